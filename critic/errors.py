@@ -1,0 +1,26 @@
+"""The two families of errors: the caller's mistake, and what is worth another try."""
+
+from critic.records import Failure
+
+
+class UsageError(Exception):
+    """The caller's mistake: one line that says what was expected. Ends a program with exit code 2."""
+
+
+class Transient(Exception):
+    """A call that may succeed if repeated: time-outs, resets, 429 and 5xx.
+
+    `retry_after` is the server's own wish in seconds, if it named one.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Refused(Exception):
+    """A call the server will refuse however often it is repeated (4xx); `failure` is its short name."""
+
+    def __init__(self, failure: Failure, message: str) -> None:
+        super().__init__(message)
+        self.failure = failure

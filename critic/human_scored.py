@@ -1,0 +1,189 @@
+"""Human-scored rows: the file format that judges are trained and audited on.
+
+A row (JSON line, or a CSV line with the same columns, lists as JSON): `id, task, lang, question,
+history[{user, assistant}], image(s)?, reference, references[]?, response, system, human_score,
+scale_min, scale_max, score_1_10?, reason?, annotators?, group, flags[]`. Other columns that end in
+`_score_1_10` are scores of the same answer by other judges.
+"""
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from critic import jsonl
+from critic.errors import UsageError
+from critic.records import RATINGS, HumanScore, Language, Question, Response, Turn
+
+UNUSABLE_FLAGS = {
+    "no_reference": "no reference answer",
+    "human_stars_below_scale": "a human score lies below its scale",
+    "non_string_response": "the response was not text in its source",
+    "score_conflict_for_same_response": "the same response has two different scores",
+}
+"""Flags that take a row out of training and testing, and why."""
+
+
+class Row(Struct, kw_only=True):
+    """One line of a human-scored file. `annotators` gives each rater's score on the row's own scale."""
+
+    id: str
+    task: str
+    lang: Language
+    question: str
+    reference: str | None
+    response: str
+    system: str | None
+    human_score: float
+    scale_min: float
+    scale_max: float
+    group: str
+    history: list[Turn] = field(default_factory=list)
+    references: list[str] | None = None
+    image: str | None = None
+    images: list[str] | None = None
+    category: str | None = None
+    annotators: dict[str, float] | None = None
+    reason: str | None = None
+    score_1_10: float | None = None
+    flags: list[str] = field(default_factory=list)
+
+
+def to_ten(score: float, low: float, high: float) -> float:
+    """A score on low..high moved linearly onto 1..10."""
+    first, last = RATINGS[0], RATINGS[-1]
+    return first + (last - first) * (score - low) / (high - low)
+
+
+def _check_scores(row: Row, place: str) -> None:
+    if not row.scale_min < row.scale_max:
+        raise UsageError(f"{place}: scale_min {row.scale_min:g} must be below scale_max {row.scale_max:g}")
+    for name, score in {"human_score": row.human_score, **(row.annotators or {})}.items():
+        if not row.scale_min <= score <= row.scale_max:
+            raise UsageError(f"{place}: {name} {score:g} is outside its scale {row.scale_min:g}..{row.scale_max:g}")
+
+
+def _other_scores(raw: dict[str, Any], place: str) -> dict[str, float]:
+    columns = {}
+    for name, value in raw.items():
+        if name.endswith("_score_1_10") and value is not None and value != "":
+            try:
+                score = float(value)
+            except (TypeError, ValueError):
+                raise UsageError(f"{place}: {name} must be a number, got {value!r}") from None
+            if not RATINGS[0] <= score <= RATINGS[-1]:
+                raise UsageError(f"{place}: {name} {score:g} is outside 1..10")
+            columns[name] = score
+    return columns
+
+
+def response_of(row: Row, columns: dict[str, float]) -> Response:
+    """The row in the project's vocabulary, scores on 1..10."""
+    low, high = row.scale_min, row.scale_max
+    images = row.images or ([row.image] if row.image else [])
+    return Response(
+        id=row.id,
+        question=Question(
+            id=row.group,
+            prompt=row.question,
+            task=row.task,
+            category=row.category,
+            group=row.group,
+            lang=row.lang,
+            reference=row.reference,
+            references=row.references or [],
+            history=row.history,
+            images=images,
+        ),
+        text=row.response,
+        system=row.system,
+        human=HumanScore(
+            score=to_ten(row.human_score, low, high),
+            raters={name: to_ten(score, low, high) for name, score in (row.annotators or {}).items()},
+            reason=row.reason,
+        ),
+        columns=columns,
+    )
+
+
+_JSON_COLUMNS = ("history", "references", "images", "annotators", "flags", "dims")
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    text = b"".join(line for _, line in jsonl.lines(path)).decode()
+    table = csv.DictReader(text.splitlines(keepends=True), strict=True)
+    missing = [name for name in Row.__struct_fields__[:11] if name not in (table.fieldnames or [])]
+    if missing:
+        raise UsageError(f"{path}:1: missing column {', '.join(missing)}")
+    for cells in table:
+        raw: dict[str, Any] = {name: value for name, value in cells.items() if value not in (None, "")}
+        for name in ("reference", "system"):
+            raw.setdefault(name, None)
+        raw.setdefault("response", "")
+        for name in _JSON_COLUMNS:
+            if name in raw:
+                try:
+                    raw[name] = json.loads(raw[name])
+                except json.JSONDecodeError:
+                    raise UsageError(f"{path}:{table.line_num}: column {name} must hold JSON") from None
+        yield table.line_num, raw
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    yield from jsonl.read(path, dict[str, Any])
+
+
+def files(path: Path) -> list[Path]:
+    """The .jsonl and .csv files of a folder, or the one file. Raises UsageError if there is none."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(entry for entry in path.iterdir() if entry.suffix in {".jsonl", ".csv"})
+    if not found:
+        raise UsageError(f"{path}: the folder holds no .jsonl or .csv file")
+    return found
+
+
+class Loaded(Struct):
+    """Rows as read, in file order, beside the raw mapping each came from; and why others were left out."""
+
+    rows: list[Row]
+    raw: list[dict[str, Any]]
+    responses: list[Response]
+    left_out: Counter[str]
+
+
+def load(path: Path, keep_flags: frozenset[str] = frozenset()) -> Loaded:
+    """Read a file or folder of human-scored rows.
+
+    Rows that carry an unusable flag (unless in `keep_flags`) or lack a reference are
+    left out and counted by reason; the rest is checked. Raises UsageError, naming file, line and column, for a missing
+    column, a score outside its scale, or an id that comes twice.
+    """
+    loaded = Loaded([], [], [], Counter())
+    seen: dict[str, str] = {}
+    for file in files(path):
+        for number, raw in _csv_rows(file) if file.suffix == ".csv" else _json_rows(file):
+            place = f"{file}:{number}"
+            try:
+                row = msgspec.convert(raw, Row, strict=file.suffix != ".csv")
+            except msgspec.ValidationError as error:
+                raise UsageError(f"{place}: {error}") from None
+            if row.id in seen:
+                raise UsageError(f"{place}: duplicate id {row.id!r}, first seen at {seen[row.id]}")
+            seen[row.id] = place
+            reasons = [UNUSABLE_FLAGS[flag] for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in keep_flags]
+            if not reasons and not row.reference:
+                reasons = [UNUSABLE_FLAGS["no_reference"]]
+            if reasons:
+                loaded.left_out[reasons[0]] += 1
+                continue
+            _check_scores(row, place)
+            loaded.rows.append(row)
+            loaded.raw.append(raw)
+            loaded.responses.append(response_of(row, _other_scores(raw, place)))
+    return loaded

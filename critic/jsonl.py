@@ -1,0 +1,150 @@
+"""JSON-lines files: read with file:line errors, append so that a killed run can resume, and the
+sidecar that says what made a file."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from critic.errors import UsageError
+
+T = TypeVar("T")
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Non-blank lines of a UTF-8 file with their numbers, from 1.
+
+    Raises UsageError when the file is missing, is not UTF-8, or has no line.
+    """
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file")
+    found = False
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            if not text.strip():
+                continue
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                raise UsageError(
+                    f"{path}:{number}: not UTF-8 (byte {error.start}); convert the file to UTF-8"
+                ) from None
+            found = True
+            yield number, text
+    if not found:
+        raise UsageError(f"{path}: the file is empty; expected one JSON object a line")
+
+
+def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
+    """The records of a file with their line numbers. Raises UsageError naming file, line and key."""
+    decoder = msgspec.json.Decoder(record)
+    for number, line in lines(path):
+        try:
+            yield number, decoder.decode(line)
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{path}:{number}: {str(error).replace(chr(10), ' ')}") from None
+
+
+def write(path: Path, records: Iterable[Any]) -> int:
+    """Write records to `path` in one step (a crash leaves the old file or none); returns how many."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    count = 0
+    with partial.open("wb") as file:
+        for record in records:
+            file.write(msgspec.json.encode(record) + b"\n")
+            count += 1
+    partial.replace(path)
+    return count
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write one indented JSON document in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n", "utf-8")
+    partial.replace(path)
+
+
+def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
+    """Write `path`.run.json: what made the file. Written last, so its presence means `path` is whole."""
+    write_json(
+        sidecar(path),
+        {"critic": version("critic"), "finished": datetime.now(UTC).isoformat(timespec="seconds"), **facts},
+    )
+
+
+def sidecar(path: Path) -> Path:
+    return path.with_name(path.name + ".run.json")
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def repair(path: Path) -> int:
+    """Cut a torn last line off a file that a killed run was appending to; returns the bytes cut."""
+    if not path.is_file():
+        return 0
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        keep = end
+        while keep > 0:
+            start = max(0, keep - 65536)
+            file.seek(start)
+            newline = file.read(keep - start).rfind(b"\n")
+            if newline >= 0:
+                keep = start + newline + 1
+                break
+            keep = start
+        file.truncate(keep)
+    return end - keep
+
+
+class Appender:
+    """Appends records to a file, each line handed to the system whole as soon as it is known."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.cut = repair(path)
+        self._file = path.open("ab", buffering=0)
+
+    def append(self, record: Any) -> None:
+        line = msgspec.json.encode(record) + b"\n"
+        written = 0
+        while written < len(line):
+            written += self._file.write(line[written:])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+def rewrite(path: Path, record: type[T], keep: Callable[[T], bool]) -> int:
+    """Drop the records for which `keep` is false, in one step; returns how many went."""
+    dropped = 0
+
+    def kept() -> Iterator[T]:
+        nonlocal dropped
+        for _, value in read(path, record):
+            if keep(value):
+                yield value
+            else:
+                dropped += 1
+
+    write(path, kept())
+    return dropped

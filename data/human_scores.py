@@ -1,0 +1,139 @@
+"""Human-scored rows -> train, internal test, external test, split by group, with a leak check.
+
+    python data/human_scores.py rows.jsonl --out runs/mine/data --external GPT4
+
+Internal test: every row whose group falls into the tenth that `sha1(group) % 10 == 0` picks, or with
+`--per-task` exactly a tenth of the groups of each task, in the order of that hash. External test:
+every answer of the system named by --external. Neither is trained on. (AlignMMBench §4.1)
+"""
+
+import hashlib
+import math
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from critic import human_scored, jsonl
+from critic.cli import run_program
+from critic.errors import UsageError
+from critic.human_scored import Loaded, Row
+
+
+def _hash(group: str) -> int:
+    return int(hashlib.sha1(group.encode()).hexdigest(), 16)
+
+
+def internal_groups(rows: list[Row], per_task: bool) -> set[str]:
+    """The groups of the internal test."""
+    if not per_task:
+        return {row.group for row in rows if _hash(row.group) % 10 == 0}
+    groups: dict[str, set[str]] = {}
+    for row in rows:
+        groups.setdefault(row.task, set()).add(row.group)
+    chosen: set[str] = set()
+    for members in groups.values():
+        chosen.update(sorted(members, key=_hash)[: math.ceil(len(members) / 10)])
+    return chosen
+
+
+def _material(row: Row) -> set[str]:
+    """What must not stand on both sides: the image, and the question with its reference."""
+    words = re.sub(r"\W+", "", f"{row.question}|{row.reference}").lower()
+    images = row.images or ([row.image] if row.image else [])
+    return {f"text {words}", *(f"image {image}" for image in images)}
+
+
+def split(
+    loaded: Loaded, external: str | None, per_task: bool
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
+    """The rows of each part, and what the leak check counted.
+
+    Training rows that share an image, or question and reference, with an internal test row of another
+    group are taken out.
+    """
+    rows, raw = loaded.rows, loaded.raw
+    groups = internal_groups(rows, per_task)
+    held_out = set().union(*(_material(row) for row in rows if row.group in groups))
+    parts: dict[str, list[dict[str, Any]]] = {"train": [], "internal": [], "external": []}
+    trained_groups: set[str] = set()
+    leaks = both = 0
+    for row, line in zip(rows, raw, strict=True):
+        is_internal, is_external = row.group in groups, external is not None and row.system == external
+        both += is_internal and is_external
+        if is_internal:
+            parts["internal"].append(line)
+        if is_external:
+            parts["external"].append(line)
+        if is_internal or is_external:
+            continue
+        if _material(row) & held_out:
+            leaks += 1
+            continue
+        trained_groups.add(row.group)
+        parts["train"].append(line)
+    if trained_groups & groups:
+        raise AssertionError("a group stands in training and in the internal test")
+    external_groups = {row.group for row in rows if external is not None and row.system == external}
+    return parts, {
+        "training rows taken out because another group of the internal test shares their material": leaks,
+        "rows in both internal and external test": both,
+        "external questions whose other answers are in training": len(external_groups & trained_groups),
+        "external questions never seen in training": len(external_groups - trained_groups),
+    }
+
+
+def main(
+    rows: Annotated[
+        Path, typer.Argument(help="Human-scored rows: JSONL, CSV with the same columns, or a folder of them.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for train.jsonl, internal.jsonl, external.jsonl.")],
+    external: Annotated[str | None, typer.Option(help="The answering system kept out of training.")] = None,
+    per_task: Annotated[bool, typer.Option("--per-task", help="Exactly a tenth of each task's groups.")] = False,
+    keep_flag: Annotated[list[str] | None, typer.Option(help="Use rows although they carry this flag.")] = None,
+) -> None:
+    """Validate human-scored rows and write the splits."""
+    for flag in keep_flag or []:
+        if flag not in human_scored.UNUSABLE_FLAGS:
+            raise UsageError(f"--keep-flag {flag!r} is none of {', '.join(human_scored.UNUSABLE_FLAGS)}")
+    loaded = human_scored.load(rows, frozenset(keep_flag or []))
+    if not loaded.rows:
+        raise UsageError(f"{rows}: no usable row ({_listed(loaded.left_out)})")
+    systems = Counter(row.system or "unknown" for row in loaded.rows)
+    if external is not None and external not in systems:
+        raise UsageError(f"no answer is by --external {external!r}; the systems are {', '.join(sorted(systems))}")
+    parts, leak_check = split(loaded, external, per_task)
+    for part in ("train", "internal"):
+        if not parts[part]:
+            raise UsageError(f"{rows}: nothing falls into the {part} split; {len(loaded.rows)} rows are too few")
+    for name, lines in parts.items():
+        if lines:
+            jsonl.write(out / f"{name}.jsonl", lines)
+        else:
+            (out / f"{name}.jsonl").unlink(missing_ok=True)
+    facts = {
+        "sources": {str(file): jsonl.sha256(file) for file in human_scored.files(rows)},
+        "rows": {name: len(lines) for name, lines in parts.items()},
+        "sha256": {name: jsonl.sha256(out / f"{name}.jsonl") for name, lines in parts.items() if lines},
+        "left_out": dict(loaded.left_out),
+        "leak_check": leak_check,
+        "external": external,
+        "rule": "a tenth of each task's groups by sha1" if per_task else "sha1(group) % 10 == 0",
+    }
+    jsonl.write_json(out / "splits.json", facts)
+    print(f"{out}: " + ", ".join(f"{name} {len(lines)} rows" for name, lines in parts.items()))
+    if loaded.left_out:
+        print(f"left out: {_listed(loaded.left_out)}", file=sys.stderr)
+    for finding, count in leak_check.items():
+        print(f"leak check: {finding}: {count}")
+
+
+def _listed(counts: Counter[str]) -> str:
+    return "; ".join(f"{count} rows, {reason}" for reason, count in counts.most_common()) or "the file holds none"
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,148 @@
+"""What several tests share: the real data by path, sample records, and a scripted server on loopback."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SHARED = ROOT.parent / "shared"
+
+
+@pytest.fixture
+def shared() -> Path:
+    """Real data that is not part of the repository."""
+    if not SHARED.is_dir():
+        pytest.skip("the real data (../shared) is not here")
+    return SHARED
+
+
+def run(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A program of the repository, by path or as `critic …`, in a process of its own."""
+    command = [sys.executable, "-m", "critic.cli"] if words[0] == "critic" else [sys.executable, str(words[0])]
+    rest = [str(word) for word in words[1:]]
+    if words[0] == "critic":
+        command = [sys.executable, "-c", "from critic.cli import main; main()"]
+    return subprocess.run(
+        [*command, *rest], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, **options
+    )
+
+
+def assert_one_line_error(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    """The caller's mistake: exit code 2 and one line that names what is wrong."""
+    assert done.returncode == 2, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in lines[0], lines[0]
+
+
+def human_row(number: int, **changes: Any) -> dict[str, Any]:
+    row = {
+        "id": f"row-{number}",
+        "task": "Counting",
+        "lang": "en",
+        "question": f"How many apples lie on table {number}?",
+        "history": [],
+        "image": f"images/{number:03}.png",
+        "reference": f"There are {number % 7 + 2} apples.",
+        "references": [],
+        "response": f"I see {number % 5 + 2} apples.",
+        "system": ["alpha", "beta"][number % 2],
+        "human_score": float(number % 10 + 1),
+        "scale_min": 1,
+        "scale_max": 10,
+        "score_1_10": float(number % 10 + 1),
+        "group": f"group-{number}",
+        "flags": [],
+    }
+    return {**row, **changes}
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def completion(text: str, finish: str = "stop", tokens: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """A chat completion as OpenAI-compatible servers send it."""
+    choice: dict[str, Any] = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
+    if tokens is not None:
+        choice["logprobs"] = {"content": tokens}
+    return {"choices": [choice], "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}}
+
+
+class Scripted:
+    """An OpenAI-compatible server on loopback that answers each chat request as `answer` says.
+
+    `answer(body)` returns a completion, or (status, headers, body bytes), or None to hang up.
+    """
+
+    def __init__(self, answer: Callable[[dict[str, Any]], Any], context: int = 8192, owner: str = "vllm") -> None:
+        self.requests: list[dict[str, Any]] = []
+        scripted = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def send(self, status: int, headers: dict[str, str], body: bytes, length: int | None = None) -> None:
+                self.send_response(status)
+                for name, value in {"Content-Type": "application/json", **headers}.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body) if length is None else length))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_GET(self) -> None:
+                model = {"id": "tiny", "owned_by": owner, "max_model_len": context}
+                self.send(200, {}, json.dumps({"data": [model]}).encode())
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if self.path == "/tokenize":
+                    count = sum(len(message["content"]) for message in body["messages"])
+                    self.send(200, {}, json.dumps({"count": count}).encode())
+                    return
+                scripted.requests.append(body)
+                reply = answer(body)
+                if reply is None:
+                    self.send(200, {}, b'{"choices"', length=4096)
+                    self.close_connection = True
+                elif isinstance(reply, tuple):
+                    self.send(*reply)
+                else:
+                    self.send(200, {}, json.dumps(reply).encode())
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[..., Scripted]]:
+    """Makes scripted servers and stops them after the test."""
+    made: list[Scripted] = []
+
+    def make(answer: Callable[[dict[str, Any]], Any], **options: Any) -> Scripted:
+        made.append(Scripted(answer, **options))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()

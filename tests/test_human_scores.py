@@ -1,0 +1,159 @@
+"""Human-scored rows: what is refused, what is left out, how they are split."""
+
+import csv
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import assert_one_line_error, human_row, run, write_jsonl
+
+from critic import human_scored
+from critic.human_scored import to_ten
+
+PROGRAM = "data/human_scores.py"
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"human_score": 11.0}, ["rows.jsonl:3", "human_score 11", "1..10"]),
+        ({"scale_min": 10}, ["rows.jsonl:3", "scale_min"]),
+        ({"annotators": {"r1": 0.0}}, ["rows.jsonl:3", "r1 0", "1..10"]),
+        ({"id": "row-0"}, ["rows.jsonl:3", "duplicate id 'row-0'", "rows.jsonl:1"]),
+        ({"lang": "fr"}, ["rows.jsonl:3", "lang"]),
+        ({"history": [{"user": "a"}]}, ["rows.jsonl:3", "assistant"]),
+        ({"gpt4_score_1_10": 12}, ["rows.jsonl:3", "gpt4_score_1_10 12"]),
+        ({"gpt4_score_1_10": "high"}, ["rows.jsonl:3", "gpt4_score_1_10"]),
+    ],
+)
+def test_bad_rows_end_in_one_line(tmp_path: Path, change: dict[str, Any], parts: list[str]) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [human_row(0), human_row(1), human_row(2, **change)])
+    assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "out"), *parts)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("column", ["id", "question", "reference", "human_score", "group", "system"])
+def test_a_missing_column_is_named(tmp_path: Path, column: str) -> None:
+    row = human_row(0)
+    del row[column]
+    assert_one_line_error(
+        run(PROGRAM, write_jsonl(tmp_path / "a.jsonl", [row]), "--out", tmp_path / "o"), "a.jsonl:1", column
+    )
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([list(row), [json.dumps(value) for value in row.values()]])
+    assert_one_line_error(run(PROGRAM, tmp_path / "a.csv", "--out", tmp_path / "o"), "a.csv:1", column)
+
+
+def test_files_that_cannot_be_read_end_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "latin.jsonl").write_bytes(json.dumps(human_row(0, question="é"), ensure_ascii=False).encode("latin-1"))
+    (tmp_path / "folder").mkdir()
+    for name, part in [
+        ("empty.jsonl", "empty"),
+        ("latin.jsonl", "UTF-8"),
+        ("none.jsonl", "no such file"),
+        ("folder", "no .jsonl"),
+    ]:
+        assert_one_line_error(run(PROGRAM, tmp_path / name, "--out", tmp_path / "out"), name, part)
+
+
+def test_csv_and_folder_hold_the_same_rows(tmp_path: Path) -> None:
+    made = [human_row(n, history=[{"user": 'a, "b"\nc', "assistant": "d"}], annotators={"r1": 3}) for n in range(6)]
+    whole = write_jsonl(tmp_path / "whole.jsonl", made)
+    folder = tmp_path / "folder"
+    write_jsonl(folder / "a.jsonl", made[:3])
+    with (folder / "b.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, made[0])
+        writer.writeheader()
+        for row in made[3:]:
+            writer.writerow({k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in row.items()})
+    assert human_scored.load(folder).responses == human_scored.load(whole).responses
+
+
+def test_unusable_rows_are_left_out_and_said(tmp_path: Path) -> None:
+    made = [human_row(n) for n in range(40)]
+    made[3] |= {"reference": None}
+    made[4] |= {"flags": ["human_stars_below_scale"], "human_score": 0.0}
+    made[5] |= {"flags": ["human_written_response"]}
+    path = write_jsonl(tmp_path / "rows.jsonl", made)
+    done = run(PROGRAM, path, "--out", tmp_path / "out")
+    assert done.returncode == 0
+    assert "1 rows, no reference answer" in done.stderr and "1 rows, a human score lies below its scale" in done.stderr
+    kept = [row["id"] for part in ("train", "internal") for row in lines(tmp_path / f"out/{part}.jsonl")]
+    assert sorted(kept) == sorted(row["id"] for row in made if row["id"] not in ("row-3", "row-4"))
+
+
+def test_the_split_is_by_group_and_by_the_published_rule(tmp_path: Path) -> None:
+    made = [
+        human_row(n, group=f"g{n // 4}", image=f"{n // 4}.png", question=f"question {n // 4}?", reference=f"r{n // 4}")
+        for n in range(400)
+    ]
+    done = run(PROGRAM, write_jsonl(tmp_path / "rows.jsonl", made), "--out", tmp_path / "out", "--external", "beta")
+    assert done.returncode == 0, done.stderr
+    parts = {name: lines(tmp_path / f"out/{name}.jsonl") for name in ("train", "internal", "external")}
+    for row in made:
+        internal = int(hashlib.sha1(row["group"].encode()).hexdigest(), 16) % 10 == 0
+        assert (row in parts["internal"]) == internal
+        assert (row in parts["external"]) == (row["system"] == "beta")
+        assert (row in parts["train"]) == (not internal and row["system"] == "alpha")
+
+
+def test_per_task_split_takes_a_tenth_of_each_task(tmp_path: Path) -> None:
+    tasks = ["Counting", "OCR", "Meme"]
+    made = [human_row(n, task=tasks[n % 3], group=f"g{n}") for n in range(300)]
+    run(PROGRAM, write_jsonl(tmp_path / "rows.jsonl", made), "--out", tmp_path / "out", "--per-task")
+    counts = [sum(row["task"] == task for row in lines(tmp_path / "out/internal.jsonl")) for task in tasks]
+    assert counts == [10, 10, 10]
+
+
+def test_leaks_are_taken_out_of_training(tmp_path: Path) -> None:
+    made = [human_row(n) for n in range(200)]
+    groups = {row["group"] for row in made if int(hashlib.sha1(row["group"].encode()).hexdigest(), 16) % 10 == 0}
+    inside = next(row for row in made if row["group"] in groups)
+    outside = [row for row in made if row["group"] not in groups][:2]
+    outside[0]["image"] = inside["image"]
+    outside[1] |= {"question": inside["question"].upper() + "!", "reference": inside["reference"]}
+    done = run(PROGRAM, write_jsonl(tmp_path / "rows.jsonl", made), "--out", tmp_path / "out")
+    trained = {row["id"] for row in lines(tmp_path / "out/train.jsonl")}
+    assert not trained & {row["id"] for row in outside}
+    assert len(trained) == sum(row["group"] not in groups for row in made) - 2
+    assert "share" in done.stdout and ": 2" in done.stdout
+
+
+def test_mistakes_in_options(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [human_row(n) for n in range(40)])
+    assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "o", "--external", "gamma"), "'gamma'", "alpha, beta")
+    assert_one_line_error(run(PROGRAM, path, "--out", tmp_path / "o", "--keep-flag", "odd"), "'odd'", "no_reference")
+    one = write_jsonl(tmp_path / "one.jsonl", [human_row(0)])
+    assert_one_line_error(run(PROGRAM, one, "--out", tmp_path / "o"), "too few")
+
+
+@pytest.mark.parametrize(
+    ("score", "low", "high", "ten"), [(1, 1, 5, 1), (5, 1, 5, 10), (3.5, 1, 5, 6.625), (2, 2, 5, 1), (7, 1, 10, 7)]
+)
+def test_scales_are_moved_onto_one_to_ten(score: float, low: float, high: float, ten: float) -> None:
+    assert to_ten(score, low, high) == pytest.approx(ten, abs=1e-12)
+
+
+def test_real_files(shared, tmp_path: Path) -> None:
+    """The counts of rows and the splits that figures are compared on."""
+    folder = shared / "data/human_scored"
+    expected = {"llmeval2": (6919, 700, 399), "alignbench_zh": (328, 42, None), "topical_chat": (306, 54, None)}
+    for name, counts in expected.items():
+        external = ["--external", "GPT4"] if name == "llmeval2" else []
+        done = run(PROGRAM, folder / f"{name}.jsonl", "--out", tmp_path / name, *external)
+        assert done.returncode == 0, done.stderr
+        for part, count in zip(("train", "internal", "external"), counts, strict=True):
+            path = tmp_path / name / f"{part}.jsonl"
+            assert (len(lines(path)) if path.exists() else None) == count, (name, part)
+    for raw, response in zip(
+        *[getattr(human_scored.load(folder / "llmeval2.jsonl"), part) for part in ("raw", "responses")], strict=True
+    ):
+        assert response.human.score == pytest.approx(raw["score_1_10"], abs=1e-3)
+        assert response.columns["gpt4_score_1_10"] == raw["gpt4_score_1_10"]

@@ -1,0 +1,61 @@
+"""JSON-lines files: errors that say where, resume after a torn write."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from critic import jsonl
+from critic.errors import UsageError
+from critic.records import Turn
+
+
+def test_errors_say_file_line_and_key(tmp_path: Path) -> None:
+    path = tmp_path / "turns.jsonl"
+    for text, message in [
+        (b'{"user": "a", "assistant": "b"}\n{"user": 1, "assistant": "b"}\n', r"turns.jsonl:2: .*`\$.user`"),
+        (b'{"user": "a"}\n', r"turns.jsonl:1: .*`assistant`"),
+        (b'{"user": "a", "assistant": "b"}\n\n{"user"\n', r"turns.jsonl:3: "),
+        (b'{"user": "a", "assistant": "\xff"}\n', r"turns.jsonl:1: not UTF-8"),
+        (b" \n", r"turns.jsonl: the file is empty"),
+    ]:
+        path.write_bytes(text)
+        with pytest.raises(UsageError, match=message):
+            list(jsonl.read(path, Turn))
+    with pytest.raises(UsageError, match="no such file"):
+        list(jsonl.read(tmp_path / "none.jsonl", Turn))
+
+
+def test_a_byte_order_mark_and_a_missing_last_line_end_are_no_matter(tmp_path: Path) -> None:
+    path = tmp_path / "turns.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"user": "a", "assistant": "b"}')
+    assert [turn for _, turn in jsonl.read(path, Turn)] == [Turn(user="a", assistant="b")]
+
+
+@given(st.integers(0, 400))
+def test_after_a_cut_at_any_byte_whole_lines_stay(cut: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "turns.jsonl"
+        turns = [Turn(user=f"用户{i}", assistant="x" * i) for i in range(6)]
+        with jsonl.Appender(path) as file:
+            for turn in turns:
+                file.append(turn)
+        whole = path.read_bytes()
+        path.write_bytes(whole[:cut])
+        kept = whole[:cut].count(b"\n")
+        with jsonl.Appender(path) as file:
+            for turn in turns[kept:]:
+                file.append(turn)
+        assert path.read_bytes() == whole
+
+
+def test_writing_whole_files_leaves_the_old_one_on_failure(tmp_path: Path) -> None:
+    path = tmp_path / "turns.jsonl"
+    jsonl.write(path, [Turn(user="a", assistant="b")])
+    with pytest.raises(TypeError):
+        jsonl.write(path, [Turn(user="c", assistant="d"), object()])
+    assert json.loads(path.read_text("utf-8"))["user"] == "a"
