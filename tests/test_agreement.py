@@ -1,0 +1,317 @@
+"""eval_agreement.metrics against golden values, brute-force definitions and SciPy."""
+
+import json
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eval_agreement import FUZZY_RANGES, METRICS, STRICT_RANGES, agreement, agreement_interval
+from eval_agreement.metrics import half_up, measured, resampled
+
+GOLDEN = Path(__file__).parents[2] / "shared" / "fixtures" / "golden.json"
+GOLDEN_NAMES = {
+    "mae": "mae",
+    "pearson": "pearson_r",
+    "spearman": "spearman_rho",
+    "kendall": "kendall_tau_b",
+    "fuzzy": "fuzzy_agreement",
+    "strict": "strict_agreement",
+}
+CORRELATIONS = ("pearson", "spearman", "kendall")
+
+# Computed once with SciPy 1.17 (pearsonr, spearmanr, kendalltau) and by counting.
+KNOWN: dict[str, tuple[list[float], list[float], tuple[float, ...]]] = {
+    "main24": (
+        [7, 8, 3, 5, 9, 10, 2, 6, 6, 4, 1, 8, 7, 5, 3, 9, 2, 10, 4, 6, 8, 7, 1, 5],
+        [7, 7, 4, 5, 9, 9, 2, 6, 8, 3, 1, 8, 6, 5, 5, 10, 3, 10, 4, 7, 8, 7, 2, 6],
+        (0.5833333333333334, 0.9513386223446428, 0.9505608901028324, 0.8677108488707872, 0.9166666666666666, 0.625),
+    ),
+    "hand10": (
+        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
+        [2, 2, 3, 5, 5, 6, 8, 8, 9, 10],
+        (0.3, 0.987658329316862, 0.9908673886137245, 0.9660917830792959, 1.0, 0.9),
+    ),
+    "heavy_ties": (
+        [8, 8, 8, 8, 8, 8, 8, 8, 8, 7, 9, 8],
+        [8, 8, 8, 8, 8, 8, 8, 8, 7, 7, 9, 10],
+        (0.25, 0.537732857937865, 0.6700783350656683, 0.6457464030007578, 0.9166666666666666, 0.9166666666666666),
+    ),
+    "reversed": (
+        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
+        [10, 9, 8, 7, 6, 5, 4, 3, 2, 1],
+        (5.0, -1.0, -1.0, -1.0, 0.0, 0.0),
+    ),
+    "fractions": (
+        [2.5, 2.5, 2, 3, 5.5, 6, 8.5, 9],
+        [2, 2.5, 2, 5, 5.5, 8, 8.5, 10],
+        (0.6875, 0.9522401014645788, 0.9819277108433735, 0.962962962962963, 0.875, 0.625),
+    ),
+}
+
+whole = st.integers(1, 10)
+pairs = st.lists(st.tuples(whole, whole), min_size=1, max_size=40)
+fractional = st.lists(st.tuples(st.integers(4, 40), st.integers(4, 40)), min_size=1, max_size=25)
+
+
+def golden() -> dict[str, Any]:
+    if not GOLDEN.is_file():
+        pytest.skip(f"{GOLDEN} is not part of the repository; the values typed into this file still hold")
+    return json.loads(GOLDEN.read_text("utf-8"))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_values(name: str) -> None:
+    human, judge, expected = KNOWN[name]
+    result = agreement(human, judge)
+    assert (result.n, result.failed, result.undefined) == (len(human), 0, {})
+    for metric, value in zip(METRICS, expected, strict=True):
+        assert getattr(result, metric) == pytest.approx(value, abs=1e-12), metric
+
+
+def test_golden_file() -> None:
+    cases = golden()["agreement"]
+    assert len(cases) == 9
+    for name, case in cases.items():
+        if "human" in case:
+            human, judge = case["human"], case["judge"]
+        else:
+            table = case["counts_human_rows_judge_cols"]
+            cells = [(h + 1, j + 1, count) for h, row in enumerate(table) for j, count in enumerate(row)]
+            human = [h for h, _, count in cells for _ in range(count)]
+            judge = [j for _, j, count in cells for _ in range(count)]
+            assert len(human) == 5000
+        result = agreement(human, judge)
+        for metric, key in GOLDEN_NAMES.items():
+            assert getattr(result, metric) == pytest.approx(case["expected"][key], abs=1e-12), (name, metric)
+
+
+def test_ranges_are_the_golden_files() -> None:
+    assert [list(ends) for ends in FUZZY_RANGES] == golden()["fuzzy_ranges"]
+    assert [sorted({*range_}) for range_ in STRICT_RANGES] == [
+        sorted({*range_}) for range_ in golden()["strict_ranges"]
+    ]
+
+
+@pytest.mark.parametrize("judge", [[7] * 5, [0.1 + 3.2] * 4 + [3.3000000000000003]])
+def test_constant_judge_has_no_correlation(judge: list[float]) -> None:
+    result = agreement([1, 2, 3, 4, 5], judge)
+    assert all(getattr(result, name) is None for name in CORRELATIONS)
+    assert set(result.undefined) == set(CORRELATIONS)
+    assert "judge" in result.undefined["pearson"]
+    assert result.mae is not None and result.fuzzy is not None and result.strict is not None
+
+
+def test_constants_that_differ_by_rounding_only_are_constant() -> None:
+    dust = [1.1 + 2.2, 3.3, 3.3, 1.1 + 2.2]
+    assert len(set(dust)) == 2
+    assert agreement([1, 2, 3, 4], dust).pearson is None
+    assert "people" in agreement(dust, [1, 2, 3, 4]).undefined["kendall"]
+    assert agreement([1, 2, 2, 4], [1, 3.3, 1.1 + 2.2, 5]).kendall == pytest.approx(1.0)
+
+
+def test_one_pair_and_no_pair() -> None:
+    one = agreement([7], [8])
+    assert (one.n, one.mae, one.fuzzy, one.strict) == (1, 1.0, 1.0, 1.0)
+    assert set(one.undefined) == set(CORRELATIONS)
+    for none in (agreement([], []), agreement([3, 4], [None, math.nan])):
+        assert none.n == 0
+        assert all(getattr(none, name) is None for name in METRICS)
+        assert set(none.undefined) == set(METRICS)
+    assert agreement([3, 4], [None, math.nan]).failed == 2
+
+
+def test_failed_judgments_are_dropped_and_counted() -> None:
+    result = agreement([7, 8, 3, 5], [7, None, 4, math.nan])
+    assert (result.n, result.failed) == (2, 2)
+    assert result.mae == 0.5
+    assert agreement(np.array([7, 8, 3]), np.array([7, np.nan, 4])).n == 2
+
+
+def test_scores_between_ranges_are_rounded_half_up() -> None:
+    assert half_up(np.array([1.5, 2.4, 2.5, 3.5, 9.5])).tolist() == [2, 2, 3, 4, 10]
+    assert agreement([2.5], [3]).fuzzy == 1.0
+    assert agreement([2.4], [3]).fuzzy == 0.0
+    assert agreement([5.5], [6]).strict == 1.0
+
+
+@pytest.mark.parametrize(
+    ("human", "judge", "message"),
+    [
+        ([0, 5], [1, 5], "human score 0 "),
+        ([1, 5], [1, 11], "judge score 11 "),
+        ([1, 5], [1, math.inf], "judge score inf "),
+        ([1, 5], [1], "2 human scores but 1 judge"),
+        ([1, None], [1, 2], "pair 1 "),
+    ],
+)
+def test_mistakes_raise(human: Sequence[float], judge: Sequence[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        agreement(human, judge)
+
+
+def in_same_range(h: float, j: float, ranges: Sequence[Sequence[int]]) -> bool:
+    h, j = math.floor(h + 0.5), math.floor(j + 0.5)
+    return any(low <= h <= high and low <= j <= high for low, high in ranges)
+
+
+def brute_pearson(x: Sequence[float], y: Sequence[float]) -> float:
+    mx, my = math.fsum(x) / len(x), math.fsum(y) / len(y)
+    top = math.fsum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
+    return top / math.sqrt(math.fsum((a - mx) ** 2 for a in x) * math.fsum((b - my) ** 2 for b in y))
+
+
+def brute_ranks(x: Sequence[float]) -> list[float]:
+    return [sum(b < a for b in x) + (sum(b == a for b in x) + 1) / 2 for a in x]
+
+
+def brute_tau_b(x: Sequence[float], y: Sequence[float]) -> float:
+    balance = tied_x = tied_y = 0
+    for (a, b), (c, d) in combinations(zip(x, y, strict=True), 2):
+        balance += ((a > c) - (a < c)) * ((b > d) - (b < d))
+        tied_x += a == c
+        tied_y += b == d
+    total = len(x) * (len(x) - 1) // 2
+    return balance / math.sqrt((total - tied_x) * (total - tied_y))
+
+
+def assert_brute_force(human: list[float], judge: list[float]) -> None:
+    result = agreement(human, judge)
+    n = len(human)
+    both = list(zip(human, judge, strict=True))
+    assert result.mae == pytest.approx(math.fsum(abs(h - j) for h, j in both) / n, abs=1e-12)
+    assert result.fuzzy == pytest.approx(
+        sum(in_same_range(h, j, [(1, 2), (3, 5), (6, 8), (9, 10)]) for h, j in both) / n
+    )
+    strict = [(1, 1), (2, 2), (3, 3), (4, 5), (6, 6), (7, 8), (9, 10)]
+    assert result.strict == pytest.approx(sum(in_same_range(h, j, strict) for h, j in both) / n)
+    if len(set(human)) < 2 or len(set(judge)) < 2:
+        assert all(getattr(result, name) is None for name in CORRELATIONS)
+        return
+    assert result.pearson == pytest.approx(brute_pearson(human, judge), abs=1e-9)
+    assert result.spearman == pytest.approx(brute_pearson(brute_ranks(human), brute_ranks(judge)), abs=1e-9)
+    assert result.kendall == pytest.approx(brute_tau_b(human, judge), abs=1e-9)
+
+
+@given(pairs)
+def test_brute_force_on_whole_scores(both: list[tuple[int, int]]) -> None:
+    assert_brute_force([float(h) for h, _ in both], [float(j) for _, j in both])
+
+
+@given(fractional)
+def test_brute_force_on_quarters(both: list[tuple[int, int]]) -> None:
+    assert_brute_force([h / 4 for h, _ in both], [j / 4 for _, j in both])
+
+
+@given(pairs, st.randoms(use_true_random=False))
+def test_order_and_direction_do_not_matter(both: list[tuple[int, int]], random: Any) -> None:
+    human, judge = zip(*both, strict=True)
+    shuffled = list(both)
+    random.shuffle(shuffled)
+    first = agreement(human, judge)
+    for other in (agreement(*zip(*shuffled, strict=True)), agreement(judge, human)):
+        for name in METRICS:
+            assert getattr(other, name) == pytest.approx(getattr(first, name), abs=1e-9), name
+
+
+@given(pairs)
+def test_what_always_holds(both: list[tuple[int, int]]) -> None:
+    human, judge = zip(*both, strict=True)
+    result = agreement(human, judge)
+    exact = sum(h == j for h, j in both) / len(both)
+    assert result.fuzzy is not None and result.strict is not None and result.mae is not None
+    assert exact <= result.strict <= result.fuzzy + 1e-12 <= 1 + 2e-12
+    assert 0 <= result.mae <= 9
+    for name in CORRELATIONS:
+        value = getattr(result, name)
+        assert (value is None) == (name in result.undefined)
+        assert value is None or -1 <= value <= 1
+    perfect = agreement(human, human)
+    assert (perfect.mae, perfect.fuzzy, perfect.strict) == (0.0, 1.0, 1.0)
+
+
+def simulated(kind: str, n: int = 300) -> tuple[Any, Any, Any]:
+    random = np.random.default_rng(7)
+    true = random.normal(5.5, 2.5, n)
+    human = np.clip(true + random.normal(0, 1, n), 1, 10)
+    judge = np.clip(true + random.normal(0, 1, n), 1, 10)
+    if kind != "continuous":
+        human = half_up(human)
+    if kind == "whole":
+        judge = half_up(judge)
+    return human, judge, random.integers(60, size=n)
+
+
+@pytest.mark.parametrize("kind", ["whole", "mixed", "continuous"])
+def test_resamples_equal_the_metrics_on_repeated_rows(kind: str) -> None:
+    human, judge, group = simulated(kind)
+    counts = [np.bincount(np.random.default_rng(s).integers(60, size=60), minlength=60) for s in range(5)]
+    found = list(resampled(human, judge, group, iter(counts)))
+    assert len(found) == 5
+    for values, count in zip(found, counts, strict=True):
+        rows = [i for i in range(len(human)) for _ in range(count[group[i]])]
+        result = agreement(human[rows], judge[rows])
+        assert values == pytest.approx([getattr(result, name) for name in METRICS], abs=1e-12)
+
+
+def test_a_resample_without_variation_is_undefined() -> None:
+    human, judge = np.array([3.0, 3.0, 8.0]), np.array([4.0, 5.0, 9.0])
+    ((mae, pearson, spearman, kendall, fuzzy, _),) = resampled(
+        human, judge, np.array([0, 0, 1]), iter([np.array([2, 0])])
+    )
+    assert (mae, fuzzy) == (1.5, 1.0)
+    assert all(math.isnan(value) for value in (pearson, spearman, kendall))
+
+
+def test_interval_is_seeded_and_surrounds_the_value() -> None:
+    human, judge, group = simulated("whole")
+    first = agreement_interval(human, judge, group.tolist(), resamples=400)
+    assert first == agreement_interval(human, judge, group.tolist(), resamples=400)
+    assert first != agreement_interval(human, judge, group.tolist(), resamples=400, seed=1)
+    result = agreement(human, judge)
+    for name, bounds in first.items():
+        assert bounds is not None and bounds[0] < getattr(result, name) < bounds[1]
+
+
+def test_interval_resamples_groups_not_rows() -> None:
+    """Twenty equal answers to one question tell no more than one: the interval must not shrink."""
+    human, judge, _ = simulated("whole", 40)
+    once = agreement_interval(human, judge, list(range(40)))
+    twenty = agreement_interval(np.repeat(human, 20), np.repeat(judge, 20), np.repeat(np.arange(40), 20).tolist())
+    for name in METRICS:
+        assert twenty[name] == pytest.approx(once[name], abs=1e-9), name
+
+
+def test_interval_covers_the_truth() -> None:
+    """The 95 % interval of the MAE holds the true mean in about 95 of 100 worlds."""
+    random = np.random.default_rng(0)
+    held = 0
+    for _ in range(200):
+        error = random.integers(0, 4, 150)  # true mean 1.5
+        interval = agreement_interval([5] * 150, 5 + error, list(range(150)), resamples=300)["mae"]
+        assert interval is not None
+        held += interval[0] <= 1.5 <= interval[1]
+    assert 180 <= held <= 198
+
+
+def test_no_interval_where_none_can_be_had() -> None:
+    assert set(agreement_interval([1, 2, 3, 4], [1, 2, 4, 4], ["a", "a", "b", "c"]).values()) == {None}
+    assert set(agreement_interval([], [], []).values()) == {None}
+    constant = agreement_interval([1, 2, 3, 4, 5, 6], [5] * 6, list("abcdef"))
+    assert constant["pearson"] is None and constant["mae"] is not None
+    with pytest.raises(ValueError, match="2 human scores but 1 groups"):
+        agreement_interval([1, 2], [1, 2], ["a"])
+
+
+def test_failed_judgments_do_not_touch_the_interval() -> None:
+    human, judge, group = simulated("whole", 60)
+    kept = measured(human, judge, group.tolist())
+    padded = measured([*human, 5, 5], [*judge, None, None], [*group.tolist(), 0, 999])
+    assert padded.failed == 2
+    assert padded.interval == kept.interval

@@ -1,0 +1,381 @@
+"""critic audit, end to end on synthetic judgments, and the parts of its report."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from critic import jsonl
+from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdict
+from eval_agreement import METRICS, agreement, agreement_interval
+from eval_agreement.baselines import BASELINES
+from eval_agreement.compare import Split, people
+from eval_agreement.report import Loss, calibration, confusion, curve, failures, interval, ticks, worst
+
+HOSTILE = "</p><script>alert('owned')</script><img src=https://evil.example/x.png onerror=alert(1)>"
+
+
+def judgment(number: int, human: float, score: float | None, **changes: Any) -> Judgment:
+    question = Question(
+        id=f"q{number // 2}",
+        prompt="图中有几只猫？",
+        task="Counting" if number % 2 else "OCR",
+        group=f"q{number // 2}",
+        lang="zh" if number % 2 else "en",
+        reference="图中有三只猫。",
+        history=[Turn("你好", "你好！")] if number % 3 == 0 else [],
+    )
+    response = Response(
+        id=f"r{number}",
+        question=question,
+        text=changes.get("text", "三只猫" * (number % 5 + 1)),
+        system="model-a",
+        human=HumanScore(score=human, raters=changes.get("raters", {}), reason="数对了"),
+        columns={"other_score_1_10": 5.0 + number % 3} if number % 4 else {},
+    )
+    verdict = Verdict(failure="truncated") if score is None else Verdict(rating=round(score), distribution=[0.1] * 10)
+    return Judgment(
+        response=response,
+        judge="small-judge",
+        prompt="pointwise",
+        prompt_hash="abc123",
+        score_kind="expected",
+        verdict=verdict,
+        score=score,
+    )
+
+
+def judgments(n: int = 40, failed: int = 0, seed: int = 0) -> list[Judgment]:
+    random = np.random.default_rng(seed)
+    human = random.integers(1, 11, n)
+    scores = np.clip(human + random.normal(0, 1, n), 1, 10)
+    return [
+        judgment(
+            index,
+            float(human[index]),
+            None if index < failed else float(scores[index]),
+            raters={"a": float(human[index]), "b": float(min(human[index] + 1, 10))},
+        )
+        for index in range(n)
+    ]
+
+
+def training_rows(n: int = 60) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"t{index}",
+            "task": "OCR",
+            "lang": "zh",
+            "question": "写的是什么？",
+            "reference": "欢迎光临本店",
+            "response": "欢迎光临本店"[: index % 6 + 1],
+            "system": "model-b",
+            "human_score": index % 6,
+            "scale_min": 0,
+            "scale_max": 9,
+            "group": f"t{index // 3}",
+        }
+        for index in range(n)
+    ]
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", "from critic.cli import main; main()", "audit", *arguments]
+    return subprocess.run(program, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def refused(folder: Path, *arguments: str) -> str:
+    """The one line of a refusal; nothing may have been written."""
+    done = run(folder, *arguments)
+    assert done.returncode == 2, done
+    assert done.stdout == "" and done.stderr.count("\n") == 1, done.stderr
+    assert not (folder / "out").exists()
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished audit of two splits with everything switched on; one answer is hostile."""
+    folder = tmp_path_factory.mktemp("audit")
+    internal = judgments(60)
+    internal[7] = judgment(7, 10.0, 1.0, text=HOSTILE, raters={"<b>a</b>": 10.0})
+    jsonl.write(folder / "internal.jsonl", internal)
+    jsonl.write_sidecar(folder / "internal.jsonl", {"judge": "small-judge", "note": "</pre><script>"})
+    jsonl.write(folder / "external.jsonl", judgments(30, failed=3, seed=1))
+    jsonl.write(folder / "train.jsonl", training_rows())
+    losses: list[dict[str, Any]] = [{"step": step, "loss": 4 / step} for step in range(1, 50)]
+    jsonl.write(folder / "loss.jsonl", [*losses, {"step": 49, "eval_loss": 0.5}, {"step": 49, "train_runtime": 3.0}])
+    arguments = ["internal=internal.jsonl", "external.jsonl", "--train", "train.jsonl", "--out", "out"]
+    arguments += ["--judge-column", "other_score_1_10", "--loss", "loss.jsonl", "--title", "Judge <1>"]
+    done = run(folder, *arguments, "--max-failed", "0.2")
+    assert done.returncode == 0, done.stderr
+    (folder / "stdout").write_text(done.stdout)
+    return folder
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    def no_constant(name: str) -> None:
+        raise AssertionError(f"{name} in summary.json")
+
+    text = (folder / "out" / "summary.json").read_text("utf-8")
+    return json.loads(text, parse_constant=no_constant)  # type: ignore[no-any-return]
+
+
+def test_summary_holds_what_agreement_says(audited: Path) -> None:
+    summary = summary_of(audited)
+    assert list(summary) == ["internal", "external", "baselines", "judges", "people", "provenance"]
+    for name in ("internal", "external"):
+        records = [record for _, record in jsonl.read(audited / f"{name}.jsonl", Judgment)]
+        human = [record.response.human.score for record in records if record.response.human]
+        group = [record.response.question.group for record in records]
+        columns = {
+            "judge": (summary[name], [record.score for record in records]),
+            "other": (
+                summary["judges"]["other"][name],
+                [record.response.columns.get("other_score_1_10") for record in records],
+            ),
+        }
+        for found, scores in columns.values():
+            expected = agreement(human, scores)
+            bounds = agreement_interval(human, scores, group)
+            assert (found["n"], found["failed"]) == (expected.n, expected.failed)
+            assert found["coverage"] == pytest.approx(expected.n / len(records))
+            assert found["undefined"] == expected.undefined
+            for metric in METRICS:
+                assert found[metric] == getattr(expected, metric)
+                assert found["interval"][metric] == (None if bounds[metric] is None else list(bounds[metric] or ()))
+
+
+def test_failures_are_counted_and_baselines_use_every_row(audited: Path) -> None:
+    summary = summary_of(audited)
+    assert (summary["external"]["n"], summary["external"]["failed"]) == (27, 3)
+    assert summary["external"]["coverage"] == pytest.approx(0.9)
+    assert set(summary["baselines"]) == {"constant", "length", "chrf"}
+    for baseline in summary["baselines"].values():
+        assert (baseline["external"]["n"], baseline["external"]["failed"]) == (30, 0)
+    constant = summary["baselines"]["constant"]["external"]
+    assert constant["pearson"] is None and "same score" in constant["undefined"]["pearson"]
+    assert constant["mae"] is not None
+    assert sum(part["failed"] for part in summary["external"]["by"]["task"].values()) == 3
+
+
+def test_people_line_and_provenance(audited: Path) -> None:
+    summary = summary_of(audited)
+    assert summary["people"]["external"]["n"] == 60
+    facts = summary["provenance"]["files"]["internal"]
+    assert facts["sha256"] == jsonl.sha256(audited / "internal.jsonl")
+    assert (facts["judge"], facts["prompt_hash"], facts["rows"]) == ("small-judge", "abc123", 60)
+    assert facts["run"]["judge"] == "small-judge"
+    assert summary["provenance"]["files"]["external"]["run"] is None
+    assert summary["provenance"]["train"]["rows"] == 60
+
+
+def test_table(audited: Path) -> None:
+    internal, external = (audited / "stdout").read_text().split("\n\n")[:2]
+    assert internal.startswith("internal: 60 rows, 100.0% judged\n")
+    assert external.startswith("external: 30 rows, 90.0% judged\n")
+    names = [line.split()[0] for line in external.splitlines()[1:]]
+    assert names == ["judge", "small-judge", "other", "people", "constant", "length", "chrf"]
+    mae = summary_of(audited)["external"]["mae"]
+    low, high = summary_of(audited)["external"]["interval"]["mae"]
+    assert f"27  3       {mae:.3f} [{low:.2f}, {high:.2f}]" in external
+    columns = {line.index(word) for line, word in zip(external.splitlines()[1:3], ("MAE", f"{mae:.3f}"), strict=True)}
+    assert len(columns) == 1
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes, and the text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def page(audited: Path) -> str:
+    return (audited / "out" / "report.html").read_text("utf-8")
+
+
+def test_report_loads_nothing(page: str) -> None:
+    tags = Tags(page)
+    assert not {tag for tag, _ in tags.tags} & {"script", "img", "link", "iframe", "object", "base", "image", "use"}
+    for _, attributes in tags.tags:
+        assert attributes.get(
+            "href",
+            "#x",
+        ).startswith("#")  # type: ignore[union-attr]
+        assert "src" not in attributes and not [name for name in attributes if name.startswith("on")]
+    style = page[page.index("<style>") : page.index("</style>")]
+    assert "url(" not in style and "@import" not in style
+
+
+def test_report_escapes_what_comes_from_files(page: str) -> None:
+    assert "&lt;script&gt;alert(" in page and "alert('owned')" in Tags(page).text
+    assert "&lt;b&gt;a&lt;/b&gt;" in page
+    assert "<title>Judge &lt;1&gt;</title>" in page
+    assert "&lt;/pre&gt;&lt;script&gt;" in page
+
+
+def test_report_is_accessible(page: str) -> None:
+    tags = Tags(page).tags
+    assert ("html", {"lang": "en"}) in tags
+    assert all(attributes.get("aria-label") for tag, attributes in tags if tag == "svg")
+    assert sum(tag == "caption" for tag, _ in tags) == sum(tag == "table" for tag, _ in tags) > 0
+    targets = {attributes["id"] for _, attributes in tags if "id" in attributes}
+    assert {attributes["href"] for tag, attributes in tags if tag == "a"} == {f"#{target}" for target in targets}
+
+
+def test_report_opens_with_the_verdict(audited: Path, page: str) -> None:
+    text = re.sub(r"\s+", " ", Tags(page).text)
+    internal = summary_of(audited)["internal"]
+    low, high = internal["interval"]["mae"]
+    constant = summary_of(audited)["baselines"]["constant"]["internal"]["mae"]
+    sentence = (
+        f"On the internal test the judge is off by {internal['mae']:.2f} points on average "
+        f"(95 % interval {low:.2f}–{high:.2f}), against {constant:.2f} for always answering 3.5; "
+        f"Pearson {internal['pearson']:.2f}. n = 60, 0 failed."
+    )
+    assert sentence in text
+    assert text.index(sentence) < text.index("Agreement with people")
+    assert "truncated" in text[text.index("Failures internal None. external") :]
+
+
+def test_no_better_than_the_constant_is_said(tmp_path: Path) -> None:
+    jsonl.write(tmp_path / "j.jsonl", [judgment(i, 4.0 + i % 2, 10.0 - i % 2) for i in range(20)])
+    jsonl.write(tmp_path / "train.jsonl", training_rows())
+    assert run(tmp_path, "j.jsonl", "--train", "train.jsonl", "--out", "out").returncode == 0
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "not better than the trivial judges constant" in page
+
+
+def test_too_many_failures_exit_3_after_writing(tmp_path: Path) -> None:
+    jsonl.write(tmp_path / "j.jsonl", judgments(20, failed=20))
+    done = run(tmp_path, "j.jsonl", "--out", "out")
+    assert done.returncode == 3
+    assert "20 of 20 failed" in done.stderr
+    summary = summary_of(tmp_path)
+    assert summary["j"]["mae"] is None and summary["j"]["undefined"]["mae"] == "no pairs"
+    assert summary["baselines"] == {} and summary["provenance"]["train"] is None
+    assert "every judgment failed" in (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert run(tmp_path, "j.jsonl", "--out", "out", "--max-failed", "1").returncode == 0
+
+
+def change(record: Judgment, **fields: Any) -> Judgment:
+    return msgspec.structs.replace(record, response=msgspec.structs.replace(record.response, **fields))
+
+
+MISTAKES: dict[str, tuple[Callable[[list[Judgment]], list[Judgment]], str]] = {
+    "no human score": (lambda rows: [*rows, change(judgment(90, 5, 5), human=None)], "j.jsonl:7: response.human is"),
+    "duplicate id": (lambda rows: [*rows, rows[2]], "j.jsonl:7: duplicate response id 'r2', first at line 3"),
+    "human off scale": (lambda rows: [*rows, judgment(90, 11.0, 5)], "j.jsonl:7: response.human.score 11 is outside"),
+    "rater off scale": (lambda rows: [*rows, judgment(90, 5, 5, raters={"z": 0})], "response.human.raters.z 0 is"),
+    "judge off scale": (lambda rows: [*rows, judgment(90, 5, 0.5)], "j.jsonl:7: score 0.5 is outside 1..10"),
+    "column off scale": (
+        lambda rows: [*rows, change(judgment(90, 5, 5), columns={"x_score_1_10": 12})],
+        "response.columns.x_score_1_10 12 is",
+    ),
+    "two judges": (
+        lambda rows: [*rows, msgspec.structs.replace(judgment(90, 5, 5), judge="other")],
+        "j.jsonl:7: judged by 'other'",
+    ),
+    "empty": (lambda rows: [], "j.jsonl: the file is empty"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_in_a_file_are_one_line(tmp_path: Path, mistake: str) -> None:
+    spoil, message = MISTAKES[mistake]
+    jsonl.write(tmp_path / "j.jsonl", spoil(judgments(6)))
+    assert message in refused(tmp_path, "j.jsonl", "--out", "out")
+
+
+def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path) -> None:
+    jsonl.write(tmp_path / "j.jsonl", judgments(6))
+    assert "missing.jsonl: no such file" in refused(tmp_path, "a=missing.jsonl", "--out", "out")
+    assert "the split j is given twice" in refused(tmp_path, "j.jsonl", "j=j.jsonl", "--out", "out")
+    assert "cannot be called people" in refused(tmp_path, "people=j.jsonl", "--out", "out")
+    column = refused(tmp_path, "j.jsonl", "--out", "out", "--judge-column", "gpt_score_1_10")
+    assert "columns: other_score_1_10" in column
+    (tmp_path / "loss.jsonl").write_text('{"step": 1, "loss": "low"}\n')
+    assert "loss.jsonl:1:" in refused(tmp_path, "j.jsonl", "--out", "out", "--loss", "loss.jsonl")
+
+
+def test_baselines_learn_a_line_and_stay_on_the_scale() -> None:
+    def response(number: int, text: str, score: float, reference: str | None = "甲乙丙丁戊己") -> Response:
+        base = judgment(number, score, 5, text=text).response
+        return msgspec.structs.replace(base, question=msgspec.structs.replace(base.question, reference=reference))
+
+    train = [response(i, "甲乙丙丁戊己"[: i + 1], 1 + 1.8 * i) for i in range(6)]
+    assert BASELINES["constant"](train)(train[:2]).tolist() == [5.5, 5.5]
+    for name in ("length", "chrf"):
+        predict = BASELINES[name](train)
+        assert np.corrcoef(predict(train), [1 + 1.8 * i for i in range(6)])[0, 1] > 0.9, name
+        spread = predict([*train, response(7, "甲" * 100_000, 5)])
+        assert spread.min() >= 1 and spread.max() <= 10, name
+    assert np.isnan(BASELINES["chrf"](train)([response(8, "甲", 5, reference=None)])).all()
+    same = [response(i, "甲乙", 4.0 + i % 2) for i in range(4)]
+    assert BASELINES["length"](same)(same).tolist() == pytest.approx([4.5] * 4)
+
+
+def test_chrf_takes_the_best_reference() -> None:
+    train = [judgment(i, 1 + i, 5, text="图中有三只猫。"[: i + 1]).response for i in range(7)]
+    one = train[6]
+    poor = msgspec.structs.replace(one, question=msgspec.structs.replace(one.question, references=["完全无关"]))
+    both = msgspec.structs.replace(
+        one, question=msgspec.structs.replace(one.question, references=["完全无关", "图中有三只猫。"])
+    )
+    low, high, single = BASELINES["chrf"](train)([poor, both, one])
+    assert low < high == pytest.approx(single)
+
+
+def test_people_compares_each_rater_with_the_mean_of_the_others() -> None:
+    rows = [judgment(0, 5, 5, raters={"a": 2, "b": 4, "c": 9}), judgment(2, 5, 5, raters={"a": 3})]
+    (line,) = people(Split("x", rows))
+    assert line.result.n == 3
+    assert line.result.mae == pytest.approx((abs(6.5 - 2) + abs(5.5 - 4) + abs(3 - 9)) / 3)
+    assert people(Split("x", rows[1:])) == []
+
+
+def test_pictures_hold_the_counts() -> None:
+    scores = [(1.0, 1.4), (1.0, 1.5), (9.5, 10.0), (3.0, None), (4.0, 2.0), (6.0, 2.0)]
+    split = Split("x", [judgment(i, h, j) for i, (h, j) in enumerate(scores)])
+    table = np.array(confusion(split))
+    assert table.sum() == 5
+    assert [table[0, 0], table[0, 1], table[9, 9], table[3, 1], table[5, 1]] == [1] * 5
+    bins = {b.score: (b.n, b.mean) for b in calibration(split)}
+    assert bins == {1: (1, 1.0), 2: (3, pytest.approx(11 / 3)), 10: (1, 9.5)}
+    assert [j.response.id for j in worst(split)] == ["r5", "r4", "r1", "r2", "r0"]  # r1 and r2 are equally far
+    assert [(name, count) for name, count, _ in failures(split)] == [("truncated", 1)]
+
+
+def test_loss_curve() -> None:
+    assert curve([]) is None
+    drawn = curve([Loss(step=0, loss=4.0), Loss(step=10, loss=2.0), Loss(step=10, eval_loss=1.0)])
+    assert drawn is not None
+    assert drawn.paths == {"training": "M0.0000 0.0000L1.0000 0.5000", "evaluation": "M1.0000 0.7500"}
+    assert drawn.last == {"training": 2.0, "evaluation": 1.0}
+    assert curve([Loss(step=3, loss=0.0)]) is not None
+    assert ticks(0, 3.8) == [0, 1, 2, 3, 4]
+    assert ticks(1, 1000) == [0, 200, 400, 600, 800, 1000]
+
+
+def test_numbers_as_text() -> None:
+    assert interval((0.95, 1.1)) == "0.95–1.10"
+    assert interval((-0.1, 0.2)) == "−0.10 to 0.20"
+    assert interval(None) == ""
