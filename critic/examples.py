@@ -1,0 +1,76 @@
+"""Human-scored rows -> training examples: what the judge is shown and what it should say; which
+tokens are learned."""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from critic.errors import UsageError
+from critic.judge_prompt import fit, load
+from critic.records import RATINGS, Example, Message, Response
+
+IGNORED = -100
+"""Label of a token that is shown but not learned (PyTorch's cross-entropy default)."""
+
+
+class ChatTokenizer(Protocol):
+    """What is used of a transformers tokenizer."""
+
+    def apply_chat_template(
+        self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool
+    ) -> Any: ...
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> Any: ...
+
+
+def whole_rating(score: float) -> int:
+    """A score on 1..10 as a whole rating: halves go up."""
+    return min(max(math.floor(score + 0.5), RATINGS[0]), RATINGS[-1])
+
+
+def target(rating: int, reason: str) -> str:
+    """A verdict as the judge is to write it: the form that constrained decoding allows, without spaces."""
+    return json.dumps({"Rating": rating, "Reason": reason}, ensure_ascii=False, separators=(",", ":"))
+
+
+def example(
+    response: Response, prompt_name: str, max_source_tokens: int | None, count: Callable[[list[Message]], int]
+) -> Example | None:
+    """The training example of a human-scored response, shortened as in judging; None if it cannot fit."""
+    if response.human is None:
+        raise ValueError(f"response {response.id} has no human score")
+    fitted = fit(load(prompt_name, response.question.lang), response, max_source_tokens, count)
+    if fitted is None:
+        return None
+    return Example(
+        id=response.id,
+        messages=fitted.messages,
+        target=target(whole_rating(response.human.score), response.human.reason or ""),
+        shortened=fitted.shortened,
+    )
+
+
+def source_ids(tokenizer: ChatTokenizer, messages: list[Message]) -> list[int]:
+    """Token ids of a prompt, as a server renders it before the judge answers."""
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def encode(tokenizer: ChatTokenizer, example: Example) -> tuple[list[int], list[int]]:
+    """Token ids and labels, equally long: the prompt is IGNORED, the verdict and the end of the turn are learned.
+
+    Prompt and verdict are tokenized apart, as in serving. Raises UsageError for a chat template
+    that does not write the answer straight behind the prompt.
+    """
+    prompt = tokenizer.apply_chat_template(example.messages, tokenize=False, add_generation_prompt=True)
+    answered = [*example.messages, {"role": "assistant", "content": example.target}]
+    whole = tokenizer.apply_chat_template(answered, tokenize=False, add_generation_prompt=False)
+    if not whole.startswith(prompt + example.target):
+        raise UsageError(
+            "the tokenizer's chat template rewrites the answer; choose a chat base without a thinking template"
+        )
+    source = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    learned = tokenizer(whole[len(prompt) :], add_special_tokens=False)["input_ids"]
+    return source + learned, [IGNORED] * len(source) + learned
