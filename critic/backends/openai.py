@@ -1,0 +1,177 @@
+"""Any OpenAI-compatible server, over HTTP: bounded, jittered, visible retries."""
+
+import asyncio
+import json
+import random
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from msgspec import Struct
+
+from critic.backends import Reply, Request, Token
+from critic.errors import Refused, Transient, UsageError
+from critic.records import Failure, Message
+
+RETRIED_STATUS = {408, 409, 425, 429}
+
+
+class Served(Struct, frozen=True):
+    """A model that the server offers; `context` is its longest prompt plus reply, in tokens."""
+
+    name: str
+    context: int | None
+    is_vllm: bool
+
+
+class OpenAIBackend:
+    """Chat completions at `base_url` (with or without `/v1`).
+
+    Every call is tried up to `attempts` times. A time-out, a lost or cut-off connection, a reply
+    that is not a completion, 408, 409, 425, 429 and 5xx count as transient; the pause doubles from
+    `pause` seconds, is jittered, and yields to the server's Retry-After.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        timeout: float = 300.0,
+        attempts: int = 5,
+        pause: float = 0.5,
+        connections: int = 64,
+    ) -> None:
+        root = base_url.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1")
+        if not root.startswith(("http://", "https://")):
+            raise UsageError(f"--base-url must be an http(s) URL such as http://127.0.0.1:8000/v1, got {base_url!r}")
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.root, self.attempts, self.pause = root, attempts, pause
+        self.retries = 0
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        self._client = httpx.AsyncClient(base_url=root, headers=headers, timeout=timeout, limits=limits)
+        self._plain = httpx.Client(base_url=root, headers=headers, timeout=30.0)
+        self.served: Served | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+        self._plain.close()
+
+    def choose(self, name: str | None) -> Served:
+        """Use the model called `name`, or the server's first. Raises UsageError with the choices."""
+        try:
+            answer = self._plain.get("/v1/models")
+            answer.raise_for_status()
+            models = answer.json()["data"]
+        except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"no OpenAI-compatible server answers at {self.root}/v1: {_line(error)}") from None
+        offered = {model["id"]: model for model in models}
+        if name is not None and name not in offered:
+            raise UsageError(f"the server at {self.root} has no model {name!r}; it offers {', '.join(offered)}")
+        chosen = offered[name] if name is not None else models[0]
+        self.served = Served(chosen["id"], chosen.get("max_model_len"), chosen.get("owned_by") == "vllm")
+        return self.served
+
+    def count_tokens(self, messages: list[Message]) -> int:
+        """Tokens of a prompt as the server's chat template renders it (vLLM's `/tokenize`)."""
+        assert self.served is not None
+        body = {"model": self.served.name, "messages": messages, "add_generation_prompt": True}
+        answer = self._plain.post("/tokenize", json=body)
+        answer.raise_for_status()
+        return int(answer.json()["count"])
+
+    async def chat(self, request: Request) -> Reply:
+        """Raises Refused for what the server will never accept, Transient when the tries are used up."""
+        body = self._body(request)
+        for attempt in range(1, self.attempts + 1):
+            try:
+                return await self._once(body, attempt)
+            except Transient as error:
+                if attempt == self.attempts:
+                    raise Transient(f"{error} (after {attempt} tries)") from None
+                self.retries += 1
+                wait = self.pause * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
+                await asyncio.sleep(max(wait, min(error.retry_after or 0.0, 120.0)))
+        raise AssertionError("unreachable: the last try raises")
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        assert self.served is not None, "choose() a model first"
+        body: dict[str, Any] = {
+            "model": self.served.name,
+            "messages": request.messages,
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+        }
+        if request.schema is not None:
+            schema = {"name": "verdict", "schema": request.schema, "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if request.regex is not None:
+            body["structured_outputs"] = {"regex": request.regex}
+        if request.continue_final:
+            body |= {"continue_final_message": True, "add_generation_prompt": False}
+        if request.top_logprobs:
+            body |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+        return body
+
+    async def _once(self, body: dict[str, Any], attempt: int) -> Reply:
+        try:
+            answer = await self._client.post("/v1/chat/completions", json=body)
+        except httpx.TransportError as error:
+            raise Transient(_line(error)) from None
+        if answer.status_code in RETRIED_STATUS or answer.status_code >= 500:
+            raise Transient(f"HTTP {answer.status_code}: {_message(answer)}", _retry_after(answer))
+        if answer.status_code >= 400:
+            message = _message(answer)
+            too_long = "context length" in message or "context_length_exceeded" in message
+            failure: Failure = "context_length_exceeded" if too_long else "refused"
+            raise Refused(failure, f"HTTP {answer.status_code}: {message}")
+        try:
+            return _reply(answer.json(), attempt)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise Transient(f"not a chat completion: {_line(error)}") from None
+
+
+def _reply(answer: dict[str, Any], attempt: int) -> Reply:
+    choice, usage = answer["choices"][0], answer.get("usage") or {}
+    tokens = [
+        Token(token["token"], [(other["token"], other["logprob"]) for other in token["top_logprobs"]])
+        for token in (choice.get("logprobs") or {}).get("content") or []
+    ]
+    return Reply(
+        text=choice["message"].get("content") or "",
+        truncated=choice.get("finish_reason") == "length",
+        tokens=tokens,
+        prompt_tokens=usage.get("prompt_tokens") or 0,
+        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        completion_tokens=usage.get("completion_tokens") or 0,
+        attempts=attempt,
+    )
+
+
+def _message(answer: httpx.Response) -> str:
+    """The server's own words on an error, on one line of at most 300 characters."""
+    try:
+        body = answer.json()
+        error = body.get("error", body)
+        text = error.get("message", "") if isinstance(error, dict) else str(error)
+        code = error.get("code") if isinstance(error, dict) else None
+        text = f"{text} ({code})" if isinstance(code, str) else text
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
+        text = answer.text
+    return " ".join(text.split())[:300]
+
+
+def _retry_after(answer: httpx.Response) -> float | None:
+    try:
+        return float(answer.headers["retry-after"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -1,0 +1,292 @@
+"""critic judge against a scripted server: scores, failures by name, retries, resume."""
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, assert_one_line_error, completion, human_row, run, write_jsonl
+
+from critic import rating
+from critic.backends import Token
+from critic.judge_prompt import VERDICT_SCHEMA
+
+
+def rows(path: Path, count: int = 12) -> Path:
+    return write_jsonl(path, [human_row(number) for number in range(count)])
+
+
+def judged(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def token(text: str, alternatives: dict[str, float] | None = None) -> dict[str, Any]:
+    shares = alternatives or {text: 1.0}
+    return {
+        "token": text,
+        "logprob": math.log(shares[text]),
+        "top_logprobs": [{"token": other, "logprob": math.log(share)} for other, share in shares.items()],
+    }
+
+
+def reply_with(first: dict[str, float], chosen: str = "7", after_one: dict[str, float] | None = None) -> dict[str, Any]:
+    """A verdict whose rating token has the alternatives `first`."""
+    tail = '"Reason":"fine"}'
+    tokens = [token('{"'), token("Rating"), token('":'), token(chosen, first)]
+    tokens += [token(",", after_one)] if after_one else [token(",")]
+    return completion(f'{{"Rating":{chosen},{tail}', tokens=[*tokens, token(tail)])
+
+
+def test_expected_median_and_argmax_of_the_distribution(tmp_path: Path, scripted) -> None:
+    server = scripted(lambda body: reply_with({"7": 0.6, "2": 0.3, "9": 0.1}))
+    data = rows(tmp_path / "rows.jsonl", 3)
+    for kind, score in {"expected": 0.6 * 7 + 0.3 * 2 + 0.1 * 9, "median": 7, "argmax": 7}.items():
+        out = tmp_path / f"{kind}.jsonl"
+        done = run("critic", "judge", data, "--out", out, "--base-url", server.url, "--score", kind)
+        assert done.returncode == 0, done.stderr
+        lines = judged(out)
+        assert sorted(line["response"]["id"] for line in lines) == ["row-0", "row-1", "row-2"]
+        for line in lines:
+            assert line["score"] == pytest.approx(score, abs=1e-12)
+            assert line["verdict"]["rating"] == 7 and line["verdict"]["reason"] == "fine"
+            assert sum(line["verdict"]["distribution"]) == pytest.approx(1.0, abs=1e-12)
+            assert line["response"]["human"]["score"] >= 1
+    assert json.loads((tmp_path / "expected.jsonl.run.json").read_text("utf-8"))["rows"] == 3
+
+
+def test_what_is_asked_for(tmp_path: Path, scripted) -> None:
+    server = scripted(lambda body: reply_with({"7": 1.0}))
+    run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", tmp_path / "out.jsonl", "--base-url", server.url)
+    (body,) = server.requests
+    assert body["temperature"] == 0.0 and body["model"] == "tiny" and body["logprobs"] is True
+    assert body["response_format"]["json_schema"]["schema"] == VERDICT_SCHEMA
+    assert "> How many apples lie on table 0?" in body["messages"][0]["content"]
+
+
+@pytest.mark.parametrize("ten", [0.0, 0.25, 0.9])
+def test_ten_is_told_from_one(tmp_path: Path, scripted, ten: float) -> None:
+    """Where 10 is "1" then "0": the mass of the 1 is split by asking what follows it."""
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        if body.get("continue_final_message"):
+            assert body["messages"][-1] == {"role": "assistant", "content": '{"Rating":1'}
+            assert body["max_tokens"] == 1 and body["structured_outputs"]["regex"]
+            shares = {",": 1 - ten} | ({"0": ten} if ten else {})
+            return completion(",", "length", tokens=[token(",", shares)])
+        return reply_with({"7": 0.5, "1": 0.4, "3": 0.1})
+
+    server = scripted(answer)
+    out = tmp_path / "out.jsonl"
+    run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", out, "--base-url", server.url)
+    (line,) = judged(out)
+    distribution = line["verdict"]["distribution"]
+    assert distribution[0] == pytest.approx(0.4 * (1 - ten)) and distribution[9] == pytest.approx(0.4 * ten)
+    assert line["score"] == pytest.approx(0.5 * 7 + 0.1 * 3 + 0.4 * (1 - ten) + 4 * ten)
+    assert len(server.requests) == 2
+
+
+def test_ten_in_one_token_and_a_written_one_need_no_second_call() -> None:
+    def tokens(first: dict[str, float], chosen: str, after: dict[str, float]) -> list[Token]:
+        made = [('{"Rating":', {'{"Rating":': 1.0}), (chosen, first), (next(iter(after)), after)]
+        return [Token(text, [(t, math.log(share)) for t, share in shares.items()]) for text, shares in made]
+
+    whole = rating.first_digit(tokens({"10": 0.5, "1": 0.25, "8": 0.25}, "10", {",": 1.0}))
+    assert whole is not None and whole.ten_given_one == 0.0
+    assert rating.distribution(whole, 0.0) == pytest.approx([0.25, 0, 0, 0, 0, 0, 0, 0.25, 0, 0.5])
+    written = rating.first_digit(tokens({"1": 0.8, "9": 0.2}, "1", {"0": 0.75, ',"': 0.25}))
+    assert written is not None and written.ten_given_one == pytest.approx(0.75)
+    assert rating.distribution(written, 0.75)[9] == pytest.approx(0.6)
+    assert rating.first_digit([]) is None
+
+
+def test_median_is_the_lowest_rating_with_half_of_the_mass() -> None:
+    assert rating.score([0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0.5], "median") == 1
+    assert rating.score([0.49, 0, 0, 0, 0, 0, 0, 0, 0, 0.51], "median") == 10
+    assert rating.score([0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0.5], "expected") == 5.5
+
+
+FAILING = {
+    "empty": (lambda body: completion("")),
+    "no_rating": (lambda body: completion("I would say seven.")),
+    "out_of_range": (lambda body: completion('{"Rating": 0, "Reason": "x"}')),
+    "truncated": (lambda body: completion('{"Rating": 1', "length")),
+    "no_distribution": (lambda body: completion('{"Rating": 7, "Reason": "x"}')),
+    "refused": (lambda body: (400, {}, b'{"error": {"message": "no such parameter"}}')),
+    "server_error": (lambda body: (500, {}, b"oops")),
+}
+
+
+@pytest.mark.parametrize("failure", FAILING)
+def test_failures_are_named_and_never_a_number(tmp_path: Path, scripted, failure: str) -> None:
+    server = scripted(FAILING[failure])
+    out = tmp_path / "out.jsonl"
+    done = run(
+        "critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--out", out, "--base-url", server.url, "--attempts", "2"
+    )
+    assert done.returncode == 3, done.stderr
+    assert [line["verdict"]["failure"] for line in judged(out)] == [failure] * 2
+    assert all(line.get("score") is None for line in judged(out))
+    assert f"{failure} 2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [(500, {}, b"oops"), (429, {"Retry-After": "0.2"}, b"slow down"), None, (200, {}, b"not json"), (200, {}, b"{}")],
+    ids=["500", "429", "hang up", "no JSON", "no completion"],
+)
+def test_transient_trouble_is_tried_again(tmp_path: Path, scripted, trouble: Any) -> None:
+    calls = 0
+
+    def answer(body: dict[str, Any]) -> Any:
+        nonlocal calls
+        calls += 1
+        return trouble if calls <= 2 else reply_with({"7": 1.0})
+
+    out = tmp_path / "out.jsonl"
+    words = ["--concurrency", "1", "--base-url", scripted(answer).url]
+    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    assert [line["score"] for line in judged(out)] == [7, 7]
+    assert sorted(line.get("attempts", 1) for line in judged(out)) == [1, 3]
+    assert calls == 4
+
+
+def test_a_refusal_is_not_repeated(tmp_path: Path, scripted) -> None:
+    server = scripted(FAILING["refused"])
+    run("critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--out", tmp_path / "out.jsonl", "--base-url", server.url)
+    assert len(server.requests) == 2
+
+
+def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripted) -> None:
+    """The scripted server counts characters as tokens and refuses like vLLM."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        length = sum(len(message["content"]) for message in body["messages"]) + body["max_tokens"]
+        if length > 4000:
+            return 400, {}, b'{"error": {"message": "This model\'s maximum context length is 4000 tokens."}}'
+        return reply_with({"7": 1.0})
+
+    data = write_jsonl(
+        tmp_path / "rows.jsonl", [human_row(0, response="w " * 2000), human_row(1), human_row(2, question="q" * 5000)]
+    )
+    out = tmp_path / "out.jsonl"
+    run("critic", "judge", data, "--out", out, "--base-url", scripted(answer, context=4000).url)
+    found = {line["response"]["id"]: line for line in judged(out)}
+    assert found["row-0"]["score"] == 7 and found["row-0"]["shortened"]["response"] > 0
+    assert "shortened" not in found["row-1"]
+    assert found["row-2"]["verdict"]["failure"] == "context_length_exceeded"
+
+
+def test_failed_rows_stay_until_they_are_asked_for_again(tmp_path: Path, scripted) -> None:
+    broken = True
+
+    def answer(body: dict[str, Any]) -> Any:
+        bad = broken and "table 3?" in body["messages"][0]["content"]
+        return completion("") if bad else reply_with({"7": 1.0})
+
+    server = scripted(answer)
+    words = [
+        "critic",
+        "judge",
+        rows(tmp_path / "rows.jsonl"),
+        "--out",
+        tmp_path / "out.jsonl",
+        "--base-url",
+        server.url,
+    ]
+    assert run(*words).returncode == 3
+    broken, asked = False, len(server.requests)
+    assert run(*words).returncode == 3
+    assert len(server.requests) == asked
+    assert run(*words, "--retry-failed").returncode == 0
+    assert len(server.requests) == asked + 1
+    assert len({line["response"]["id"] for line in judged(tmp_path / "out.jsonl")}) == 12
+
+
+def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted) -> None:
+    """kill -9, three times, at random moments: the finished file has every row once."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        time.sleep(0.02)
+        number = int(body["messages"][0]["content"].split("on table ")[1].split("?")[0])
+        return reply_with({str(number % 9 + 1): 1.0}, chosen=str(number % 9 + 1), after_one={",": 1.0})
+
+    server = scripted(answer)
+    data, out = rows(tmp_path / "rows.jsonl", 150), tmp_path / "out.jsonl"
+    words = ["judge", str(data), "--out", str(out), "--base-url", server.url, "--concurrency", "3"]
+    command = [sys.executable, "-c", "from critic.cli import main; main()", *words]
+    chance = random.Random(0)
+    for kill in range(3):
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = out.stat().st_size if out.is_file() else 0
+        while process.poll() is None and (not out.is_file() or out.stat().st_size <= before):
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0.0, 0.2))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        lines = len(out.read_text("utf-8").splitlines())
+        assert lines < 150, f"kill {kill} came too late to prove anything"
+    with out.open("ab") as file:
+        file.write(b'{"response": {"id": "row-9')
+    assert run("critic", *words).returncode == 0
+    lines = judged(out)
+    assert sorted(line["response"]["id"] for line in lines) == sorted(f"row-{n}" for n in range(150))
+    for line in lines:
+        assert line["score"] == int(line["response"]["id"].split("-")[1]) % 9 + 1
+
+
+def test_another_judge_does_not_write_into_the_file(tmp_path: Path, scripted) -> None:
+    server = scripted(lambda body: reply_with({"7": 1.0}))
+    words = [
+        "critic",
+        "judge",
+        rows(tmp_path / "rows.jsonl", 2),
+        "--out",
+        tmp_path / "out.jsonl",
+        "--base-url",
+        server.url,
+    ]
+    assert run(*words).returncode == 0
+    before = (tmp_path / "out.jsonl").read_bytes()
+    assert_one_line_error(run(*words, "--name", "other"), "judge 'tiny'", "--out")
+    assert_one_line_error(run(*words, "--score", "median"), "score_kind", "--out")
+    other = rows(tmp_path / "more.jsonl", 1)
+    assert_one_line_error(run("critic", "judge", other, *words[3:]), "not among the responses")
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+
+
+def test_mistakes_end_in_one_line(tmp_path: Path, scripted) -> None:
+    server = scripted(lambda body: reply_with({"7": 1.0}))
+    data, out = rows(tmp_path / "rows.jsonl", 2), tmp_path / "out.jsonl"
+
+    def judge(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        return run("critic", "judge", *words, "--out", out)
+
+    assert_one_line_error(judge(data, "--base-url", server.url, "--model", "gpt-4"), "'gpt-4'", "it offers tiny")
+    assert_one_line_error(judge(data, "--base-url", "http://127.0.0.1:9"), "no OpenAI-compatible server answers")
+    assert_one_line_error(judge(data, "--base-url", "127.0.0.1:8000"), "http(s) URL")
+    assert_one_line_error(judge(data, "--base-url", server.url, "--score", "mean"), "expected, median, argmax")
+    assert_one_line_error(judge(data, "--base-url", server.url, "--prompt", "pairwise"), "there is pointwise")
+    assert_one_line_error(judge(tmp_path / "none.jsonl", "--base-url", server.url), "none.jsonl: no such file")
+    assert not out.exists()
+
+
+def test_other_servers_get_no_vllm_fields(tmp_path: Path, scripted) -> None:
+    """Without vLLM's continuation, a 10 that is spelt 1 + 0 stays unknown: a named failure, not a guess."""
+    server = scripted(lambda body: reply_with({"7": 0.6, "1": 0.4}), owner="openai")
+    out = tmp_path / "out.jsonl"
+    run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", out, "--base-url", server.url)
+    assert judged(out)[0]["verdict"]["failure"] == "no_distribution"
+    assert all("structured_outputs" not in body for body in server.requests)
+    out.unlink()
+    run(
+        "critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", out, "--base-url", server.url, "--score", "argmax"
+    )
+    assert judged(out)[0]["score"] == 7
