@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from critic.errors import UsageError
 from critic.judge_prompt import fit, load
 from critic.records import RATINGS, Example, Message, Response
@@ -21,7 +23,7 @@ class ChatTokenizer(Protocol):
         self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool
     ) -> Any: ...
 
-    def __call__(self, text: str, *, add_special_tokens: bool) -> Any: ...
+    def __call__(self, text: str, *, add_special_tokens: bool, return_offsets_mapping: bool = False) -> Any: ...
 
 
 def whole_rating(score: float) -> int:
@@ -58,8 +60,17 @@ def source_ids(tokenizer: ChatTokenizer, messages: list[Message]) -> list[int]:
     return ids
 
 
-def encode(tokenizer: ChatTokenizer, example: Example) -> tuple[list[int], list[int]]:
-    """Token ids and labels, equally long: the prompt is IGNORED, the verdict and the end of the turn are learned.
+class Encoded(Struct, frozen=True):
+    """Token ids and labels of an example, equally long: the prompt is IGNORED, the verdict and the end of
+    the turn are learned. `rating[i]` tells whether token i spells the rating."""
+
+    ids: list[int]
+    labels: list[int]
+    rating: list[bool]
+
+
+def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
+    """The tokens of an example, and which of them are learned.
 
     Prompt and verdict are tokenized apart, as in serving. Raises UsageError for a chat template
     that does not write the answer straight behind the prompt.
@@ -72,5 +83,11 @@ def encode(tokenizer: ChatTokenizer, example: Example) -> tuple[list[int], list[
             "the tokenizer's chat template rewrites the answer; choose a chat base without a thinking template"
         )
     source = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    learned = tokenizer(whole[len(prompt) :], add_special_tokens=False)["input_ids"]
-    return source + learned, [IGNORED] * len(source) + learned
+    answer = tokenizer(whole[len(prompt) :], add_special_tokens=False, return_offsets_mapping=True)
+    learned, first = answer["input_ids"], example.target.index(":") + 1
+    last = example.target.index(",", first)
+    return Encoded(
+        ids=source + learned,
+        labels=[IGNORED] * len(source) + learned,
+        rating=[False] * len(source) + [start < last and end > first for start, end in answer["offset_mapping"]],
+    )

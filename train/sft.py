@@ -9,6 +9,7 @@ folder that vLLM serves as it is. (AlignMMBench §5.2)
 import json
 import math
 import os
+import re
 import time
 import types
 from collections import Counter
@@ -22,6 +23,7 @@ import msgspec
 import torch
 import transformers
 import typer
+import yaml
 from msgspec import Struct, field
 from tiny import TinySpec, random_model, train_tokenizer
 
@@ -36,6 +38,7 @@ from critic.records import Response
 class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     """A training recipe. Exactly one of `base` (a model folder or hub id) and `tiny` (a random model).
 
+    `rating_weight` is how much more than the other tokens of a verdict its rating counts in the loss.
     `training` goes to transformers.TrainingArguments and `deepspeed` to DeepSpeed as they are.
     """
 
@@ -44,8 +47,18 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     tiny: TinySpec | None = None
     max_source_tokens: int
     max_target_tokens: int
+    rating_weight: float = 1.0
     deepspeed: dict[str, Any]
     training: dict[str, Any] = field(default_factory=dict)
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 1e-5 as a number, as YAML 1.2 and everybody who writes a learning rate do; PyYAML wants 1.0e-5."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -54,8 +67,8 @@ def read_recipe(path: Path) -> Recipe:
         choices = ", ".join(sorted(str(found) for found in path.parent.glob("*.yaml"))) or "none beside it"
         raise UsageError(f"{path}: no such recipe; there are {choices}")
     try:
-        recipe = msgspec.yaml.decode(path.read_bytes(), type=Recipe)
-    except msgspec.DecodeError as error:
+        recipe = msgspec.convert(yaml.load(path.read_bytes(), _Loader), Recipe)
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
         raise UsageError(f"{path}: {str(error).splitlines()[0]}") from None
     if (recipe.base is None) == (recipe.tiny is None):
         raise UsageError(f"{path}: give either base (a model) or tiny (a random one)")
@@ -65,7 +78,7 @@ def read_recipe(path: Path) -> Recipe:
 def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
     on_cpu = not torch.cuda.is_available()
     fixed = {
-        "output_dir": str(out / "checkpoints"),
+        "output_dir": str(out),
         "deepspeed": recipe.deepspeed,
         "use_cpu": on_cpu,
         "dataloader_pin_memory": not on_cpu,
@@ -119,6 +132,7 @@ def learn_target_rows_only(model: Any) -> None:
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **options: Any,
     ) -> Any:
@@ -127,8 +141,10 @@ def learn_target_rows_only(model: Any) -> None:
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
         learned = labels[:, 1:] != IGNORED
         logits = self.lm_head(hidden[:, :-1][learned])
-        nll = torch.nn.functional.cross_entropy(logits.float(), labels[:, 1:][learned], reduction="sum")
-        loss = nll / (num_items_in_batch if num_items_in_batch is not None else learned.sum())
+        nll = torch.nn.functional.cross_entropy(logits.float(), labels[:, 1:][learned], reduction="none")
+        if weights is not None:
+            nll = nll * weights[:, 1:][learned]
+        loss = nll.sum() / (num_items_in_batch if num_items_in_batch is not None else learned.sum())
         return transformers.modeling_outputs.CausalLMOutputWithPast(loss=loss)
 
     plain_forward = model.forward
@@ -144,18 +160,20 @@ class Batches:
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         longest = max(len(row["input_ids"]) for row in rows)
 
-        def padded(name: str, value: int) -> torch.Tensor:
+        def padded(name: str, value: float) -> torch.Tensor:
             return torch.tensor([row[name] + [value] * (longest - len(row[name])) for row in rows])
 
         ids = padded("input_ids", self.pad)
         lengths = torch.tensor([len(row["input_ids"]) for row in rows])
         mask = (torch.arange(longest) < lengths[:, None]).long()
-        return {"input_ids": ids, "attention_mask": mask, "labels": padded("labels", IGNORED)}
+        labels, weights = padded("labels", IGNORED), padded("weights", 0.0)
+        return {"input_ids": ids, "attention_mask": mask, "labels": labels, "weights": weights}
 
 
 def encoded(recipe: Recipe, tokenizer: Any, responses: list[Response]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Token ids and labels of every row that fits, and what was shortened or refused."""
-    rows, shortened, refused = [], Counter[str](), []
+    rows: list[dict[str, Any]] = []
+    shortened, refused = Counter[str](), list[str]()
     for response in responses:
         made = example(
             response, recipe.prompt, recipe.max_source_tokens, lambda messages: len(source_ids(tokenizer, messages))
@@ -163,12 +181,18 @@ def encoded(recipe: Recipe, tokenizer: Any, responses: list[Response]) -> tuple[
         if made is None:
             refused.append(response.id)
             continue
-        ids, labels = encode(tokenizer, made)
-        if sum(label != IGNORED for label in labels) > recipe.max_target_tokens:
+        tokens = encode(tokenizer, made)
+        if sum(label != IGNORED for label in tokens.labels) > recipe.max_target_tokens:
             refused.append(response.id)
             continue
         shortened.update(list(made.shortened))
-        rows.append({"input_ids": ids, "labels": labels, "length": len(ids)})
+        weights = [recipe.rating_weight if rating else 1.0 for rating in tokens.rating]
+        rows.append({"input_ids": tokens.ids, "labels": tokens.labels, "weights": weights, "length": len(weights)})
+    # Weights average 1 over the learned tokens of the data set, so that the loss stays one per token.
+    learned = [w for row in rows for w, label in zip(row["weights"], row["labels"], strict=True) if label != IGNORED]
+    scale = len(learned) / sum(learned) if learned else 1.0
+    for row in rows:
+        row["weights"] = [weight * scale for weight in row["weights"]]
     return rows, {"rows": len(rows), "shortened": dict(shortened), "refused": refused}
 
 
@@ -248,7 +272,7 @@ def main(
         raise UsageError(f"{train}: no row fits into {recipe.max_source_tokens} source tokens")
     if first:
         out.mkdir(parents=True, exist_ok=True)
-        size = sum(parameter.numel() for parameter in model.parameters())
+        size = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
         print(f"{size / 1e6:.1f} M parameters, {len(rows)} rows, {_told(counts)}", flush=True)
     trainer = transformers.Trainer(
         model=model,
@@ -263,6 +287,7 @@ def main(
     trainer.save_model(str(out))
     if first:
         tokenizer.save_pretrained(out)
+        (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
         draw_loss(out / "loss.jsonl", out / "loss.png")
         weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
         jsonl.write_json(
