@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from functools import wraps
 from importlib import import_module
 from typing import Any
 
@@ -21,27 +20,9 @@ STAGES = {
 """Stage name -> module (its command is `main`), one-line help."""
 
 
-def _exits(function: Callable[..., int | None]) -> Callable[..., None]:
-    """`function` ending in an exit code: its own, 2 with one line for the caller's mistake, 130 for Ctrl-C."""
-
-    @wraps(function)
-    def command(*args: Any, **options: Any) -> None:
-        try:
-            code = function(*args, **options) or 0
-        except UsageError as error:
-            print(f"error: {error}", file=sys.stderr)
-            code = 2
-        except KeyboardInterrupt:
-            print("interrupted; run the same command again to go on", file=sys.stderr)
-            code = 130
-        raise typer.Exit(code)
-
-    return command
-
-
 def _app(name: str, function: Callable[..., int | None]) -> typer.Typer:
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name)(_exits(function))
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(name)(function)
     return app
 
 
@@ -51,7 +32,7 @@ class _OnDemand(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in STAGES:
-            return None
+            raise UsageError(f"no stage {cmd_name!r}; there are {', '.join(STAGES)}")
         return get_command(_app(cmd_name, import_module(STAGES[cmd_name][0]).main))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -59,16 +40,42 @@ class _OnDemand(TyperGroup):
             formatter.write_dl([(name, text) for name, (_, text) in STAGES.items()])
 
 
+def _run(app: typer.Typer) -> None:
+    """Run a command and exit with what it returns: its own code (0 for None), 2 with one line for the
+    caller's mistake, 130 for Ctrl-C."""
+    try:
+        code = app(standalone_mode=False) or 0
+    except typer.Abort:
+        print("interrupted; run the same command again to go on", file=sys.stderr)
+        code = 130
+    except Exception as error:
+        if isinstance(error, UsageError):
+            message = str(error)
+        elif hasattr(error, "format_message"):  # Typer's own copy of Click: known by what its errors can do
+            message = f"{' '.join(error.format_message().split())} (see --help)"
+        else:
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        code = 2
+    sys.exit(code)
+
+
 def run_program(function: Callable[..., int | None]) -> None:
     """Run the one command of a program that is started by path (`python data/human_scores.py …`)."""
-    _app("program", function)()
+    _run(_app("program", function))
 
 
 def main() -> None:
-    app = typer.Typer(cls=_OnDemand, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app = typer.Typer(
+        cls=_OnDemand,
+        no_args_is_help=False,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
 
     @app.callback()
     def critic() -> None:
         """Train, serve, use and audit a local judge for vision-language models."""
 
-    app()
+    _run(app)

@@ -25,12 +25,10 @@ def shared() -> Path:
 
 def run(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """A program of the repository, by path or as `critic …`, in a process of its own."""
-    command = [sys.executable, "-m", "critic.cli"] if words[0] == "critic" else [sys.executable, str(words[0])]
+    program = ["-c", "from critic.cli import main; main()"] if words[0] == "critic" else [str(words[0])]
     rest = [str(word) for word in words[1:]]
-    if words[0] == "critic":
-        command = [sys.executable, "-c", "from critic.cli import main; main()"]
     return subprocess.run(
-        [*command, *rest], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, **options
+        [sys.executable, *program, *rest], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, **options
     )
 
 

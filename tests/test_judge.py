@@ -242,6 +242,24 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted) -> None:
         assert line["score"] == int(line["response"]["id"].split("-")[1]) % 9 + 1
 
 
+def test_interrupted_it_says_how_to_go_on(tmp_path: Path, scripted) -> None:
+    def answer(body: dict[str, Any]) -> Any:
+        time.sleep(0.05)
+        return reply_with({"7": 1.0})
+
+    out = tmp_path / "out.jsonl"
+    words = ["judge", str(rows(tmp_path / "rows.jsonl", 200)), "--out", str(out), "--concurrency", "2"]
+    command = [sys.executable, "-c", "from critic.cli import main; main()", *words, "--base-url", scripted(answer).url]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while not out.is_file() or out.stat().st_size == 0:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "run the same command again" in errors and "Traceback" not in errors
+    assert len(judged(out)) > 0
+
+
 def test_another_judge_does_not_write_into_the_file(tmp_path: Path, scripted) -> None:
     server = scripted(lambda body: reply_with({"7": 1.0}))
     words = [
@@ -274,6 +292,8 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted) -> None:
     assert_one_line_error(judge(data, "--base-url", "127.0.0.1:8000"), "http(s) URL")
     assert_one_line_error(judge(data, "--base-url", server.url, "--score", "mean"), "expected, median, argmax")
     assert_one_line_error(judge(data, "--base-url", server.url, "--prompt", "pairwise"), "there is pointwise")
+    assert_one_line_error(judge(data, "--concurrency", "0"), "--concurrency")
+    assert_one_line_error(run("critic", "juge"), "'juge'", "judge, score, audit, demo")
     assert_one_line_error(judge(tmp_path / "none.jsonl", "--base-url", server.url), "none.jsonl: no such file")
     assert not out.exists()
 
