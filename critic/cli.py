@@ -45,9 +45,6 @@ def _run(app: typer.Typer) -> None:
     caller's mistake, 130 for Ctrl-C."""
     try:
         code = app(standalone_mode=False) or 0
-    except typer.Abort:
-        print("interrupted; run the same command again to go on", file=sys.stderr)
-        code = 130
     except Exception as error:
         if isinstance(error, UsageError):
             message = str(error)
@@ -57,6 +54,8 @@ def _run(app: typer.Typer) -> None:
             raise
         print(f"error: {message}", file=sys.stderr)
         code = 2
+    if code == 130:  # what Typer makes of Ctrl-C
+        print("interrupted; run the same command again to go on", file=sys.stderr)
     sys.exit(code)
 
 

@@ -1,5 +1,6 @@
 """What several tests share: the real data by path, sample records, and a scripted server on loopback."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -100,7 +101,8 @@ class Scripted:
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(body) if length is None else length))
                 self.end_headers()
-                self.wfile.write(body)
+                with contextlib.suppress(OSError):  # the client may be gone
+                    self.wfile.write(body)
 
             def do_GET(self) -> None:
                 model = {"id": "tiny", "owned_by": owner, "max_model_len": context}
