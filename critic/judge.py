@@ -175,19 +175,30 @@ async def _run(judge: Judge, responses: list[Response], out: Path, concurrency: 
     waiting: Iterator[Response] = iter(responses)
     async with judge.backend:
         with jsonl.Appender(out) as file, tqdm(total=len(responses), desc="judge", unit="row") as bar:
+            lost_in_a_row = 0
 
             async def work() -> None:
+                nonlocal lost_in_a_row
                 for response in waiting:
                     judgment = await judge.judge(response)
+                    lost_in_a_row = lost_in_a_row + 1 if judgment.verdict.failure == "server_error" else 0
                     file.append(judgment)
                     if judgment.verdict.failure:
                         failures[judgment.verdict.failure] += 1
                     bar.set_postfix(failed=failures.total(), retries=judge.backend.retries, refresh=False)
                     bar.update()
+                    if lost_in_a_row >= 2 * concurrency:
+                        raise UsageError(
+                            f"{judge.backend.root} failed {lost_in_a_row} rows in a row ({judgment.detail}); "
+                            f"see to the server, then run again with --retry-failed"
+                        )
 
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(concurrency, len(responses))):
-                    group.create_task(work())
+            tasks = [asyncio.create_task(work()) for _ in range(min(concurrency, len(responses)))]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
 
 
 def _responses(path: Path, questions: Path | None, system: str | None) -> list[Response]:

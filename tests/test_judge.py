@@ -184,6 +184,27 @@ def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripte
     assert found["row-2"]["verdict"]["failure"] == "context_length_exceeded"
 
 
+def test_a_server_that_is_gone_ends_the_run(tmp_path: Path, scripted) -> None:
+    served = 0
+
+    def answer(body: dict[str, Any]) -> Any:
+        nonlocal served
+        served += 1
+        return reply_with({"7": 1.0}) if served <= 5 or back else (503, {}, b"gone")
+
+    back = False
+    server = scripted(answer)
+    data, out = rows(tmp_path / "rows.jsonl", 100), tmp_path / "out.jsonl"
+    words = ["critic", "judge", data, "--out", out, "--base-url", server.url, "--concurrency", "4", "--attempts", "1"]
+    assert_one_line_error(run(*words), "rows in a row", "--retry-failed")
+    failures = [line["verdict"].get("failure") for line in judged(out)]
+    assert failures.count(None) == 5 and 8 <= failures.count("server_error") <= 12
+    back = True
+    assert run(*words, "--retry-failed").returncode == 0
+    assert sorted(line["response"]["id"] for line in judged(out)) == sorted(f"row-{n}" for n in range(100))
+    assert all(line["score"] == 7 for line in judged(out))
+
+
 def test_failed_rows_stay_until_they_are_asked_for_again(tmp_path: Path, scripted) -> None:
     broken = True
 

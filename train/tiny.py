@@ -3,11 +3,12 @@
 It stands in for a 6B base where no weights can be had; everything else is the same code path.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any
 
 from msgspec import Struct
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 CHAT_TEMPLATE = (
@@ -16,26 +17,56 @@ CHAT_TEMPLATE = (
 )
 SPECIAL_TOKENS = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
+PIECES = r'\{"Rating":|,"Reason":"|"\}|> |\n|\p{Han}| ?[A-Za-z]+|[0-9]|[^\p{Han}A-Za-z0-9\s]|\s+'
+"""What no token crosses: words, single digits and Chinese characters (so that what is compared are the
+same tokens wherever they stand), and the frame of a verdict."""
+
 
 class TinySpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Shape of the random model. `layers`, `heads`, sizes as in LlamaConfig."""
+    """Shape of the random model; sizes as in LlamaConfig. `repeat_layers` are the layers in which half of
+    the heads start by looking for repeats, `repeat_scale` how sharply (see `look_for_repeats`)."""
 
     vocab_size: int
-    longest_token: int
     hidden_size: int
     intermediate_size: int
     layers: int
     heads: int
+    initializer_range: float = 0.02
+    repeat_layers: list[int] = []
+    repeat_scale: float = 1.0
     seed: int = 0
 
 
-def train_tokenizer(texts: Iterable[str], spec: TinySpec) -> PreTrainedTokenizerFast:
-    """Byte-level BPE without a word splitter, so that the fixed rubric becomes a few dozen tokens;
-    digits and line ends stay alone, so that numbers can be compared digit by digit."""
-    tokenizer = Tokenizer(models.BPE(ignore_merges=False))
+LONGEST_TOKEN = 240
+"""Characters of a token at most: constrained decoding keeps tokens in a tree about 1,000 bytes deep."""
+
+
+def passages(prompt: str) -> Iterator[tuple[bool, str]]:
+    """The prompt cut where quoted lines and our own wording meet, the latter into pieces of at most
+    LONGEST_TOKEN characters: (quoted, text)."""
+    for quoted, lines in groupby(prompt.splitlines(keepends=True), lambda line: line.startswith(">")):
+        text = "".join(lines)
+        size = len(text) if quoted else LONGEST_TOKEN
+        for start in range(0, len(text), size):
+            yield quoted, text[start : start + size]
+
+
+def train_tokenizer(examples: Iterable[tuple[str, str]], spec: TinySpec) -> PreTrainedTokenizerFast:
+    """A tokenizer for (prompt, verdict) pairs. Our own wording, the same in every prompt, becomes a few long
+    tokens, so that the rubric costs next to nothing; the rest is byte-level BPE within PIECES."""
+    fixed: dict[str, None] = {}
+    free: list[str] = []
+    for prompt, verdict in examples:
+        for quoted, text in passages(prompt):
+            if quoted:
+                free.append(text)
+            else:
+                fixed[text] = None
+        free.append(verdict)
+    tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(r"[0-9]|\n"), "isolated"),
+            pre_tokenizers.Split(Regex(PIECES), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -44,10 +75,10 @@ def train_tokenizer(texts: Iterable[str], spec: TinySpec) -> PreTrainedTokenizer
         vocab_size=spec.vocab_size,
         special_tokens=SPECIAL_TOKENS,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        max_token_length=spec.longest_token,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(free, trainer)
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in fixed])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="<|pad|>",
@@ -67,9 +98,29 @@ def random_model(spec: TinySpec, tokenizer: PreTrainedTokenizerFast, longest: in
         num_attention_heads=spec.heads,
         num_key_value_heads=spec.heads,
         max_position_embeddings=longest,
+        initializer_range=spec.initializer_range,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)
+    for layer in spec.repeat_layers:
+        look_for_repeats(model.model.layers[layer].self_attn, spec)
+    return model
+
+
+def look_for_repeats(attention: Any, spec: TinySpec) -> None:
+    """Start half of the heads with equal query and key maps, so that a token attends to its own earlier copies.
+
+    Whether an answer's word stands in the reference is what a judge has to see, and sameness is what
+    gradient descent from random weights does not find in minutes: no single word tells anything about it.
+    Only the slowly rotating half of the rotary dimensions is used; over the others, distance drowns sameness.
+    """
+    size = spec.hidden_size // spec.heads
+    query, key = attention.q_proj.weight.data, attention.k_proj.weight.data
+    for head in range(spec.heads // 2):
+        for half in (0, size // 2):
+            slow = slice(head * size + half + size // 4, head * size + half + size // 2)
+            query[slow] *= spec.repeat_scale
+            key[slow] = query[slow]

@@ -1,0 +1,466 @@
+"""python data/sample_world.py --out rows.jsonl [--seed 0] [--questions 6000]
+
+Write human-scored rows of a small made-up world: questions about pictures that do not exist, a
+reference to each, answers by simulated systems, and scores with reasons by simulated raters.
+
+A question is a scene (`sample_world.toml`) filled with facts: an object, a colour, a count. Reference
+and answers are worded from facts with the same sentences, so that an answer is right or wrong only by
+comparison with the reference. `EXTERNAL` is the system to keep out of training.
+"""
+
+import json
+import operator
+import random
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any, Literal
+
+import msgspec
+import typer
+from msgspec import Struct, field
+
+from critic.cli import run_program
+from critic.human_scored import Row
+from critic.records import RATINGS, Language, Turn
+
+CATEGORIES = {
+    "Perception & Understanding": ("Description", "Recognition", "Counting", "OCR", "Meme", "Knowledge"),
+    "Reasoning & Analysis": ("Reasoning", "Chart", "Problem", "Comparison", "Writing"),
+    "Dialogue Context": ("Coherence", "Incoherence"),
+}
+"""AlignMMBench's categories and tasks (§3)."""
+
+EXTERNAL = "Nightjar-9B"
+"""The system whose answers are the external test; it words its openings and endings in its own way."""
+
+Content = Literal["right", "slip", "poor", "wrong", "part", "off", "garbled", "evade"]
+Manner = Literal["plain", "grounds", "brief", "verbose", "inject"]
+Values = dict[str, str]
+
+
+class Scene(Struct, frozen=True, forbid_unknown_fields=True):
+    """One kind of question in one language; the columns are explained in the TOML file."""
+
+    lang: Language
+    task: str
+    picks: list[str]
+    facts: list[str]
+    ask: list[str]
+    points: list[list[str]]
+    brief: list[str]
+    decisive: list[str] = []
+    why: list[str] = []
+    evade: list[str] = []
+    history: list[tuple[str, str]] = []
+    lure: dict[str, str] = {}
+
+
+SHORT = ("Description", "Recognition", "Counting", "OCR", "Meme", "Knowledge", "Reasoning", "Chart", "Comparison")
+"""Tasks in which people also ask for one fact only."""
+
+
+class World(Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything the sentences are made of, by language."""
+
+    labels: dict[Language, dict[str, str]]
+    pools: dict[Language, dict[str, str]]
+    phrases: dict[Language, dict[str, Any]]
+    reasons: dict[Language, dict[str, Any]]
+    scenes: list[Scene]
+
+    def records(self, lang: Language, pool: str) -> list[list[str]]:
+        return [record.split(":") for record in self.pools[lang][pool].split("/")]
+
+
+def about_one_fact(world: World, scene: Scene, fact: str) -> Scene:
+    """The scene with a question about one of its facts, answered in a few words."""
+    phrases, label = world.phrases[scene.lang], world.labels[scene.lang][fact]
+
+    def filled(texts: list[str]) -> list[str]:
+        return [text.replace("{label}", label).replace("{value}", f"{{{fact}}}") for text in texts]
+
+    return Scene(
+        lang=scene.lang,
+        task=scene.task,
+        picks=scene.picks,
+        facts=[fact],
+        decisive=[fact],
+        ask=filled(phrases["ask_one"]),
+        points=[filled(phrases["say_one"])],
+        brief=["{" + fact + "}"],
+    )
+
+
+class System(Struct, frozen=True):
+    """A simulated answerer: how often it says what (`content`) and in what `manner`."""
+
+    content: dict[Content, float]
+    manner: dict[Manner, float]
+    share: float = 1.0
+    own_style: bool = False
+
+
+SYSTEMS: dict[str, System] = {
+    "reference": System({"right": 1}, {"plain": 0.35, "grounds": 0.65}),
+    "Lanting-VL-34B": System({"right": 8, "slip": 2, "wrong": 1, "part": 1}, {"plain": 4, "grounds": 5, "verbose": 1}),
+    "Kestrel-14B": System({"right": 3, "slip": 4, "poor": 2, "wrong": 2, "part": 3}, {"plain": 6, "grounds": 3}),
+    "Moxi-Chat-6B": System({"right": 7, "slip": 1, "wrong": 3, "part": 1}, {"brief": 9, "plain": 1}),
+    "Pebble-2B": System({"wrong": 5, "poor": 4, "slip": 2, "off": 2}, {"plain": 6, "grounds": 2, "verbose": 2}),
+    "Rambler-13B": System({"right": 4, "slip": 3, "poor": 2, "wrong": 2, "garbled": 1}, {"verbose": 9, "plain": 1}),
+    "Drifter-3B": System({"off": 9, "wrong": 1, "right": 1}, {"plain": 7, "verbose": 3}),
+    "Stutter-1B": System({"garbled": 9, "wrong": 1, "right": 1}, {"plain": 9, "verbose": 1}),
+    "Flatter-7B": System({"right": 2, "slip": 2, "wrong": 4, "off": 2, "evade": 1}, {"inject": 1}, share=0.7),
+    EXTERNAL: System(
+        {"right": 5, "slip": 2, "poor": 1, "wrong": 3, "part": 1, "off": 2, "garbled": 2},
+        {"plain": 5, "grounds": 3, "brief": 2, "verbose": 1, "inject": 0.7},
+        share=0.35,
+        own_style=True,
+    ),
+}
+
+
+ANSWERED = 0.42
+"""How many of the questions a system is asked: many questions teach more than many answers to few."""
+
+
+class Rater(Struct, frozen=True):
+    """A simulated person: adds `bias`, draws towards the middle by `centre`, errs by `noise` (sd)."""
+
+    bias: float
+    centre: float
+    noise: float
+
+    def score(self, grade: float, draw: random.Random) -> int:
+        middle = fmean(RATINGS)
+        felt = grade + self.bias + self.centre * (middle - grade) + draw.gauss(0, self.noise)
+        return min(max(round(felt), RATINGS[0]), RATINGS[-1])
+
+
+RATERS = {
+    "r1": Rater(0.0, 0.0, 0.35),
+    "r2": Rater(-0.3, 0.04, 0.5),
+    "r3": Rater(0.35, 0.06, 0.45),
+    "r4": Rater(0.0, 0.1, 0.6),
+}
+
+
+class Asked(Struct, frozen=True):
+    """A question as put: its scene, the true value of every slot, and the texts made from them."""
+
+    scene: Scene
+    truth: Values
+    group: str
+    image: str
+    question: str
+    history: list[Turn]
+    reference: str
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What a rater notices: the values said, and how. `said` lacks the facts that were left out."""
+
+    text: str
+    said: Values = field(default_factory=dict)
+    content: Content
+    manner: Manner
+
+
+_OPERATORS: dict[str, Callable[[int, int], int]] = {"*": operator.mul, "+": operator.add, "-": operator.sub}
+
+
+def _whole_range(source: str) -> range | None:
+    """ "2..19" as a range with both ends, None for any other source."""
+    low, dots, high = source.partition("..")
+    return range(int(low), int(high) + 1) if dots else None
+
+
+def _computed(source: str, values: Values) -> str | None:
+    """ "a*b" worked out from the slots a and b, None for any other source."""
+    for sign, apply in _OPERATORS.items():
+        left, found, right = source.partition(sign)
+        if found:
+            return str(apply(int(values[left]), int(values[right])))
+    return None
+
+
+def pick(world: World, scene: Scene, draw: random.Random) -> Values:
+    """A value for every slot; slots that share a source differ."""
+    values: Values = {}
+    used: dict[str, set[str]] = {}
+    for entry in scene.picks:
+        names, source = entry.split("=")
+        numbers = _whole_range(source)
+        computed = None if numbers else _computed(source, values)
+        if computed is not None:
+            values[names] = computed
+            continue
+        records = [[str(n)] for n in numbers] if numbers else world.records(scene.lang, source)
+        taken = used.setdefault(source, set())
+        record = draw.choice([record for record in records if record[0] not in taken])
+        taken.add(record[0])
+        values |= dict(zip(names.split(","), record, strict=True))
+    return values
+
+
+def _other_number(source: str, values: Values, fact: str, draw: random.Random) -> str:
+    """Another whole number: of the slot's own range, or for a computed slot one of about its size."""
+    number = int(values[fact])
+    near = range(max(1, number - 9), number + 10)
+    return draw.choice([str(n) for n in _whole_range(source) or near if str(n) not in values.values()])
+
+
+def change(world: World, scene: Scene, values: Values, fact: str, draw: random.Random) -> Values:
+    """`values` with another value of `fact`, one that no slot of the question has."""
+    if fact in scene.lure and draw.random() < 0.5:
+        return values | {fact: values[scene.lure[fact]]}
+    names, source = next(entry.split("=") for entry in scene.picks if fact in entry.split("=")[0].split(","))
+    if source not in world.pools[scene.lang]:
+        return values | {fact: _other_number(source, values, fact, draw)}
+    columns = names.split(",")
+    column = columns.index(fact)
+    record = draw.choice([one for one in world.records(scene.lang, source) if one[column] not in values.values()])
+    tied = [name for name in columns if name == fact or name not in scene.facts]
+    return values | {name: record[columns.index(name)] for name in tied}
+
+
+def _points(scene: Scene, values: Values, kept: set[str], draw: random.Random) -> list[str]:
+    """One sentence for every point whose facts are all kept."""
+    chosen = [draw.choice(wordings) for wordings in scene.points if not _left_out(scene, wordings, kept)]
+    return [wording.format(**values) for wording in chosen]
+
+
+def _left_out(scene: Scene, wordings: list[str], kept: set[str]) -> bool:
+    return any(f"{{{fact}}}" in wordings[0] and fact not in kept for fact in scene.facts)
+
+
+def reference_text(world: World, scene: Scene, values: Values, draw: random.Random) -> str:
+    sentences = _points(scene, values, set(scene.facts), draw)
+    if scene.why and draw.random() < 0.4:
+        sentences.append(draw.choice(scene.why).format(**values))
+    joint: str = world.phrases[scene.lang]["joint"]
+    return joint.join(sentences)
+
+
+def garble(text: str, joint: str, draw: random.Random) -> str:
+    """`text` with its words (without spaces between words: pairs of characters) shuffled, some stuck."""
+    pieces = text.split(joint) if joint else [text[i : i + 2] for i in range(0, len(text), 2)]
+    draw.shuffle(pieces)
+    stuck = draw.choice(pieces)
+    for _ in range(draw.randint(2, 4)):
+        pieces.insert(draw.randrange(len(pieces) + 1), stuck)
+    return joint.join(pieces + [stuck] * draw.randint(2, 5))
+
+
+def wording(
+    world: World, scene: Scene, values: Values, draw: random.Random, *, kept: set[str], manner: Manner, own_style: bool
+) -> str:
+    """The answer's text in its manner: the points in `kept`, with what surrounds them."""
+    phrases = world.phrases[scene.lang]
+    joint: str = phrases["joint"]
+    if manner == "brief" and kept == set(scene.facts):
+        return draw.choice(scene.brief).format(**values)
+    sentences = _points(scene, values, kept, draw)
+    if scene.task in {"Description", "Chart", "Comparison"} and draw.random() < 0.3:
+        draw.shuffle(sentences)
+    if manner == "grounds" and scene.why:
+        sentences.append(draw.choice(scene.why).format(**values))
+    if manner == "verbose":
+        for filler in draw.sample(phrases["filler"], draw.randint(1, 2)):
+            sentences.insert(draw.randrange(len(sentences) + 1), filler)
+    if manner == "inject":
+        sentences.insert(draw.choice([0, len(sentences)]), draw.choice(phrases["inject"]).format())
+    prefix = "own_" if own_style else ""
+    if draw.random() < (0.7 if own_style else 0.3):
+        sentences.insert(0, draw.choice(phrases[f"{prefix}opener"]))
+    if draw.random() < (0.4 if own_style else 0.15):
+        sentences.append(draw.choice(phrases[f"{prefix}closer"]))
+    if own_style and draw.random() < 0.5:
+        return "\n".join(sentences)
+    return joint.join(sentences)
+
+
+def ask(world: World, scene: Scene, number: int, draw: random.Random) -> Asked:
+    values = pick(world, scene, draw)
+    return Asked(
+        scene=scene,
+        truth=values,
+        group=f"world/{scene.lang}/{scene.task}/{number:05d}",
+        image=f"images/{number:06d}.png",
+        question=draw.choice(scene.ask).format(**values),
+        history=[Turn(user.format(**values), assistant.format(**values)) for user, assistant in scene.history],
+        reference=reference_text(world, scene, values, draw),
+    )
+
+
+def _how_many_wrong(content: Content, facts: int, draw: random.Random) -> int:
+    """How many of the facts such an answer gets wrong: a slip less than half, poor more than half."""
+    if content == "wrong":
+        return facts
+    if content == "slip" and facts > 1:
+        return draw.randint(1, max(1, (facts - 1) // 2))
+    if content == "poor" and facts > 1:
+        return draw.randint(facts // 2 + facts % 2, facts - 1) if facts > 2 else 1
+    return draw.choice([0, facts]) if content in {"slip", "poor"} else 0
+
+
+def _kept(scene: Scene, content: Content, draw: random.Random) -> set[str]:
+    """The facts an answer mentions: of an answer in part, one point goes missing."""
+    if content != "part" or len(scene.points) == 1:
+        return set(scene.facts)
+    dropped = draw.choice(scene.points)
+    return {fact for fact in scene.facts if f"{{{fact}}}" not in dropped[0]}
+
+
+def answer(world: World, asked: Asked, other: Asked, system: System, draw: random.Random) -> Answer:
+    """What `system` says to `asked`; when it strays, it answers `other` or nothing at all."""
+    scene = asked.scene
+    content = draw.choices(list(system.content), list(system.content.values()))[0]
+    manner = draw.choices(list(system.manner), list(system.manner.values()))[0]
+    if content == "evade" and not scene.evade:
+        content = "wrong"
+    if content == "off":
+        strayed, kept = other, set(other.scene.facts)
+        text = wording(world, strayed.scene, strayed.truth, draw, kept=kept, manner=manner, own_style=system.own_style)
+        if draw.random() < 0.5:
+            return Answer(text=draw.choice(world.phrases[scene.lang]["refusal"]), content=content, manner="plain")
+        return Answer(text=text, content=content, manner=manner)
+    if content == "evade":
+        return Answer(text=draw.choice(scene.evade), content=content, manner="plain")
+    values = asked.truth
+    for fact in draw.sample(scene.facts, _how_many_wrong(content, len(scene.facts), draw)):
+        values = change(world, scene, values, fact, draw)
+    kept = _kept(scene, content, draw)
+    text = wording(world, scene, values, draw, kept=kept, manner=manner, own_style=system.own_style)
+    if content == "garbled":
+        return Answer(text=garble(text, world.phrases[scene.lang]["joint"], draw), content=content, manner=manner)
+    return Answer(
+        text=text, said={fact: values[fact] for fact in scene.facts if fact in kept}, content=content, manner=manner
+    )
+
+
+def wrong_facts(asked: Asked, said: Values) -> list[str]:
+    return [fact for fact in asked.scene.facts if fact in said and said[fact] != asked.truth[fact]]
+
+
+def _grade_of_wrong(share: float) -> float:
+    """The rubric's bands for answers with errors, by the share of the facts that is wrong."""
+    if share == 1:
+        return 3
+    if share > 0.5:
+        return 4.3
+    return 5 if share == 0.5 else 6.4 if share > 0.25 else 7.2
+
+
+def grade(asked: Asked, given: Answer) -> float:
+    """The grade by the rubric (AlignMMBench §4.1), from the facts alone."""
+    scene = asked.scene
+    if given.content in {"off", "garbled"}:
+        return 1 if given.content == "off" else 2
+    wrong, missing = wrong_facts(asked, given.said), len(scene.facts) - len(given.said)
+    if missing == len(scene.facts):
+        return 3
+    if set(wrong) & set(scene.decisive):
+        return 3 if len(wrong) == len(scene.facts) else 3.6
+    if wrong:
+        return _grade_of_wrong(len(wrong) / len(scene.facts))
+    if missing:
+        return 6
+    return _grade_of_right(scene, given.manner)
+
+
+def _grade_of_right(scene: Scene, manner: Manner) -> float:
+    """Everything asked is there and right: how it is said decides."""
+    if manner == "brief" and len(scene.facts) == 1:
+        return 8.3  # a short question asks for little more
+    if manner == "grounds" and not scene.why:
+        manner = "plain"
+    return {"brief": 7.5, "plain": 8.9, "inject": 8.7, "verbose": 8.7, "grounds": 9.8}[manner]
+
+
+def reason(world: World, asked: Asked, given: Answer, draw: random.Random) -> str:
+    """Why the answer gets its grade: the facts one by one, and what else the rater noticed."""
+    scene, phrases, labels = asked.scene, world.reasons[asked.scene.lang], world.labels[asked.scene.lang]
+    if given.content in {"off", "garbled"}:
+        text: str = draw.choice(phrases[given.content])
+    else:
+        parts = [draw.choice(phrases["nothing"])] if given.content == "evade" else []
+        for fact in scene.facts:
+            said, true = given.said.get(fact), asked.truth[fact]
+            kind = "absent" if said is None else "right" if said == true else "differ"
+            parts.append(phrases[kind].format(label=labels[fact], ref=true, got=said))
+        if given.manner == "brief" and len(scene.facts) > 1:
+            parts.append(phrases["brief"])
+        if given.manner == "grounds" and scene.why:
+            parts.append(phrases["reasoned"])
+        text = phrases["and"].join(parts)
+    if given.manner == "inject":
+        text += phrases["asked"]
+    return text[0].upper() + text[1:] + ("。" if scene.lang == "zh" else ".")
+
+
+def row(world: World, asked: Asked, system: str, given: Answer, draw: random.Random) -> Row:
+    """The answer with three or four raters' scores and one reason."""
+    names = sorted(draw.sample(list(RATERS), draw.choice([3, 3, 4])))
+    scores = {name: float(RATERS[name].score(grade(asked, given), draw)) for name in names}
+    scene = asked.scene
+    return Row(
+        id=f"{asked.group}/{list(SYSTEMS).index(system):02d}",
+        task=scene.task,
+        lang=scene.lang,
+        question=asked.question,
+        reference=asked.reference,
+        response=given.text,
+        system=system,
+        human_score=round(fmean(scores.values()), 4),
+        scale_min=RATINGS[0],
+        scale_max=RATINGS[-1],
+        group=asked.group,
+        history=asked.history,
+        image=asked.image,
+        category=next(name for name, tasks in CATEGORIES.items() if scene.task in tasks),
+        annotators=scores,
+        reason=reason(world, asked, given, draw),
+    )
+
+
+def scene_for(world: World, number: int, draw: random.Random) -> Scene:
+    """Scenes take turns, so that every task has its share; most can be asked about one fact only."""
+    scene = world.scenes[number % len(world.scenes)]
+    if scene.task in SHORT and draw.random() < 0.8:
+        return about_one_fact(world, scene, draw.choice(scene.facts))
+    return scene
+
+
+def rows(world: World, seed: int, questions: int) -> list[Row]:
+    """All rows, question by question."""
+    draw = random.Random(f"sample-world-{seed}")
+    asked = [ask(world, scene_for(world, number, draw), number, draw) for number in range(questions)]
+    by_lang = {lang: [one for one in asked if one.scene.lang == lang] for lang in ("zh", "en")}
+    made = []
+    for one in asked:
+        others = [other for other in by_lang[one.scene.lang] if other.scene.task != one.scene.task] or [one]
+        for name, system in SYSTEMS.items():
+            if draw.random() < ANSWERED * system.share:
+                made.append(row(world, one, name, answer(world, one, draw.choice(others), system, draw), draw))
+    return made
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="The .jsonl file to write.")],
+    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
+    questions: Annotated[int, typer.Option(min=52, help="How many questions; about four rows each.")] = 6000,
+) -> None:
+    """Write a made-up set of human-scored answers, Chinese and English, all AlignMMBench tasks."""
+    with Path(__file__).with_suffix(".toml").open("rb") as file:
+        world = msgspec.convert(tomllib.load(file), World)
+    made = rows(world, seed, questions)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps(msgspec.to_builtins(one), ensure_ascii=False) for one in made)
+    out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    print(f"{out}: {len(made)} rows, {questions} questions, external system {EXTERNAL}")
+
+
+if __name__ == "__main__":
+    run_program(main)
