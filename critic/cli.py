@@ -21,7 +21,7 @@ STAGES = {
 
 
 def _app(name: str, function: Callable[..., int | None]) -> typer.Typer:
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(name)(function)
     return app
 

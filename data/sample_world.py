@@ -1,4 +1,4 @@
-"""python data/sample_world.py --out rows.jsonl [--seed 0] [--questions 6000]
+"""python data/sample_world.py --out rows.jsonl [--seed 0] [--questions 1144]
 
 Write human-scored rows of a small made-up world: questions about pictures that do not exist, a
 reference to each, answers by simulated systems, and scores with reasons by simulated raters.
@@ -57,10 +57,6 @@ class Scene(Struct, frozen=True, forbid_unknown_fields=True):
     lure: dict[str, str] = {}
 
 
-SHORT = ("Description", "Recognition", "Counting", "OCR", "Meme", "Knowledge", "Reasoning", "Chart", "Comparison")
-"""Tasks in which people also ask for one fact only."""
-
-
 class World(Struct, frozen=True, forbid_unknown_fields=True):
     """Everything the sentences are made of, by language."""
 
@@ -72,25 +68,6 @@ class World(Struct, frozen=True, forbid_unknown_fields=True):
 
     def records(self, lang: Language, pool: str) -> list[list[str]]:
         return [record.split(":") for record in self.pools[lang][pool].split("/")]
-
-
-def about_one_fact(world: World, scene: Scene, fact: str) -> Scene:
-    """The scene with a question about one of its facts, answered in a few words."""
-    phrases, label = world.phrases[scene.lang], world.labels[scene.lang][fact]
-
-    def filled(texts: list[str]) -> list[str]:
-        return [text.replace("{label}", label).replace("{value}", f"{{{fact}}}") for text in texts]
-
-    return Scene(
-        lang=scene.lang,
-        task=scene.task,
-        picks=scene.picks,
-        facts=[fact],
-        decisive=[fact],
-        ask=filled(phrases["ask_one"]),
-        points=[filled(phrases["say_one"])],
-        brief=["{" + fact + "}"],
-    )
 
 
 class System(Struct, frozen=True):
@@ -107,22 +84,22 @@ SYSTEMS: dict[str, System] = {
     "Lanting-VL-34B": System({"right": 8, "slip": 2, "wrong": 1, "part": 1}, {"plain": 4, "grounds": 5, "verbose": 1}),
     "Kestrel-14B": System({"right": 3, "slip": 4, "poor": 2, "wrong": 2, "part": 3}, {"plain": 6, "grounds": 3}),
     "Moxi-Chat-6B": System({"right": 7, "slip": 1, "wrong": 3, "part": 1}, {"brief": 9, "plain": 1}),
-    "Pebble-2B": System({"wrong": 5, "poor": 4, "slip": 2, "off": 2}, {"plain": 6, "grounds": 2, "verbose": 2}),
-    "Rambler-13B": System({"right": 4, "slip": 3, "poor": 2, "wrong": 2, "garbled": 1}, {"verbose": 9, "plain": 1}),
+    "Pebble-2B": System(
+        {"wrong": 5, "poor": 4, "slip": 2, "off": 4, "garbled": 2}, {"plain": 6, "grounds": 2, "verbose": 2}
+    ),
+    "Rambler-13B": System(
+        {"right": 4, "slip": 3, "poor": 2, "wrong": 2, "off": 1, "garbled": 2}, {"verbose": 9, "plain": 1}
+    ),
     "Drifter-3B": System({"off": 9, "wrong": 1, "right": 1}, {"plain": 7, "verbose": 3}),
     "Stutter-1B": System({"garbled": 9, "wrong": 1, "right": 1}, {"plain": 9, "verbose": 1}),
     "Flatter-7B": System({"right": 2, "slip": 2, "wrong": 4, "off": 2, "evade": 1}, {"inject": 1}, share=0.7),
     EXTERNAL: System(
-        {"right": 5, "slip": 2, "poor": 1, "wrong": 3, "part": 1, "off": 2, "garbled": 2},
+        {"right": 5, "slip": 2, "poor": 1, "wrong": 3, "part": 1, "off": 3, "garbled": 3},
         {"plain": 5, "grounds": 3, "brief": 2, "verbose": 1, "inject": 0.7},
-        share=0.35,
+        share=0.82,
         own_style=True,
     ),
 }
-
-
-ANSWERED = 0.42
-"""How many of the questions a system is asked: many questions teach more than many answers to few."""
 
 
 class Rater(Struct, frozen=True):
@@ -276,7 +253,7 @@ def wording(
         sentences.insert(0, draw.choice(phrases[f"{prefix}opener"]))
     if draw.random() < (0.4 if own_style else 0.15):
         sentences.append(draw.choice(phrases[f"{prefix}closer"]))
-    if own_style and draw.random() < 0.5:
+    if draw.random() < (0.5 if own_style else 0.15):
         return "\n".join(sentences)
     return joint.join(sentences)
 
@@ -372,8 +349,6 @@ def grade(asked: Asked, given: Answer) -> float:
 
 def _grade_of_right(scene: Scene, manner: Manner) -> float:
     """Everything asked is there and right: how it is said decides."""
-    if manner == "brief" and len(scene.facts) == 1:
-        return 8.3  # a short question asks for little more
     if manner == "grounds" and not scene.why:
         manner = "plain"
     return {"brief": 7.5, "plain": 8.9, "inject": 8.7, "verbose": 8.7, "grounds": 9.8}[manner]
@@ -390,7 +365,7 @@ def reason(world: World, asked: Asked, given: Answer, draw: random.Random) -> st
             said, true = given.said.get(fact), asked.truth[fact]
             kind = "absent" if said is None else "right" if said == true else "differ"
             parts.append(phrases[kind].format(label=labels[fact], ref=true, got=said))
-        if given.manner == "brief" and len(scene.facts) > 1:
+        if given.manner == "brief":
             parts.append(phrases["brief"])
         if given.manner == "grounds" and scene.why:
             parts.append(phrases["reasoned"])
@@ -425,24 +400,16 @@ def row(world: World, asked: Asked, system: str, given: Answer, draw: random.Ran
     )
 
 
-def scene_for(world: World, number: int, draw: random.Random) -> Scene:
-    """Scenes take turns, so that every task has its share; most can be asked about one fact only."""
-    scene = world.scenes[number % len(world.scenes)]
-    if scene.task in SHORT and draw.random() < 0.8:
-        return about_one_fact(world, scene, draw.choice(scene.facts))
-    return scene
-
-
 def rows(world: World, seed: int, questions: int) -> list[Row]:
-    """All rows, question by question."""
+    """All rows, question by question; scenes take turns, so that every task has its share."""
     draw = random.Random(f"sample-world-{seed}")
-    asked = [ask(world, scene_for(world, number, draw), number, draw) for number in range(questions)]
+    asked = [ask(world, world.scenes[n % len(world.scenes)], n, draw) for n in range(questions)]
     by_lang = {lang: [one for one in asked if one.scene.lang == lang] for lang in ("zh", "en")}
     made = []
     for one in asked:
         others = [other for other in by_lang[one.scene.lang] if other.scene.task != one.scene.task] or [one]
         for name, system in SYSTEMS.items():
-            if draw.random() < ANSWERED * system.share:
+            if draw.random() < system.share:
                 made.append(row(world, one, name, answer(world, one, draw.choice(others), system, draw), draw))
     return made
 
@@ -450,7 +417,7 @@ def rows(world: World, seed: int, questions: int) -> list[Row]:
 def main(
     out: Annotated[Path, typer.Option(help="The .jsonl file to write.")],
     seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
-    questions: Annotated[int, typer.Option(min=52, help="How many questions; about four rows each.")] = 6000,
+    questions: Annotated[int, typer.Option(min=52, help="How many questions; about nine rows each.")] = 1144,
 ) -> None:
     """Write a made-up set of human-scored answers, Chinese and English, all AlignMMBench tasks."""
     with Path(__file__).with_suffix(".toml").open("rb") as file:

@@ -70,8 +70,8 @@ def test_every_task_in_both_languages_about_equally_often(raw: list[dict[str, An
 
 def test_every_column_is_there(raw: list[dict[str, Any]]) -> None:
     assert all(set(row) == set(human_scored.Row.__struct_fields__) for row in raw)
-    assert 20_000 < len(raw) < 25_000
-    assert 700 < sum(row["system"] == EXTERNAL for row in raw) < 1_000
+    assert 9_500 < len(raw) < 12_000
+    assert 800 < sum(row["system"] == EXTERNAL for row in raw) < 1_000
 
 
 def test_dialogue_tasks_and_only_they_have_a_history(responses: list[Response]) -> None:
@@ -89,8 +89,8 @@ def test_the_whole_scale_is_used_and_no_rating_dominates(responses: list[Respons
     scores = [one.human.score for one in responses if one.human]
     shares = Counter(int(score + 0.5) for score in scores)
     assert set(shares) == set(range(1, 11))
-    assert max(shares.values()) <= 0.28 * len(scores)
-    assert 2.3 <= fmean(abs(score - median(scores)) for score in scores) <= 3.0
+    assert max(shares.values()) <= 0.25 * len(scores)
+    assert 2.3 <= fmean(abs(score - median(scores)) for score in scores) <= 2.9
 
 
 def test_no_answerer_is_named_in_any_text(raw: list[dict[str, Any]]) -> None:

@@ -107,40 +107,6 @@ def test_the_rubric_is_a_few_tokens_and_none_is_too_long(sft: ModuleType, recipe
     assert max(len(token.encode()) for token in tokenizer.get_added_vocab()) < 800
 
 
-def test_some_heads_start_by_looking_for_repeats(sft: ModuleType, recipe: Path, rows: Path) -> None:
-    """A token attends to its earlier copy about as much as to itself, and to nothing else."""
-    import copy
-
-    torch = sft.torch
-    spec = sft.msgspec.convert(
-        {"vocab_size": 400, "hidden_size": 128, "intermediate_size": 64, "layers": 2, "heads": 2,
-         "initializer_range": 0.06, "repeat_layers": [1], "repeat_scale": 8.0},
-        sft.TinySpec,
-    )  # fmt: skip
-    _, tokenizer = sft.model_and_tokenizer(sft.read_recipe(recipe), human_scored.load(rows).responses)
-    torch.manual_seed(0)
-    model = sft.random_model(copy.copy(spec), tokenizer, 64)
-    model.set_attn_implementation("eager")
-    ids = torch.randperm(len(tokenizer))[:40]
-    ids[35] = ids[10]
-    with torch.no_grad():
-        looks = model(ids[None], output_attentions=True).attentions[1][0, 0, 35]
-    assert looks[10] > 0.2 and looks[[10, 35]].sum() > 0.9
-
-
-def test_rows_come_once_a_pass_and_the_short_ones_first(sft: ModuleType) -> None:
-    made = [{"length": 10 + n % 50, "lang": ["zh", "en"][n % 2]} for n in range(200)]
-    plain = list(sft.Order(made, 8, 50, None, 0))
-    assert len(plain) == 400 and sorted(plain) == sorted([*range(200), *range(200)])
-    assert plain == list(sft.Order(made, 8, 50, None, 0)) != list(sft.Order(made, 8, 50, None, 1))
-    short = sft.ShortFirst(rows=0.3, steps=0.4)
-    order = list(sft.Order(made, 8, 50, short, 0))
-    first, rest = order[: 20 * 8], order[20 * 8 :]
-    assert {made[n]["lang"] for n in first} == {"zh", "en"} and len(set(first)) == 60
-    assert max(made[n]["length"] for n in first) <= 10 + 16
-    assert set(rest) == set(range(200))
-
-
 def test_the_loss_is_the_plain_loss_of_the_targets(sft: ModuleType, recipe: Path, rows: Path) -> None:
     torch = sft.torch
     loaded = sft.read_recipe(recipe)

@@ -9,12 +9,10 @@ folder that vLLM serves as it is. (AlignMMBench §5.2)
 import json
 import math
 import os
-import random
 import re
 import time
 import types
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,13 +35,6 @@ from critic.judge_prompt import prompt_hash
 from critic.records import Response
 
 
-class ShortFirst(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A curriculum: for the first `steps` (a share) only the shortest `rows` (a share of each language)."""
-
-    rows: float
-    steps: float
-
-
 class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     """A training recipe. Exactly one of `base` (a model folder or hub id) and `tiny` (a random model).
 
@@ -57,7 +48,6 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     max_source_tokens: int
     max_target_tokens: int
     rating_weight: float = 1.0
-    short_first: ShortFirst | None = None
     deepspeed: dict[str, Any]
     training: dict[str, Any] = field(default_factory=dict)
 
@@ -87,8 +77,6 @@ def read_recipe(path: Path) -> Recipe:
 
 def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
     on_cpu = not torch.cuda.is_available()
-    if recipe.training.get("max_steps", 0) < 1:
-        raise UsageError("the recipe's training section: max_steps must be set, and at least 1")
     fixed = {
         "output_dir": str(out),
         "deepspeed": recipe.deepspeed,
@@ -96,6 +84,7 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
         "dataloader_pin_memory": not on_cpu,
         "remove_unused_columns": False,
         "label_names": ["labels"],
+        "length_column_name": "length",
         "disable_tqdm": True,
     }
     try:
@@ -197,64 +186,13 @@ def encoded(recipe: Recipe, tokenizer: Any, responses: list[Response]) -> tuple[
             continue
         shortened.update(list(made.shortened))
         weights = [recipe.rating_weight if rating else 1.0 for rating in tokens.rating]
-        ids, lang = tokens.ids, response.question.lang
-        rows.append({"input_ids": ids, "labels": tokens.labels, "weights": weights, "length": len(ids), "lang": lang})
+        rows.append({"input_ids": tokens.ids, "labels": tokens.labels, "weights": weights, "length": len(weights)})
     # Weights average 1 over the learned tokens of the data set, so that the loss stays one per token.
     learned = [w for row in rows for w, label in zip(row["weights"], row["labels"], strict=True) if label != IGNORED]
     scale = len(learned) / sum(learned) if learned else 1.0
     for row in rows:
         row["weights"] = [weight * scale for weight in row["weights"]]
     return rows, {"rows": len(rows), "shortened": dict(shortened), "refused": refused}
-
-
-class Order:
-    """Row numbers for a whole training run, batch by batch: every row once a pass, rows of like length
-    together, and under a curriculum the short rows alone at first. The same for every process."""
-
-    def __init__(self, rows: list[dict[str, Any]], batch: int, steps: int, short: ShortFirst | None, seed: int) -> None:
-        self.lengths = [row["length"] for row in rows]
-        self.batch, self.steps, self.seed = batch, steps, seed
-        self.everything = list(range(len(rows)))
-        self.short, self.short_steps = self.everything, 0
-        if short is not None:
-            self.short, self.short_steps = [], round(short.steps * steps)
-            for lang in sorted({row["lang"] for row in rows}):
-                numbers = [number for number, row in enumerate(rows) if row["lang"] == lang]
-                numbers.sort(key=self.lengths.__getitem__)
-                self.short += numbers[: max(1, round(short.rows * len(numbers)))]
-
-    def __len__(self) -> int:
-        return self.batch * self.steps
-
-    def __iter__(self) -> Iterator[int]:
-        draw = random.Random(self.seed)
-        first, rest = self._batches(self.short, draw), self._batches(self.everything, draw)
-        for step in range(self.steps):
-            yield from next(first if step < self.short_steps else rest)
-
-    def _batches(self, numbers: list[int], draw: random.Random) -> Iterator[list[int]]:
-        """Full batches without end; rows left over at the end of a pass lead the next one."""
-        left: list[int] = []
-        while True:
-            shuffled = left + draw.sample(numbers, len(numbers))
-            window = 50 * self.batch
-            batches = []
-            for start in range(0, len(shuffled), window):
-                near = sorted(shuffled[start : start + window], key=self.lengths.__getitem__)
-                batches += [near[at : at + self.batch] for at in range(0, len(near), self.batch)]
-            left = [number for batch in batches if len(batch) < self.batch for number in batch]
-            whole = [batch for batch in batches if len(batch) == self.batch]
-            draw.shuffle(whole)
-            yield from whole
-
-
-class Trainer(transformers.Trainer):  # type: ignore[misc]
-    """transformers' trainer with our order of rows."""
-
-    order: Order
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Order:
-        return self.order
 
 
 class LossLog(transformers.TrainerCallback):  # type: ignore[misc]  # a base of type Any
@@ -335,7 +273,7 @@ def main(
         out.mkdir(parents=True, exist_ok=True)
         size = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
         print(f"{size / 1e6:.1f} M parameters, {len(rows)} rows, {_told(counts)}", flush=True)
-    trainer = Trainer(
+    trainer = transformers.Trainer(
         model=model,
         args=settings,
         train_dataset=datasets.Dataset.from_list(rows),
@@ -343,8 +281,6 @@ def main(
         callbacks=[LossLog(out / "loss.jsonl")],
     )
     trainer.remove_callback(transformers.PrinterCallback)
-    step = settings.train_batch_size * settings.gradient_accumulation_steps * settings.world_size
-    trainer.order = Order(rows, step, settings.max_steps, recipe.short_first, settings.seed)
     start = time.monotonic()
     trainer.train()
     trainer.save_model(str(out))

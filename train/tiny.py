@@ -23,8 +23,7 @@ same tokens wherever they stand), and the frame of a verdict."""
 
 
 class TinySpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Shape of the random model; sizes as in LlamaConfig. `repeat_layers` are the layers in which half of
-    the heads start by looking for repeats, `repeat_scale` how sharply (see `look_for_repeats`)."""
+    """Shape of the random model; sizes as in LlamaConfig."""
 
     vocab_size: int
     hidden_size: int
@@ -32,8 +31,6 @@ class TinySpec(Struct, forbid_unknown_fields=True, kw_only=True):
     layers: int
     heads: int
     initializer_range: float = 0.02
-    repeat_layers: list[int] = []
-    repeat_scale: float = 1.0
     seed: int = 0
 
 
@@ -104,23 +101,4 @@ def random_model(spec: TinySpec, tokenizer: PreTrainedTokenizerFast, longest: in
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = LlamaForCausalLM(config)
-    for layer in spec.repeat_layers:
-        look_for_repeats(model.model.layers[layer].self_attn, spec)
-    return model
-
-
-def look_for_repeats(attention: Any, spec: TinySpec) -> None:
-    """Start half of the heads with equal query and key maps, so that a token attends to its own earlier copies.
-
-    Whether an answer's word stands in the reference is what a judge has to see, and sameness is what
-    gradient descent from random weights does not find in minutes: no single word tells anything about it.
-    Only the slowly rotating half of the rotary dimensions is used; over the others, distance drowns sameness.
-    """
-    size = spec.hidden_size // spec.heads
-    query, key = attention.q_proj.weight.data, attention.k_proj.weight.data
-    for head in range(spec.heads // 2):
-        for half in (0, size // 2):
-            slow = slice(head * size + half + size // 4, head * size + half + size // 2)
-            query[slow] *= spec.repeat_scale
-            key[slow] = query[slow]
+    return LlamaForCausalLM(config)
