@@ -289,16 +289,17 @@ def _finish(out: Path, facts: dict[str, Any], failures: Counter[str], max_failed
         cached_tokens += judgment.cached_tokens
         completion_tokens += judgment.completion_tokens
         shortened.update(list(judgment.shortened))
-    jsonl.write_sidecar(
-        out,
-        {
-            **facts,
-            "rows": rows,
-            "failed": dict(failures),
-            "shortened_rows": dict(shortened),
-            "tokens": {"prompt": prompt_tokens, "cached": cached_tokens, "completion": completion_tokens},
-        },
-    )
+    if facts["judged_in_this_run"] or not jsonl.sidecar(out).is_file():
+        jsonl.write_sidecar(
+            out,
+            {
+                **facts,
+                "rows": rows,
+                "failed": dict(failures),
+                "shortened_rows": dict(shortened),
+                "tokens": {"prompt": prompt_tokens, "cached": cached_tokens, "completion": completion_tokens},
+            },
+        )
     failed = failures.total()
     print(f"{out}: {rows} judged, {failed} failed" + (f" ({_listed(failures)})" if failed else ""))
     if shortened:

@@ -89,6 +89,8 @@ def test_the_distribution_is_the_models_own(demo: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(demo / "judge", dtype=torch.float32).eval()
     digits = [tokenizer.convert_tokens_to_ids(str(digit)) for digit in range(10)]
 
+    commas = [number for number in range(len(tokenizer)) if tokenizer.decode([number]).startswith(",")]
+
     def following(ids: list[int]) -> Any:
         with torch.no_grad():
             return model(torch.tensor([ids])).logits[0, -1].double().softmax(-1)
@@ -99,8 +101,9 @@ def test_the_distribution_is_the_models_own(demo: Path) -> None:
         messages = render(load("pointwise", judgment.response.question.lang), judgment.response)
         ids = source_ids(tokenizer, messages) + begun
         first = following(ids)[digits]
+        # Behind a 1 a verdict can only go on with a 0 or a comma; other tokens are no rating at all.
         after_one = following([*ids, digits[1]])
-        ten = after_one[digits[0]]
+        ten = after_one[digits[0]] / (after_one[digits[0]] + after_one[commas].sum())
         shares = [first[1] * (1 - ten), *first[2:10], first[1] * ten]
         total = float(first[1:10].sum())
         expected = [float(share) / total for share in shares]
