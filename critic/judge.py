@@ -67,21 +67,27 @@ class Judge:
         return self._judgment(response, fitted, reply, found, probabilities, follow_up)
 
     async def _reply(self, response: Response) -> tuple[Fitted | None, Reply | None]:
-        """The judge's reply to the whole prompt or, if the server finds it too long, to one that fits."""
-        prompt = load(self.prompt, response.question.lang)
+        """The judge's reply to the whole prompt or, where prompt and reply do not fit together, to one that fits.
+
+        vLLM refuses a prompt longer than its context; one that only leaves too little room for the
+        reply it answers with a reply cut short.
+        """
+        prompt, context = load(self.prompt, response.question.lang), self._served.context
         fitted: Fitted | None = Fitted(render(prompt, response), {})
         assert fitted is not None
         try:
-            return fitted, await self.backend.chat(self._request(fitted))
+            reply = await self.backend.chat(self._request(fitted))
+            if context is None or reply.prompt_tokens + self.max_tokens <= context:
+                return fitted, reply
         except Refused as error:
-            context = self._served.context
             if error.failure != "context_length_exceeded" or context is None:
                 raise
-            try:
-                limit, count = context - self.max_tokens, self.backend.count_tokens
-                fitted = await asyncio.to_thread(fit, prompt, response, limit, count)
-            except httpx.HTTPError:
-                raise error from None
+        try:
+            fitted = await asyncio.to_thread(
+                fit, prompt, response, context - self.max_tokens, self.backend.count_tokens
+            )
+        except httpx.HTTPError as error:
+            raise Refused("context_length_exceeded", f"too long, and no tokens can be counted: {error}") from None
         if fitted is None:
             return None, None
         return fitted, await self.backend.chat(self._request(fitted))

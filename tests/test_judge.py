@@ -11,12 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import ROOT, assert_one_line_error, completion, human_row, run, write_jsonl
 
-from critic import rating
+from critic import human_scored, rating
 from critic.backends import Token
-from critic.judge_prompt import VERDICT_SCHEMA
+from critic.judge_prompt import VERDICT_SCHEMA, load, render
 
 
 def rows(path: Path, count: int = 12) -> Path:
@@ -165,21 +166,33 @@ def test_a_refusal_is_not_repeated(tmp_path: Path, scripted) -> None:
 
 
 def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripted) -> None:
-    """The scripted server counts characters as tokens and refuses like vLLM."""
+    """The scripted server counts characters as tokens and does as vLLM does: it refuses a prompt beyond its
+    context, and cuts the reply short where the prompt leaves too little room for it."""
 
     def answer(body: dict[str, Any]) -> Any:
-        length = sum(len(message["content"]) for message in body["messages"]) + body["max_tokens"]
+        length = sum(len(message["content"]) for message in body["messages"])
         if length > 4000:
             return 400, {}, b'{"error": {"message": "This model\'s maximum context length is 4000 tokens."}}'
-        return reply_with({"7": 1.0})
+        if length == 4000:
+            return 400, {}, b'{"error": {"message": "max_tokens must be at least 1, got 0."}}'
+        cut = length + body["max_tokens"] > 4000
+        reply = completion('{"Rating":', "length") if cut else reply_with({"7": 1.0})
+        reply["usage"]["prompt_tokens"] = length
+        return reply
 
-    data = write_jsonl(
-        tmp_path / "rows.jsonl", [human_row(0, response="w " * 2000), human_row(1), human_row(2, question="q" * 5000)]
-    )
+    def filling(number: int, length: int) -> dict[str, Any]:
+        """A row whose prompt has exactly `length` characters."""
+        row = human_row(number, response="w")
+        response = human_scored.response_of(msgspec.convert(row, human_scored.Row), {})
+        return {**row, "response": "w" * (length - len(render(load("pointwise", "en"), response)[0]["content"]) + 1)}
+
+    long = [human_row(0, response="w " * 2000), human_row(2, question="q" * 5000), filling(3, 3900), filling(4, 4000)]
+    data = write_jsonl(tmp_path / "rows.jsonl", [human_row(1), *long])
     out = tmp_path / "out.jsonl"
     run("critic", "judge", data, "--out", out, "--base-url", scripted(answer, context=4000).url)
     found = {line["response"]["id"]: line for line in judged(out)}
-    assert found["row-0"]["score"] == 7 and found["row-0"]["shortened"]["response"] > 0
+    for name in ("row-0", "row-3", "row-4"):
+        assert found[name]["score"] == 7 and found[name]["shortened"]["response"] > 0, name
     assert "shortened" not in found["row-1"]
     assert found["row-2"]["verdict"]["failure"] == "context_length_exceeded"
 

@@ -13,6 +13,9 @@ from critic.backends import Reply, Request, Token
 from critic.errors import Refused, Transient, UsageError
 from critic.records import Failure, Message
 
+TOO_LONG = ("context length", "context_length_exceeded", "max_tokens must be at least 1")
+"""How servers say that a prompt does not fit; the last is vLLM's word for one that fills its context exactly."""
+
 RETRIED_STATUS = {408, 409, 425, 429}
 
 
@@ -127,7 +130,7 @@ class OpenAIBackend:
             raise Transient(f"HTTP {answer.status_code}: {_message(answer)}", _retry_after(answer))
         if answer.status_code >= 400:
             message = _message(answer)
-            too_long = "context length" in message or "context_length_exceeded" in message
+            too_long = any(sign in message for sign in TOO_LONG)
             failure: Failure = "context_length_exceeded" if too_long else "refused"
             raise Refused(failure, f"HTTP {answer.status_code}: {message}")
         try:
