@@ -203,7 +203,7 @@ def agreement_interval(
         raise ValueError(f"{len(people)} human scores but {len(group)} groups")
     people, judged = people[used], judged[used]
     names = [name for name, keep in zip(group, used, strict=True) if keep]
-    index = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    index = {name: number for number, name in enumerate(sorted(set(names), key=str))}
     if len(index) < FEWEST_GROUPS:
         return dict.fromkeys(METRICS)
     member = np.array([index[name] for name in names])

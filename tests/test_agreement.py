@@ -315,3 +315,13 @@ def test_failed_judgments_do_not_touch_the_interval() -> None:
     padded = measured([*human, 5, 5], [*judge, None, None], [*group.tolist(), 0, 999])
     assert padded.failed == 2
     assert padded.interval == kept.interval
+
+
+def test_intervals_do_not_depend_on_the_order_of_rows() -> None:
+    """Judgments are written as they come in: two runs must give the same error bars."""
+    rng = np.random.default_rng(3)
+    human, judge = rng.integers(1, 11, 60), rng.integers(1, 11, 60)
+    group = [f"g{number // 3}" for number in range(60)]
+    order = rng.permutation(60)
+    shuffled = agreement_interval(human[order], judge[order], [group[number] for number in order])
+    assert shuffled == agreement_interval(human, judge, group)
