@@ -21,16 +21,10 @@ import msgspec
 import typer
 from msgspec import Struct, field
 
+from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.cli import run_program
 from critic.human_scored import Row
 from critic.records import RATINGS, Language, Turn
-
-CATEGORIES = {
-    "Perception & Understanding": ("Description", "Recognition", "Counting", "OCR", "Meme", "Knowledge"),
-    "Reasoning & Analysis": ("Reasoning", "Chart", "Problem", "Comparison", "Writing"),
-    "Dialogue Context": ("Coherence", "Incoherence"),
-}
-"""AlignMMBench's categories and tasks (§3)."""
 
 EXTERNAL = "Nightjar-9B"
 """The system whose answers are the external test; it words its openings and endings in its own way."""
@@ -394,7 +388,7 @@ def row(world: World, asked: Asked, system: str, given: Answer, draw: random.Ran
         group=asked.group,
         history=asked.history,
         image=asked.image,
-        category=next(name for name, tasks in CATEGORIES.items() if scene.task in tasks),
+        category=CATEGORY_OF[scene.task],
         annotators=scores,
         reason=reason(world, asked, given, draw),
     )

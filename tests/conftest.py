@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines are shared: how long an example takes says nothing about the code.
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no clock")
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
