@@ -1,70 +1,162 @@
-"""critic audit: judgments of human-scored responses -> a table, OUT/summary.json and OUT/report.html.
+"""critic audit: how far a judge's scores can be trusted -> a table, OUT/summary.json, OUT/report.md, OUT/report.html.
 
 critic audit internal=internal.jsonl external=external.jsonl --train train.jsonl --out runs/audit
+critic audit --human people.csv --judge ours=ours.csv --judge gpt4=gpt4.csv --out runs/audit
 """
 
 import json
 import platform
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
+from msgspec import Struct
 
 from critic import human_scored, jsonl
 from critic.errors import UsageError
-from critic.records import RATINGS, Judgment, Response
-from eval_agreement.compare import COLUMN_SUFFIX, Audit, Split, audit
-from eval_agreement.metrics import LEVEL, METRICS, RESAMPLES, SEED, Agreement
+from critic.records import Response
+from eval_agreement import gate
+from eval_agreement.analysis import Findings, Kind, examine
+from eval_agreement.compare import MARGINS
+from eval_agreement.metrics import METRICS, NAMES, Agreement
+from eval_agreement.presentation import sections
+from eval_agreement.resampling import LEVEL, RESAMPLES, SEED
+from eval_agreement.sample import Sample
+from eval_agreement.sources import Scale, Source, of_judgments, of_tables
 
-RESERVED = ("baselines", "judges", "people", "provenance")
-"""Keys of summary.json beside the names of the splits."""
+RESERVED = ("baselines", "gate", "judges", "people", "provenance")
+"""Keys of summary.json beside the names of the samples."""
+
+_MARGINS = ",".join(f"{metric}={value:g}" for metric, value in MARGINS.items())
+
+
+class Inputs(Struct, frozen=True):
+    """The samples of an audit by name, and the files that each was read from."""
+
+    samples: dict[str, Sample]
+    files: dict[str, dict[str, Path]]
 
 
 def main(
     judgments: Annotated[
-        list[str], typer.Argument(help="NAME=FILE or FILE (named by its stem): judgments of human-scored responses.")
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for summary.json and report.html.")],
+        list[str] | None,
+        typer.Argument(help="NAME=FILE or FILE (named by its stem): judgments of human-scored answers."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for summary.json, report.md and report.html.")] = Path("runs/audit"),
+    human: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE[:COLUMN]", help="People's scores: CSV, JSONL or Parquet with id, score; see --judge."
+        ),
+    ] = None,
+    judge: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE[:COLUMN]",
+            help="A judge's scores of the same ids: a table with id, score, or judgments. Repeatable; "
+            "the first is the one under audit.",
+        ),
+    ] = None,
+    scale: Annotated[str, typer.Option(metavar="LOW:HIGH", help="The scale of the scores in tables.")] = "1:10",
     train: Annotated[
         Path | None, typer.Option(help="The judge's human-scored training rows; trivial judges are fitted on them.")
     ] = None,
-    judge_column: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Another judge's scores to put beside: a column X{COLUMN_SUFFIX}. Repeatable."),
+    margin: Annotated[
+        str, typer.Option(metavar="METRIC=NUMBER,…", help="By how much a judge may be worse and still be as good.")
+    ] = _MARGINS,
+    gates: Annotated[
+        str | None,
+        typer.Option(
+            "--gate",
+            metavar="LIMITS",
+            help="Limits on the judge, as in mae<=0.9,pearson>=0.8,failed<=0.02 (or internal:mae<=0.9): "
+            "exit with 1 where the 95 % interval does not keep them.",
+        ),
     ] = None,
     loss: Annotated[Path | None, typer.Option(help='Training log (JSONL, {"step": …, "loss": …}) to draw.')] = None,
     title: Annotated[str | None, typer.Option(help="Title of the report.", show_default="the judge's name")] = None,
     max_failed: Annotated[
-        float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of any split failed.")
+        float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of any sample failed.")
     ] = 0.02,
 ) -> int:
-    """How well a judge agrees with people, with 95 % intervals, beside trivial judges and other judges."""
+    """How well a judge agrees with people, with 95 % intervals, beside other judges, trivial judges and people."""
     from eval_agreement import report  # noqa: PLC0415 - keeps --help fast
+    from eval_agreement.pictures import read_loss  # noqa: PLC0415
 
-    files = named_files(judgments)
-    splits = [Split(name, read_judgments(path)) for name, path in files.items()]
-    columns = list(dict.fromkeys(judge_column or []))
-    check_columns(columns, splits)
-    steps = list(report.read_loss(loss)) if loss else []
+    limits = gate.parse(gates) if gates else []
+    margins = parse_margins(margin)
+    inputs = read(judgments or [], human, judge or [], parse_scale(scale))
+    steps = list(read_loss(loss)) if loss else []
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
-    found = audit(splits, training, columns)
-    origin = provenance(files, splits, train, training)
+    found = {name: examine(sample, training, margins) for name, sample in inputs.samples.items()}
+    outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
+    origin = provenance(inputs, train, training)
 
-    report.write(out / "report.html", found, origin, steps, title or f"Audit of {found.judge}")
-    jsonl.write_json(out / "summary.json", {**summary(found), "provenance": origin})
+    judge_name = next(iter(inputs.samples.values())).judge
+    pages = report.write(out, found, sections(found, outcomes), origin, steps, title or f"Audit of {judge_name}")
+    jsonl.write_json(out / "summary.json", {**summary(found, outcomes), "provenance": origin})
     print(table(found))
-    print(f"\n{out / 'summary.json'}\n{out / 'report.html'}")
-    return exit_code(found, max_failed)
+    for outcome in outcomes:
+        print(f"gate  {outcome.text}")
+    print("", *(str(path) for path in (out / "summary.json", *pages)), sep="\n")
+    return exit_code(found, outcomes, max_failed)
+
+
+def parse_scale(text: str) -> Scale:
+    """LOW:HIGH. Raises UsageError."""
+    try:
+        low, high = (float(end) for end in text.split(":"))
+    except ValueError:
+        raise UsageError(f"--scale {text!r}: expected LOW:HIGH, as in 1:5") from None
+    if not low < high:
+        raise UsageError(f"--scale {text!r}: {low:g} is not below {high:g}")
+    return low, high
+
+
+def parse_margins(text: str) -> dict[str, float]:
+    """METRIC=NUMBER, separated by commas. Raises UsageError."""
+    margins = {}
+    for part in text.split(","):
+        metric, _, value = part.partition("=")
+        if metric.strip() not in METRICS:
+            raise UsageError(f"--margin {part!r}: expected METRIC=NUMBER with a metric of {', '.join(METRICS)}")
+        try:
+            margins[metric.strip()] = abs(float(value))
+        except ValueError:
+            raise UsageError(f"--margin {part!r}: {value!r} is not a number") from None
+    return margins
+
+
+def read(judgments: Sequence[str], human: str | None, judges: Sequence[str], scale: Scale) -> Inputs:
+    """The samples that the command line names: files of judgments, or tables. Raises UsageError."""
+    if judgments and (human or judges):
+        raise UsageError("give files of judgments, or --human with --judge, not both")
+    if judgments:
+        files = named_files(judgments)
+        samples = {name: of_judgments(name, path) for name, path in files.items()}
+        return Inputs(samples, {name: {samples[name].judge: path} for name, path in files.items()})
+    if not human or not judges:
+        raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
+    people = Source.parse(human)
+    sources = {}
+    for text in judges:
+        name, separator, file = text.partition("=")
+        if not separator or not name or not file or name in sources:
+            raise UsageError(f"--judge {text!r}: expected NAME=FILE[:COLUMN], each name once")
+        sources[name] = Source.parse(file)
+    sample = of_tables(people, sources, scale)
+    paths = {"people": people.path, **{name: source.path for name, source in sources.items()}}
+    return Inputs({sample.name: sample}, {sample.name: paths})
 
 
 def named_files(arguments: Iterable[str]) -> dict[str, Path]:
-    """NAME=FILE or FILE -> files by split name, in the order given."""
+    """NAME=FILE or FILE -> files by sample name, in the order given."""
     files: dict[str, Path] = {}
     for argument in arguments:
         name, separator, file = argument.partition("=")
@@ -73,65 +165,37 @@ def named_files(arguments: Iterable[str]) -> dict[str, Path]:
         if not name or not file:
             raise UsageError(f"{argument!r}: expected NAME=FILE or FILE")
         if name in RESERVED:
-            raise UsageError(f"{argument!r}: a split cannot be called {name}; reserved: {', '.join(RESERVED)}")
+            raise UsageError(f"{argument!r}: a sample cannot be called {name}; reserved: {', '.join(RESERVED)}")
         if name in files:
-            raise UsageError(f"{argument!r}: the split {name} is given twice; name them, as in NAME=FILE")
+            raise UsageError(f"{argument!r}: the sample {name} is given twice; name them, as in NAME=FILE")
         files[name] = Path(file)
     return files
 
 
-def read_judgments(path: Path) -> list[Judgment]:
-    """The judgments of one judge. Raises UsageError naming file and line for a missing human score, a
-    score outside 1..10, an id that comes twice, or a second judge."""
-    found: list[Judgment] = []
-    lines: dict[str, int] = {}
-    for number, judgment in jsonl.read(path, Judgment):
-        place = f"{path}:{number}"
-        response = judgment.response
-        if response.human is None:
-            raise UsageError(f"{place}: response.human is missing; an audit needs people's scores")
-        if response.id in lines:
-            raise UsageError(f"{place}: duplicate response id {response.id!r}, first at line {lines[response.id]}")
-        if found and judgment.judge != found[0].judge:
-            raise UsageError(f"{place}: judged by {judgment.judge!r}, line 1 by {found[0].judge!r}; one judge a file")
-        scores = {"score": judgment.score, "response.human.score": response.human.score}
-        scores |= {f"response.human.raters.{name}": score for name, score in response.human.raters.items()}
-        scores |= {f"response.columns.{name}": score for name, score in response.columns.items()}
-        for key, score in scores.items():
-            if score is not None and not RATINGS[0] <= score <= RATINGS[-1]:
-                raise UsageError(f"{place}: {key} {score:g} is outside {RATINGS[0]}..{RATINGS[-1]}")
-        lines[response.id] = number
-        found.append(judgment)
-    return found
-
-
-def check_columns(columns: Iterable[str], splits: Iterable[Split]) -> None:
-    """Raise UsageError for a column that no row has, with the choices."""
-    present = sorted({name for split in splits for response in split.responses for name in response.columns})
-    for column in columns:
-        if column not in present:
-            raise UsageError(f"--judge-column {column}: no row has it; columns: {', '.join(present) or 'none'}")
-
-
-def provenance(
-    files: dict[str, Path], splits: Iterable[Split], train: Path | None, training: list[Response]
-) -> dict[str, Any]:
-    """What the numbers were made from. `in_training` counts rows of a split whose response is also in the
+def provenance(inputs: Inputs, train: Path | None, training: list[Response]) -> dict[str, Any]:
+    """What the numbers were made from. `in_training` counts rows of a sample whose response is also in the
     training file, `question_in_training` those whose question or image (group) is."""
     ids = {response.id for response in training}
     groups = {response.question.group for response in training}
     described: dict[str, Any] = {}
-    for split, path in zip(splits, files.values(), strict=True):
-        facts: dict[str, Any] = {"file": str(path), "sha256": jsonl.sha256(path), "rows": len(split.judgments)}
+    for name, sample in inputs.samples.items():
+        facts: dict[str, Any] = {
+            "rows": len(sample.ids),
+            "files": {
+                who: {"file": str(path), "sha256": jsonl.sha256(path)} for who, path in inputs.files[name].items()
+            },
+        }
         for key in ("judge", "prompt", "prompt_hash", "score_kind"):
-            facts[key] = ", ".join(sorted({getattr(judgment, key) for judgment in split.judgments}))
+            if sample.judgments:
+                facts[key] = ", ".join(sorted({getattr(judgment, key) for judgment in sample.judgments}))
         if train:
-            facts["in_training"] = sum(response.id in ids for response in split.responses)
-            facts["question_in_training"] = sum(group in groups for group in split.group)
-        facts["run"] = run_facts(path)
-        described[split.name] = facts
+            facts["in_training"] = sum(key in ids for key in sample.ids)
+            facts["question_in_training"] = sum(group in groups for group in sample.group)
+        facts["notes"] = sample.notes
+        facts["runs"] = {who: run_facts(path) for who, path in inputs.files[name].items()}
+        described[name] = facts
     return {
-        "files": described,
+        "samples": described,
         "train": train
         and {
             "file": str(train),
@@ -141,7 +205,7 @@ def provenance(
         },
         "interval": {
             "level": LEVEL,
-            "method": "percentile bootstrap over groups",
+            "method": "percentile bootstrap over groups, widened for few groups",
             "resamples": RESAMPLES,
             "seed": SEED,
         },
@@ -161,24 +225,28 @@ def run_facts(path: Path) -> Any:
         raise UsageError(f"{sidecar}: not JSON; delete it if it is left over") from None
 
 
-def summary(found: Audit) -> dict[str, Any]:
+def summary(found: Mapping[str, Findings], outcomes: Sequence[gate.Outcome]) -> dict[str, Any]:
     """The audit as JSON values: None where a metric is undefined, never NaN."""
     result: dict[str, Any] = {}
-    for split in found.splits:
-        (judge,) = found.of(split.name, "judge")
-        result[split.name] = as_json(judge.result) | {
-            "by": {
-                part: {name: as_json(value) for name, value in values.items()}
-                for part, values in found.by[split.name].items()
-            }
+    for name, findings in found.items():
+        parts = {
+            part: {value: as_json(agreed) for value, agreed in values.items()} for part, values in findings.by.items()
         }
-    sections = {"baselines": "baseline", "judges": "column"}
-    for section, kind in sections.items():
+        result[name] = as_json(findings.judge) | {
+            "unlabelled": findings.unlabelled,
+            "by": parts,
+            "comparisons": msgspec.to_builtins(findings.comparisons),
+        }
+    kinds: dict[str, Kind] = {"baselines": "baseline", "judges": "other"}
+    for section, kind in kinds.items():
         result[section] = {}
-        for line in found.lines:
-            if line.kind == kind:
-                result[section].setdefault(line.name, {})[line.split] = as_json(line.result)
-    result["people"] = {line.split: as_json(line.result) for line in found.lines if line.kind == "people"}
+        for name, findings in found.items():
+            for line in findings.of(kind):
+                result[section].setdefault(line.name, {})[name] = as_json(line.result)
+    result["people"] = {
+        name: as_json(line.result) for name, findings in found.items() for line in findings.of("people")
+    }
+    result["gate"] = [{"text": outcome.text, "holds": outcome.holds, "bound": outcome.bound} for outcome in outcomes]
     return result
 
 
@@ -187,17 +255,16 @@ def as_json(result: Agreement) -> dict[str, Any]:
     return {**msgspec.to_builtins(result), "coverage": result.n / total}
 
 
-def table(found: Audit) -> str:
-    """The lines of the audit as aligned plain text, a block a split."""
-    head = ["judge", "n", "failed", "MAE", "Pearson", "Spearman", "Kendall", "fuzzy", "strict"]
+def table(found: Mapping[str, Findings]) -> str:
+    """The lines of the audit as aligned plain text, a block a sample."""
+    head = ["judge", "n", "failed", *NAMES.values()]
     blocks = []
-    for split in found.splits:
-        rows = [head, *(cells(line.name, line.result) for line in found.of(split.name))]
+    for name, findings in found.items():
+        rows = [head, *(cells(line.name, line.result) for line in findings.lines)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
         text = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        (judge,) = found.of(split.name, "judge")
-        covered = judge.result.n / len(split.judgments)
-        blocks.append("\n".join([f"{split.name}: {len(split.judgments)} rows, {covered:.1%} judged", *text]))
+        total = len(findings.sample.ids)
+        blocks.append("\n".join([f"{name}: {total} rows, {findings.judge.n / total:.1%} judged", *text]))
     return "\n\n".join(blocks)
 
 
@@ -213,12 +280,16 @@ def cells(name: str, result: Agreement) -> list[str]:
     return texts
 
 
-def exit_code(found: Audit, max_failed: float) -> int:
-    """3, with a line on standard error, when more than `max_failed` of a split has no score; else 0."""
-    code = 0
-    for line in found.lines:
-        total = line.result.n + line.result.failed
-        if line.kind == "judge" and line.result.failed > max_failed * total:
-            print(f"{line.split}: {line.result.failed} of {total} failed, more than {max_failed:.1%}", file=sys.stderr)
-            code = 3
-    return code
+def exit_code(found: Mapping[str, Findings], outcomes: Sequence[gate.Outcome], max_failed: float) -> int:
+    """1 when a gate is not kept; 3 when more than `max_failed` of a sample has no score; else 0. Each with the
+    lines that say why on standard error."""
+    broken = [outcome.text for outcome in outcomes if not outcome.holds]
+    for text in broken:
+        print(f"gate: {text}", file=sys.stderr)
+    failed = []
+    for name, findings in found.items():
+        total = findings.judge.n + findings.judge.failed
+        if findings.judge.failed > max_failed * total:
+            failed.append(name)
+            print(f"{name}: {findings.judge.failed} of {total} failed, more than {max_failed:.1%}", file=sys.stderr)
+    return 1 if broken else 3 if failed else 0

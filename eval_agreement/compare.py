@@ -1,123 +1,132 @@
-"""Every line of an audit from judgments in memory: the judge, other judges, trivial judges, people."""
+"""Judge against judge on the same answers: paired differences, and whether one may take the other's place."""
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
-from critic.records import Judgment, Response
-from eval_agreement.baselines import BASELINES
-from eval_agreement.metrics import Agreement, measured
+from eval_agreement.joint import resampled
+from eval_agreement.metrics import LOWER_IS_BETTER, METRICS, NAMES, Floats
+from eval_agreement.resampling import Interval, Resamples, group_numbers
+from eval_agreement.sample import Sample
 
-COLUMN_SUFFIX = "_score_1_10"
-
-Kind = Literal["judge", "column", "people", "baseline"]
-
-
-class Split(Struct, frozen=True):
-    """A test set judged by one judge. Every judgment has a human score, and ids come once."""
-
-    name: str
-    judgments: list[Judgment]
-
-    @property
-    def responses(self) -> list[Response]:
-        return [judgment.response for judgment in self.judgments]
-
-    @property
-    def human(self) -> list[float | None]:
-        return [response.human.score if response.human else None for response in self.responses]
-
-    @property
-    def judge(self) -> list[float | None]:
-        """The judge's scores on 1..10; None where it failed."""
-        return [judgment.score for judgment in self.judgments]
-
-    @property
-    def group(self) -> list[str]:
-        return [response.question.group for response in self.responses]
-
-    def where(self, value: Callable[[Judgment], str]) -> dict[str, "Split"]:
-        """The split cut by a property of its judgments, the largest part first."""
-        parts: dict[str, list[Judgment]] = {}
-        for judgment in self.judgments:
-            parts.setdefault(value(judgment), []).append(judgment)
-        return {name: Split(self.name, part) for name, part in sorted(parts.items(), key=lambda kv: -len(kv[1]))}
+MARGINS = {"mae": 0.1, "pearson": 0.05}
+"""By how much a judge may be worse and still count as good enough, in the metric's own unit: unless asked otherwise."""
 
 
-class Line(Struct, frozen=True):
-    """One scorer on one split. `about` says in a few words what the scorer does."""
+class Difference(Struct, frozen=True, kw_only=True):
+    """A metric of judge `first` less that of judge `second`, on the answers both of them scored.
 
-    split: str
-    kind: Kind
-    name: str
-    about: str
-    result: Agreement
-
-
-class Audit(Struct, frozen=True, kw_only=True):
-    """What an audit found. `by[split][property][value]` is the judge's agreement on a part of a split."""
-
-    judge: str
-    splits: list[Split]
-    lines: list[Line]
-    by: dict[str, dict[str, dict[str, Agreement]]] = field(default_factory=dict)
-
-    def of(self, split: str, *kinds: Kind) -> list[Line]:
-        return [line for line in self.lines if line.split == split and (not kinds or line.kind in kinds)]
-
-
-PARTS: dict[str, Callable[[Judgment], str]] = {
-    "task": lambda judgment: judgment.response.question.task,
-    "lang": lambda judgment: judgment.response.question.lang,
-}
-"""Properties by which the judge's agreement is broken down."""
-
-
-def audit(splits: Sequence[Split], train: Sequence[Response], columns: Sequence[str]) -> Audit:
-    """Compare the judge, the score columns named, trivial judges fitted on `train` (if any) and people.
-
-    Baselines are computed on every row of a split, also on those where the judge failed.
+    `p` is two-sided, for "there is no difference"; `p_holm` the same held against all metrics of the pair (Holm 1979).
+    `better` is the judge ahead, None where the interval holds 0 or there is none.
     """
-    lines: list[Line] = []
-    fitted = {name: fit(train) for name, fit in BASELINES.items()} if train else {}
-    for split in splits:
-        judge = split.judgments[0].judge
-        lines.append(Line(split.name, "judge", judge, "the judge", measured(split.human, split.judge, split.group)))
-        for column in columns:
-            scores = [response.columns.get(column) for response in split.responses]
-            result = measured(split.human, scores, split.group)
-            lines.append(Line(split.name, "column", column.removesuffix(COLUMN_SUFFIX), f"column {column}", result))
-        lines += people(split)
-        for name, predict in fitted.items():
-            predicted = predict(split.responses)
-            about = f"always {predicted[0]:.3g}" if name == "constant" else f"a line on {name}"
-            result = measured(split.human, predicted, split.group)
-            lines.append(Line(split.name, "baseline", name, about, result))
-    by = {
-        split.name: {
-            part: {name: measured(cut.human, cut.judge, cut.group) for name, cut in split.where(value).items()}
-            for part, value in PARTS.items()
-        }
-        for split in splits
-    }
-    return Audit(judge=splits[0].judgments[0].judge, splits=list(splits), lines=lines, by=by)
+
+    metric: str
+    first: float
+    second: float
+    value: float
+    interval: Interval | None
+    p: float | None
+    p_holm: float | None
+    better: str | None
 
 
-def people(split: Split) -> list[Line]:
-    """Each rater against the mean of the others, pooled: how far a perfect judge could get. Empty where
-    no response has two raters. n counts (response, rater) pairs."""
-    others: list[float] = []
-    rater: list[float] = []
-    group: list[str] = []
-    for response in split.responses:
-        scores = list(response.human.raters.values()) if response.human else []
-        for index, score in enumerate(scores if len(scores) > 1 else []):
-            others.append(float(np.mean(scores[:index] + scores[index + 1 :])))
-            rater.append(score)
-            group.append(response.question.group)
-    if not rater:
-        return []
-    about = "each rater against the mean of the others"
-    return [Line(split.name, "people", "people", about, measured(others, rater, group))]
+class NonInferiority(Struct, frozen=True, kw_only=True):
+    """Whether `first` is at least as good as `second` but for `margin`: holds when the whole 95 % interval of the
+    difference does (a one-sided test at 2.5 %). None where there is no interval."""
+
+    metric: str
+    margin: float
+    holds: bool | None
+    reading: str
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """Two judges on the `n` answers that both scored; `left_out` answers had no score of one of them."""
+
+    first: str
+    second: str
+    n: int
+    left_out: int
+    differences: list[Difference]
+    non_inferiority: list[NonInferiority]
+
+
+def comparisons(sample: Sample, margins: Mapping[str, float] | None = None) -> list[Comparison]:
+    """Every pair of a sample's judges, in the order given."""
+    return [
+        compare(sample, first, second, MARGINS if margins is None else margins)
+        for first, second in combinations(sample.judges, 2)
+    ]
+
+
+def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float]) -> Comparison:
+    """The paired differences of all metrics, on the same resamples of groups."""
+    both = ~np.isnan(sample.judges[first]) & ~np.isnan(sample.judges[second])
+    human, one, other = (scores[both] for scores in (sample.human, sample.judges[first], sample.judges[second]))
+    draws = Resamples(group_numbers(sample.group)[both])
+    spread = resampled(human, one, draws) - resampled(human, other, draws) if draws.enough else [None] * len(METRICS)
+    found = []
+    for (metric, function), drawn in zip(METRICS.items(), spread, strict=True):
+        values = function(human, one), function(human, other)
+        if values[0] is not None and values[1] is not None:
+            found.append(_difference(metric, (first, second), values[0], values[1], draws, drawn))
+    adjusted = holm([difference.p for difference in found])
+    return Comparison(
+        first=first,
+        second=second,
+        n=int(both.sum()),
+        left_out=int((~both).sum()),
+        differences=[replace(difference, p_holm=p) for difference, p in zip(found, adjusted, strict=True)],
+        non_inferiority=[
+            _non_inferior(difference, first, second, margins[difference.metric])
+            for difference in found
+            if difference.metric in margins
+        ],
+    )
+
+
+def _difference(
+    metric: str, names: tuple[str, str], first: float, second: float, draws: Resamples, drawn: Floats | None
+) -> Difference:
+    interval = None if drawn is None else draws.interval(drawn)
+    better = None
+    if interval and not interval[0] <= 0 <= interval[1]:
+        better = names[(interval[0] > 0) == (metric in LOWER_IS_BETTER)]
+    return Difference(
+        metric=metric,
+        first=first,
+        second=second,
+        value=first - second,
+        interval=interval,
+        p=None if drawn is None else draws.p_value(drawn),
+        p_holm=None,
+        better=better,
+    )
+
+
+def _non_inferior(difference: Difference, first: str, second: str, margin: float) -> NonInferiority:
+    holds = None
+    if difference.interval:
+        low, high = difference.interval
+        holds = high < margin if difference.metric in LOWER_IS_BETTER else low > -margin
+    word = {None: "cannot be told to be", True: "is", False: "is not shown to be"}[holds]
+    return NonInferiority(
+        metric=difference.metric,
+        margin=margin,
+        holds=holds,
+        reading=f"{first} {word} at least as good as {second} in {NAMES[difference.metric]}, give or take {margin:g}",
+    )
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down adjustment; None stays None and is not counted."""
+    known = sorted((p, number) for number, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for rank, (p, number) in enumerate(known):
+        highest = max(highest, min(1.0, (len(known) - rank) * p))
+        adjusted[number] = highest
+    return adjusted

@@ -16,9 +16,13 @@ import pytest
 from critic import jsonl
 from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdict
 from eval_agreement import METRICS, agreement, agreement_interval
+from eval_agreement.analysis import people
 from eval_agreement.baselines import BASELINES
-from eval_agreement.compare import Split, people
-from eval_agreement.report import Loss, calibration, confusion, curve, failures, interval, ticks, worst
+from eval_agreement.pictures import Loss, bland_altman, calibration, confusion, curve, pictures, ticks
+from eval_agreement.presentation import interval
+from eval_agreement.report import failures, worst
+from eval_agreement.sample import Sample
+from eval_agreement.sources import of_judgments
 
 HOSTILE = "</p><script>alert('owned')</script><img src=https://evil.example/x.png onerror=alert(1)>"
 
@@ -114,7 +118,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     losses: list[dict[str, Any]] = [{"step": step, "loss": 4 / step} for step in range(1, 50)]
     jsonl.write(folder / "loss.jsonl", [*losses, {"step": 49, "eval_loss": 0.5}, {"step": 49, "train_runtime": 3.0}])
     arguments = ["internal=internal.jsonl", "external.jsonl", "--train", "train.jsonl", "--out", "out"]
-    arguments += ["--judge-column", "other_score_1_10", "--loss", "loss.jsonl", "--title", "Judge <1>"]
+    arguments += ["--loss", "loss.jsonl", "--title", "Judge <1>"]
     done = run(folder, *arguments, "--max-failed", "0.2")
     assert done.returncode == 0, done.stderr
     (folder / "stdout").write_text(done.stdout)
@@ -131,7 +135,7 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 def test_summary_holds_what_agreement_says(audited: Path) -> None:
     summary = summary_of(audited)
-    assert list(summary) == ["internal", "external", "baselines", "judges", "people", "provenance"]
+    assert list(summary) == ["internal", "external", "baselines", "judges", "people", "gate", "provenance"]
     for name in ("internal", "external"):
         records = [record for _, record in jsonl.read(audited / f"{name}.jsonl", Judgment)]
         human = [record.response.human.score for record in records if record.response.human]
@@ -170,11 +174,11 @@ def test_failures_are_counted_and_baselines_use_every_row(audited: Path) -> None
 def test_people_line_and_provenance(audited: Path) -> None:
     summary = summary_of(audited)
     assert summary["people"]["external"]["n"] == 60
-    facts = summary["provenance"]["files"]["internal"]
-    assert facts["sha256"] == jsonl.sha256(audited / "internal.jsonl")
+    facts = summary["provenance"]["samples"]["internal"]
+    assert facts["files"]["small-judge"]["sha256"] == jsonl.sha256(audited / "internal.jsonl")
     assert (facts["judge"], facts["prompt_hash"], facts["rows"]) == ("small-judge", "abc123", 60)
-    assert facts["run"]["judge"] == "small-judge"
-    assert summary["provenance"]["files"]["external"]["run"] is None
+    assert facts["runs"]["small-judge"]["judge"] == "small-judge"
+    assert summary["provenance"]["samples"]["external"]["runs"] == {"small-judge": None}
     assert summary["provenance"]["train"]["rows"] == 60
 
 
@@ -246,14 +250,29 @@ def test_report_opens_with_the_verdict(audited: Path, page: str) -> None:
     internal = summary_of(audited)["internal"]
     low, high = internal["interval"]["mae"]
     constant = summary_of(audited)["baselines"]["constant"]["internal"]["mae"]
-    sentence = (
-        f"On the internal test the judge is off by {internal['mae']:.2f} points on average "
+    sentences = (
+        "small-judge may take the place of other on such data: it is at least as good.",
+        f"On internal small-judge is off by {internal['mae']:.2f} points on average "
         f"(95 % interval {low:.2f}–{high:.2f}), against {constant:.2f} for always answering 3.5; "
-        f"Pearson {internal['pearson']:.2f}. n = 60, 0 failed."
+        f"Pearson {internal['pearson']:.2f}. n = 60, 0 failed.",
     )
-    assert sentence in text
-    assert text.index(sentence) < text.index("Agreement with people")
+    assert " ".join(sentences) in text
+    assert text.index(sentences[1]) < text.index("Correlations: −1 to 1")
     assert "truncated" in text[text.index("Failures internal None. external") :]
+
+
+def test_markdown_says_the_same(audited: Path) -> None:
+    text = (audited / "out" / "report.md").read_text("utf-8")
+    internal = summary_of(audited)["internal"]
+    assert text.startswith("# Judge \\<1\\>\n")
+    assert f"off by {internal['mae']:.2f} points" in text
+    assert "<script" not in text.split("```")[0].replace("\\<script", "")
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert len(tables) >= 6
+    for table in tables:
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
+        assert len(widths) == 1, table
+    assert text.count("```") == 2
 
 
 def test_no_better_than_the_constant_is_said(tmp_path: Path) -> None:
@@ -261,7 +280,7 @@ def test_no_better_than_the_constant_is_said(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "train.jsonl", training_rows())
     assert run(tmp_path, "j.jsonl", "--train", "train.jsonl", "--out", "out").returncode == 0
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert "not better than the trivial judges constant" in page
+    assert "Do not rely on small-judge here: it is not shown to beat the trivial judges constant" in page
 
 
 def test_too_many_failures_exit_3_after_writing(tmp_path: Path) -> None:
@@ -271,8 +290,8 @@ def test_too_many_failures_exit_3_after_writing(tmp_path: Path) -> None:
     assert "20 of 20 failed" in done.stderr
     summary = summary_of(tmp_path)
     assert summary["j"]["mae"] is None and summary["j"]["undefined"]["mae"] == "no pairs"
-    assert summary["baselines"] == {} and summary["provenance"]["train"] is None
-    assert "every judgment failed" in (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert list(summary["baselines"]) == ["constant"] and summary["provenance"]["train"] is None
+    assert "every judgment failed (20 of 20)" in (tmp_path / "out" / "report.html").read_text("utf-8")
     assert run(tmp_path, "j.jsonl", "--out", "out", "--max-failed", "1").returncode == 0
 
 
@@ -281,7 +300,7 @@ def change(record: Judgment, **fields: Any) -> Judgment:
 
 
 MISTAKES: dict[str, tuple[Callable[[list[Judgment]], list[Judgment]], str]] = {
-    "no human score": (lambda rows: [*rows, change(judgment(90, 5, 5), human=None)], "j.jsonl:7: response.human is"),
+    "no human score": (lambda rows: [change(row, human=None) for row in rows], "j.jsonl: no answer has people's"),
     "duplicate id": (lambda rows: [*rows, rows[2]], "j.jsonl:7: duplicate response id 'r2', first at line 3"),
     "human off scale": (lambda rows: [*rows, judgment(90, 11.0, 5)], "j.jsonl:7: response.human.score 11 is outside"),
     "rater off scale": (lambda rows: [*rows, judgment(90, 5, 5, raters={"z": 0})], "response.human.raters.z 0 is"),
@@ -308,10 +327,16 @@ def test_mistakes_in_a_file_are_one_line(tmp_path: Path, mistake: str) -> None:
 def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "j.jsonl", judgments(6))
     assert "missing.jsonl: no such file" in refused(tmp_path, "a=missing.jsonl", "--out", "out")
-    assert "the split j is given twice" in refused(tmp_path, "j.jsonl", "j=j.jsonl", "--out", "out")
+    assert "the sample j is given twice" in refused(tmp_path, "j.jsonl", "j=j.jsonl", "--out", "out")
     assert "cannot be called people" in refused(tmp_path, "people=j.jsonl", "--out", "out")
-    column = refused(tmp_path, "j.jsonl", "--out", "out", "--judge-column", "gpt_score_1_10")
-    assert "columns: other_score_1_10" in column
+    assert "no metric 'mea'" in refused(tmp_path, "j.jsonl", "--out", "out", "--gate", "mea<=1")
+    assert "--judge 'j.jsonl': expected NAME=FILE" in refused(
+        tmp_path, "--human", "j.jsonl", "--judge", "j.jsonl", "--out", "out"
+    )
+    assert "not both" in refused(tmp_path, "j.jsonl", "--human", "j.jsonl", "--out", "out")
+    assert "nothing to audit" in refused(tmp_path, "--out", "out")
+    assert "--scale '5:1': 5 is not below 1" in refused(tmp_path, "j.jsonl", "--scale", "5:1", "--out", "out")
+    assert "--margin 'mae': '' is not" in refused(tmp_path, "j.jsonl", "--margin", "mae", "--out", "out")
     (tmp_path / "loss.jsonl").write_text('{"step": 1, "loss": "low"}\n')
     assert "loss.jsonl:1:" in refused(tmp_path, "j.jsonl", "--out", "out", "--loss", "loss.jsonl")
 
@@ -344,24 +369,75 @@ def test_chrf_takes_the_best_reference() -> None:
     assert low < high == pytest.approx(single)
 
 
-def test_people_compares_each_rater_with_the_mean_of_the_others() -> None:
+def sample_of(folder: Path, rows: list[Judgment]) -> Sample:
+    jsonl.write(folder / "x.jsonl", rows)
+    return of_judgments("x", folder / "x.jsonl")
+
+
+def test_people_compares_each_rater_with_the_mean_of_the_others(tmp_path: Path) -> None:
     rows = [judgment(0, 5, 5, raters={"a": 2, "b": 4, "c": 9}), judgment(2, 5, 5, raters={"a": 3})]
-    (line,) = people(Split("x", rows))
+    (line,) = people(sample_of(tmp_path, rows))
     assert line.result.n == 3
     assert line.result.mae == pytest.approx((abs(6.5 - 2) + abs(5.5 - 4) + abs(3 - 9)) / 3)
-    assert people(Split("x", rows[1:])) == []
+    assert people(sample_of(tmp_path, rows[1:])) == []
 
 
-def test_pictures_hold_the_counts() -> None:
+def test_pictures_hold_the_counts(tmp_path: Path) -> None:
     scores = [(1.0, 1.4), (1.0, 1.5), (9.5, 10.0), (3.0, None), (4.0, 2.0), (6.0, 2.0)]
-    split = Split("x", [judgment(i, h, j) for i, (h, j) in enumerate(scores)])
-    table = np.array(confusion(split))
+    sample = sample_of(tmp_path, [judgment(i, h, j) for i, (h, j) in enumerate(scores)])
+    drawn = pictures(sample)
+    table = np.array(drawn.confusion)
     assert table.sum() == 5
     assert [table[0, 0], table[0, 1], table[9, 9], table[3, 1], table[5, 1]] == [1] * 5
-    bins = {b.score: (b.n, b.mean) for b in calibration(split)}
+    bins = {b.score: (b.n, b.mean) for b in drawn.calibration}
     assert bins == {1: (1, 1.0), 2: (3, pytest.approx(11 / 3)), 10: (1, 9.5)}
-    assert [j.response.id for j in worst(split)] == ["r5", "r4", "r1", "r2", "r0"]  # r1 and r2 are equally far
-    assert [(name, count) for name, count, _ in failures(split)] == [("truncated", 1)]
+    assert [case.id for case in worst(sample)] == ["r5", "r4", "r1", "r2", "r0"]  # r1 and r2 are equally far
+    assert [(name, count) for name, count, _ in failures(sample)] == [("truncated", 1)]
+    assert np.array(confusion(sample.human[:1], sample.scores[:1])).sum() == 1
+    assert calibration(sample.human[:1], sample.scores[:1])[0].low == 1.0
+
+
+def test_bland_altman_keeps_every_answer_and_the_sign() -> None:
+    drawn = bland_altman(np.array([2.0, 2.0, 8.0]), np.array([4.0, 4.1, 7.0]))
+    assert drawn is not None
+    assert {(spot.level, spot.difference): spot.n for spot in drawn.spots} == {(3.0, 2.0): 2, (7.5, -1.0): 1}
+    assert drawn.mean == pytest.approx((2 + 2.1 - 1) / 3)
+    spread = np.std([2, 2.1, -1], ddof=1)
+    assert drawn.limits == (pytest.approx(drawn.mean - 1.96 * spread), pytest.approx(drawn.mean + 1.96 * spread))
+    assert bland_altman(np.array([2.0]), np.array([4.0])) is None
+
+
+def test_slices_by_length_show_a_judge_that_likes_long_answers(tmp_path: Path) -> None:
+    rows = [judgment(2 * i, 5.0, 4.0 + i / 50, text="x" * (i + 1)) for i in range(100)]
+    slices = pictures(sample_of(tmp_path, rows)).lengths
+    assert sum(part.n for part in slices) == 100
+    assert [part.mean for part in slices] == sorted(part.mean for part in slices)
+    assert slices[0].mean < -0.7 and slices[-1].mean > 0.7
+    assert all(part.interval and part.interval[0] <= part.mean <= part.interval[1] for part in slices)
+    assert pictures(sample_of(tmp_path, rows[:5])).lengths == []
+
+
+def test_two_columns_of_a_table_and_a_gate(tmp_path: Path) -> None:
+    """A table without texts: every section that needs none is there; a gate that is not kept exits with 1."""
+    random = np.random.default_rng(0)
+    human = random.integers(1, 6, 200)
+    lines = ["id,expert,ours,theirs,task"]
+    for i, h in enumerate(human):
+        ours, theirs = np.clip([h + random.integers(-1, 2), random.integers(1, 6)], 1, 5)
+        lines.append(f"{i},{h},{ours},{theirs},{'abc'[i % 3]}")
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    table = ["--human", "t.csv:expert", "--judge", "ours=t.csv:ours", "--judge", "theirs=t.csv:theirs"]
+    common = [*table, "--scale", "1:5", "--out", "out"]
+    done = run(tmp_path, *common, "--gate", "mae<=2.5,pearson>=0.99")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("gate: t: pearson>=0.99 NOT kept: 0.") and done.stderr.count("\n") == 1
+    summary = summary_of(tmp_path)
+    assert [line["holds"] for line in summary["gate"]] == [True, False]
+    (pair,) = summary["t"]["comparisons"]
+    assert (pair["first"], pair["second"], pair["differences"][0]["better"]) == ("ours", "theirs", "ours")
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "ours may take the place of theirs" in page and "By task" in page
+    assert run(tmp_path, *common, "--gate", "mae<=2.5").returncode == 0
 
 
 def test_loss_curve() -> None:

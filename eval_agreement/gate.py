@@ -1,0 +1,90 @@
+"""`--gate "mae<=0.9,pearson>=0.8,failed<=0.02"`: limits that an audit has to keep, decided on the interval's bound."""
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from critic.errors import UsageError
+from eval_agreement.metrics import LOWER_IS_BETTER, METRICS, Agreement
+
+_LIMIT = re.compile(r"\s*(?:(?P<sample>[^:,<>=]+):)?\s*(?P<metric>\w+)\s*(?P<sign><=|>=)\s*(?P<value>-?\d*\.?\d+)\s*")
+
+NAMES = (*METRICS, "failed")
+"""What a limit may be set on: a metric, or the share of answers the judge failed on (0..1)."""
+
+
+class Limit(Struct, frozen=True):
+    """`metric` of the judge must not lie beyond `value`; `sample` None: on every sample."""
+
+    metric: str
+    value: float
+    sample: str | None = None
+
+    @property
+    def sign(self) -> str:
+        return "<=" if self.metric in LOWER_IS_BETTER or self.metric == "failed" else ">="
+
+
+class Outcome(Struct, frozen=True):
+    """One limit on one sample. `bound` is what was compared: the interval's worse end; None where there is none."""
+
+    sample: str
+    limit: Limit
+    bound: float | None
+    holds: bool
+    text: str
+
+
+def parse(text: str) -> list[Limit]:
+    """`[SAMPLE:]METRIC<=NUMBER` or `>=`, separated by commas.
+
+    Raises UsageError for anything else, and for a limit against being too good (mae>=0.9).
+    """
+    limits = []
+    for part in text.split(","):
+        match = _LIMIT.fullmatch(part)
+        if not match:
+            raise UsageError(f"--gate {part.strip()!r}: expected METRIC<=NUMBER or METRIC>=NUMBER, as in mae<=0.9")
+        metric, sample = match["metric"], match["sample"]
+        if metric not in NAMES:
+            raise UsageError(f"--gate {part.strip()!r}: no metric {metric!r}; there are {', '.join(NAMES)}")
+        limit = Limit(metric, float(match["value"]), sample and sample.strip())
+        if match["sign"] != limit.sign:
+            raise UsageError(f"--gate {part.strip()!r}: a gate on {metric} reads {metric}{limit.sign}{match['value']}")
+        limits.append(limit)
+    return limits
+
+
+def check(limits: list[Limit], results: Mapping[str, Agreement]) -> list[Outcome]:
+    """Every limit on every sample it is about. `results`: the judge's agreement by sample.
+
+    A limit that cannot be decided (no interval, an undefined metric) is not kept. The share of failures has no
+    interval: it is what it is. Raises UsageError for a sample that is not there.
+    """
+    outcomes = []
+    for limit in limits:
+        if limit.sample is not None and limit.sample not in results:
+            raise UsageError(f"--gate: no sample {limit.sample!r}; there are {', '.join(results)}")
+        chosen = results if limit.sample is None else {limit.sample: results[limit.sample]}
+        outcomes += [_outcome(name, limit, result) for name, result in chosen.items()]
+    return outcomes
+
+
+def _outcome(sample: str, limit: Limit, result: Agreement) -> Outcome:
+    lower = limit.sign == "<="
+    if limit.metric == "failed":
+        total = result.n + result.failed
+        bound = result.failed / total if total else None
+        shown = f"{result.failed} of {total} failed"
+    else:
+        interval = result.interval.get(limit.metric)
+        bound = None if interval is None else interval[1 if lower else 0]
+        value = getattr(result, limit.metric)
+        shown = "undefined" if value is None else f"{value:.3f}"
+        shown += "" if interval is None else f" [{interval[0]:.3f}, {interval[1]:.3f}]"
+    holds = bound is not None and (bound <= limit.value if lower else bound >= limit.value)
+    reason = "" if bound is not None else " (no interval to decide on)"
+    verdict = "kept" if holds else "NOT kept"
+    text = f"{sample}: {limit.metric}{limit.sign}{limit.value:g} {verdict}: {shown}{reason}"
+    return Outcome(sample, limit, bound, holds, text)

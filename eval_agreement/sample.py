@@ -1,0 +1,95 @@
+"""What an audit works on: scored answers in columns, one row an answer."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+from critic.records import Judgment, Response
+from eval_agreement.metrics import Floats, Scores
+
+T = TypeVar("T")
+
+PARTS: dict[str, Callable[[Response], str | None]] = {
+    "task": lambda response: response.question.task,
+    "category": lambda response: response.question.category,
+    "lang": lambda response: response.question.lang,
+    "answerer": lambda response: response.system,
+    "turn": lambda response: str(len(response.question.history) + 1),
+}
+"""Properties by which agreement is broken down. A property with one value only is not a breakdown."""
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """n answers, each scored by people or not, and by one or several judges; every score on 1..10.
+
+    `human` (n,) holds people's score of each answer (the mean of its raters), NaN where nobody gave one; `raters`
+    who gave which (empty where that is not known); `judges` each judge's, NaN where it failed; the first judge
+    is the one under audit. Rows that share a question or an image share a `group`. `parts` gives
+    properties of each row (None: not known), `length` the answers' characters. `responses` and `judgments` are the
+    records behind the rows, where there are any: empty, or one a row. `notes` say what was left out on reading.
+    """
+
+    name: str
+    ids: list[str]
+    human: Floats
+    judges: dict[str, Floats]
+    group: list[str]
+    raters: list[dict[str, float]] = field(default_factory=list)
+    parts: dict[str, list[str | None]] = field(default_factory=dict)
+    length: Floats | None = None
+    responses: list[Response] = field(default_factory=list)
+    judgments: list[Judgment] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def judge(self) -> str:
+        """The name of the judge under audit."""
+        return next(iter(self.judges))
+
+    @property
+    def scores(self) -> Floats:
+        """The scores of the judge under audit."""
+        return self.judges[self.judge]
+
+    def rows(self, chosen: NDArray[np.bool_]) -> "Sample":
+        """The rows for which `chosen` (n,) is true."""
+        index = np.flatnonzero(chosen)
+
+        def picked(values: Sequence[T]) -> list[T]:
+            return [values[number] for number in index] if values else []
+
+        return Sample(
+            name=self.name,
+            ids=picked(self.ids),
+            human=self.human[index],
+            judges={name: scores[index] for name, scores in self.judges.items()},
+            group=picked(self.group),
+            raters=picked(self.raters),
+            parts={name: picked(values) for name, values in self.parts.items()},
+            length=None if self.length is None else self.length[index],
+            responses=picked(self.responses),
+            judgments=picked(self.judgments),
+            notes=self.notes,
+        )
+
+    @property
+    def labelled(self) -> "Sample":
+        """The answers that people scored: what agreement is measured on."""
+        known = ~np.isnan(self.human)
+        return self if known.all() else self.rows(known)
+
+    def values(self, part: str) -> dict[str, NDArray[np.bool_]]:
+        """For each value of a property, which rows have it; the commonest value first."""
+        names = [name for name in self.parts[part] if name is not None]
+        index = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        code = np.array([-1 if name is None else index[name] for name in self.parts[part]])
+        size = np.bincount(code[code >= 0], minlength=len(index))
+        return {name: code == index[name] for name in sorted(index, key=lambda name: -size[index[name]])}
+
+
+def scores(values: Scores) -> Floats:
+    """As a float array, NaN for None."""
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

@@ -1,0 +1,155 @@
+"""Judge against judge, and the gate."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from critic.errors import UsageError
+from eval_agreement import METRICS, agreement
+from eval_agreement.compare import compare, comparisons, holm
+from eval_agreement.gate import Limit, check, parse
+from eval_agreement.joint import measured
+from eval_agreement.metrics import Floats
+from eval_agreement.sample import Sample
+
+
+def sample(seed: int = 0, noise: tuple[float, ...] = (0.5, 2.0), n: int = 300) -> Sample:
+    random = np.random.default_rng(seed)
+    human = random.integers(1, 11, n).astype(float)
+    judges = {
+        f"judge{number}": np.clip(np.rint(human + random.normal(0, spread, n)), 1, 10)
+        for number, spread in enumerate(noise)
+    }
+    group = [str(name) for name in random.integers(n // 3, size=n)]
+    return Sample(name="x", ids=[str(row) for row in range(n)], human=human, judges=judges, group=group)
+
+
+def test_differences_are_those_of_the_metrics_on_the_rows_both_scored() -> None:
+    data = sample()
+    data.judges["judge0"][:7], data.judges["judge1"][5:9] = np.nan, np.nan
+    found = compare(data, "judge0", "judge1", {})
+    rows = np.arange(9, 300)
+    first, second = (agreement(data.human[rows], data.judges[name][rows]) for name in data.judges)
+    assert (found.n, found.left_out) == (291, 9)
+    assert [difference.metric for difference in found.differences] == list(METRICS)
+    for difference in found.differences:
+        one, other = getattr(first, difference.metric), getattr(second, difference.metric)
+        assert (difference.first, difference.second, difference.value) == (one, other, one - other)
+        assert difference.interval is not None and difference.interval[0] < difference.value < difference.interval[1]
+        assert difference.better == "judge0" and difference.p_holm is not None and difference.p_holm < 0.05
+
+
+def test_pairing_makes_differences_of_alike_judges_sharp() -> None:
+    """Two judges that share their noise differ by a fifth of a point: the intervals of each overlap by far, but not
+    that of the difference."""
+    data = sample(noise=(2.0,))
+    worse = np.clip(data.judges["judge0"] + np.where(data.judges["judge0"] >= data.human, 0.25, 0), 1, 10)
+    both = Sample(name="x", ids=data.ids, human=data.human, group=data.group, judges={**data.judges, "worse": worse})
+    mae = {name: measured(data.human, scores, data.group) for name, scores in both.judges.items()}
+    assert mae["judge0"].interval["mae"][1] > mae["worse"].interval["mae"][0]  # type: ignore[index]
+    (difference, *_) = compare(both, "judge0", "worse", {}).differences
+    assert difference.interval is not None and difference.interval[1] < 0
+    assert difference.better == "judge0"
+
+
+def test_equal_judges_are_never_told_apart() -> None:
+    data = sample(noise=(1.0,))
+    twins = Sample(
+        name="x", ids=data.ids, human=data.human, group=data.group, judges={**data.judges, "b": data.judges["judge0"]}
+    )
+    (found,) = comparisons(twins)
+    for difference in found.differences:
+        assert (difference.value, difference.interval, difference.p, difference.better) == (0, (0, 0), 1, None)
+    assert all(line.holds for line in found.non_inferiority)
+
+
+def test_non_inferiority_needs_the_whole_interval() -> None:
+    found = compare(sample(noise=(1.0, 1.0)), "judge0", "judge1", {"mae": 0.5, "pearson": 1e-6})
+    by_metric = {line.metric: line for line in found.non_inferiority}
+    assert by_metric["mae"].holds is True and by_metric["pearson"].holds is False
+    assert "not shown" in by_metric["pearson"].reading and "judge0 is at least" in by_metric["mae"].reading
+    worse = compare(sample(), "judge1", "judge0", {"mae": 0.1, "pearson": 0.05})
+    assert [line.holds for line in worse.non_inferiority] == [False, False]
+    few = compare(sample(n=9), "judge0", "judge1", {"mae": 0.1})
+    assert few.non_inferiority[0].holds is None and few.differences[0].interval is None
+
+
+def test_every_pair_of_judges_and_undefined_metrics() -> None:
+    data = sample(noise=(0.5, 1.0, 2.0))
+    data.judges["judge2"][:] = 5.0
+    found = comparisons(data)
+    pairs = [(line.first, line.second) for line in found]
+    assert pairs == [("judge0", "judge1"), ("judge0", "judge2"), ("judge1", "judge2")]
+    named = [difference.metric for difference in found[1].differences]
+    assert named == ["mae", "fuzzy", "strict", "qwk"]  # a constant has no correlation, so nothing to subtract
+
+
+def test_holm() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, None, 0.8]) == [pytest.approx(1.0), None, pytest.approx(1.0)]
+    assert holm([]) == []
+
+
+def test_p_values_of_exchangeable_judges_are_uniform() -> None:
+    """Under the null a p below 0.05 comes up about one time in twenty, for every metric."""
+    random = np.random.default_rng(5)
+    p_values: list[list[float | None]] = []
+    for seed in random.integers(1 << 31, size=150).tolist():
+        data = sample(seed, noise=(1.5, 1.5), n=120)
+        p_values.append([difference.p for difference in compare(data, "judge0", "judge1", {}).differences])
+    columns: Floats = np.array(p_values, dtype=np.float64).T
+    for metric, column in zip(METRICS, columns, strict=True):
+        assert stats.kstest(column, "uniform").pvalue > 0.001, metric
+        assert (column < 0.05).mean() < 0.11, metric
+
+
+def test_gate_decides_on_the_bound_not_on_the_point() -> None:
+    data = sample()
+    result = measured(data.human, data.judges["judge0"], data.group)
+    assert result.mae is not None and result.interval["mae"] is not None
+    between = (result.mae + result.interval["mae"][1]) / 2
+    (outcome,) = check([Limit("mae", between)], {"x": result})
+    assert result.mae < between and not outcome.holds and outcome.bound == result.interval["mae"][1]
+    (outcome,) = check([Limit("mae", result.interval["mae"][1] + 1e-9)], {"x": result})
+    assert outcome.holds and "mae<=" in outcome.text and "kept" in outcome.text
+    low = result.interval["pearson"][0]  # type: ignore[index]
+    limits = [Limit("pearson", low - 1e-9), Limit("pearson", low + 1e-9)]
+    assert [line.holds for line in check(limits, {"x": result})] == [True, False]
+
+
+def test_gate_on_failures_and_on_what_cannot_be_decided() -> None:
+    result = agreement([5, 6, 7, 8], [5, 5, None, 5])
+    held = {line.limit.metric: line for line in check(parse("failed<=0.25, mae<=9, pearson>=-1"), {"x": result})}
+    assert held["failed"].holds and not held["mae"].holds and not held["pearson"].holds
+    assert "no interval" in held["mae"].text and "undefined" in held["pearson"].text
+    assert not check(parse("failed<=0.2"), {"x": result})[0].holds
+
+
+def test_gate_can_be_about_one_sample() -> None:
+    results: dict[str, Any] = {"a": agreement([5], [5]), "b": agreement([5], [None])}
+    assert [line.sample for line in check(parse("failed<=0"), results)] == ["a", "b"]
+    assert [(line.sample, line.holds) for line in check(parse("b:failed<=0"), results)] == [("b", False)]
+    with pytest.raises(UsageError, match="no sample 'c'; there are a, b"):
+        check(parse("c:failed<=0"), results)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mae<0.9", "expected METRIC<=NUMBER"),
+        ("mae<=", "expected METRIC<=NUMBER"),
+        ("mea<=0.9", "no metric 'mea'; there are mae, pearson"),
+        ("mae>=0.9", "reads mae<=0.9"),
+        ("mae<=0.9,,", "expected METRIC<=NUMBER"),
+        ("__import__('os')<=1", "expected METRIC<=NUMBER"),
+    ],
+)
+def test_a_gate_that_cannot_be_read_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("(", r"\(")):
+        parse(text)
+
+
+def test_a_gate_reads_numbers_and_samples() -> None:
+    assert parse("mae<=0.9, internal: pearson >= .8") == [Limit("mae", 0.9), Limit("pearson", 0.8, "internal")]

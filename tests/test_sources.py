@@ -1,0 +1,146 @@
+"""Samples out of any two columns: CSV, JSONL, Parquet, judgments, human-scored rows."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import human_row, write_jsonl
+
+from critic.errors import UsageError
+from eval_agreement.sample import Sample
+from eval_agreement.sources import Source, of_tables, read_table
+
+PEOPLE = """id,rater,score,group,task,system,response
+a,ann,4,g1,OCR,m1,four
+a,bob,6,g1,OCR,m1,four
+b,ann,9,g1,Meme,m2,nine!
+b,bob,,g1,Meme,m2,nine!
+c,ann,1,,OCR,m2,
+"""
+JUDGE = "id,score,system\nb,8,m2\na,5.5,m1\nd,3,m9\n"
+
+
+def joined(folder: Path, people: str = PEOPLE, judge: str = JUDGE, **options: tuple[float, float]) -> Sample:
+    (folder / "people.csv").write_text(people, "utf-8")
+    (folder / "judge.csv").write_text(judge, "utf-8")
+    return of_tables(Source(folder / "people.csv"), {"ours": Source(folder / "judge.csv")}, **options)
+
+
+def test_tables_are_joined_by_id(tmp_path: Path) -> None:
+    found = joined(tmp_path)
+    assert (found.name, found.ids, found.judge) == ("people", ["a", "b", "c", "d"], "ours")
+    assert found.human.tolist()[:3] == [5.0, 9.0, 1.0]  # a: the raters' mean; b: the one who answered
+    assert np.isnan(found.human[3])  # scored by the judge only
+    assert found.scores.tolist()[:2] == [5.5, 8.0] and np.isnan(found.scores[2]) and found.scores[3] == 3.0
+    assert found.group == ["g1", "g1", "c", "d"]  # without a group, an answer is its own
+    assert found.raters == [{"ann": 4.0, "bob": 6.0}, {"ann": 9.0}, {"ann": 1.0}, {}]
+    assert found.parts["answerer"] == ["m1", "m2", "m2", "m9"] and found.parts["task"][:2] == ["OCR", "Meme"]
+    assert found.length is not None and found.length[:2].tolist() == [4.0, 5.0]
+    labelled = found.labelled
+    assert (labelled.ids, labelled.group) == (["a", "b", "c"], ["g1", "g1", "c"])
+    assert {name: mask.tolist() for name, mask in found.values("task").items()} == {
+        "OCR": [True, False, True, False],
+        "Meme": [False, True, False, False],
+    }
+
+
+def test_other_scales_are_moved_onto_one_to_ten(tmp_path: Path) -> None:
+    found = joined(tmp_path, "id,score\na,1\nb,3\nc,5\n", "id,score\na,5\nb,2\nc,1\n", scale=(1, 5))
+    assert found.human.tolist() == [1.0, 5.5, 10.0] and found.scores.tolist() == [10.0, 3.25, 1.0]
+
+
+def test_csv_jsonl_and_parquet_say_the_same(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    rows = [{"id": "a", "score": 4.0, "task": None}, {"id": "b", "score": None, "task": "OCR"}]
+    (tmp_path / "t.csv").write_text("\ufeffid,score,task\na,4,\nb,,OCR\n", "utf-8")
+    write_jsonl(tmp_path / "t.jsonl", rows)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    for name in ("t.csv", "t.jsonl", "t.parquet"):
+        table = read_table(tmp_path / name)
+        assert (table.texts("id"), table.texts("task")) == (["a", "b"], [None, "OCR"]), name
+        assert table.numbers("score")[0] == 4.0 and np.isnan(table.numbers("score")[1]), name
+    (tmp_path / "bad.parquet").write_text("no")
+    with pytest.raises(UsageError, match=r"bad\.parquet: not a Parquet file"):
+        read_table(tmp_path / "bad.parquet")
+
+
+def test_two_columns_of_one_file_need_no_ids(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("expert,model\n3,4\n5,\n", "utf-8")
+    source = f"{tmp_path / 't.csv'}:"
+    found = of_tables(Source.parse(source + "expert"), {"m": Source.parse(source + "model")})
+    assert found.human.tolist() == [3.0, 5.0] and found.scores[0] == 4.0 and np.isnan(found.scores[1])
+    (tmp_path / "u.csv").write_text("score\n3\n5\n", "utf-8")
+    with pytest.raises(UsageError, match="no id in common"):
+        of_tables(Source.parse(source + "expert"), {"m": Source(tmp_path / "u.csv")})
+
+
+def test_human_scored_rows_keep_raters_texts_and_say_what_they_leave_out(tmp_path: Path) -> None:
+    rows = [human_row(number, gpt4_score_1_10=5.0) for number in range(4)]
+    rows[1]["annotators"] = {"x": 2.0, "y": 2.0}
+    rows[3]["flags"] = ["human_stars_below_scale"]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    found = of_tables(Source(path), {"gpt4": Source(path, "gpt4_score_1_10")})
+    assert found.ids == ["row-0", "row-1", "row-2", "row-3"]
+    assert np.isnan(found.human[3])
+    assert found.labelled.parts["answerer"] == ["alpha", "beta", "alpha"]
+    assert found.raters[1] == {"x": 2.0, "y": 2.0}
+    assert any("1 rows left out: a human score lies below its scale" in note for note in found.notes)
+
+
+def test_repeated_rows_count_once_and_are_said(tmp_path: Path) -> None:
+    found = joined(tmp_path, "id,score\na,4\na,4\nb,5\n")
+    assert found.human.tolist()[:2] == [4.0, 5.0]
+    assert found.notes == [f"{tmp_path / 'people.csv'}: 1 rows repeat another row and count once"]
+
+
+MISTAKES: dict[str, tuple[str, str, str]] = {
+    "no common id": (PEOPLE, "id,score\nx,3\n", "no id in common: the first holds 'a', the second 'x'"),
+    "two scores of one id": ("id,score\na,4\na,5\n", JUDGE, "people.csv:3: 'a' has the score 5, but 4 before (several"),
+    "a rater twice": ("id,rater,score\na,r,4\na,r,5\n", JUDGE, "people.csv:3: 'a' has the score 5, but 4 before by r"),
+    "off the scale": ("id,score\na,4\nb,11\n", JUDGE, "people.csv:3: score 11 is outside 1..10 (see --scale)"),
+    "judge off the scale": (PEOPLE, "id,score\na,0\n", "judge.csv:2: score 0 is outside 1..10"),
+    "not a number": ("id,score\na,good\n", JUDGE, "people.csv:2: score 'good' is not a number"),
+    "no such column": ("id,rating\na,3\n", JUDGE, "people.csv: no column 'score'; there are id, rating"),
+    "an empty id": ("id,score\n,3\n", JUDGE, "people.csv:2: the id is empty"),
+    "an empty rater": ("id,rater,score\na,,3\n", JUDGE, "people.csv:2: the rater is empty"),
+    "a torn row": ("id,score\na,3\nb\n", JUDGE, "people.csv:3: 1 cells, but the header has 2"),
+    "no rows": ("id,score\n", JUDGE, "people.csv: no rows"),
+    "several raters of a judge": (PEOPLE, "id,rater,score\na,x,3\na,y,4\n", "the judge ours has several raters"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_one_line_that_names_the_place(tmp_path: Path, mistake: str) -> None:
+    people, judge, message = MISTAKES[mistake]
+    with pytest.raises(UsageError) as caught:
+        joined(tmp_path, people, judge)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.xlsx", b"", "expected a file that ends in .csv, .jsonl, .parquet"),
+        ("t.csv", b"id,score\n\xff\xfe,1\n", "cannot be read"),
+        ("t.jsonl", b'{"id": "a", "score": true}\n', "score True is not a number"),
+        ("t.jsonl", b"[1]\n", "t.jsonl:1: "),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        read_table(tmp_path / name).numbers("score")
+    with pytest.raises(UsageError, match="no such file"):
+        read_table(tmp_path / "absent.csv")
+
+
+def test_a_column_is_named_behind_a_colon(tmp_path: Path) -> None:
+    odd = tmp_path / "odd:name.csv"
+    odd.write_text("id,score\na,1\n")
+    parse = Source.parse
+    assert parse("h.csv") == Source(Path("h.csv"))
+    assert parse("h.csv:expert") == Source(Path("h.csv"), "expert")
+    assert parse(str(odd)) == Source(odd)
+    assert parse(f"{odd}:x") == Source(odd, "x")
