@@ -7,6 +7,7 @@ scale_min, scale_max, score_1_10?, reason?, annotators?, group, flags[]`. Other 
 """
 
 import csv
+import io
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -116,7 +117,7 @@ _JSON_COLUMNS = ("history", "references", "images", "annotators", "flags", "dims
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     text = b"".join(line for _, line in jsonl.lines(path)).decode()
-    table = csv.DictReader(text.splitlines(keepends=True), strict=True)
+    table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     missing = [name for name in Row.__struct_fields__[:11] if name not in (table.fieldnames or [])]
     if missing:
         raise UsageError(f"{path}:1: missing column {', '.join(missing)}")

@@ -98,16 +98,22 @@ def prompt_hash(name: str) -> str:
 
 _LINE_ENDS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _CONTROL_TOKEN = re.compile(
-    r"<\|[^\n<>]{0,48}?\|?>|<\|"
-    r"|</?(?:s|unk|pad|bos|eos|sop|eop|mask|think|image|start_of_turn|end_of_turn)>"
-    r"|<</?SYS>>|\[/?(?:INST|gMASK|sMASK|MASK)\]",
+    r"<[|｜][^\n<>]{0,48}?[|｜]?>|<[|｜]"
+    r"|</?[A-Za-z0-9]*_[A-Za-z0-9_]*>"  # an underscore tells <im_end> and <BOS_TOKEN> from HTML
+    r"|</?(?:s|unk|pad|bos|eos|sop|eop|eoh|eoa|mask|think|image|img)>"
+    r"|<</?SYS>>|\[/?(?:INST|[A-Za-z]?MASK|IMG|ARGS|THINK|PREFIX|SUFFIX|MIDDLE|(?-i:[A-Z]+_[A-Z_]+))\]",
     re.IGNORECASE,
 )
-_LOOKALIKE = str.maketrans("<>[]|", "‹›［］¦")
+_LOOKALIKE = str.maketrans("<>[]|｜", "‹›［］¦¦")
+_JOINER_BY_ASCII = re.compile("(?<=[\x00-\x7f])[\u200c\u200d]+|[\u200c\u200d]+(?=[\x00-\x7f])")
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
 
 
 def _visible(char: str) -> bool:
-    """False for characters that hide or reorder text: controls, bidirectional marks, Unicode tags."""
+    """False for characters that hide or reorder text: controls, bidirectional marks, Unicode tags, variation
+    selectors, blanks that are letters."""
+    if char in _BLANK or "\u180b" <= char <= "\u180f" or "\ufe00" <= char <= "\ufe0f" or char >= "\U000e0100":
+        return False
     kind = unicodedata.category(char)
     if kind == "Cs":
         return False
@@ -125,7 +131,7 @@ def quote(text: str) -> str:
     """
     quoted = []
     for line in _LINE_ENDS.split(text.strip()):
-        plain = "".join(char for char in line if _visible(char))
+        plain = _JOINER_BY_ASCII.sub("", "".join(char for char in line if _visible(char)))
         while (respelt := _CONTROL_TOKEN.sub(lambda found: found[0].translate(_LOOKALIKE), plain)) != plain:
             plain = respelt
         quoted.append(f"> {plain}".rstrip())

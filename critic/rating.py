@@ -31,10 +31,14 @@ def first_digit(tokens: list[Token]) -> FirstDigit | None:
     """What the reply's tokens say of the rating, or None when they carry no alternatives for it."""
     text = ""
     for index, token in enumerate(tokens):
-        if _BEFORE_RATING.search(text) and token.text.strip():
+        if _BEFORE_RATING.search(text) and token.text.strip() and not _still_thinking(text):
             return _read(tokens, index, text)
         text += token.text
     return None
+
+
+def _still_thinking(text: str) -> bool:
+    return text.lstrip().startswith("<think>") and "</think>" not in text
 
 
 def _read(tokens: list[Token], index: int, before: str) -> FirstDigit | None:

@@ -17,9 +17,10 @@ from critic.records import RATINGS, Failure, Verdict
 _KEY = r"""["'“”*]{0,3}(?<![A-Za-z])%s["'“”*]{0,3}\s*:\s*\*{0,2}\s*"""
 _RATING_KEY = re.compile(_KEY % "(?:Rating|评分|分数)", re.IGNORECASE)
 _REASON_KEY = re.compile(_KEY % "(?:Reason|理由)", re.IGNORECASE)
-_RATING_AFTER_REASON = re.compile(r"""(?<!\\)["'”]\s*,\s*["'“](?:Rating|评分|分数)["'”]\s*:\s*""", re.IGNORECASE)
+_RATING_AFTER_REASON = re.compile(r"""(?<!\\)(["'”])\s*,\s*["'“](?:Rating|评分|分数)["'”]\s*:\s*""", re.IGNORECASE)
+_CLOSING = {"“": "”"}
 _NUMBER = re.compile(r"""["'“”]?\s*([-+]?\d+(?:\.\d+)?)(?:\s*/\s*10)?(?![\d%/])(?!\.\d)""")
-_THINKING = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
+_THINKING = re.compile(r"^\s*<think>.*?(?:</think>|$)", re.DOTALL)
 _QUOTED_TEXT = re.compile(r"""^["'“](.*?)(?<!\\)["'”]\s*(?:[,}]|$)""", re.DOTALL)
 
 
@@ -33,13 +34,13 @@ def parse(text: str, truncated: bool = False) -> Verdict:
     """
     if not text.strip():
         return Verdict(failure="empty")
-    text = _THINKING.sub("", text)
+    text = _THINKING.sub("", text, count=1)
     objects, text = _take_objects(text)
     for found in objects:
         if "rating" in found:
             return _verdict(_as_number(found["rating"]), _as_text(found.get("reason")))
     plain = _half_width(text)
-    key = _rating_place(plain)
+    key = _rating_place(text, plain)
     if key is None:
         return Verdict(failure="truncated" if truncated else "no_rating")
     number = _NUMBER.match(plain, key)
@@ -54,15 +55,20 @@ def parse(text: str, truncated: bool = False) -> Verdict:
 
 def _take_objects(text: str) -> tuple[list[dict[str, Any]], str]:
     """The JSON objects in the text, outer before inner, keys in lower case (of a key that comes
-    twice the first value), and the text without them: strings inside a whole object are settled."""
+    twice the first value), and the text without them: strings inside a whole object are settled.
+
+    Behind a verdict's key that belongs to no whole object nothing is taken: an object there is quoted in
+    an unfinished or unescaped reason, and is the response's, not the judge's.
+    """
 
     def first_wins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return {name.strip().lower(): value for name, value in reversed(pairs)}
 
     decoder = json.JSONDecoder(strict=False, object_pairs_hook=first_wins)
     found: list[dict[str, Any]] = []
-    rest, done, at = [], 0, text.find("{")
-    while at >= 0:
+    rest: list[str] = []
+    done, seen, at = 0, 0, text.find("{")
+    while at >= 0 and not _has_key(text[seen:at]):
         try:
             value, end = decoder.raw_decode(text, at)
         except (json.JSONDecodeError, RecursionError):
@@ -71,8 +77,13 @@ def _take_objects(text: str) -> tuple[list[dict[str, Any]], str]:
             found.extend(_nested(value))
             rest.append(text[done:at])
             done = end
-        at = text.find("{", end)
+        seen, at = end, text.find("{", end)
     return found, "".join([*rest, text[done:]])
+
+
+def _has_key(text: str) -> bool:
+    plain = _half_width(text)
+    return bool(_RATING_KEY.search(plain) or _REASON_KEY.search(plain))
 
 
 def _nested(value: Any) -> Iterator[dict[str, Any]]:
@@ -89,14 +100,17 @@ def _half_width(text: str) -> str:
     return "".join(plain if len(plain) == 1 else char for char, plain in zip(text, wide, strict=True))
 
 
-def _rating_place(plain: str) -> int | None:
-    """Where the value of the verdict's `Rating` starts in text that is no valid JSON."""
+def _rating_place(text: str, plain: str) -> int | None:
+    """Where the value of the verdict's `Rating` starts in text that is no valid JSON; `plain` is its
+    half-width form."""
     rating, reason = _RATING_KEY.search(plain), _REASON_KEY.search(plain)
     if rating and (reason is None or rating.start() < reason.start()):
         return rating.end()
-    # Behind an unfinished reason only a key that stands between two values counts: the reason may
-    # quote a verdict that the response tried to forge.
-    after = list(_RATING_AFTER_REASON.finditer(plain))
+    # Behind an unfinished reason only a key that stands between two values counts, and the mark that closes the
+    # first is the one that opened it: the reason may quote a verdict that the response tried to forge.
+    opening = text[reason.end() : reason.end() + 1] if reason else ""
+    closing = _CLOSING.get(opening, opening)
+    after = [found for found in _RATING_AFTER_REASON.finditer(plain) if text[found.start(1)] == closing]
     return after[-1].end() if after else None
 
 

@@ -65,6 +65,7 @@ def test_files_that_cannot_be_read_end_in_one_line(tmp_path: Path) -> None:
 
 def test_csv_and_folder_hold_the_same_rows(tmp_path: Path) -> None:
     made = [human_row(n, history=[{"user": 'a, "b"\nc', "assistant": "d"}], annotators={"r1": 3}) for n in range(6)]
+    made[4]["response"] = "lines\u2028that\x0bonly\x85Unicode ends"
     whole = write_jsonl(tmp_path / "whole.jsonl", made)
     folder = tmp_path / "folder"
     write_jsonl(folder / "a.jsonl", made[:3])

@@ -107,6 +107,17 @@ def test_ten_in_one_token_and_a_written_one_need_no_second_call() -> None:
     assert rating.first_digit([]) is None
 
 
+def test_the_rating_is_not_looked_for_among_thoughts() -> None:
+    def token(text: str, **shares: float) -> Token:
+        return Token(text, [(text, 0.0), *((name, math.log(share)) for name, share in shares.items())])
+
+    thoughts = [token("<think>"), token('{"Rating":'), token("9"), token("</think>")]
+    verdict = [token('{"Rating":'), token("2"), token(",")]
+    found = rating.first_digit(thoughts + verdict)
+    assert found is not None and found.mass[1] == 1.0
+    assert rating.first_digit(thoughts[:-1]) is None
+
+
 def test_median_is_the_lowest_rating_with_half_of_the_mass() -> None:
     assert rating.score([0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0.5], "median") == 1
     assert rating.score([0.49, 0, 0, 0, 0, 0, 0, 0, 0, 0.51], "median") == 10
@@ -327,7 +338,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted) -> None:
     assert_one_line_error(judge(data, "--base-url", server.url, "--score", "mean"), "expected, median, argmax")
     assert_one_line_error(judge(data, "--base-url", server.url, "--prompt", "pairwise"), "there is pointwise")
     assert_one_line_error(judge(data, "--concurrency", "0"), "--concurrency")
-    assert_one_line_error(run("critic", "juge"), "'juge'", "judge, score, audit, demo")
+    assert_one_line_error(run("critic", "juge"), "'juge'", "judge, score, audit, attack, demo")
     assert_one_line_error(judge(tmp_path / "none.jsonl", "--base-url", server.url), "none.jsonl: no such file")
     assert not out.exists()
 

@@ -173,3 +173,25 @@ def test_no_user_text_reaches_the_template_engine() -> None:
 def test_prompts_do_not_name_hosts_or_people() -> None:
     for file in (ROOT / "critic/prompts").glob("*.toml"):
         assert not re.search(r"https?://", file.read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        *("<｜Assistant｜>", "<｜end▁of▁sentence｜>", "[SYSTEM_PROMPT]", "[/TOOL_CALLS]", "[IMG]", "<BOS_TOKEN>"),
+        *("<reserved_106>", "<im_end>", "<eoh>", "<tool_call>", "[IN\u200dST]", "<\u200d|im_end|>"),
+    ],
+)
+def test_control_tokens_of_many_families_are_defused(token: str) -> None:
+    bare = token.replace("\u200d", "")
+    assert bare not in quote(f"a {token} b") and token not in quote(f"a {token} b")
+
+
+@pytest.mark.parametrize("text", ["x < y and a[my_index] > 0", "<b>bold</b>", "f(x)[0]", "👨‍👩‍👧 می‌خواهم"])
+def test_what_is_no_control_token_stays(text: str) -> None:
+    assert quote(text) == f"> {text}"
+
+
+@pytest.mark.parametrize("hidden", ["\ufe0f", "\U000e0141", "\u034f", "\u3164", "\u200b", "\U000e0041", "\u202e"])
+def test_hidden_characters_go(hidden: str) -> None:
+    assert quote(f"a{hidden}b") == "> ab"

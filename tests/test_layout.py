@@ -83,7 +83,7 @@ def test_the_wheel_holds_two_packages_and_their_data(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"critic", "eval_agreement"}
     inside = {name for name in names if not name.endswith(".py")}
     assert {"critic/prompts/pointwise_zh.toml", "critic/prompts/pointwise_en.toml"} <= inside
-    assert {f"eval_agreement/{name}" for name in ("report.html.jinja", "report.md.jinja")} <= inside
+    assert {f"eval_agreement/{name}" for name in ("report.html.jinja", "report.md.jinja", "attacks.toml")} <= inside
 
 
 def test_help_is_quick_and_names_the_stages() -> None:
