@@ -5,8 +5,10 @@ Questions: `question_id, image_path, history, prompt, ref_answer, task, category
 Scores: AlignMMBench §5.1, table 3.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import pstdev
 
 from msgspec import Struct, field
 
@@ -157,3 +159,47 @@ def asked_per_task(questions: Iterable[Question]) -> dict[str, int]:
     for question in questions:
         counts[question.task] = counts.get(question.task, 0) + 1
     return counts
+
+
+class Alignment(Struct, frozen=True, kw_only=True):
+    """How alike a model's ratings are within the rewrites of one question, over `groups` seed questions.
+
+    `score` is groups / sum of the groups' standard deviations. `singletons` of the groups have a single rating and
+    hence a deviation of 0, whatever the model does: `without_singletons` leaves them out. Either is None exactly when
+    `undefined` says why. `failed` judgments are left out, and so are the `empty` groups where all failed.
+    """
+
+    groups: int
+    singletons: int
+    empty: int
+    failed: int
+    score: float | None
+    without_singletons: float | None
+    undefined: dict[str, str] = field(default_factory=dict)
+
+
+def alignment_score(groups: Iterable[Sequence[float | None]]) -> Alignment:
+    """The alignment score of ratings 1..10 by seed question (AlignMMBench §5.3.2): N / sum of population deviations.
+
+    None or NaN is a failed judgment. Where every deviation is 0 the score is infinite: None, and so named.
+    """
+    given = [list(group) for group in groups]
+    rated = [[rating for rating in group if rating is not None and not math.isnan(rating)] for group in given]
+    found = {
+        "score": [pstdev(group) for group in rated if group],
+        "without_singletons": [pstdev(group) for group in rated if len(group) > 1],
+    }
+    scores = {name: len(sigmas) / sum(sigmas) if sum(sigmas) else None for name, sigmas in found.items()}
+    return Alignment(
+        groups=len(found["score"]),
+        singletons=len(found["score"]) - len(found["without_singletons"]),
+        empty=len(given) - len(found["score"]),
+        failed=sum(map(len, given)) - sum(map(len, rated)),
+        score=scores["score"],
+        without_singletons=scores["without_singletons"],
+        undefined={
+            name: "infinite: no group's ratings differ" if sigmas else "no groups"
+            for name, sigmas in found.items()
+            if scores[name] is None
+        },
+    )

@@ -1,0 +1,587 @@
+"""eval_agreement.preferences against counting by hand, scikit-learn, simulated judges and real preferences."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from eval_agreement.preferences import (
+    FAILED,
+    TIE,
+    UNASKED,
+    A,
+    B,
+    Codes,
+    Estimate,
+    Preferences,
+    both_orders,
+    breakdown,
+    codes,
+    length_preference,
+    longer,
+    majority,
+    matrix,
+    paired_difference,
+    position_bias,
+    preference_audit,
+    raters_agreement,
+    verdict_agreement,
+)
+from eval_agreement.resampling import Resamples
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+
+LETTERS = {"a": "a", "b": "b", "t": "tie", "f": "failed", "-": None}
+NAMES = {A: "a", TIE: "tie", B: "b", FAILED: "failed", UNASKED: None}
+
+
+def column(letters: str) -> Codes:
+    """One letter an item: a, b, t(ie), f(ailed), - (not asked)."""
+    return codes(LETTERS[letter] for letter in letters)  # type: ignore[misc]
+
+
+def orders(a_first: str, b_first: str) -> Codes:
+    return np.stack([column(a_first), column(b_first)], axis=1)
+
+
+def alone(verdicts: Sequence[Any]) -> np.ndarray[Any, Any]:
+    return np.arange(len(verdicts))
+
+
+def draw(n: int, seed: int, weights: Sequence[float] = (1, 1, 1)) -> Codes:
+    """Random verdicts; `weights` of a, tie, b, failed, unasked."""
+    share = np.array(weights) / np.sum(weights)
+    return np.random.default_rng(seed).choice(len(share), size=n, p=share).astype(np.int8)
+
+
+def noisy(true: Codes, right: float, random: np.random.Generator) -> Codes:
+    return np.where(random.random(len(true)) < right, true, random.integers(0, 3, len(true))).astype(np.int8)
+
+
+def count_kappa(pairs: Sequence[tuple[int, int]]) -> float:
+    n = len(pairs)
+    first, second = Counter(p for p, _ in pairs), Counter(j for _, j in pairs)
+    chance = sum(first[label] * second[label] for label in first) / n**2
+    return (sum(p == j for p, j in pairs) / n - chance) / (1 - chance) if chance < 1 else np.nan
+
+
+def test_codes() -> None:
+    assert codes(["a", "tie", "b", "failed", None]).tolist() == [A, TIE, B, FAILED, UNASKED]
+    assert codes([]).shape == (0,)
+    with pytest.raises(ValueError, match=r"verdict 1 \(from 0\) is 'A'; expected one of a, tie, b, failed, None"):
+        codes(["a", "A"])  # type: ignore[list-item]
+
+
+def test_both_orders_in_every_combination() -> None:
+    def expected(first: str, second: str) -> str:
+        if "f" in first + second:
+            return "f"
+        if "-" in (first, second):
+            return second if first == "-" else first
+        return first if first == second else "t"
+
+    pairs = list(product("atbf-", repeat=2))
+    found = both_orders(orders("".join(p[0] for p in pairs), "".join(p[1] for p in pairs)))
+    assert found.tolist() == column("".join(expected(*pair) for pair in pairs)).tolist()
+    known = column("abtf-")
+    assert both_orders(known).tolist() == known.tolist()
+
+
+def test_majority_is_more_than_half() -> None:
+    raters = [column("aaaab-tab"), column("aabbb--ab"), column("ab-tt--t-"), column("bbtta-bt-")]
+    found = majority(raters)
+    assert found.tolist() == column("atttt-ttb").tolist()
+    assert majority([column("atb-")]).tolist() == column("atb-").tolist()
+
+
+def test_agreement_by_hand() -> None:
+    """Item by item: equal verdicts, opposite ones, a tie on either side, failed, not asked, and without people."""
+    people, judge = column("aabtabtab-t--"), column("aabtbtaf-af-f")
+    found = verdict_agreement(people, judge, alone(people))
+    assert (found.n, found.failed, found.unasked) == (7, 2, 1)
+    assert found.table == [[2, 0, 1], [1, 1, 0], [0, 1, 1]]
+    assert found.accuracy.value == pytest.approx(4 / 7) and found.accuracy.n == 7
+    assert found.decided.value == pytest.approx(3 / 4) and found.decided.n == 4
+    assert found.coverage.value == pytest.approx(4 / 7) and found.coverage.n == 7
+    chance = (3 * 3 + 2 * 2 + 2 * 2) / 49
+    assert found.kappa.value == pytest.approx((4 / 7 - chance) / (1 - chance)) and found.kappa.n == 7
+
+
+def test_kappa_is_scikit_learns() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    for seed in range(20):
+        people, judge = draw(60, seed, (3, 1, 2)), draw(60, 100 + seed, (1, 2, 3))
+        judge[:20] = people[:20]
+        value = verdict_agreement(people, judge, alone(people)).kappa.value
+        assert value == pytest.approx(sklearn.cohen_kappa_score(people, judge), abs=1e-12)
+
+
+def test_intervals_are_those_of_repeated_rows() -> None:
+    """Each resample worked out on the rows themselves, drawn by whole groups."""
+    random = np.random.default_rng(5)
+    people, judge, group = draw(40, 1), draw(40, 2, (1, 1, 1, 0.3, 0.2)), random.integers(12, size=40)
+    judge[:15] = people[:15]
+    found = verdict_agreement(people, judge, group)
+    kept = judge < 3
+    draws = Resamples(group[kept])
+    drawn: dict[str, list[float]] = {name: [] for name in ("accuracy", "decided", "coverage", "kappa")}
+    for count in np.concatenate([block.T for block in draws.counts()]).astype(int):
+        rows = np.repeat(np.flatnonzero(kept), count[draws.member])
+        pairs = list(zip(people[rows].tolist(), judge[rows].tolist(), strict=True))
+        decided = [(p, j) for p, j in pairs if TIE not in (p, j)]
+        drawn["accuracy"].append(float(np.mean([p == j for p, j in pairs])))
+        drawn["decided"].append(float(np.mean([p == j for p, j in decided])) if decided else np.nan)
+        drawn["coverage"].append(len(decided) / len(pairs))
+        drawn["kappa"].append(count_kappa(pairs))
+    for name, values in drawn.items():
+        assert getattr(found, name).interval == pytest.approx(draws.interval(np.array(values)), abs=1e-12), name
+
+
+def test_twenty_copies_of_an_item_tell_no_more_than_one() -> None:
+    people, judge = draw(50, 1), draw(50, 2)
+    once = verdict_agreement(people, judge, np.repeat(np.arange(25), 2))
+    copies = [np.repeat(column, 20) for column in (people, judge, np.repeat(np.arange(25), 2))]
+    many = verdict_agreement(*copies)
+    for name in ("accuracy", "decided", "coverage", "kappa"):
+        assert getattr(many, name).interval == pytest.approx(getattr(once, name).interval, abs=1e-9)
+    assert many.n == 1000
+
+
+def clustered(seed: int, right: Sequence[float]) -> tuple[Codes, list[Codes], np.ndarray[Any, Any]]:
+    """60 groups of 4 items; half of the groups are easy for every judge. True verdicts, judges, groups."""
+    random = np.random.default_rng(seed)
+    group = np.repeat(np.arange(60), 4)
+    true = random.integers(0, 3, 240).astype(np.int8)
+    easy = (random.random(60) < 0.5)[group]
+    judges = [np.where(easy, true, noisy(true, share, random)).astype(np.int8) for share in right]
+    return true, judges, group
+
+
+def test_intervals_cover_the_truth() -> None:
+    """A judge right on easy groups and on 1/3 of the rest: accuracy 2/3, kappa 1/2. Rows alone are too sure."""
+    held, alone_held, n = {"accuracy": 0, "kappa": 0}, 0, 300
+    for seed in range(n):
+        true, (judge,), group = clustered(seed, [0.0])
+        found = verdict_agreement(true, judge, group)
+        for name, truth in (("accuracy", 2 / 3), ("kappa", 0.5)):
+            low, high = getattr(found, name).interval
+            held[name] += low <= truth <= high
+        if seed % 2:
+            low, high = verdict_agreement(true, judge, np.arange(240)).accuracy.interval or (0, 0)
+            alone_held += 2 * (low <= 2 / 3 <= high)
+    assert all(0.92 * n <= count <= 0.98 * n for count in held.values()), held
+    assert alone_held < 0.9 * n
+
+
+def test_p_values_of_paired_differences() -> None:
+    """Two judges alike: p is below 0.05 in about 5 of 100 worlds. A better one: nearly always."""
+    n, small, found = 300, {"accuracy": 0, "kappa": 0}, 0
+    for seed in range(n):
+        true, (first, second), group = clustered(seed, [0.4, 0.4])
+        difference = paired_difference(true, first, second, group)
+        for name in small:
+            small[name] += getattr(difference, name).p_value < 0.05
+    for seed in range(40):
+        true, (first, second), group = clustered(seed, [0.8, 0.2])
+        difference = paired_difference(true, first, second, group)
+        assert difference.accuracy.value is not None and difference.accuracy.value > 0
+        found += (difference.accuracy.p_value or 1) < 0.05
+    assert all(0.02 * n <= count <= 0.08 * n for count in small.values()), small
+    assert found >= 38
+
+
+def test_paired_difference_is_that_of_the_common_items() -> None:
+    people = draw(80, 0, (1, 1, 1, 0, 0.3))
+    first, second = draw(80, 1, (1, 1, 1, 0.3, 0.3)), draw(80, 2, (1, 1, 1, 0.3, 0.3))
+    first[:30], group = people[:30], np.arange(80) // 2
+    found = paired_difference(people, first, second, group, ("x", "y"))
+    rows = (people < 3) & (first < 3) & (second < 3)
+    asked = (people != UNASKED) & (first != UNASKED) & (second != UNASKED)
+    assert (found.first, found.second) == ("x", "y")
+    assert found.accuracy.n == found.kappa.n == rows.sum()
+    assert found.failed == asked.sum() - rows.sum() > 0
+    one, other = (verdict_agreement(people[rows], judge[rows], group[rows]) for judge in (first, second))
+    for name in ("accuracy", "kappa"):
+        expected = getattr(one, name).value - getattr(other, name).value
+        assert getattr(found, name).value == pytest.approx(expected, abs=1e-12)
+    back = paired_difference(people, second, first, group)
+    assert found.accuracy.interval and back.accuracy.interval and found.kappa.interval
+    assert back.accuracy.interval == pytest.approx([-bound for bound in found.accuracy.interval[::-1]], abs=1e-12)
+    assert back.kappa.p_value == found.kappa.p_value
+    alike = paired_difference(people, first, first, group)
+    assert (alike.accuracy.value, alike.accuracy.interval, alike.accuracy.p_value) == (0.0, (0.0, 0.0), 1.0)
+
+
+def test_convbench_tables() -> None:
+    """ConvBench, tables 4-7 and their pooled table 3, with 315 verdicts a turn: human against GPT-3.5 and GPT-4."""
+    equal = {
+        "perception": (241, 250),
+        "reasoning": (253, 276),
+        "creation": (265, 277),
+        "overall": (272, 275),
+    }
+    published = {
+        "perception": (0.7651, 0.7937),
+        "reasoning": (0.8032, 0.8762),
+        "creation": (0.8413, 0.8793),
+        "overall": (0.8635, 0.8730),
+    }
+    human = np.tile(np.array([A, B, B], dtype=np.int8), 4 * 105)
+    judges = []
+    for judge in (0, 1):
+        hits = np.concatenate([np.arange(315) < counts[judge] for counts in equal.values()])
+        judges.append(np.where(hits, human, B - human).astype(np.int8))
+    turn = np.repeat(list(equal), 315).tolist()
+    conversation = np.tile(np.arange(315), 4)
+    found = matrix({"human": human, "chatgpt": judges[0], "gpt4": judges[1]}, conversation, {"turn": turn})
+    assert [(pair.first, pair.second) for pair in found.overall] == [
+        ("human", "chatgpt"),
+        ("human", "gpt4"),
+        ("chatgpt", "gpt4"),
+    ]
+    assert [pair.equal.value for pair in found.overall[:2]] == pytest.approx([0.8183, 0.8556], abs=6e-5)
+    for name, values in published.items():
+        pairs = found.by["turn"][name]
+        assert [pair.equal.value for pair in pairs[:2]] == pytest.approx(values, abs=7e-5)
+        assert all(pair.equal.n == 315 for pair in pairs)
+
+
+def test_matrix_is_accuracy_for_every_pair() -> None:
+    """Scorers with verdicts on the same items and on different ones; the intervals are those of the pair alone."""
+    weights = [(1, 1, 1), (2, 1, 1), (1, 1, 1, 0.2, 0), (1, 1, 1, 0, 0.5), (1, 2, 1, 0.2, 0.2)]
+    scorers = {name: draw(90, seed, weight) for seed, (name, weight) in enumerate(zip("pqrst", weights, strict=True))}
+    group = np.arange(90) % 10
+    part = [["x", "y", "z"][place % 3] for place in range(90)]
+    found = matrix(scorers, group, {"part": part})
+    assert len(found.overall) == 10 and list(found.by["part"]) == ["x", "y", "z"]
+    y = np.flatnonzero(np.array(part) == "y")
+    for pairs, rows in ((found.overall, np.arange(90)), (found.by["part"]["y"], y)):
+        assert [(pair.first, pair.second) for pair in pairs] == list(combinations("pqrst", 2))
+        for pair in pairs:
+            one, other = scorers[pair.first][rows], scorers[pair.second][rows]
+            expected = verdict_agreement(one, other, group[rows])
+            assert (pair.equal.n, pair.failed) == (expected.n, expected.failed)
+            assert pair.equal.value == pytest.approx(expected.accuracy.value, abs=1e-12)
+            assert pair.equal.interval == pytest.approx(expected.accuracy.interval, abs=1e-12)
+
+
+def test_breakdown_is_agreement_on_the_rows_of_each_value() -> None:
+    people, judge = draw(100, 0, (1, 1, 1, 0, 0.2)), draw(100, 1, (1, 1, 1, 0.2))
+    part = ["small" if place % 5 == 0 else "b" if place % 5 < 3 else "a" for place in range(100)]
+    group = [f"g{place // 2}" for place in range(100)]
+    found = breakdown(people, judge, group, part)
+    assert list(found) == ["a", "b", "small"]
+    for name, result in found.items():
+        rows = [place for place in range(100) if part[place] == name]
+        assert result == verdict_agreement(people[rows], judge[rows], [group[row] for row in rows])
+    whole = verdict_agreement(people, judge, group)
+    assert sum(result.n for result in found.values()) == whole.n
+    assert sum(result.failed for result in found.values()) == whole.failed
+
+
+def test_position_bias_by_hand() -> None:
+    """a/b and b/a by place, a tie in one order, stable, failed in one order, asked once."""
+    found = position_bias(orders("aaabtatbfaa-", "bbaaattbab-a"), np.arange(12))
+    assert found.failed_items == 1 and found.failed_verdicts == 1
+    n = 9
+    of_items = [found.flips, found.stays_first, found.stays_second, found.to_tie]
+    assert [one.value for one in of_items] == pytest.approx([6 / n, 3 / n, 1 / n, 2 / n])
+    assert {one.n for one in of_items} == {n}
+    # a shown first wins 6 of its 8 verdicts, b shown first 4 of its 9 (b, b, b, b against 5 of a).
+    assert found.first_place.n == 17
+    assert found.first_place.value == pytest.approx((6 / 8 + 4 / 9) / 2 - 1 / 2)
+    assert found.flips.p_value is None and found.first_place.p_value is not None
+
+
+def test_a_judge_that_names_the_first_place_or_none() -> None:
+    first = position_bias(orders("a" * 30, "b" * 30), np.arange(30))
+    assert (first.flips.value, first.stays_first.value, first.stays_second.value) == (1, 1, 0)
+    assert first.first_place.value == 0.5 and (first.first_place.p_value or 1) < 0.01
+    second = position_bias(orders("b" * 30, "a" * 30), np.arange(30))
+    assert (second.stays_second.value, second.first_place.value) == (1, -0.5)
+    steady = draw(60, 0)
+    fair = position_bias(np.stack([steady, steady], axis=1), np.arange(60))
+    assert (fair.flips.value, fair.first_place.value, fair.to_tie.value) == (0, 0, 0)
+
+
+def test_first_place_with_one_random_order() -> None:
+    """a is better 4 times in 5 and shown first 9 times in 10: quality must not pass for a bias, and bias must show."""
+    random = np.random.default_rng(0)
+    n = 6000
+    quality = np.where(random.random(n) < 0.8, A, B)
+    a_is_first = random.random(n) < 0.9
+    for lean in (0.0, 0.3):
+        swayed = random.random(n) < lean
+        verdict = np.where(swayed, np.where(a_is_first, A, B), quality).astype(np.int8)
+        asked = np.full((n, 2), UNASKED, dtype=np.int8)
+        asked[np.arange(n), np.where(a_is_first, 0, 1)] = verdict
+        found = position_bias(asked, np.arange(n))
+        assert found.first_place.interval is not None
+        assert found.first_place.interval[0] < lean / 2 < found.first_place.interval[1]
+        assert found.first_place.n == n
+        assert found.flips.value is None and found.flips.undefined == "no items" and found.flips.n == 0
+    share = np.mean(verdict == np.where(a_is_first, A, B)) - 0.5
+    assert share > 0.3  # what counting all verdicts alike would call the bias
+
+
+def test_first_place_needs_both_orders() -> None:
+    found = position_bias(orders("aabt", "---t"), np.arange(4))
+    assert found.first_place.value is None and "each order" in str(found.first_place.undefined)
+    with pytest.raises(ValueError, match="which answer was shown first"):
+        position_bias(column("ab"), np.arange(2))
+
+
+def test_longer() -> None:
+    assert longer(np.array([3.0, 2, 5]), np.array([1.0, 2, 9])).tolist() == [A, TIE, B]
+
+
+def test_length_preference_by_hand() -> None:
+    """Longer is a in the first six items and b in the next four; then two of equal length."""
+    people = column("aabttababt" + "ab")
+    judge = column("aaaatbbbaf" + "af")
+    length_a = np.array([9.0] * 6 + [1.0] * 4 + [5.0] * 2)
+    found = length_preference(people, judge, length_a, np.array([5.0] * 12), np.arange(12))
+    # Both decide items 0, 1, 2, 5, 6, 7, 8.
+    by_people = [True, True, False, True, True, False, True]
+    by_judge = [True, True, True, False, True, True, False]
+    assert found.people.value == pytest.approx(np.mean(by_people)) and found.people.n == 7
+    assert found.judge.value == pytest.approx(np.mean(by_judge)) and found.judge.n == 7
+    assert found.difference.value == pytest.approx(np.mean(by_judge) - np.mean(by_people), abs=1e-12)
+    assert (found.at_ties.value, found.at_ties.n) == (1.0, 1)
+    assert found.failed == 1
+
+
+def test_length_preference_does_not_depend_on_who_is_a() -> None:
+    people, judge = draw(200, 0), draw(200, 1, (1, 1, 1, 0.2, 0.2))
+    lengths = np.random.default_rng(2).integers(1, 20, (2, 200)).astype(float)
+    swap = np.array([B, TIE, A, FAILED, UNASKED], dtype=np.int8)
+    group = np.arange(200) // 2
+    found = length_preference(people, judge, lengths[0], lengths[1], group)
+    assert found == length_preference(swap[people], swap[judge], lengths[1], lengths[0], group)
+    assert found.judge.value is not None and found.people.value is not None
+    assert found.difference.value == pytest.approx(found.judge.value - found.people.value, abs=1e-12)
+
+
+def test_the_longer_judge_prefers_the_longer() -> None:
+    lengths = np.random.default_rng(2).integers(1, 20, (2, 300)).astype(float)
+    people = draw(300, 0)
+    found = length_preference(people, longer(*lengths), lengths[0], lengths[1], np.arange(300))
+    assert found.judge.value == found.at_ties.value == 1.0
+    assert found.people.interval is not None and found.people.interval[0] < 0.5 < found.people.interval[1]
+    assert found.difference.interval is not None and found.difference.interval[0] > 0.3
+    assert (found.difference.p_value or 1) < 0.01
+    fair = length_preference(people, people, lengths[0], lengths[1], np.arange(300))
+    assert (fair.difference.value, fair.difference.p_value) == (0.0, 1.0)
+    assert fair.at_ties.value is None and "no item that people call a tie" in str(fair.at_ties.undefined)
+
+
+def test_raters_against_the_majority_of_the_others() -> None:
+    raters = [column("aab-tab"), column("abb-ta-"), column("atbab--")]
+    found = raters_agreement(raters, np.arange(7))
+    assert found is not None
+    pairs = []
+    for rater in raters:
+        for item in range(7):
+            rest = [NAMES[int(other[item])] for other in raters if other is not rater and other[item] != UNASKED]
+            if rest and rater[item] != UNASKED:
+                name, count = Counter(rest).most_common(1)[0]
+                pairs.append((name if 2 * count > len(rest) else "tie", NAMES[int(rater[item])]))
+    assert found.n == len(pairs) == 14
+    assert found.accuracy.value == pytest.approx(np.mean([one == other for one, other in pairs]))
+    assert (found.failed, found.unasked) == (0, 0)
+    assert raters_agreement([column("ab"), column("--")], np.arange(2)) is None
+
+
+def sample(n: int = 120, raters: int = 3, **changes: Any) -> Preferences:
+    random = np.random.default_rng(9)
+    true = draw(n, 0)
+    x = np.stack([noisy(true, 0.8, random), noisy(true, 0.8, random)], axis=1)
+    x[::17, 0] = FAILED
+    fields: dict[str, Any] = {
+        "ids": [f"{place}" for place in range(n)],
+        "group": [f"g{place // 2}" for place in range(n)],
+        "people": {f"r{number}": noisy(true, 0.9, random) for number in range(raters)},
+        "judges": {"x": x, "y": noisy(true, 0.4, random)},
+        "parts": {"turn": [f"{place % 3}" for place in range(n)], "lang": ["en"] * n},
+        "length_a": random.integers(1, 30, n).astype(float),
+        "length_b": random.integers(1, 30, n).astype(float),
+    }
+    return Preferences(**{**fields, **changes})
+
+
+def estimates(value: Any) -> list[Estimate]:
+    if isinstance(value, Estimate):
+        return [value]
+    if isinstance(value, msgspec.Struct):
+        value = [getattr(value, name) for name in value.__struct_fields__]
+    elif isinstance(value, dict):
+        value = list(value.values())
+    return [found for one in value for found in estimates(one)] if isinstance(value, list) else []
+
+
+def test_audit_holds_everything() -> None:
+    given = sample()
+    found = preference_audit(given)
+    assert (found.items, found.rated, found.raters) == (120, 120, 3)
+    people = majority(list(given.people.values()))
+    assert found.people_ties.value == pytest.approx(np.mean(people == TIE))
+    assert found.agreement["x"] == verdict_agreement(people, both_orders(given.judges["x"]), given.group)
+    assert found.agreement["x"].failed == 8
+    assert given.length_a is not None and given.length_b is not None
+    trivial = longer(given.length_a, given.length_b)
+    assert found.baselines == {"longer": verdict_agreement(people, trivial, given.group)}
+    assert found.ceiling == raters_agreement(list(given.people.values()), given.group)
+    assert list(found.position) == ["x"] and list(found.length) == ["x", "y"]
+    assert [(one.first, one.second) for one in found.differences] == [("x", "y"), ("x", "longer"), ("y", "longer")]
+    assert found.differences[0].accuracy.n == found.agreement["x"].n
+    pairs = {(pair.first, pair.second) for pair in found.matrix.overall}
+    assert pairs == set(combinations(["r0", "r1", "r2", "x", "y"], 2)) | {("people", "x"), ("people", "y")}
+    assert {(pair.first, pair.second) for pair in found.matrix.by["turn"]["1"]} == pairs
+    assert {name: list(parts) for name, parts in found.by.items()} == {"x": ["turn", "lang"], "y": ["turn", "lang"]}
+    assert found.by["y"]["lang"]["en"] == found.agreement["y"]
+    assert len(estimates(found)) > 100
+    for one in estimates(found):
+        assert (one.value is None) == (one.undefined is not None)
+        assert one.value is not None or (one.interval is None and one.p_value is None)
+        assert one.interval is None or one.interval[0] <= one.interval[1]
+    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(found)), type(found)) == found
+
+
+def test_audit_with_one_rater_and_no_lengths() -> None:
+    found = preference_audit(sample(raters=1, length_a=None, length_b=None, parts={}))
+    assert found.ceiling is None and not found.baselines and not found.length
+    assert [(pair.first, pair.second) for pair in found.matrix.overall] == [
+        ("people", "x"),
+        ("people", "y"),
+        ("x", "y"),
+    ]
+    assert found.by == {"x": {}, "y": {}} and found.matrix.by == {}
+
+
+def test_audit_does_not_depend_on_the_order_of_items() -> None:
+    given = sample()
+    order = np.random.default_rng(1).permutation(120)
+    assert given.length_a is not None and given.length_b is not None
+    shuffled = Preferences(
+        ids=[given.ids[place] for place in order],
+        group=[given.group[place] for place in order],
+        people={name: verdicts[order] for name, verdicts in given.people.items()},
+        judges={name: verdicts[order] for name, verdicts in given.judges.items()},
+        parts={name: [values[place] for place in order] for name, values in given.parts.items()},
+        length_a=given.length_a[order],
+        length_b=given.length_b[order],
+    )
+    first, second = preference_audit(given), preference_audit(shuffled)
+    for one, other in zip(estimates(first), estimates(second), strict=True):
+        assert one == other
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda given: {"judges": {"x": np.full((120, 2), FAILED, dtype=np.int8)}}, "no items"),
+        (lambda given: {"people": {"r": np.full(120, UNASKED, dtype=np.int8)}}, "no items"),
+        (
+            lambda given: {
+                "people": {"r": np.full(120, A, dtype=np.int8)},
+                "judges": {"x": np.full(120, A, dtype=np.int8)},
+            },
+            "the same verdict",
+        ),
+        (lambda given: {"judges": {"x": np.full(120, TIE, dtype=np.int8)}}, "says tie on every item"),
+    ],
+)
+def test_what_is_undefined_has_a_reason(change: Callable[[Preferences], dict[str, Any]], reason: str) -> None:
+    found = preference_audit(sample(**change(sample())))
+    reasons = [one.undefined for one in estimates(found.agreement["x"]) if one.undefined]
+    assert reasons and all(reason in text for text in reasons)
+    for one in estimates(found):
+        assert (one.value is None) == (one.undefined is not None)
+
+
+def test_all_failed_is_counted() -> None:
+    given = sample(judges={"x": np.full((120, 2), FAILED, dtype=np.int8)})
+    found = preference_audit(given)
+    assert (found.agreement["x"].n, found.agreement["x"].failed) == (0, 120)
+    assert (found.position["x"].failed_items, found.position["x"].failed_verdicts) == (120, 240)
+    never = preference_audit(sample(judges={"x": np.full((120, 2), UNASKED, dtype=np.int8)}))
+    assert (never.agreement["x"].failed, never.agreement["x"].unasked) == (0, 120)
+
+
+def test_no_items_and_few_groups() -> None:
+    empty = column("")
+    nothing = preference_audit(Preferences(ids=[], group=[], people={"p": empty}, judges={"x": empty}))
+    assert nothing.items == 0 and nothing.agreement["x"].accuracy.undefined == "no items"
+    few = verdict_agreement(column("aabb"), column("aabt"), np.array([0, 0, 1, 2]))
+    assert few.accuracy.value == 0.75 and few.accuracy.interval is None
+    difference = paired_difference(column("ab"), column("ab"), column("bb"), np.arange(2))
+    assert difference.accuracy.value == 0.5 and difference.accuracy.p_value is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ids": ["0"] * 120}, "an id comes twice"),
+        ({"group": ["g"] * 119}, "120 ids but 119 groups"),
+        ({"parts": {"turn": ["1"] * 7}}, "120 ids but 7 turn"),
+        ({"people": {}}, "no verdicts of people"),
+        ({"people": {"r": np.full(120, FAILED, dtype=np.int8)}}, "verdicts of r hold other codes than 0, 1, 2, 4"),
+        ({"judges": {"x": np.full(120, 5, dtype=np.int8)}}, "verdicts of x hold other codes"),
+        ({"judges": {"x": np.zeros((120, 3), dtype=np.int8)}}, r"shape \(120, 3\); expected \(120, 2\)"),
+        ({"judges": {"r1": np.zeros(120, dtype=np.int8)}}, "'r1' would name two scorers"),
+        ({"judges": {"longer": np.zeros(120, dtype=np.int8)}}, "'longer' would name two"),
+        ({"people": dict.fromkeys(["people", "r"], np.zeros(120, dtype=np.int8))}, "'people' would name two"),
+        ({"length_a": None}, "come together"),
+        ({"length_a": np.full(120, np.nan)}, "lengths of a must be 120 numbers from 0 up"),
+    ],
+)
+def test_mistakes_raise(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sample(**changes)
+
+
+def test_one_rater_may_be_called_people() -> None:
+    assert preference_audit(sample(people={"people": draw(120, 0)})).raters == 1
+
+
+def read(path: Path) -> Preferences:
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    lengths = np.array([[len(row["response_a"]), len(row["response_b"])] for row in rows], dtype=float)
+    return Preferences(
+        ids=[row["id"] for row in rows],
+        group=[row["group"] for row in rows],
+        people={"people": codes(row["human"].lower() for row in rows)},
+        judges={"shorter": longer(lengths[:, 1], lengths[:, 0])},
+        parts={"category": [row["task"] for row in rows]},
+        length_a=lengths[:, 0],
+        length_b=lengths[:, 1],
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "groups", "table"),
+    [
+        ("autoj", 1392, 58, [[353, 1, 166], [185, 10, 178], [120, 5, 374]]),
+        ("alignbench_zh", 200, 8, [[61, 1, 48], [0, 0, 0], [44, 3, 43]]),
+    ],
+)
+def test_the_longer_answer_on_real_preferences(
+    shared: Path, name: str, n: int, groups: int, table: list[list[int]]
+) -> None:
+    found = preference_audit(read(shared / "data" / "human_pairwise" / f"{name}.jsonl"))
+    trivial = found.baselines["longer"]
+    assert trivial.table == table and trivial.n == found.items == found.rated == n
+    assert trivial.accuracy.value == (table[0][0] + table[1][1] + table[2][2]) / n
+    assert len(found.by["shorter"]["category"]) == groups
+    assert trivial.decided.interval is not None
+    # People do prefer the longer answer on autoj, and cannot be told from a coin on alignbench_zh.
+    assert (trivial.decided.interval[0] > 0.5) == (name == "autoj")
+    length = found.length["shorter"]
+    assert length.judge.value == 0 and length.people.value == pytest.approx(trivial.decided.value)
+    assert found.differences[0].accuracy.value is not None and found.differences[0].accuracy.value < 0
