@@ -97,12 +97,13 @@ def breakdown(sample: Sample) -> dict[str, dict[str, Agreement]]:
 
 def trivial(sample: Sample, training: Sequence[Response]) -> dict[str, tuple[Floats, str]]:
     """Judges that understand nothing: their scores, and what they do."""
-    if not training or not sample.responses:
+    responses = [response for response in sample.responses if response]
+    if not training or len(responses) < len(sample.ids):
         median = float(np.median(sample.human))
         return {"constant": (np.full(len(sample.ids), median), f"always {median:.3g}, people's median here")}
     found = {}
     for name, fit in BASELINES.items():
-        predicted = fit(training)(sample.responses)
+        predicted = fit(training)(responses)
         about = f"always {predicted[0]:.3g}" if name == "constant" else f"a line on {name}"
         found[name] = (predicted, about)
     return found

@@ -187,7 +187,7 @@ def provenance(inputs: Inputs, train: Path | None, training: list[Response]) -> 
         }
         for key in ("judge", "prompt", "prompt_hash", "score_kind"):
             if sample.judgments:
-                facts[key] = ", ".join(sorted({getattr(judgment, key) for judgment in sample.judgments}))
+                facts[key] = ", ".join(sorted({getattr(judgment, key) for judgment in sample.judgments if judgment}))
         if train:
             facts["in_training"] = sum(key in ids for key in sample.ids)
             facts["question_in_training"] = sum(group in groups for group in sample.group)

@@ -66,7 +66,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 def number(value: float | None, decimals: int = 3) -> str:
-    return "–" if value is None else f"{value:.{decimals}f}".replace("-", "−")
+    return "–" if value is None else f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
 
 
 def interval(bounds: Interval | None, decimals: int = 2) -> str:

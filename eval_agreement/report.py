@@ -129,9 +129,10 @@ def failures(sample: Sample) -> list[tuple[str, int, list[tuple[str, str]]]]:
 
 
 def _failure(sample: Sample, row: int) -> str:
-    return (sample.judgments and sample.judgments[row].verdict.failure) or "no score"
+    judgment = sample.judgments[row] if sample.judgments else None
+    return (judgment and judgment.verdict.failure) or "no score"
 
 
 def _first(sample: Sample, row: int) -> tuple[str, str]:
-    detail = sample.judgments[row].detail if sample.judgments else None
-    return sample.ids[row], (detail or "")[:200]
+    judgment = sample.judgments[row] if sample.judgments else None
+    return sample.ids[row], ((judgment and judgment.detail) or "")[:200]

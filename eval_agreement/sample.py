@@ -29,7 +29,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     who gave which (empty where that is not known); `judges` each judge's, NaN where it failed; the first judge
     is the one under audit. Rows that share a question or an image share a `group`. `parts` gives
     properties of each row (None: not known), `length` the answers' characters. `responses` and `judgments` are the
-    records behind the rows, where there are any: empty, or one a row. `notes` say what was left out on reading.
+    records behind the rows: empty, or one a row, None where a row has none. `notes` say what was left out on reading.
     """
 
     name: str
@@ -40,8 +40,8 @@ class Sample(Struct, frozen=True, kw_only=True):
     raters: list[dict[str, float]] = field(default_factory=list)
     parts: dict[str, list[str | None]] = field(default_factory=dict)
     length: Floats | None = None
-    responses: list[Response] = field(default_factory=list)
-    judgments: list[Judgment] = field(default_factory=list)
+    responses: list[Response | None] = field(default_factory=list)
+    judgments: list[Judgment | None] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property

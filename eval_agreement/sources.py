@@ -153,7 +153,7 @@ def of_judgments(name: str, path: Path) -> Sample:
     if np.isnan(sample.human).all():
         raise UsageError(f"{path}: no answer has people's scores (response.human); an audit needs them")
     judge = {found[0].judge: scores([judgment.score for judgment in found])}
-    return replace(sample, judges={**judge, **sample.judges}, judgments=found)
+    return replace(sample, judges={**judge, **sample.judges}, judgments=list(found))
 
 
 def _of_responses(name: str, responses: list[Response]) -> Sample:
@@ -171,7 +171,7 @@ def _of_responses(name: str, responses: list[Response]) -> Sample:
         raters=_raters(responses),
         parts={part: [value(response) for response in responses] for part, value in PARTS.items()},
         length=np.array([len(response.text) for response in responses], dtype=np.float64),
-        responses=responses,
+        responses=list(responses),
     )
 
 
@@ -242,10 +242,15 @@ def of_tables(human: Source, judges: Mapping[str, Source], scale: Scale = SCALE)
         raters=people.raters + [{} for _ in alone.ids] if people.raters else [],
         parts={part: values + alone.parts[part] for part, values in people.parts.items()},
         length=_joined_lengths(people, alone),
-        responses=people.responses if not alone.ids else [],
-        judgments=first.judgments if first.ids == ids else [],
+        responses=people.responses + [None] * len(alone.ids) if people.responses else [],
+        judgments=_by_key(first, ids) if first.judgments else [],
         notes=people.notes + [note for other in given.values() for note in other.notes],
     )
+
+
+def _by_key(sample: Sample, ids: Sequence[str]) -> list[Judgment | None]:
+    known = dict(zip(sample.ids, sample.judgments, strict=True))
+    return [known.get(key) for key in ids]
 
 
 def _by_id(sample: Sample, ids: Sequence[str]) -> Floats:
@@ -272,7 +277,7 @@ def _scored(source: Source, scale: Scale) -> Sample:
         found = read_judgments(path)
         sample = _of_responses(path.stem, [judgment.response for judgment in found])
         values = scores([judgment.score for judgment in found])
-        return replace(sample, human=values, judges={}, raters=[], judgments=found)
+        return replace(sample, human=values, judges={}, raters=[], judgments=list(found))
     return _of_table(read_table(path), source.column or "score", scale)
 
 
