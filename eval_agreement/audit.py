@@ -23,10 +23,13 @@ from eval_agreement import gate
 from eval_agreement.analysis import Findings, Kind, examine
 from eval_agreement.compare import MARGINS
 from eval_agreement.metrics import METRICS, NAMES, Agreement
-from eval_agreement.presentation import sections
+from eval_agreement.preference_sections import preference_sections, preference_verdict
+from eval_agreement.preferences import PEOPLE, preference_audit
+from eval_agreement.presentation import gate_sections, sections, verdict
 from eval_agreement.resampling import LEVEL, RESAMPLES, SEED
 from eval_agreement.sample import Sample
-from eval_agreement.sources import Scale, Source, of_judgments, of_tables
+from eval_agreement.sources import of_judgments, of_preferences, of_tables, states_preferences
+from eval_agreement.tables import Scale, Source
 
 RESERVED = ("baselines", "gate", "judges", "people", "provenance")
 """Keys of summary.json beside the names of the samples."""
@@ -50,7 +53,9 @@ def main(
     human: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE[:COLUMN]", help="People's scores: CSV, JSONL or Parquet with id, score; see --judge."
+            metavar="FILE[:COLUMN]",
+            help="People's scores (id, score[, rater, group, …]) or preferences between two answers "
+            "(id, preference: a, b or tie): CSV, JSONL or Parquet.",
         ),
     ] = None,
     judge: Annotated[
@@ -78,7 +83,7 @@ def main(
         ),
     ] = None,
     loss: Annotated[Path | None, typer.Option(help='Training log (JSONL, {"step": …, "loss": …}) to draw.')] = None,
-    title: Annotated[str | None, typer.Option(help="Title of the report.", show_default="the judge's name")] = None,
+    title: Annotated[str, typer.Option(help="Title of the report.")] = "Audit of {judge}",
     max_failed: Annotated[
         float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of any sample failed.")
     ] = 0.02,
@@ -87,6 +92,8 @@ def main(
     from eval_agreement import report  # noqa: PLC0415 - keeps --help fast
     from eval_agreement.pictures import read_loss  # noqa: PLC0415
 
+    if human and states_preferences(Source.parse(human)):
+        return _of_preferences(human, judge or [], out, gates, title, max_failed)
     limits = gate.parse(gates) if gates else []
     margins = parse_margins(margin)
     inputs = read(judgments or [], human, judge or [], parse_scale(scale))
@@ -95,17 +102,45 @@ def main(
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
     found = {name: examine(sample, training, margins) for name, sample in inputs.samples.items()}
-    outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
+    outcomes = gate.check(limits, {name: gate.of_scores(findings.judge) for name, findings in found.items()})
     origin = provenance(inputs, train, training)
 
-    judge_name = next(iter(inputs.samples.values())).judge
-    pages = report.write(out, found, sections(found, outcomes), origin, steps, title or f"Audit of {judge_name}")
+    name = next(iter(inputs.samples.values())).judge
+    pages = report.write(
+        out,
+        title.replace("{judge}", name),
+        {name: verdict(name, findings) for name, findings in found.items()},
+        sections(found, outcomes),
+        origin,
+        {name: findings.sample for name, findings in found.items()},
+        steps,
+    )
     jsonl.write_json(out / "summary.json", {**summary(found, outcomes), "provenance": origin})
     print(table(found))
-    for outcome in outcomes:
-        print(f"gate  {outcome.text}")
-    print("", *(str(path) for path in (out / "summary.json", *pages)), sep="\n")
-    return exit_code(found, outcomes, max_failed)
+    return _finish(outcomes, [out / "summary.json", *pages], _failed(found), max_failed)
+
+
+def _of_preferences(
+    human: str, judges: Sequence[str], out: Path, gates: str | None, title: str, max_failed: float
+) -> int:
+    from eval_agreement import report  # noqa: PLC0415 - keeps --help fast
+
+    limits = gate.parse(gates, gate.PREFERENCES) if gates else []
+    people, sources = Source.parse(human), parse_judges(judges)
+    sample = people.path.stem
+    found = preference_audit(of_preferences(people, sources))
+    name, result = next(iter(found.agreement.items()))
+    outcomes = gate.check(limits, {sample: gate.of_preferences(result)})
+    paths = {PEOPLE: people.path, **{judge: source.path for judge, source in sources.items()}}
+    origin = {"samples": {sample: {"pairs": found.items, **files_of(paths)}}, "train": None, **made_by()}
+    shown = [*preference_sections(sample, found), *gate_sections(outcomes)]
+    verdicts = {sample: preference_verdict(sample, found)}
+    pages = report.write(out, title.replace("{judge}", name), verdicts, shown, origin, {})
+    content = {sample: msgspec.to_builtins(found), "gate": as_lines(outcomes), "provenance": origin}
+    jsonl.write_json(out / "summary.json", content)
+    print("\n".join(verdicts[sample]))
+    failed = {sample: (result.failed + result.unasked, result.n + result.failed + result.unasked)}
+    return _finish(outcomes, [out / "summary.json", *pages], failed, max_failed)
 
 
 def parse_scale(text: str) -> Scale:
@@ -143,16 +178,23 @@ def read(judgments: Sequence[str], human: str | None, judges: Sequence[str], sca
         return Inputs(samples, {name: {samples[name].judge: path} for name, path in files.items()})
     if not human or not judges:
         raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
-    people = Source.parse(human)
-    sources = {}
-    for text in judges:
+    people, sources = Source.parse(human), parse_judges(judges)
+    sample = of_tables(people, sources, scale)
+    paths = {"people": people.path, **{name: source.path for name, source in sources.items()}}
+    return Inputs({sample.name: sample}, {sample.name: paths})
+
+
+def parse_judges(texts: Iterable[str]) -> dict[str, Source]:
+    """NAME=FILE[:COLUMN] -> sources by judge. Raises UsageError."""
+    sources: dict[str, Source] = {}
+    for text in texts:
         name, separator, file = text.partition("=")
         if not separator or not name or not file or name in sources:
             raise UsageError(f"--judge {text!r}: expected NAME=FILE[:COLUMN], each name once")
         sources[name] = Source.parse(file)
-    sample = of_tables(people, sources, scale)
-    paths = {"people": people.path, **{name: source.path for name, source in sources.items()}}
-    return Inputs({sample.name: sample}, {sample.name: paths})
+    if not sources:
+        raise UsageError("no judge to audit: give --judge NAME=FILE")
+    return sources
 
 
 def named_files(arguments: Iterable[str]) -> dict[str, Path]:
@@ -179,20 +221,13 @@ def provenance(inputs: Inputs, train: Path | None, training: list[Response]) -> 
     groups = {response.question.group for response in training}
     described: dict[str, Any] = {}
     for name, sample in inputs.samples.items():
-        facts: dict[str, Any] = {
-            "rows": len(sample.ids),
-            "files": {
-                who: {"file": str(path), "sha256": jsonl.sha256(path)} for who, path in inputs.files[name].items()
-            },
-        }
+        facts: dict[str, Any] = {"rows": len(sample.ids), "notes": sample.notes, **files_of(inputs.files[name])}
         for key in ("judge", "prompt", "prompt_hash", "score_kind"):
             if sample.judgments:
                 facts[key] = ", ".join(sorted({getattr(judgment, key) for judgment in sample.judgments if judgment}))
         if train:
             facts["in_training"] = sum(key in ids for key in sample.ids)
             facts["question_in_training"] = sum(group in groups for group in sample.group)
-        facts["notes"] = sample.notes
-        facts["runs"] = {who: run_facts(path) for who, path in inputs.files[name].items()}
         described[name] = facts
     return {
         "samples": described,
@@ -203,14 +238,25 @@ def provenance(inputs: Inputs, train: Path | None, training: list[Response]) -> 
             "rows": len(training),
             "run": run_facts(train),
         },
-        "interval": {
-            "level": LEVEL,
-            "method": "percentile bootstrap over groups, widened for few groups",
-            "resamples": RESAMPLES,
-            "seed": SEED,
-        },
-        "versions": {"python": platform.python_version()}
-        | {name: version(name) for name in ("critic", "numpy", "scipy", "sacrebleu")},
+        **made_by(),
+    }
+
+
+def files_of(paths: Mapping[str, Path]) -> dict[str, Any]:
+    """Who is in which file, its hash, and what made it."""
+    return {
+        "files": {who: {"file": str(path), "sha256": jsonl.sha256(path)} for who, path in paths.items()},
+        "runs": {who: run_facts(path) for who, path in paths.items()},
+    }
+
+
+def made_by() -> dict[str, Any]:
+    """How this audit makes intervals, and with what."""
+    method = "percentile bootstrap over groups, widened for few groups"
+    versions = {name: version(name) for name in ("critic", "numpy", "scipy", "scikit-learn", "mapie", "sacrebleu")}
+    return {
+        "interval": {"level": LEVEL, "method": method, "resamples": RESAMPLES, "seed": SEED},
+        "versions": {"python": platform.python_version()} | versions,
     }
 
 
@@ -246,8 +292,12 @@ def summary(found: Mapping[str, Findings], outcomes: Sequence[gate.Outcome]) -> 
     result["people"] = {
         name: as_json(line.result) for name, findings in found.items() for line in findings.of("people")
     }
-    result["gate"] = [{"text": outcome.text, "holds": outcome.holds, "bound": outcome.bound} for outcome in outcomes]
+    result["gate"] = as_lines(outcomes)
     return result
+
+
+def as_lines(outcomes: Iterable[gate.Outcome]) -> list[dict[str, Any]]:
+    return [{"text": outcome.text, "holds": outcome.holds, "bound": outcome.bound} for outcome in outcomes]
 
 
 def as_json(result: Agreement) -> dict[str, Any]:
@@ -280,16 +330,26 @@ def cells(name: str, result: Agreement) -> list[str]:
     return texts
 
 
-def exit_code(found: Mapping[str, Findings], outcomes: Sequence[gate.Outcome], max_failed: float) -> int:
-    """1 when a gate is not kept; 3 when more than `max_failed` of a sample has no score; else 0. Each with the
-    lines that say why on standard error."""
-    broken = [outcome.text for outcome in outcomes if not outcome.holds]
-    for text in broken:
-        print(f"gate: {text}", file=sys.stderr)
-    failed = []
-    for name, findings in found.items():
-        total = findings.judge.n + findings.judge.failed
-        if findings.judge.failed > max_failed * total:
-            failed.append(name)
-            print(f"{name}: {findings.judge.failed} of {total} failed, more than {max_failed:.1%}", file=sys.stderr)
-    return 1 if broken else 3 if failed else 0
+def _failed(found: Mapping[str, Findings]) -> dict[str, tuple[int, int]]:
+    return {name: (findings.judge.failed, findings.judge.n + findings.judge.failed) for name, findings in found.items()}
+
+
+def _finish(
+    outcomes: Sequence[gate.Outcome], written: Sequence[Path], failed: Mapping[str, tuple[int, int]], most: float
+) -> int:
+    """Say how the gate stands and where everything is; the exit code.
+
+    1 when a limit is not kept, 3 when more than the share `most` of a sample (failed, of all) has no score, else 0,
+    with the lines that say why on standard error.
+    """
+    print()
+    for outcome in outcomes:
+        print(f"gate: {outcome.text}", file=sys.stdout if outcome.holds else sys.stderr)
+    print(*written, sep="\n")
+    too_many = [name for name, (count, total) in failed.items() if count > most * total]
+    for name in too_many:
+        count, total = failed[name]
+        print(f"{name}: {count} of {total} failed, more than {most:.1%}", file=sys.stderr)
+    if not all(outcome.holds for outcome in outcomes):
+        return 1
+    return 3 if too_many else 0

@@ -1,17 +1,43 @@
 """`--gate "mae<=0.9,pearson>=0.8,failed<=0.02"`: limits that an audit has to keep, decided on the interval's bound."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from critic.errors import UsageError
 from eval_agreement.metrics import LOWER_IS_BETTER, METRICS, Agreement
+from eval_agreement.preferences import VerdictAgreement
+from eval_agreement.resampling import Interval
 
 _LIMIT = re.compile(r"\s*(?:(?P<sample>[^:,<>=]+):)?\s*(?P<metric>\w+)\s*(?P<sign><=|>=)\s*(?P<value>-?\d*\.?\d+)\s*")
 
-NAMES = (*METRICS, "failed")
-"""What a limit may be set on: a metric, or the share of answers the judge failed on (0..1)."""
+SCORES = (*METRICS, "failed")
+"""What a limit on scores may be set on: a metric, or the share of answers the judge failed on (0..1)."""
+
+PREFERENCES = ("accuracy", "decided", "kappa", "failed")
+"""The same for preferences."""
+
+
+class Measured(Struct, frozen=True):
+    """A judge on a sample: how much it judged, and each metric with its interval."""
+
+    n: int
+    failed: int
+    metrics: dict[str, tuple[float | None, Interval | None]]
+
+
+def of_scores(result: Agreement) -> Measured:
+    return Measured(
+        result.n, result.failed, {name: (getattr(result, name), result.interval.get(name)) for name in METRICS}
+    )
+
+
+def of_preferences(result: VerdictAgreement) -> Measured:
+    """Pairs that the judge was not asked about count as failed: a gate must not pass on a sample of them."""
+    estimates = {"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa}
+    metrics = {name: (estimate.value, estimate.interval) for name, estimate in estimates.items()}
+    return Measured(result.n, result.failed + result.unasked, metrics)
 
 
 class Limit(Struct, frozen=True):
@@ -36,8 +62,8 @@ class Outcome(Struct, frozen=True):
     text: str
 
 
-def parse(text: str) -> list[Limit]:
-    """`[SAMPLE:]METRIC<=NUMBER` or `>=`, separated by commas.
+def parse(text: str, names: Sequence[str] = SCORES) -> list[Limit]:
+    """`[SAMPLE:]METRIC<=NUMBER` or `>=`, separated by commas, the metrics out of `names`.
 
     Raises UsageError for anything else, and for a limit against being too good (mae>=0.9).
     """
@@ -47,8 +73,8 @@ def parse(text: str) -> list[Limit]:
         if not match:
             raise UsageError(f"--gate {part.strip()!r}: expected METRIC<=NUMBER or METRIC>=NUMBER, as in mae<=0.9")
         metric, sample = match["metric"], match["sample"]
-        if metric not in NAMES:
-            raise UsageError(f"--gate {part.strip()!r}: no metric {metric!r}; there are {', '.join(NAMES)}")
+        if metric not in names:
+            raise UsageError(f"--gate {part.strip()!r}: no metric {metric!r}; there are {', '.join(names)}")
         limit = Limit(metric, float(match["value"]), sample and sample.strip())
         if match["sign"] != limit.sign:
             raise UsageError(f"--gate {part.strip()!r}: a gate on {metric} reads {metric}{limit.sign}{match['value']}")
@@ -56,8 +82,8 @@ def parse(text: str) -> list[Limit]:
     return limits
 
 
-def check(limits: list[Limit], results: Mapping[str, Agreement]) -> list[Outcome]:
-    """Every limit on every sample it is about. `results`: the judge's agreement by sample.
+def check(limits: Sequence[Limit], results: Mapping[str, Measured]) -> list[Outcome]:
+    """Every limit on every sample it is about. `results`: the judge by sample.
 
     A limit that cannot be decided (no interval, an undefined metric) is not kept. The share of failures has no
     interval: it is what it is. Raises UsageError for a sample that is not there.
@@ -71,16 +97,15 @@ def check(limits: list[Limit], results: Mapping[str, Agreement]) -> list[Outcome
     return outcomes
 
 
-def _outcome(sample: str, limit: Limit, result: Agreement) -> Outcome:
+def _outcome(sample: str, limit: Limit, result: Measured) -> Outcome:
     lower = limit.sign == "<="
     if limit.metric == "failed":
         total = result.n + result.failed
         bound = result.failed / total if total else None
         shown = f"{result.failed} of {total} failed"
     else:
-        interval = result.interval.get(limit.metric)
+        value, interval = result.metrics[limit.metric]
         bound = None if interval is None else interval[1 if lower else 0]
-        value = getattr(result, limit.metric)
         shown = "undefined" if value is None else f"{value:.3f}"
         shown += "" if interval is None else f" [{interval[0]:.3f}, {interval[1]:.3f}]"
     holds = bound is not None and (bound <= limit.value if lower else bound >= limit.value)

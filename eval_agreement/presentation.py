@@ -82,7 +82,7 @@ def share(value: float | None) -> str:
 
 
 def p_text(p: float | None) -> str:
-    floor = 2 / RESAMPLES
+    floor = 4 / RESAMPLES
     return "–" if p is None else f"< {floor:g}" if p <= floor else f"{p:.3f}"
 
 
@@ -106,7 +106,7 @@ def _axis(bars: Iterable[Bar | None], *, centred: bool = False) -> tuple[float, 
 
 def sections(found: Mapping[str, Findings], outcomes: Sequence[Outcome]) -> list[Section]:
     """All there is to say, in reading order."""
-    made = [agreement_section(found), gate_section(outcomes), parts_section(found), comparison_section(found)]
+    made = [agreement_section(found), *gate_sections(outcomes), parts_section(found), comparison_section(found)]
     return [section for section in made if section]
 
 
@@ -160,8 +160,8 @@ def _part_table(part: str, values: Mapping[str, Agreement], axis: tuple[float, f
     chosen = list(values.items())[:MOST_VALUES]
     left = f" The {MOST_VALUES} commonest of {len(values)}." if len(values) > MOST_VALUES else ""
     return Table(
-        caption=f"By {PART_NAMES.get(part, part)}, MAE drawn from 0 to {axis[1]:g}.{left}",
-        head=[PART_NAMES.get(part, part).capitalize(), "n", "failed", "MAE", "Pearson", "kappa"],
+        caption=f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}.{left}",
+        head=[part_name(part).capitalize(), "n", "failed", "MAE", "Pearson", "kappa"],
         rows=[
             Row(
                 name=name.replace("_", " "),
@@ -179,8 +179,9 @@ def _part_table(part: str, values: Mapping[str, Agreement], axis: tuple[float, f
     )
 
 
-PART_NAMES = {"lang": "language"}
-"""Properties whose name is not the word for them."""
+def part_name(part: str) -> str:
+    """The word for a property."""
+    return {"lang": "language"}.get(part, part)
 
 
 def comparison_section(found: Mapping[str, Findings]) -> Section | None:
@@ -212,7 +213,7 @@ def _standing(pair: Comparison) -> str:
             ahead.setdefault(difference.better, []).append(NAMES[difference.metric])
     if not ahead:
         return f"No metric tells {both} apart on these {pair.n} answers."
-    return "; ".join(f"{name} is ahead of the other in {_listed(metrics)}" for name, metrics in ahead.items()) + (
+    return "; ".join(f"{name} is ahead of the other in {listed(metrics)}" for name, metrics in ahead.items()) + (
         f" ({both}, {pair.n} answers)."
     )
 
@@ -243,19 +244,19 @@ def _comparison_table(pair: Comparison) -> Table:
     )
 
 
-def _listed(words: Sequence[str]) -> str:
+def listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def gate_section(outcomes: Sequence[Outcome]) -> Section | None:
-    if not outcomes:
-        return None
-    return Section(
+def gate_sections(outcomes: Sequence[Outcome]) -> list[Section]:
+    """One section, or none without a gate."""
+    made = Section(
         key="gate",
         heading="Gate",
         blocks=[Block(sample="", readings=[outcome.text for outcome in outcomes])],
         note="Decided on the worse end of the 95 % interval.",
     )
+    return [made] if outcomes else []
 
 
 def verdict(name: str, findings: Findings) -> list[str]:
@@ -287,14 +288,14 @@ def _decision(findings: Findings) -> list[str]:
     unbeaten = [pair.second for pair in findings.over_trivial if _mae(pair).better != who]
     if unbeaten:
         plural = "s" * (len(unbeaten) > 1)
-        return [f"Do not rely on {who} here: it is not shown to beat the trivial judge{plural} {_listed(unbeaten)}."]
+        return [f"Do not rely on {who} here: it is not shown to beat the trivial judge{plural} {listed(unbeaten)}."]
     mine = [pair for pair in findings.comparisons if pair.first == who]
     better = [pair.second for pair in mine if _mae(pair).better == pair.second]
     as_good = [pair.second for pair in mine if all(line.holds for line in pair.non_inferiority)]
     if better:
-        return [f"Do not put {who} in the place of {_listed(better)} on such data: it is further from people."]
+        return [f"Do not put {who} in the place of {listed(better)} on such data: it is further from people."]
     if as_good:
-        return [f"{who} may take the place of {_listed(as_good)} on such data: it is at least as good."]
+        return [f"{who} may take the place of {listed(as_good)} on such data: it is at least as good."]
     return [f"{who} knows more than the trivial judges; whether that is enough, the numbers below must say."]
 
 

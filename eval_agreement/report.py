@@ -11,9 +11,8 @@ import numpy as np
 from msgspec import Struct
 
 from critic.records import RATINGS, Judgment, Response
-from eval_agreement.analysis import Findings
 from eval_agreement.pictures import Loss, curve, pictures
-from eval_agreement.presentation import Section, number, verdict
+from eval_agreement.presentation import Section, number
 from eval_agreement.sample import Sample
 
 WORST = 10
@@ -36,25 +35,30 @@ class Case(Struct, frozen=True, kw_only=True):
 
 def write(
     folder: Path,
-    found: Mapping[str, Findings],
+    title: str,
+    verdicts: Mapping[str, Sequence[str]],
     sections: Sequence[Section],
     origin: dict[str, Any],
-    steps: Sequence[Loss],
-    title: str,
+    samples: Mapping[str, Sample],
+    steps: Sequence[Loss] = (),
 ) -> list[Path]:
-    """Write FOLDER/report.md and FOLDER/report.html, each in one step. `origin` is the audit's provenance."""
+    """Write FOLDER/report.md and FOLDER/report.html, each in one step.
+
+    `verdicts` opens the page with a few sentences on each sample; `samples` are drawn and their worst disagreements
+    shown (HTML only); `origin` is the audit's provenance.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     facts = {
         "title": title,
         "origin": origin,
         "warnings": warnings(origin),
-        "verdicts": {name: verdict(name, findings) for name, findings in found.items()},
+        "verdicts": verdicts,
         "sections": sections,
-        "failures": {name: failures(findings.sample) for name, findings in found.items()},
+        "failures": {name: failures(sample) for name, sample in samples.items()},
     }
     page = facts | {
-        "pictures": {name: pictures(findings.sample) for name, findings in found.items()},
-        "worst": {name: worst(findings.sample) for name, findings in found.items()},
+        "pictures": {name: pictures(sample) for name, sample in samples.items()},
+        "worst": {name: worst(sample) for name, sample in samples.items()},
         "curve": curve(steps),
         "ratings": RATINGS,
         "long": LONG,

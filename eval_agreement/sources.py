@@ -1,145 +1,26 @@
-"""From files to samples: judgments with people's scores inside, or any two columns (CSV, JSONL, Parquet)."""
+"""From files to samples: judgments with people's scores inside, or any two columns, scores or preferences."""
 
-import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl
 from critic.errors import UsageError
 from critic.records import RATINGS, Judgment, Response
 from eval_agreement.metrics import Floats
+from eval_agreement.preferences import PEOPLE, Codes, Label, Preferences, codes
 from eval_agreement.sample import PARTS, Sample, scores
-
-Scale = tuple[float, float]
-
-
-class Source(Struct, frozen=True):
-    """A file and the column that holds the scores; None: the usual one."""
-
-    path: Path
-    column: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> "Source":
-        """FILE or FILE:COLUMN."""
-        file, separator, column = text.rpartition(":")
-        if not separator or Path(text).is_file():
-            return cls(Path(text))
-        return cls(Path(file), column)
-
-
-SCALE: Scale = (RATINGS[0], RATINGS[-1])
-"""The scale of scores, unless the user names another."""
+from eval_agreement.tables import SCALE, Scale, Source, Table, read_table
 
 COLUMN_SUFFIX = "_score_1_10"
 """Columns of human-scored rows that hold another judge's scores."""
 
 PART_COLUMNS = {"task": "task", "category": "category", "lang": "lang", "system": "answerer", "turn": "turn"}
 """Columns of a table that break a sample down, and the property each stands for."""
-
-
-class Table(Struct, frozen=True):
-    """A file in columns. `line[i]` is the line (Parquet: the row, from 1) that row i came from."""
-
-    path: Path
-    columns: dict[str, list[Any]]
-    line: Sequence[int]
-
-    def place(self, row: int) -> str:
-        return f"{self.path}:{self.line[row]}"
-
-    def column(self, name: str) -> list[Any]:
-        """Raises UsageError naming the columns there are."""
-        if name not in self.columns:
-            raise UsageError(f"{self.path}: no column {name!r}; there are {', '.join(self.columns)}")
-        return self.columns[name]
-
-    def texts(self, name: str) -> list[str | None]:
-        """A column as texts; None where empty. All None where there is no such column."""
-        if name not in self.columns:
-            return [None] * len(self.line)
-        return [None if value is None or value == "" else str(value) for value in self.columns[name]]
-
-    def numbers(self, name: str, scale: Scale = SCALE) -> Floats:
-        """A column of scores on `scale`, moved onto 1..10; NaN where empty. Raises UsageError with the line."""
-        low, high = scale
-        found = np.full(len(self.line), np.nan)
-        for row, value in enumerate(self.column(name)):
-            number = self.number(row, name, value)
-            if number is None:
-                continue
-            if not low <= number <= high:
-                raise UsageError(f"{self.place(row)}: {name} {number:g} is outside {low:g}..{high:g} (see --scale)")
-            found[row] = number
-        first, last = SCALE
-        return first + (last - first) * (found - low) / (high - low)
-
-    def number(self, row: int, name: str, value: Any) -> float | None:
-        """A cell as a number; None where empty. Raises UsageError with the line."""
-        if value is None or value == "":
-            return None
-        try:
-            if isinstance(value, bool):
-                raise ValueError
-            number = float(value)
-        except (TypeError, ValueError):
-            raise UsageError(f"{self.place(row)}: {name} {value!r} is not a number") from None
-        return None if math.isnan(number) else number
-
-
-def read_table(path: Path) -> Table:
-    """A CSV (with a header), JSONL or Parquet file. Raises UsageError naming file and line."""
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file")
-    readers: dict[str, Callable[[Path], Table]] = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
-    if path.suffix not in readers:
-        raise UsageError(f"{path}: expected a file that ends in {', '.join(readers)}")
-    table = readers[path.suffix](path)
-    if not table.line:
-        raise UsageError(f"{path}: no rows")
-    return table
-
-
-def _csv(path: Path) -> Table:
-    lines: list[int] = []
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        try:
-            header = next(reader, [])
-            columns: list[list[Any]] = [[] for _ in header]
-            for row in reader:
-                if len(row) not in (0, len(header)):
-                    raise UsageError(f"{path}:{reader.line_num}: {len(row)} cells, but the header has {len(header)}")
-                lines += [reader.line_num] if row else []
-                for column, cell in zip(columns, row, strict=False):
-                    column.append(cell)
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise UsageError(f"{path}: cannot be read after line {reader.line_num}: {error}") from None
-    return Table(path, dict(zip(header, columns, strict=True)), lines)
-
-
-def _jsonl(path: Path) -> Table:
-    rows = list(jsonl.read(path, dict[str, Any]))
-    names = list(dict.fromkeys(name for _, row in rows for name in row))
-    return Table(path, {name: [row.get(name) for _, row in rows] for name in names}, [number for number, _ in rows])
-
-
-def _parquet(path: Path) -> Table:
-    try:
-        from pyarrow import ArrowInvalid, parquet  # noqa: PLC0415 - only for those who have Parquet
-    except ImportError:
-        raise UsageError(f"{path}: to read Parquet, pip install pyarrow") from None
-    try:
-        table = parquet.read_table(path)
-    except (ArrowInvalid, OSError) as error:
-        raise UsageError(f"{path}: not a Parquet file: {error}") from None
-    return Table(path, table.to_pydict(), range(1, table.num_rows + 1))
 
 
 def of_judgments(name: str, path: Path) -> Sample:
@@ -323,11 +204,10 @@ def _by_rater(table: Table, column: str, scale: Scale) -> tuple[dict[str, int], 
     """The first row of each id, and each rater's score of each id (all under None without a column `rater`)."""
     rows: dict[str, int] = {}
     by_rater: dict[str | None, dict[str, float]] = {}
-    keys = table.texts("id") if "id" in table.columns else [table.place(row) for row in range(len(table.line))]
-    given = zip(keys, table.texts("rater"), table.numbers(column, scale).tolist(), strict=True)
+    given = zip(_keys(table), table.texts("rater"), table.numbers(column, scale).tolist(), strict=True)
     for row, (key, rater, score) in enumerate(given):
-        if key is None or (rater is None and "rater" in table.columns):
-            raise UsageError(f"{table.place(row)}: the {'id' if key is None else 'rater'} is empty")
+        if rater is None and "rater" in table.columns:
+            raise UsageError(f"{table.place(row)}: the rater is empty")
         mine = by_rater.setdefault(rater, {})
         before = mine.setdefault(key, score)
         if before != score and not (np.isnan(before) and np.isnan(score)):
@@ -337,15 +217,126 @@ def _by_rater(table: Table, column: str, scale: Scale) -> tuple[dict[str, int], 
     return rows, by_rater
 
 
-def _lengths(table: Table) -> Floats:
-    """Characters of each answer, from a column `length`, `response` or `text`; NaN where unknown."""
-    if "length" in table.columns:
-        return scores([table.number(row, "length", value) for row, value in enumerate(table.columns["length"])])
-    texts = table.texts("response" if "response" in table.columns else "text")
-    return scores([None if text is None else len(text) for text in texts])
+def _keys(table: Table) -> list[str]:
+    """The ids; places where there is no such column."""
+    if "id" not in table.columns:
+        return [table.place(row) for row in range(len(table.line))]
+    keys = table.texts("id")
+    if None in keys:
+        raise UsageError(f"{table.place(keys.index(None))}: the id is empty")
+    return [key for key in keys if key is not None]
+
+
+def _lengths(table: Table, which: str = "") -> Floats:
+    """Characters of each answer, from a column `length`, `response` or `text` (`length_a` …); NaN where unknown."""
+    length = f"length{which}"
+    if length in table.columns:
+        return scores([table.number(row, length, value) for row, value in enumerate(table.columns[length])])
+    name = next((name for name in (f"response{which}", f"text{which}") if name in table.columns), None)
+    texts = table.columns[name] if name else [None] * len(table.line)
+    return scores([None if text is None else len(str(text)) for text in texts])
 
 
 def _joined_lengths(*samples: Sample) -> Floats | None:
     known = [sample.length for sample in samples if sample.length is not None]
     found = np.concatenate(known)
     return None if np.isnan(found).all() else found
+
+
+def states_preferences(source: Source) -> bool:
+    """Whether a file of people holds preferences (a, b, tie) instead of scores, by its column or first value."""
+    if _kind(source) != "table":
+        return False
+    table = read_table(source.path)
+    if source.column is None:
+        return "preference" in table.columns and "score" not in table.columns
+    return next((text.lower() in LABELS for text in table.texts(source.column) if text), False)
+
+
+def of_preferences(human: Source, judges: Mapping[str, Source]) -> Preferences:
+    """People's and judges' preferences between answers a and b, out of different files or columns, joined by id.
+
+    People: `id, preference[, rater][, group][, task, category, lang, system, turn][, length_a, length_b | response_a,
+    response_b]`, a line a pair of answers and rater. Judges: `id, preference[, first]`, where `first` says which
+    answer was shown first (a or b). A preference is a, b or tie; an empty one is a failed judgment. A judge that lacks
+    a pair was not asked.
+
+    Raises UsageError when no id is in both and for anything else in a cell, naming file and line.
+    """
+    people = read_table(human.path)
+    rows, raters = _verdicts_by_rater(people, human.column or "preference")
+    ids, first = list(rows), list(rows.values())
+    orders = {name: _orders(read_table(source.path), source.column or "preference") for name, source in judges.items()}
+    for name, found in orders.items():
+        if not set(found) & set(rows):
+            raise UsageError(f"{human.path} and {judges[name].path} have no id in common")
+
+    def texts(name: str) -> list[str | None]:
+        values = people.texts(name)
+        return [values[row] for row in first]
+
+    parts = {part: texts(name) for name, part in PART_COLUMNS.items()}
+    lengths = [_lengths(people, f"_{side}")[first] for side in "ab"]
+    known = not np.isnan(lengths).any()
+    return Preferences(
+        ids=ids,
+        group=[group or key for group, key in zip(texts("group"), ids, strict=True)],
+        people={rater: codes(given.get(key) for key in ids) for rater, given in raters.items()},
+        judges={name: _as_codes(found, ids) for name, found in orders.items()},
+        parts={
+            part: [value or "unknown" for value in values] for part, values in parts.items() if len(set(values)) > 1
+        },
+        length_a=lengths[0] if known else None,
+        length_b=lengths[1] if known else None,
+    )
+
+
+LABELS: dict[str, Label] = {"a": "a", "b": "b", "tie": "tie"}
+"""What a preference may be, in small letters."""
+
+
+def _labels(table: Table, column: str) -> list[Label | None]:
+    table.column(column)
+    found: list[Label | None] = []
+    for row, text in enumerate(table.texts(column)):
+        label = LABELS.get(text.lower()) if text else None
+        if text and not label:
+            raise UsageError(f"{table.place(row)}: {column} {text!r} is none of {', '.join(LABELS)}")
+        found.append(label)
+    return found
+
+
+def _verdicts_by_rater(table: Table, column: str) -> tuple[dict[str, int], dict[str, dict[str, Label | None]]]:
+    """The first row of each id, and each rater's verdicts by id."""
+    rows: dict[str, int] = {}
+    raters: dict[str, dict[str, Label | None]] = {}
+    given = zip(_keys(table), table.texts("rater"), _labels(table, column), strict=True)
+    for row, (key, rater, label) in enumerate(given):
+        mine = raters.setdefault(rater or PEOPLE, {})
+        if mine.setdefault(key, label) != label:
+            raise UsageError(f"{table.place(row)}: {key!r} has the preference {label}, but {mine[key]} before")
+        rows.setdefault(key, row)
+    return rows, raters
+
+
+def _orders(table: Table, column: str) -> dict[str, list[Label | None]]:
+    """By id, the verdict with a shown first and with b shown first; one verdict where the order is not known."""
+    known = "first" in table.columns
+    found: dict[str, list[Label | None]] = {}
+    given = zip(_keys(table), table.texts("first"), _labels(table, column), strict=True)
+    for row, (key, first, label) in enumerate(given):
+        if known and (first or "").lower() not in ("a", "b"):
+            raise UsageError(f"{table.place(row)}: first {first!r} is neither a nor b")
+        place = int(known and (first or "").lower() == "b")
+        mine = found.setdefault(key, [None, None] if known else [None])
+        if mine[place] is not None:
+            order = f" with {first} shown first" if known else "; a column first would tell two orders apart"
+            raise UsageError(f"{table.place(row)}: {key!r} was judged before{order}")
+        mine[place] = label or "failed"
+    return found
+
+
+def _as_codes(found: Mapping[str, list[Label | None]], ids: Sequence[str]) -> Codes:
+    width = len(next(iter(found.values())))
+    columns = [codes(found[key][place] if key in found else None for key in ids) for place in range(width)]
+    return columns[0] if width == 1 else np.stack(columns, axis=1)

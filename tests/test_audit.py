@@ -440,6 +440,32 @@ def test_two_columns_of_a_table_and_a_gate(tmp_path: Path) -> None:
     assert run(tmp_path, *common, "--gate", "mae<=2.5").returncode == 0
 
 
+def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
+    """A judge that sides with people but for the order: its flips, its lean and the longer answer are reported."""
+    random = np.random.default_rng(0)
+    people, judge = ["id,preference,length_a,length_b,task"], ["id,preference,first"]
+    for i in range(200):
+        verdict = random.choice(["a", "b", "tie"])
+        people.append(f"{i},{verdict},{random.integers(1, 9)},{random.integers(1, 9)},{'xy'[i % 2]}")
+        judge += [f"{i},{first if i % 4 == 0 else verdict},{first}" for first in "ab"]
+    (tmp_path / "people.csv").write_text("\n".join(people))
+    (tmp_path / "judge.csv").write_text("\n".join(judge))
+    arguments = ["--human", "people.csv", "--judge", "j=judge.csv", "--out", "out"]
+    done = run(tmp_path, *arguments, "--gate", "kappa>=0.9,failed<=0")
+    assert done.returncode == 1 and "gate: people: kappa>=0.9 NOT kept" in done.stderr, done
+    found = summary_of(tmp_path)["people"]
+    assert found["position"]["j"]["flips"]["value"] == 0.25
+    assert found["baselines"]["longer"]["n"] == 200 and found["by"]["j"]["task"]["x"]["n"] == 100
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "25.0 % of its verdicts change" in page and "leans to the answer shown first" in page
+    assert "Where it errs" not in page and 'id="failures"' not in page
+    tags = Tags(page).tags
+    targets = {attributes["id"] for _, attributes in tags if "id" in attributes}
+    assert {attributes["href"] for tag, attributes in tags if tag == "a"} == {f"#{target}" for target in targets}
+    assert "Do not put" not in done.stdout and "j agrees with people more" in done.stdout
+    assert "no metric 'mae'; there are accuracy" in run(tmp_path, *arguments, "--gate", "mae<=1").stderr
+
+
 def test_loss_curve() -> None:
     assert curve([]) is None
     drawn = curve([Loss(step=0, loss=4.0), Loss(step=10, loss=2.0), Loss(step=10, eval_loss=1.0)])

@@ -1,7 +1,5 @@
 """Judge against judge, and the gate."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -9,9 +7,10 @@ from scipy import stats
 from critic.errors import UsageError
 from eval_agreement import METRICS, agreement
 from eval_agreement.compare import compare, comparisons, holm
-from eval_agreement.gate import Limit, check, parse
+from eval_agreement.gate import PREFERENCES, Limit, check, of_preferences, of_scores, parse
 from eval_agreement.joint import measured
 from eval_agreement.metrics import Floats
+from eval_agreement.preferences import codes, verdict_agreement
 from eval_agreement.sample import Sample
 
 
@@ -110,29 +109,42 @@ def test_gate_decides_on_the_bound_not_on_the_point() -> None:
     result = measured(data.human, data.judges["judge0"], data.group)
     assert result.mae is not None and result.interval["mae"] is not None
     between = (result.mae + result.interval["mae"][1]) / 2
-    (outcome,) = check([Limit("mae", between)], {"x": result})
+    (outcome,) = check([Limit("mae", between)], {"x": of_scores(result)})
     assert result.mae < between and not outcome.holds and outcome.bound == result.interval["mae"][1]
-    (outcome,) = check([Limit("mae", result.interval["mae"][1] + 1e-9)], {"x": result})
+    (outcome,) = check([Limit("mae", result.interval["mae"][1] + 1e-9)], {"x": of_scores(result)})
     assert outcome.holds and "mae<=" in outcome.text and "kept" in outcome.text
     low = result.interval["pearson"][0]  # type: ignore[index]
     limits = [Limit("pearson", low - 1e-9), Limit("pearson", low + 1e-9)]
-    assert [line.holds for line in check(limits, {"x": result})] == [True, False]
+    assert [line.holds for line in check(limits, {"x": of_scores(result)})] == [True, False]
 
 
 def test_gate_on_failures_and_on_what_cannot_be_decided() -> None:
     result = agreement([5, 6, 7, 8], [5, 5, None, 5])
-    held = {line.limit.metric: line for line in check(parse("failed<=0.25, mae<=9, pearson>=-1"), {"x": result})}
+    held = {
+        line.limit.metric: line for line in check(parse("failed<=0.25, mae<=9, pearson>=-1"), {"x": of_scores(result)})
+    }
     assert held["failed"].holds and not held["mae"].holds and not held["pearson"].holds
     assert "no interval" in held["mae"].text and "undefined" in held["pearson"].text
-    assert not check(parse("failed<=0.2"), {"x": result})[0].holds
+    assert not check(parse("failed<=0.2"), {"x": of_scores(result)})[0].holds
 
 
 def test_gate_can_be_about_one_sample() -> None:
-    results: dict[str, Any] = {"a": agreement([5], [5]), "b": agreement([5], [None])}
+    results = {"a": of_scores(agreement([5], [5])), "b": of_scores(agreement([5], [None]))}
     assert [line.sample for line in check(parse("failed<=0"), results)] == ["a", "b"]
     assert [(line.sample, line.holds) for line in check(parse("b:failed<=0"), results)] == [("b", False)]
     with pytest.raises(UsageError, match="no sample 'c'; there are a, b"):
         check(parse("c:failed<=0"), results)
+
+
+def test_gate_on_preferences_counts_pairs_not_asked_about() -> None:
+    people, judge = codes(["a", "b"] * 20), codes(["a", "b"] * 18 + ["a", "a"] + [None, "failed"])
+    held = check(
+        parse("accuracy>=0.9,kappa>=0.99,failed<=0.05,failed<=0.04", PREFERENCES),
+        {"x": of_preferences(verdict_agreement(people, judge, list(range(40))))},
+    )
+    assert [line.holds for line in held] == [True, False, True, False]
+    with pytest.raises(UsageError, match="no metric 'mae'; there are accuracy, decided"):
+        parse("mae<=1", PREFERENCES)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ import pytest
 from conftest import human_row, write_jsonl
 
 from critic.errors import UsageError
+from eval_agreement.preferences import FAILED, TIE, UNASKED, A, B, Preferences
 from eval_agreement.sample import Sample
-from eval_agreement.sources import Source, of_tables, read_table
+from eval_agreement.sources import of_preferences, of_tables, states_preferences
+from eval_agreement.tables import Source, read_table
 
 PEOPLE = """id,rater,score,group,task,system,response
 a,ann,4,g1,OCR,m1,four
@@ -35,7 +37,7 @@ def test_tables_are_joined_by_id(tmp_path: Path) -> None:
     assert found.group == ["g1", "g1", "c", "d"]  # without a group, an answer is its own
     assert found.raters == [{"ann": 4.0, "bob": 6.0}, {"ann": 9.0}, {"ann": 1.0}, {}]
     assert found.parts["answerer"] == ["m1", "m2", "m2", "m9"] and found.parts["task"][:2] == ["OCR", "Meme"]
-    assert found.length is not None and found.length[:2].tolist() == [4.0, 5.0]
+    assert found.length is not None and found.length[:3].tolist() == [4.0, 5.0, 0.0]
     labelled = found.labelled
     assert (labelled.ids, labelled.group) == (["a", "b", "c"], ["g1", "g1", "c"])
     assert {name: mask.tolist() for name, mask in found.values("task").items()} == {
@@ -144,3 +146,57 @@ def test_a_column_is_named_behind_a_colon(tmp_path: Path) -> None:
     assert parse("h.csv:expert") == Source(Path("h.csv"), "expert")
     assert parse(str(odd)) == Source(odd)
     assert parse(f"{odd}:x") == Source(odd, "x")
+
+
+PAIRS = """id,preference,rater,group,turn,response_a,response_b
+p,A,ann,g,1,xx,y
+p,tie,bob,g,1,xx,y
+q,b,ann,g,2,,zzz
+q,B,bob,g,2,,zzz
+r,tie,ann,h,1,k,k
+"""
+
+
+def preferences(folder: Path, people: str, judge: str) -> Preferences:
+    (folder / "pairs.csv").write_text(people, "utf-8")
+    (folder / "j.csv").write_text(judge, "utf-8")
+    assert states_preferences(Source(folder / "pairs.csv"))
+    return of_preferences(Source(folder / "pairs.csv"), {"ours": Source(folder / "j.csv")})
+
+
+def test_preferences_in_both_orders(tmp_path: Path) -> None:
+    found = preferences(tmp_path, PAIRS, "id,preference,first\np,a,a\np,b,b\nq,,a\nz,a,a\n")
+    assert (list(found.ids), list(found.group)) == (["p", "q", "r"], ["g", "g", "h"])
+    assert {name: column.tolist() for name, column in found.people.items()} == {
+        "ann": [A, B, TIE],
+        "bob": [TIE, B, UNASKED],
+    }
+    assert found.judges["ours"].tolist() == [[A, B], [FAILED, UNASKED], [UNASKED, UNASKED]]
+    assert found.parts == {"turn": ["1", "2", "1"]}
+    assert found.length_a is not None and found.length_a.tolist() == [2.0, 0.0, 1.0]
+    alone = preferences(tmp_path, "id,preference\np,a\n", "id,preference\np,TIE\n")
+    assert (list(alone.people), alone.judges["ours"].tolist(), alone.length_a) == (["people"], [TIE], None)
+
+
+@pytest.mark.parametrize(
+    ("people", "judge", "message"),
+    [
+        (PAIRS, "id,preference\np,c\n", "j.csv:2: preference 'c' is none of a, b, tie"),
+        (PAIRS, "id,preference,first\np,a,x\n", "j.csv:2: first 'x' is neither a nor b"),
+        (PAIRS, "id,preference\np,a\np,b\n", "j.csv:3: 'p' was judged before; a column first"),
+        (PAIRS, "id,preference\nx,a\n", "have no id in common"),
+        ("id,preference\np,a\np,b\n", "id,preference\np,a\n", "'p' has the preference b, but a before"),
+        (PAIRS, "id,score\np,3\n", "no column 'preference'"),
+    ],
+)
+def test_mistakes_in_preferences_are_one_line(tmp_path: Path, people: str, judge: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        preferences(tmp_path, people, judge)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_scores_are_no_preferences(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,score,winner\na,3,tie\n", "utf-8")
+    assert not states_preferences(Source(tmp_path / "t.csv"))
+    assert states_preferences(Source(tmp_path / "t.csv", "winner"))
+    assert not states_preferences(Source(tmp_path / "t.csv", "score"))

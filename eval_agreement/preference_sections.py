@@ -1,0 +1,250 @@
+"""What an audit of preferences found, as sections of sentences and tables."""
+
+from collections.abc import Mapping
+
+from eval_agreement.preferences import (
+    PEOPLE,
+    Estimate,
+    PairAgreement,
+    PositionBias,
+    PreferenceAudit,
+    VerdictAgreement,
+)
+from eval_agreement.presentation import (
+    Bar,
+    Block,
+    Cell,
+    Row,
+    Section,
+    Table,
+    interval,
+    listed,
+    number,
+    p_text,
+    part_name,
+    share,
+)
+
+_ABOUT = "Accuracy: share of equal verdicts, ties included; decided: the same where neither says tie; kappa: Cohen's, "
+_NOTE = (
+    _ABOUT
+    + "over a, tie and b. A judge asked in both orders counts with what both say: two different answers are a tie."
+)
+
+
+def preference_sections(name: str, found: PreferenceAudit) -> list[Section]:
+    """All there is to say, in reading order."""
+    made = [
+        _agreement(name, found),
+        _matrix(name, found),
+        _position(name, found),
+        _length(name, found),
+        _differences(name, found),
+        _parts(name, found),
+    ]
+    return [section for section in made if section]
+
+
+def preference_verdict(name: str, found: PreferenceAudit) -> list[str]:
+    """What a sample says of the first judge, the decision first."""
+    judge = next(iter(found.agreement))
+    result = found.agreement[judge]
+    if result.accuracy.value is None:
+        return [f"On {name} {judge} has no verdict to compare: {result.accuracy.undefined}."]
+    sentences = [
+        f"On {name} {judge} agrees with people on {share(result.accuracy.value)} of {result.n} pairs "
+        f"(95 % interval {_shares(result.accuracy)}), kappa {number(result.kappa.value, 2)}; {result.failed} failed."
+    ]
+    if found.ceiling and found.ceiling.accuracy.value is not None:
+        sentences.append(f"People among themselves agree on {share(found.ceiling.accuracy.value)}.")
+    return [_decision(judge, found), *sentences, *_flipping(judge, found)]
+
+
+def _decision(judge: str, found: PreferenceAudit) -> str:
+    others = {line.second: line.accuracy for line in found.differences if line.first == judge}
+    trivial = [name for name in others if name in found.baselines and not _ahead(others[name])]
+    better = [name for name in others if name not in found.baselines and _behind(others[name])]
+    if trivial:
+        return f"Do not rely on {judge} here: it is not shown to agree with people more than {listed(trivial)}."
+    if better:
+        return f"Do not put {judge} in the place of {listed(better)} on such pairs: it agrees with people less."
+    return f"{judge} agrees with people more than chance and length explain; whether enough, the numbers must say."
+
+
+def _ahead(difference: Estimate) -> bool:
+    return difference.interval is not None and difference.interval[0] > 0
+
+
+def _behind(difference: Estimate) -> bool:
+    return difference.interval is not None and difference.interval[1] < 0
+
+
+def _flipping(judge: str, found: PreferenceAudit) -> list[str]:
+    if judge not in found.position or found.position[judge].flips.value is None:
+        return []
+    flips = found.position[judge].flips
+    return [f"Shown in the other order, {share(flips.value)} of its verdicts change ({_shares(flips)})."]
+
+
+def _shares(estimate: Estimate) -> str:
+    if estimate.interval is None:
+        return ""
+    low, high = estimate.interval
+    return f"{interval((100 * low, 100 * high), 1)} %"
+
+
+def _cell(estimate: Estimate, *, as_share: bool = True) -> Cell:
+    text = share(estimate.value) if as_share else number(estimate.value)
+    small = _shares(estimate) if as_share else interval(estimate.interval)
+    return Cell(text, small, estimate.undefined or "")
+
+
+def _row(name: str, about: str, result: VerdictAgreement, *, strong: bool = False) -> Row:
+    counts = [Cell(str(count)) for count in (result.n, result.failed, result.unasked)]
+    estimates = [_cell(result.accuracy), _cell(result.decided), _cell(result.kappa, as_share=False)]
+    value = result.accuracy.value
+    bar = None if value is None else Bar(value, result.accuracy.interval)
+    return Row(name=name, about=about, cells=[*counts, *estimates], bar=bar, strong=strong)
+
+
+_HEAD = ["n", "failed", "not asked", "accuracy", "decided", "kappa"]
+_DRAWN = 5
+
+
+def _agreement(name: str, found: PreferenceAudit) -> Section:
+    rows = [
+        _row(judge, "the judge under audit" if not place else "another judge", result, strong=not place)
+        for place, (judge, result) in enumerate(found.agreement.items())
+    ]
+    if found.ceiling:
+        rows.append(_row(PEOPLE, "each rater against the majority of the others", found.ceiling))
+    rows += [_row(other, "prefers the longer answer", result) for other, result in found.baselines.items()]
+    caption = (
+        f"{found.items} pairs, {found.rated} with people's verdict ({share(found.people_ties.value)} ties). "
+        "Accuracy drawn from 0 to 1."
+    )
+    table = Table(caption=caption, head=["Verdicts by", *_HEAD], rows=rows, axis=(0.0, 1.0), drawn=_DRAWN)
+    return Section(
+        key="agreement", heading="Agreement with people", blocks=[Block(sample=name, tables=[table])], note=_NOTE
+    )
+
+
+def _matrix(name: str, found: PreferenceAudit) -> Section | None:
+    tables = [_matrix_table("All pairs", found.matrix.overall)]
+    for part, values in found.matrix.by.items():
+        if part == "turn":
+            tables += [_matrix_table(f"Turn {value}", pairs) for value, pairs in values.items()]
+    if len(found.matrix.overall) < 2:
+        return None
+    return Section(
+        key="matrix",
+        heading="Who agrees with whom",
+        blocks=[Block(sample=name, tables=tables)],
+        note="Share of equal verdicts of every two, over the pairs of answers on which both have one.",
+    )
+
+
+def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
+    names = list(dict.fromkeys(name for pair in pairs for name in (pair.first, pair.second)))
+    cells = {(pair.first, pair.second): _cell(pair.equal) for pair in pairs}
+    cells |= {(second, first): cell for (first, second), cell in cells.items()}
+    rows = [Row(name=one, cells=[cells.get((one, other), Cell("–")) for other in names]) for one in names]
+    return Table(caption=caption, head=["", *names], rows=rows)
+
+
+def _position(name: str, found: PreferenceAudit) -> Section | None:
+    if not found.position:
+        return None
+    rows = [
+        Row(
+            name=judge,
+            cells=[
+                Cell(str(bias.flips.n)),
+                Cell(str(bias.failed_items)),
+                *(_cell(share_) for share_ in (bias.flips, bias.stays_first, bias.stays_second, bias.to_tie)),
+                _cell(bias.first_place),
+                Cell(p_text(bias.first_place.p_value)),
+            ],
+        )
+        for judge, bias in found.position.items()
+    ]
+    head = ["Judge", "in both orders", "one failed", "flips", "for the first", "for the second", "tie once"]
+    table = Table(caption="What the order of the answers does.", head=[*head, "leans to the first", "p"], rows=rows)
+    readings = [_position_reading(judge, bias) for judge, bias in found.position.items()]
+    return Section(
+        key="position",
+        heading="Position",
+        blocks=[Block(sample=name, readings=readings, tables=[table])],
+        note="Flips: verdicts that change when the order does, and in whose favour. Leans to the first: share of "
+        "verdicts for the answer shown first, ties aside, less one half.",
+    )
+
+
+def _position_reading(judge: str, bias: PositionBias) -> str:
+    lean = bias.first_place
+    if lean.value is None:
+        return f"{judge}: {lean.undefined}."
+    if lean.interval is None or lean.interval[0] <= 0 <= lean.interval[1]:
+        return f"{judge}: no sign of a preference for a place ({share(lean.value)}, {_shares(lean)})."
+    place = "first" if lean.value > 0 else "second"
+    return f"{judge} leans to the answer shown {place}, by {share(abs(lean.value))} of its verdicts."
+
+
+def _length(name: str, found: PreferenceAudit) -> Section | None:
+    if not found.length:
+        return None
+    rows, readings = [], []
+    for judge, preference in found.length.items():
+        cells = [_cell(preference.judge), _cell(preference.people), _cell(preference.difference)]
+        p = Cell(p_text(preference.difference.p_value))
+        rows.append(Row(name=judge, cells=[Cell(str(preference.judge.n)), *cells, p, _cell(preference.at_ties)]))
+        difference = preference.difference
+        if difference.value is None:
+            readings.append(f"{judge}: {difference.undefined}.")
+        elif difference.interval and difference.interval[0] <= 0 <= difference.interval[1]:
+            readings.append(f"{judge}: no sign that it likes length more or less than people do.")
+        else:
+            more = "more" if difference.value > 0 else "less"
+            readings.append(
+                f"{judge} takes the longer answer {more} often than people, by {share(abs(difference.value))}."
+            )
+    head = ["Judge", "n", "judge for the longer", "people for the longer", "difference", "p", "where people tie"]
+    table = Table(caption="How often the longer answer wins, where neither says tie.", head=head, rows=rows)
+    return Section(key="length", heading="Length", blocks=[Block(sample=name, readings=readings, tables=[table])])
+
+
+def _differences(name: str, found: PreferenceAudit) -> Section | None:
+    if not found.differences:
+        return None
+    rows = [
+        Row(
+            name=f"{line.first} less {line.second}",
+            cells=[
+                Cell(str(line.accuracy.n)),
+                Cell(str(line.failed)),
+                _cell(line.accuracy),
+                Cell(p_text(line.accuracy.p_value)),
+                _cell(line.kappa, as_share=False),
+                Cell(p_text(line.kappa.p_value)),
+            ],
+            strong=_ahead(line.accuracy) or _behind(line.accuracy),
+        )
+        for line in found.differences
+    ]
+    head = ["Judges", "n", "failed", "accuracy", "p", "kappa", "p"]
+    table = Table(caption="Differences on the same pairs, from the same resamples.", head=head, rows=rows)
+    return Section(key="judges", heading="Judge against judge", blocks=[Block(sample=name, tables=[table])])
+
+
+def _parts(name: str, found: PreferenceAudit) -> Section | None:
+    judge = next(iter(found.agreement))
+    tables = [_part_table(part, values) for part, values in found.by[judge].items()]
+    if not tables:
+        return None
+    return Section(key="parts", heading="Agreement by kind of pair", blocks=[Block(sample=name, tables=tables)])
+
+
+def _part_table(part: str, values: Mapping[str, VerdictAgreement]) -> Table:
+    rows = [_row(value.replace("_", " "), "", result, strong=True) for value, result in values.items()]
+    caption = f"By {part_name(part)}, accuracy drawn from 0 to 1."
+    return Table(caption=caption, head=[part_name(part).capitalize(), *_HEAD], rows=rows, axis=(0.0, 1.0), drawn=_DRAWN)
