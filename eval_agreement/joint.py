@@ -15,6 +15,7 @@ from scipy import sparse
 from eval_agreement.metrics import (
     FUZZY_RANGES,
     METRICS,
+    SHARES,
     STRICT_RANGES,
     Agreement,
     Floats,
@@ -47,7 +48,7 @@ def agreement_interval(
         return dict.fromkeys(METRICS)
     values = resampled(people, judged, draws)
     return {
-        name: draws.interval(column) if metric(people, judged) is not None else None
+        name: draws.interval(column, share=name in SHARES) if metric(people, judged) is not None else None
         for (name, metric), column in zip(METRICS.items(), values, strict=True)
     }
 

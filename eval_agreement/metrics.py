@@ -146,6 +146,7 @@ NAMES = {
 """The metrics as people write them."""
 
 LOWER_IS_BETTER = frozenset({"mae"})
+SHARES = frozenset({"fuzzy", "strict"})
 
 
 def _array(scores: Scores, whose: str) -> Floats:

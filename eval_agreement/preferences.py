@@ -161,11 +161,12 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class _Wanted(Struct, frozen=True):
-    """A statistic, why it would be undefined, and whether a p-value of 0 is asked for."""
+    """A statistic, why it would be undefined, whether a p-value of 0 is asked for, and whether it is a share."""
 
     statistic: Statistic
     undefined: str
     p_value: bool = False
+    share: bool = False
 
 
 def _estimates(cell: Integers, cells: int, group: Integers, wanted: Mapping[Key, _Wanted]) -> dict[Key, Estimate]:
@@ -189,7 +190,7 @@ def _estimate(wanted: _Wanted, counts: Floats, drawn: list[Floats], draws: Resam
         return Estimate(value=float(value), n=int(n))
     values = np.concatenate(drawn)
     p_value = draws.p_value(values) if wanted.p_value else None
-    return Estimate(value=float(value), n=int(n), interval=draws.interval(values), p_value=p_value)
+    return Estimate(value=float(value), n=int(n), interval=draws.interval(values, share=wanted.share), p_value=p_value)
 
 
 def _ratio(top: Floats, bottom: Floats) -> Floats:
@@ -254,9 +255,9 @@ def verdict_agreement(people: Codes, judge: Codes, group: Group) -> VerdictAgree
 
 
 _AGREEMENT = {
-    "accuracy": _Wanted(_share(_EQUAL, _ALL), "no items"),
-    "decided": _Wanted(_share(_EQUAL, _DECIDED), "one side or the other says tie on every item"),
-    "coverage": _Wanted(_share(_DECIDED, _ALL), "no items"),
+    "accuracy": _Wanted(_share(_EQUAL, _ALL), "no items", share=True),
+    "decided": _Wanted(_share(_EQUAL, _DECIDED), "one side or the other says tie on every item", share=True),
+    "coverage": _Wanted(_share(_DECIDED, _ALL), "no items", share=True),
     "kappa": _Wanted(_kappa, "both sides give every item the same verdict"),
 }
 
@@ -344,7 +345,9 @@ def _equal_shares(
     cell, place = _patterns(list(columns.values()))
     everywhere = np.ones(len(place), dtype=bool)
     wanted = {
-        (first, second): _Wanted(_share(columns[first][place] == columns[second][place], everywhere), "no items")
+        (first, second): _Wanted(
+            _share(columns[first][place] == columns[second][place], everywhere), "no items", share=True
+        )
         for first, second in pairs
     }
     return _estimates(cell, len(place), group[rows], wanted)
@@ -399,7 +402,7 @@ def position_bias(orders: Codes, group: Group) -> PositionBias:
 
 
 _FLIPS = {
-    name: _Wanted(_share(cells, _ALL), "no items")
+    name: _Wanted(_share(cells, _ALL), "no items", share=True)
     for name, cells in {
         "flips": ~_EQUAL,
         "stays_first": (_FIRST == A) & (_SECOND == B),
@@ -464,11 +467,13 @@ def _difference(first: Statistic, second: Statistic) -> Statistic:
 _PEOPLE_LONGER, _JUDGE_LONGER = _share(_FIRST == A, _DECIDED), _share(_SECOND == A, _DECIDED)
 _NONE_DECIDED = "one side or the other says tie on every item"
 _LENGTH = {
-    "judge": _Wanted(_JUDGE_LONGER, _NONE_DECIDED),
-    "people": _Wanted(_PEOPLE_LONGER, _NONE_DECIDED),
+    "judge": _Wanted(_JUDGE_LONGER, _NONE_DECIDED, share=True),
+    "people": _Wanted(_PEOPLE_LONGER, _NONE_DECIDED, share=True),
     "difference": _Wanted(_difference(_JUDGE_LONGER, _PEOPLE_LONGER), _NONE_DECIDED, p_value=True),
     "at_ties": _Wanted(
-        _share(_SECOND == A, (_FIRST == TIE) & (_SECOND != TIE)), "the judge decides no item that people call a tie"
+        _share(_SECOND == A, (_FIRST == TIE) & (_SECOND != TIE)),
+        "the judge decides no item that people call a tie",
+        share=True,
     ),
 }
 
@@ -574,7 +579,7 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
         for name, judge in judges.items():
             length[name] = length_preference(people, judge, sample.length_a, sample.length_b, group)
     rated = people != UNASKED
-    ties = _Wanted(_share(np.arange(_LABELS) == TIE, np.ones(_LABELS, dtype=bool)), "no items")
+    ties = _Wanted(_share(np.arange(_LABELS) == TIE, np.ones(_LABELS, dtype=bool)), "no items", share=True)
     return PreferenceAudit(
         items=len(people),
         rated=int(rated.sum()),

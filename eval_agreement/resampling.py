@@ -107,11 +107,12 @@ class Resamples:
         parts = [count.T.astype(np.float64) @ by_group for count in self.counts()]
         return np.concatenate(parts) if parts else np.zeros((0, rows.shape[1]))
 
-    def interval(self, values: Floats) -> Interval | None:
+    def interval(self, values: Floats, *, share: bool = False) -> Interval | None:
         """The 95 % interval of a statistic from its value in each resample (NaN where it is undefined there).
 
         Resamples without a value are left out; None where they are more than a tenth, or with fewer than
-        FEWEST_GROUPS groups.
+        FEWEST_GROUPS groups. A `share` that is 0 or 1 in every resample gets the exact interval of G trials
+        (Clopper and Pearson 1934), because no resample can show what the sample does not hold.
         """
         defined = values[~np.isnan(values)]
         if not self.enough or len(defined) < _DEFINED * self.resamples:
@@ -119,6 +120,9 @@ class Resamples:
         wide = stats.t.ppf((1 + LEVEL) / 2, self.groups - 1) * np.sqrt(self.groups / (self.groups - 1))
         tail = stats.norm.sf(wide)
         low, high = np.quantile(defined, [tail, 1 - tail])
+        if share and low == high and low in (0.0, 1.0):
+            furthest = ((1 - LEVEL) / 2) ** (1 / self.groups)
+            return (furthest, 1.0) if low else (0.0, 1 - furthest)
         return float(low), float(high)
 
     def p_value(self, values: Floats, null: float = 0.0) -> float | None:

@@ -332,6 +332,14 @@ def test_few_groups_make_wider_intervals_than_the_plain_percentiles() -> None:
     assert many == pytest.approx(tuple(plain), abs=0.02)
 
 
+def test_a_share_of_none_or_all_still_has_an_interval() -> None:
+    """Twenty questions all in the same range do not prove that every question is."""
+    result = measured([5] * 40, [5] * 40, [number // 2 for number in range(40)])
+    assert result.interval["strict"] == (pytest.approx(0.8316, abs=1e-4), 1.0)  # 0.025 ** (1 / 20)
+    assert Resamples(np.arange(20), 100).interval(np.zeros(100), share=True) == (0.0, pytest.approx(0.1684, abs=1e-4))
+    assert Resamples(np.arange(20), 100).interval(np.zeros(100)) == (0.0, 0.0)
+
+
 def test_a_p_value_is_the_interval_read_backwards() -> None:
     draws = Resamples(np.arange(40), 4000)
     values = np.random.default_rng(1).normal(size=4000)
