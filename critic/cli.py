@@ -15,7 +15,7 @@ STAGES = {
     "judge": ("critic.judge", "Score responses with a judge behind an OpenAI-compatible server."),
     "score": ("critic.score", "Benchmark scores from judgments: per task, per category, overall."),
     "audit": ("eval_agreement.audit", "How well the judge agrees with people: tables and an HTML report."),
-    "attack": ("eval_agreement.injection", "Low-scored answers with prompt injections, for the judge to judge."),
+    "attack": ("eval_agreement.attack", "Low-scored answers with prompt injections, for the judge to judge."),
     "demo": ("critic.demo", "The whole main job on a small sample world: train, serve, judge, audit."),
 }
 """Stage name -> module (its command is `main`), one-line help."""

@@ -7,12 +7,40 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from critic.records import Response
+from critic.records import RATINGS, Response
 from eval_agreement.baselines import BASELINES
+from eval_agreement.bias import (
+    Effect,
+    Offsets,
+    central_tendency,
+    offsets,
+    rating_noise,
+    self_preference,
+    severity,
+    verbosity,
+)
+from eval_agreement.calibration import (
+    Conformal,
+    Method,
+    Recalibration,
+    Reliability,
+    Scored,
+    conformal,
+    recalibration,
+    reliability,
+)
 from eval_agreement.compare import MARGINS, Comparison, compare, comparisons
+from eval_agreement.corrected import CorrectedMean, LabelPlan, corrected_mean, labels_needed
 from eval_agreement.joint import measured
 from eval_agreement.metrics import Agreement, Floats
-from eval_agreement.raters import leave_one_out
+from eval_agreement.raters import (
+    EPSILON,
+    AlternativeAnnotator,
+    RaterAgreement,
+    alternative_annotator,
+    leave_one_out,
+    rater_agreement,
+)
 from eval_agreement.resampling import group_numbers
 from eval_agreement.sample import Sample
 
@@ -28,12 +56,40 @@ class Line(Struct, frozen=True):
     result: Agreement
 
 
+class Biases(Struct, frozen=True):
+    """Of one judge: those of the whole, and offsets by language, task and answerer."""
+
+    effects: list[Effect]
+    offsets: list[Offsets]
+
+
+class Calibration(Struct, frozen=True):
+    """Of the judge under audit."""
+
+    reliability: Reliability
+    maps: list[Recalibration]
+    conformal: Conformal
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What the user of an audit decides. `training`: rows that trivial judges are fitted on. `margins`: by how much a
+    judge may be worse and still be as good. `own[judge]`: answerers of the judge's own family. `epsilon`: what the
+    alternative annotator test gives the judge for being cheaper. `within`: half width in points to plan labels for."""
+
+    training: Sequence[Response] = ()
+    margins: Mapping[str, float] = field(default_factory=lambda: dict(MARGINS))
+    own: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    epsilon: float = EPSILON
+    within: float | None = None
+
+
 class Findings(Struct, frozen=True, kw_only=True):
     """What an audit found on one sample.
 
     `sample` holds the answers that people scored; `unlabelled` more had a judge's score only. `lines` begins with the
-    judge under audit. `by[part][value]` is its agreement on a part, `comparisons` every pair of
-    judges, `over_trivial` the judge under audit against each trivial one.
+    judge under audit. `by[part][value]` is its agreement on a part, `comparisons` every pair of judges,
+    `over_trivial` the judge under audit against each trivial one. `raters` and `replaces` are None where no answer
+    has two raters, `corrected[answerer]` is there for answerers with labels and answers without.
     """
 
     sample: Sample
@@ -42,6 +98,12 @@ class Findings(Struct, frozen=True, kw_only=True):
     by: dict[str, dict[str, Agreement]] = field(default_factory=dict)
     comparisons: list[Comparison] = field(default_factory=list)
     over_trivial: list[Comparison] = field(default_factory=list)
+    raters: RaterAgreement | None = None
+    replaces: AlternativeAnnotator | None = None
+    biases: dict[str, Biases] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    corrected: dict[str, CorrectedMean] = field(default_factory=dict)
+    plan: LabelPlan | None = None
 
     @property
     def judge(self) -> Agreement:
@@ -51,15 +113,16 @@ class Findings(Struct, frozen=True, kw_only=True):
         return [line for line in self.lines if line.kind in kinds]
 
 
-def examine(sample: Sample, training: Sequence[Response] = (), margins: Mapping[str, float] = MARGINS) -> Findings:
+def examine(sample: Sample, asked: Asked, first: Sample | None = None) -> Findings:
     """Audit the first judge of a sample beside the others, people and trivial judges.
 
-    Trivial judges that look at texts are fitted on `training` and computed on every labelled row, also on those
+    Trivial judges that look at texts are fitted on training rows and computed on every labelled row, also on those
     where the judge failed. Without training rows there is one: people's own median, which has seen the answers.
+    Recalibration is fitted on the sample `first` where there is one, else on other groups of the same.
     """
     labelled = sample.labelled
     group = group_numbers(labelled.group)
-    baselines = trivial(labelled, training)
+    baselines = trivial(labelled, asked.training)
     lines = [
         Line("judge" if name == sample.judge else "other", name, "", measured(labelled.human, scores, group))
         for name, scores in labelled.judges.items()
@@ -67,14 +130,85 @@ def examine(sample: Sample, training: Sequence[Response] = (), margins: Mapping[
     lines += people(labelled)
     for name, (predicted, about) in baselines.items():
         lines.append(Line("baseline", name, about, measured(labelled.human, predicted, group)))
+    several = any(len(rated) > 1 for rated in labelled.raters)
     return Findings(
         sample=labelled,
         unlabelled=len(sample.ids) - len(labelled.ids),
         lines=lines,
         by=breakdown(labelled),
-        comparisons=comparisons(labelled, margins),
+        comparisons=comparisons(labelled, asked.margins),
         over_trivial=[over(labelled, name, predicted) for name, (predicted, _) in baselines.items()],
+        raters=rater_agreement(labelled.raters, group, labelled.scores) if several else None,
+        replaces=_replaces(labelled, asked.epsilon) if several else None,
+        biases={name: biases(labelled, name, asked.own.get(name, ())) for name in labelled.judges},
+        calibration=calibration(labelled, first and first.labelled),
+        corrected=corrected(sample),
+        plan=labels_needed(asked.within, sample.human, sample.scores, sample.group) if asked.within else None,
     )
+
+
+def _replaces(sample: Sample, epsilon: float) -> AlternativeAnnotator:
+    """The judge's scores are moved to the nearest one that people use, if those are ten or fewer: a score that lies
+    between theirs could never tie with them, and ties count for both sides."""
+    used = np.unique([score for rated in sample.raters for score in rated.values()])
+    scores = sample.scores
+    if len(used) <= len(RATINGS):
+        edges = (used[1:] + used[:-1]) / 2
+        scores = np.where(np.isnan(scores), np.nan, used[np.searchsorted(edges, scores, side="right")])
+    return alternative_annotator(sample.raters, scores, group_numbers(sample.group), epsilon)
+
+
+def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
+    """What pulls one judge's scores away from people's."""
+    scores, group = sample.judges[judge], group_numbers(sample.group)
+    noise = rating_noise(_rectangle(sample.raters)) if any(len(rated) > 1 for rated in sample.raters) else None
+    effects = [severity(sample.human, scores, group), central_tendency(sample.human, scores, group)]
+    if sample.length is not None and not np.isnan(sample.length).any():
+        effects.append(verbosity(sample.human, scores, group, sample.length, noise))
+    if own:
+        effects.append(self_preference(sample.human, scores, group, sample.parts["answerer"], own, noise))
+    return Biases(
+        effects,
+        [
+            offsets(part, sample.human, scores, group, sample.parts[part], noise)
+            for part in ("lang", "task", "answerer")
+            if len(set(sample.parts.get(part, ())) - {None}) > 1
+        ],
+    )
+
+
+def _rectangle(raters: Sequence[Mapping[str, float]]) -> Floats:
+    """Each answer's ratings, in no order of raters: shape (n, most ratings of an answer), NaN beyond."""
+    made = np.full((len(raters), max(len(rated) for rated in raters)), np.nan)
+    for row, rated in enumerate(raters):
+        made[row, : len(rated)] = list(rated.values())
+    return made
+
+
+def calibration(sample: Sample, first: Sample | None) -> Calibration:
+    """How far the judge's scores mean what people's mean, and maps from the one to the other."""
+    fit_on = None if first is None else Scored(first.human, first.scores, first.group)
+    columns = sample.human, sample.scores, sample.group
+    methods: tuple[Method, ...] = ("linear", "isotonic")
+    return Calibration(
+        reliability=reliability(*columns),
+        maps=[recalibration(*columns, method, fit_on) for method in methods],
+        conformal=conformal(*columns, "isotonic", fit_on),
+    )
+
+
+def corrected(sample: Sample) -> dict[str, CorrectedMean]:
+    """The mean human score of each answerer that has labels and answers without."""
+    if not np.isnan(sample.human).any():
+        return {}
+    found = {}
+    whole = {"all answers": np.ones(len(sample.ids), dtype=bool)}
+    for name, rows in (sample.values("answerer") if any(sample.parts.get("answerer", ())) else whole).items():
+        known = ~np.isnan(sample.human[rows])
+        if known.any() and not known.all():
+            chosen = sample.rows(rows)
+            found[name] = corrected_mean(chosen.human, chosen.scores, chosen.group)
+    return found
 
 
 def over(sample: Sample, name: str, predicted: Floats) -> Comparison:

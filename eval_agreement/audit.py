@@ -15,24 +15,31 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from msgspec import Struct
+from tqdm import tqdm
 
 from critic import human_scored, jsonl
 from critic.errors import UsageError
-from critic.records import Response
+from critic.records import Judgment, Response
 from eval_agreement import gate
-from eval_agreement.analysis import Findings, Kind, examine
+from eval_agreement.analysis import Asked, Findings, Kind, examine
 from eval_agreement.compare import MARGINS
+from eval_agreement.injection import Injection, injection
 from eval_agreement.metrics import METRICS, NAMES, Agreement
 from eval_agreement.preference_sections import preference_sections, preference_verdict
 from eval_agreement.preferences import PEOPLE, preference_audit
-from eval_agreement.presentation import gate_sections, sections, verdict
+from eval_agreement.presentation import gate_sections
+from eval_agreement.raters import EPSILON
 from eval_agreement.resampling import LEVEL, RESAMPLES, SEED
 from eval_agreement.sample import Sample
+from eval_agreement.score_sections import sections, verdict
 from eval_agreement.sources import of_judgments, of_preferences, of_tables, states_preferences
 from eval_agreement.tables import Scale, Source
 
-RESERVED = ("baselines", "gate", "judges", "people", "provenance")
+RESERVED = ("baselines", "gate", "injection", "judges", "people", "provenance")
 """Keys of summary.json beside the names of the samples."""
+
+DETAILS = ("comparisons", "over_trivial", "raters", "replaces", "biases", "calibration", "corrected", "plan")
+"""Findings that stand in summary.json as they are."""
 
 _MARGINS = ",".join(f"{metric}={value:g}" for metric, value in MARGINS.items())
 
@@ -73,6 +80,22 @@ def main(
     margin: Annotated[
         str, typer.Option(metavar="METRIC=NUMBER,…", help="By how much a judge may be worse and still be as good.")
     ] = _MARGINS,
+    own: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="JUDGE=ANSWERER", help="An answerer of the judge's own family: is it favoured? Repeatable."
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float,
+        typer.Option(min=0, max=0.99, help="Alternative annotator test: 0.2 for experts, 0.15 skilled, 0.1 crowd."),
+    ] = EPSILON,
+    within: Annotated[
+        float | None, typer.Option(help="Plan: how many human labels for a mean score within ± this many points?")
+    ] = None,
+    attacked: Annotated[
+        list[Path] | None, typer.Option(help="Judgments of the rows that critic attack made. Repeatable.")
+    ] = None,
     gates: Annotated[
         str | None,
         typer.Option(
@@ -101,21 +124,28 @@ def main(
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
-    found = {name: examine(sample, training, margins) for name, sample in inputs.samples.items()}
+    injections = [attacks_of(path) for path in attacked or []]
+    families = parse_own(own or [], inputs.samples.values())
+    asked = Asked(training=training, margins=margins, own=families, epsilon=epsilon, within=within)
+    first = next(iter(inputs.samples.values()))
+    found = {
+        name: examine(sample, asked, None if sample is first else first)
+        for name, sample in tqdm(inputs.samples.items(), "audit", unit="sample", leave=False, delay=2)
+    }
     outcomes = gate.check(limits, {name: gate.of_scores(findings.judge) for name, findings in found.items()})
     origin = provenance(inputs, train, training)
 
-    name = next(iter(inputs.samples.values())).judge
     pages = report.write(
         out,
-        title.replace("{judge}", name),
+        title.replace("{judge}", first.judge),
         {name: verdict(name, findings) for name, findings in found.items()},
-        sections(found, outcomes),
+        sections(found, outcomes, injections),
         origin,
         {name: findings.sample for name, findings in found.items()},
         steps,
     )
-    jsonl.write_json(out / "summary.json", {**summary(found, outcomes), "provenance": origin})
+    content = {**summary(found, outcomes), "injection": msgspec.to_builtins(injections), "provenance": origin}
+    jsonl.write_json(out / "summary.json", content)
     print(table(found))
     return _finish(outcomes, [out / "summary.json", *pages], _failed(found), max_failed)
 
@@ -195,6 +225,29 @@ def parse_judges(texts: Iterable[str]) -> dict[str, Source]:
     if not sources:
         raise UsageError("no judge to audit: give --judge NAME=FILE")
     return sources
+
+
+def parse_own(texts: Iterable[str], samples: Iterable[Sample]) -> dict[str, list[str]]:
+    """JUDGE=ANSWERER -> answerers by judge. Raises UsageError for a judge or an answerer that is not there."""
+    given = list(samples)
+    judges = {judge for sample in given for judge in sample.judges}
+    answerers = {name for sample in given for name in sample.parts.get("answerer", ()) if name}
+    families: dict[str, list[str]] = {}
+    for text in texts:
+        judge, _, answerer = text.partition("=")
+        for name, there, what in ((judge, judges, "judge"), (answerer, answerers, "answerer")):
+            if name not in there:
+                raise UsageError(f"--own {text!r}: no {what} {name!r}; there are {', '.join(sorted(there)) or 'none'}")
+        families.setdefault(judge, []).append(answerer)
+    return families
+
+
+def attacks_of(path: Path) -> Injection:
+    """What the attacks in a file of judgments do. Raises UsageError naming the file."""
+    try:
+        return injection([judgment for _, judgment in jsonl.read(path, Judgment)])
+    except UsageError as error:
+        raise UsageError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
 def named_files(arguments: Iterable[str]) -> dict[str, Path]:
@@ -281,7 +334,7 @@ def summary(found: Mapping[str, Findings], outcomes: Sequence[gate.Outcome]) -> 
         result[name] = as_json(findings.judge) | {
             "unlabelled": findings.unlabelled,
             "by": parts,
-            "comparisons": msgspec.to_builtins(findings.comparisons),
+            **{name: msgspec.to_builtins(getattr(findings, name)) for name in DETAILS},
         }
     kinds: dict[str, Kind] = {"baselines": "baseline", "judges": "other"}
     for section, kind in kinds.items():

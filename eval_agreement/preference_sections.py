@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from eval_agreement.preferences import (
     PEOPLE,
-    Estimate,
     PairAgreement,
     PositionBias,
     PreferenceAudit,
@@ -23,7 +22,9 @@ from eval_agreement.presentation import (
     p_text,
     part_name,
     share,
+    shares,
 )
+from eval_agreement.resampling import Estimate
 
 _ABOUT = "Accuracy: share of equal verdicts, ties included; decided: the same where neither says tie; kappa: Cohen's, "
 _NOTE = (
@@ -53,7 +54,8 @@ def preference_verdict(name: str, found: PreferenceAudit) -> list[str]:
         return [f"On {name} {judge} has no verdict to compare: {result.accuracy.undefined}."]
     sentences = [
         f"On {name} {judge} agrees with people on {share(result.accuracy.value)} of {result.n} pairs "
-        f"(95 % interval {_shares(result.accuracy)}), kappa {number(result.kappa.value, 2)}; {result.failed} failed."
+        f"(95 % interval {shares(result.accuracy.interval)}), kappa {number(result.kappa.value, 2)}; {result.failed} "
+        "failed."
     ]
     if found.ceiling and found.ceiling.accuracy.value is not None:
         sentences.append(f"People among themselves agree on {share(found.ceiling.accuracy.value)}.")
@@ -83,19 +85,12 @@ def _flipping(judge: str, found: PreferenceAudit) -> list[str]:
     if judge not in found.position or found.position[judge].flips.value is None:
         return []
     flips = found.position[judge].flips
-    return [f"Shown in the other order, {share(flips.value)} of its verdicts change ({_shares(flips)})."]
-
-
-def _shares(estimate: Estimate) -> str:
-    if estimate.interval is None:
-        return ""
-    low, high = estimate.interval
-    return f"{interval((100 * low, 100 * high), 1)} %"
+    return [f"Shown in the other order, {share(flips.value)} of its verdicts change ({shares(flips.interval)})."]
 
 
 def _cell(estimate: Estimate, *, as_share: bool = True) -> Cell:
     text = share(estimate.value) if as_share else number(estimate.value)
-    small = _shares(estimate) if as_share else interval(estimate.interval)
+    small = shares(estimate.interval) if as_share else interval(estimate.interval)
     return Cell(text, small, estimate.undefined or "")
 
 
@@ -185,7 +180,7 @@ def _position_reading(judge: str, bias: PositionBias) -> str:
     if lean.value is None:
         return f"{judge}: {lean.undefined}."
     if lean.interval is None or lean.interval[0] <= 0 <= lean.interval[1]:
-        return f"{judge}: no sign of a preference for a place ({share(lean.value)}, {_shares(lean)})."
+        return f"{judge}: no sign of a preference for a place ({share(lean.value)}, {shares(lean.interval)})."
     place = "first" if lean.value > 0 else "second"
     return f"{judge} leans to the answer shown {place}, by {share(abs(lean.value))} of its verdicts."
 

@@ -12,12 +12,11 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from eval_agreement.resampling import Interval, Resamples, group_numbers
+from eval_agreement.resampling import Estimate, Group, Resamples, group_numbers
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 Codes = NDArray[np.int8]
-Group = Sequence[Hashable] | NDArray[np.generic]
 Label = Literal["a", "tie", "b", "failed"]
 
 A, TIE, B, FAILED, UNASKED = range(5)
@@ -28,21 +27,6 @@ PEOPLE, LONGER = "people", "longer"
 
 _CODES: dict[str | None, int] = {"a": A, "tie": TIE, "b": B, "failed": FAILED, None: UNASKED}
 _LABELS = 3
-
-
-class Estimate(Struct, frozen=True, kw_only=True):
-    """A number over `n` items, with its 95 % interval from a bootstrap over groups.
-
-    `value` is None exactly when `undefined` says why. `interval` is None where `value` is, with fewer than five groups,
-    and where more than a tenth of the resamples leave the number undefined. `p_value` (two-sided, of "it is 0") comes
-    with differences and with the preference for a place; it is None wherever `interval` is.
-    """
-
-    value: float | None
-    n: int
-    interval: Interval | None = None
-    p_value: float | None = None
-    undefined: str | None = None
 
 
 class Preferences(Struct, frozen=True, kw_only=True, eq=False):

@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import sparse, stats
 
-from eval_agreement.resampling import FEWEST_GROUPS, RESAMPLES, SEED, Group, Interval, Resamples, group_numbers
+from eval_agreement.resampling import FEWEST_GROUPS, RESAMPLES, SEED, Estimate, Group, Resamples, group_numbers
 
 Floats = NDArray[np.float64]
 Level = Literal["ordinal", "interval", "nominal"]
@@ -43,14 +43,6 @@ _DECIMALS = 12
 _DUST = 1e-9
 _MOST_SETS = 50_000
 """An interval over so many different sets of scores takes about ten seconds; their number is the cost."""
-
-
-class Estimate(Struct, frozen=True, kw_only=True):
-    """A number with its 95 % interval. `reason` says why the value is None or, with a value, why the interval is."""
-
-    value: float | None = None
-    interval: Interval | None = None
-    reason: str | None = None
 
 
 class RaterAgreement(Struct, frozen=True, kw_only=True):
@@ -199,7 +191,7 @@ def rater_agreement(
     point = _alphas(np.bincount(tables.kind)[:, None].astype(np.float64), tables, level)
     resampled, refused = _resampled(tables, draws, level)
     people, everyone, difference = (
-        _estimate(value, drawn, draws, _no_alpha(counted.entries), refused)
+        _estimate(value, drawn, draws, counted.entries, refused)
         for value, drawn in zip(point[:, 0], resampled, strict=True)
     )
     return RaterAgreement(
@@ -411,12 +403,12 @@ def _resampled(tables: _Tables, draws: Resamples, level: Level) -> tuple[Floats,
     return np.concatenate(blocks, axis=1), None
 
 
-def _estimate(value: float, drawn: Floats, draws: Resamples, undefined: str | None, refused: str | None) -> Estimate:
-    if undefined or np.isnan(value):
-        return Estimate(reason=undefined or "people gave every item the same score")
+def _estimate(value: float, drawn: Floats, draws: Resamples, entries: _Entries, refused: str | None) -> Estimate:
+    if not entries.items or np.isnan(value):
+        return Estimate(n=entries.items, undefined=_no_alpha(entries) or "people gave every item the same score")
     interval = None if refused else draws.interval(drawn)
-    reason = refused or (None if interval else "undefined in too many resamples")
-    return Estimate(value=float(value), interval=interval, reason=reason)
+    undefined = refused or (None if interval else "undefined in too many resamples")
+    return Estimate(n=entries.items, value=float(value), interval=interval, undefined=undefined)
 
 
 def _no_alpha(entries: _Entries) -> str | None:

@@ -8,6 +8,7 @@ About the Bootstrap", §3.2); p-values are those intervals read backwards.
 from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import sparse, stats
 
@@ -28,6 +29,17 @@ FEWEST_GROUPS = 5
 _DEFINED = 0.9
 _COUNTS = 400_000
 """Numbers of a block of draws: small enough for the processor's cache, large enough for NumPy."""
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """A number over `n` cases with its 95 % interval. `undefined` says why the value is None or, with a value, why the
+    interval is. `p_value` is two-sided, of "it is 0", where that is a question."""
+
+    value: float | None = None
+    n: int
+    interval: Interval | None = None
+    p_value: float | None = None
+    undefined: str | None = None
 
 
 def group_numbers(group: Group) -> NDArray[np.intp]:

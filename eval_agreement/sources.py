@@ -109,9 +109,9 @@ def of_tables(human: Source, judges: Mapping[str, Source], scale: Scale = SCALE)
             )
         if other.raters:
             raise UsageError(f"{judges[name].path}: the judge {name} has several raters; give each a file of its own")
-    known = set(people.ids)
+    settled = set(people.ids) | _left_out(human, people.ids)
     first = next(iter(given.values()))
-    alone = first.rows(np.array([key not in known for key in first.ids]))
+    alone = first.rows(np.array([key not in settled for key in first.ids]))
     ids = people.ids + alone.ids
     missing = np.full(len(alone.ids), np.nan)
     return Sample(
@@ -127,6 +127,13 @@ def of_tables(human: Source, judges: Mapping[str, Source], scale: Scale = SCALE)
         judgments=_by_key(first, ids) if first.judgments else [],
         notes=people.notes + [note for other in given.values() for note in other.notes],
     )
+
+
+def _left_out(human: Source, kept: Sequence[str]) -> set[str]:
+    """Ids of rows that have people's scores, but cannot be used: no answers without scores."""
+    if _kind(human) != "human-scored rows":
+        return set()
+    return {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])} - set(kept)
 
 
 def _by_key(sample: Sample, ids: Sequence[str]) -> list[Judgment | None]:

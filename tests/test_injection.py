@@ -19,19 +19,9 @@ from critic.errors import UsageError
 from critic.examples import target
 from critic.judge_prompt import load, render
 from critic.records import Judgment, Language, Question, Response, Turn, Verdict
-from eval_agreement.injection import (
-    ALL,
-    CLEAN,
-    Attack,
-    Effect,
-    Estimate,
-    injection,
-    main,
-    scene,
-    share,
-    suite,
-    wilson,
-)
+from eval_agreement.attack import CLEAN, Attack, main, scene, suite
+from eval_agreement.injection import ALL, Effect, injection, share, wilson
+from eval_agreement.resampling import Estimate
 
 PROMPTS: list[tuple[str, Language]] = [
     (name, "zh" if language == "zh" else "en")

@@ -84,9 +84,8 @@ def test_human_scored_rows_keep_raters_texts_and_say_what_they_leave_out(tmp_pat
     rows[3]["flags"] = ["human_stars_below_scale"]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
     found = of_tables(Source(path), {"gpt4": Source(path, "gpt4_score_1_10")})
-    assert found.ids == ["row-0", "row-1", "row-2", "row-3"]
-    assert np.isnan(found.human[3])
-    assert found.labelled.parts["answerer"] == ["alpha", "beta", "alpha"]
+    assert found.ids == ["row-0", "row-1", "row-2"]  # row 3 is unusable, not an answer without a score
+    assert found.parts["answerer"] == ["alpha", "beta", "alpha"]
     assert found.raters[1] == {"x": 2.0, "y": 2.0}
     assert any("1 rows left out: a human score lies below its scale" in note for note in found.notes)
 

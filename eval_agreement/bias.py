@@ -1,0 +1,572 @@
+"""What pulls a judge's scores away from people's: severity, a narrow range, length, language, task, answerer.
+
+Arrays in, one `Effect` a bias out. "At equal human score" means: least squares of the judge's score on one
+indicator per human level (scores rounded half up) and on the property in question. Nothing is fitted row by
+row: the sufficient statistics are sums over rows, so it is these sums that are resampled.
+
+People's scores are noisy themselves, and equal scores are then not equal quality: among answers with the same
+score, those of the better answerer (or the longer ones, where length goes with quality) are truly better, and a
+fair judge that sees this looks biased (errors in variables: Fuller 1987, "Measurement Error Models", ch. 1).
+Where several people rated an answer, `rating_noise` takes this out. Where not, `Effect.noise_explains` says how
+noisy people would have to be to explain the whole effect.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+from numpy.typing import NDArray
+from scipy import sparse
+
+from critic.records import RATINGS
+from eval_agreement.metrics import half_up
+from eval_agreement.resampling import FEWEST_GROUPS, LEVEL, RESAMPLES, SEED, Floats, Interval, Resamples
+
+Scores = Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer]
+Names = Sequence[Hashable] | NDArray[np.generic]
+Indices = NDArray[np.intp]
+
+FEWEST_LABEL_GROUPS = 20
+"""A label that lies in fewer groups than this has no offset: the bootstrap's interval would be too narrow."""
+
+MOST_LABELS = 20
+"""Labels of a family that are reported: with many more, Holm's correction leaves no power."""
+
+_DECIMALS = 12
+_MOST_CELLS = 20_000
+_ROWS_OF_A_CELL = 4
+_SINGULAR = 1e-9
+
+
+class Effect(Struct, frozen=True, kw_only=True):
+    """One bias of a judge, with the 95 % interval and the two-sided p of the bootstrap over groups.
+
+    `value` is in `unit` and stands on `n` judged rows; `failed` rows have no judgment and are left out. An
+    offset is that of the `n` rows with `label` against `others` rows. An unbiased judge has `neutral`, which
+    is what `p` tests (Holm-corrected inside a family of labels). What is None has its reason in `undefined`.
+
+    `noise_explains` is a reliability: the share, 0..1, of the variance of people's scores that is not noise.
+    At this one or a lower one, noise in people's scores would make such an effect all by itself. None where
+    noise cannot make it or has been taken out, and where there is no sign of an effect.
+    """
+
+    name: str
+    label: str | None = None
+    about: str
+    unit: str
+    neutral: float
+    value: float | None
+    interval: Interval | None
+    p: float | None
+    n: int
+    others: int | None = None
+    failed: int
+    undefined: str | None = None
+    noise_explains: float | None = None
+    details: dict[str, float] = field(default_factory=dict)
+    reading: str
+
+
+class Offsets(Struct, frozen=True, kw_only=True):
+    """The effects of a family of labels, the largest label first. `left_out` labels were too many to report
+    (their rows are among the others still); `unlabelled` rows have no label and take no part."""
+
+    name: str
+    effects: list[Effect]
+    left_out: int
+    unlabelled: int
+
+
+class Rows(Struct, frozen=True):
+    """The rows with a judgment; `kept` marks them among all rows."""
+
+    human: Floats
+    judge: Floats
+    kept: NDArray[np.bool_]
+    resamples: Resamples
+
+    @property
+    def n(self) -> int:
+        return len(self.human)
+
+    @property
+    def failed(self) -> int:
+        return len(self.kept) - self.n
+
+
+class _Kind(NamedTuple):
+    """What an effect is, and how it reads without a sign of it, above the neutral value and below it."""
+
+    name: str
+    about: str
+    unit: str
+    none: str
+    above: str
+    below: str
+    neutral: float = 0.0
+
+
+_SEVERITY = _Kind(
+    "severity",
+    "mean of judge - human",
+    "points",
+    "No sign of severity or leniency: on average the judge is {low} to {high} points from people.",
+    "The judge is lenient: on average {size} points ({low} to {high}) above people.",
+    "The judge is severe: on average {size} points ({low} to {high}) below people.",
+)
+_CENTRAL_TENDENCY = _Kind(
+    "central_tendency",
+    "spread of the judge's scores as a multiple of people's",
+    "times",
+    "No sign of a narrower or wider range than people's: the judge's scores spread {low} to {high} times as widely.",
+    "The judge uses more of the scale than people: its scores spread {size} times as widely ({low} to {high}).",
+    "The judge uses less of the scale than people: its scores spread {size} times as widely ({low} to {high}).",
+    neutral=1.0,
+)
+_VERBOSITY = _Kind(
+    "verbosity",
+    "points for an answer twice as long, at equal human score",
+    "points per doubling",
+    "No sign that length pays: at equal human score, an answer twice as long gets {low} to {high} points.",
+    "Length pays: at equal human score, an answer twice as long gets {size} points ({low} to {high}) more.",
+    "Length costs: at equal human score, an answer twice as long gets {size} points ({low} to {high}) less.",
+)
+_SELF_PREFERENCE = _Kind(
+    "self_preference",
+    "points for answers of the judge's own family, at equal human score",
+    "points",
+    "No sign of self-preference: its own family gets {low} to {high} points against answers that people scored alike.",
+    "The judge favours its own family: {size} points ({low} to {high}) more than answers that people scored alike.",
+    "The judge is hard on its own family: {size} points ({low} to {high}) less than answers that people scored alike.",
+)
+
+
+def _offset_kind(name: str) -> _Kind:
+    return _Kind(
+        name,
+        f"points for one {name} against all others, at equal human score",
+        "points",
+        "No sign of an offset for {label}: {low} to {high} points against other answers that people scored alike.",
+        "{label} gets {size} points ({low} to {high}) more than other answers that people scored alike.",
+        "{label} gets {size} points ({low} to {high}) less than other answers that people scored alike.",
+    )
+
+
+def severity(human: Scores, judge: Scores, group: Names, resamples: int = RESAMPLES, seed: int = SEED) -> Effect:
+    """Severity (below 0) or leniency (above 0): the mean of judge - human, in points.
+
+    Raises ValueError as `judged_rows`.
+    """
+    rows = judged_rows(human, judge, group, resamples, seed)
+    first, cell = distinct(rows.human, rows.judge)
+    difference = (rows.judge - rows.human)[first]
+    sums = sums_and_resampled(rows.resamples, cell, sparse.csr_array(np.stack([np.ones(len(first)), difference])))
+    means = ratio(sums[:, 1], sums[:, 0])
+    details = {"human_mean": float(rows.human.mean()), "judge_mean": float(rows.judge.mean())} if rows.n else {}
+    return _effect(_SEVERITY, means, rows, details=details)
+
+
+def central_tendency(
+    human: Scores, judge: Scores, group: Names, resamples: int = RESAMPLES, seed: int = SEED
+) -> Effect:
+    """How much of the scale the judge uses: its standard deviation divided by people's; below 1 is narrow.
+
+    The slope of judge on human (in `details`) would be below 1 for every judge, because noise in people's
+    scores flattens it. The ratio has no such bias where both sides are about equally noisy; a noisier
+    judge raises it. It says how wide the range is, not whether the right answers are at its ends.
+    A constant judge has 0. None where people gave every answer the same score. Raises ValueError as `judged_rows`.
+    """
+    rows = judged_rows(human, judge, group, resamples, seed)
+    first, cell = distinct(rows.human, rows.judge)
+    h, j = (scores[first] - (scores.mean() if rows.n else 0) for scores in (rows.human, rows.judge))
+    columns = sparse.csr_array(np.stack([np.ones(len(first)), h, j, h * h, j * j, h * j]))
+    n, h_sum, j_sum, hh, jj, hj = sums_and_resampled(rows.resamples, cell, columns).T
+    h_spread, j_spread = _beyond(hh, ratio(h_sum**2, n)), _beyond(jj, ratio(j_sum**2, n))
+    details = {"human_sd": float(rows.human.std()), "judge_sd": float(rows.judge.std())} if rows.n else {}
+    if h_spread[0] > 0:
+        details["slope"] = float((hj[0] - h_sum[0] * j_sum[0] / n[0]) / h_spread[0])
+    values = np.sqrt(ratio(j_spread, h_spread))
+    return _effect(_CENTRAL_TENDENCY, values, rows, "people gave every answer the same score", details=details)
+
+
+def verbosity(
+    human: Scores,
+    judge: Scores,
+    group: Names,
+    length: Sequence[float] | NDArray[np.floating] | NDArray[np.integer],
+    noise: Floats | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Effect:
+    """What length alone is worth: points per doubling of `length` (characters; 0 counts as 1), at equal human score.
+
+    `noise` is `rating_noise` of the human scores, the raters' means. With it, "equal human score" is a straight
+    line on the human score, with the variance of its noise taken off: unbiased where people's scores are noisy,
+    as long as the judge's score rises linearly with quality.
+    None where all answers with the same human score are equally long. Raises ValueError as `judged_rows`, and
+    for a negative or missing length, or too few or many numbers in `noise`.
+    """
+    sizes = np.array(length, dtype=np.float64)
+    if len(sizes) != len(human):
+        raise ValueError(f"{len(human)} human scores but {len(sizes)} lengths")
+    if not (sizes >= 0).all():
+        raise ValueError(f"length {sizes[~(sizes >= 0)][0]:g} is not a number of characters")
+    rows = judged_rows(human, judge, group, resamples, seed)
+    x = np.log2(np.maximum(sizes[rows.kept], 1))
+    x -= x.mean() if rows.n else 0
+    first, cell = distinct(rows.human, rows.judge, x, *_noise_keys(noise, rows))
+    values = _at_equal_score(rows, first, cell, sparse.csr_array(x[first][None, :]), noise)[:, 0]
+    effect = _effect(_VERBOSITY, values, rows, "answers with the same human score are all equally long")
+    return _explained(effect, rows, x) if noise is None else _without_noise(effect)
+
+
+def offsets(
+    name: str,
+    human: Scores,
+    judge: Scores,
+    group: Names,
+    label: Sequence[str | None],
+    noise: Floats | None = None,
+    most: int = MOST_LABELS,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Offsets:
+    """The offset of each value of a label (`name` says which: language, task, answerer), in points.
+
+    Each is that of the rows with the label against all other labelled rows, at equal human score; `noise` as
+    for `verbosity`. The `most` largest labels are reported. p-values are Holm-corrected over them; two labels
+    are each other's mirror, so theirs is one test. A label is None where it, or the rest, lies in fewer than
+    FEWEST_LABEL_GROUPS groups, or where no answer without it has the same human score. Rows whose label is None
+    take no part. Raises ValueError as `judged_rows`.
+    """
+    rows, labels, noise, unlabelled = _labelled_rows(human, judge, group, label, noise, resamples, seed)
+    names, code = np.unique(labels, return_inverse=True)
+    order = np.argsort(-np.bincount(code[rows.kept], minlength=len(names)), kind="stable")[:most]
+    rank = np.full(len(names), len(order))
+    rank[order] = np.arange(len(order))
+    effects = _label_effects(_offset_kind(name), rows, rank[code], [str(value) for value in names[order]], noise)
+    return Offsets(
+        name=name,
+        effects=effects if len(names) == 2 else _holm(effects),
+        left_out=len(names) - len(order),
+        unlabelled=unlabelled,
+    )
+
+
+def self_preference(
+    human: Scores,
+    judge: Scores,
+    group: Names,
+    answerer: Sequence[str | None],
+    own: Collection[str],
+    noise: Floats | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Effect:
+    """The offset, as in `offsets`, of answers whose `answerer` is in `own`: the judge's own model family.
+
+    Answers whose answerer is None take no part. Where the family is simply better than noisy human scores can
+    show, that looks like self-preference: `Effect.noise_explains` says when. Raises ValueError as `judged_rows`.
+    """
+    rows, labels, noise, _ = _labelled_rows(human, judge, group, answerer, noise, resamples, seed)
+    code = np.where(np.isin(labels, list(own)), 0, 1)
+    return _label_effects(_SELF_PREFERENCE, rows, code, [", ".join(sorted(own))], noise)[0]
+
+
+def rating_noise(raters: Floats) -> Floats:
+    """The variance of the noise in each row's mean rating, in points squared: shape (n, m) in, (n,) out.
+
+    NaN in `raters` is a rating that was not made. A row's noise is the sample variance of its ratings divided
+    by their number; a row with one rating gets the average variance of the others'. This assumes that raters
+    err independently of each other. Raises ValueError where no row has two ratings, or one has none.
+    """
+    made = (~np.isnan(raters)).sum(axis=1)
+    if not made.all():
+        raise ValueError(f"row {int(np.argmin(made))} (from 0) has no rating")
+    several = made > 1
+    if not several.any():
+        raise ValueError("no row has two ratings, so their noise is unknown")
+    variance = np.full(len(raters), np.nan)
+    variance[several] = np.nanvar(raters[several], axis=1, ddof=1)
+    freedom = made[several] - 1
+    variance[~several] = np.average(variance[several], weights=freedom)
+    return np.asarray(variance / made)
+
+
+def pick(names: Names, kept: NDArray[np.bool_]) -> Names:
+    """The names of the rows that `kept` marks."""
+    if isinstance(names, np.ndarray):
+        return names[kept]
+    return [name for name, keep in zip(names, kept, strict=True) if keep]
+
+
+def judged_rows(human: Scores, judge: Scores, group: Names, resamples: int = RESAMPLES, seed: int = SEED) -> Rows:
+    """The rows that have a judgment; None or NaN in `judge` is a failed one.
+
+    Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
+    """
+    people, judged = np.array(human, dtype=np.float64), np.array(judge, dtype=np.float64)
+    if not len(people) == len(judged) == len(group):
+        raise ValueError(f"{len(people)} human scores, {len(judged)} judge scores and {len(group)} groups")
+    if np.isnan(people).any():
+        raise ValueError(f"the human score of row {int(np.argmax(np.isnan(people)))} (from 0) is missing")
+    for whose, scores in (("human", people), ("judge", judged)):
+        off = scores[(scores < RATINGS[0]) | (scores > RATINGS[-1])]
+        if off.size:
+            raise ValueError(f"{whose} score {off[0]:g} is outside {RATINGS[0]}..{RATINGS[-1]}")
+    # Arithmetic leaves dust (1.1 + 2.2 != 3.3), which would make a constant sample look varied.
+    people, judged = np.round(people, _DECIMALS), np.round(judged, _DECIMALS)
+    kept = ~np.isnan(judged)
+    return Rows(people[kept], judged[kept], kept, Resamples(pick(group, kept), resamples, seed, shared=False))
+
+
+def distinct(*keys: NDArray[np.generic]) -> tuple[Indices, Indices]:
+    """Rows that are alike in every key share a cell: (one row of each cell, the cell of each row)."""
+    cell = np.zeros(len(keys[0]), dtype=np.intp)
+    first = cell[:0]
+    for key in keys:
+        values, number = np.unique(key, return_inverse=True)
+        _, first, cell = np.unique(cell * len(values) + number, return_index=True, return_inverse=True)
+    return first, cell
+
+
+def sums_and_resampled(resamples: Resamples, cell: Indices, columns: sparse.csr_array) -> Floats:
+    """The columns' sums over the sample (first row) and over each resample: shape (1 + resamples, k).
+
+    `columns`, shape (k, cells), holds what a row of each cell adds to each sum; `cell` is the cell of each row.
+    Only the sample's row comes back where there are too few groups. Where every row is its own group, few
+    cells are drawn instead of many rows.
+    """
+    cells = columns.shape[1]
+    blocks = [np.atleast_2d(columns @ np.bincount(cell, minlength=cells).astype(np.float64)).T]
+    few_cells = cells <= min(_MOST_CELLS, len(cell) // _ROWS_OF_A_CELL)
+    if resamples.enough and resamples.groups == len(cell) and few_cells:
+        blocks += [columns @ table for table in resamples.tables(cell, cells)]
+    elif resamples.enough:
+        members = (np.ones(len(cell)), (cell, resamples.member))
+        by_group = columns @ sparse.csr_array(members, shape=(cells, resamples.groups))
+        blocks += [by_group @ count for count in resamples.counts()]
+    return np.asarray(np.concatenate(blocks, axis=1).T)
+
+
+def _labelled_rows(
+    human: Scores,
+    judge: Scores,
+    group: Names,
+    label: Sequence[str | None],
+    noise: Floats | None,
+    resamples: int,
+    seed: int,
+) -> tuple[Rows, NDArray[np.str_], Floats | None, int]:
+    """The rows that have a label, their labels (failed rows too) and noise, and how many have none."""
+    if not len(label) == len(human) == len(judge) == len(group):
+        raise ValueError(
+            f"{len(human)} human scores, {len(judge)} judge scores, {len(group)} groups, {len(label)} labels"
+        )
+    known = np.array([value is not None for value in label], dtype=bool)
+    people, judged = np.array(human, dtype=np.float64), np.array(judge, dtype=np.float64)
+    rows = judged_rows(people[known], judged[known], pick(group, known), resamples, seed)
+    labels = np.array([value for value in label if value is not None], dtype=str)
+    if noise is not None and len(noise) == len(known):
+        noise = noise[known]
+    return rows, labels, noise, int((~known).sum())
+
+
+def _label_effects(kind: _Kind, rows: Rows, code: Indices, names: list[str], noise: Floats | None) -> list[Effect]:
+    """The offset of each of `names`. `code` is the label's number of each row, failed ones included, and
+    len(names) where it is none of them."""
+    failed = np.bincount(code[~rows.kept], minlength=len(names))
+    code = code[rows.kept]
+    first, cell = distinct(rows.human, rows.judge, code, *_noise_keys(noise, rows))
+    reported = np.flatnonzero(code[first] < len(names))
+    ones = (np.ones(len(reported)), (code[first][reported], reported))
+    values = _at_equal_score(rows, first, cell, sparse.csr_array(ones, shape=(len(names), len(first))), noise)
+    effects = []
+    for number, name in enumerate(names):
+        inside = code == number
+        n = int(inside.sum())
+        about = {"label": name, "n": n, "others": rows.n - n, "failed": int(failed[number])}
+        small = _too_small(rows, inside)
+        offset = np.full(1, np.nan) if small else values[:, number]
+        effect = _effect(kind, offset, rows, small or "no answer without it has the same human score", **about)
+        x = inside.astype(np.float64)
+        effects.append(_explained(effect, rows, x) if noise is None else _without_noise(effect))
+    return effects
+
+
+def _too_small(rows: Rows, inside: NDArray[np.bool_]) -> str | None:
+    for side, whose in ((inside, "with it"), (~inside, "without it")):
+        groups = int(np.count_nonzero(np.bincount(rows.resamples.member[side])))
+        if groups < FEWEST_LABEL_GROUPS:
+            return f"{groups} groups {whose}; at least {FEWEST_LABEL_GROUPS} are needed"
+    return None
+
+
+def _noise_keys(noise: Floats | None, rows: Rows) -> list[Floats]:
+    if noise is None:
+        return []
+    if noise.shape != rows.kept.shape:
+        raise ValueError(f"noise of {len(noise)} human scores, but there are {len(rows.kept)}")
+    return [noise[rows.kept]]
+
+
+def _at_equal_score(rows: Rows, first: Indices, cell: Indices, x: sparse.csr_array, noise: Floats | None) -> Floats:
+    """Points per unit of each regressor, one regression each: shape (1 + resamples, k), the sample first.
+
+    `x`, shape (k, cells), holds the regressors' values in each cell, `first` a row of each.
+    """
+    human, judge = rows.human[first], rows.judge[first]
+    columns, solve = _levels(human, judge, x) if noise is None else _line(human, judge, x, noise[rows.kept][first])
+    return solve(sums_and_resampled(rows.resamples, cell, columns))
+
+
+_Regression = tuple[sparse.csr_array, Callable[[Floats], Floats]]
+"""What each cell adds to the sufficient statistics, and the coefficients from their sums."""
+
+
+def _levels(human: Floats, judge: Floats, x: sparse.csr_array) -> _Regression:
+    """Each regressor in turn, beside one indicator per human level.
+
+    The indicators are projected out level by level (Frisch-Waugh-Lovell), so that a level that a resample
+    lacks adds nothing.
+    """
+    level = np.unique(half_up(human), return_inverse=True)[1]
+    k, cells = x.shape
+    levels = int(level.max()) + 1 if cells else 0
+    y = judge - (judge.mean() if cells else 0)
+    at = sparse.csr_array((np.ones(cells), (level, np.arange(cells))), shape=(levels, cells))
+    entries = x.tocoo()
+    row = entries.coords[0] * levels + level[entries.coords[1]]
+    x_at = sparse.csr_array((entries.data, (row, entries.coords[1])), shape=(k * levels, cells))
+    columns = sparse.vstack([at, at * y, x_at, x * x, x * y], format="csr")
+
+    def solve(sums: Floats) -> Floats:
+        ends = np.cumsum([levels, levels, k * levels, k])
+        n, y_sum, x_sum, xx, xy = np.split(sums, ends, axis=1)
+        x_sum = x_sum.reshape(len(sums), k, levels)
+        x_mean = ratio(x_sum, n[:, None, :], empty=0)
+        spread = _beyond(xx, (x_mean * x_sum).sum(axis=2))
+        return ratio(xy - (x_mean * y_sum[:, None, :]).sum(axis=2), spread)
+
+    return columns, solve
+
+
+def _line(human: Floats, judge: Floats, x: sparse.csr_array, noise: Floats) -> _Regression:
+    """Each regressor in turn, beside a straight line on the human score without its noise.
+
+    Corrected least squares: the variance of the noise is taken off the sum of squares of the human score
+    (Fuller 1987, "Measurement Error Models", ch. 2).
+    """
+    cells = x.shape[1]
+    h, y = (scores - (scores.mean() if cells else 0) for scores in (human, judge))
+    common = sparse.csr_array(np.stack([np.ones(cells), h, y, h * h, h * h - noise, h * y]))
+    columns = sparse.vstack([common, x, x * x, x * h, x * y], format="csr")
+
+    def solve(sums: Floats) -> Floats:
+        n, h_sum, y_sum, raw, hh, hy = sums[:, :6].T[:, :, None]
+        x_sum, xx, xh, xy = np.split(sums[:, 6:], 4, axis=1)
+        xx, xh, xy = xx - ratio(x_sum**2, n), xh - ratio(x_sum * h_sum, n), xy - ratio(x_sum * y_sum, n)
+        raw, hh, hy = (part - ratio(h_sum * other, n) for part, other in ((raw, h_sum), (hh, h_sum), (hy, y_sum)))
+        determinant = xx * hh - xh**2
+        possible = determinant > _SINGULAR * xx * raw
+        return ratio(xy * hh - xh * hy, np.where(possible, determinant, 0.0))
+
+    return columns, solve
+
+
+def ratio(top: Floats, bottom: Floats, empty: float = np.nan) -> Floats:
+    """top / bottom, `empty` where the bottom is 0."""
+    shape = np.broadcast_shapes(top.shape, bottom.shape)
+    out = np.full(shape, empty, dtype=np.float64)
+    np.divide(top, bottom, out=out, where=np.broadcast_to(bottom != 0, shape))
+    return out
+
+
+def _beyond(total: Floats, part: Floats) -> Floats:
+    """total - part of two sums of squares, exactly 0 where the rest is no more than rounding."""
+    rest = total - part
+    return np.where(rest > _SINGULAR * total, rest, 0.0)
+
+
+def _effect(kind: _Kind, values: Floats, rows: Rows, reason: str = "", **about: Any) -> Effect:
+    """The effect from its value on the sample and in each resample. `reason`: why it can be NaN."""
+    value = None if np.isnan(values[0]) else float(values[0])
+    draws = rows.resamples
+    interval = None if value is None else draws.interval(values[1:])
+    undefined = None
+    if not rows.n:
+        undefined = "no judged rows"
+    elif value is None:
+        undefined = reason
+    elif interval is None:
+        few = f"{draws.groups} groups; an interval needs at least {FEWEST_GROUPS}"
+        undefined = few if not draws.enough else "undefined in more than a tenth of the resamples"
+    effect = Effect(
+        name=kind.name,
+        about=kind.about,
+        unit=kind.unit,
+        neutral=kind.neutral,
+        value=value,
+        interval=interval,
+        p=None if interval is None else draws.p_value(values[1:], kind.neutral),
+        undefined=undefined,
+        reading="",
+        **{"n": rows.n, "failed": rows.failed, **about},
+    )
+    return replace(effect, reading=_reading(kind, effect))
+
+
+def _reading(kind: _Kind, effect: Effect) -> str:
+    label = "" if effect.label is None else effect.label
+    if effect.value is None:
+        return f"Not measured: {effect.undefined}."
+    if effect.interval is None:
+        return f"{effect.value:.2f} {kind.unit}, which may be chance: {effect.undefined}."
+    low, high = effect.interval
+    if low <= kind.neutral <= high:
+        ends = (f"{low:.2f}", f"{high:.2f}") if kind.neutral else (f"{low:+z.2f}", f"{high:+z.2f}")
+        return kind.none.format(label=label, low=ends[0], high=ends[1])
+    sentence = kind.above if effect.value > kind.neutral else kind.below
+    near, far = sorted((abs(low), abs(high)))
+    return sentence.format(label=label, size=f"{abs(effect.value):.2f}", low=f"{near:.2f}", high=f"{far:.2f}")
+
+
+def _seen(effect: Effect) -> bool:
+    return effect.interval is not None and not effect.interval[0] <= effect.neutral <= effect.interval[1]
+
+
+def _explained(effect: Effect, rows: Rows, x: Floats) -> Effect:
+    """The effect with the reliability of people's scores that would explain all of it by itself.
+
+    If the judge followed true quality only, and people's scores were quality plus noise, the correlation of
+    `x` with the judge would be r(x, human) r(human, judge) / reliability.
+    """
+    if not _seen(effect) or effect.value is None:
+        return effect
+    human, judge, x = (values - values.mean() for values in (rows.human, rows.judge, x))
+    through = (x @ human) * (human @ judge) / (human @ human)
+    direct = x @ judge
+    if not (0 < through / direct < 1 and direct * effect.value > 0):
+        return effect
+    reliability = float(through / direct)
+    note = f" Noise in people's scores could explain it if their reliability were {reliability:.2f} or less."
+    return replace(effect, noise_explains=reliability, reading=effect.reading + note)
+
+
+def _without_noise(effect: Effect) -> Effect:
+    return replace(effect, about=f"{effect.about}, without the noise in people's scores")
+
+
+def _holm(effects: list[Effect]) -> list[Effect]:
+    """The effects with their p-values corrected for the number of them (Holm 1979)."""
+    tested = sorted((effect.p, number) for number, effect in enumerate(effects) if effect.p is not None)
+    corrected, smallest = list(effects), 0.0
+    for position, (p, number) in enumerate(tested):
+        smallest = max(smallest, min(1.0, (len(tested) - position) * p))
+        reading = effects[number].reading
+        if _seen(effects[number]) and smallest > 1 - LEVEL:
+            reading += f" Among {len(tested)} such comparisons this may be chance."
+        corrected[number] = replace(effects[number], p=smallest, reading=reading)
+    return corrected

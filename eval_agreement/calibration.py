@@ -1,0 +1,498 @@
+"""What a judge's score means: people's mean at each score, a map that corrects it, how far a single one is off.
+
+Every interval is from the bootstrap over groups. Maps and conformal intervals are evaluated only on rows whose
+groups took no part in making them; the bootstrap holds the maps as they are.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+from numpy.typing import NDArray
+from scipy import sparse
+
+from critic.records import RATINGS
+from eval_agreement.bias import (
+    Indices,
+    Names,
+    Rows,
+    Scores,
+    distinct,
+    judged_rows,
+    pick,
+    ratio,
+    sums_and_resampled,
+)
+from eval_agreement.metrics import half_up
+from eval_agreement.resampling import FEWEST_GROUPS, RESAMPLES, SEED, Floats, Interval
+
+Method = Literal["isotonic", "linear"]
+Mode = Literal["held out", "cross-fitted"]
+
+CONFORMAL_LEVEL = 0.9
+"""Share of answers whose human score is to lie in the conformal interval."""
+
+FEWEST_FIT_ROWS, FEWEST_FIT_GROUPS = 50, 10
+"""Nothing is fitted on fewer."""
+
+FEWEST_RESIDUALS = 20
+"""Nor is a conformal interval made from fewer."""
+
+FEWEST_BIN_GROUPS = 10
+"""A bin that lies in fewer groups than this has no interval: the bootstrap's would be too narrow."""
+
+FOLDS = 5
+"""Of cross-fitting, by whole groups."""
+
+_MOST_TABLE_ROWS = 20
+_DUST = 1e-9
+_SURE = 2.0
+_NO_ROWS = "no judged rows"
+
+
+class Bin(Struct, frozen=True, kw_only=True):
+    """The `n` answers whose judge score rounds half up to `score`: mean judge and mean human score (1..10), and
+    the 95 % interval of the latter or why it has none."""
+
+    score: int
+    n: int
+    groups: int
+    judge: float
+    human: float
+    interval: Interval | None
+    undefined: str | None = None
+
+
+class Reliability(Struct, frozen=True, kw_only=True):
+    """Human score against judge score, bin by bin, and the expected calibration error in points.
+
+    That error is the distance between a bin's mean human and mean judge score, averaged over answers. Noise alone
+    makes it positive: `plain` is the sample's, `by_chance` that of a calibrated judge on as much data (the mean
+    over resamples), and `error` is `plain` less its bias by the bootstrap, at least 0. What is None has its reason
+    in `undefined`.
+    """
+
+    n: int
+    failed: int
+    bins: list[Bin] = field(default_factory=list)
+    error: float | None = None
+    interval: Interval | None = None
+    plain: float | None = None
+    by_chance: float | None = None
+    undefined: str | None = None
+    reading: str
+
+
+class Scored(NamedTuple):
+    """A split to fit on; None or NaN in `judge` is a failed judgment."""
+
+    human: Scores
+    judge: Scores
+    group: Names
+
+
+class Errors(Struct, frozen=True, kw_only=True):
+    """Mean absolute error, mean of judge - human, and root mean square error, in points."""
+
+    mae: float
+    mean_error: float
+    rmse: float
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """After minus before on the same rows, in points; 95 % interval and two-sided p of "no change"."""
+
+    value: float
+    interval: Interval | None
+    p: float | None
+
+
+class Recalibration(Struct, frozen=True, kw_only=True):
+    """What a map from judge score to human score is worth, on `n` judged rows that it has not seen.
+
+    `fitted` rows made the map; `left_out` judged rows of the fitting split did not, because their group is among
+    the evaluated ones. `changes` has mae, rmse, and mean_error without its sign. `table` is the map, (judge score,
+    recalibrated score); where `mode` is cross-fitted, the map of all rows. Everything but the counts is None or
+    empty where `undefined` says why; a change without an interval is one of too few groups.
+    """
+
+    method: Method
+    mode: Mode
+    n: int
+    failed: int
+    fitted: int
+    left_out: int
+    before: Errors | None = None
+    after: Errors | None = None
+    changes: dict[str, Change] = field(default_factory=dict)
+    table: list[tuple[float, float]] = field(default_factory=list)
+    undefined: str | None = None
+    reading: str
+
+
+class Conformal(Struct, frozen=True, kw_only=True):
+    """Intervals for single scores, around the recalibrated score.
+
+    `half_width` is the typical (median) distance in points from the recalibrated score to the ends of its interval,
+    `mean_width` the mean width of what of the intervals lies on 1..10. `coverage` is the share (0..1) of the `n`
+    judged rows whose human score is inside; they took part in neither map nor interval. It should be `level`.
+    `fitted`, `left_out` and `undefined` as in `Recalibration`.
+    """
+
+    level: float = CONFORMAL_LEVEL
+    method: Method
+    mode: Mode
+    n: int
+    failed: int
+    fitted: int
+    left_out: int
+    half_width: float | None = None
+    mean_width: float | None = None
+    coverage: float | None = None
+    interval: Interval | None = None
+    undefined: str | None = None
+    reading: str
+
+
+def reliability(
+    human: Scores, judge: Scores, group: Names, resamples: int = RESAMPLES, seed: int = SEED
+) -> Reliability:
+    """People's mean score at each judge score (rounded half up), and how far the two are apart on average.
+
+    Expected calibration error: Naeini et al. 2015, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
+    with scores in place of probabilities. A distance is not smooth at 0, so its bootstrap alone is too optimistic:
+    the interval's lower end is where bins whose gap is within two standard errors may have none at all (moment
+    selection: Andrews and Soares 2010, "Inference for Parameters Defined by Moment Inequalities").
+    Raises ValueError as `judged_rows`.
+    """
+    rows = judged_rows(human, judge, group, resamples, seed)
+    if not rows.n:
+        return Reliability(n=0, failed=rows.failed, undefined=_NO_ROWS, reading=f"Not measured: {_NO_ROWS}.")
+    scores, number = np.unique(half_up(rows.judge), return_inverse=True)
+    first, cell = distinct(rows.human, rows.judge)
+    h, j = rows.human[first], rows.judge[first]
+    places = (np.ones(len(first)), (number[first], np.arange(len(first))))
+    at = sparse.csr_array(places, shape=(len(scores), len(first)))
+    columns = sparse.vstack([at, at * h, at * j], format="csr")
+    n, human_sum, judge_sum = np.split(sums_and_resampled(rows.resamples, cell, columns), 3, axis=1)
+    share = (human_sum - judge_sum) / n.sum(axis=1, keepdims=True)
+    noise = share[1:] - n[1:] / n[1:].sum(axis=1, keepdims=True) * (share[0] * rows.n / n[0])
+    error, interval = _calibration_error(rows, share, noise)
+    undefined = None if interval else f"{rows.resamples.groups} groups; an interval needs at least {FEWEST_GROUPS}"
+    plain = float(np.abs(share[0]).sum())
+    human_mean = ratio(human_sum, n)
+    judge_mean = judge_sum[0] / n[0]
+    return Reliability(
+        n=rows.n,
+        failed=rows.failed,
+        bins=[
+            _bin(rows, int(score), number == index, judge_mean[index], human_mean[:, index])
+            for index, score in enumerate(scores)
+        ],
+        error=error,
+        interval=interval,
+        plain=plain,
+        by_chance=float(np.abs(noise).sum(axis=1).mean()) if len(noise) else None,
+        undefined=undefined,
+        reading=_reliability_reading(plain if error is None else error, interval, undefined),
+    )
+
+
+class Recalibrator:
+    """A map from judge score to expected human score, cut to 1..10. It looks like scikit-learn's, for MAPIE.
+
+    Isotonic: the best non-decreasing values at the scores seen, straight between them, flat outside. Linear: the
+    least-squares line.
+    """
+
+    def __init__(self, method: Method) -> None:
+        self.method = method
+
+    def fit(self, X: Floats, y: Floats) -> "Recalibrator":
+        """X, shape (n, 1): judge scores; y, shape (n,): human scores."""
+        from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415 - takes a second to import
+        from sklearn.linear_model import LinearRegression  # noqa: PLC0415 - takes a second to import
+
+        model = IsotonicRegression(out_of_bounds="clip") if self.method == "isotonic" else LinearRegression()
+        self.model_ = model.fit(X, y)
+        self.n_features_in_ = 1
+        return self
+
+    def predict(self, X: Floats) -> Floats:
+        """Shape (n, 1) in, (n,) out."""
+        return np.clip(np.asarray(self.model_.predict(X), dtype=np.float64), RATINGS[0], RATINGS[-1])
+
+
+def recalibration(
+    human: Scores,
+    judge: Scores,
+    group: Names,
+    method: Method = "isotonic",
+    fit_on: Scored | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Recalibration:
+    """What the judge gains from a map of its scores, on rows that the map has not seen.
+
+    With `fit_on`, the map is fitted there and evaluated on the rows given. Without, whole groups are dealt into
+    FOLDS folds and each fold is evaluated by the map of the others. Both maps minimise the squared error, so the
+    mean absolute one can rise where scores crowd at the ends of the scale. A rising line leaves correlations as they
+    are (except where it is cut to 1..10); isotonic steps can make ties, and change them.
+    Raises ValueError as `judged_rows`.
+    """
+    rows = judged_rows(human, judge, group, resamples, seed)
+    source, left_out = _fitting_rows(rows, group, fit_on)
+    mode: Mode = "cross-fitted" if fit_on is None else "held out"
+    undefined = _too_few(rows, source)
+    result = Recalibration(
+        method=method, mode=mode, n=rows.n, failed=rows.failed, fitted=source.n, left_out=left_out, reading=""
+    )
+    if undefined:
+        return replace(result, undefined=undefined, reading=f"Not measured: {undefined}.")
+    whole = _fit(method, source.human, source.judge)
+    recalibrated = whole.predict(rows.judge[:, None]) if fit_on else _cross_fitted(method, rows)
+    before, after, changes = _errors(rows, recalibrated)
+    return replace(
+        result,
+        before=before,
+        after=after,
+        changes=changes,
+        table=_table(whole, source.judge),
+        reading=_recalibration_reading(method, before, after, changes["mae"]),
+    )
+
+
+def conformal(
+    human: Scores,
+    judge: Scores,
+    group: Names,
+    method: Method = "isotonic",
+    fit_on: Scored | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Conformal:
+    """How far people's score of a single answer is from the recalibrated one, 9 times out of 10.
+
+    Split conformal prediction with absolute residuals (Lei et al. 2018, "Distribution-Free Predictive Inference for
+    Regression", §2.2) by MAPIE. With `fit_on`, half of its groups make the map and half the intervals, and coverage
+    is measured on the rows given. Without, groups are dealt into FOLDS folds; each fold is measured with the intervals
+    of the next one and the map of the others. The promise is about answers like these on average, not about each
+    group or score; whole scores tie, which makes coverage larger than promised. Raises ValueError as `judged_rows`.
+    """
+    rows = judged_rows(human, judge, group, resamples, seed)
+    source, left_out = _fitting_rows(rows, group, fit_on)
+    mode: Mode = "cross-fitted" if fit_on is None else "held out"
+    undefined = _too_few(rows, source)
+    result = Conformal(
+        method=method, mode=mode, n=rows.n, failed=rows.failed, fitted=source.n, left_out=left_out, reading=""
+    )
+    if undefined:
+        return replace(result, undefined=undefined, reading=f"Not measured: {undefined}.")
+    thirds = list(_thirds(rows, source, held_out=fit_on is not None))
+    residuals = min(int(intervals_on.sum()) for _, intervals_on, _ in thirds)
+    if residuals < FEWEST_RESIDUALS:
+        undefined = f"only {residuals} rows to make the intervals from; at least {FEWEST_RESIDUALS} are needed"
+        return replace(result, undefined=undefined, reading=f"Not measured: {undefined}.")
+    centre, half_width = np.empty(rows.n), np.empty(rows.n)
+    for made_on, intervals_on, tested in thirds:
+        fitted = _fit(method, source.human[made_on], source.judge[made_on])
+        centre[tested], half_width[tested] = _conformal(
+            fitted, source.human[intervals_on], source.judge[intervals_on], rows.judge[tested]
+        )
+    covered = np.abs(rows.human - centre) <= half_width + _DUST
+    low, high = (np.clip(centre + side * half_width, RATINGS[0], RATINGS[-1]) for side in (-1, 1))
+    first, cell = distinct(covered)
+    sums = sums_and_resampled(
+        rows.resamples, cell, sparse.csr_array(np.stack([np.ones(len(first)), covered[first]]).astype(np.float64))
+    )
+    shares = ratio(sums[:, 1], sums[:, 0])
+    interval = rows.resamples.interval(shares[1:])
+    typical = float(np.median(half_width))
+    return replace(
+        result,
+        half_width=typical,
+        mean_width=float((high - low).mean()),
+        coverage=float(shares[0]),
+        interval=interval,
+        undefined=None if interval else f"{rows.resamples.groups} groups; an interval needs at least {FEWEST_GROUPS}",
+        reading=_conformal_reading(typical, float(shares[0]), interval, rows.n),
+    )
+
+
+def _bin(rows: Rows, score: int, inside: NDArray[np.bool_], judge: float, human: Floats) -> Bin:
+    """`human` is the bin's mean in the sample and in each resample."""
+    groups = int(np.count_nonzero(np.bincount(rows.resamples.member[inside])))
+    few = f"{groups} groups; an interval needs at least {FEWEST_BIN_GROUPS}" if groups < FEWEST_BIN_GROUPS else None
+    return Bin(
+        score=score,
+        n=int(inside.sum()),
+        groups=groups,
+        judge=float(judge),
+        human=float(human[0]),
+        interval=None if few else rows.resamples.interval(human[1:]),
+        undefined=few,
+    )
+
+
+def _calibration_error(rows: Rows, share: Floats, noise: Floats) -> tuple[float | None, Interval | None]:
+    """The error without its bias, and its interval; None with too few groups.
+
+    `share`, shape (1 + resamples, bins), is the bins' part in mean human - mean judge score, of the sample and of the
+    resamples; `noise` what of a resample's part is due to a gap other than the sample's.
+    """
+    if not rows.resamples.enough:
+        return None, None
+    plain, sign = np.abs(share).sum(axis=1), np.sign(share[0])
+    moved = share[1:] @ sign - plain[0]
+    unsure = np.abs(share[0]) <= _SURE * noise.std(axis=0)
+    risen = (np.abs(noise) - sign * noise)[:, unsure].sum(axis=1)
+    lower, upper = (rows.resamples.interval(plain[0] - change) for change in (moved + risen, moved))
+    if lower is None or upper is None:
+        return None, None
+    return max(0.0, float(2 * plain[0] - plain[1:].mean())), (max(0.0, lower[0]), upper[1])
+
+
+def _reliability_reading(error: float, interval: Interval | None, undefined: str | None) -> str:
+    if interval is None:
+        return f"A judge score is {error:.2f} points off people's mean on average, some of it by chance: {undefined}."
+    low, high = interval
+    if low == 0:
+        return f"No sign of miscalibration: a judge score is at most {high:.2f} points off people's mean on average."
+    return f"A judge score is on average {error:.2f} points ({low:.2f} to {high:.2f}) off people's mean at that score."
+
+
+def _fitting_rows(rows: Rows, group: Names, fit_on: Scored | None) -> tuple[Rows, int]:
+    """The judged rows to fit on, and how many more share a group with the rows to evaluate."""
+    if fit_on is None:
+        return rows, 0
+    evaluated = set(group)
+    apart = np.array([name not in evaluated for name in fit_on.group], dtype=bool)
+    human, judge = np.array(fit_on.human, dtype=np.float64), np.array(fit_on.judge, dtype=np.float64)
+    all_rows = judged_rows(human, judge, fit_on.group)
+    source = judged_rows(human[apart], judge[apart], pick(fit_on.group, apart))
+    return source, all_rows.n - source.n
+
+
+def _too_few(rows: Rows, source: Rows) -> str | None:
+    groups = source.resamples.groups
+    if source.n < FEWEST_FIT_ROWS or groups < FEWEST_FIT_GROUPS:
+        least = f"at least {FEWEST_FIT_ROWS} in {FEWEST_FIT_GROUPS} are needed"
+        return f"{source.n} judged rows in {groups} groups to fit on; {least}"
+    return None if rows.n else f"{_NO_ROWS} to evaluate on"
+
+
+def _folds(rows: Rows, folds: int) -> Indices:
+    """The fold of each row, whole groups together."""
+    from sklearn.model_selection import GroupKFold  # noqa: PLC0415 - takes a second to import
+
+    fold = np.empty(rows.n, dtype=np.intp)
+    split = GroupKFold(folds).split(np.empty(rows.n), groups=rows.resamples.member)
+    for number, (_, tested) in enumerate(split):
+        fold[tested] = number
+    return fold
+
+
+def _thirds(
+    rows: Rows, source: Rows, held_out: bool
+) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]]:
+    """Rows of `source` for the map, rows of `source` for the intervals, and `rows` to measure on: all groups apart."""
+    if held_out:
+        half = _folds(source, 2)
+        yield half == 0, half == 1, np.ones(rows.n, dtype=bool)
+        return
+    fold = _folds(rows, FOLDS)
+    for number in range(FOLDS):
+        intervals_on = fold == (number + 1) % FOLDS
+        yield ~intervals_on & (fold != number), intervals_on, fold == number
+
+
+def _fit(method: Method, human: Floats, judge: Floats) -> Recalibrator:
+    return Recalibrator(method).fit(judge[:, None], human)
+
+
+def _cross_fitted(method: Method, rows: Rows) -> Floats:
+    fold = _folds(rows, FOLDS)
+    recalibrated = np.empty(rows.n)
+    for number in range(FOLDS):
+        tested = fold == number
+        fitted = _fit(method, rows.human[~tested], rows.judge[~tested])
+        recalibrated[tested] = fitted.predict(rows.judge[tested][:, None])
+    return recalibrated
+
+
+def _conformal(fitted: Recalibrator, human: Floats, judge: Floats, tested: Floats) -> tuple[Floats, Floats]:
+    """Centre and half width of the intervals of `tested` scores, from residuals on (human, judge)."""
+    # MAPIE has no type information.
+    from mapie.regression import (  # noqa: PLC0415 - slow to import
+        SplitConformalRegressor,
+    )
+
+    regressor = SplitConformalRegressor(fitted, confidence_level=CONFORMAL_LEVEL, prefit=True)
+    centre, ends = regressor.conformalize(judge[:, None], human).predict_interval(tested[:, None])
+    return centre, (ends[:, 1, 0] - ends[:, 0, 0]) / 2
+
+
+def _errors(rows: Rows, recalibrated: Floats) -> tuple[Errors, Errors, dict[str, Change]]:
+    first, cell = distinct(rows.human, rows.judge, recalibrated)
+    before, after = (rows.judge - rows.human)[first], (recalibrated - rows.human)[first]
+    columns = [np.ones(len(first))]
+    for error in (before, after):
+        columns += [np.abs(error), error, error**2]
+    n, *sums = sums_and_resampled(rows.resamples, cell, sparse.csr_array(np.stack(columns))).T
+    mae, mean, square, new_mae, new_mean, new_square = (total / n for total in sums)
+    rmse, new_rmse = np.sqrt(square), np.sqrt(new_square)
+    changes = {
+        "mae": _change(rows, new_mae - mae),
+        "rmse": _change(rows, new_rmse - rmse),
+        "mean_error": _change(rows, np.abs(new_mean) - np.abs(mean)),
+    }
+    return (
+        Errors(mae=float(mae[0]), mean_error=float(mean[0]), rmse=float(rmse[0])),
+        Errors(mae=float(new_mae[0]), mean_error=float(new_mean[0]), rmse=float(new_rmse[0])),
+        changes,
+    )
+
+
+def _change(rows: Rows, values: Floats) -> Change:
+    """Of the sample (first) and the resamples."""
+    draws = rows.resamples
+    return Change(value=float(values[0]), interval=draws.interval(values[1:]), p=draws.p_value(values[1:]))
+
+
+def _table(fitted: Recalibrator, judge: Floats) -> list[tuple[float, float]]:
+    """The map at the judge's scores, or at the whole ones where there are too many."""
+    scores = np.unique(judge)
+    if len(scores) > _MOST_TABLE_ROWS:
+        scores = np.array(RATINGS, dtype=np.float64)
+    return [(float(score), float(human)) for score, human in zip(scores, fitted.predict(scores[:, None]), strict=True)]
+
+
+def _recalibration_reading(method: Method, before: Errors, after: Errors, change: Change) -> str:
+    moves = (
+        f"mean absolute error {before.mae:.2f} -> {after.mae:.2f} points, "
+        f"root mean square {before.rmse:.2f} -> {after.rmse:.2f}, "
+        f"mean error {before.mean_error:+z.2f} -> {after.mean_error:+z.2f}"
+    )
+    if change.interval is None:
+        return f"Recalibrated ({method}): {moves}; this may be chance, with so few groups."
+    low, high = change.interval
+    if low <= 0 <= high:
+        return f"No sign that recalibration ({method}) brings single scores closer to people's: {moves}."
+    if change.value < 0:
+        return f"Recalibration ({method}) brings single scores closer to people's: {moves}."
+    return f"Recalibration ({method}) takes single scores away from people's: {moves}."
+
+
+def _conformal_reading(half_width: float, coverage: float, interval: Interval | None, n: int) -> str:
+    promise = f"For a single answer, people's score lies within ±{half_width:.1f} of our recalibrated score"
+    times = f"{10 * CONFORMAL_LEVEL:.0f} times out of 10"
+    measured = f"measured on {n} answers: {coverage:.1%}"
+    if interval is None:
+        return f"{promise} {times} ({measured})."
+    low, high = interval
+    measured += f", {low:.1%} to {high:.1%}"
+    if high < CONFORMAL_LEVEL:
+        return f"{promise} less often than {times} ({measured}): do not rely on it."
+    return f"{promise} {times} ({measured})."

@@ -1,0 +1,386 @@
+"""A model's mean human score from few human labels and many judge scores.
+
+Prediction-powered inference (Angelopoulos et al. 2023, "Prediction-Powered Inference", Science 382) with power tuning
+(Angelopoulos, Duchi, Zrnic 2023, "PPI++: Efficient Prediction-Powered Inference", arXiv 2311.01453): the mean of the
+labels, plus a multiple of what the judge's mean over the unlabelled answers exceeds its mean over the labelled ones by.
+However biased the judge is, the two biases cancel; a useless judge gets a multiple near 0. Tuning is not quite free:
+there is a gain where the correlation is above about 1 / sqrt(labels - 2) (Mani et al. 2025, arXiv 2505.20178).
+
+It holds where the labelled answers are a random draw of all, judged in the same way. The mean is that of answers like
+these, not of exactly these. `ppi_mean` is the method as published, for independent answers, and equals ppi_py's;
+`corrected_mean` allows for answers that share a group.
+"""
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+from scipy import stats
+
+from critic.records import RATINGS
+from eval_agreement.bias import Indices, Names, Scores
+from eval_agreement.resampling import FEWEST_GROUPS, LEVEL, Floats, Interval, group_numbers
+
+_NOT_RANDOM = 0.001
+"""Below this p, the labelled answers are said not to be a random draw."""
+
+_DECIMALS = 12
+
+
+class PPIMean(Struct, frozen=True, kw_only=True):
+    """Estimate, its normal interval (95 % unless asked otherwise), and the multiple of the judge's part."""
+
+    value: float
+    interval: Interval
+    lam: float
+
+
+class CorrectedMean(Struct, frozen=True, kw_only=True):
+    """A mean human score, 1..10, with 95 % intervals that allow for groups.
+
+    `value` is from `labelled` human and all judge scores, `human_only` from the labels, `judge_only` from the judge's
+    scores where it gave one. `effective` is the number of labels that would do as well without the judge, `lam`
+    (0..1) the multiple of the judge's part. `failed_labelled` and `failed_unlabelled` answers have no judgment;
+    `corrected_mean` says what becomes of them. What is None has its reason in `undefined`; `caution` says where the
+    labels do not look like a random draw.
+    """
+
+    labelled: int
+    unlabelled: int
+    groups: int
+    failed_labelled: int
+    failed_unlabelled: int
+    value: float | None = None
+    interval: Interval | None = None
+    human_only: float | None = None
+    human_interval: Interval | None = None
+    judge_only: float | None = None
+    lam: float | None = None
+    effective: float | None = None
+    undefined: str | None = None
+    caution: str | None = None
+    reading: str
+
+
+class LabelPlan(Struct, frozen=True, kw_only=True):
+    """Labels among `rows` answers for a 95 % interval of ± `half_width` points, with the judge and without.
+
+    `smallest` is the half width where every answer is labelled, which the judge cannot improve on. What is None has
+    its reason in `undefined`.
+    """
+
+    half_width: float
+    rows: int
+    with_judge: int | None = None
+    without_judge: int | None = None
+    smallest: float | None = None
+    undefined: str | None = None
+    reading: str
+
+
+class _Sample(NamedTuple):
+    """Answers, labelled or not. `human` is 0 and ignored where not labelled, `judge` filled where it failed."""
+
+    human: Floats
+    judge: Floats
+    labelled: NDArray[np.bool_]
+    member: Indices
+
+    @property
+    def n(self) -> int:
+        return int(self.labelled.sum())
+
+    @property
+    def unlabelled(self) -> int:
+        return len(self.human) - self.n
+
+    @property
+    def groups(self) -> int:
+        """Groups with a label."""
+        return int(np.count_nonzero(np.bincount(self.member[self.labelled])))
+
+
+class _Parts(NamedTuple):
+    """human_mean - lam * excess is the estimate; the arrays are what each group adds to these two, shape (G,)."""
+
+    human_mean: float
+    excess: float
+    human_by_group: Floats
+    excess_by_group: Floats
+    lam: float
+
+    def value(self, lam: float) -> float:
+        return self.human_mean - lam * self.excess
+
+    def variance(self, lam: float) -> float:
+        """Of the estimate; groups are independent, answers in one need not be."""
+        return float(((self.human_by_group - lam * self.excess_by_group) ** 2).sum())
+
+
+def ppi_mean(
+    human: Floats, judge: Floats, unlabelled_judge: Floats, lam: float | None = None, level: float = LEVEL
+) -> PPIMean:
+    """The PPI++ mean of independent answers: `human` and `judge` of the labelled, judge scores of the others.
+
+    `lam` None is tuned (PPI++, power tuning, cut to 0..1), 1 is plain PPI, 0 the mean of the labels. Variances divide
+    by n, and the interval is normal, as published. Takes any numbers; raises ValueError without labels or unlabelled
+    answers.
+    """
+    if not (len(human) and len(unlabelled_judge)):
+        raise ValueError(f"{len(human)} labelled and {len(unlabelled_judge)} unlabelled answers: both are needed")
+    rows = len(human) + len(unlabelled_judge)
+    labelled = np.arange(rows) < len(human)
+    padded = np.concatenate([human, np.zeros(len(unlabelled_judge))])
+    parts = _parts(_Sample(padded, np.concatenate([judge, unlabelled_judge]), labelled, np.arange(rows)))
+    lam = parts.lam if lam is None else lam
+    far = float(stats.norm.ppf((1 + level) / 2) * np.sqrt(parts.variance(lam)))
+    value = parts.value(lam)
+    return PPIMean(value=value, interval=(value - far, value + far), lam=lam)
+
+
+def corrected_mean(human: Scores, judge: Scores, group: Names, lam: float | None = None) -> CorrectedMean:
+    """A model's mean human score, from one row an answer; None or NaN in `human` where it has no label.
+
+    `lam` as in `ppi_mean`. The variance is clustered by group, and the quantile Student's with one degree of freedom
+    less than there are groups with labels.
+
+    A failed judgment (None or NaN in `judge`) counts as the judge's mean score, among labelled and unlabelled answers
+    alike. The judge with that rule is just another judge: the estimate stays unbiased even where failures go with
+    quality, and only precision is lost. Dropping such answers would give the mean of the answers that can be judged.
+
+    None with labels in fewer than FEWEST_GROUPS groups. Raises ValueError for unequal lengths or scores outside 1..10.
+    """
+    sample, failed = _sample(human, judge, group)
+    judged = sample.judge[~failed]
+    result = CorrectedMean(
+        labelled=sample.n,
+        unlabelled=sample.unlabelled,
+        groups=sample.groups,
+        failed_labelled=int((failed & sample.labelled).sum()),
+        failed_unlabelled=int((failed & ~sample.labelled).sum()),
+        human_only=float(sample.human[sample.labelled].mean()) if sample.n else None,
+        judge_only=float(judged.mean()) if len(judged) else None,
+        reading="",
+    )
+    if sample.groups < FEWEST_GROUPS:
+        undefined = _few_groups(sample)
+        return replace(result, undefined=undefined, reading=f"Not measured: {undefined}.")
+    parts = _parts(sample)
+    lam = parts.lam if lam is None else lam
+    result = replace(
+        result,
+        value=parts.value(lam),
+        interval=_interval(sample, parts, lam),
+        human_interval=_interval(sample, parts, 0.0),
+        lam=lam,
+        effective=_effective(sample, parts, lam),
+        caution=_caution(sample, parts),
+    )
+    return replace(result, reading=_mean_reading(result))
+
+
+def labels_needed(half_width: float, human: Scores, judge: Scores, group: Names, rows: int | None = None) -> LabelPlan:
+    """How many human labels make the 95 % interval of the mean ± `half_width` points, from a first sample's variances.
+
+    The arrays are those of `corrected_mean`; `rows` is how many answers there will be to draw labels from, all of
+    them judged (as many as now unless given). Every label takes an answer out of the unlabelled ones: the judge's part
+    fades as these run out, and with all answers labelled both intervals are the same. So a half width is out of reach
+    with the judge exactly where it is without, and then takes more answers, not more labels.
+
+    With n labels drawn at random from T answers, the variance is F + s²/n - 2 lam c/n + lam² v T / (n (T - n)), where
+    s², v and c are the variances of human and judge scores and their covariance, lam is the best on 0..1, and F is the
+    covariance of two human scores in a group times the chance that two answers share one. PPI++ is the case F = 0.
+
+    None with labels in fewer than FEWEST_GROUPS groups, and where answers share groups but no two labelled ones do.
+    Raises ValueError as `corrected_mean`, for a half width that is not positive, and for fewer rows than labels.
+    """
+    sample, _ = _sample(human, judge, group)
+    total = len(sample.human) if rows is None else rows
+    if not half_width > 0:
+        raise ValueError(f"the half width is {half_width:g}; it must be above 0")
+    if total < sample.n:
+        raise ValueError(f"{total} rows are fewer than the {sample.n} labelled ones")
+    plan = LabelPlan(half_width=half_width, rows=total, reading="")
+    undefined = _few_groups(sample) if sample.groups < FEWEST_GROUPS else None
+    shared = None if undefined else _shared_variance(sample, total)
+    if shared is None:
+        undefined = undefined or "no two labelled answers share a group, so how alike such answers are is unknown"
+        return replace(plan, undefined=undefined, reading=f"Not planned: {undefined}.")
+    forecast = _Forecast.of(sample, total, shared)
+    plan = replace(plan, smallest=forecast.half_width(total, judged=False))
+    fewest = [forecast.labels(half_width, judged) for judged in (True, False)]
+    plan = replace(plan, with_judge=fewest[0], without_judge=fewest[1])
+    if plan.without_judge is None or plan.with_judge is None:
+        undefined = f"even with all {total} answers labelled it is ±{plan.smallest:.2f}, so it takes more answers"
+    return replace(plan, undefined=undefined, reading=_plan_reading(plan, undefined))
+
+
+class _Forecast(NamedTuple):
+    """What `labels_needed` writes as s², v, c, F and T, and in how many groups the T answers lie."""
+
+    human: float
+    judge: float
+    covariance: float
+    shared: float
+    rows: int
+    groups: float
+
+    @classmethod
+    def of(cls, sample: _Sample, rows: int, shared: float) -> "_Forecast":
+        people, judged = sample.human[sample.labelled], sample.judge[sample.labelled]
+        return cls(
+            human=float(np.var(people, ddof=1)),
+            judge=float(np.var(sample.judge, ddof=1)),
+            covariance=float(np.cov(people, judged)[0, 1]),
+            shared=shared,
+            rows=rows,
+            groups=len(np.unique(sample.member)) * rows / len(sample.human),
+        )
+
+    def variance(self, labels: int, judged: bool) -> float:
+        alone = self.shared + self.human / labels
+        rest = self.rows - labels
+        if not (judged and rest and self.judge):
+            return alone
+        spread = self.judge * self.rows / (labels * rest)
+        lam = min(max(self.covariance / labels / spread, 0.0), 1.0)
+        return alone - 2 * lam * self.covariance / labels + lam**2 * spread
+
+    def half_width(self, labels: int, judged: bool) -> float:
+        groups = max(min(labels, self.groups), FEWEST_GROUPS)
+        return float(stats.t.ppf((1 + LEVEL) / 2, groups - 1) * np.sqrt(self.variance(labels, judged)))
+
+    def labels(self, half_width: float, judged: bool) -> int | None:
+        """The fewest that are enough; None where all are not. More labels never make an interval wider."""
+        possible = range(FEWEST_GROUPS, self.rows + 1)
+        index = bisect_left(possible, True, key=lambda labels: self.half_width(labels, judged) <= half_width)
+        return possible[index] if index < len(possible) else None
+
+
+def _sample(human: Scores, judge: Scores, group: Names) -> tuple[_Sample, NDArray[np.bool_]]:
+    """The answers, and which of them have no judgment."""
+    people, judged = np.array(human, dtype=np.float64), np.array(judge, dtype=np.float64)
+    if not len(people) == len(judged) == len(group):
+        raise ValueError(f"{len(people)} human scores, {len(judged)} judge scores and {len(group)} groups")
+    for whose, scores in (("human", people), ("judge", judged)):
+        off = scores[(scores < RATINGS[0]) | (scores > RATINGS[-1])]
+        if off.size:
+            raise ValueError(f"{whose} score {off[0]:g} is outside {RATINGS[0]}..{RATINGS[-1]}")
+    # Arithmetic leaves dust (1.1 + 2.2 != 3.3), which would make a constant sample look varied.
+    people, judged = np.round(people, _DECIMALS), np.round(judged, _DECIMALS)
+    labelled, failed = ~np.isnan(people), np.isnan(judged)
+    filled = np.where(failed, judged[~failed].mean() if not failed.all() else 0, judged)
+    return _Sample(np.where(labelled, people, 0), filled, labelled, group_numbers(group)), failed
+
+
+def _shared_variance(sample: _Sample, rows: int) -> float | None:
+    """The part of the variance that labels cannot reduce, because answers share groups, with `rows` answers.
+
+    None where answers share groups, but no labelled ones do.
+    """
+    answers = len(sample.human)
+    pairs = _pairs_in_groups(sample.member)
+    if not pairs:
+        return 0.0
+    labelled_pairs = _pairs_in_groups(sample.member[sample.labelled])
+    if not labelled_pairs:
+        return None
+    human = sample.human[sample.labelled]
+    human = human - human.mean()
+    totals = np.bincount(sample.member[sample.labelled], human)
+    covariance = (totals @ totals - human @ human) / labelled_pairs
+    return max(0.0, float(covariance * pairs / (answers * (rows - 1))))
+
+
+def _pairs_in_groups(member: Indices) -> int:
+    """Ordered pairs of different answers in the same group."""
+    sizes = np.bincount(member)
+    return int((sizes * (sizes - 1)).sum())
+
+
+def _few_groups(sample: _Sample) -> str:
+    return f"labels in {sample.groups} groups; at least {FEWEST_GROUPS} are needed"
+
+
+def _parts(sample: _Sample) -> _Parts:
+    """The two parts of the estimate, what groups add to them, and the tuned lam."""
+    labelled, n, rest = sample.labelled, sample.n, sample.unlabelled
+    human_mean = float(sample.human[labelled].mean())
+    human = np.where(labelled, sample.human - human_mean, 0) / n
+    by_group: Floats = np.bincount(sample.member, human).astype(np.float64)
+    if not rest or np.ptp(sample.judge) == 0:
+        return _Parts(human_mean, 0.0, by_group, np.zeros_like(by_group), 0.0)
+    judge_mean, rest_mean = float(sample.judge[labelled].mean()), float(sample.judge[~labelled].mean())
+    excess = np.where(labelled, (sample.judge - judge_mean) / n, (rest_mean - sample.judge) / rest)
+    excess_by_group: Floats = np.bincount(sample.member, excess).astype(np.float64)
+    pooled = float(np.var(sample.judge, ddof=1)) * (1 / n + 1 / rest)
+    lam = _tuned(float(by_group @ excess_by_group), excess_by_group, excess, pooled)
+    return _Parts(human_mean, judge_mean - rest_mean, by_group, excess_by_group, lam)
+
+
+def _tuned(covariance: float, by_group: Floats, by_row: Floats, pooled: float) -> float:
+    """The lam on 0..1 with the least variance: covariance of labels and excess / variance of the excess.
+
+    `pooled` is that variance for independent answers, from labelled and unlabelled ones together; it is multiplied by
+    what groups make of it, which is 1 where each answer is its own.
+    """
+    alone = by_row @ by_row
+    if alone == 0:
+        return 0.0
+    design_effect = (by_group @ by_group) / alone
+    if pooled * design_effect == 0:
+        return 0.0
+    return float(np.clip(covariance / (pooled * design_effect), 0, 1))
+
+
+def _interval(sample: _Sample, parts: _Parts, lam: float) -> Interval:
+    far = stats.t.ppf((1 + LEVEL) / 2, sample.groups - 1) * _error(sample, parts.variance(lam))
+    return float(parts.value(lam) - far), float(parts.value(lam) + far)
+
+
+def _error(sample: _Sample, variance: float) -> float:
+    """Standard error, with the usual factor for few groups."""
+    return float(np.sqrt(variance * sample.groups / (sample.groups - 1)))
+
+
+def _effective(sample: _Sample, parts: _Parts, lam: float) -> float | None:
+    alone, corrected = parts.variance(0.0), parts.variance(lam)
+    if corrected == 0:
+        return float(sample.n) if alone == 0 else None
+    return sample.n * alone / corrected
+
+
+def _caution(sample: _Sample, parts: _Parts) -> str | None:
+    """A warning where the judge sees another quality in the labelled answers than chance allows."""
+    error = _error(sample, float((parts.excess_by_group**2).sum()))
+    if not error or 2 * stats.t.sf(abs(parts.excess) / error, sample.groups - 1) >= _NOT_RANDOM:
+        return None
+    way = "above" if parts.excess > 0 else "below"
+    return (
+        f"The labelled answers are no random draw: the judge's mean on them is {abs(parts.excess):.2f} points {way} "
+        "that on the others."
+    )
+
+
+def _mean_reading(result: CorrectedMean) -> str:
+    if result.interval is None or result.effective is None:
+        return f"People's mean score is {result.value:.2f}, without variation."
+    low, high = result.interval
+    labels, worth = result.labelled, round(result.effective)
+    value = "nothing is gained from the judge" if worth <= labels else f"your {labels} labels are worth {worth}"
+    reading = (
+        f"People's mean score is {result.value:.2f} ({low:.2f} to {high:.2f}) by {labels} labels and "
+        f"{result.unlabelled} answers with a judge's score only: {value}."
+    )
+    return reading if result.caution is None else f"{reading} {result.caution}"
+
+
+def _plan_reading(plan: LabelPlan, undefined: str | None) -> str:
+    if undefined:
+        return f"±{plan.half_width:g} points cannot be reached: {undefined}."
+    return (
+        f"±{plan.half_width:g} points takes {plan.with_judge} labels with the judge and {plan.without_judge} without."
+    )

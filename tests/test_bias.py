@@ -1,0 +1,454 @@
+"""eval_agreement.bias against least squares, resample by resample, and simulated judges."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from eval_agreement import bias
+from eval_agreement.bias import (
+    Effect,
+    central_tendency,
+    offsets,
+    rating_noise,
+    self_preference,
+    severity,
+    verbosity,
+)
+from eval_agreement.metrics import half_up
+from eval_agreement.resampling import Resamples
+
+Floats = NDArray[np.float64]
+
+
+class World:
+    """Answers of 60 questions whose quality goes with their length, rated by people and a judge.
+
+    The judge follows people's scores, likes some questions, and pays `per_doubling` for length and `own` to system
+    `a`. With `sees_quality` it follows true quality instead, which people's scores then show with noise (their
+    reliability in `reliability`).
+    """
+
+    def __init__(
+        self, seed: int, per_doubling: float = 0.0, own: float = 0.0, sees_quality: bool = False, groups: int = 60
+    ) -> None:
+        random = np.random.default_rng(seed)
+        n = 5 * groups
+        self.group = np.repeat(np.arange(groups), 5)
+        self.system = np.tile(list("abcde"), groups)
+        quality = random.normal(0, 0.8, n) + 0.5 * (self.system == "a")
+        self.doublings = 7 + quality + random.normal(0, 0.6, n)
+        self.length = 2**self.doublings
+        self.raters = 5.5 + quality[:, None] + random.normal(0, 0.8, (n, 3)) * (1 if sees_quality else 0)
+        self.human = self.raters.mean(axis=1)
+        if not sees_quality:
+            self.human = np.clip(half_up(self.human), 1, 10)
+        self.reliability = float(np.var(quality) / np.var(self.human))
+        followed = quality if sees_quality else self.human - 5.5
+        liked = random.normal(0, 0.3, groups)[self.group]
+        self.judge = 5.5 + 0.5 * followed + liked + random.normal(0, 0.5, n)
+        self.judge += per_doubling * (self.doublings - 7) + own * (self.system == "a")
+
+
+def design(human: Floats, x: Floats) -> Floats:
+    """One indicator per human level that occurs, and x."""
+    levels = np.unique(half_up(human))
+    return np.column_stack([*(half_up(human) == level for level in levels), x]).astype(float)
+
+
+def refitted(draws: Resamples, fit: Callable[[NDArray[np.intp]], float]) -> Floats:
+    """`fit` on the rows of each resample, repeated as often as they were drawn."""
+    weights = np.concatenate(list(draws.weights()), axis=1).astype(int)
+    rows = np.arange(len(weights))
+    return np.array([fit(np.repeat(rows, weights[:, index])) for index in range(weights.shape[1])])
+
+
+def assert_same(effect: Effect, whole: float, draws: Resamples, values: Floats) -> None:
+    assert effect.value == pytest.approx(whole, abs=1e-9)
+    assert effect.interval == pytest.approx(draws.interval(values), abs=1e-9)
+    assert effect.p == pytest.approx(draws.p_value(values, effect.neutral), abs=1e-9)
+
+
+def rare_level(world: World) -> None:
+    """Give one question alone a human level, so that some resamples lack it."""
+    world.human[world.group == 3] = 10.0
+
+
+def test_verbosity_is_least_squares_in_every_resample() -> None:
+    world = World(1, per_doubling=0.05)
+    rare_level(world)
+    effect = verbosity(world.human, world.judge, world.group, world.length, resamples=200)
+
+    def fit(rows: NDArray[np.intp]) -> float:
+        x = design(world.human[rows], world.doublings[rows])
+        return float(np.linalg.lstsq(x, world.judge[rows], rcond=None)[0][-1])
+
+    draws = Resamples(world.group, 200)
+    lacking = refitted(draws, lambda rows: float((world.human[rows] == 10).any()))
+    assert 0 < lacking.mean() < 1
+    assert_same(effect, fit(np.arange(300)), draws, refitted(draws, fit))
+
+
+@pytest.mark.parametrize("people", ["whole", "fractions"])
+def test_offsets_are_least_squares_in_every_resample(people: str) -> None:
+    world = World(2, own=0.1)
+    if people == "fractions":
+        world.human = np.clip(world.human + np.tile([-0.5, 0.3, 0.499], 100), 1, 10)
+    rare_level(world)
+    family = offsets("answerer", world.human, world.judge, world.group, list(world.system), resamples=150)
+    draws = Resamples(world.group, 150)
+    uncorrected = []
+    for effect in family.effects:
+
+        def fit(rows: NDArray[np.intp], label: str | None = effect.label) -> float:
+            x = design(world.human[rows], world.system[rows] == label)
+            return float(np.linalg.lstsq(x, world.judge[rows], rcond=None)[0][-1])
+
+        values = refitted(draws, fit)
+        uncorrected.append(draws.p_value(values))
+        assert_same(
+            bias.replace(effect, p=uncorrected[-1]),
+            fit(np.arange(300)),
+            draws,
+            values,
+        )
+        assert (effect.n, effect.others) == (60, 240)
+    by_size = sorted(range(5), key=lambda index: uncorrected[index] or 0)
+    smallest = 0.0
+    for rank, index in enumerate(by_size):
+        smallest = max(smallest, min(1.0, (5 - rank) * (uncorrected[index] or 0)))
+        assert family.effects[index].p == pytest.approx(smallest)
+
+
+def test_without_noise_is_corrected_least_squares_in_every_resample() -> None:
+    world = World(3, sees_quality=True)
+    noise = rating_noise(world.raters)
+    length = verbosity(world.human, world.judge, world.group, world.length, noise, resamples=150)
+    own = self_preference(world.human, world.judge, world.group, world.system, ["a"], noise, resamples=150)
+    draws = Resamples(world.group, 150)
+    for effect, x in ((length, world.doublings), (own, (world.system == "a").astype(float))):
+
+        def fit(rows: NDArray[np.intp], x: Floats = x) -> float:
+            full = np.column_stack([np.ones(len(rows)), world.human[rows], x[rows]])
+            squares = full.T @ full
+            squares[1, 1] -= noise[rows].sum()
+            return float(np.linalg.solve(squares, full.T @ world.judge[rows])[2])
+
+        assert_same(effect, fit(np.arange(300)), draws, refitted(draws, fit))
+
+
+def test_severity_and_central_tendency_in_every_resample() -> None:
+    world = World(4)
+    world.judge = np.round(5.5 + (world.judge - 5.5) * 1.02 * world.human.std() / world.judge.std(), 1)
+    draws = Resamples(world.group, 150)
+
+    def mean(rows: NDArray[np.intp]) -> float:
+        return float((world.judge - world.human)[rows].mean())
+
+    def spread(rows: NDArray[np.intp]) -> float:
+        return float(world.judge[rows].std() / world.human[rows].std())
+
+    everything = np.arange(300)
+    lenient = severity(world.human, world.judge, world.group, resamples=150)
+    narrow = central_tendency(world.human, world.judge, world.group, resamples=150)
+    assert_same(lenient, mean(everything), draws, refitted(draws, mean))
+    assert_same(narrow, spread(everything), draws, refitted(draws, spread))
+    assert narrow.p is not None and narrow.p > 0.1
+    assert narrow.details["slope"] == pytest.approx(np.polyfit(world.human, world.judge, 1)[0])
+
+
+def test_rows_that_are_their_own_groups_take_a_short_cut_to_the_same_interval() -> None:
+    """Scores in few cells are drawn as counts: other draws, but of the same distribution."""
+    random = np.random.default_rng(5)
+    human = random.integers(1, 11, 4000).astype(float)
+    judge = np.clip(human + random.integers(-2, 3, 4000), 1, 10)
+    system = random.choice(list("abc"), 4000)
+    difference = judge - human
+    lenient = severity(human, judge, np.arange(4000))
+    error = difference.std() / math.sqrt(4000)
+    expected = (difference.mean() - 1.96 * error, difference.mean() + 1.96 * error)
+    assert lenient.interval == pytest.approx(expected, abs=0.1 * error)
+    short = self_preference(human, judge, np.arange(4000), system, ["a"])
+    x = design(human, system == "a")
+    inverse = np.linalg.inv(x.T @ x)
+    coefficients = inverse @ x.T @ judge
+    error = math.sqrt((inverse @ (x.T * (judge - x @ coefficients) ** 2 @ x) @ inverse)[-1, -1])
+    assert short.value == pytest.approx(coefficients[-1])
+    expected = (coefficients[-1] - 1.96 * error, coefficients[-1] + 1.96 * error)
+    assert short.interval == pytest.approx(expected, abs=0.15 * error)
+
+
+def covered(effects: list[Effect], truth: float) -> float:
+    return float(np.mean([e.interval is not None and e.interval[0] <= truth <= e.interval[1] for e in effects]))
+
+
+def seen(effects: list[Effect]) -> float:
+    """Share of the effects whose interval leaves the neutral value out, checked against what they say."""
+    found = [e.interval is not None and not e.interval[0] <= e.neutral <= e.interval[1] for e in effects]
+    assert found == ["No sign" not in e.reading for e in effects]
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize("per_doubling", [0.0, 0.3])
+def test_verbosity_is_found_and_covered(per_doubling: float) -> None:
+    worlds = [World(seed, per_doubling=per_doubling) for seed in range(500)]
+    effects = [
+        verbosity(w.human, w.judge, w.group, w.length, resamples=400, seed=seed) for seed, w in enumerate(worlds)
+    ]
+    assert 0.93 <= covered(effects, per_doubling) <= 0.97
+    assert seen(effects) > 0.99 if per_doubling else seen(effects) < 0.07
+    p = np.array([effect.p for effect in effects])
+    assert np.mean(p < 0.05) == pytest.approx(seen(effects), abs=0.02)
+
+
+@pytest.mark.parametrize("own", [0.0, -0.4])
+def test_self_preference_is_found_and_covered(own: float) -> None:
+    effects = []
+    for seed in range(500):
+        w = World(seed, own=own)
+        effects.append(self_preference(w.human, w.judge, w.group, w.system, ["a"], resamples=400, seed=seed))
+    assert 0.93 <= covered(effects, own) <= 0.97
+    assert seen(effects) > 0.99 if own else seen(effects) < 0.07
+
+
+def test_a_label_of_few_questions_is_covered() -> None:
+    """A task is a matter of whole questions: its interval stands on as many groups as the task has."""
+    effects = []
+    for seed in range(400):
+        w = World(seed)
+        task = ["rare" if number < bias.FEWEST_LABEL_GROUPS else "common" for number in w.group]
+        found = offsets("task", w.human, w.judge, w.group, task, resamples=400, seed=seed).effects
+        effects.append(next(effect for effect in found if effect.label == "rare"))
+    assert 0.925 <= covered(effects, 0) <= 0.975
+
+
+def test_severity_and_central_tendency_are_covered() -> None:
+    severe, narrow = [], []
+    for seed in range(400):
+        w = World(seed)
+        random = np.random.default_rng(seed)
+        quality = random.normal(0, 0.6, 300)
+        liked = random.normal(0, 0.3, 60)[w.group]
+        human, judge = (5.5 + quality + liked + random.normal(0, 0.4, 300) for _ in range(2))
+        severe.append(severity(human, judge - 0.3, w.group, resamples=400, seed=seed))
+        narrow.append(central_tendency(human, 5.5 + 0.8 * (judge - 5.5), w.group, resamples=400, seed=seed))
+    assert 0.93 <= covered(severe, -0.3) <= 0.97
+    assert 0.93 <= covered(narrow, 0.8) <= 0.97
+    assert all("severe" in effect.reading and effect.value == pytest.approx(-0.3, abs=0.2) for effect in severe)
+    assert all("less of the scale" in effect.reading for effect in narrow if "No sign" not in effect.reading)
+    slopes = np.array([effect.details["slope"] for effect in narrow])
+    assert slopes.mean() < 0.75  # of a judge that is as noisy as people and uses 0.8 of the scale
+
+
+def test_a_noisy_judge_does_not_pay_for_length_though_longer_is_better() -> None:
+    """The judge regresses to the middle, so its residual falls with quality, and with length."""
+    effects, naive = [], []
+    for seed in range(200):
+        w = World(seed)
+        effects.append(verbosity(w.human, w.judge, w.group, w.length, resamples=300, seed=seed))
+        draws = Resamples(w.group, 300, seed)
+        x, residual = w.doublings, w.judge - w.human
+        n, x_sum, y_sum, xx, xy = draws.totals(np.stack([np.ones(300), x, residual, x * x, x * residual], axis=1)).T
+        interval = draws.interval((xy - x_sum * y_sum / n) / (xx - x_sum**2 / n))
+        naive.append(interval is not None and interval[0] <= 0 <= interval[1])
+    assert covered(effects, 0) > 0.92
+    assert np.mean(naive) < 0.2
+
+
+def test_noise_in_people_s_scores_makes_effects_and_is_taken_out() -> None:
+    plain, corrected, explained = [], [], []
+    for seed in range(300):
+        w = World(seed, sees_quality=True)
+        plain.append(verbosity(w.human, w.judge, w.group, w.length, resamples=300, seed=seed))
+        noise = rating_noise(w.raters)
+        corrected.append(verbosity(w.human, w.judge, w.group, w.length, noise, resamples=300, seed=seed))
+        if plain[-1].noise_explains:
+            explained.append(plain[-1].noise_explains / w.reliability)
+            assert "reliability" in plain[-1].reading
+    assert covered(plain, 0) < 0.5
+    assert covered(corrected, 0) > 0.92
+    assert all(effect.noise_explains is None and "without the noise" in effect.about for effect in corrected)
+    assert len(explained) > 150
+    assert np.median(explained) == pytest.approx(1, abs=0.06)
+
+
+def test_noise_cannot_explain_what_goes_against_quality() -> None:
+    w = World(1, per_doubling=-0.4)
+    effect = verbosity(w.human, w.judge, w.group, w.length)
+    assert effect.value is not None and effect.value < -0.3
+    assert effect.noise_explains is None and "Noise" not in effect.reading
+    assert effect.interval is not None
+    far, near = (f"{-end:.2f}" for end in effect.interval)
+    assert effect.reading.startswith("Length costs")
+    assert f"{-effect.value:.2f} points ({near} to {far}) less" in effect.reading
+
+
+def test_noise_is_no_excuse_for_an_effect_of_the_other_sign() -> None:
+    """Here a straight line on people's scores would find the opposite of what holds at every human level."""
+    human = np.tile([1.0, 5, 10, 1, 5, 10], 40)
+    doublings = np.tile([5.0, 9, 9.5, 6, 10, 10.5], 40)
+    judge = np.where(human == 1, 3.0, 10.0) - 0.2 * doublings + np.random.default_rng(0).normal(0, 0.05, 240)
+    effect = verbosity(human, judge, np.arange(240), 2**doublings)
+    assert effect.value == pytest.approx(-0.2, abs=0.02)
+    line = np.column_stack([np.ones(240), human, doublings])
+    assert np.linalg.lstsq(line, judge, rcond=None)[0][2] > 0.1
+    assert effect.noise_explains is None
+
+
+def test_rating_noise() -> None:
+    raters = np.array([[4.0, 6, np.nan], [5, 5, 5], [1, 2, 6], [7, np.nan, np.nan]])
+    pooled = (1 * 2.0 + 2 * 0 + 2 * 7.0) / 5
+    assert rating_noise(raters) == pytest.approx([2 / 2, 0, 7 / 3, pooled])
+    with pytest.raises(ValueError, match=r"row 1 .* has no rating"):
+        rating_noise(np.array([[1.0, 2], [np.nan, np.nan]]))
+    with pytest.raises(ValueError, match="no row has two"):
+        rating_noise(np.array([[1.0, np.nan], [np.nan, 3]]))
+
+
+def test_values_by_hand() -> None:
+    effect = severity([2, 4, 6, 8, 5], [3, 4, 7, 10, None], list("aabcd"))
+    assert (effect.value, effect.n, effect.failed, effect.interval, effect.p) == (1.0, 4, 1, None, None)
+    assert effect.undefined == "3 groups; an interval needs at least 5" and effect.undefined in effect.reading
+    assert effect.details == {"human_mean": 5.0, "judge_mean": 6.0}
+    assert severity([], [], []).undefined == "no judged rows"
+    assert severity([3], [math.nan], ["a"]).value is None
+    groups = list(range(12))
+    half = central_tendency([2, 4, 6, 8] * 3, [4, 5, 6, 7] * 3, groups)
+    assert half.value == pytest.approx(0.5) and half.interval == pytest.approx((0.5, 0.5))
+    stuck = central_tendency([2, 4, 6, 8] * 3, [7] * 12, groups)
+    assert (stuck.value, stuck.interval) == (0.0, (0.0, 0.0)) and "less of the scale" in stuck.reading
+    dust = central_tendency([3.3, 1.1 + 2.2] * 6, list(range(1, 7)) * 2, groups)
+    assert dust.value is None and dust.undefined == "people gave every answer the same score"
+    # Within a level, one doubling is worth a point; between levels, length falls with quality.
+    human, judge, length = [3, 3, 7, 7] * 3, [3, 4, 8, 9] * 3, [400, 800, 50, 100] * 3
+    paid = verbosity(human, judge, groups, length)
+    assert paid.value == pytest.approx(1) and paid.interval == pytest.approx((1, 1))
+    assert paid.reading.startswith("Length pays: at equal human score, an answer twice as long gets 1.00 points")
+    same = verbosity(human, judge, groups, [400, 400, 50, 50] * 3)
+    assert same.value is same.interval is None and same.undefined in same.reading
+    assert verbosity(human, judge, groups, [0, 1, 0, 1] * 3).value is None
+
+
+def test_order_of_rows_and_failed_rows_change_nothing() -> None:
+    w = World(6, per_doubling=0.1, own=0.2)
+    order = np.random.default_rng(0).permutation(300)
+    names = np.array([f"question {number}" for number in w.group])
+    judge = np.where(np.arange(300) % 29 == 0, np.nan, w.judge)
+    kept = ~np.isnan(judge)
+
+    def everything(rows: NDArray[np.generic], judge: Floats = judge) -> list[Effect]:
+        human, scores, group, system = w.human[rows], judge[rows], list(names[rows]), list(w.system[rows])
+        return [
+            severity(human, scores, group),
+            central_tendency(human, scores, group),
+            verbosity(human, scores, group, w.length[rows]),
+            self_preference(human, scores, group, system, ["a", "b"]),
+            *offsets("answerer", human, scores, group, system).effects,
+        ]
+
+    for one, other in zip(everything(np.arange(300)), everything(order), strict=True):
+        assert (one.label, one.n, one.failed) == (other.label, other.n, other.failed)
+        assert one.value == pytest.approx(other.value, abs=1e-9)
+        assert one.interval == pytest.approx(other.interval, abs=1e-9)
+        assert one.p == pytest.approx(other.p)
+    for one, other in zip(everything(np.arange(300)), everything(kept), strict=True):
+        assert one.interval == other.interval and one.n == other.n and other.failed == 0
+    assert [effect.failed for effect in everything(order)] == [11, 11, 11, 5, 2, 2, 2, 2, 3]
+
+
+def test_labels_that_cannot_be_compared() -> None:
+    w = World(7)
+    label = [None if row % 50 == 0 else "few" if row < 100 else "many" for row in range(300)]
+    family = offsets("task", w.human, w.judge, w.group, label)
+    assert family.unlabelled == 6
+    assert [effect.label for effect in family.effects] == ["many", "few"]
+    assert all(effect.undefined is None for effect in family.effects)
+    few = offsets("task", w.human, w.judge, w.group, ["few" if row < 95 else "many" for row in range(300)])
+    assert [effect.undefined for effect in few.effects] == [
+        "19 groups without it; at least 20 are needed",
+        "19 groups with it; at least 20 are needed",
+    ]
+    assert all(effect.value is effect.interval is effect.p is None for effect in few.effects)
+    assert [effect.n for effect in few.effects] == [205, 95]
+    alone = offsets("language", w.human, w.judge, w.group, ["zh"] * 300).effects
+    assert len(alone) == 1 and alone[0].undefined == "0 groups without it; at least 20 are needed"
+    level = ["high" if score >= 6 else "low" for score in w.human]
+    apart = offsets("task", w.human, w.judge, w.group, level).effects
+    assert {effect.undefined for effect in apart} == {"no answer without it has the same human score"}
+    nobody = self_preference(w.human, w.judge, w.group, w.system, ["z"])
+    assert (nobody.n, nobody.value) == (0, None) and nobody.undefined == "0 groups with it; at least 20 are needed"
+    assert offsets("task", [], [], [], []).effects == []
+    unjudged = offsets("task", [3, 4], [None, None], ["a", "b"], ["x", "y"])
+    assert [(effect.n, effect.failed, effect.value) for effect in unjudged.effects] == [(0, 1, None)] * 2
+
+
+def test_two_labels_are_one_test_and_many_are_cut() -> None:
+    w = World(8, own=-0.13)
+    two = offsets("side", w.human, w.judge, w.group, ["own" if name == "a" else "other" for name in w.system])
+    own = self_preference(w.human, w.judge, w.group, w.system, ["a"])
+    other, mirror = two.effects
+    assert mirror.value == own.value and mirror.interval == own.interval and mirror.p == own.p
+    assert own.value is not None and other.value == pytest.approx(-own.value)
+    assert other.p == pytest.approx(own.p)
+
+    names = [f"{name}{row // 5 % 8}" for row, name in enumerate(w.system)]
+    assert bias.FEWEST_LABEL_GROUPS > 8
+    many = offsets("answerer", w.human, w.judge, w.group, [*names[:290], *["rest"] * 10], most=7)
+    assert (len(many.effects), many.left_out) == (7, 34)
+    assert [effect.n for effect in many.effects] == sorted((effect.n for effect in many.effects), reverse=True)
+    most = offsets("answerer", w.human, w.judge, w.group, list(w.system), most=2)
+    full = offsets("answerer", w.human, w.judge, w.group, list(w.system))
+    assert most.left_out == 3
+    assert [effect.interval for effect in most.effects] == [effect.interval for effect in full.effects[:2]]
+
+
+def test_a_family_says_where_a_finding_may_be_chance() -> None:
+    lucky = 0
+    for seed in range(60):
+        w = World(seed)
+        for effect in offsets("answerer", w.human, w.judge, w.group, list(w.system), resamples=400).effects:
+            assert effect.p is not None
+            claimed = "No sign" not in effect.reading and "may be chance" not in effect.reading
+            assert claimed == (effect.p <= 0.05 and "No sign" not in effect.reading)
+            lucky += claimed
+    assert lucky <= 8
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: severity([1, 2], [1, 2], ["a"]), "2 human scores, 2 judge scores and 1 groups"),
+        (lambda: severity([1, None], [1, 2], ["a", "b"]), "row 1 .* is missing"),
+        (lambda: severity([1, 12], [1, 2], ["a", "b"]), "human score 12 is outside"),
+        (lambda: severity([1, 2], [0, 2], ["a", "b"]), "judge score 0 is outside"),
+        (lambda: verbosity([1, 2], [1, 2], ["a", "b"], [10]), "2 human scores but 1 lengths"),
+        (lambda: verbosity([1, 2], [1, 2], ["a", "b"], [10, -1]), "length -1 is not"),
+        (lambda: verbosity([1, 2], [1, 2], ["a", "b"], [10, math.nan]), "length nan is not"),
+        (lambda: offsets("task", [1, 2], [1, 2], ["a", "b"], ["x"]), "2 human scores, .* 1 labels"),
+        (lambda: verbosity([1, 2], [1, 2], ["a", "b"], [1, 2], np.ones(3)), "noise of 3 human scores, but there are 2"),
+        (lambda: offsets("task", [1, 2], [1, 2], ["a", "b"], ["x", None], np.ones(3)), "noise of 3 human scores"),
+    ],
+)
+def test_mistakes_raise(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_gpt4_on_llmeval2(shared: Path) -> None:
+    lines = (shared / "data/human_scored/llmeval2.jsonl").read_text("utf-8").splitlines()
+    rows: list[dict[str, Any]] = [row for line in lines if not (row := json.loads(line))["flags"]]
+    human = half_up(np.array([row["score_1_10"] for row in rows]))
+    judge = np.array([row["gpt4_score_1_10"] for row in rows])
+    group, system = [row["group"] for row in rows], [row["system"] for row in rows]
+    lenient = severity(human, judge, group)
+    assert lenient.value == pytest.approx(0.301, abs=0.001) and "lenient" in lenient.reading
+    length = verbosity(human, judge, group, [len(row["response"]) for row in rows])
+    assert length.value == pytest.approx(0.293, abs=0.001) and length.noise_explains == pytest.approx(0.42, abs=0.01)
+    own = self_preference(human, judge, group, system, ["GPT4"])
+    assert own.value == pytest.approx(0.553, abs=0.001) and own.noise_explains == pytest.approx(0.82, abs=0.01)
+    assert (own.n, own.others) == (399, 7584)

@@ -1,0 +1,354 @@
+"""eval_agreement.calibration against brute force and simulated judges."""
+
+import json
+import math
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from eval_agreement import calibration
+from eval_agreement.calibration import Recalibrator, Scored, conformal, recalibration, reliability
+from eval_agreement.metrics import half_up
+from eval_agreement.resampling import Resamples
+
+Floats = NDArray[np.float64]
+Answers = tuple[Floats, Floats, NDArray[np.intp]]
+
+
+def answers(
+    random: np.random.Generator, groups: int, size: int, offset: Floats | float = 0.0, noise: float = 0.5
+) -> Answers:
+    """People's scores, a judge's 4..7, and groups of `size` that share up to 0.4 points; people's mean at judge score j
+    is j - offset[j - 4] exactly."""
+    group = np.repeat(np.arange(groups), size)
+    judge = random.integers(4, 8, len(group)).astype(float)
+    error = np.broadcast_to(offset, 4)[judge.astype(int) - 4]
+    human = judge - error + random.uniform(-0.4, 0.4, groups)[group] + random.uniform(-noise, noise, len(group))
+    return human, judge, group
+
+
+def test_bins_and_error_by_hand() -> None:
+    human = [1.0, 3, 2, 8, 9, 10, 10]
+    judge = [2.0, 2, 2, 8.5, 9, 9.4, None]
+    result = reliability(human, judge, list("abcdefg"))
+    assert (result.n, result.failed) == (6, 1)
+    assert [(b.score, b.n, b.groups, b.human) for b in result.bins] == [(2, 3, 3, 2.0), (9, 3, 3, 9.0)]
+    assert result.bins[1].judge == pytest.approx(26.9 / 3)
+    assert result.plain == pytest.approx(0.5 * (9 - 26.9 / 3))
+    assert all(b.interval is None and "at least 10" in (b.undefined or "") for b in result.bins)
+
+
+def test_intervals_of_bins_are_those_of_rows_drawn_group_by_group() -> None:
+    human, judge, group = answers(np.random.default_rng(1), 60, 4)
+    result = reliability(human, judge, group, resamples=300)
+    draws = Resamples(group, 300)
+    weights = np.concatenate(list(draws.weights()), axis=1)
+    for part in result.bins:
+        inside = judge == part.score
+        means = (weights[inside] * human[inside, None]).sum(axis=0) / weights[inside].sum(axis=0)
+        assert part.interval == pytest.approx(draws.interval(means), abs=1e-9)
+        assert part.human == pytest.approx(human[inside].mean())
+    gaps = sum(abs((weights[judge == j] * (human - judge)[judge == j, None]).sum(axis=0)) for j in range(4, 8))
+    assert result.plain is not None and result.error is not None
+    assert result.error == pytest.approx(2 * result.plain - np.mean(gaps / weights.sum(axis=0)), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("offset", "lowest", "highest"),
+    [
+        ([0.0] * 4, 0.93, 0.98),
+        ([0.8] * 4, 0.93, 0.97),
+        ([1.0, 0.5, -0.2, -1.0], 0.93, 0.98),
+        # One gap hides among bins without: the interval may be wide, but not too narrow.
+        ([0.3, 0, 0, 0], 0.93, 1.0),
+        ([0.05, -0.05] * 2, 0.93, 1.0),
+    ],
+)
+def test_the_error_s_interval_covers(offset: list[float], lowest: float, highest: float) -> None:
+    random = np.random.default_rng(2)
+    truth = np.abs(offset).mean()
+    hits, errors, plain = [], [], []
+    for seed in range(400):
+        result = reliability(*answers(random, 80, 3, np.array(offset)), resamples=300, seed=seed)
+        assert result.interval is not None and result.error is not None and result.plain is not None
+        assert result.interval[0] <= result.error <= result.interval[1]
+        hits.append(result.interval[0] - 1e-12 <= truth <= result.interval[1])
+        errors.append(result.error)
+        plain.append(result.plain)
+        assert ("No sign" in result.reading) == (result.interval[0] == 0)
+    assert lowest <= np.mean(hits) <= highest
+    assert np.mean(errors) - truth < 0.65 * (np.mean(plain) - truth) + 0.005
+
+
+def test_plain_error_of_a_calibrated_judge_is_what_chance_makes() -> None:
+    random = np.random.default_rng(3)
+    results = [reliability(*answers(random, 80, 3), resamples=300) for _ in range(200)]
+    plain = np.mean([result.plain for result in results])
+    assert plain > 0.03
+    assert np.mean([result.by_chance for result in results]) == pytest.approx(plain, rel=0.07)
+
+
+def test_few_groups_and_no_rows() -> None:
+    human, judge, group = answers(np.random.default_rng(4), 4, 30)
+    few = reliability(human, judge, group)
+    assert few.interval is few.error is None and few.plain is not None
+    assert few.undefined == "4 groups; an interval needs at least 5"
+    none = reliability([3, 4], [None, math.nan], ["a", "b"])
+    assert (none.n, none.failed, none.bins, none.plain) == (0, 2, [], None)
+    assert none.undefined and none.undefined in none.reading
+    assert reliability([], [], []).n == 0
+
+
+def test_maps_are_least_squares_and_pooled_adjacent_violators() -> None:
+    judge = np.array([2.0, 4, 4, 6, 8, 9])
+    human = np.array([1.0, 5, 7, 3, 8, 10])
+    steps = Recalibrator("isotonic").fit(judge[:, None], human)
+    assert steps.predict(np.array([[1.0], [2], [4], [5], [6], [8], [10]])) == pytest.approx([1, 1, 5, 5, 5, 8, 10])
+    line = Recalibrator("linear").fit(judge[:, None], human)
+    slope, intercept = np.polyfit(judge, human, 1)
+    assert line.predict(np.array([[3.0], [7.5]])) == pytest.approx([intercept + 3 * slope, intercept + 7.5 * slope])
+    assert line.predict(np.array([[1.0], [10]]))[1] == 10
+    steep = Recalibrator("linear").fit(np.array([[4.0], [6]]), np.array([1.0, 9]))
+    assert steep.predict(np.array([[1.0], [10]])).tolist() == [1, 10]
+
+
+@pytest.mark.parametrize("method", ["isotonic", "linear"])
+@pytest.mark.parametrize("held_out", [False, True])
+def test_a_lenient_judge_is_recalibrated(method: calibration.Method, held_out: bool) -> None:
+    random = np.random.default_rng(5)
+    human, judge, group = answers(random, 120, 4, offset=1.5)
+    other = answers(random, 100, 4, offset=1.5)
+    judge[:7] = np.nan
+    fit_on = Scored(*other[:2], other[2] + 1000) if held_out else None
+    result = recalibration(human, judge, group, method, fit_on)
+    assert (result.n, result.failed, result.left_out) == (473, 7, 0)
+    assert (result.mode, result.fitted) == (("held out", 400) if held_out else ("cross-fitted", 473))
+    assert result.before is not None and result.after is not None
+    used = ~np.isnan(judge)
+    assert result.before.mae == pytest.approx(np.abs(judge - human)[used].mean())
+    assert result.before.mean_error == pytest.approx((judge - human)[used].mean())
+    assert result.before.rmse == pytest.approx(math.sqrt(((judge - human)[used] ** 2).mean()))
+    assert result.before.mean_error == pytest.approx(1.5, abs=0.1)
+    assert result.after.mean_error == pytest.approx(0, abs=0.1)
+    assert result.after.mae < 0.45
+    change = result.changes["mae"]
+    assert change.value == pytest.approx(result.after.mae - result.before.mae)
+    assert result.changes["mean_error"].value == pytest.approx(
+        abs(result.after.mean_error) - abs(result.before.mean_error)
+    )
+    assert change.interval is not None and change.interval[0] < change.value < change.interval[1] < -1
+    assert change.p is not None and change.p < 0.01
+    assert "closer to people" in result.reading and "No sign" not in result.reading
+    assert [score for score, _ in result.table] == [4, 5, 6, 7]
+    assert [score for _, score in result.table] == pytest.approx([2.5, 3.5, 4.5, 5.5], abs=0.25)
+
+
+def test_held_out_errors_are_those_of_the_map_applied() -> None:
+    random = np.random.default_rng(6)
+    human, judge, group = answers(random, 60, 4, offset=-0.7)
+    other = answers(random, 60, 4, offset=-0.7)
+    result = recalibration(human, judge, group, "linear", Scored(*other[:2], other[2] + 1000), resamples=200)
+    after = np.polyval(np.polyfit(other[1], other[0], 1), judge)
+    assert result.after is not None
+    assert result.after.mae == pytest.approx(np.abs(after - human).mean())
+    assert result.changes["mean_error"].value == pytest.approx(abs((after - human).mean()) - (human - judge).mean())
+    assert stats.pearsonr(after, human).statistic == pytest.approx(stats.pearsonr(judge, human).statistic)
+    draws = Resamples(group, 200)
+    weights = np.concatenate(list(draws.weights()), axis=1)
+    gain = np.abs(after - human) - np.abs(judge - human)
+    expected = draws.interval((weights * gain[:, None]).sum(axis=0) / weights.sum(axis=0))
+    assert result.changes["mae"].interval == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_calibrated_judge_gains_nothing() -> None:
+    random = np.random.default_rng(7)
+    claims, p_values = 0, []
+    for seed in range(150):
+        human, judge, group = answers(random, 60, 3)
+        other = answers(random, 2000, 1)
+        fit_on = Scored(*other[:2], other[2] + 1000)
+        result = recalibration(human, judge, group, "linear", fit_on, resamples=200, seed=seed)
+        p = result.changes["rmse"].p
+        assert p is not None
+        p_values.append(p)
+        claims += "No sign" not in result.reading
+    assert np.mean(np.array(p_values) < 0.05) < 0.12
+    assert claims < 0.12 * 150
+
+
+def test_coarse_truth_costs_mean_absolute_error() -> None:
+    """Where people say 1 or 10, the mean that recalibration predicts is never right."""
+    random = np.random.default_rng(8)
+    judge = random.choice([1.0, 10.0], 400)
+    human = np.where(random.random(400) < 0.8, judge, 11 - judge)
+    result = recalibration(human, judge, np.arange(400))
+    assert result.before is not None and result.after is not None
+    assert result.after.mae > result.before.mae and result.after.rmse < result.before.rmse
+    assert "away from" in result.reading
+
+
+def test_no_row_meets_a_map_or_an_interval_that_saw_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every group has a judge score of its own, so that what a map has seen shows in the scores."""
+    group = np.repeat(np.arange(60), 3)
+    judge = 1 + group / 10
+    human = np.clip(judge + np.random.default_rng(9).normal(0, 0.3, 180), 1, 10)
+    seen: list[tuple[str, frozenset[float]]] = []
+    fit, predict, measure = Recalibrator.fit, Recalibrator.predict, calibration._conformal
+
+    def spy_fit(self: Recalibrator, X: Floats, y: Floats) -> Recalibrator:
+        seen.append(("fit", frozenset(X[:, 0])))
+        return fit(self, X, y)
+
+    def spy_predict(self: Recalibrator, X: Floats) -> Floats:
+        seen.append(("predict", frozenset(X[:, 0])))
+        return predict(self, X)
+
+    def spy_conformal(fitted: Recalibrator, y: Floats, x: Floats, tested: Floats) -> tuple[Floats, Floats]:
+        assert not set(x) & set(tested)
+        assert not seen[-1][1] & (set(x) | set(tested)) and seen[-1][0] == "fit"
+        evaluated.extend(tested)
+        return measure(fitted, y, x, tested)
+
+    monkeypatch.setattr(Recalibrator, "fit", spy_fit)
+    monkeypatch.setattr(Recalibrator, "predict", spy_predict)
+    recalibration(human, judge, group)
+    assert seen[0] == ("fit", frozenset(judge))
+    pairs = [(a[1], b[1]) for a, b in pairwise(seen[1:]) if (a[0], b[0]) == ("fit", "predict")]
+    assert len(pairs) == 5 and not any(a & b for a, b in pairs)
+    assert frozenset().union(*(b for _, b in pairs)) == frozenset(judge)
+
+    evaluated: list[float] = []
+    monkeypatch.setattr(calibration, "_conformal", spy_conformal)
+    conformal(human, judge, group)
+    assert sorted(evaluated) == sorted(judge)
+    evaluated.clear()
+    split = group < 30
+    result = conformal(
+        human[split], judge[split], group[split], fit_on=Scored(human[~split], judge[~split], group[~split])
+    )
+    assert sorted(evaluated) == sorted(judge[split]) and result.mode == "held out"
+
+
+def test_groups_on_both_sides_are_left_out_of_the_fit() -> None:
+    human, judge, group = answers(np.random.default_rng(10), 60, 4)
+    names = [f"question {number}" for number in group]
+    first = slice(0, 80)
+    fit_on = Scored(human, judge, names)
+    for result in (
+        recalibration(human[first], judge[first], names[:80], fit_on=fit_on),
+        conformal(human[first], judge[first], names[:80], fit_on=fit_on),
+    ):
+        assert (result.n, result.fitted, result.left_out) == (80, 160, 80)
+    nothing_left = recalibration(human, judge, names, fit_on=fit_on)
+    assert (nothing_left.fitted, nothing_left.left_out, nothing_left.after) == (0, 240, None)
+
+
+def test_too_little_to_fit_on() -> None:
+    human, judge, group = answers(np.random.default_rng(11), 9, 20)
+    for result in (recalibration(human, judge, group), conformal(human, judge, group)):
+        assert result.undefined == "180 judged rows in 9 groups to fit on; at least 50 in 10 are needed"
+        assert result.undefined in result.reading
+    small = conformal(*answers(np.random.default_rng(11), 49, 1))
+    assert small.half_width is small.coverage is small.interval is None and "49 judged rows" in (small.undefined or "")
+    uneven = np.where(np.arange(180) < 140, 0, np.arange(180) // 2)
+    lopsided = conformal(human, judge, uneven)
+    assert lopsided.coverage is None and lopsided.undefined is not None and "only 10 rows to make" in lopsided.undefined
+    failed = recalibration(human, np.full(180, np.nan), group)
+    assert (failed.n, failed.failed, failed.after, failed.changes, failed.table) == (0, 180, None, {}, [])
+    enough = answers(np.random.default_rng(11), 60, 1)
+    unjudged = recalibration([5.0], [None], ["x"], fit_on=Scored(*enough))
+    assert unjudged.undefined == "no judged rows to evaluate on"
+    one = recalibration([5.0], [6.0], ["x"], fit_on=Scored(*enough))
+    assert one.after is not None and one.changes["mae"].interval is None and "may be chance" in one.reading
+    constant = recalibration(enough[0], np.full(60, 7), enough[2])
+    assert constant.after is not None and abs(constant.after.mean_error) < 0.1
+
+
+def test_half_width_is_the_quantile_of_split_conformal_prediction() -> None:
+    random = np.random.default_rng(12)
+    fit_on = Scored(*answers(random, 101, 1))
+    human, judge, group = answers(random, 200, 1)
+    result = conformal(human, judge, group + 1000, "linear", fit_on)
+    half = calibration._folds(calibration.judged_rows(*fit_on), 2)
+    people, judged = np.array(fit_on.human), np.array(fit_on.judge)
+    line = np.polyfit(judged[half == 0], people[half == 0], 1)
+    residuals = np.sort(np.abs(people - np.polyval(line, judged))[half == 1])
+    expected = residuals[math.ceil(0.9 * (len(residuals) + 1)) - 1]
+    assert result.half_width == pytest.approx(expected)
+    inside = np.abs(human - np.polyval(line, judge)) <= expected
+    assert result.coverage == pytest.approx(inside.mean())
+    assert result.mean_width == pytest.approx(2 * expected, rel=0.02)
+    assert f"±{expected:.1f}" in result.reading
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_conformal_intervals_hold_what_they_promise(held_out: bool) -> None:
+    random = np.random.default_rng(13)
+    coverage, hits = [], []
+    for seed in range(60):
+        human, judge, group = answers(random, 100, 3, noise=1.5)
+        other = answers(random, 100, 3, noise=1.5)
+        fit_on = Scored(*other[:2], other[2] + 1000) if held_out else None
+        result = conformal(human, judge, group, "linear", fit_on, resamples=200, seed=seed)
+        assert result.coverage is not None and result.interval is not None
+        coverage.append(result.coverage)
+        hits.append(result.interval[0] <= 0.9 <= result.interval[1])
+    assert np.mean(coverage) == pytest.approx(0.9, abs=0.012)
+    assert np.mean(hits) > (0.75 if held_out else 0.9)  # with one split, its own draw adds to the spread
+
+
+def test_intervals_that_are_too_narrow_for_the_rows_are_called_out() -> None:
+    random = np.random.default_rng(14)
+    calm, wild = answers(random, 100, 3, noise=0.3), answers(random, 100, 3, noise=2)
+    result = conformal(*wild[:2], wild[2] + 1000, fit_on=Scored(*calm))
+    assert result.coverage is not None and result.coverage < 0.6
+    assert "do not rely on it" in result.reading
+    assert "do not rely" not in conformal(*calm).reading
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    human, judge, group = answers(np.random.default_rng(15), 60, 4, offset=0.4)
+    names = np.array([f"question {number}" for number in group])
+    order = np.random.default_rng(0).permutation(240)
+    for function in (reliability, recalibration, conformal):
+        one = json.dumps(_rounded(function(human, judge, list(names))))
+        assert one == json.dumps(_rounded(function(human[order], judge[order], list(names[order]))))
+
+
+def _rounded(result: Any) -> Any:
+    if hasattr(result, "__struct_fields__"):
+        return {name: _rounded(getattr(result, name)) for name in result.__struct_fields__}
+    if isinstance(result, dict):
+        return {name: _rounded(value) for name, value in result.items()}
+    if isinstance(result, list | tuple):
+        return [_rounded(value) for value in result]
+    return round(result, 9) if isinstance(result, float) else result
+
+
+def test_scikit_learn_is_imported_only_when_something_is_fitted() -> None:
+    program = "import sys, eval_agreement.calibration; print(sorted({'sklearn', 'mapie'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_gpt4_on_llmeval2(shared: Path) -> None:
+    lines = (shared / "data/human_scored/llmeval2.jsonl").read_text("utf-8").splitlines()
+    rows: list[dict[str, Any]] = [row for line in lines if not (row := json.loads(line))["flags"]]
+    human = half_up(np.array([row["score_1_10"] for row in rows]))
+    judge = np.array([row["gpt4_score_1_10"] for row in rows])
+    group = [row["group"] for row in rows]
+    curve = reliability(human, judge, group)
+    assert [part.score for part in curve.bins] == list(range(1, 11))
+    assert sum(part.n for part in curve.bins) == curve.n == len(rows)
+    assert curve.bins[-1].human == pytest.approx(human[judge == 10].mean())
+    assert curve.interval is not None and 1 < curve.interval[0] < curve.interval[1] < 1.4
+    spread = conformal(human, judge, group)
+    assert spread.coverage == pytest.approx(0.9, abs=0.02)
+    assert spread.half_width is not None and spread.half_width > 3.5

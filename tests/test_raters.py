@@ -1,0 +1,576 @@
+"""eval_agreement.raters against other implementations, arithmetic by hand, and seeded simulations."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from eval_agreement.raters import (
+    FEWEST_BLOCKS,
+    Level,
+    alternative_annotator,
+    krippendorff_alpha,
+    leave_one_out,
+    rater_agreement,
+)
+from eval_agreement.resampling import FEWEST_GROUPS, Resamples
+
+LEVELS: tuple[Level, ...] = ("ordinal", "interval", "nominal")
+NAN = math.nan
+
+# Krippendorff (2011), the worked example with four observers and missing data.
+FOUR_OBSERVERS = np.array(
+    [
+        [1, 2, 3, 3, 2, 1, 4, 1, 2, NAN, NAN, NAN],
+        [1, 2, 3, 3, 2, 2, 4, 1, 2, 5, NAN, 3],
+        [NAN, 3, 3, 3, 2, 3, 4, 2, 2, 5, 1, NAN],
+        [1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, NAN],
+    ]
+).T
+
+
+def scored(items: int, raters: int, seed: int, missing: float = 0.2, step: float = 1.0) -> Any:
+    """People's scores, a judge's, and groups of about three items; all err about a true score."""
+    random = np.random.default_rng(seed)
+    true = random.normal(5.5, 2.5, items)[:, None] + random.normal(0, 1, (items, raters + 1))
+    scores = np.clip(np.round(true / step) * step, 1, 10)
+    scores[:, :raters][random.random((items, raters)) < missing] = NAN
+    return scores[:, :raters], scores[:, raters], random.integers(items // 3 + 1, size=items)
+
+
+def brute_alpha(ratings: Any, level: Level) -> float:
+    """Alpha from its definition: disagreement of pairs within items over that of all pairs."""
+    rows = [[v for v in row if not math.isnan(v)] for row in ratings]
+    rows = [row for row in rows if len(row) > 1]
+    pool = [v for row in rows for v in row]
+
+    def distance(a: float, b: float) -> float:
+        if level == "nominal":
+            return float(a != b)
+        if level == "interval":
+            return (a - b) ** 2
+        low, high = min(a, b), max(a, b)
+        return (sum(low <= v <= high for v in pool) - (pool.count(low) + pool.count(high)) / 2) ** 2
+
+    table = {(a, b): distance(a, b) for a in set(pool) for b in set(pool)}
+    observed = sum(sum(table[a, b] for a in row for b in row) / (len(row) - 1) for row in rows) / len(pool)
+    expected = sum(table[a, b] for a in pool for b in pool) / (len(pool) * (len(pool) - 1))
+    return 1 - observed / expected
+
+
+@pytest.mark.parametrize(("level", "alpha"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)])
+def test_alpha_of_the_published_example(level: Level, alpha: float) -> None:
+    found = krippendorff_alpha(FOUR_OBSERVERS, level)
+    assert found is not None and round(found, 3) == alpha
+
+
+def test_alpha_of_the_golden_file(shared: Path) -> None:
+    golden = json.loads((shared / "fixtures" / "golden.json").read_text("utf-8"))
+    case = golden["krippendorff_missing"]
+    ratings = np.array(case["raters_by_unit"], dtype=float).T
+    for level, key in (("ordinal", "expected_alpha_ordinal"), ("interval", "interval"), ("nominal", "nominal")):
+        assert krippendorff_alpha(ratings, level) == pytest.approx(case[key], abs=1e-12)  # type: ignore[arg-type]
+    for name, pair in golden["agreement"].items():
+        if "human" in pair:
+            both = np.array([pair["human"], pair["judge"]], dtype=float).T
+        else:
+            counts = np.array(pair["counts_human_rows_judge_cols"])
+            both = np.repeat(np.argwhere(counts >= 0) + 1.0, counts.ravel(), axis=0)
+        expected = pair["expected"]["krippendorff_alpha_ordinal"]
+        assert krippendorff_alpha(both) == pytest.approx(expected, abs=1e-12), name
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("step", [1.0, 0.25, 1e-9])
+def test_alpha_equals_the_reference_package(level: Level, step: float) -> None:
+    krippendorff = pytest.importorskip("krippendorff")
+    for seed in range(5):
+        ratings = scored(60, 5, seed, missing=0.5, step=step)[0]
+        expected = krippendorff.alpha(reliability_data=ratings.T, level_of_measurement=level)
+        assert krippendorff_alpha(ratings, level) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_alpha_equals_its_definition(level: Level) -> None:
+    for seed in range(5):
+        ratings = scored(25, 4, seed, missing=0.4, step=0.5)[0]
+        assert krippendorff_alpha(ratings, level) == pytest.approx(brute_alpha(ratings, level), abs=1e-12)
+
+
+def test_names_and_columns_are_the_same_ratings() -> None:
+    ratings, judge, group = scored(40, 4, 1)
+    rows = [{f"r{k}": v for k, v in reversed(list(enumerate(row))) if not math.isnan(v)} for row in ratings.tolist()]
+    one, other = (rater_agreement(r, group, judge, resamples=50) for r in (ratings, rows))
+    assert one == other
+    assert krippendorff_alpha([{"a": 3.0, "b": NAN}, {"a": 4.0, "b": 4.0}, {"b": 2.0, "c": 3.0}]) == pytest.approx(
+        brute_alpha([[4, 4], [2, 3]], "ordinal")
+    )
+
+
+def test_scores_that_differ_by_rounding_only_are_equal() -> None:
+    clean = np.array([[3.3, 3.3], [5.0, 5.0], [3.3, 5.0]])
+    dusty = np.array([[1.1 + 2.2, 3.3], [5.0, 5.0], [3.3, 5.0]])
+    assert dusty[0, 0] != 3.3
+    for level in LEVELS:
+        assert krippendorff_alpha(dusty, level) == krippendorff_alpha(clean, level)
+
+
+@pytest.mark.parametrize(
+    ("ratings", "reason"),
+    [
+        (np.full((4, 3), 7.0), "same score"),
+        (np.full((3, 2), 1.1 + 2.2), "same score"),
+        (np.array([[7.0, NAN], [NAN, 3.0]]), "no item has two ratings"),
+        (np.full((3, 2), NAN), "no item has two ratings"),
+        (np.zeros((0, 3)), "no item has two ratings"),
+        ([], "no item has two ratings"),
+        (np.array([[7.0, 7.0], [7.0, 7.0], [NAN, 3.0]]), "same score"),
+    ],
+)
+@pytest.mark.parametrize("level", LEVELS)
+def test_alpha_without_a_value_has_a_reason(ratings: Any, reason: str, level: Level) -> None:
+    judge = np.full(len(ratings), 7.0 if len(ratings) != 3 else 3.3)
+    result = rater_agreement(ratings, list(range(len(ratings))), judge, level)
+    assert result.people.value is None and result.people.interval is None
+    assert reason in (result.people.undefined or "")
+    assert result.difference is not None and result.difference.value is None and result.difference.undefined
+    assert krippendorff_alpha(ratings, level) is None
+
+
+def test_two_constants_that_differ_have_an_alpha() -> None:
+    assert krippendorff_alpha(np.array([[7.0, 8.0]] * 3)) == pytest.approx(-2 / 3)
+    assert krippendorff_alpha(np.array([[7.0, 8.0]])) == pytest.approx(0)
+
+
+def repeated(member: Any, count: Any) -> list[int]:
+    return [i for i in range(len(member)) for _ in range(int(count[member[i]]))]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("step", [1.0, 1e-9])
+def test_interval_is_that_of_alpha_on_repeated_rows(level: Level, step: float) -> None:
+    ratings, judge, group = scored(60, 3, 3, step=step, missing=0.1)
+    kept = (~np.isnan(ratings)).sum(axis=1) > 1
+    found = rater_agreement(ratings, group, judge, level, resamples=40)
+    draws = Resamples(group[kept], 40)
+    ratings, judge = ratings[kept], judge[kept]
+    everyone = np.column_stack([ratings, judge])
+    people, both = [], []
+    for count in np.concatenate(list(draws.counts()), axis=1).T:
+        rows = repeated(draws.member, count)
+        people.append(krippendorff_alpha(ratings[rows], level))
+        both.append(krippendorff_alpha(everyone[rows], level))
+    alone, together = np.array(people, dtype=float), np.array(both, dtype=float)
+    assert found.with_judge is not None and found.difference is not None
+    for estimate, values in ((found.people, alone), (found.with_judge, together), (found.difference, together - alone)):
+        assert estimate.interval == pytest.approx(draws.interval(values), abs=1e-10)
+
+
+def test_items_of_their_own_have_about_the_interval_of_the_drawn_rows() -> None:
+    """Without groups the sets of scores are drawn at once; the interval must be as wide as with drawn rows."""
+    ratings, judge, _ = scored(300, 3, 4, missing=0.0)
+    found = rater_agreement(ratings, np.arange(300), judge, resamples=2000).difference
+    draws = Resamples(np.arange(300), 300)
+    everyone = np.column_stack([ratings, judge])
+    values = []
+    for count in np.concatenate(list(draws.counts()), axis=1).T:
+        rows = repeated(draws.member, count)
+        both = krippendorff_alpha(everyone[rows]), krippendorff_alpha(ratings[rows])
+        values.append(both[0] - both[1])  # type: ignore[operator]
+    assert found is not None and found.interval is not None
+    width = found.interval[1] - found.interval[0]
+    assert width == pytest.approx(2 * 1.96 * np.std(values), rel=0.12)
+
+
+def test_people_and_judge_are_compared_on_the_same_items() -> None:
+    ratings, judge, group = scored(90, 3, 5, missing=0.4)
+    judge[:20] = NAN
+    result = rater_agreement(ratings, group, judge, resamples=100)
+    given = (~np.isnan(ratings)).sum(axis=1)
+    kept = (given > 1) & ~np.isnan(judge)
+    assert (result.items, result.failed) == (int(kept.sum()), 20)
+    assert result.single == int(((given < 2) & ~np.isnan(judge)).sum()) > 0
+    assert result.items + result.failed + result.single == 90
+    assert (result.raters, result.ratings) == (3, int(given[kept].sum()))
+    together = np.column_stack([ratings, judge])[kept]
+    assert result.with_judge is not None and result.difference is not None
+    assert result.people.value == pytest.approx(krippendorff_alpha(ratings[kept]), abs=1e-12)
+    assert result.with_judge.value == pytest.approx(krippendorff_alpha(together), abs=1e-12)
+    assert result.difference.value == pytest.approx(result.with_judge.value - result.people.value, abs=1e-12)  # type: ignore[operator]
+    assert rater_agreement(ratings[kept], group[kept], judge[kept], resamples=100).people == result.people
+
+
+def test_without_a_judge_all_items_with_two_ratings_count() -> None:
+    ratings, _, group = scored(90, 3, 6, missing=0.4)
+    result = rater_agreement(ratings, group, resamples=100)
+    assert (result.with_judge, result.difference, result.failed) == (None, None, 0)
+    assert result.items == int(((~np.isnan(ratings)).sum(axis=1) > 1).sum())
+    assert result.people.interval is not None and result.people.value is not None
+    assert result.people.interval[0] < result.people.value < result.people.interval[1]
+
+
+def test_the_odd_one_out_lowers_alpha() -> None:
+    ratings, judge, group = scored(300, 3, 7, missing=0.1)
+    good = rater_agreement(ratings, group, judge, resamples=300).difference
+    odd = rater_agreement(ratings, group, np.random.default_rng(0).permutation(judge), resamples=300).difference
+    assert good is not None and good.interval is not None and odd is not None and odd.interval is not None
+    assert good.interval[0] < 0.03 and good.interval[1] > -0.03
+    assert odd.interval[1] < -0.2
+
+
+def test_alpha_does_not_depend_on_the_order_of_items_or_raters() -> None:
+    ratings, judge, group = scored(80, 4, 8)
+    first = rater_agreement(ratings, group, judge, resamples=100)
+    order = np.random.default_rng(0).permutation(80)
+    assert rater_agreement(ratings[order], group[order], judge[order], resamples=100) == first
+    assert rater_agreement(ratings[:, [2, 0, 3, 1]], group, judge, resamples=100) == first
+    own = rater_agreement(ratings, np.arange(80), judge, resamples=100)
+    assert rater_agreement(ratings[order], np.arange(80), judge[order], resamples=100) == own
+
+
+def test_no_interval_where_none_can_be_had() -> None:
+    ratings, judge, _ = scored(40, 3, 9)
+    few = rater_agreement(ratings, ["a", "b", "c", "d"] * 10, judge, resamples=50)
+    assert few.people.value is not None and few.people.interval is None
+    assert str(FEWEST_GROUPS) in (few.people.undefined or "")
+    none = rater_agreement(ratings, (), judge, resamples=0).people
+    assert none.interval is None and "no resamples" in (none.undefined or "")
+
+
+def test_many_different_scores_give_the_value_and_refuse_the_interval() -> None:
+    ratings, judge, _ = scored(60_000, 2, 10, missing=0, step=1e-9)
+    result = rater_agreement(ratings, np.arange(60_000), judge)
+    assert result.people.value == pytest.approx(0.86, abs=0.02)
+    assert result.people.interval is None and "different sets" in (result.people.undefined or "")
+
+
+@pytest.mark.parametrize(
+    ("ratings", "judge", "group", "message"),
+    [
+        (np.ones((3, 2)), [1.0, 2.0], [1, 2, 3], "3 items but 2 judge"),
+        (np.ones((3, 2)), [1.0, 2.0, 3.0], [1, 2], "3 items but 2 groups"),
+        (np.ones(3), [1.0, 2.0, 3.0], [1, 2, 3], "shape"),
+        (np.array([[1.0, 2.0], [math.inf, 2.0]]), [1.0, 2.0], [1, 2], "item 1 .* infinite"),
+        (np.ones((2, 2)), [1.0, -math.inf], [1, 2], "judge's score of item 1 .* infinite"),
+    ],
+)
+def test_mistakes_raise(ratings: Any, judge: list[float], group: list[int], message: str) -> None:
+    for function in (rater_agreement, alternative_annotator):
+        with pytest.raises(ValueError, match=message):
+            function(*((ratings, group, judge) if function is rater_agreement else (ratings, judge, group)))
+
+
+@pytest.mark.parametrize("epsilon", [-0.1, 1.0, NAN])
+def test_epsilon_is_a_share(epsilon: float) -> None:
+    with pytest.raises(ValueError, match="epsilon"):
+        alternative_annotator(np.ones((3, 3)), [1.0] * 3, [1, 2, 3], epsilon)
+
+
+def test_leave_one_out() -> None:
+    others, rater, row = leave_one_out(np.array([[1.0, 2.0, 6.0], [NAN, 4.0, NAN], [5.0, NAN, 7.0]]))
+    assert others.tolist() == [4.0, 3.5, 1.5, 7.0, 5.0]
+    assert rater.tolist() == [1.0, 2.0, 6.0, 5.0, 7.0]
+    assert row.tolist() == [0, 0, 0, 2, 2]
+    assert [part.size for part in leave_one_out([{"a": 3.0}, {}])] == [0, 0, 0]
+
+
+def test_the_mean_of_others_stays_on_the_scale() -> None:
+    for extra in np.arange(1, 10, 0.1):
+        others = leave_one_out(np.array([[10.0, 10.0, extra, 10.0]]))[0]
+        assert others.max() == 10.0
+
+
+# Five items, three raters and a judge f. For each rater, the others' mean decides who is nearer:
+#   item  h1 h2 h3  f | h1: mean  |h1-m| |f-m| | h2: mean  |h2-m| |f-m| | h3: mean  |h3-m| |f-m|
+#    1     4  6  8  7 |     7.0     3.0   0.0  |     6.0     0.0   1.0  |     5.0     3.0   2.0
+#    2     5  5  5  5 |     5.0     0.0   0.0  |     5.0     0.0   0.0  |     5.0     0.0   0.0
+#    3     2  9  1  4 |     5.0     3.0   1.0  |     1.5     7.5   2.5  |     5.5     4.5   1.5
+#    4     7  3  -  5 |     3.0     4.0   2.0  |     7.0     4.0   2.0  |      -
+#    5     6  6  9  3 |     7.5     1.5   4.5  |     7.5     1.5   4.5  |     6.0     3.0   3.0
+HAND = np.array([[4, 6, 8], [5, 5, 5], [2, 9, 1], [7, 3, NAN], [6, 6, 9]])
+HAND_JUDGE = [7.0, 5.0, 4.0, 5.0, 3.0]
+HAND_WINS = {"1": ([1, 1, 1, 1, 0], [0, 1, 0, 0, 1]), "2": ([0, 1, 1, 1, 0], [1, 1, 0, 0, 1])} | {
+    "3": ([1, 1, 1, 1], [0, 1, 0, 1])
+}
+"""W^f and W^h of each rater, item by item; rater 3 skipped item 4."""
+
+
+def test_the_alternative_annotator_by_hand() -> None:
+    """The five items forty times, each a group of its own: rho, d and t follow from the table above."""
+    result = alternative_annotator(np.tile(HAND, (40, 1)), HAND_JUDGE * 40, np.arange(200))
+    assert [line.rater for line in result.lines] == ["1", "2", "3"]
+    assert [line.n for line in result.lines] == [200, 200, 160]
+    assert [line.judge_advantage for line in result.lines] == [4 / 5, 3 / 5, 4 / 4]
+    assert [line.rater_advantage for line in result.lines] == [2 / 5, 3 / 5, 2 / 4]
+    for line in result.lines:
+        judge, rater = HAND_WINS[line.rater]
+        d = np.tile(np.subtract(rater, judge), 40)
+        t = (d.mean() - 0.2) / (d.std(ddof=1) / math.sqrt(line.n))
+        assert line.p == pytest.approx(stats.t.cdf(t, line.n - 1), rel=1e-9)
+        assert line.p == pytest.approx(stats.ttest_1samp(d, 0.2, alternative="less").pvalue, rel=1e-9)
+    assert result.rho == pytest.approx((4 / 5 + 3 / 5 + 1) / 3)
+    assert (result.omega, result.passes, result.undefined) == (1.0, True, None)
+    assert (result.items, result.single, result.failed, result.left_out) == (200, 0, 0, 0)
+    assert (result.per_item, result.epsilon) == (14 / 5, 0.2)
+
+
+def test_omega_counts_the_raters_whose_hypothesis_falls() -> None:
+    """Against rater 2, judge and rater win alike: without an allowance only raters 1 and 3 are beaten."""
+    result = alternative_annotator(np.tile(HAND, (40, 1)), HAND_JUDGE * 40, np.arange(200), epsilon=0)
+    assert [line.rejected for line in result.lines] == [True, False, True]
+    assert (result.omega, result.passes) == (2 / 3, True)
+    assert result.lines[1].p == 0.5
+    assert "2 of 3 raters" in result.reading and "may replace" in result.reading
+
+
+def brute_wins(ratings: Any, judge: Any, rater: int, nominal: bool) -> tuple[list[int], list[int]]:
+    """W^f and W^h from the definition of S."""
+
+    def score(value: float, others: list[float]) -> float:
+        if nominal:
+            return sum(value == other for other in others) / len(others)
+        return round(-math.sqrt(math.fsum((value - other) ** 2 for other in others) / len(others)), 9)
+
+    judge_wins, rater_wins = [], []
+    for row, judged in zip(ratings, judge, strict=True):
+        others = [v for k, v in enumerate(row) if k != rater and not math.isnan(v)]
+        if others and not math.isnan(row[rater]) and not math.isnan(judged):
+            of_judge, of_rater = score(judged, others), score(row[rater], others)
+            judge_wins.append(int(of_judge >= of_rater))
+            rater_wins.append(int(of_rater >= of_judge))
+    return judge_wins, rater_wins
+
+
+@pytest.mark.parametrize("nominal", [False, True])
+@pytest.mark.parametrize("step", [1.0, 0.1])
+def test_advantages_equal_their_definition(nominal: bool, step: float) -> None:
+    ratings, judge, _ = scored(400, 5, 11, missing=0.3, step=step)
+    if nominal:
+        ratings, judge = ratings // 4, judge // 4
+    judge[:15] = NAN
+    result = alternative_annotator(ratings, judge, np.arange(400), nominal=nominal)
+    assert len(result.lines) == 5 and result.failed == 15
+    for rater, line in enumerate(result.lines):
+        judge_wins, rater_wins = brute_wins(ratings.tolist(), judge.tolist(), rater, nominal)
+        assert line.n == len(judge_wins)
+        assert line.judge_advantage == pytest.approx(np.mean(judge_wins), abs=1e-12)
+        assert line.rater_advantage == pytest.approx(np.mean(rater_wins), abs=1e-12)
+        d = np.subtract(rater_wins, judge_wins)
+        assert line.p == pytest.approx(stats.ttest_1samp(d, 0.2, alternative="less").pvalue, rel=1e-9)
+    assert result.rho == pytest.approx(np.mean([line.judge_advantage for line in result.lines]))
+
+
+def test_a_label_nobody_gave_agrees_with_nobody() -> None:
+    ratings = np.array([[1.0, 1.0, 2.0]] * 30 + [[2.0, 1.0, 3.0]] * 30)
+    lines = alternative_annotator(ratings, [9.0] * 60, np.arange(60), nominal=True).lines
+    assert [line.judge_advantage for line in lines] == [0.5, 0.5, 1.0]
+    assert [line.rater_advantage for line in lines] == [1.0, 1.0, 1.0]
+
+
+def test_distances_that_differ_by_rounding_only_are_a_tie() -> None:
+    ratings = np.array([[1.7, 1.1, 3.3]] * 40)
+    assert abs(1.7 - 2.2) != abs(2.7 - 2.2)
+    line = alternative_annotator(ratings, [2.7] * 40, np.arange(40)).lines[0]
+    assert (line.judge_advantage, line.rater_advantage) == (1.0, 1.0)
+
+
+def benjamini_yekutieli(p: Sequence[float], rate: float) -> list[bool]:
+    """Step-up: the largest k with p_(k) <= k rate / (m (1 + 1/2 + ... + 1/m)), and all below it."""
+    m = len(p)
+    allowed = rate / (m * sum(1 / k for k in range(1, m + 1)))
+    below = [k for k, value in enumerate(sorted(p), 1) if value <= k * allowed]
+    return [value <= sorted(p)[max(below) - 1] if below else False for value in p]
+
+
+def test_rejections_are_those_of_benjamini_and_yekutieli() -> None:
+    random = np.random.default_rng(12)
+    unlike_hochberg = unlike_one_step = 0
+    for seed in range(20):
+        noise = random.uniform(0.8, 2.5, 8)
+        true = random.normal(5.5, 2, 60)
+        ratings = true[:, None] + random.normal(0, 1, (60, 8)) * noise
+        result = alternative_annotator(ratings, true + random.normal(0, 1.4, 60), np.arange(60), epsilon=0.1)
+        p = [line.p for line in result.lines]
+        rejected = [line.rejected for line in result.lines]
+        assert rejected == benjamini_yekutieli(p, 0.05), seed
+        assert rejected == (stats.false_discovery_control(p, method="by") <= 0.05).tolist()
+        assert result.omega == sum(rejected) / 8
+        assert result.passes == (sum(rejected) >= 4)
+        unlike_hochberg += rejected != (stats.false_discovery_control(p) <= 0.05).tolist()
+        unlike_one_step += sum(rejected) > sum(8 * value * sum(1 / k for k in range(1, 9)) <= 0.05 for value in p)
+    assert min(unlike_hochberg, unlike_one_step) >= 3
+
+
+def test_the_order_of_raters_and_items_does_not_matter() -> None:
+    ratings, judge, group = scored(200, 4, 13)
+    first = alternative_annotator(ratings, judge, group)
+    order = [2, 0, 3, 1]
+    other = alternative_annotator(ratings[:, order], judge, group)
+    assert {(f"{order[int(x.rater) - 1] + 1}", x.n, x.p, x.rejected) for x in other.lines} == {
+        (x.rater, x.n, x.p, x.rejected) for x in first.lines
+    }
+    assert (other.omega, other.rho) == (first.omega, pytest.approx(first.rho))
+    mixed = np.random.default_rng(0).permutation(200)
+    again = alternative_annotator(ratings[mixed], judge[mixed], group[mixed])
+    assert [(x.n, x.groups, x.p) for x in again.lines] == [
+        (x.n, x.groups, pytest.approx(x.p, rel=1e-9)) for x in first.lines
+    ]
+
+
+def panel(items: int, noise: Sequence[float], seed: int) -> tuple[Any, Any]:
+    random = np.random.default_rng(seed)
+    true = random.normal(5.5, 2.5, items)
+    errors = random.normal(0, 1, (items, len(noise))) * np.array(noise)
+    return np.clip(np.round(true[:, None] + errors), 1, 10), true
+
+
+def test_a_copy_of_a_careful_rater_passes_and_a_random_judge_does_not() -> None:
+    ratings, _ = panel(150, [0.3, 1.0, 1.2, 1.5], 14)
+    copy = alternative_annotator(ratings, ratings[:, 0], np.arange(150))
+    assert (copy.passes, copy.omega) == (True, 1.0)
+    assert copy.rho is not None and copy.rho > 0.7
+    random = alternative_annotator(ratings, np.random.default_rng(0).integers(1, 11, 150), np.arange(150))
+    assert (random.passes, random.omega) == (False, 0.0)
+    assert random.rho is not None and random.rho < 0.35
+    assert "may not replace" in random.reading
+
+
+def test_a_larger_allowance_helps_the_judge() -> None:
+    ratings, true = panel(100, [0.8, 0.8, 0.8], 15)
+    judge = np.round(true + np.random.default_rng(1).normal(0, 1.0, 100))
+    p = [[line.p for line in alternative_annotator(ratings, judge, np.arange(100), e).lines] for e in (0.0, 0.1, 0.2)]
+    assert np.all(np.diff(p, axis=0) < 0)
+
+
+def clustered_p(d: Any, group: Any, epsilon: float) -> float:
+    names = sorted(set(group))
+    mean = sum(d) / len(d)
+    squares = sum(sum(x - mean for x, g in zip(d, group, strict=True) if g == name) ** 2 for name in names)
+    error = math.sqrt(len(names) / (len(names) - 1) * squares) / len(d)
+    return float(stats.t.cdf((mean - epsilon) / error, len(names) - 1))
+
+
+def test_groups_widen_the_test() -> None:
+    ratings, true = panel(40, [0.8, 0.8, 0.8], 16)
+    judge = np.round(true + np.random.default_rng(2).normal(0, 0.9, 40))
+    own = alternative_annotator(ratings, judge, np.arange(40))
+    three_times = np.tile(ratings, (3, 1)), np.tile(judge, 3)
+    grouped = alternative_annotator(*three_times, np.tile(np.arange(40), 3))
+    naive = alternative_annotator(*three_times, np.arange(120))
+    for one, three, wrong in zip(own.lines, grouped.lines, naive.lines, strict=True):
+        assert (three.n, three.groups) == (120, 40)
+        assert three.p == pytest.approx(one.p, rel=1e-9)
+        assert wrong.p < three.p
+
+
+def test_the_variance_is_that_of_the_sums_of_groups() -> None:
+    ratings, judge, _ = scored(300, 4, 17, missing=0.3)
+    group = [f"g{int(x)}" for x in np.random.default_rng(0).integers(0, 30, 300) ** 1.3]
+    result = alternative_annotator(ratings, judge, group)
+    for rater, line in enumerate(result.lines):
+        judge_wins, rater_wins = brute_wins(ratings.tolist(), judge.tolist(), rater, False)
+        others = np.delete(ratings, rater, axis=1)
+        used = ~np.isnan(ratings[:, rater]) & ~np.isnan(others).all(axis=1)
+        names = [name for name, keep in zip(group, used, strict=True) if keep]
+        assert line.groups == len(set(names))
+        assert line.p == pytest.approx(clustered_p(np.subtract(rater_wins, judge_wins), names, 0.2), rel=1e-9)
+
+
+@pytest.mark.parametrize(("groups", "each"), [(80, 1), (40, 5)])
+def test_size_at_the_boundary_of_the_hypothesis(groups: int, each: int) -> None:
+    """Two raters are always right, each of 1,500 others on 90 %, the judge on 70 %: E d is epsilon exactly.
+
+    In groups of five, all items of a group are right or wrong together, and a test that takes them for
+    independent rejects too often.
+    """
+    random = np.random.default_rng(18)
+    crowd, n = 1500, groups * each
+    right = random.random((2, crowd * groups)).repeat(each, axis=1) < [[0.9], [0.7]]
+    names = [f"r{number}" for number in range(crowd) for _ in range(n)]
+    ratings = [{"x": 1.0, "y": 1.0, name: value} for name, value in zip(names, right[0].astype(float), strict=True)]
+    judge, group = right[1].astype(float), np.arange(crowd * groups).repeat(each)
+
+    def rejections(group: Any) -> float:
+        lines = alternative_annotator(ratings, judge, group, 0.2, nominal=True).lines
+        p = np.array([line.p for line in lines if line.rater not in "xy"])
+        assert len(p) == crowd
+        return float(np.mean(p <= 0.05))
+
+    assert 0.035 <= rejections(group) <= 0.065
+    if each > 1:
+        assert rejections(np.arange(crowd * n)) > 0.15
+
+
+def test_differences_without_spread_have_an_exact_bound() -> None:
+    """All ties: under H0 an item is above zero with probability epsilon or more, so p = (1 - epsilon)^n."""
+    ratings = np.array([[3.0, 3.0, 3.0]] * 35)
+    tied = alternative_annotator(ratings, [3.0] * 35, np.arange(35), epsilon=0.2)
+    assert [line.p for line in tied.lines] == pytest.approx([0.8**35] * 3)
+    assert tied.omega == 1.0
+    worse = alternative_annotator(ratings, [4.0] * 35, np.arange(35))
+    assert [line.p for line in worse.lines] == [1.0] * 3
+    exact = alternative_annotator(ratings, [3.0] * 35, np.arange(35), epsilon=0)
+    assert [line.p for line in exact.lines] == [1.0] * 3
+    better = alternative_annotator(np.array([[1.0, 9.0, 5.0]] * 35), [5.0] * 35, np.arange(35))
+    assert better.lines[0].p == pytest.approx(0.4**35)
+
+
+def test_raters_with_few_items_are_left_out_and_counted() -> None:
+    ratings, judge, _ = scored(200, 5, 19, missing=0.0)
+    ratings[29:, 4] = NAN
+    result = alternative_annotator(ratings, judge, np.arange(200))
+    assert [line.rater for line in result.lines] == ["1", "2", "3", "4"]
+    assert result.left_out == 1
+    without = alternative_annotator(np.delete(ratings, 4, axis=1), judge, np.arange(200))
+    assert [line.p for line in result.lines] != [line.p for line in without.lines]
+    ratings[29, 4] = 5.0
+    thirty = alternative_annotator(ratings, judge, np.arange(200))
+    assert [line.n for line in thirty.lines] == [200, 200, 200, 200, 30] and thirty.left_out == 0
+    assert "fewer than the 50 items" in thirty.reading
+    assert "advised" not in result.reading
+    lumped = np.where(np.arange(200) < 100, np.arange(200) % (FEWEST_BLOCKS - 1), np.arange(200))
+    ratings[100:, 3] = NAN
+    assert [line.rater for line in alternative_annotator(ratings, judge, lumped).lines] == ["1", "2", "3"]
+
+
+def test_below_thirty_items_the_signed_ranks_are_used() -> None:
+    ratings, judge, _ = scored(25, 3, 20, missing=0.0)
+    assert alternative_annotator(ratings, judge, np.arange(25)).lines == []
+    result = alternative_annotator(ratings, judge, np.arange(25), fewest_items=20)
+    for rater, line in enumerate(result.lines):
+        d = np.subtract(*brute_wins(ratings.tolist(), judge.tolist(), rater, False)[::-1])
+        assert line.p == pytest.approx(stats.wilcoxon(d - 0.2, alternative="less", method="approx").pvalue)
+        assert line.p != pytest.approx(stats.ttest_1samp(d, 0.2, alternative="less").pvalue)
+
+
+@pytest.mark.parametrize(
+    ("ratings", "judge", "reason"),
+    [
+        (np.full((60, 2), 5.0), [5.0] * 60, "raters an item"),
+        (np.full((29, 3), 5.0), [5.0] * 29, "30 items"),
+        (np.full((60, 3), 5.0), [NAN] * 60, "no item"),
+        (np.zeros((0, 3)), [], "no item"),
+        ([{}] * 60, [5.0] * 60, "no item"),
+        ([{f"r{i % 20}": 5.0, f"r{(i + 1) % 20}": 6.0} for i in range(900)], [5.0] * 900, "raters an item"),
+    ],
+)
+def test_no_verdict_without_the_minimum_numbers(ratings: Any, judge: list[float], reason: str) -> None:
+    result = alternative_annotator(ratings, judge, np.arange(len(judge)))
+    assert (result.omega, result.rho, result.passes) == (None, None, None)
+    assert reason in (result.undefined or "")
+    assert result.undefined is not None and result.undefined in result.reading
+
+
+def test_failed_judgments_are_left_out_and_counted() -> None:
+    ratings, judge, group = scored(200, 4, 21)
+    padded = np.vstack([ratings, ratings[:30]]), [*judge, *[None] * 30], [*group, *range(30)]
+    result = alternative_annotator(*padded)
+    expected = alternative_annotator(ratings, judge, group)
+    assert (result.failed, expected.failed) == (30, 0)
+    assert result.lines == expected.lines
+    assert result.items + result.single + result.failed == 230
