@@ -1,7 +1,7 @@
 """Everything an audit says of a sample: the judge, other judges, trivial judges and people through the same metrics."""
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -43,6 +43,8 @@ from eval_agreement.raters import (
 )
 from eval_agreement.resampling import group_numbers
 from eval_agreement.sample import Sample
+
+T = TypeVar("T")
 
 Kind = Literal["judge", "other", "people", "baseline"]
 
@@ -113,7 +115,13 @@ class Findings(Struct, frozen=True, kw_only=True):
         return [line for line in self.lines if line.kind in kinds]
 
 
-def examine(sample: Sample, asked: Asked, first: Sample | None = None) -> Findings:
+STEPS = 9
+"""How often `examine` says that it has got on."""
+
+
+def examine(
+    sample: Sample, asked: Asked, first: Sample | None = None, got_on: Callable[[], object] = lambda: None
+) -> Findings:
     """Audit the first judge of a sample beside the others, people and trivial judges.
 
     Trivial judges that look at texts are fitted on training rows and computed on every labelled row, also on those
@@ -122,29 +130,40 @@ def examine(sample: Sample, asked: Asked, first: Sample | None = None) -> Findin
     """
     labelled = sample.labelled
     group = group_numbers(labelled.group)
-    baselines = trivial(labelled, asked.training)
-    lines = [
-        Line("judge" if name == sample.judge else "other", name, "", measured(labelled.human, scores, group))
-        for name, scores in labelled.judges.items()
-    ]
-    lines += people(labelled)
-    for name, (predicted, about) in baselines.items():
-        lines.append(Line("baseline", name, about, measured(labelled.human, predicted, group)))
     several = any(len(rated) > 1 for rated in labelled.raters)
+
+    def done(made: T) -> T:
+        got_on()
+        return made
+
+    baselines = done(trivial(labelled, asked.training))
     return Findings(
         sample=labelled,
         unlabelled=len(sample.ids) - len(labelled.ids),
-        lines=lines,
-        by=breakdown(labelled),
-        comparisons=comparisons(labelled, asked.margins),
-        over_trivial=[over(labelled, name, predicted) for name, (predicted, _) in baselines.items()],
-        raters=rater_agreement(labelled.raters, group, labelled.scores) if several else None,
+        lines=done(scorers(labelled, baselines)),
+        by=done(breakdown(labelled)),
+        comparisons=done(comparisons(labelled, asked.margins)),
+        over_trivial=done([over(labelled, name, predicted) for name, (predicted, _) in baselines.items()]),
+        raters=done(rater_agreement(labelled.raters, group, labelled.scores) if several else None),
         replaces=_replaces(labelled, asked.epsilon) if several else None,
-        biases={name: biases(labelled, name, asked.own.get(name, ())) for name in labelled.judges},
-        calibration=calibration(labelled, first and first.labelled),
-        corrected=corrected(sample),
+        biases=done({name: biases(labelled, name, asked.own.get(name, ())) for name in labelled.judges}),
+        calibration=done(calibration(labelled, first and first.labelled)),
+        corrected=done(corrected(sample)),
         plan=labels_needed(asked.within, sample.human, sample.scores, sample.group) if asked.within else None,
     )
+
+
+def scorers(sample: Sample, baselines: Mapping[str, tuple[Floats, str]]) -> list[Line]:
+    """Everybody's agreement with people: the judge first, then other judges, people, trivial judges."""
+    group = group_numbers(sample.group)
+    lines = [
+        Line("judge" if name == sample.judge else "other", name, "", measured(sample.human, scores, group))
+        for name, scores in sample.judges.items()
+    ]
+    lines += people(sample)
+    for name, (predicted, about) in baselines.items():
+        lines.append(Line("baseline", name, about, measured(sample.human, predicted, group)))
+    return lines
 
 
 def _replaces(sample: Sample, epsilon: float) -> AlternativeAnnotator:

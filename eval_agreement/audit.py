@@ -21,7 +21,7 @@ from critic import human_scored, jsonl
 from critic.errors import UsageError
 from critic.records import Judgment, Response
 from eval_agreement import gate
-from eval_agreement.analysis import Asked, Findings, Kind, examine
+from eval_agreement.analysis import STEPS, Asked, Findings, Kind, examine
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection, injection
 from eval_agreement.metrics import METRICS, NAMES, Agreement
@@ -29,7 +29,7 @@ from eval_agreement.preference_sections import preference_sections, preference_v
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.presentation import gate_sections
 from eval_agreement.raters import EPSILON
-from eval_agreement.resampling import LEVEL, RESAMPLES, SEED
+from eval_agreement.resampling import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED
 from eval_agreement.sample import Sample
 from eval_agreement.score_sections import sections, verdict
 from eval_agreement.sources import of_judgments, of_preferences, of_tables, states_preferences
@@ -128,17 +128,17 @@ def main(
     families = parse_own(own or [], inputs.samples.values())
     asked = Asked(training=training, margins=margins, own=families, epsilon=epsilon, within=within)
     first = next(iter(inputs.samples.values()))
-    found = {
-        name: examine(sample, asked, None if sample is first else first)
-        for name, sample in tqdm(inputs.samples.items(), "audit", unit="sample", leave=False, delay=2)
-    }
+    found = {}
+    with tqdm(total=STEPS * len(inputs.samples), desc="audit", unit="step", leave=False, delay=2) as bar:
+        for name, sample in inputs.samples.items():
+            found[name] = examine(sample, asked, None if sample is first else first, bar.update)
     outcomes = gate.check(limits, {name: gate.of_scores(findings.judge) for name, findings in found.items()})
     origin = provenance(inputs, train, training)
 
     pages = report.write(
         out,
         title.replace("{judge}", first.judge),
-        {name: verdict(name, findings) for name, findings in found.items()},
+        {name: verdict(name, findings, outcomes) for name, findings in found.items()},
         sections(found, outcomes, injections),
         origin,
         {name: findings.sample for name, findings in found.items()},
@@ -306,9 +306,10 @@ def files_of(paths: Mapping[str, Path]) -> dict[str, Any]:
 def made_by() -> dict[str, Any]:
     """How this audit makes intervals, and with what."""
     method = "percentile bootstrap over groups, widened for few groups"
+    resamples = {"resamples": RESAMPLES, f"resamples_above_{MANY_GROUPS}_groups": RESAMPLES_OF_MANY}
     versions = {name: version(name) for name in ("critic", "numpy", "scipy", "scikit-learn", "mapie", "sacrebleu")}
     return {
-        "interval": {"level": LEVEL, "method": method, "resamples": RESAMPLES, "seed": SEED},
+        "interval": {"level": LEVEL, "method": method, **resamples, "seed": SEED},
         "versions": {"python": platform.python_version()} | versions,
     }
 

@@ -22,7 +22,7 @@ from scipy import sparse
 
 from critic.records import RATINGS
 from eval_agreement.metrics import half_up
-from eval_agreement.resampling import FEWEST_GROUPS, LEVEL, RESAMPLES, SEED, Floats, Interval, Resamples
+from eval_agreement.resampling import FEWEST_GROUPS, LEVEL, SEED, Floats, Interval, Resamples
 
 Scores = Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer]
 Names = Sequence[Hashable] | NDArray[np.generic]
@@ -154,7 +154,7 @@ def _offset_kind(name: str) -> _Kind:
     )
 
 
-def severity(human: Scores, judge: Scores, group: Names, resamples: int = RESAMPLES, seed: int = SEED) -> Effect:
+def severity(human: Scores, judge: Scores, group: Names, resamples: int | None = None, seed: int = SEED) -> Effect:
     """Severity (below 0) or leniency (above 0): the mean of judge - human, in points.
 
     Raises ValueError as `judged_rows`.
@@ -169,7 +169,7 @@ def severity(human: Scores, judge: Scores, group: Names, resamples: int = RESAMP
 
 
 def central_tendency(
-    human: Scores, judge: Scores, group: Names, resamples: int = RESAMPLES, seed: int = SEED
+    human: Scores, judge: Scores, group: Names, resamples: int | None = None, seed: int = SEED
 ) -> Effect:
     """How much of the scale the judge uses: its standard deviation divided by people's; below 1 is narrow.
 
@@ -197,7 +197,7 @@ def verbosity(
     group: Names,
     length: Sequence[float] | NDArray[np.floating] | NDArray[np.integer],
     noise: Floats | None = None,
-    resamples: int = RESAMPLES,
+    resamples: int | None = None,
     seed: int = SEED,
 ) -> Effect:
     """What length alone is worth: points per doubling of `length` (characters; 0 counts as 1), at equal human score.
@@ -230,7 +230,7 @@ def offsets(
     label: Sequence[str | None],
     noise: Floats | None = None,
     most: int = MOST_LABELS,
-    resamples: int = RESAMPLES,
+    resamples: int | None = None,
     seed: int = SEED,
 ) -> Offsets:
     """The offset of each value of a label (`name` says which: language, task, answerer), in points.
@@ -262,7 +262,7 @@ def self_preference(
     answerer: Sequence[str | None],
     own: Collection[str],
     noise: Floats | None = None,
-    resamples: int = RESAMPLES,
+    resamples: int | None = None,
     seed: int = SEED,
 ) -> Effect:
     """The offset, as in `offsets`, of answers whose `answerer` is in `own`: the judge's own model family.
@@ -302,7 +302,7 @@ def pick(names: Names, kept: NDArray[np.bool_]) -> Names:
     return [name for name, keep in zip(names, kept, strict=True) if keep]
 
 
-def judged_rows(human: Scores, judge: Scores, group: Names, resamples: int = RESAMPLES, seed: int = SEED) -> Rows:
+def judged_rows(human: Scores, judge: Scores, group: Names, resamples: int | None = None, seed: int = SEED) -> Rows:
     """The rows that have a judgment; None or NaN in `judge` is a failed one.
 
     Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
@@ -357,7 +357,7 @@ def _labelled_rows(
     group: Names,
     label: Sequence[str | None],
     noise: Floats | None,
-    resamples: int,
+    resamples: int | None,
     seed: int,
 ) -> tuple[Rows, NDArray[np.str_], Floats | None, int]:
     """The rows that have a label, their labels (failed rows too) and noise, and how many have none."""

@@ -26,7 +26,7 @@ from eval_agreement.bias import (
     sums_and_resampled,
 )
 from eval_agreement.metrics import half_up
-from eval_agreement.resampling import FEWEST_GROUPS, RESAMPLES, SEED, Floats, Interval
+from eval_agreement.resampling import FEWEST_GROUPS, SEED, Floats, Interval
 
 Method = Literal["isotonic", "linear"]
 Mode = Literal["held out", "cross-fitted"]
@@ -157,7 +157,7 @@ class Conformal(Struct, frozen=True, kw_only=True):
 
 
 def reliability(
-    human: Scores, judge: Scores, group: Names, resamples: int = RESAMPLES, seed: int = SEED
+    human: Scores, judge: Scores, group: Names, resamples: int | None = None, seed: int = SEED
 ) -> Reliability:
     """People's mean score at each judge score (rounded half up), and how far the two are apart on average.
 
@@ -231,7 +231,7 @@ def recalibration(
     group: Names,
     method: Method = "isotonic",
     fit_on: Scored | None = None,
-    resamples: int = RESAMPLES,
+    resamples: int | None = None,
     seed: int = SEED,
 ) -> Recalibration:
     """What the judge gains from a map of its scores, on rows that the map has not seen.
@@ -270,7 +270,7 @@ def conformal(
     group: Names,
     method: Method = "isotonic",
     fit_on: Scored | None = None,
-    resamples: int = RESAMPLES,
+    resamples: int | None = None,
     seed: int = SEED,
 ) -> Conformal:
     """How far people's score of a single answer is from the recalibrated one, 9 times out of 10.

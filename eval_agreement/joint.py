@@ -24,14 +24,14 @@ from eval_agreement.metrics import (
     bands,
     paired,
 )
-from eval_agreement.resampling import RESAMPLES, SEED, Group, Interval, Resamples, group_numbers
+from eval_agreement.resampling import SEED, Group, Interval, Resamples, group_numbers
 
 _CELLS_PER_ROW = 4
 """Tables with more cells than this for each row are slower than the rows themselves."""
 
 
 def agreement_interval(
-    human: Scores, judge: Scores, group: Group, resamples: int = RESAMPLES, seed: int = SEED
+    human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
 ) -> dict[str, Interval | None]:
     """95 % intervals of all metrics from a bootstrap over groups (rows that share a question).
 

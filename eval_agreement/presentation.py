@@ -68,7 +68,7 @@ def interval(bounds: Interval | None, decimals: int = 2) -> str:
     if bounds is None:
         return ""
     low, high = (number(bound, decimals) for bound in bounds)
-    return f"{low}–{high}" if bounds[0] >= 0 else f"{low} to {high}"
+    return f"{low} to {high}" if "−" in low + high else f"{low}–{high}"
 
 
 def share(value: float | None) -> str:

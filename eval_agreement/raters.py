@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import sparse, stats
 
-from eval_agreement.resampling import FEWEST_GROUPS, RESAMPLES, SEED, Estimate, Group, Resamples, group_numbers
+from eval_agreement.resampling import FEWEST_GROUPS, SEED, Estimate, Group, Resamples, group_numbers
 
 Floats = NDArray[np.float64]
 Level = Literal["ordinal", "interval", "nominal"]
@@ -173,7 +173,7 @@ def rater_agreement(
     group: Group,
     judge: Judge | None = None,
     level: Level = "ordinal",
-    resamples: int = RESAMPLES,
+    resamples: int | None = None,
     seed: int = SEED,
 ) -> RaterAgreement:
     """Krippendorff's alpha of people and, given a `judge`, of people with the judge and their paired difference.
@@ -184,7 +184,7 @@ def rater_agreement(
     """
     entries = _entries(ratings)
     every = np.zeros(entries.items) if judge is None else np.asarray(judge, dtype=np.float64)
-    counted = _counted(entries, every, group if resamples else np.arange(entries.items))
+    counted = _counted(entries, every, group if resamples != 0 else np.arange(entries.items))
     tables = _tables(counted, judge is not None)
     # One call of `tables` serves people and judge alike, so its draws need not be shared with others.
     draws = Resamples(counted.group, resamples, seed, shared=False)

@@ -23,6 +23,9 @@ LEVEL = 0.95
 RESAMPLES, SEED = 2000, 0
 """Of every interval, unless asked otherwise."""
 
+MANY_GROUPS, RESAMPLES_OF_MANY = 20_000, 500
+"""Above so many groups intervals are so narrow that fewer resamples show their ends as well."""
+
 FEWEST_GROUPS = 5
 """Below this many groups a bootstrap interval is far too narrow, and none is given."""
 
@@ -50,6 +53,10 @@ def group_numbers(group: Group) -> NDArray[np.intp]:
     return np.fromiter((index[name] for name in group), dtype=np.intp, count=len(group))
 
 
+def _usual(groups: int) -> int:
+    return RESAMPLES if groups <= MANY_GROUPS else RESAMPLES_OF_MANY
+
+
 class Resamples:
     """`resamples` draws of G groups out of the G groups of `group` (one name a row), with replacement.
 
@@ -58,11 +65,11 @@ class Resamples:
     beyond the statistics that are asked for.
     """
 
-    def __init__(self, group: Group, resamples: int = RESAMPLES, seed: int = SEED, *, shared: bool = True) -> None:
+    def __init__(self, group: Group, resamples: int | None = None, seed: int = SEED, *, shared: bool = True) -> None:
         self.member = group_numbers(group)
         self.shared = shared
         self.groups = int(self.member.max()) + 1 if len(self.member) else 0
-        self.resamples = resamples
+        self.resamples = _usual(self.groups) if resamples is None else resamples
         self.seed = seed
 
     @property

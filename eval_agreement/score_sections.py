@@ -30,7 +30,7 @@ from eval_agreement.presentation import (
     span,
 )
 from eval_agreement.raters import AlternativeAnnotator, RaterAgreement
-from eval_agreement.resampling import FEWEST_GROUPS, RESAMPLES
+from eval_agreement.resampling import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
 
 MOST_VALUES = 30
 """Values of one property that are shown; summary.json has them all."""
@@ -79,8 +79,9 @@ def agreement_section(found: Mapping[str, Findings]) -> Section:
         note="MAE: mean distance in points, lower is better. Correlations: −1 to 1, Kendall is tau-b. Fuzzy and "
         "strict: share of answers in the same range, {1–2, 3–5, 6–8, 9–10} and {1, 2, 3, 4–5, 6, 7–8, 9–10}; scores "
         "between whole numbers are rounded half up first. Kappa: quadratic weights. Small print: 95 % intervals, "
-        f"whole questions resampled {RESAMPLES} times; none below {FEWEST_GROUPS} questions. A dash is a number that "
-        "is not defined" + ("; “people” counts (answer, rater) pairs." if counts_pairs else "."),
+        f"whole questions resampled {RESAMPLES} times ({RESAMPLES_OF_MANY} above {MANY_GROUPS:,} questions); none "
+        f"below {FEWEST_GROUPS}. A dash is a number that is not defined"
+        + ("; “people” counts (answer, rater) pairs." if counts_pairs else "."),
     )
 
 
@@ -483,7 +484,7 @@ def _corrected_table(found: Mapping[str, CorrectedMean]) -> Table:
     return Table(caption="Mean human score, drawn from 1 to 10.", head=head, rows=rows, axis=(1.0, 10.0), drawn=2)
 
 
-def verdict(name: str, findings: Findings) -> list[str]:
+def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome] = ()) -> list[str]:
     """What a sample says of the judge, the decision first, in a few sentences."""
     judge, n = findings.judge, len(findings.sample.ids)
     if judge.mae is None:
@@ -492,10 +493,11 @@ def verdict(name: str, findings: Findings) -> list[str]:
     measured = f"On {name} {who} is off by {judge.mae:.2f} points on average"
     if bounds := judge.interval.get("mae"):
         measured += f" (95 % interval {interval(bounds)})"
-    measured += (
-        _against_trivial(findings) + f"; Pearson {number(judge.pearson, 2)}. n = {judge.n}, {judge.failed} failed."
-    )
-    return [*_decision(findings), measured, *_against_people(findings), *_against_judges(findings)]
+    measured += _against_trivial(findings) + f"; Pearson {number(judge.pearson, 2)}."
+    measured += f" n = {judge.n}, {judge.failed} failed."
+    broken = [outcome for outcome in outcomes if outcome.sample == name and not outcome.holds]
+    gate = [f"It does not keep {len(broken)} of the gate’s limits."] if broken else []
+    return [_decision(findings), *gate, measured, *_against_people(findings), *_against_judges(findings)]
 
 
 def _against_trivial(findings: Findings) -> str:
@@ -506,21 +508,24 @@ def _against_trivial(findings: Findings) -> str:
     return f", against {number(constant.result.mae, 2)} for {about}"
 
 
-def _decision(findings: Findings) -> list[str]:
+def _decision(findings: Findings) -> str:
     """One sentence a person can act on, from what the intervals allow to be said."""
     who = findings.sample.judge
     unbeaten = [pair.second for pair in findings.over_trivial if _mae(pair).better != who]
     if unbeaten:
         plural = "s" * (len(unbeaten) > 1)
-        return [f"Do not rely on {who} here: it is not shown to beat the trivial judge{plural} {listed(unbeaten)}."]
+        return f"Do not rely on {who} here: it is not shown to beat the trivial judge{plural} {listed(unbeaten)}."
     mine = [pair for pair in findings.comparisons if pair.first == who]
     better = [pair.second for pair in mine if _mae(pair).better == pair.second]
     as_good = [pair.second for pair in mine if all(line.holds for line in pair.non_inferiority)]
     if better:
-        return [f"Do not put {who} in the place of {listed(better)} on such data: it is further from people."]
-    if as_good:
-        return [f"{who} may take the place of {listed(as_good)} on such data: it is at least as good."]
-    return [f"{who} knows more than the trivial judges; whether that is enough, the numbers below must say."]
+        return f"Do not put {who} in the place of {listed(better)} on such data: it is further from people."
+    places = [*(["one of these raters"] if findings.replaces and findings.replaces.passes else []), *as_good]
+    if places:
+        return f"{who} may take the place of {listed(places)} on such data: it is at least as good."
+    if findings.replaces and findings.replaces.passes is False:
+        return f"{who} knows more than the trivial judges, but is not shown to be as good as one of these raters."
+    return f"{who} knows more than the trivial judges; whether that is enough, the numbers below must say."
 
 
 def _mae(pair: Comparison) -> Difference:
@@ -528,11 +533,12 @@ def _mae(pair: Comparison) -> Difference:
 
 
 def _against_people(findings: Findings) -> list[str]:
-    return [
+    ceiling = [
         f"People among themselves: each rater is off from the mean of the others by {number(line.result.mae, 2)}, "
         f"Pearson {number(line.result.pearson, 2)}."
         for line in findings.of("people")
     ]
+    return [*ceiling, *([findings.replaces.reading] if findings.replaces else [])]
 
 
 def _against_judges(findings: Findings) -> list[str]:

@@ -251,7 +251,7 @@ def test_report_opens_with_the_verdict(audited: Path, page: str) -> None:
     low, high = internal["interval"]["mae"]
     constant = summary_of(audited)["baselines"]["constant"]["internal"]["mae"]
     sentences = (
-        "small-judge may take the place of other on such data: it is at least as good.",
+        "internal: small-judge may take the place of other on such data: it is at least as good.",
         f"On internal small-judge is off by {internal['mae']:.2f} points on average "
         f"(95 % interval {low:.2f}–{high:.2f}), against {constant:.2f} for always answering 3.5; "
         f"Pearson {internal['pearson']:.2f}. n = 60, 0 failed.",
