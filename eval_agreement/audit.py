@@ -377,7 +377,7 @@ def cells(name: str, result: Agreement) -> list[str]:
     texts = [name, str(result.n), str(result.failed)]
     for metric in METRICS:
         value, interval = getattr(result, metric), result.interval.get(metric)
-        text = "-" if value is None else f"{value:.3f}"
+        text = "-" if value is None else f"{round(value, 3) + 0.0:.3f}"
         if interval and metric in ("mae", "pearson"):
             text += f" [{interval[0]:.2f}, {interval[1]:.2f}]"
         texts.append(text)

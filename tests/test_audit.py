@@ -440,6 +440,64 @@ def test_two_columns_of_a_table_and_a_gate(tmp_path: Path) -> None:
     assert run(tmp_path, *common, "--gate", "mae<=2.5").returncode == 0
 
 
+def test_everything_an_audit_can_say_is_said(tmp_path: Path) -> None:
+    """Raters, a judge's own family, attacked answers, labels to plan and to correct with: numbers in the summary, each
+    with its reading on both pages."""
+    random = np.random.default_rng(0)
+    rows = []
+    for i in range(400):
+        human = float(random.integers(1, 11))
+        raters = {name: float(np.clip(human + random.integers(-2, 3), 1, 10)) for name in "abcd"[: 3 + i % 2]}
+        mean = float(np.mean(list(raters.values())))
+        score = float(np.clip(human + (i % 4 == 0) * 2 + random.normal(0, 0.5), 1, 10))
+        made = change(judgment(i, mean, score, raters=raters), system=["own", "x", "y", "z"][i % 4])
+        rows.append(made if i % 5 else change(made, human=None))
+    attacked = []
+    for i in range(8):
+        for name, gain in {"clean": 0.0, "padding": 0.0, "praise": 3.0}.items():
+            made = judgment(2 * i, 2.0, 2.0 + gain)
+            attacked.append(change(made, id=f"{made.response.id}#{name}"))
+    jsonl.write(tmp_path / "j.jsonl", rows)
+    jsonl.write(tmp_path / "attacked.jsonl", attacked)
+    arguments = ["j.jsonl", "--own", "small-judge=own", "--within", "0.2", "--attacked", "attacked.jsonl"]
+    done = run(tmp_path, *arguments, "--epsilon", "0.2", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    summary = summary_of(tmp_path)
+    found = summary["j"]
+    assert (found["n"], found["unlabelled"]) == (320, 80)
+    assert found["raters"]["people"]["value"] > 0.5 and found["raters"]["with_judge"]["n"] == 320
+    assert {line["rater"] for line in found["replaces"]["lines"]} == set("abcd")
+    biases = {effect["name"]: effect for effect in found["biases"]["small-judge"]["effects"]}
+    assert set(biases) == {"severity", "central_tendency", "verbosity", "self_preference"}
+    assert biases["self_preference"]["interval"][0] > 1 and biases["severity"]["interval"][0] > 0
+    assert {family["name"] for family in found["biases"]["small-judge"]["offsets"]} == {"lang", "task", "answerer"}
+    assert set(found["calibration"]) == {"reliability", "maps", "conformal"}
+    assert set(found["corrected"]) == {"own", "x", "y", "z"}
+    for mean in found["corrected"].values():
+        assert mean["labelled"] == 80 and mean["unlabelled"] == 20 and mean["effective"] > 80
+    assert found["plan"]["half_width"] == 0.2
+    (injected,) = summary["injection"]
+    assert injected["attacks"][0]["inflation"]["value"] == 3.0
+
+    page, text = ((tmp_path / "out" / name).read_text("utf-8") for name in ("report.html", "report.md"))
+    shown = re.sub(r"\s+", " ", Tags(page).text)
+    readings = [found["replaces"]["reading"], found["plan"]["reading"], injected["reading"]]
+    readings += [effect["reading"] for effect in biases.values()]
+    readings += [found["calibration"][name]["reading"] for name in ("reliability", "conformal")]
+    for reading in readings:
+        assert reading in shown, reading
+        assert reading.replace("_", "").replace("*", "") in re.sub(r"\\\\([_*])", "", text).replace("\\", ""), reading
+    tags = Tags(page).tags
+    assert sum(tag == "caption" for tag, _ in tags) == sum(tag == "table" for tag, _ in tags)
+    targets = {attributes["id"] for _, attributes in tags if "id" in attributes}
+    assert {attributes["href"] for tag, attributes in tags if tag == "a"} == {f"#{target}" for target in targets}
+    for mistake, message in {
+        ("--own", "small-judge=nobody"): "no answerer 'nobody'; there are own, x, y, z",
+        ("--attacked", "j.jsonl"): "j.jsonl: response id 'r0' ends in the name of no attack",
+    }.items():
+        assert message in run(tmp_path, "j.jsonl", *mistake, "--out", "other").stderr
+
+
 def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
     """A judge that sides with people but for the order: its flips, its lean and the longer answer are reported."""
     random = np.random.default_rng(0)
