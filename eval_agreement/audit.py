@@ -135,10 +135,12 @@ def main(
     outcomes = gate.check(limits, {name: gate.of_scores(findings.judge) for name, findings in found.items()})
     origin = provenance(inputs, train, training)
 
+    verdicts = {name: verdict(name, findings, outcomes) for name, findings in found.items()}
+    verdicts[first.name] += [injected.reading for injected in injections]
     pages = report.write(
         out,
         title.replace("{judge}", first.judge),
-        {name: verdict(name, findings, outcomes) for name, findings in found.items()},
+        verdicts,
         sections(found, outcomes, injections),
         origin,
         {name: findings.sample for name, findings in found.items()},
