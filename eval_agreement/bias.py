@@ -11,7 +11,7 @@ Where several people rated an answer, `rating_noise` takes this out. Where not, 
 noisy people would have to be to explain the whole effect.
 """
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,13 +20,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.records import RATINGS
-from eval_agreement.metrics import half_up
-from eval_agreement.resampling import FEWEST_GROUPS, LEVEL, SEED, Floats, Interval, Resamples
-
-Scores = Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer]
-Names = Sequence[Hashable] | NDArray[np.generic]
-Indices = NDArray[np.intp]
+from eval_agreement.metrics import Scores, half_up
+from eval_agreement.resampling import FEWEST_GROUPS, LEVEL, SEED, Floats, Group, Interval, holm, ratio
+from eval_agreement.rows import Indices, Rows, distinct, judged_rows, pick, sums_and_resampled
 
 FEWEST_LABEL_GROUPS = 20
 """A label that lies in fewer groups than this has no offset: the bootstrap's interval would be too narrow."""
@@ -34,9 +30,6 @@ FEWEST_LABEL_GROUPS = 20
 MOST_LABELS = 20
 """Labels of a family that are reported: with many more, Holm's correction leaves no power."""
 
-_DECIMALS = 12
-_MOST_CELLS = 20_000
-_ROWS_OF_A_CELL = 4
 _SINGULAR = 1e-9
 
 
@@ -77,23 +70,6 @@ class Offsets(Struct, frozen=True, kw_only=True):
     effects: list[Effect]
     left_out: int
     unlabelled: int
-
-
-class Rows(Struct, frozen=True):
-    """The rows with a judgment; `kept` marks them among all rows."""
-
-    human: Floats
-    judge: Floats
-    kept: NDArray[np.bool_]
-    resamples: Resamples
-
-    @property
-    def n(self) -> int:
-        return len(self.human)
-
-    @property
-    def failed(self) -> int:
-        return len(self.kept) - self.n
 
 
 class _Kind(NamedTuple):
@@ -154,7 +130,7 @@ def _offset_kind(name: str) -> _Kind:
     )
 
 
-def severity(human: Scores, judge: Scores, group: Names, resamples: int | None = None, seed: int = SEED) -> Effect:
+def severity(human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED) -> Effect:
     """Severity (below 0) or leniency (above 0): the mean of judge - human, in points.
 
     Raises ValueError as `judged_rows`.
@@ -169,7 +145,7 @@ def severity(human: Scores, judge: Scores, group: Names, resamples: int | None =
 
 
 def central_tendency(
-    human: Scores, judge: Scores, group: Names, resamples: int | None = None, seed: int = SEED
+    human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
 ) -> Effect:
     """How much of the scale the judge uses: its standard deviation divided by people's; below 1 is narrow.
 
@@ -194,7 +170,7 @@ def central_tendency(
 def verbosity(
     human: Scores,
     judge: Scores,
-    group: Names,
+    group: Group,
     length: Sequence[float] | NDArray[np.floating] | NDArray[np.integer],
     noise: Floats | None = None,
     resamples: int | None = None,
@@ -226,7 +202,7 @@ def offsets(
     name: str,
     human: Scores,
     judge: Scores,
-    group: Names,
+    group: Group,
     label: Sequence[str | None],
     noise: Floats | None = None,
     most: int = MOST_LABELS,
@@ -258,7 +234,7 @@ def offsets(
 def self_preference(
     human: Scores,
     judge: Scores,
-    group: Names,
+    group: Group,
     answerer: Sequence[str | None],
     own: Collection[str],
     noise: Floats | None = None,
@@ -295,66 +271,10 @@ def rating_noise(raters: Floats) -> Floats:
     return np.asarray(variance / made)
 
 
-def pick(names: Names, kept: NDArray[np.bool_]) -> Names:
-    """The names of the rows that `kept` marks."""
-    if isinstance(names, np.ndarray):
-        return names[kept]
-    return [name for name, keep in zip(names, kept, strict=True) if keep]
-
-
-def judged_rows(human: Scores, judge: Scores, group: Names, resamples: int | None = None, seed: int = SEED) -> Rows:
-    """The rows that have a judgment; None or NaN in `judge` is a failed one.
-
-    Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
-    """
-    people, judged = np.array(human, dtype=np.float64), np.array(judge, dtype=np.float64)
-    if not len(people) == len(judged) == len(group):
-        raise ValueError(f"{len(people)} human scores, {len(judged)} judge scores and {len(group)} groups")
-    if np.isnan(people).any():
-        raise ValueError(f"the human score of row {int(np.argmax(np.isnan(people)))} (from 0) is missing")
-    for whose, scores in (("human", people), ("judge", judged)):
-        off = scores[(scores < RATINGS[0]) | (scores > RATINGS[-1])]
-        if off.size:
-            raise ValueError(f"{whose} score {off[0]:g} is outside {RATINGS[0]}..{RATINGS[-1]}")
-    # Arithmetic leaves dust (1.1 + 2.2 != 3.3), which would make a constant sample look varied.
-    people, judged = np.round(people, _DECIMALS), np.round(judged, _DECIMALS)
-    kept = ~np.isnan(judged)
-    return Rows(people[kept], judged[kept], kept, Resamples(pick(group, kept), resamples, seed, shared=False))
-
-
-def distinct(*keys: NDArray[np.generic]) -> tuple[Indices, Indices]:
-    """Rows that are alike in every key share a cell: (one row of each cell, the cell of each row)."""
-    cell = np.zeros(len(keys[0]), dtype=np.intp)
-    first = cell[:0]
-    for key in keys:
-        values, number = np.unique(key, return_inverse=True)
-        _, first, cell = np.unique(cell * len(values) + number, return_index=True, return_inverse=True)
-    return first, cell
-
-
-def sums_and_resampled(resamples: Resamples, cell: Indices, columns: sparse.csr_array) -> Floats:
-    """The columns' sums over the sample (first row) and over each resample: shape (1 + resamples, k).
-
-    `columns`, shape (k, cells), holds what a row of each cell adds to each sum; `cell` is the cell of each row.
-    Only the sample's row comes back where there are too few groups. Where every row is its own group, few
-    cells are drawn instead of many rows.
-    """
-    cells = columns.shape[1]
-    blocks = [np.atleast_2d(columns @ np.bincount(cell, minlength=cells).astype(np.float64)).T]
-    few_cells = cells <= min(_MOST_CELLS, len(cell) // _ROWS_OF_A_CELL)
-    if resamples.enough and resamples.groups == len(cell) and few_cells:
-        blocks += [columns @ table for table in resamples.tables(cell, cells)]
-    elif resamples.enough:
-        members = (np.ones(len(cell)), (cell, resamples.member))
-        by_group = columns @ sparse.csr_array(members, shape=(cells, resamples.groups))
-        blocks += [by_group @ count for count in resamples.counts()]
-    return np.asarray(np.concatenate(blocks, axis=1).T)
-
-
 def _labelled_rows(
     human: Scores,
     judge: Scores,
-    group: Names,
+    group: Group,
     label: Sequence[str | None],
     noise: Floats | None,
     resamples: int | None,
@@ -476,14 +396,6 @@ def _line(human: Floats, judge: Floats, x: sparse.csr_array, noise: Floats) -> _
     return columns, solve
 
 
-def ratio(top: Floats, bottom: Floats, empty: float = np.nan) -> Floats:
-    """top / bottom, `empty` where the bottom is 0."""
-    shape = np.broadcast_shapes(top.shape, bottom.shape)
-    out = np.full(shape, empty, dtype=np.float64)
-    np.divide(top, bottom, out=out, where=np.broadcast_to(bottom != 0, shape))
-    return out
-
-
 def _beyond(total: Floats, part: Floats) -> Floats:
     """total - part of two sums of squares, exactly 0 where the rest is no more than rounding."""
     rest = total - part
@@ -560,13 +472,13 @@ def _without_noise(effect: Effect) -> Effect:
 
 
 def _holm(effects: list[Effect]) -> list[Effect]:
-    """The effects with their p-values corrected for the number of them (Holm 1979)."""
-    tested = sorted((effect.p, number) for number, effect in enumerate(effects) if effect.p is not None)
-    corrected, smallest = list(effects), 0.0
-    for position, (p, number) in enumerate(tested):
-        smallest = max(smallest, min(1.0, (len(tested) - position) * p))
-        reading = effects[number].reading
-        if _seen(effects[number]) and smallest > 1 - LEVEL:
-            reading += f" Among {len(tested)} such comparisons this may be chance."
-        corrected[number] = replace(effects[number], p=smallest, reading=reading)
-    return corrected
+    """The effects with their p-values held against the number of them."""
+    adjusted = holm([effect.p for effect in effects])
+    tested = sum(p is not None for p in adjusted)
+    chance = f" Among {tested} such comparisons this may be chance."
+    return [
+        effect
+        if p is None
+        else replace(effect, p=p, reading=effect.reading + (chance if _seen(effect) and p > 1 - LEVEL else ""))
+        for effect, p in zip(effects, adjusted, strict=True)
+    ]

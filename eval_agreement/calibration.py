@@ -14,19 +14,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from critic.records import RATINGS
-from eval_agreement.bias import (
-    Indices,
-    Names,
-    Rows,
-    Scores,
-    distinct,
-    judged_rows,
-    pick,
-    ratio,
-    sums_and_resampled,
-)
-from eval_agreement.metrics import half_up
-from eval_agreement.resampling import FEWEST_GROUPS, SEED, Floats, Interval
+from eval_agreement.metrics import Scores, half_up
+from eval_agreement.resampling import FEWEST_GROUPS, SEED, Floats, Group, Interval, ratio
+from eval_agreement.rows import Indices, Rows, distinct, judged_rows, pick, sums_and_resampled
 
 Method = Literal["isotonic", "linear"]
 Mode = Literal["held out", "cross-fitted"]
@@ -90,7 +80,7 @@ class Scored(NamedTuple):
 
     human: Scores
     judge: Scores
-    group: Names
+    group: Group
 
 
 class Errors(Struct, frozen=True, kw_only=True):
@@ -157,7 +147,7 @@ class Conformal(Struct, frozen=True, kw_only=True):
 
 
 def reliability(
-    human: Scores, judge: Scores, group: Names, resamples: int | None = None, seed: int = SEED
+    human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
 ) -> Reliability:
     """People's mean score at each judge score (rounded half up), and how far the two are apart on average.
 
@@ -228,7 +218,7 @@ class Recalibrator:
 def recalibration(
     human: Scores,
     judge: Scores,
-    group: Names,
+    group: Group,
     method: Method = "isotonic",
     fit_on: Scored | None = None,
     resamples: int | None = None,
@@ -267,7 +257,7 @@ def recalibration(
 def conformal(
     human: Scores,
     judge: Scores,
-    group: Names,
+    group: Group,
     method: Method = "isotonic",
     fit_on: Scored | None = None,
     resamples: int | None = None,
@@ -363,7 +353,7 @@ def _reliability_reading(error: float, interval: Interval | None, undefined: str
     return f"A judge score is on average {error:.2f} points ({low:.2f} to {high:.2f}) off people's mean at that score."
 
 
-def _fitting_rows(rows: Rows, group: Names, fit_on: Scored | None) -> tuple[Rows, int]:
+def _fitting_rows(rows: Rows, group: Group, fit_on: Scored | None) -> tuple[Rows, int]:
     """The judged rows to fit on, and how many more share a group with the rows to evaluate."""
     if fit_on is None:
         return rows, 0

@@ -1,6 +1,6 @@
 """Judge against judge on the same answers: paired differences, and whether one may take the other's place."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from eval_agreement.joint import resampled
 from eval_agreement.metrics import LOWER_IS_BETTER, METRICS, NAMES, Floats
-from eval_agreement.resampling import Interval, Resamples, group_numbers
+from eval_agreement.resampling import Interval, Resamples, group_numbers, holm
 from eval_agreement.sample import Sample
 
 MARGINS = {"mae": 0.1, "pearson": 0.05}
@@ -119,14 +119,3 @@ def _non_inferior(difference: Difference, first: str, second: str, margin: float
         holds=holds,
         reading=f"{first} {word} at least as good as {second} in {NAMES[difference.metric]}, give or take {margin:g}",
     )
-
-
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down adjustment; None stays None and is not counted."""
-    known = sorted((p, number) for number, p in enumerate(p_values) if p is not None)
-    adjusted: list[float | None] = [None] * len(p_values)
-    highest = 0.0
-    for rank, (p, number) in enumerate(known):
-        highest = max(highest, min(1.0, (len(known) - rank) * p))
-        adjusted[number] = highest
-    return adjusted

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from critic.records import RATINGS
-from eval_agreement.bias import Indices, Names, Scores
-from eval_agreement.resampling import FEWEST_GROUPS, LEVEL, Floats, Interval, group_numbers
+from eval_agreement.metrics import Scores
+from eval_agreement.resampling import FEWEST_GROUPS, LEVEL, Floats, Group, Interval, group_numbers
+from eval_agreement.rows import Indices
 
 _NOT_RANDOM = 0.001
 """Below this p, the labelled answers are said not to be a random draw."""
@@ -141,7 +142,7 @@ def ppi_mean(
     return PPIMean(value=value, interval=(value - far, value + far), lam=lam)
 
 
-def corrected_mean(human: Scores, judge: Scores, group: Names, lam: float | None = None) -> CorrectedMean:
+def corrected_mean(human: Scores, judge: Scores, group: Group, lam: float | None = None) -> CorrectedMean:
     """A model's mean human score, from one row an answer; None or NaN in `human` where it has no label.
 
     `lam` as in `ppi_mean`. The variance is clustered by group, and the quantile Student's with one degree of freedom
@@ -182,7 +183,7 @@ def corrected_mean(human: Scores, judge: Scores, group: Names, lam: float | None
     return replace(result, reading=_mean_reading(result))
 
 
-def labels_needed(half_width: float, human: Scores, judge: Scores, group: Names, rows: int | None = None) -> LabelPlan:
+def labels_needed(half_width: float, human: Scores, judge: Scores, group: Group, rows: int | None = None) -> LabelPlan:
     """How many human labels make the 95 % interval of the mean ± `half_width` points, from a first sample's variances.
 
     The arrays are those of `corrected_mean`; `rows` is how many answers there will be to draw labels from, all of
@@ -260,7 +261,7 @@ class _Forecast(NamedTuple):
         return possible[index] if index < len(possible) else None
 
 
-def _sample(human: Scores, judge: Scores, group: Names) -> tuple[_Sample, NDArray[np.bool_]]:
+def _sample(human: Scores, judge: Scores, group: Group) -> tuple[_Sample, NDArray[np.bool_]]:
     """The answers, and which of them have no judgment."""
     people, judged = np.array(human, dtype=np.float64), np.array(judge, dtype=np.float64)
     if not len(people) == len(judged) == len(group):

@@ -24,7 +24,7 @@ from eval_agreement.metrics import (
     bands,
     paired,
 )
-from eval_agreement.resampling import SEED, Group, Interval, Resamples, group_numbers
+from eval_agreement.resampling import SEED, Group, Interval, Resamples, group_numbers, ratio
 
 _CELLS_PER_ROW = 4
 """Tables with more cells than this for each row are slower than the rows themselves."""
@@ -159,13 +159,13 @@ def _metrics(sums: _Sums, people: Floats, judged: Floats) -> Floats:
     rank_product, human_ranks, judge_ranks = sums.ranks
     untied = (size**2 - (sums.human**2).sum(axis=0)) * (size**2 - (sums.judge**2).sum(axis=0))
     correlations = [
-        _ratio(product - human_mean * judge_mean, np.sqrt(human_variance * judge_variance)),
-        _ratio(rank_product, np.sqrt(human_ranks * judge_ranks)),
-        _ratio(2 * sums.balance, np.sqrt(untied)),
+        ratio(product - human_mean * judge_mean, np.sqrt(human_variance * judge_variance)),
+        ratio(rank_product, np.sqrt(human_ranks * judge_ranks)),
+        ratio(2 * sums.balance, np.sqrt(untied)),
     ]
     defined = [np.where(varied, np.clip(value, -1, 1), np.nan) for value in correlations]
     expected = human_variance + judge_variance + (human_mean - judge_mean) ** 2
-    return np.stack([mae, *defined, fuzzy, strict, 1 - _ratio(square, expected)])
+    return np.stack([mae, *defined, fuzzy, strict, 1 - ratio(square, expected)])
 
 
 def _mean_and_variance(values: Floats, counts: Floats) -> tuple[Floats, Floats]:
@@ -173,11 +173,6 @@ def _mean_and_variance(values: Floats, counts: Floats) -> tuple[Floats, Floats]:
     size = counts.sum(axis=0)
     mean = values @ counts / size
     return mean, ((values[:, None] - mean) ** 2 * counts).sum(axis=0) / size
-
-
-def _ratio(top: Floats, bottom: Floats) -> Floats:
-    """top / bottom, NaN where the bottom is 0."""
-    return np.asarray(np.divide(top, bottom, where=bottom > 0, out=np.full(len(bottom), np.nan)))
 
 
 class _Bit(Struct):

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from eval_agreement.resampling import Estimate, Group, Resamples, group_numbers
+from eval_agreement.resampling import Estimate, Group, Resamples, group_numbers, ratio
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
@@ -177,19 +177,13 @@ def _estimate(wanted: _Wanted, counts: Floats, drawn: list[Floats], draws: Resam
     return Estimate(value=float(value), n=int(n), interval=draws.interval(values, share=wanted.share), p_value=p_value)
 
 
-def _ratio(top: Floats, bottom: Floats) -> Floats:
-    """top / bottom, NaN where the bottom is 0."""
-    share: Floats = np.divide(top, bottom, where=bottom > 0, out=np.full(len(bottom), np.nan))
-    return share
-
-
 def _share(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> Statistic:
     """The share of items in the cells `part` among those in the cells `whole`, both of shape (C,)."""
     part = part & whole
 
     def statistic(counts: Floats) -> tuple[Floats, Floats]:
         n = whole @ counts
-        return _ratio(part @ counts, n), n
+        return ratio(part @ counts, n), n
 
     return statistic
 
@@ -199,7 +193,7 @@ def _kappa(counts: Floats) -> tuple[Floats, Floats]:
     table = counts.reshape(_LABELS, _LABELS, -1)
     n = counts.sum(axis=0)
     chance = (table.sum(axis=0) * table.sum(axis=1)).sum(axis=0)
-    return _ratio(n * np.einsum("iir->r", table) - chance, n**2 - chance), n
+    return ratio(n * np.einsum("iir->r", table) - chance, n**2 - chance), n
 
 
 _FIRST, _SECOND = np.divmod(np.arange(_LABELS**2), _LABELS)
@@ -400,7 +394,7 @@ def _first_place(counts: Floats) -> tuple[Floats, Floats]:
     """Of counts by the codes of both orders, shape (25, r)."""
     table = counts.reshape(len(_CODES), len(_CODES), -1)
     a_first, b_first = table.sum(axis=1)[:_LABELS], table.sum(axis=0)[:_LABELS]
-    shares = [_ratio(a_first[A], a_first[A] + a_first[B]), _ratio(b_first[B], b_first[A] + b_first[B])]
+    shares = [ratio(a_first[A], a_first[A] + a_first[B]), ratio(b_first[B], b_first[A] + b_first[B])]
     return (shares[0] + shares[1] - 1) / 2, a_first[A] + a_first[B] + b_first[A] + b_first[B]
 
 

@@ -53,6 +53,14 @@ def group_numbers(group: Group) -> NDArray[np.intp]:
     return np.fromiter((index[name] for name in group), dtype=np.intp, count=len(group))
 
 
+def ratio(top: Floats, bottom: Floats, empty: float = np.nan) -> Floats:
+    """top / bottom, `empty` where the bottom is 0."""
+    shape = np.broadcast_shapes(top.shape, bottom.shape)
+    out = np.full(shape, empty, dtype=np.float64)
+    np.divide(top, bottom, out=out, where=np.broadcast_to(bottom != 0, shape))
+    return out
+
+
 def _usual(groups: int) -> int:
     return RESAMPLES if groups <= MANY_GROUPS else RESAMPLES_OF_MANY
 
@@ -156,3 +164,14 @@ class Resamples:
         tail = min(0.5, (beyond + 1) / (len(defined) + 1))
         narrow = stats.norm.ppf(tail) * np.sqrt((self.groups - 1) / self.groups)
         return float(2 * stats.t.cdf(narrow, self.groups - 1))
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down adjustment; None stays None and is not counted."""
+    known = sorted((p, number) for number, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for rank, (p, number) in enumerate(known):
+        highest = max(highest, min(1.0, (len(known) - rank) * p))
+        adjusted[number] = highest
+    return adjusted
