@@ -25,13 +25,13 @@ from eval_agreement.analysis import STEPS, Asked, Findings, Kind, examine
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection, injection
 from eval_agreement.metrics import METRICS, NAMES, Agreement
-from eval_agreement.preference_sections import preference_sections, preference_verdict
+from eval_agreement.page.blocks import gate_sections
+from eval_agreement.page.preferences import preference_sections, preference_verdict
+from eval_agreement.page.scores import sections, verdict
 from eval_agreement.preferences import PEOPLE, preference_audit
-from eval_agreement.presentation import gate_sections
 from eval_agreement.raters import EPSILON
 from eval_agreement.resampling import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED
 from eval_agreement.sample import Sample
-from eval_agreement.score_sections import sections, verdict
 from eval_agreement.sources import of_judgments, of_preferences, of_tables, states_preferences
 from eval_agreement.tables import Scale, Source
 
@@ -112,8 +112,8 @@ def main(
     ] = 0.02,
 ) -> int:
     """How well a judge agrees with people, with 95 % intervals, beside other judges, trivial judges and people."""
-    from eval_agreement import report  # noqa: PLC0415 - keeps --help fast
-    from eval_agreement.pictures import read_loss  # noqa: PLC0415
+    from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
+    from eval_agreement.page.pictures import read_loss  # noqa: PLC0415
 
     if human and states_preferences(Source.parse(human)):
         return _of_preferences(human, judge or [], out, gates, title, max_failed)
@@ -155,7 +155,7 @@ def main(
 def _of_preferences(
     human: str, judges: Sequence[str], out: Path, gates: str | None, title: str, max_failed: float
 ) -> int:
-    from eval_agreement import report  # noqa: PLC0415 - keeps --help fast
+    from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
 
     limits = gate.parse(gates, gate.PREFERENCES) if gates else []
     people, sources = Source.parse(human), parse_judges(judges)

@@ -18,9 +18,9 @@ from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdi
 from eval_agreement import METRICS, agreement, agreement_interval
 from eval_agreement.analysis import people
 from eval_agreement.baselines import BASELINES
-from eval_agreement.pictures import Loss, bland_altman, calibration, confusion, curve, pictures, ticks
-from eval_agreement.presentation import interval
-from eval_agreement.report import failures, worst
+from eval_agreement.page.blocks import interval
+from eval_agreement.page.pictures import Loss, bland_altman, calibration, confusion, curve, pictures, ticks
+from eval_agreement.page.report import failures, worst
 from eval_agreement.sample import Sample
 from eval_agreement.sources import of_judgments
 

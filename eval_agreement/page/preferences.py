@@ -2,14 +2,7 @@
 
 from collections.abc import Mapping
 
-from eval_agreement.preferences import (
-    PEOPLE,
-    PairAgreement,
-    PositionBias,
-    PreferenceAudit,
-    VerdictAgreement,
-)
-from eval_agreement.presentation import (
+from eval_agreement.page.blocks import (
     Bar,
     Block,
     Cell,
@@ -23,6 +16,13 @@ from eval_agreement.presentation import (
     part_name,
     share,
     shares,
+)
+from eval_agreement.preferences import (
+    PEOPLE,
+    PairAgreement,
+    PositionBias,
+    PreferenceAudit,
+    VerdictAgreement,
 )
 from eval_agreement.resampling import Estimate
 

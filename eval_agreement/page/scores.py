@@ -11,7 +11,7 @@ from eval_agreement.corrected import CorrectedMean
 from eval_agreement.gate import Outcome
 from eval_agreement.injection import Injection
 from eval_agreement.metrics import METRICS, NAMES, Agreement
-from eval_agreement.presentation import (
+from eval_agreement.page.blocks import (
     Bar,
     Block,
     Cell,

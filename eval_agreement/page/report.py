@@ -11,8 +11,8 @@ import numpy as np
 from msgspec import Struct
 
 from critic.records import RATINGS, Judgment, Response
-from eval_agreement.pictures import Loss, curve, pictures
-from eval_agreement.presentation import Section, number
+from eval_agreement.page.blocks import Section, number
+from eval_agreement.page.pictures import Loss, curve, pictures
 from eval_agreement.sample import Sample
 
 WORST = 10
@@ -74,7 +74,7 @@ def write(
 def render(template: str, facts: Mapping[str, Any]) -> str:
     """A page as text. In HTML everything that comes from files is escaped."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("eval_agreement", "."),
+        loader=jinja2.PackageLoader("eval_agreement.page", "."),
         autoescape=template.endswith(".html.jinja"),
         trim_blocks=True,
         lstrip_blocks=True,
