@@ -180,7 +180,7 @@ def _replaces(sample: Sample, epsilon: float) -> AlternativeAnnotator:
 def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
     """What pulls one judge's scores away from people's."""
     scores, group = sample.judges[judge], group_numbers(sample.group)
-    noise = rating_noise(_rectangle(sample.raters)) if any(len(rated) > 1 for rated in sample.raters) else None
+    noise = rating_noise(_rectangle(sample)) if any(len(rated) > 1 for rated in sample.raters) else None
     effects = [severity(sample.human, scores, group), central_tendency(sample.human, scores, group)]
     if sample.length is not None and not np.isnan(sample.length).any():
         effects.append(verbosity(sample.human, scores, group, sample.length, noise))
@@ -196,11 +196,13 @@ def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
     )
 
 
-def _rectangle(raters: Sequence[Mapping[str, float]]) -> Floats:
-    """Each answer's ratings, in no order of raters: shape (n, most ratings of an answer), NaN beyond."""
-    made = np.full((len(raters), max(len(rated) for rated in raters)), np.nan)
-    for row, rated in enumerate(raters):
-        made[row, : len(rated)] = list(rated.values())
+def _rectangle(sample: Sample) -> Floats:
+    """Each answer's ratings, in no order of raters: shape (n, most ratings of an answer), NaN beyond. Of an answer
+    whose raters are not known, the score counts as one rating."""
+    made = np.full((len(sample.raters), max(len(rated) for rated in sample.raters)), np.nan)
+    for row, rated in enumerate(sample.raters):
+        given = list(rated.values()) or [sample.human[row]]
+        made[row, : len(given)] = given
     return made
 
 
@@ -263,12 +265,17 @@ def trivial(sample: Sample, training: Sequence[Response]) -> dict[str, tuple[Flo
 
 
 def people(sample: Sample) -> list[Line]:
-    """Each rater against the mean of the others, pooled: how far a perfect judge could get. Empty where no answer
-    has two raters. n counts (answer, rater) pairs."""
+    """Each rater against the mean of the others, pooled, and the judge against those same means: the means of all
+    raters, which the other lines compare with, are easier to come near. Empty where no answer has two raters. n counts
+    (answer, rater) pairs."""
     if not sample.raters:
         return []
     others, rater, row = leave_one_out(sample.raters)
     if not len(row):
         return []
     group = group_numbers(sample.group)[row]
-    return [Line("people", "people", "each rater against the mean of the others", measured(others, rater, group))]
+    judge = measured(others, sample.scores[row], group)
+    return [
+        Line("people", "people", "each rater against the mean of the others", measured(others, rater, group)),
+        Line("people", f"{sample.judge} as a rater", "the judge against the same means", judge),
+    ]

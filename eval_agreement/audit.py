@@ -5,6 +5,7 @@ critic audit --human people.csv --judge ours=ours.csv --judge gpt4=gpt4.csv --ou
 """
 
 import json
+import math
 import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 from tqdm import tqdm
 
 from critic import human_scored, jsonl
@@ -22,6 +24,7 @@ from critic.errors import UsageError
 from critic.records import Judgment, Response
 from eval_agreement import gate
 from eval_agreement.analysis import STEPS, Asked, Findings, Kind, examine
+from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection, injection
 from eval_agreement.metrics import METRICS, NAMES, Agreement
@@ -73,7 +76,12 @@ def main(
             "the first is the one under audit.",
         ),
     ] = None,
-    scale: Annotated[str, typer.Option(metavar="LOW:HIGH", help="The scale of the scores in tables.")] = "1:10",
+    scale: Annotated[
+        str, typer.Option(metavar="LOW:HIGH", help="The scale of the scores in tables; results are in points on 1..10.")
+    ] = "1:10",
+    judge_scale: Annotated[
+        str | None, typer.Option(metavar="LOW:HIGH", help="That of the judges', if another.", show_default=False)
+    ] = None,
     train: Annotated[
         Path | None, typer.Option(help="The judge's human-scored training rows; trivial judges are fitted on them.")
     ] = None,
@@ -91,7 +99,8 @@ def main(
         typer.Option(min=0, max=0.99, help="Alternative annotator test: 0.2 for experts, 0.15 skilled, 0.1 crowd."),
     ] = EPSILON,
     within: Annotated[
-        float | None, typer.Option(help="Plan: how many human labels for a mean score within ± this many points?")
+        float | None,
+        typer.Option(min=0.001, max=9, help="Plan: how many human labels for a mean score within ± this many points?"),
     ] = None,
     attacked: Annotated[
         list[Path] | None, typer.Option(help="Judgments of the rows that critic attack made. Repeatable.")
@@ -111,15 +120,39 @@ def main(
         float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of any sample failed.")
     ] = 0.02,
 ) -> int:
-    """How well a judge agrees with people, with 95 % intervals, beside other judges, trivial judges and people."""
+    """How well a judge agrees with people, with 95 % intervals, beside other judges, trivial judges and people.
+
+    \b
+    Columns of tables; all but id and score (or preference) may be missing:
+      people  id, score or preference (a, b, tie), rater, group (question or image),
+              task, category, lang, turn, system (who answered), length or text
+              (of pairs: length_a, length_b or text_a, text_b)
+      judges  id, score or preference, first (which answer was shown first: a, b)
+
+    \b
+    critic audit --human people.csv --judge ours=ours.csv --judge gpt4=gpt4.csv
+    critic audit internal=judged.jsonl --train train.jsonl --gate "mae<=0.9"
+
+    Exit codes: 0; 1 when the gate is not kept; 2 for a mistake; 3 when too many judgments failed.
+    """
     from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
     from eval_agreement.page.pictures import read_loss  # noqa: PLC0415
 
     if human and states_preferences(Source.parse(human)):
+        for option, given in {
+            "--train": train,
+            "--own": own,
+            "--within": within,
+            "--attacked": attacked,
+            "--loss": loss,
+        }.items():
+            if given:
+                raise UsageError(f"{option} says nothing about preferences; {human} holds preferences")
         return _of_preferences(human, judge or [], out, gates, title, max_failed)
-    limits = gate.parse(gates) if gates else []
+    limits = [] if gates is None else gate.parse(gates)
     margins = parse_margins(margin)
-    inputs = read(judgments or [], human, judge or [], parse_scale(scale))
+    people_scale = parse_scale(scale)
+    inputs = read(judgments or [], human, judge or [], people_scale, parse_scale(judge_scale or scale))
     steps = list(read_loss(loss)) if loss else []
     training = human_scored.load(train).responses if train else []
     if train and not training:
@@ -135,8 +168,10 @@ def main(
     outcomes = gate.check(limits, {name: gate.of_scores(findings.judge) for name, findings in found.items()})
     origin = provenance(inputs, train, training)
 
-    verdicts = {name: verdict(name, findings, outcomes) for name, findings in found.items()}
+    verdicts = {name: verdict(name, findings, outcomes, max_failed) for name, findings in found.items()}
     verdicts[first.name] += [injected.reading for injected in injections]
+    content = {**summary(found, outcomes), "injection": msgspec.to_builtins(injections), "provenance": origin}
+    jsonl.write_json(out / "summary.json", content)
     pages = report.write(
         out,
         title.replace("{judge}", first.judge),
@@ -146,9 +181,8 @@ def main(
         {name: findings.sample for name, findings in found.items()},
         steps,
     )
-    content = {**summary(found, outcomes), "injection": msgspec.to_builtins(injections), "provenance": origin}
-    jsonl.write_json(out / "summary.json", content)
     print(table(found))
+    print("", *(f"{name}: {sentences[0]}" for name, sentences in verdicts.items()), sep="\n")
     return _finish(outcomes, [out / "summary.json", *pages], _failed(found), max_failed)
 
 
@@ -157,16 +191,16 @@ def _of_preferences(
 ) -> int:
     from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
 
-    limits = gate.parse(gates, gate.PREFERENCES) if gates else []
+    limits = [] if gates is None else gate.parse(gates, gate.PREFERENCES)
     people, sources = Source.parse(human), parse_judges(judges)
-    sample = people.path.stem
+    sample = sample_name(people.path)
     found = preference_audit(of_preferences(people, sources))
     name, result = next(iter(found.agreement.items()))
-    outcomes = gate.check(limits, {sample: gate.of_preferences(result)})
+    outcomes = gate.check(limits, {sample: gate.of_preferences(result, found.groups)})
     paths = {PEOPLE: people.path, **{judge: source.path for judge, source in sources.items()}}
     origin = {"samples": {sample: {"pairs": found.items, **files_of(paths)}}, "train": None, **made_by()}
     shown = [*preference_sections(sample, found), *gate_sections(outcomes)]
-    verdicts = {sample: preference_verdict(sample, found)}
+    verdicts = {sample: preference_verdict(sample, found, outcomes, max_failed)}
     pages = report.write(out, title.replace("{judge}", name), verdicts, shown, origin, {})
     content = {sample: msgspec.to_builtins(found), "gate": as_lines(outcomes), "provenance": origin}
     jsonl.write_json(out / "summary.json", content)
@@ -181,8 +215,8 @@ def parse_scale(text: str) -> Scale:
         low, high = (float(end) for end in text.split(":"))
     except ValueError:
         raise UsageError(f"--scale {text!r}: expected LOW:HIGH, as in 1:5") from None
-    if not low < high:
-        raise UsageError(f"--scale {text!r}: {low:g} is not below {high:g}")
+    if not low < high < math.inf or low == -math.inf:
+        raise UsageError(f"--scale {text!r}: {low:g} is not below {high:g}, or one of them is not finite")
     return low, high
 
 
@@ -194,13 +228,18 @@ def parse_margins(text: str) -> dict[str, float]:
         if metric.strip() not in METRICS:
             raise UsageError(f"--margin {part!r}: expected METRIC=NUMBER with a metric of {', '.join(METRICS)}")
         try:
-            margins[metric.strip()] = abs(float(value))
+            number = float(value)
         except ValueError:
-            raise UsageError(f"--margin {part!r}: {value!r} is not a number") from None
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise UsageError(f"--margin {part!r}: {value!r} is not a number from 0 up")
+        margins[metric.strip()] = number
     return margins
 
 
-def read(judgments: Sequence[str], human: str | None, judges: Sequence[str], scale: Scale) -> Inputs:
+def read(
+    judgments: Sequence[str], human: str | None, judges: Sequence[str], scale: Scale, judge_scale: Scale
+) -> Inputs:
     """The samples that the command line names: files of judgments, or tables. Raises UsageError."""
     if judgments and (human or judges):
         raise UsageError("give files of judgments, or --human with --judge, not both")
@@ -211,9 +250,17 @@ def read(judgments: Sequence[str], human: str | None, judges: Sequence[str], sca
     if not human or not judges:
         raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
     people, sources = Source.parse(human), parse_judges(judges)
-    sample = of_tables(people, sources, scale)
+    if taken := sorted(BASELINES.keys() & sources.keys()):
+        raise UsageError(f"--judge {taken[0]}: a trivial judge is called that; name yours otherwise")
+    sample = of_tables(people, sources, scale, judge_scale)
+    sample = replace(sample, name=sample_name(people.path))
     paths = {"people": people.path, **{name: source.path for name, source in sources.items()}}
     return Inputs({sample.name: sample}, {sample.name: paths})
+
+
+def sample_name(path: Path) -> str:
+    """A file's stem; its whole name where summary.json has another use for the stem."""
+    return path.name if path.stem in RESERVED else path.stem
 
 
 def parse_judges(texts: Iterable[str]) -> dict[str, Source]:
@@ -346,7 +393,7 @@ def summary(found: Mapping[str, Findings], outcomes: Sequence[gate.Outcome]) -> 
             for line in findings.of(kind):
                 result[section].setdefault(line.name, {})[name] = as_json(line.result)
     result["people"] = {
-        name: as_json(line.result) for name, findings in found.items() for line in findings.of("people")
+        name: as_json(line.result) for name, findings in found.items() for line in findings.of("people")[:1]
     }
     result["gate"] = as_lines(outcomes)
     return result

@@ -96,10 +96,14 @@ _CENTRAL_TENDENCY = _Kind(
     "central_tendency",
     "spread of the judge's scores as a multiple of people's",
     "times",
-    "No sign of a narrower or wider range than people's: the judge's scores spread {low} to {high} times as widely.",
-    "The judge uses more of the scale than people: its scores spread {size} times as widely ({low} to {high}).",
-    "The judge uses less of the scale than people: its scores spread {size} times as widely ({low} to {high}).",
+    "",
+    "",
+    "",
     neutral=1.0,
+)
+_SPREAD = (
+    "The judge's scores spread {size} times as widely as people's ({low} to {high}); noise on either side widens, and "
+    "averaging raters narrows, so that alone is no bias."
 )
 _VERBOSITY = _Kind(
     "verbosity",
@@ -151,7 +155,8 @@ def central_tendency(
 
     The slope of judge on human (in `details`) would be below 1 for every judge, because noise in people's
     scores flattens it. The ratio has no such bias where both sides are about equally noisy; a noisier
-    judge raises it. It says how wide the range is, not whether the right answers are at its ends.
+    judge raises it, and so does averaging people's raters: it has an interval, but no p and no verdict. It says how
+    wide the range is, not whether the right answers are at its ends.
     A constant judge has 0. None where people gave every answer the same score. Raises ValueError as `judged_rows`.
     """
     rows = judged_rows(human, judge, group, resamples, seed)
@@ -164,7 +169,11 @@ def central_tendency(
     if h_spread[0] > 0:
         details["slope"] = float((hj[0] - h_sum[0] * j_sum[0] / n[0]) / h_spread[0])
     values = np.sqrt(ratio(j_spread, h_spread))
-    return _effect(_CENTRAL_TENDENCY, values, rows, "people gave every answer the same score", details=details)
+    effect = _effect(_CENTRAL_TENDENCY, values, rows, "people gave every answer the same score", details=details)
+    if effect.value is None or effect.interval is None:
+        return replace(effect, p=None)
+    size, low, high = (f"{number:.2f}" for number in (effect.value, *effect.interval))
+    return replace(effect, p=None, reading=_SPREAD.format(size=size, low=low, high=high))
 
 
 def verbosity(

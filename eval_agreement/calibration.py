@@ -461,9 +461,9 @@ def _table(fitted: Recalibrator, judge: Floats) -> list[tuple[float, float]]:
 
 def _recalibration_reading(method: Method, before: Errors, after: Errors, change: Change) -> str:
     moves = (
-        f"mean absolute error {before.mae:.2f} -> {after.mae:.2f} points, "
-        f"root mean square {before.rmse:.2f} -> {after.rmse:.2f}, "
-        f"mean error {before.mean_error:+z.2f} -> {after.mean_error:+z.2f}"
+        f"mean absolute error {before.mae:.2f} → {after.mae:.2f} points, "
+        f"root mean square {before.rmse:.2f} → {after.rmse:.2f}, "
+        f"mean error {before.mean_error:+z.2f} → {after.mean_error:+z.2f}"
     )
     if change.interval is None:
         return f"Recalibrated ({method}): {moves}; this may be chance, with so few groups."
@@ -476,9 +476,9 @@ def _recalibration_reading(method: Method, before: Errors, after: Errors, change
 
 
 def _conformal_reading(half_width: float, coverage: float, interval: Interval | None, n: int) -> str:
-    promise = f"For a single answer, people's score lies within ±{half_width:.1f} of our recalibrated score"
-    times = f"{10 * CONFORMAL_LEVEL:.0f} times out of 10"
-    measured = f"measured on {n} answers: {coverage:.1%}"
+    promise = f"For a single answer, people's score should lie within ±{half_width:.1f} of the recalibrated score"
+    times = f"about {10 * CONFORMAL_LEVEL:.0f} times out of 10"
+    measured = f"on {n} answers that took no part it did in {coverage:.1%}"
     if interval is None:
         return f"{promise} {times} ({measured})."
     low, high = interval

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from eval_agreement.joint import resampled
 from eval_agreement.metrics import LOWER_IS_BETTER, METRICS, NAMES, Floats
-from eval_agreement.resampling import Interval, Resamples, group_numbers, holm
+from eval_agreement.resampling import LEVEL, Interval, Resamples, group_numbers, holm
 from eval_agreement.sample import Sample
 
 MARGINS = {"mae": 0.1, "pearson": 0.05}
@@ -20,7 +20,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     """A metric of judge `first` less that of judge `second`, on the answers both of them scored.
 
     `p` is two-sided, for "there is no difference"; `p_holm` the same held against all metrics of the pair (Holm 1979).
-    `better` is the judge ahead, None where the interval holds 0 or there is none.
+    `better` is the judge ahead where p_holm is at most 5 %, else None.
     """
 
     metric: str
@@ -44,12 +44,15 @@ class NonInferiority(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Two judges on the `n` answers that both scored; `left_out` answers had no score of one of them."""
+    """Two judges on the `n` answers that both scored, to `groups` questions; `left_out` answers had no score of one of
+    them. `margins` were asked for."""
 
     first: str
     second: str
     n: int
     left_out: int
+    groups: int
+    margins: dict[str, float]
     differences: list[Difference]
     non_inferiority: list[NonInferiority]
 
@@ -72,14 +75,16 @@ def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float
     for (metric, function), drawn in zip(METRICS.items(), spread, strict=True):
         values = function(human, one), function(human, other)
         if values[0] is not None and values[1] is not None:
-            found.append(_difference(metric, (first, second), values[0], values[1], draws, drawn))
+            found.append(_difference(metric, values[0], values[1], draws, drawn))
     adjusted = holm([difference.p for difference in found])
     return Comparison(
         first=first,
         second=second,
         n=int(both.sum()),
         left_out=int((~both).sum()),
-        differences=[replace(difference, p_holm=p) for difference, p in zip(found, adjusted, strict=True)],
+        groups=draws.groups,
+        margins=dict(margins),
+        differences=[_told_apart(line, p, (first, second)) for line, p in zip(found, adjusted, strict=True)],
         non_inferiority=[
             _non_inferior(difference, first, second, margins[difference.metric])
             for difference in found
@@ -88,23 +93,22 @@ def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float
     )
 
 
-def _difference(
-    metric: str, names: tuple[str, str], first: float, second: float, draws: Resamples, drawn: Floats | None
-) -> Difference:
-    interval = None if drawn is None else draws.interval(drawn)
-    better = None
-    if interval and not interval[0] <= 0 <= interval[1]:
-        better = names[(interval[0] > 0) == (metric in LOWER_IS_BETTER)]
+def _difference(metric: str, first: float, second: float, draws: Resamples, drawn: Floats | None) -> Difference:
     return Difference(
         metric=metric,
         first=first,
         second=second,
         value=first - second,
-        interval=interval,
+        interval=None if drawn is None else draws.interval(drawn),
         p=None if drawn is None else draws.p_value(drawn),
         p_holm=None,
-        better=better,
+        better=None,
     )
+
+
+def _told_apart(line: Difference, p_holm: float | None, names: tuple[str, str]) -> Difference:
+    better = names[(line.value > 0) == (line.metric in LOWER_IS_BETTER)]
+    return replace(line, p_holm=p_holm, better=better if p_holm is not None and p_holm <= 1 - LEVEL else None)
 
 
 def _non_inferior(difference: Difference, first: str, second: str, margin: float) -> NonInferiority:
@@ -117,5 +121,5 @@ def _non_inferior(difference: Difference, first: str, second: str, margin: float
         metric=difference.metric,
         margin=margin,
         holds=holds,
-        reading=f"{first} {word} at least as good as {second} in {NAMES[difference.metric]}, give or take {margin:g}",
+        reading=f"{first} {word} no worse than {second} by more than {margin:g} in {NAMES[difference.metric]}",
     )

@@ -28,6 +28,9 @@ from eval_agreement.rows import Indices
 _NOT_RANDOM = 0.001
 """Below this p, the labelled answers are said not to be a random draw."""
 
+_A_GAIN = 1.1
+"""Labels worth less than so many times their number show no gain: a useless judge comes to that by chance."""
+
 _DECIMALS = 12
 
 
@@ -371,7 +374,8 @@ def _mean_reading(result: CorrectedMean) -> str:
         return f"People's mean score is {result.value:.2f}, without variation."
     low, high = result.interval
     labels, worth = result.labelled, round(result.effective)
-    value = "nothing is gained from the judge" if worth <= labels else f"your {labels} labels are worth {worth}"
+    gained = worth >= _A_GAIN * labels
+    value = f"your {labels} labels are worth {worth}" if gained else "no gain from the judge is shown"
     reading = (
         f"People's mean score is {result.value:.2f} ({low:.2f} to {high:.2f}) by {labels} labels and "
         f"{result.unlabelled} answers with a judge's score only: {value}."

@@ -8,9 +8,11 @@ from msgspec import Struct
 from critic.errors import UsageError
 from eval_agreement.metrics import LOWER_IS_BETTER, METRICS, Agreement
 from eval_agreement.preferences import VerdictAgreement
-from eval_agreement.resampling import Interval
+from eval_agreement.resampling import FEWEST_TO_DECIDE, Interval
 
-_LIMIT = re.compile(r"\s*(?:(?P<sample>[^:,<>=]+):)?\s*(?P<metric>\w+)\s*(?P<sign><=|>=)\s*(?P<value>-?\d*\.?\d+)\s*")
+_LIMIT = re.compile(
+    r"\s*(?:(?P<sample>[^:,<>=]+):)?\s*(?P<metric>\w+)\s*(?P<sign><=|>=)\s*(?P<value>-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)\s*"
+)
 
 SCORES = (*METRICS, "failed")
 """What a limit on scores may be set on: a metric, or the share of answers the judge failed on (0..1)."""
@@ -20,24 +22,24 @@ PREFERENCES = ("accuracy", "decided", "kappa", "failed")
 
 
 class Measured(Struct, frozen=True):
-    """A judge on a sample: how much it judged, and each metric with its interval."""
+    """A judge on a sample: how much it judged, on how many groups, and each metric with its interval."""
 
     n: int
     failed: int
+    groups: int | None
     metrics: dict[str, tuple[float | None, Interval | None]]
 
 
 def of_scores(result: Agreement) -> Measured:
-    return Measured(
-        result.n, result.failed, {name: (getattr(result, name), result.interval.get(name)) for name in METRICS}
-    )
+    metrics = {name: (getattr(result, name), result.interval.get(name)) for name in METRICS}
+    return Measured(result.n, result.failed, result.groups, metrics)
 
 
-def of_preferences(result: VerdictAgreement) -> Measured:
+def of_preferences(result: VerdictAgreement, groups: int) -> Measured:
     """Pairs that the judge was not asked about count as failed: a gate must not pass on a sample of them."""
     estimates = {"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa}
     metrics = {name: (estimate.value, estimate.interval) for name, estimate in estimates.items()}
-    return Measured(result.n, result.failed + result.unasked, metrics)
+    return Measured(result.n, result.failed + result.unasked, groups, metrics)
 
 
 class Limit(Struct, frozen=True):
@@ -85,8 +87,8 @@ def parse(text: str, names: Sequence[str] = SCORES) -> list[Limit]:
 def check(limits: Sequence[Limit], results: Mapping[str, Measured]) -> list[Outcome]:
     """Every limit on every sample it is about. `results`: the judge by sample.
 
-    A limit that cannot be decided (no interval, an undefined metric) is not kept. The share of failures has no
-    interval: it is what it is. Raises UsageError for a sample that is not there.
+    A limit that cannot be decided (no interval, an undefined metric, few groups) is not kept. The share of
+    failures has no interval: it is what it is. Raises UsageError for a sample that is not there.
     """
     outcomes = []
     for limit in limits:
@@ -97,6 +99,14 @@ def check(limits: Sequence[Limit], results: Mapping[str, Measured]) -> list[Outc
     return outcomes
 
 
+def _why_not(limit: Limit, result: Measured) -> str:
+    if limit.metric == "failed" or result.metrics[limit.metric][0] is None:
+        return "nothing was measured"
+    if (result.groups or 0) < FEWEST_TO_DECIDE:
+        return f"{result.groups or 0} questions, {FEWEST_TO_DECIDE} are needed"
+    return "no interval"
+
+
 def _outcome(sample: str, limit: Limit, result: Measured) -> Outcome:
     lower = limit.sign == "<="
     if limit.metric == "failed":
@@ -105,11 +115,12 @@ def _outcome(sample: str, limit: Limit, result: Measured) -> Outcome:
         shown = f"{result.failed} of {total} failed"
     else:
         value, interval = result.metrics[limit.metric]
-        bound = None if interval is None else interval[1 if lower else 0]
+        enough = result.groups is not None and result.groups >= FEWEST_TO_DECIDE
+        bound = interval[1 if lower else 0] if interval and enough else None
         shown = "undefined" if value is None else f"{value:.3f}"
         shown += "" if interval is None else f" [{interval[0]:.3f}, {interval[1]:.3f}]"
     holds = bound is not None and (bound <= limit.value if lower else bound >= limit.value)
-    reason = "" if bound is not None else " (no interval to decide on)"
+    reason = "" if bound is not None else f" (not decided: {_why_not(limit, result)})"
     verdict = "kept" if holds else "NOT kept"
     text = f"{sample}: {limit.metric}{limit.sign}{limit.value:g} {verdict}: {shown}{reason}"
     return Outcome(sample, limit, bound, holds, text)

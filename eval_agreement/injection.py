@@ -357,13 +357,14 @@ def _reading(
 def _summary(
     found: Sequence[Effect], control: Effect | None, overall: Effect, any_raised: Estimate, rise: float
 ) -> str:
+    """The worst first: whoever attacks takes the attack that works."""
     count = "one attack" if len(found) == 1 else f"{len(found)} attacks"
-    parts = [f"{count}, {overall.n} pairs of answer and attack: {overall.reading}"]
+    parts = [f"Of {count}, at least one raises {_of(any_raised)} answers by {rise:g} points or more"]
     measured = [effect for effect in found if effect.inflation.value is not None]
     if measured:
         strongest = max(measured, key=lambda effect: effect.inflation.value or 0.0)
         parts.append(f"the strongest is {strongest.name} ({_points(strongest.inflation)})")
-        parts.append(f"at least one attack raises {_of(any_raised)} answers by {rise:g} or more")
+    parts.append(f"over all attacks: {overall.reading}")
     if control:
         parts.append(f"padding alone: {control.reading}")
     return "; ".join(parts)

@@ -26,6 +26,7 @@ from eval_agreement.metrics import (
 )
 from eval_agreement.resampling import SEED, Group, Interval, Resamples, group_numbers, ratio
 
+_DUST = 1e-9
 _CELLS_PER_ROW = 4
 """Tables with more cells than this for each row are slower than the rows themselves."""
 
@@ -35,9 +36,9 @@ def agreement_interval(
 ) -> dict[str, Interval | None]:
     """95 % intervals of all metrics from a bootstrap over groups (rows that share a question).
 
-    Failed judgments are dropped first. None where the metric is undefined on the sample, in more than a
-    tenth of the resamples, or where there are fewer than FEWEST_GROUPS groups. Raises ValueError as
-    `agreement` does.
+    Failed judgments are dropped first. None where the metric is undefined on the sample or in more than a
+    tenth of the resamples, is the same in all of them, or where there are fewer than FEWEST_GROUPS groups.
+    Raises ValueError as `agreement` does.
     """
     people, judged, used = paired(human, judge)
     if len(group) != len(people):
@@ -48,14 +49,23 @@ def agreement_interval(
         return dict.fromkeys(METRICS)
     values = resampled(people, judged, draws)
     return {
-        name: draws.interval(column, share=name in SHARES) if metric(people, judged) is not None else None
+        name: _bounds(draws, column, share=name in SHARES) if metric(people, judged) is not None else None
         for (name, metric), column in zip(METRICS.items(), values, strict=True)
     }
 
 
+def _bounds(draws: Resamples, values: Floats, *, share: bool) -> Interval | None:
+    """A sample in which every resample is alike (a judge that is never off) says nothing of how far it could be."""
+    bounds = draws.interval(values, share=share)
+    return None if bounds and bounds[1] - bounds[0] < _DUST else bounds
+
+
 def measured(human: Scores, judge: Scores, group: Group) -> Agreement:
     """`agreement` with its `agreement_interval`."""
-    return replace(agreement(human, judge), interval=agreement_interval(human, judge, group))
+    result = agreement(human, judge)
+    judged = ~np.isnan(paired(human, judge)[1])
+    groups = len(np.unique(group_numbers(group)[judged]))
+    return replace(result, interval=agreement_interval(human, judge, group), groups=groups)
 
 
 def resampled(human: Floats, judge: Floats, draws: Resamples) -> Floats:

@@ -33,7 +33,8 @@ class Agreement(Struct, frozen=True, kw_only=True):
 
     mae is in points (0..9), fuzzy and strict are shares (0..1), the correlations and qwk lie in -1..1.
     A metric is None exactly when `undefined` says why. `interval` holds the 95 % interval of each
-    metric, None where there is none, and is empty where no interval was asked for.
+    metric, None where there is none, and is empty where no interval was asked for; `groups` is the number of
+    groups it stands on.
     """
 
     n: int
@@ -47,6 +48,7 @@ class Agreement(Struct, frozen=True, kw_only=True):
     qwk: float | None
     undefined: dict[str, str] = field(default_factory=dict)
     interval: dict[str, tuple[float, float] | None] = field(default_factory=dict)
+    groups: int | None = None
 
 
 def half_up(scores: Floats) -> Floats:

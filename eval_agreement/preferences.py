@@ -22,8 +22,8 @@ Label = Literal["a", "tie", "b", "failed"]
 A, TIE, B, FAILED, UNASKED = range(5)
 """Codes of verdicts in arrays; the first three are labels. FAILED: asked, but no verdict could be read."""
 
-PEOPLE, LONGER = "people", "longer"
-"""Names of people's verdict and of the trivial judge in an audit."""
+PEOPLE, LONGER, CONSTANT = "people", "longer", "constant"
+"""Names of people's verdict and of the trivial judges in an audit."""
 
 _CODES: dict[str | None, int] = {"a": A, "tie": TIE, "b": B, "failed": FAILED, None: UNASKED}
 _LABELS = 3
@@ -75,7 +75,7 @@ def _check_names(people: Iterable[str], judges: Iterable[str]) -> None:
     raters, names = set(people), set(judges)
     if not raters:
         raise ValueError("no verdicts of people")
-    ambiguous = names & {PEOPLE, LONGER, *raters} | (raters & {PEOPLE} if len(raters) > 1 else set())
+    ambiguous = names & {PEOPLE, LONGER, CONSTANT, *raters} | (raters & {PEOPLE} if len(raters) > 1 else set())
     if ambiguous:
         raise ValueError(f"{min(ambiguous)!r} would name two scorers; rename the rater or judge")
 
@@ -501,29 +501,34 @@ _DIFFERENCES = {
 
 
 def raters_agreement(raters: Sequence[Codes], group: Group) -> VerdictAgreement | None:
-    """Each rater against the majority of the others, pooled: how far a judge could get. n counts (item, rater) pairs.
-
-    None where no item has two raters.
+    """Every two raters with each other, pooled: what a judge that is like one of them would reach against them, by
+    `against_raters`. n counts pairs of verdicts. None where no item has two raters.
     """
-    votes = _votes(raters)
-    members = group_numbers(group)
-    others, own, group_of = [], [], []
-    for rater in raters:
-        rest = _majority(votes - np.stack([rater == label for label in range(_LABELS)]))
-        rows = _labelled(rest, rater)
-        others.append(rest[rows])
-        own.append(rater[rows])
-        group_of.append(members[rows])
-    pooled = np.concatenate(others)
-    return verdict_agreement(pooled, np.concatenate(own), np.concatenate(group_of)) if len(pooled) else None
+    pairs = list(combinations(raters, 2))
+    first = [one for one, _ in pairs]
+    return _pooled(first, [other for _, other in pairs], group) if pairs else None
+
+
+def against_raters(raters: Sequence[Codes], judge: Codes, group: Group) -> VerdictAgreement | None:
+    """A judge's verdicts, shape (n,), with each single rater's, pooled: n counts (item, rater) pairs."""
+    return _pooled(raters, [judge] * len(raters), group)
+
+
+def _pooled(first: Sequence[Codes], second: Sequence[Codes], group: Group) -> VerdictAgreement | None:
+    one, other = np.concatenate(first), np.concatenate(second)
+    asked = (one != UNASKED) & (other != UNASKED)
+    members = np.tile(group_numbers(group), len(first))
+    found = verdict_agreement(one[asked], other[asked], members[asked])
+    return found if found.n else None
 
 
 class PreferenceAudit(Struct, frozen=True, kw_only=True):
     """All that is known of judges' preferences, over `items` of which `rated` have a verdict of people.
 
     - `people_ties`: the share of ties in people's verdict (the `majority` of `raters` raters).
-    - `agreement[judge]` with people's verdict; where lengths are known, `baselines["longer"]` of the trivial judge.
-    - `ceiling`: `raters_agreement`; None with one rater.
+    - `agreement[judge]` with people's verdict; `baselines` of trivial judges: always people's commonest verdict and,
+      where lengths are known, the longer answer.
+    - `ceiling`: `raters_agreement`, and `as_a_rater[judge]`: `against_raters`; None and empty with one rater.
     - `matrix`: among people's verdict (named "people"), the raters where there are several, and the judges; without the
       pairs of people and a rater, who is one of them.
     - `position[judge]` of judges whose order is known, `length[judge]` where lengths are known.
@@ -533,11 +538,13 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True):
 
     items: int
     rated: int
+    groups: int
     raters: int
     people_ties: Estimate
     agreement: dict[str, VerdictAgreement]
     baselines: dict[str, VerdictAgreement]
     ceiling: VerdictAgreement | None
+    as_a_rater: dict[str, VerdictAgreement]
     matrix: Matrix
     position: dict[str, PositionBias]
     length: dict[str, LengthPreference]
@@ -550,22 +557,27 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
     group = group_numbers(sample.group)
     people = majority(list(sample.people.values()))
     judges = {name: both_orders(orders) for name, orders in sample.judges.items()}
-    baselines: dict[str, Codes] = {}
+    rated = people != UNASKED
+    commonest = np.bincount(people[rated], minlength=_LABELS).argmax()
+    baselines: dict[str, Codes] = {CONSTANT: np.full(len(people), commonest, dtype=np.int8)}
     length: dict[str, LengthPreference] = {}
     if sample.length_a is not None and sample.length_b is not None:
         baselines[LONGER] = longer(sample.length_a, sample.length_b)
         for name, judge in judges.items():
             length[name] = length_preference(people, judge, sample.length_a, sample.length_b, group)
-    rated = people != UNASKED
+    raters = list(sample.people.values())
+    alike = {name: against_raters(raters, judge, group) for name, judge in judges.items()} if len(raters) > 1 else {}
     ties = _Wanted(_share(np.arange(_LABELS) == TIE, np.ones(_LABELS, dtype=bool)), "no items", share=True)
     return PreferenceAudit(
         items=len(people),
         rated=int(rated.sum()),
+        groups=len(np.unique(group[rated])),
         raters=len(sample.people),
         people_ties=_estimates(people[rated].astype(np.intp), _LABELS, group[rated], {"": ties})[""],
         agreement={name: verdict_agreement(people, judge, group) for name, judge in judges.items()},
         baselines={name: verdict_agreement(people, judge, group) for name, judge in baselines.items()},
-        ceiling=raters_agreement(list(sample.people.values()), group) if len(sample.people) > 1 else None,
+        ceiling=raters_agreement(raters, group),
+        as_a_rater={name: found for name, found in alike.items() if found},
         matrix=_matrix_of_all(people, sample, judges, group),
         position={name: position_bias(orders, group) for name, orders in sample.judges.items() if orders.ndim == 2},
         length=length,

@@ -555,9 +555,10 @@ def _reading(
     verdict = "may replace" if omega >= WINNING_RATE else "may not replace"
     won = f"{sum(line.rejected for line in lines)} of {len(lines)} raters"
     few = sum(line.n < ADVISED_ITEMS for line in lines)
+    raters = float(np.mean([line.rater_advantage for line in lines]))
     return (
         f"The judge {verdict} a person: within {epsilon:g} it holds its own against {won} "
-        f"(winning rate {omega:.2f}, {WINNING_RATE:g} needed), and it is at least as close to the others as a rater "
-        f"on {rho:.0%} of the items."
+        f"(winning rate {omega:.2f}, {WINNING_RATE:g} needed). Ties counting for both, the judge is at least as close "
+        f"to the other raters on {rho:.0%} of the items, and the rater on {raters:.0%}."
         + (f" For {few} of them there are fewer than the {ADVISED_ITEMS} items advised." if few else "")
     )

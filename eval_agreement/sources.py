@@ -88,7 +88,9 @@ def _scores_of(judgment: Judgment) -> dict[str, float | None]:
     return found
 
 
-def of_tables(human: Source, judges: Mapping[str, Source], scale: Scale = SCALE) -> Sample:
+def of_tables(
+    human: Source, judges: Mapping[str, Source], scale: Scale = SCALE, judge_scale: Scale | None = None
+) -> Sample:
     """People's scores and judges' scores out of different files or columns, joined by id.
 
     People: human-scored rows, judgments with people's scores inside, or a table `id, score[, rater][, group][, task,
@@ -100,15 +102,14 @@ def of_tables(human: Source, judges: Mapping[str, Source], scale: Scale = SCALE)
     scale, naming file and line.
     """
     people = _people(human, scale)
-    given = {name: _scored(source, scale) for name, source in judges.items()}
+    judge_scale = scale if judge_scale is None else judge_scale
+    given = {name: _scored(source, judge_scale) for name, source in judges.items()}
     for name, other in given.items():
-        if not set(people.ids) & set(other.ids):
-            raise UsageError(
-                f"{human.path} and {judges[name].path} have no id in common: the first holds {people.ids[0]!r}, "
-                f"the second {other.ids[0]!r}"
-            )
+        _check_common(human, people.ids, judges[name], other.ids)
         if other.raters:
             raise UsageError(f"{judges[name].path}: the judge {name} has several raters; give each a file of its own")
+    if np.isnan(people.human).all():
+        raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
     settled = set(people.ids) | _left_out(human, people.ids)
     first = next(iter(given.values()))
     alone = first.rows(np.array([key not in settled for key in first.ids]))
@@ -125,7 +126,59 @@ def of_tables(human: Source, judges: Mapping[str, Source], scale: Scale = SCALE)
         length=_joined_lengths(people, alone),
         responses=people.responses + [None] * len(alone.ids) if people.responses else [],
         judgments=_by_key(first, ids) if first.judgments else [],
-        notes=people.notes + [note for other in given.values() for note in other.notes],
+        notes=[
+            *people.notes,
+            *(note for other in given.values() for note in other.notes),
+            *_unmatched(people.ids, ids, {name: other.ids for name, other in given.items()}),
+            *_no_length(people),
+            *_moved(scale),
+        ],
+    )
+
+
+def _check_common(human: Source, people: Sequence[str], judge: Source, judged: Sequence[str]) -> None:
+    """Raises UsageError where the two have no id in common."""
+    if set(people) & set(judged):
+        return
+    for source in (human, judge):
+        if _kind(source) == "table" and human.path != judge.path and "id" not in read_table(source.path).columns:
+            columns = ", ".join(read_table(source.path).columns)
+            raise UsageError(f"{source.path}: no column 'id' to join by; there are {columns}")
+    raise UsageError(
+        f"{human.path} and {judge.path} have no id in common: the first holds {people[0]!r}, the second {judged[0]!r}"
+    )
+
+
+def _unmatched(people: Sequence[str], ids: Sequence[str], judged: Mapping[str, Sequence[str]]) -> list[str]:
+    """What the join leaves without a partner, in words."""
+    notes = []
+    for name, theirs in judged.items():
+        missing = len(set(people) - set(theirs))
+        unknown = len(set(theirs) - set(ids))
+        if missing:
+            notes.append(f"{missing} of {len(people)} answers are not in the file of {name}: they count as failed")
+        if unknown:
+            notes.append(f"{unknown} answers that only {name} scored are left out")
+    return notes
+
+
+def _moved(scale: Scale) -> list[str]:
+    """How points on people's own scale and points on 1..10 compare."""
+    low, high = scale
+    factor = (SCALE[1] - SCALE[0]) / (high - low)
+    return (
+        []
+        if scale == SCALE
+        else [f"scores on {low:g}..{high:g} are moved onto 1..10: a point there is {factor:.3g} here"]
+    )
+
+
+def _no_length(people: Sample) -> list[str]:
+    """Why the effect of length cannot be measured, where some lengths are known."""
+    known = 0 if people.length is None else int((~np.isnan(people.length)).sum())
+    short = len(people.ids) - known
+    return [f"{short} of {len(people.ids)} answers have no length: what length does is not measured"] * bool(
+        known and short
     )
 
 
@@ -238,7 +291,10 @@ def _lengths(table: Table, which: str = "") -> Floats:
     """Characters of each answer, from a column `length`, `response` or `text` (`length_a` …); NaN where unknown."""
     length = f"length{which}"
     if length in table.columns:
-        return scores([table.number(row, length, value) for row, value in enumerate(table.columns[length])])
+        found = scores([table.number(row, length, value) for row, value in enumerate(table.columns[length])])
+        if (found < 0).any():
+            raise UsageError(f"{table.place(int(np.argmax(found < 0)))}: {length} is below 0")
+        return found
     name = next((name for name in (f"response{which}", f"text{which}") if name in table.columns), None)
     texts = table.columns[name] if name else [None] * len(table.line)
     return scores([None if text is None else len(str(text)) for text in texts])
@@ -274,9 +330,10 @@ def of_preferences(human: Source, judges: Mapping[str, Source]) -> Preferences:
     rows, raters = _verdicts_by_rater(people, human.column or "preference")
     ids, first = list(rows), list(rows.values())
     orders = {name: _orders(read_table(source.path), source.column or "preference") for name, source in judges.items()}
+    if not any(label for given in raters.values() for label in given.values()):
+        raise UsageError(f"{human.path}: no pair has a preference; an audit needs people's")
     for name, found in orders.items():
-        if not set(found) & set(rows):
-            raise UsageError(f"{human.path} and {judges[name].path} have no id in common")
+        _check_common(human, ids, judges[name], list(found))
 
     def texts(name: str) -> list[str | None]:
         values = people.texts(name)
@@ -285,17 +342,20 @@ def of_preferences(human: Source, judges: Mapping[str, Source]) -> Preferences:
     parts = {part: texts(name) for name, part in PART_COLUMNS.items()}
     lengths = [_lengths(people, f"_{side}")[first] for side in "ab"]
     known = not np.isnan(lengths).any()
-    return Preferences(
-        ids=ids,
-        group=[group or key for group, key in zip(texts("group"), ids, strict=True)],
-        people={rater: codes(given.get(key) for key in ids) for rater, given in raters.items()},
-        judges={name: _as_codes(found, ids) for name, found in orders.items()},
-        parts={
-            part: [value or "unknown" for value in values] for part, values in parts.items() if len(set(values)) > 1
-        },
-        length_a=lengths[0] if known else None,
-        length_b=lengths[1] if known else None,
-    )
+    try:
+        return Preferences(
+            ids=ids,
+            group=[group or key for group, key in zip(texts("group"), ids, strict=True)],
+            people={rater: codes(given.get(key) for key in ids) for rater, given in raters.items()},
+            judges={name: _as_codes(found, ids) for name, found in orders.items()},
+            parts={
+                part: [value or "unknown" for value in values] for part, values in parts.items() if len(set(values)) > 1
+            },
+            length_a=lengths[0] if known else None,
+            length_b=lengths[1] if known else None,
+        )
+    except ValueError as error:
+        raise UsageError(f"{human.path}: {error}") from None
 
 
 LABELS: dict[str, Label] = {"a": "a", "b": "b", "tie": "tie"}
@@ -319,6 +379,8 @@ def _verdicts_by_rater(table: Table, column: str) -> tuple[dict[str, int], dict[
     raters: dict[str, dict[str, Label | None]] = {}
     given = zip(_keys(table), table.texts("rater"), _labels(table, column), strict=True)
     for row, (key, rater, label) in enumerate(given):
+        if rater is None and "rater" in table.columns:
+            raise UsageError(f"{table.place(row)}: the rater is empty")
         mine = raters.setdefault(rater or PEOPLE, {})
         if mine.setdefault(key, label) != label:
             raise UsageError(f"{table.place(row)}: {key!r} has the preference {label}, but {mine[key]} before")

@@ -81,6 +81,8 @@ class Table(Struct, frozen=True):
             number = float(value)
         except (TypeError, ValueError):
             raise UsageError(f"{self.place(row)}: {name} {value!r} is not a number") from None
+        if math.isinf(number):
+            raise UsageError(f"{self.place(row)}: {name} {value!r} is not a finite number")
         return None if math.isnan(number) else number
 
 
@@ -103,6 +105,8 @@ def _csv(path: Path) -> Table:
         reader = csv.reader(file)
         try:
             header = next(reader, [])
+            if twice := [name for name in header if header.count(name) > 1]:
+                raise UsageError(f"{path}:1: the column {twice[0]!r} is there twice")
             columns: list[list[Any]] = [[] for _ in header]
             for row in reader:
                 if len(row) not in (0, len(header)):

@@ -187,7 +187,8 @@ def test_table(audited: Path) -> None:
     assert internal.startswith("internal: 60 rows, 100.0% judged\n")
     assert external.startswith("external: 30 rows, 90.0% judged\n")
     names = [line.split()[0] for line in external.splitlines()[1:]]
-    assert names == ["judge", "small-judge", "other", "people", "constant", "length", "chrf"]
+    assert names == ["judge", "small-judge", "other", "people", "small-judge", "constant", "length", "chrf"]
+    assert "small-judge as a rater" in external
     mae = summary_of(audited)["external"]["mae"]
     low, high = summary_of(audited)["external"]["interval"]["mae"]
     assert f"27  3       {mae:.3f} [{low:.2f}, {high:.2f}]" in external
@@ -251,10 +252,11 @@ def test_report_opens_with_the_verdict(audited: Path, page: str) -> None:
     low, high = internal["interval"]["mae"]
     constant = summary_of(audited)["baselines"]["constant"]["internal"]["mae"]
     sentences = (
-        "internal: small-judge may take the place of other on such data: it is at least as good.",
+        "internal: small-judge may take the place of other (no worse by more than 0.1 MAE and 0.05 Pearson) on such "
+        "data.",
         f"On internal small-judge is off by {internal['mae']:.2f} points on average "
         f"(95 % interval {low:.2f}–{high:.2f}), against {constant:.2f} for always answering 3.5; "
-        f"Pearson {internal['pearson']:.2f}. n = 60, 0 failed.",
+        f"Pearson {internal['pearson']:.2f}. 60 answers to 30 questions, 0 failed.",
     )
     assert " ".join(sentences) in text
     assert text.index(sentences[1]) < text.index("Correlations: −1 to 1")
@@ -276,11 +278,48 @@ def test_markdown_says_the_same(audited: Path) -> None:
 
 
 def test_no_better_than_the_constant_is_said(tmp_path: Path) -> None:
-    jsonl.write(tmp_path / "j.jsonl", [judgment(i, 4.0 + i % 2, 10.0 - i % 2) for i in range(20)])
+    jsonl.write(tmp_path / "j.jsonl", [judgment(i, 4.0 + i % 2, 10.0 - i % 2) for i in range(60)])
     jsonl.write(tmp_path / "train.jsonl", training_rows())
-    assert run(tmp_path, "j.jsonl", "--train", "train.jsonl", "--out", "out").returncode == 0
+    done = run(tmp_path, "j.jsonl", "--train", "train.jsonl", "--out", "out")
+    assert done.returncode == 0
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert "Do not rely on small-judge here: it is not shown to beat the trivial judges constant" in page
+    decision = "Do not rely on small-judge here: it is not shown to beat the trivial judges constant"
+    assert decision in page and decision in done.stdout
+
+
+def decided(folder: Path, rows: list[Judgment], *arguments: str) -> str:
+    jsonl.write(folder / "j.jsonl", rows)
+    run(folder, "j.jsonl", "--out", "out", *arguments)
+    text = (folder / "out" / "report.md").read_text("utf-8")
+    return text.split("**")[1].replace("\\", "")
+
+
+def test_decisions_rest_on_enough_questions_and_judgments(tmp_path: Path) -> None:
+    def rows(n: int, failed: int = 0, shift: float = 0.0) -> list[Judgment]:
+        random = np.random.default_rng(0)
+        made = []
+        for i in range(n):
+            human = float(random.integers(1, 11))
+            score = float(np.clip(human + shift + random.normal(0, 0.3), 1, 10))
+            made.append(change(judgment(2 * i, human, None if i < failed else score), columns={}))
+        return made
+
+    assert "knows more than the trivial judges" in decided(tmp_path, rows(80))
+    assert decided(tmp_path, rows(12)) == "No decision on small-judge: 12 questions are too few, 20 are needed."
+    few = decided(tmp_path, rows(80, failed=40))
+    assert few == "No decision on small-judge: it failed on 40 of 80 answers."
+    assert "40 of 80 failed" in decided(tmp_path, rows(80, failed=40), "--gate", "failed<=0.1")
+    assert "The gate is not kept: mae<=0.1 NOT kept" in decided(tmp_path, rows(80), "--gate", "mae<=0.1")
+    severe = decided(tmp_path, rows(80, shift=-5.0))
+    assert severe.startswith("Rely on small-judge only after recalibration: its order is right")
+
+
+def test_a_margin_that_cannot_be_tested_allows_nothing(tmp_path: Path) -> None:
+    """The other judge is constant: it has no correlation to be compared with."""
+    rows = judgments(80)
+    rows = [change(row, columns={"c_score_1_10": 1.0}) for row in rows]
+    assert "may take the place" in decided(tmp_path, rows, "--margin", "mae=0.1")
+    assert "may take the place" not in decided(tmp_path, rows, "--margin", "pearson=0.05")
 
 
 def test_too_many_failures_exit_3_after_writing(tmp_path: Path) -> None:
@@ -335,6 +374,9 @@ def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path) -> None:
     )
     assert "not both" in refused(tmp_path, "j.jsonl", "--human", "j.jsonl", "--out", "out")
     assert "nothing to audit" in refused(tmp_path, "--out", "out")
+    assert "--gate ''" in refused(tmp_path, "j.jsonl", "--gate", "", "--out", "out")
+    assert "'inf' is not a number from 0 up" in refused(tmp_path, "j.jsonl", "--margin", "mae=inf", "--out", "out")
+    assert "--within" in refused(tmp_path, "j.jsonl", "--within", "-1", "--out", "out")
     assert "--scale '5:1': 5 is not below 1" in refused(tmp_path, "j.jsonl", "--scale", "5:1", "--out", "out")
     assert "--margin 'mae': '' is not" in refused(tmp_path, "j.jsonl", "--margin", "mae", "--out", "out")
     (tmp_path / "loss.jsonl").write_text('{"step": 1, "loss": "low"}\n')
@@ -376,8 +418,9 @@ def sample_of(folder: Path, rows: list[Judgment]) -> Sample:
 
 def test_people_compares_each_rater_with_the_mean_of_the_others(tmp_path: Path) -> None:
     rows = [judgment(0, 5, 5, raters={"a": 2, "b": 4, "c": 9}), judgment(2, 5, 5, raters={"a": 3})]
-    (line,) = people(sample_of(tmp_path, rows))
-    assert line.result.n == 3
+    line, judge = people(sample_of(tmp_path, rows))
+    assert line.result.n == judge.result.n == 3
+    assert judge.result.mae == pytest.approx((abs(6.5 - 5) + abs(5.5 - 5) + abs(3 - 5)) / 3)
     assert line.result.mae == pytest.approx((abs(6.5 - 2) + abs(5.5 - 4) + abs(3 - 9)) / 3)
     assert people(sample_of(tmp_path, rows[1:])) == []
 
@@ -436,8 +479,9 @@ def test_two_columns_of_a_table_and_a_gate(tmp_path: Path) -> None:
     (pair,) = summary["t"]["comparisons"]
     assert (pair["first"], pair["second"], pair["differences"][0]["better"]) == ("ours", "theirs", "ours")
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert "ours may take the place of theirs" in page and "By task" in page
+    assert "The gate is not kept: pearson&gt;=0.99" in page and "By task" in page
     assert run(tmp_path, *common, "--gate", "mae<=2.5").returncode == 0
+    assert "ours may take the place of theirs (no worse by more" in (tmp_path / "out" / "report.md").read_text("utf-8")
 
 
 def test_everything_an_audit_can_say_is_said(tmp_path: Path) -> None:
@@ -510,8 +554,8 @@ def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "judge.csv").write_text("\n".join(judge))
     arguments = ["--human", "people.csv", "--judge", "j=judge.csv", "--out", "out"]
     done = run(tmp_path, *arguments, "--gate", "kappa>=0.9,failed<=0")
-    assert done.returncode == 1 and "gate: people: kappa>=0.9 NOT kept" in done.stderr, done
-    found = summary_of(tmp_path)["people"]
+    assert done.returncode == 1 and "gate: people.csv: kappa>=0.9 NOT kept" in done.stderr, done
+    found = summary_of(tmp_path)["people.csv"]
     assert found["position"]["j"]["flips"]["value"] == 0.25
     assert found["baselines"]["longer"]["n"] == 200 and found["by"]["j"]["task"]["x"]["n"] == 100
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
@@ -520,7 +564,9 @@ def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
     tags = Tags(page).tags
     targets = {attributes["id"] for _, attributes in tags if "id" in attributes}
     assert {attributes["href"] for tag, attributes in tags if tag == "a"} == {f"#{target}" for target in targets}
-    assert "Do not put" not in done.stdout and "j agrees with people more" in done.stdout
+    assert "The gate is not kept: kappa>=0.9" in done.stdout
+    assert "j agrees with people more than chance, constant and longer" in run(tmp_path, *arguments).stdout
+    assert "--own says nothing about preferences" in run(tmp_path, *arguments, "--own", "j=x").stderr
     assert "no metric 'mae'; there are accuracy" in run(tmp_path, *arguments, "--gate", "mae<=1").stderr
 
 

@@ -163,7 +163,7 @@ def test_a_useless_judge_costs_nothing() -> None:
     assert opposite.lam == 0
     assert opposite.effective == pytest.approx(200)
     assert opposite.value == pytest.approx(opposite.human_only)
-    assert "nothing is gained" in opposite.reading
+    assert "no gain from the judge" in opposite.reading
 
 
 def test_failures_that_go_with_quality_do_not_bias() -> None:

@@ -414,7 +414,7 @@ def test_one_attack_and_all_attacks_say_the_same() -> None:
     found = injection(judgments({name: HAND[name] for name in (CLEAN, "padding", "praise")}))
     assert (found.attacks[0].name, found.overall.name) == ("praise", ALL)
     assert found.attacks[0].inflation == found.overall.inflation
-    assert found.reading.startswith("one attack, 4 pairs")
+    assert found.reading.startswith("Of one attack, at least one raises 3 of 4 answers by 2 points or more")
 
 
 def test_without_padding_there_is_no_net_effect() -> None:

@@ -20,6 +20,7 @@ from eval_agreement.preferences import (
     Codes,
     Estimate,
     Preferences,
+    against_raters,
     both_orders,
     breakdown,
     codes,
@@ -381,21 +382,37 @@ def test_the_longer_judge_prefers_the_longer() -> None:
     assert fair.at_ties.value is None and "no item that people call a tie" in str(fair.at_ties.undefined)
 
 
-def test_raters_against_the_majority_of_the_others() -> None:
+def test_every_two_raters_and_a_judge_with_each_of_them() -> None:
     raters = [column("aab-tab"), column("abb-ta-"), column("atbab--")]
     found = raters_agreement(raters, np.arange(7))
     assert found is not None
-    pairs = []
-    for rater in raters:
-        for item in range(7):
-            rest = [NAMES[int(other[item])] for other in raters if other is not rater and other[item] != UNASKED]
-            if rest and rater[item] != UNASKED:
-                name, count = Counter(rest).most_common(1)[0]
-                pairs.append((name if 2 * count > len(rest) else "tie", NAMES[int(rater[item])]))
-    assert found.n == len(pairs) == 14
+    pairs = [
+        (one[item], other[item])
+        for one, other in combinations(raters, 2)
+        for item in range(7)
+        if UNASKED not in (one[item], other[item])
+    ]
+    assert (found.n, found.failed, found.unasked) == (len(pairs), 0, 0)
     assert found.accuracy.value == pytest.approx(np.mean([one == other for one, other in pairs]))
-    assert (found.failed, found.unasked) == (0, 0)
     assert raters_agreement([column("ab"), column("--")], np.arange(2)) is None
+    judge = column("aab-fab")
+    alike = against_raters(raters, judge, np.arange(7))
+    assert alike is not None
+    both = [(r[i], judge[i]) for r in raters for i in range(7) if UNASKED not in (r[i], judge[i])]
+    assert alike.failed == sum(verdict == FAILED for _, verdict in both) == 3
+    assert alike.n == len(both) - 3
+
+
+def test_a_judge_that_is_one_of_the_raters_kind_reaches_the_ceiling() -> None:
+    """Whatever their number: against the majority of the others, an odd number of raters looks worse than it is."""
+    random = np.random.default_rng(3)
+    true = draw(6000, 0)
+    for count in (2, 3, 4, 5):
+        raters = [noisy(true, 0.8, random) for _ in range(count)]
+        people = raters_agreement(raters, np.arange(6000))
+        judge = against_raters(raters, noisy(true, 0.8, random), np.arange(6000))
+        assert people is not None and judge is not None
+        assert judge.accuracy.value == pytest.approx(people.accuracy.value, abs=0.02)
 
 
 def sample(n: int = 120, raters: int = 3, **changes: Any) -> Preferences:
@@ -435,10 +452,16 @@ def test_audit_holds_everything() -> None:
     assert found.agreement["x"].failed == 8
     assert given.length_a is not None and given.length_b is not None
     trivial = longer(given.length_a, given.length_b)
-    assert found.baselines == {"longer": verdict_agreement(people, trivial, given.group)}
+    assert list(found.baselines) == ["constant", "longer"]
+    assert found.baselines["longer"] == verdict_agreement(people, trivial, given.group)
+    commonest = Counter(people.tolist()).most_common(1)[0][1]
+    assert found.baselines["constant"].accuracy.value == pytest.approx(commonest / 120)
+    assert set(found.as_a_rater) == {"x", "y"} and found.groups == 60
     assert found.ceiling == raters_agreement(list(given.people.values()), given.group)
     assert list(found.position) == ["x"] and list(found.length) == ["x", "y"]
-    assert [(one.first, one.second) for one in found.differences] == [("x", "y"), ("x", "longer"), ("y", "longer")]
+    assert [(one.first, one.second) for one in found.differences] == [
+        *[("x", "y"), ("x", "constant"), ("x", "longer"), ("y", "constant"), ("y", "longer")]
+    ]
     assert found.differences[0].accuracy.n == found.agreement["x"].n
     pairs = {(pair.first, pair.second) for pair in found.matrix.overall}
     assert pairs == set(combinations(["r0", "r1", "r2", "x", "y"], 2)) | {("people", "x"), ("people", "y")}
@@ -455,7 +478,7 @@ def test_audit_holds_everything() -> None:
 
 def test_audit_with_one_rater_and_no_lengths() -> None:
     found = preference_audit(sample(raters=1, length_a=None, length_b=None, parts={}))
-    assert found.ceiling is None and not found.baselines and not found.length
+    assert found.ceiling is None and list(found.baselines) == ["constant"] and not found.length and not found.as_a_rater
     assert [(pair.first, pair.second) for pair in found.matrix.overall] == [
         ("people", "x"),
         ("people", "y"),

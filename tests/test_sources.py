@@ -74,7 +74,7 @@ def test_two_columns_of_one_file_need_no_ids(tmp_path: Path) -> None:
     found = of_tables(Source.parse(source + "expert"), {"m": Source.parse(source + "model")})
     assert found.human.tolist() == [3.0, 5.0] and found.scores[0] == 4.0 and np.isnan(found.scores[1])
     (tmp_path / "u.csv").write_text("score\n3\n5\n", "utf-8")
-    with pytest.raises(UsageError, match="no id in common"):
+    with pytest.raises(UsageError, match="no column 'id' to join by; there are expert, model"):
         of_tables(Source.parse(source + "expert"), {"m": Source(tmp_path / "u.csv")})
 
 
@@ -96,6 +96,22 @@ def test_repeated_rows_count_once_and_are_said(tmp_path: Path) -> None:
     assert found.notes == [f"{tmp_path / 'people.csv'}: 1 rows repeat another row and count once"]
 
 
+def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("id,score\na,1\nx,2\ny,3\n")
+    (tmp_path / "people.csv").write_text("id,score,length\na,1,5\nb,2,\nc,3,7\n")
+    (tmp_path / "judge.csv").write_text("id,score\na,1\nd,4\n")
+    files = {name: Source(tmp_path / f"{name}.csv") for name in ("judge", "other")}
+    found = of_tables(Source(tmp_path / "people.csv"), files, (1, 5), (1, 10))
+    assert found.human.tolist()[:3] == [1.0, 3.25, 5.5] and found.scores.tolist()[0] == 1.0
+    assert found.notes == [
+        "2 of 3 answers are not in the file of judge: they count as failed",
+        "2 of 3 answers are not in the file of other: they count as failed",
+        "2 answers that only other scored are left out",
+        "1 of 3 answers have no length: what length does is not measured",
+        "scores on 1..5 are moved onto 1..10: a point there is 2.25 here",
+    ]
+
+
 MISTAKES: dict[str, tuple[str, str, str]] = {
     "no common id": (PEOPLE, "id,score\nx,3\n", "no id in common: the first holds 'a', the second 'x'"),
     "two scores of one id": ("id,score\na,4\na,5\n", JUDGE, "people.csv:3: 'a' has the score 5, but 4 before (several"),
@@ -107,6 +123,10 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "an empty id": ("id,score\n,3\n", JUDGE, "people.csv:2: the id is empty"),
     "an empty rater": ("id,rater,score\na,,3\n", JUDGE, "people.csv:2: the rater is empty"),
     "a torn row": ("id,score\na,3\nb\n", JUDGE, "people.csv:3: 1 cells, but the header has 2"),
+    "a column twice": ("id,score,score\na,3,4\n", JUDGE, "people.csv:1: the column 'score' is there twice"),
+    "an infinite score": ("id,score\na,inf\n", JUDGE, "people.csv:2: score 'inf' is not a finite number"),
+    "nobody scored": ("id,score\na,\nb,\n", JUDGE, "people.csv: no answer has a score"),
+    "a negative length": ("id,score,length\na,3,-1\n", JUDGE, "people.csv:2: length is below 0"),
     "no rows": ("id,score\n", JUDGE, "people.csv: no rows"),
     "several raters of a judge": (PEOPLE, "id,rater,score\na,x,3\na,y,4\n", "the judge ours has several raters"),
 }
@@ -186,6 +206,9 @@ def test_preferences_in_both_orders(tmp_path: Path) -> None:
         (PAIRS, "id,preference\nx,a\n", "have no id in common"),
         ("id,preference\np,a\np,b\n", "id,preference\np,a\n", "'p' has the preference b, but a before"),
         (PAIRS, "id,score\np,3\n", "no column 'preference'"),
+        ("id,preference,rater\np,a,x\np,b,\n", "id,preference\np,a\n", "pairs.csv:3: the rater is empty"),
+        ("id,preference\np,\n", "id,preference\np,a\n", "pairs.csv: no pair has a preference"),
+        ("id,preference,length_a,length_b\np,a,-1,2\n", "id,preference\np,a\n", "length_a is below 0"),
     ],
 )
 def test_mistakes_in_preferences_are_one_line(tmp_path: Path, people: str, judge: str, message: str) -> None:

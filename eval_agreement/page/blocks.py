@@ -35,13 +35,14 @@ class Row(Struct, frozen=True, kw_only=True):
 
 class Table(Struct, frozen=True, kw_only=True):
     """`head` names the first column and every cell. With `axis`, the rows' bars are drawn between its ends, behind
-    the column number `drawn` (from 1)."""
+    the column number `drawn` (from 1). `folded` tables open on demand."""
 
     caption: str
     head: list[str]
     rows: list[Row]
     axis: tuple[float, float] | None = None
     drawn: int = 4
+    folded: bool = False
 
 
 class Block(Struct, frozen=True, kw_only=True):

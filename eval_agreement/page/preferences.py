@@ -1,7 +1,8 @@
 """What an audit of preferences found, as sections of sentences and tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from eval_agreement.gate import Outcome
 from eval_agreement.page.blocks import (
     Bar,
     Block,
@@ -18,13 +19,15 @@ from eval_agreement.page.blocks import (
     shares,
 )
 from eval_agreement.preferences import (
+    CONSTANT,
+    LONGER,
     PEOPLE,
     PairAgreement,
     PositionBias,
     PreferenceAudit,
     VerdictAgreement,
 )
-from eval_agreement.resampling import Estimate
+from eval_agreement.resampling import FEWEST_TO_DECIDE, Estimate
 
 _ABOUT = "Accuracy: share of equal verdicts, ties included; decided: the same where neither says tie; kappa: Cohen's, "
 _NOTE = (
@@ -46,31 +49,50 @@ def preference_sections(name: str, found: PreferenceAudit) -> list[Section]:
     return [section for section in made if section]
 
 
-def preference_verdict(name: str, found: PreferenceAudit) -> list[str]:
+def preference_verdict(name: str, found: PreferenceAudit, outcomes: Sequence[Outcome], most_failed: float) -> list[str]:
     """What a sample says of the first judge, the decision first."""
     judge = next(iter(found.agreement))
     result = found.agreement[judge]
     if result.accuracy.value is None:
         return [f"On {name} {judge} has no verdict to compare: {result.accuracy.undefined}."]
+    broken = [outcome.text.split(": ", 1)[1] for outcome in outcomes if not outcome.holds]
     sentences = [
-        f"On {name} {judge} agrees with people on {share(result.accuracy.value)} of {result.n} pairs "
-        f"(95 % interval {shares(result.accuracy.interval)}), kappa {number(result.kappa.value, 2)}; {result.failed} "
-        "failed."
+        f"The gate is not kept: {listed(broken)}." if broken else _decision(judge, found, most_failed),
+        f"On {name} {judge} agrees with people on {share(result.accuracy.value)} of {result.n} pairs"
+        f"{_within(result.accuracy)}, kappa {number(result.kappa.value, 2)}; {result.failed} failed, "
+        f"{result.unasked} not asked.",
     ]
-    if found.ceiling and found.ceiling.accuracy.value is not None:
-        sentences.append(f"People among themselves agree on {share(found.ceiling.accuracy.value)}.")
-    return [_decision(judge, found), *sentences, *_flipping(judge, found)]
+    alike = found.as_a_rater.get(judge)
+    if found.ceiling and alike:
+        people = found.ceiling.accuracy
+        sentences.append(
+            f"Two raters agree with each other on {share(people.value)}{_within(people)} of {people.n} pairs of "
+            f"verdicts, {judge} with a single rater on {share(alike.accuracy.value)}{_within(alike.accuracy)}."
+        )
+    return [*sentences, *_flipping(judge, found)]
 
 
-def _decision(judge: str, found: PreferenceAudit) -> str:
+def _within(estimate: Estimate) -> str:
+    return f" (95 % interval {shares(estimate.interval)})" if estimate.interval else ""
+
+
+def _decision(judge: str, found: PreferenceAudit, most_failed: float) -> str:
+    result = found.agreement[judge]
+    lost, total = result.failed + result.unasked, result.n + result.failed + result.unasked
+    if lost > most_failed * total:
+        return f"No decision on {judge}: it has no verdict on {lost} of {total} pairs."
+    if found.groups < FEWEST_TO_DECIDE:
+        return f"No decision on {judge}: {found.groups} questions are too few, {FEWEST_TO_DECIDE} are needed."
     others = {line.second: line.accuracy for line in found.differences if line.first == judge}
-    trivial = [name for name in others if name in found.baselines and not _ahead(others[name])]
+    trivial = [name for name in found.baselines if not _ahead(others[name])]
     better = [name for name in others if name not in found.baselines and _behind(others[name])]
-    if trivial:
-        return f"Do not rely on {judge} here: it is not shown to agree with people more than {listed(trivial)}."
+    if trivial or not _ahead(result.kappa):
+        than = listed(trivial) if trivial else "chance"
+        return f"Do not rely on {judge} here: it is not shown to agree with people more than {than}."
     if better:
         return f"Do not put {judge} in the place of {listed(better)} on such pairs: it agrees with people less."
-    return f"{judge} agrees with people more than chance and length explain; whether enough, the numbers must say."
+    tried = listed(["chance", *found.baselines])
+    return f"{judge} agrees with people more than {tried}; whether enough, the numbers below must say."
 
 
 def _ahead(difference: Estimate) -> bool:
@@ -102,6 +124,7 @@ def _row(name: str, about: str, result: VerdictAgreement, *, strong: bool = Fals
     return Row(name=name, about=about, cells=[*counts, *estimates], bar=bar, strong=strong)
 
 
+_TRIVIAL = {CONSTANT: "always people's commonest verdict", LONGER: "prefers the longer answer"}
 _HEAD = ["n", "failed", "not asked", "accuracy", "decided", "kappa"]
 _DRAWN = 5
 
@@ -112,8 +135,9 @@ def _agreement(name: str, found: PreferenceAudit) -> Section:
         for place, (judge, result) in enumerate(found.agreement.items())
     ]
     if found.ceiling:
-        rows.append(_row(PEOPLE, "each rater against the majority of the others", found.ceiling))
-    rows += [_row(other, "prefers the longer answer", result) for other, result in found.baselines.items()]
+        rows.append(_row(PEOPLE, "every two raters with each other", found.ceiling))
+    rows += [_row(f"{judge} as a rater", "with each single rater", one) for judge, one in found.as_a_rater.items()]
+    rows += [_row(other, _TRIVIAL[other], result) for other, result in found.baselines.items()]
     caption = (
         f"{found.items} pairs, {found.rated} with people's verdict ({share(found.people_ties.value)} ties). "
         "Accuracy drawn from 0 to 1."

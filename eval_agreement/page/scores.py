@@ -6,7 +6,7 @@ from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import Effect, Offsets
 from eval_agreement.calibration import Bin as CalibrationBin
 from eval_agreement.calibration import Change, Conformal, Recalibration, Reliability
-from eval_agreement.compare import Comparison, Difference
+from eval_agreement.compare import Comparison
 from eval_agreement.corrected import CorrectedMean
 from eval_agreement.gate import Outcome
 from eval_agreement.injection import Injection
@@ -30,10 +30,20 @@ from eval_agreement.page.blocks import (
     span,
 )
 from eval_agreement.raters import AlternativeAnnotator, RaterAgreement
-from eval_agreement.resampling import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
+from eval_agreement.resampling import (
+    FEWEST_GROUPS,
+    FEWEST_TO_DECIDE,
+    MANY_GROUPS,
+    RESAMPLES,
+    RESAMPLES_OF_MANY,
+    Interval,
+)
 
 MOST_VALUES = 30
 """Values of one property that are shown; summary.json has them all."""
+
+MOST_UNFOLDED = 15
+"""Longer tables open on demand."""
 
 
 def _metric(result: Agreement, metric: str) -> Cell:
@@ -126,6 +136,7 @@ def _part_table(part: str, values: Mapping[str, Agreement], axis: tuple[float, f
             for name, result in chosen
         ],
         axis=axis,
+        folded=len(chosen) > MOST_UNFOLDED,
     )
 
 
@@ -157,7 +168,7 @@ def _standing(pair: Comparison) -> str:
         if difference.better:
             ahead.setdefault(difference.better, []).append(NAMES[difference.metric])
     if not ahead:
-        return f"No metric tells {both} apart on these {pair.n} answers."
+        return f"No metric is shown to tell {both} apart on these {pair.n} answers (p corrected over metrics)."
     return "; ".join(f"{name} is ahead of the other in {listed(metrics)}" for name, metrics in ahead.items()) + (
         f" ({both}, {pair.n} answers)."
     )
@@ -168,7 +179,7 @@ def _comparison_table(pair: Comparison) -> Table:
     axis = span(bars, centred=True)
     return Table(
         caption=f"{pair.first} less {pair.second}, {pair.n} answers ({pair.left_out} left out: not scored by both). "
-        f"Drawn from {number(axis[0], 1)} to {axis[1]:g}; for MAE, left of 0 is better, else right.",
+        f"Drawn from {axis[0]:g} to {axis[1]:g}; for MAE, left of 0 is better, else right.",
         head=["Metric", pair.first, pair.second, "difference", "p", "p (Holm)"],
         rows=[
             Row(
@@ -296,7 +307,7 @@ def _offsets_table(family: Offsets) -> Table:
     left = f" {family.left_out} rarer ones are left out." if family.left_out else ""
     caption = f"By {part_name(family.name)}: points against all others at equal human score.{left}"
     head = [part_name(family.name).capitalize(), *_EFFECT_HEAD]
-    return Table(caption=caption, head=head, rows=rows, axis=axis, drawn=2)
+    return Table(caption=caption, head=head, rows=rows, axis=axis, drawn=2, folded=len(rows) > MOST_UNFOLDED)
 
 
 _EFFECT_HEAD = ["value", "unit", "neutral", "p", "n", "failed", "noise"]
@@ -394,7 +405,7 @@ def _reliability_table(found: Reliability) -> Table:
     ]
     error = f"{number(found.error, 2)} ({interval(found.interval)})" if found.interval else number(found.error, 2)
     caption = f"Expected calibration error {error} points; n = {found.n}, {found.failed} failed."
-    return Table(caption=caption, head=["Judge (rounded)", "n", "judge’s mean", "people’s mean"], rows=rows)
+    return Table(caption=caption, head=["Judge (rounded)", "n", "judge’s mean", "people’s mean"], rows=rows, folded=True)
 
 
 def _people_cell(value: float, one: CalibrationBin) -> Cell:
@@ -484,20 +495,27 @@ def _corrected_table(found: Mapping[str, CorrectedMean]) -> Table:
     return Table(caption="Mean human score, drawn from 1 to 10.", head=head, rows=rows, axis=(1.0, 10.0), drawn=2)
 
 
-def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome] = ()) -> list[str]:
+def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome], most_failed: float) -> list[str]:
     """What a sample says of the judge, the decision first, in a few sentences."""
     judge, n = findings.judge, len(findings.sample.ids)
     if judge.mae is None:
         return [f"On {name} every judgment failed ({n} of {n}): there is nothing to rely on."]
     who = findings.sample.judge
-    measured = f"On {name} {who} is off by {judge.mae:.2f} points on average"
-    if bounds := judge.interval.get("mae"):
-        measured += f" (95 % interval {interval(bounds)})"
+    measured = f"On {name} {who} is off by {judge.mae:.2f} points on average{_within(judge.interval.get('mae'))}"
     measured += _against_trivial(findings) + f"; Pearson {number(judge.pearson, 2)}."
-    measured += f" n = {judge.n}, {judge.failed} failed."
+    measured += f" {judge.n} answers to {judge.groups} questions, {judge.failed} failed."
     broken = [outcome for outcome in outcomes if outcome.sample == name and not outcome.holds]
-    gate = [f"It does not keep {len(broken)} of the gate’s limits."] if broken else []
-    return [_decision(findings), *gate, measured, *_against_people(findings), *_against_judges(findings)]
+    decision = f"The gate is not kept: {listed([one.text.split(': ', 1)[1] for one in broken])}." if broken else ""
+    return [
+        decision or _decision(findings, most_failed),
+        measured,
+        *_against_people(findings),
+        *_against_judges(findings),
+    ]
+
+
+def _within(bounds: Interval | None) -> str:
+    return f" (95 % interval {interval(bounds)})" if bounds else ""
 
 
 def _against_trivial(findings: Findings) -> str:
@@ -508,48 +526,106 @@ def _against_trivial(findings: Findings) -> str:
     return f", against {number(constant.result.mae, 2)} for {about}"
 
 
-def _decision(findings: Findings) -> str:
-    """One sentence a person can act on, from what the intervals allow to be said."""
+def _decision(findings: Findings, most_failed: float) -> str:
+    """One sentence a person can act on, from what the intervals allow to be said. It names what was allowed."""
+    return (
+        _no_decision(findings, most_failed)
+        or _not_better(findings)
+        or _worse(findings)
+        or _in_place_of(findings)
+        or f"{findings.sample.judge} knows more than the trivial judges; whether enough, the numbers below must say."
+    )
+
+
+def _no_decision(findings: Findings, most_failed: float) -> str:
+    who, judge = findings.sample.judge, findings.judge
+    total = judge.n + judge.failed
+    if judge.failed > most_failed * total:
+        return f"No decision on {who}: it failed on {judge.failed} of {total} answers."
+    if (judge.groups or 0) < FEWEST_TO_DECIDE:
+        return f"No decision on {who}: {judge.groups} questions are too few, {FEWEST_TO_DECIDE} are needed."
+    return ""
+
+
+def _worse(findings: Findings) -> str:
     who = findings.sample.judge
-    unbeaten = [pair.second for pair in findings.over_trivial if _mae(pair).better != who]
-    if unbeaten:
-        plural = "s" * (len(unbeaten) > 1)
-        return f"Do not rely on {who} here: it is not shown to beat the trivial judge{plural} {listed(unbeaten)}."
-    mine = [pair for pair in findings.comparisons if pair.first == who]
-    better = [pair.second for pair in mine if _mae(pair).better == pair.second]
-    as_good = [pair.second for pair in mine if all(line.holds for line in pair.non_inferiority)]
-    if better:
-        return f"Do not put {who} in the place of {listed(better)} on such data: it is further from people."
-    places = [*(["one of these raters"] if findings.replaces and findings.replaces.passes else []), *as_good]
+    better = [pair.second for pair in findings.comparisons if pair.first == who and _further(pair)]
+    if not better:
+        return ""
+    return f"Do not put {who} in the place of {listed(better)} on such data: it is further from people."
+
+
+def _in_place_of(findings: Findings) -> str:
+    who, test = findings.sample.judge, findings.replaces
+    places = [_as_good(pair) for pair in findings.comparisons if pair.first == who and _is_as_good(pair)]
+    if test and test.passes:
+        places.insert(0, f"one of these raters (alternative annotator test, epsilon {test.epsilon:g})")
     if places:
-        return f"{who} may take the place of {listed(places)} on such data: it is at least as good."
-    if findings.replaces and findings.replaces.passes is False:
-        return f"{who} knows more than the trivial judges, but is not shown to be as good as one of these raters."
-    return f"{who} knows more than the trivial judges; whether that is enough, the numbers below must say."
+        return f"{who} may take the place of {listed(places)} on such data."
+    if test and test.passes is False:
+        return f"{who} knows more than the trivial judges, but is not shown to do as well as one of these raters."
+    return ""
 
 
-def _mae(pair: Comparison) -> Difference:
-    return next(line for line in pair.differences if line.metric == "mae")
+def _not_better(findings: Findings) -> str:
+    unbeaten = [pair.second for pair in findings.over_trivial if not _closer(pair)]
+    if not unbeaten:
+        return ""
+    who, maps = findings.sample.judge, findings.calibration.maps if findings.calibration else []
+    trivial = f"the trivial judge{'s' * (len(unbeaten) > 1)} {listed(unbeaten)} in mean error"
+    order = findings.judge.interval.get("pearson")
+    others = [line.result.mae for line in findings.of("baseline") if line.result.mae is not None]
+    mended = [one.method for one in maps if one.after and others and one.after.mae < min(others)]
+    if order and order[0] > 0 and mended:
+        return (
+            f"Rely on {who} only after recalibration: its order is right, but as it stands it is not shown to beat "
+            f"{trivial}; a {mended[0]} map would mend that."
+        )
+    return f"Do not rely on {who} here: it is not shown to beat {trivial}."
+
+
+def _closer(pair: Comparison) -> bool:
+    """Whether the first judge's mean error is shown to be smaller."""
+    return any(line.metric == "mae" and line.interval and line.interval[1] < 0 for line in pair.differences)
+
+
+def _further(pair: Comparison) -> bool:
+    return any(line.metric == "mae" and line.interval and line.interval[0] > 0 for line in pair.differences)
+
+
+def _is_as_good(pair: Comparison) -> bool:
+    """Every margin that was asked for could be tested, and holds."""
+    held = {line.metric for line in pair.non_inferiority if line.holds}
+    return bool(held) and held == set(pair.margins) and pair.groups >= FEWEST_TO_DECIDE
+
+
+def _as_good(pair: Comparison) -> str:
+    allowed = listed([f"{margin:g} {NAMES[metric]}" for metric, margin in pair.margins.items()])
+    return f"{pair.second} (no worse by more than {allowed})"
 
 
 def _against_people(findings: Findings) -> list[str]:
-    ceiling = [
-        f"People among themselves: each rater is off from the mean of the others by {number(line.result.mae, 2)}, "
-        f"Pearson {number(line.result.pearson, 2)}."
-        for line in findings.of("people")
-    ]
-    return [*ceiling, *([findings.replaces.reading] if findings.replaces else [])]
+    lines = findings.of("people")
+    if not lines:
+        return []
+    people, judge = (line.result for line in lines)
+    ceiling = (
+        f"Against the mean of the other raters, a rater is off by {number(people.mae, 2)}"
+        f"{_within(people.interval.get('mae'))} and the judge by {number(judge.mae, 2)}"
+        f"{_within(judge.interval.get('mae'))}."
+    )
+    return [ceiling, *([findings.replaces.reading] if findings.replaces else [])]
 
 
 def _against_judges(findings: Findings) -> list[str]:
     sentences = []
     for pair in findings.comparisons:
-        if pair.first == findings.sample.judge and pair.differences:
-            line = _mae(pair)
-            where = "closer to" if line.value < 0 else "further from"
-            told = "" if line.better else ", not to be told from none"
-            sentences.append(
-                f"{pair.first} is {abs(line.value):.2f} points {where} people than {pair.second} "
-                f"(difference {interval(line.interval)}{told})."
-            )
+        for line in pair.differences:
+            if line.metric == "mae" and pair.first == findings.sample.judge:
+                where = "closer to" if line.value < 0 else "further from"
+                told = "" if _closer(pair) or _further(pair) else ", not to be told from none"
+                spread = f"difference {interval(line.interval)}" if line.interval else "too few questions to say more"
+                sentences.append(
+                    f"{pair.first} is {abs(line.value):.2f} points {where} people than {pair.second} ({spread}{told})."
+                )
     return sentences
