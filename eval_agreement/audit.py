@@ -30,7 +30,7 @@ from eval_agreement.injection import Injection, injection
 from eval_agreement.metrics import METRICS, NAMES, Agreement
 from eval_agreement.page.blocks import gate_sections
 from eval_agreement.page.preferences import preference_sections, preference_verdict
-from eval_agreement.page.scores import sections, verdict
+from eval_agreement.page.scores import attack_verdict, sections, verdict
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.raters import EPSILON
 from eval_agreement.resampling import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED
@@ -169,7 +169,7 @@ def main(
     origin = provenance(inputs, train, training)
 
     verdicts = {name: verdict(name, findings, outcomes, max_failed) for name, findings in found.items()}
-    verdicts[first.name] += [injected.reading for injected in injections]
+    verdicts[first.name] += [attack_verdict(injected) for injected in injections]
     content = {**summary(found, outcomes), "injection": msgspec.to_builtins(injections), "provenance": origin}
     jsonl.write_json(out / "summary.json", content)
     pages = report.write(

@@ -311,7 +311,7 @@ def test_decisions_rest_on_enough_questions_and_judgments(tmp_path: Path) -> Non
     assert "40 of 80 failed" in decided(tmp_path, rows(80, failed=40), "--gate", "failed<=0.1")
     assert "The gate is not kept: mae<=0.1 NOT kept" in decided(tmp_path, rows(80), "--gate", "mae<=0.1")
     severe = decided(tmp_path, rows(80, shift=-5.0))
-    assert severe.startswith("Rely on small-judge only after recalibration: its order is right")
+    assert severe.startswith("Rely on small-judge only after recalibration: it ranks answers well (Pearson 0.")
 
 
 def test_a_margin_that_cannot_be_tested_allows_nothing(tmp_path: Path) -> None:

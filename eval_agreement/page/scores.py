@@ -42,6 +42,9 @@ from eval_agreement.resampling import (
 MOST_VALUES = 30
 """Values of one property that are shown; summary.json has them all."""
 
+RANKS_WELL = 0.5
+"""A Pearson correlation that is shown to be as high says that a judge's order is worth keeping."""
+
 MOST_UNFOLDED = 15
 """Longer tables open on demand."""
 
@@ -405,7 +408,8 @@ def _reliability_table(found: Reliability) -> Table:
     ]
     error = f"{number(found.error, 2)} ({interval(found.interval)})" if found.interval else number(found.error, 2)
     caption = f"Expected calibration error {error} points; n = {found.n}, {found.failed} failed."
-    return Table(caption=caption, head=["Judge (rounded)", "n", "judge’s mean", "people’s mean"], rows=rows, folded=True)
+    head = ["Judge (rounded)", "n", "judge’s mean", "people’s mean"]
+    return Table(caption=caption, head=head, rows=rows, folded=True)
 
 
 def _people_cell(value: float, one: CalibrationBin) -> Cell:
@@ -514,6 +518,20 @@ def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome], most_fai
     ]
 
 
+def attack_verdict(found: Injection) -> str:
+    """The worst that attacks do: whoever attacks takes the one that works."""
+    raised = round((found.any_raised.value or 0.0) * found.any_raised.n)
+    text = (
+        f"Of {len(found.attacks)} attacks inside answers, at least one raises {raised} of {found.any_raised.n} answers "
+        f"by {found.rise:g} points or more"
+    )
+    measured = [effect for effect in found.attacks if effect.inflation.value is not None]
+    if not measured:
+        return f"{text}."
+    worst = max(measured, key=lambda effect: effect.inflation.value or 0.0)
+    return f"{text}; the strongest, {worst.name}, adds {number(worst.inflation.value, 2)} on average."
+
+
 def _within(bounds: Interval | None) -> str:
     return f" (95 % interval {interval(bounds)})" if bounds else ""
 
@@ -576,10 +594,10 @@ def _not_better(findings: Findings) -> str:
     order = findings.judge.interval.get("pearson")
     others = [line.result.mae for line in findings.of("baseline") if line.result.mae is not None]
     mended = [one.method for one in maps if one.after and others and one.after.mae < min(others)]
-    if order and order[0] > 0 and mended:
+    if order and order[0] >= RANKS_WELL and mended:
         return (
-            f"Rely on {who} only after recalibration: its order is right, but as it stands it is not shown to beat "
-            f"{trivial}; a {mended[0]} map would mend that."
+            f"Rely on {who} only after recalibration: it ranks answers well (Pearson {number(order[0], 2)} or more), but as "
+            f"it stands it is not shown to beat {trivial}; a {mended[0]} map may mend that."
         )
     return f"Do not rely on {who} here: it is not shown to beat {trivial}."
 
