@@ -596,8 +596,8 @@ def _not_better(findings: Findings) -> str:
     mended = [one.method for one in maps if one.after and others and one.after.mae < min(others)]
     if order and order[0] >= RANKS_WELL and mended:
         return (
-            f"Rely on {who} only after recalibration: it ranks answers well (Pearson {number(order[0], 2)} or more), but as "
-            f"it stands it is not shown to beat {trivial}; a {mended[0]} map may mend that."
+            f"Rely on {who} only after recalibration: it ranks answers well (Pearson {number(order[0], 2)} or more), "
+            f"but as it stands it is not shown to beat {trivial}; a {mended[0]} map may mend that."
         )
     return f"Do not rely on {who} here: it is not shown to beat {trivial}."
 
