@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from eval_agreement import FUZZY_RANGES, METRICS, STRICT_RANGES, agreement, agreement_interval
 from eval_agreement.joint import measured, resampled
@@ -330,6 +331,9 @@ def test_few_groups_make_wider_intervals_than_the_plain_percentiles() -> None:
     assert few is not None and many is not None
     assert few[0] < plain[0] - 0.3 and few[1] > plain[1] + 0.3
     assert many == pytest.approx(tuple(plain), abs=0.02)
+    even = stats.norm.ppf((np.arange(200_000) + 0.5) / 200_000)
+    wide = Resamples(np.arange(6), len(even)).interval(even)
+    assert wide == pytest.approx((-2.816, 2.816), abs=0.005)  # 2.5706 (t, 5 degrees) x sqrt(6 / 5)
 
 
 def test_a_share_of_none_or_all_still_has_an_interval() -> None:
