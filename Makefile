@@ -2,6 +2,7 @@
 # make test   lint, types, unit tests and the demo's end-to-end test
 # make check  the same without the demo (a minute or two)
 # make bench  the measurements in tests/bench/
+# make test-clients  inspect-ai and lmms-eval, from PyPI, judge with our server (some minutes)
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +12,7 @@ GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test check bench install clean
+.PHONY: demo test check bench test-clients install clean
 
 demo: install
 	$(BIN)/critic demo
@@ -24,8 +25,11 @@ check: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 	$(BIN)/python -m pytest -m 'not e2e'
 
+test-clients: install
+	$(BIN)/python -m pytest tests/clients/acceptance.py
+
 bench: install
-	for program in tests/bench/*.py; do $(BIN)/python $$program || exit 1; done
+	for program in tests/bench/[a-z]*.py; do $(BIN)/python $$program || exit 1; done
 
 install: $(VENV)/.installed
 

@@ -12,7 +12,7 @@ from typer.main import get_command
 from critic.errors import UsageError
 
 STAGES = {
-    "judge": ("critic.judge", "Score responses with a judge behind an OpenAI-compatible server."),
+    "judge": ("critic.judge", "Score responses with a judge: a checkpoint, a server, or a panel of several."),
     "score": ("critic.score", "Benchmark scores from judgments: per task, per category, overall."),
     "audit": ("eval_agreement.audit", "How well the judge agrees with people: tables and an HTML report."),
     "attack": ("eval_agreement.attack", "Low-scored answers with prompt injections, for the judge to judge."),

@@ -1,6 +1,7 @@
 """Human-scored rows -> training examples: what the judge is shown and what it should say; which
 tokens are learned."""
 
+import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from critic.errors import UsageError
-from critic.judge_prompt import fit, load
+from critic.judge_prompt import VERDICT_SCHEMA, Prompt, fit, load
 from critic.records import RATINGS, Example, Message, Response
 
 IGNORED = -100
@@ -31,9 +32,16 @@ def whole_rating(score: float) -> int:
     return min(max(math.floor(score + 0.5), RATINGS[0]), RATINGS[-1])
 
 
-def target(rating: int, reason: str) -> str:
+def verdict_keys(prompt: Prompt) -> tuple[str, ...]:
+    """The keys of a verdict in the order that a prompt's output format shows them: rating or reason first."""
+    keys: list[str] = list(VERDICT_SCHEMA["properties"])
+    return tuple(sorted(keys, key=lambda key: prompt.template.index(f'"{key}"')))
+
+
+def target(rating: int, reason: str, keys: tuple[str, ...] = tuple(VERDICT_SCHEMA["properties"])) -> str:
     """A verdict as the judge is to write it: the form that constrained decoding allows, without spaces."""
-    return json.dumps({"Rating": rating, "Reason": reason}, ensure_ascii=False, separators=(",", ":"))
+    parts = {"Rating": rating, "Reason": reason}
+    return json.dumps({key: parts[key] for key in keys}, ensure_ascii=False, separators=(",", ":"))
 
 
 def example(
@@ -42,13 +50,14 @@ def example(
     """The training example of a human-scored response, shortened as in judging; None if it cannot fit."""
     if response.human is None:
         raise ValueError(f"response {response.id} has no human score")
-    fitted = fit(load(prompt_name, response.question.lang), response, max_source_tokens, count)
+    prompt = load(prompt_name, response.question.lang)
+    fitted = fit(prompt, response, max_source_tokens, count)
     if fitted is None:
         return None
     return Example(
         id=response.id,
         messages=fitted.messages,
-        target=target(whole_rating(response.human.score), response.human.reason or ""),
+        target=target(whole_rating(response.human.score), response.human.reason or "", verdict_keys(prompt)),
         shortened=fitted.shortened,
     )
 
@@ -84,10 +93,23 @@ def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
         )
     source = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     answer = tokenizer(whole[len(prompt) :], add_special_tokens=False, return_offsets_mapping=True)
-    learned, first = answer["input_ids"], example.target.index(":") + 1
-    last = example.target.index(",", first)
+    learned = answer["input_ids"]
+    first, last = _rating_span(example.target)
     return Encoded(
         ids=source + learned,
         labels=[IGNORED] * len(source) + learned,
         rating=[False] * len(source) + [start < last and end > first for start, end in answer["offset_mapping"]],
     )
+
+
+def _rating_span(target: str) -> tuple[int, int]:
+    """Where a target spells its rating, as positions of characters. A quotation mark inside the reason is
+    escaped, so the key is found nowhere else."""
+    first = target.index('"Rating":') + len('"Rating":')
+    return first, next(at for at in range(first, len(target)) if not target[at].isdigit())
+
+
+def with_reason_first(response_id: str, share: float) -> bool:
+    """Whether a row is one of the `share` (0..1) that are trained reason first: a matter of its id alone."""
+    digest = hashlib.sha256(response_id.encode()).digest()
+    return int.from_bytes(digest[:8], "big") < share * 2**64

@@ -1,19 +1,24 @@
 """The rating as a distribution: from the judge's token probabilities to one score.
 
-The reply is constrained to `{"Rating":N,…`, so the alternatives of the token at N are the judge's
-probabilities of a first digit. Where 10 is spelt "1" + "0", what follows a 1 decides between them.
+The reply is constrained to `{"Rating":N,…` or `{"Reason":"…","Rating":N}`, so the alternatives of the token
+at N are the judge's probabilities of a first digit. Where 10 is spelt "1" + "0", what follows a 1 decides
+between them.
 """
 
 import math
 import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, median
 
 from msgspec import Struct
 
 from critic.backends import Token
-from critic.records import RATINGS
+from critic.records import RATINGS, Summary
 
 SCORE_KINDS = ("expected", "median", "argmax")
-_BEFORE_RATING = re.compile(r'"Rating"\s*:\s*$')
+_RATING_KEY = re.compile(r'"Rating"\s*:\s*')
+_BEFORE_RATING = re.compile(_RATING_KEY.pattern + "$")
 _NUMBER = re.compile(r"\s*(10|[1-9])(?!\d)")
 
 
@@ -57,6 +62,12 @@ def _read(tokens: list[Token], index: int, before: str) -> FirstDigit | None:
     return FirstDigit([value / total for value in mass], ten_given_one, before + "1")
 
 
+def begun(text: str) -> str:
+    """The reply `text` up to where its last rating stands, and a 1 there: `…"Rating":1`."""
+    keys = list(_RATING_KEY.finditer(text))
+    return text[: keys[-1].end()] + "1" if keys else text
+
+
 def zero_share(token: Token) -> float | None:
     """The probability that a 0 comes at this token, among all its alternatives."""
     shares = [(text, math.exp(logprob)) for text, logprob in token.alternatives]
@@ -84,3 +95,33 @@ def score(probabilities: list[float], kind: str) -> float:
                 return float(rating)
         return float(RATINGS[-1])
     return float(max(RATINGS, key=lambda rating: probabilities[rating - 1]))
+
+
+def summary(probabilities: Sequence[float]) -> Summary:
+    """The figures that people read of a distribution over 1..10."""
+    shares = list(probabilities)
+    expected = score(shares, "expected")
+    variance = math.fsum(share * (rating - expected) ** 2 for rating, share in zip(RATINGS, shares, strict=True))
+    return Summary(
+        argmax=score(shares, "argmax"),
+        expected=expected,
+        median=score(shares, "median"),
+        deviation=math.sqrt(variance),
+        entropy=math.fsum(-share * math.log2(share) for share in shares if share > 0.0),
+    )
+
+
+def mixture(distributions: Sequence[Sequence[float]]) -> list[float]:
+    """The mean of one or more distributions over 1..10: each counts alike."""
+    return [fmean(shares) for shares in zip(*distributions, strict=True)]
+
+
+def majority(ratings: Iterable[float]) -> float:
+    """The most frequent whole rating, halves rounded up; the lowest of equals."""
+    counts = Counter(math.floor(rating + 0.5) for rating in ratings)
+    most = max(counts.values())
+    return float(min(rating for rating, count in counts.items() if count == most))
+
+
+AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {"mean": fmean, "median": median, "majority": majority}
+"""How a panel's scores become one: name -> function of one or more scores on 1..10."""

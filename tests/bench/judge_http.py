@@ -1,0 +1,103 @@
+"""Judgments a second through HTTP with 64 requests in flight, against a bare asyncio client on the same server.
+
+python tests/bench/judge_http.py
+
+`ratio`: `Judge` on a served judge ÷ a client that posts the same verdict requests (the same constraint, length and log
+probabilities) and parses nothing but the JSON. `asked_plainly` is the same ratio to a client that asks for no log
+probabilities. The server keeps its prefix cache, so every round finds the prompts cached for all alike.
+"""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import httpx
+from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses
+
+from critic.backends import Request
+from critic.backends.openai import OpenAIBackend
+from critic.examples import verdict_keys
+from critic.judge import ALTERNATIVES, Judge, in_order, schema
+from critic.judge_prompt import load
+from critic.records import Decoding, Judgment, Message, Response
+
+ROUNDS, CONCURRENCY = 3, 64
+
+
+async def judged(url: str, rows: list[Response], decoding: Decoding) -> list[Judgment]:
+    backend = OpenAIBackend(url, connections=CONCURRENCY)
+    backend.choose(None)
+    judge = Judge(backend, "judge", "pointwise", "expected", REPLY_TOKENS, decoding)
+    waiting, found = in_order(rows, len(rows)), []
+
+    async def work() -> None:
+        for row in waiting:
+            found.append(await judge.judge(row))
+
+    async with backend:
+        await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
+    return found
+
+
+async def posted(url: str, messages: list[list[Message]], alternatives: int) -> list[object]:
+    backend = OpenAIBackend(url, connections=CONCURRENCY)
+    backend.choose(None)
+    wanted = schema(verdict_keys(load("pointwise", "en")))
+    limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
+    waiting, found = iter(messages), []
+    async with backend, httpx.AsyncClient(limits=limits, timeout=300) as client:
+
+        async def work() -> None:
+            for each in waiting:
+                request = Request(messages=each, max_tokens=REPLY_TOKENS, schema=wanted, top_logprobs=alternatives)
+                answer = await client.post(f"{url}/chat/completions", json=backend._body(request))
+                found.append(answer.raise_for_status().json())
+
+        await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
+    return found
+
+
+def main() -> None:
+    rows = responses()
+    with tempfile.TemporaryDirectory() as made, socket.socket() as probe:
+        folder = checkpoint(Path(made), rows)
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+        probe.close()
+        words = [sys.executable, "serve/judge.py", str(folder), "--port", port, "--log", str(folder / "serve.log")]
+        server = subprocess.Popen([*words, "--stop-with-parent"], stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None
+        try:
+            url = server.stdout.readline().split()[1]
+            messages = prompts(list(in_order(rows, ROWS)))
+            greedy, alone = Decoding(), Decoding(reason=False)
+            found = asyncio.run(judged(url, rows, greedy))
+            assert all(line.score is not None for line in found), [line.verdict for line in found][:3]
+            works = {
+                "judge": lambda: asyncio.run(judged(url, rows, greedy)),
+                "client": lambda: asyncio.run(posted(url, messages, ALTERNATIVES)),
+                "client_plain": lambda: asyncio.run(posted(url, messages, 0)),
+                "rating_alone": lambda: asyncio.run(judged(url, rows, alone)),
+            }
+            took = alternated(works, ROUNDS)
+        finally:
+            server.terminate()
+            server.wait()
+    a_second = {name: round(ROWS / time, 1) for name, time in took.items()}
+    print(f"{ROWS} prompts, {CONCURRENCY} in flight, replies of {REPLY_TOKENS} tokens at most; a second: {a_second}")
+    result = {
+        "name": "judge_http",
+        "ratio": round(took["client"] / took["judge"], 3),
+        "asked_plainly": round(took["client_plain"] / took["judge"], 3),
+        "rating_alone_over_whole": round(took["judge"] / took["rating_alone"], 2),
+        "a_second": a_second,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Judgments a second of the in-process judge, against the engine it runs on and against transformers.
+
+python tests/bench/judge_inprocess.py
+
+`ratio`: `Judge` on vLLM in this process ÷ the same engine given nothing but the verdicts' prompts (the same constraint
+and greatest length; no probabilities, no second question whether a 1 is a 10). `ratio_same_requests`: ÷ the engine
+given every request that the judge makes, as token ids. Every measurement starts with an empty prefix cache. Beside it:
+the rating alone ÷ whole verdicts, the cached prefix ÷ no cache, and the judge ÷ transformers generating one reply at a
+time.
+"""
+
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses, seconds
+
+from critic.backends import Reply, Request
+from critic.backends.vllm import VllmBackend, _sampling
+from critic.examples import verdict_keys
+from critic.judge import Judge, in_order, schema
+from critic.judge_prompt import load
+from critic.records import Decoding, Judgment, Response
+
+ROUNDS, ONE_BY_ONE = 3, 6
+
+
+class _Shown(VllmBackend):
+    """Shows its engine, which stands still as long as nothing is asked, and remembers what was asked."""
+
+    def __init__(self, folder: Path, extra: list[str]) -> None:
+        super().__init__(folder, extra)
+        self.asked: list[tuple[list[int], Request]] = []
+
+    def _start(self) -> Any:
+        self.engine = super()._start()
+        return self.engine
+
+    async def chat(self, request: Request) -> Reply:
+        self.asked.append((self._ids(request.messages, request.continue_final), request))
+        return await super().chat(request)
+
+
+async def judged(judge: Judge, rows: list[Response]) -> list[Judgment]:
+    waiting, found = in_order(rows, len(rows)), []
+
+    async def work() -> None:
+        for row in waiting:
+            found.append(await judge.judge(row))
+
+    await asyncio.gather(*(work() for _ in range(judge.backend.in_flight)))
+    return found
+
+
+def drained(engine: Any) -> dict[str, int]:
+    """Run all that waits: how many tokens of the prompts there were, were cached, and how many were written."""
+    counts = {"prompt": 0, "cached": 0, "written": 0}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            if output.finished:
+                counts["prompt"] += len(output.prompt_token_ids)
+                counts["cached"] += output.num_cached_tokens or 0
+                counts["written"] += len(output.outputs[0].token_ids)
+    return counts
+
+
+def engine_alone(engine: Any, texts: list[str], cached: bool) -> dict[str, int]:
+    """Every prompt at once, text in and text out."""
+    wanted = schema(verdict_keys(load("pointwise", "en")))
+    for number, text in enumerate(texts):
+        made = _sampling(Request(messages=[], max_tokens=REPLY_TOKENS, schema=wanted))
+        made.detokenize = True
+        made.skip_reading_prefix_cache = not cached
+        engine.add_request(str(number), {"prompt": text}, made)
+    return drained(engine)
+
+
+def same_requests(engine: Any, asked: list[tuple[list[int], Request]]) -> None:
+    """What the judge asked: the verdicts, then the questions that follow from them."""
+    for follows in (False, True):
+        for number, (ids, request) in enumerate(asked):
+            if request.continue_final == follows:
+                engine.add_request(str(number), {"prompt_token_ids": ids}, _sampling(request))
+        drained(engine)
+
+
+def one_by_one(folder: Path, texts: list[str]) -> float:
+    """Seconds a reply with transformers."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def generate() -> None:
+        for text in texts:
+            model.generate(
+                **tokenizer(text, return_tensors="pt", return_token_type_ids=False),
+                max_new_tokens=REPLY_TOKENS,
+                min_new_tokens=REPLY_TOKENS,
+                do_sample=False,
+            )
+
+    generate()
+    return seconds(generate) / len(texts)
+
+
+async def main() -> None:
+    rows = responses()
+    with tempfile.TemporaryDirectory() as made:
+        folder = checkpoint(Path(made), rows)
+        async with _Shown(folder, ["--max-model-len", "2048"]) as backend:
+            loop = asyncio.get_running_loop()
+            whole = Judge(backend, "judge", "pointwise", "expected", REPLY_TOKENS)
+            alone = Judge(backend, "judge", "pointwise", "expected", REPLY_TOKENS, Decoding(reason=False))
+            texts = [
+                backend._tokenizer.apply_chat_template(each, tokenize=False, add_generation_prompt=True)
+                for each in prompts(list(in_order(rows, ROWS)))
+            ]
+
+            def judge(which: Judge) -> list[Judgment]:
+                backend.engine.reset_prefix_cache()
+                return asyncio.run_coroutine_threadsafe(judged(which, rows), loop).result()
+
+            def engine(cached: bool) -> dict[str, int]:
+                backend.engine.reset_prefix_cache()
+                return engine_alone(backend.engine, texts, cached)
+
+            def again() -> None:
+                backend.engine.reset_prefix_cache()
+                same_requests(backend.engine, asked)
+
+            works = {
+                "judge": lambda: judge(whole),
+                "engine": lambda: engine(True),
+                "engine_same_requests": again,
+                "rating_alone": lambda: judge(alone),
+                "engine_uncached": lambda: engine(False),
+            }
+            counts = await asyncio.to_thread(engine, True)
+            backend.asked.clear()
+            found = await asyncio.to_thread(judge, whole)
+            asked = list(backend.asked)
+            assert all(line.score is not None for line in found), [line.verdict for line in found][:3]
+            took = await asyncio.to_thread(alternated, works, ROUNDS)
+        slow = one_by_one(folder, texts[:ONE_BY_ONE])
+    a_second = {name: round(ROWS / time, 1) for name, time in took.items()}
+    mean = {name: count // ROWS for name, count in counts.items()}
+    print(f"{ROWS} prompts of {mean['prompt']} tokens, {mean['written']} written; a second: {a_second}")
+    result = {
+        "name": "judge_inprocess",
+        "ratio": round(took["engine"] / took["judge"], 3),
+        "ratio_same_requests": round(took["engine_same_requests"] / took["judge"], 3),
+        "rating_alone_over_whole": round(took["judge"] / took["rating_alone"], 2),
+        "cached_over_uncached": round(took["engine_uncached"] / took["engine"], 2),
+        "prompt_tokens_saved": round(counts["cached"] / counts["prompt"], 3),
+        "over_transformers_one_by_one": round(slow * ROWS / took["judge"], 1),
+        "a_second": {**a_second, "transformers": round(1 / slow, 2)},
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
