@@ -113,6 +113,47 @@ def test_golden_file() -> None:
             assert getattr(result, metric) == pytest.approx(case["expected"][key], abs=1e-12), (name, metric)
 
 
+EDGE_NAMES = {
+    "mae": "sklearn.mae",
+    "pearson": "scipy.pearsonr",
+    "spearman": "scipy.spearmanr",
+    "kendall": "scipy.kendalltau",
+    "fuzzy": "fuzzy(membership)",
+    "strict": "strict(membership)",
+    "qwk": "sklearn.qwk(labels=1..10)",
+}
+
+
+def test_golden_edges() -> None:
+    """Where the libraries give a number so do we; where they give NaN or raise we say why there is none. Ours alone: a
+    failed judgment is dropped and counted, scores between ranges are rounded, kappa takes any scores, and scores off
+    the scale are refused."""
+    cases = golden()["agreement_edge"]
+    assert len(cases) == 9
+    for name, case in cases.items():
+        human, judge = case["human"], [None if score == "NaN" else score for score in case["judge"]]
+        if name == "out_of_range":
+            with pytest.raises(ValueError, match=r"outside 1\.\.10"):
+                agreement(human, judge)
+            continue
+        result = agreement(human, judge)
+        library = cases["nan_dropped" if name == "nan_judge" else name]["library_behaviour"]
+        if name == "non_integer":
+            ranges = case["alternative_half_open"]
+            library |= {"fuzzy(membership)": ranges["fuzzy edges (2,5,8)"]}
+            library |= {"strict(membership)": ranges["strict edges (1,2,3,5,6,8)"]}
+            library.pop(EDGE_NAMES["qwk"])
+        assert (result.n, result.failed) == (sum(score is not None for score in judge), judge.count(None)), name
+        for metric, key in EDGE_NAMES.items():
+            if key not in library:
+                continue
+            value, expected = getattr(result, metric), library[key]
+            if isinstance(expected, int | float):
+                assert value == pytest.approx(expected, abs=1e-12), (name, metric)
+            else:
+                assert value is None and metric in result.undefined, (name, metric)
+
+
 def test_ranges_are_the_golden_files() -> None:
     assert [list(ends) for ends in FUZZY_RANGES] == golden()["fuzzy_ranges"]
     assert [sorted({*range_}) for range_ in STRICT_RANGES] == [
