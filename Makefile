@@ -1,4 +1,5 @@
 # make demo   the whole main job on a small sample world (installs what it needs into .venv once)
+# make bench-demo   the four benchmarks on the sample conversations, with tiny models (some minutes)
 # make test   lint, types, unit tests and the demo's end-to-end test
 # make check  the same without the demo (a minute or two)
 # make bench  the measurements in tests/bench/
@@ -12,10 +13,16 @@ GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test check bench test-clients install clean
+# The others want real rows, TRL or a GPU; each says how it is run.
+BENCHES := $(filter-out %/train_6b.py %/train_tokens.py %/objectives.py,$(wildcard tests/bench/[a-z]*.py))
+
+.PHONY: demo bench-demo test check bench test-clients install clean
 
 demo: install
 	$(BIN)/critic demo
+
+bench-demo: install
+	$(BIN)/python data/bench_demo.py
 
 test: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
@@ -29,7 +36,7 @@ test-clients: install
 	$(BIN)/python -m pytest tests/clients/acceptance.py
 
 bench: install
-	for program in tests/bench/[a-z]*.py; do $(BIN)/python $$program || exit 1; done
+	for program in $(BENCHES); do $(BIN)/python $$program || exit 1; done
 
 install: $(VENV)/.installed
 

@@ -12,6 +12,9 @@ from typer.main import get_command
 from critic.errors import UsageError
 
 STAGES = {
+    "rewrite": ("critic.rewrite", "Seed questions in five other wordings each, for a person to review."),
+    "infer": ("critic.infer", "Run a vision-language model through a benchmark's conversations, turn by turn."),
+    "pack": ("critic.pack", "A prompt pack from the string constants of a benchmark's own prompt module."),
     "judge": ("critic.judge", "Score responses with a judge: a checkpoint, a server, or a panel of several."),
     "score": ("critic.score", "Benchmark scores from judgments: per task, per category, overall."),
     "audit": ("eval_agreement.audit", "How well the judge agrees with people: tables and an HTML report."),

@@ -27,7 +27,8 @@ EXTERNAL = "Nightjar-9B"
 PROGRAMS = ("data/sample_world.py", "data/human_scores.py", "train/sft.py", "serve/judge.py")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -36,17 +37,18 @@ def _free_port() -> int:
 
 def _show(words: list[str]) -> None:
     shown = [
-        Path(word).name if word in (sys.executable, _script("deepspeed"), _script("critic")) else word for word in words
+        Path(word).name if word in (sys.executable, script("deepspeed"), script("critic")) else word for word in words
     ]
     print(f"      $ {shlex.join(shown)}", flush=True)
 
 
-def _script(name: str) -> str:
+def script(name: str) -> str:
+    """A program that stands beside this Python."""
     return str(Path(sys.executable).with_name(name))
 
 
-def _run(words: list[str], environment: dict[str, str] | None = None) -> None:
-    """Raises UsageError when the command fails; its own words stand above."""
+def run(words: list[str], environment: dict[str, str] | None = None) -> None:
+    """Show a command and run it. Raises UsageError when the command fails; its own words stand above."""
     _show(words)
     with subprocess.Popen(words, env={**os.environ, **(environment or {})}) as process:
         try:
@@ -59,12 +61,14 @@ def _run(words: list[str], environment: dict[str, str] | None = None) -> None:
 
 
 @contextmanager
-def _served(checkpoint: Path, log: Path) -> Iterator[tuple[str, str]]:
-    """A judge behind its API for as long as the context lasts; gives the base URL and the model's name."""
-    port = _free_port()
+def served(checkpoint: Path, log: Path, *options: str) -> Iterator[tuple[str, str]]:
+    """A model behind its API for as long as the context lasts, with `options` for vLLM; gives the base URL and the
+    model's name."""
+    port = free_port()
     words = [sys.executable, "serve/judge.py", str(checkpoint), "--port", str(port), "--log", str(log)]
-    _show(words)
-    server = subprocess.Popen([*words, "--stop-with-parent"], stdout=subprocess.PIPE, text=True)
+    more = ["--", *options] if options else []
+    _show([*words, *more])
+    server = subprocess.Popen([*words, "--stop-with-parent", *more], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     try:
         ready = server.stdout.readline()
@@ -104,13 +108,13 @@ def main(
 
     _step(1, "data: a sample world with simulated answerers and raters", start)
     world = out / "world.jsonl"
-    _run([python, "data/sample_world.py", "--out", str(world), "--seed", str(seed)])
-    _run([python, "data/human_scores.py", str(world), "--out", str(data), "--external", EXTERNAL, "--per-task"])
+    run([python, "data/sample_world.py", "--out", str(world), "--seed", str(seed)])
+    run([python, "data/human_scores.py", str(world), "--out", str(data), "--external", EXTERNAL, "--per-task"])
 
     _step(2, "train: a tiny judge from nothing", start)
     cpu = {} if _has_gpu() else {"DS_ACCELERATOR": "cpu"}
-    deepspeed = [_script("deepspeed"), "--log_level", "error", "--master_port", str(_free_port())]
-    _run(
+    deepspeed = [script("deepspeed"), "--log_level", "error", "--master_port", str(free_port())]
+    run(
         [
             *deepspeed,
             "train/sft.py",
@@ -125,18 +129,18 @@ def main(
     )
 
     _step(3, "serve: vLLM behind its OpenAI-compatible API", start)
-    with _served(judge, out / "serve.log") as (url, model):
+    with served(judge, out / "serve.log") as (url, model):
         _step(4, "judge: both tests through the server", start)
         for test in tests:
             judged = out / f"{test}.jsonl"
             _drop_of_another_judge(judged, model)
-            words = [_script("critic"), "judge", str(data / f"{test}.jsonl"), "--out", str(judged)]
-            _run([*words, "--base-url", url, "--model", model])
+            words = [script("critic"), "judge", str(data / f"{test}.jsonl"), "--out", str(judged)]
+            run([*words, "--base-url", url, "--model", model])
 
     _step(5, "audit: how far to trust it", start)
     files = [f"{test}={out / test}.jsonl" for test in tests]
     learned = ["--train", str(data / "train.jsonl"), "--loss", str(judge / "loss.jsonl")]
-    _run([_script("critic"), "audit", *files, *learned, "--out", str(out)])
+    run([script("critic"), "audit", *files, *learned, "--out", str(out)])
     jsonl.write_json(out / "seconds.json", {"total": round(time.monotonic() - start, 1)})
     print(f"\ndone in {time.monotonic() - start:.0f} s: open {out / 'report.html'}", flush=True)
 

@@ -1,17 +1,17 @@
 """Human-scored rows -> training examples: what the judge is shown and what it should say; which
 tokens are learned."""
 
-import hashlib
 import json
-import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from critic.errors import UsageError
-from critic.judge_prompt import VERDICT_SCHEMA, Prompt, fit, load
-from critic.records import RATINGS, Example, Message, Response
+from critic.forms import Planned, human_score, prompt_of, value, whole_rating
+from critic.judge_prompt import VERDICT_SCHEMA, Prompt, fit, verdict_schema
+from critic.records import Example, HumanScore, Message, Response
 
 IGNORED = -100
 """Label of a token that is shown but not learned (PyTorch's cross-entropy default)."""
@@ -27,39 +27,74 @@ class ChatTokenizer(Protocol):
     def __call__(self, text: str, *, add_special_tokens: bool, return_offsets_mapping: bool = False) -> Any: ...
 
 
-def whole_rating(score: float) -> int:
-    """A score on 1..10 as a whole rating: halves go up."""
-    return min(max(math.floor(score + 0.5), RATINGS[0]), RATINGS[-1])
+class TooLong(Struct, frozen=True):
+    """A row that does not fit in a form however it is shortened. `id` is as in Example."""
+
+    id: str
+    form: str
 
 
 def verdict_keys(prompt: Prompt) -> tuple[str, ...]:
     """The keys of a verdict in the order that a prompt's output format shows them: rating or reason first."""
-    keys: list[str] = list(VERDICT_SCHEMA["properties"])
-    return tuple(sorted(keys, key=lambda key: prompt.template.index(f'"{key}"')))
+    return tuple(verdict_schema(prompt)["properties"])
 
 
-def target(rating: int, reason: str, keys: tuple[str, ...] = tuple(VERDICT_SCHEMA["properties"])) -> str:
+def target(verdict: int | str, reason: str, keys: Sequence[str] = tuple(VERDICT_SCHEMA["properties"])) -> str:
     """A verdict as the judge is to write it: the form that constrained decoding allows, without spaces."""
-    parts = {"Rating": rating, "Reason": reason}
-    return json.dumps({key: parts[key] for key in keys}, ensure_ascii=False, separators=(",", ":"))
+    parts = {key: reason if key == "Reason" else verdict for key in keys}
+    return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
 
 
 def example(
-    response: Response, prompt_name: str, max_source_tokens: int | None, count: Callable[[list[Message]], int]
-) -> Example | None:
-    """The training example of a human-scored response, shortened as in judging; None if it cannot fit."""
-    if response.human is None:
-        raise ValueError(f"response {response.id} has no human score")
-    prompt = load(prompt_name, response.question.lang)
-    fitted = fit(prompt, response, max_source_tokens, count)
+    response: Response,
+    form: str,
+    max_source_tokens: int | None,
+    count: Callable[[list[Message]], int],
+    other: Response | None = None,
+) -> Example | TooLong:
+    """The training example of a human-scored response in a form (of `response` as A and `other` as B, where it
+    compares two), shortened as in judging.
+
+    The reason is the one people wrote, where it is in the prompt's language. Raises ValueError for a response without
+    a score, or whose score leaves the form's verdict open.
+    """
+    prompt = prompt_of(form, response.question.lang)
+    shown = response.id if other is None else f"{response.id}+{other.id}"
+    human, verdict = human_score(response), value(prompt, response, other)
+    if verdict is None:
+        raise ValueError(f"people's score of {shown} leaves the verdict of form {form} open")
+    fitted = fit(prompt, response, max_source_tokens, count, other)
     if fitted is None:
-        return None
+        return TooLong(shown, form)
+    reason = human.reason if prompt.language == response.question.lang else None
     return Example(
-        id=response.id,
+        id=shown,
+        form=form,
         messages=fitted.messages,
-        target=target(whole_rating(response.human.score), response.human.reason or "", verdict_keys(prompt)),
+        target=target(verdict, reason or "", verdict_keys(prompt)),
+        score=None if other else human.score,
+        label=_label(prompt, human),
         shortened=fitted.shortened,
     )
+
+
+def _label(prompt: Prompt, human: HumanScore) -> list[float] | None:
+    if prompt.key != "Rating" or not human.raters:
+        return None
+    low, high = prompt.scale
+    counts = Counter(whole_rating(score, prompt.scale) for score in human.raters.values())
+    return [counts[rating] / len(human.raters) for rating in range(low, high + 1)]
+
+
+def example_of(
+    planned: Planned,
+    by_id: Mapping[str, Response],
+    max_source_tokens: int | None,
+    count: Callable[[list[Message]], int],
+) -> Example | TooLong:
+    """A planned example, made of the responses it names."""
+    response, *others = (by_id[name] for name in planned.ids)
+    return example(response, planned.form, max_source_tokens, count, *others)
 
 
 def source_ids(tokenizer: ChatTokenizer, messages: list[Message]) -> list[int]:
@@ -71,7 +106,7 @@ def source_ids(tokenizer: ChatTokenizer, messages: list[Message]) -> list[int]:
 
 class Encoded(Struct, frozen=True):
     """Token ids and labels of an example, equally long: the prompt is IGNORED, the verdict and the end of
-    the turn are learned. `rating[i]` tells whether token i spells the rating."""
+    the turn are learned. `rating[i]` tells whether token i spells the verdict's value: a rating, A, B, yes …"""
 
     ids: list[int]
     labels: list[int]
@@ -92,24 +127,35 @@ def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
             "the tokenizer's chat template rewrites the answer; choose a chat base without a thinking template"
         )
     source = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    answer = tokenizer(whole[len(prompt) :], add_special_tokens=False, return_offsets_mapping=True)
-    learned = answer["input_ids"]
-    first, last = _rating_span(example.target)
+    learned, places = _behind(tokenizer, source, prompt, whole)
+    first, last = _value_span(example)
     return Encoded(
         ids=source + learned,
         labels=[IGNORED] * len(source) + learned,
-        rating=[False] * len(source) + [start < last and end > first for start, end in answer["offset_mapping"]],
+        rating=[False] * len(source) + [start < last and end > first for start, end in places],
     )
 
 
-def _rating_span(target: str) -> tuple[int, int]:
-    """Where a target spells its rating, as positions of characters. A quotation mark inside the reason is
-    escaped, so the key is found nowhere else."""
-    first = target.index('"Rating":') + len('"Rating":')
-    return first, next(at for at in range(first, len(target)) if not target[at].isdigit())
+def _behind(
+    tokenizer: ChatTokenizer, source: list[int], prompt: str, whole: str
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """The tokens of `whole` behind `prompt` (whose tokens are `source`), and where in that text each stands.
+
+    They are read in their place, since SentencePiece tokenizers put a space before the start of a text, which a
+    served judge never writes; apart only where prompt and answer would share a token.
+    """
+    both = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+    if both["input_ids"][: len(source)] != source:
+        answer = tokenizer(whole[len(prompt) :], add_special_tokens=False, return_offsets_mapping=True)
+        return answer["input_ids"], answer["offset_mapping"]
+    moved = [(start - len(prompt), end - len(prompt)) for start, end in both["offset_mapping"][len(source) :]]
+    return both["input_ids"][len(source) :], moved
 
 
-def with_reason_first(response_id: str, share: float) -> bool:
-    """Whether a row is one of the `share` (0..1) that are trained reason first: a matter of its id alone."""
-    digest = hashlib.sha256(response_id.encode()).digest()
-    return int.from_bytes(digest[:8], "big") < share * 2**64
+def _value_span(example: Example) -> tuple[int, int]:
+    """Where a target spells the verdict's value, without quotation marks, as positions of characters. A quotation
+    mark inside the reason is escaped, so the key is found nowhere else."""
+    key = f'"{prompt_of(example.form, "en").key}":'
+    first = example.target.index(key) + len(key)
+    verdict, last = json.JSONDecoder().raw_decode(example.target, first)
+    return (first + 1, last - 1) if isinstance(verdict, str) else (first, last)

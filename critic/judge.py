@@ -2,63 +2,44 @@
 
 critic judge test.jsonl --out judged.jsonl --base-url http://127.0.0.1:8000/v1
 critic judge test.jsonl --out judged.jsonl --judge runs/demo/judge --judge http://127.0.0.1:8000/v1#gpt-4
+critic judge replies.jsonl --benchmark convbench --out judged.jsonl     # what critic infer wrote, by protocol
 """
 
 import asyncio
-import hashlib
 import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import msgspec
 import typer
 from msgspec import Struct
 from tqdm import tqdm
 
-from critic import human_scored, jsonl, rating, verdict
-from critic.backends import Backend, Reply, Request, Token
+from critic import human_scored, jsonl, judge_conversations, prompt_files, rating
+from critic.asking import Asked, Asker, Rated, with_mixture
+from critic.backends import Backend
 from critic.backends.openai import OpenAIBackend
-from critic.backends.scripted import from_file
 from critic.backends.vllm import VllmBackend
-from critic.benchmarks import alignmmbench
+from critic.benchmarks import BENCHMARKS, alignmmbench
 from critic.errors import Refused, Transient, UsageError
 from critic.examples import verdict_keys
-from critic.judge_prompt import VERDICT_SCHEMA, Fitted, Prompt, fit, load, prompt_hash, render
+from critic.judge_prompt import fit, load, prompt_hash, render, require_ten
+from critic.judged import Order, Setup
+from critic.pack import open_pack
 from critic.records import GREEDY, Decoding, Failure, Judgment, Member, Response, Verdict
-
-ALTERNATIVES = 20
-"""Alternatives asked for each token: the most that OpenAI-compatible servers give by default."""
-
-NEGLIGIBLE = 1e-4
-"""Probability of a first "1" below which it is not worth asking whether a 0 follows."""
-
-BEGUN = '{"Rating":'
-"""How a verdict starts whose reason is left out."""
+from critic.stage import Writer, listed, open_backend, side_by_side, writing
 
 WINDOW = 4096
 """Responses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
-
-
-def schema(keys: Sequence[str]) -> dict[str, Any]:
-    """JSON Schema of a verdict that has these keys, in this order."""
-    properties = {key: VERDICT_SCHEMA["properties"][key] for key in keys}
-    return {**VERDICT_SCHEMA, "properties": properties, "required": list(keys)}
-
-
-class _Reading(Struct, frozen=True):
-    """One verdict of the model, and the calls it took; the first call's reply is the verdict's text."""
-
-    verdict: Verdict
-    calls: list[Reply]
 
 
 class Judge:
@@ -76,11 +57,19 @@ class Judge:
         self.backend, self.name, self.prompt = backend, name, prompt
         self.score_kind, self.max_tokens, self.decoding = score_kind, max_tokens, decoding
         self.prompt_hash = prompt_hash(prompt)
+        self._asker = Asker(backend, score_kind, max_tokens, decoding)
 
     async def judge(self, response: Response) -> Judgment:
         """One judgment: a score, or a named failure. Never raises for what a server does."""
+        prompt = load(self.prompt, response.question.lang)
+        asked = Asked(
+            key=response.id,
+            whole=render(prompt, response),
+            shorten=partial(fit, prompt, response),
+            keys=verdict_keys(prompt),
+        )
         try:
-            return await self._judge(response)
+            return self._judgment(response, await self._asker.rate(asked))
         except Transient as error:
             return self._failed(response, "server_error", str(error))
         except Refused as error:
@@ -96,157 +85,24 @@ class Judge:
             "decoding": self.decoding,
         }
 
-    async def _judge(self, response: Response) -> Judgment:
-        prompt = load(self.prompt, response.question.lang)
-        fitted, reply = await self._fitted(prompt, response)
-        first = self._read(prompt, fitted, reply)
-        others = (self._sample(prompt, fitted, response.id, n) for n in range(1, self.decoding.samples))
-        return self._judgment(response, fitted, await asyncio.gather(first, *others))
-
-    async def _fitted(self, prompt: Prompt, response: Response) -> tuple[Fitted, Reply]:
-        """The judge's first reply to the whole prompt or, where prompt and reply do not fit together, to one
-        that fits. Raises Refused where none does.
-
-        vLLM refuses a prompt longer than its context; one that only leaves too little room for the
-        reply it answers with a reply cut short.
-        """
-        context = self.backend.served.context
-        whole = Fitted(render(prompt, response), {})
-        try:
-            reply = await self.backend.chat(self._request(prompt, whole, response.id, 0))
-            if context is None or reply.prompt_tokens + self.max_tokens <= context:
-                return whole, reply
-        except Refused as error:
-            if error.failure != "context_length_exceeded" or context is None:
-                raise
-        limit = context - self.max_tokens
-        fitted = await asyncio.to_thread(fit, prompt, response, limit, self.backend.count_tokens)
-        if fitted is None:
-            raise Refused("context_length_exceeded", "rubric and question alone do not fit")
-        return fitted, await self.backend.chat(self._request(prompt, fitted, response.id, 0))
-
-    async def _sample(self, prompt: Prompt, fitted: Fitted, response_id: str, number: int) -> _Reading:
-        return await self._read(
-            prompt, fitted, await self.backend.chat(self._request(prompt, fitted, response_id, number))
-        )
-
-    def _request(self, prompt: Prompt, fitted: Fitted, response_id: str, number: int) -> Request:
-        """What is asked for the verdict with this number, from 0."""
-        alternatives = 0 if self.score_kind == "argmax" and not self.backend.served.is_vllm else ALTERNATIVES
-        if self._rating_alone:
-            messages = [*fitted.messages, {"role": "assistant", "content": BEGUN}]
-            regex = "(10|[1-9]),.*"
-            return Request(messages=messages, max_tokens=1, regex=regex, continue_final=True, top_logprobs=alternatives)
-        sampled = self.decoding.temperature > 0.0
-        return Request(
-            messages=fitted.messages,
-            max_tokens=self.max_tokens,
-            temperature=self.decoding.temperature,
-            seed=_seed(self.decoding.seed, response_id, number) if sampled else None,
-            schema=schema(verdict_keys(prompt) if self.decoding.reason else ("Rating",)),
-            top_logprobs=alternatives,
-        )
-
-    @property
-    def _rating_alone(self) -> bool:
-        """Whether one token is asked for, behind a verdict that is begun for the model."""
-        return not self.decoding.reason and self.backend.served.is_vllm
-
-    async def _read(self, prompt: Prompt, fitted: Fitted, reply: Reply) -> _Reading:
-        if self._rating_alone:
-            reply = _behind(BEGUN, reply)
-        found = verdict.parse(reply.text, reply.truncated and not self._rating_alone)
-        probabilities, follow_up = await self._distribution(prompt, fitted, reply)
-        if probabilities is not None:
-            found = msgspec.structs.replace(found, distribution=probabilities, summary=rating.summary(probabilities))
-            if self._rating_alone:  # its 1 may be the first digit of a 10
-                found = msgspec.structs.replace(found, rating=rating.score(probabilities, "argmax"), failure=None)
-        elif self._rating_alone or (found.failure is None and self.score_kind != "argmax"):
-            found = msgspec.structs.replace(found, failure="no_distribution")
-        return _Reading(found, [reply, follow_up] if follow_up else [reply])
-
-    async def _distribution(
-        self, prompt: Prompt, fitted: Fitted, reply: Reply
-    ) -> tuple[list[float] | None, Reply | None]:
-        """The probabilities of the ratings, as far as the reply's tokens tell, and the second call where one
-        was needed to tell a 10 from a 1."""
-        first = rating.first_digit(reply.tokens)
-        if first is None:
-            return None, None
-        follow_up: Reply | None = None
-        ten_given_one = first.ten_given_one
-        if ten_given_one is None and first.mass[0] < NEGLIGIBLE:
-            ten_given_one = 0.0
-        if ten_given_one is None and self.backend.served.is_vllm:
-            # Token texts are no beginning to go on from where a character is spelt by several tokens.
-            whole = reply.text.startswith(first.prefix.removesuffix("1"))
-            follow_up = await self._after_one(prompt, fitted, first.prefix if whole else rating.begun(reply.text))
-            ten_given_one = rating.zero_share(follow_up.tokens[0]) if follow_up.tokens else None
-        return None if ten_given_one is None else rating.distribution(first, ten_given_one), follow_up
-
-    async def _after_one(self, prompt: Prompt, fitted: Fitted, begun: str) -> Reply:
-        messages = [*fitted.messages, {"role": "assistant", "content": begun}]
-        regex = "[0}].*" if verdict_keys(prompt)[-1] == "Rating" else "[0,].*"
-        return await self.backend.chat(
-            Request(messages=messages, max_tokens=1, regex=regex, continue_final=True, top_logprobs=ALTERNATIVES)
-        )
-
-    def _judgment(self, response: Response, fitted: Fitted, readings: list[_Reading]) -> Judgment:
-        verdicts = [reading.verdict for reading in readings]
-        found = verdicts[0] if len(verdicts) == 1 else pooled(verdicts)
-        calls = [call for reading in readings for call in reading.calls]
+    def _judgment(self, response: Response, rated: Rated) -> Judgment:
+        verdicts = [reading.verdict for reading in rated.readings]
         return Judgment(
             response=response,
             **self.origin(),
-            verdict=found,
-            score=self._score(found),
-            reply=readings[0].calls[0].text,
-            shortened=fitted.shortened,
-            prompt_tokens=sum(call.prompt_tokens for call in calls),
-            cached_tokens=sum(call.cached_tokens for call in calls),
-            completion_tokens=sum(call.completion_tokens for call in calls),
-            attempts=max(call.attempts for call in calls),
+            verdict=rated.verdict,
+            score=rated.score,
+            reply=rated.calls[0].text,
+            shortened=rated.fitted.shortened,
+            prompt_tokens=sum(call.prompt_tokens for call in rated.calls),
+            cached_tokens=sum(call.cached_tokens for call in rated.calls),
+            completion_tokens=sum(call.completion_tokens for call in rated.calls),
+            attempts=max(call.attempts for call in rated.calls),
             samples=verdicts if len(verdicts) > 1 else [],
         )
 
-    def _score(self, found: Verdict) -> float | None:
-        if found.failure is not None:
-            return None
-        return found.rating if found.distribution is None else rating.score(found.distribution, self.score_kind)
-
     def _failed(self, response: Response, failure: Failure, detail: str) -> Judgment:
         return Judgment(response=response, **self.origin(), verdict=Verdict(failure=failure), detail=detail)
-
-
-def _seed(seed: int, response_id: str, number: int) -> int:
-    """A seed of its own for each verdict of each response, the same in every run."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{number}/{response_id}".encode()).digest()[:4], "big")
-
-
-def _behind(begun: str, reply: Reply) -> Reply:
-    """A reply that went on with `begun`, as if the model had written all of it."""
-    return msgspec.structs.replace(reply, text=begun + reply.text, tokens=[Token(begun, []), *reply.tokens])
-
-
-def pooled(verdicts: Sequence[Verdict]) -> Verdict:
-    """Several verdicts by one judge on one response as one: the mean of their distributions, the most frequent
-    rating (the lowest of equals), and the first reason that came with it. Verdicts that failed are left out; if
-    all did, the first one's failure stands for all."""
-    valid = [found for found in verdicts if found.failure is None and found.rating is not None]
-    if not valid:
-        return verdicts[0]
-    most = rating.majority(found.rating for found in valid if found.rating is not None)
-    reasons = [found.reason for found in valid if found.rating == most and found.reason]
-    return _with_mixture(Verdict(rating=most, reason=reasons[0] if reasons else None), valid)
-
-
-def _with_mixture(found: Verdict, parts: Sequence[Verdict]) -> Verdict:
-    """`found` with the mean of its parts' distributions, where each of them has one."""
-    distributions = [part.distribution for part in parts if part.distribution is not None]
-    if len(distributions) < len(parts):
-        return found
-    mixture = rating.mixture(distributions)
-    return msgspec.structs.replace(found, distribution=mixture, summary=rating.summary(mixture))
 
 
 def panel_judgment(members: Sequence[Judgment], how: str, name: str) -> Judgment:
@@ -276,7 +132,7 @@ def panel_judgment(members: Sequence[Judgment], how: str, name: str) -> Judgment
             return Judgment(**common, verdict=Verdict(failure=one.verdict.failure), detail=detail)
     aggregate = rating.AGGREGATES[how]
     ratings = [one.verdict.rating for one in members if one.verdict.rating is not None]
-    found = _with_mixture(Verdict(rating=float(aggregate(ratings))), [one.verdict for one in members])
+    found = with_mixture(Verdict(rating=float(aggregate(ratings))), [one.verdict for one in members])
     score = float(aggregate([one.score for one in members if one.score is not None]))
     return Judgment(**common, verdict=found, score=score)
 
@@ -313,46 +169,6 @@ def in_order(responses: Iterable[Response], window: int) -> Iterator[Response]:
         yield from part
 
 
-class _Writer:
-    """Appends judgments to `out`, none behind a line that could not be written whole."""
-
-    def __init__(self, out: Path) -> None:
-        self._out, self._broken = out, False
-        with _writing(out):
-            self._file = jsonl.Appender(out)
-
-    def append(self, judgment: Judgment) -> None:
-        if self._broken:
-            return
-        self._broken = True
-        with _writing(self._out):
-            self._file.append(judgment)
-        self._broken = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            with _writing(self._out):
-                self._file.__exit__(kind, error, trace)
-        except UsageError:
-            if kind is None:  # else the first error says more
-                raise
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Raises UsageError for what the system says against writing: a full disk, a missing right."""
-    try:
-        yield
-    except OSError as error:
-        problem = error.strerror or str(error)
-        raise UsageError(f"{path}: cannot be written: {problem}; then run the same command again to go on") from None
-
-
 class _Settings(Struct, frozen=True, kw_only=True):
     """What is alike for every judge of a run."""
 
@@ -369,7 +185,7 @@ async def _run(
     """Judge `total` responses, several at a time; each judgment is in the file once it is known. Gives what
     judging some again has shown, where that was asked for."""
     waiting = in_order(responses, WINDOW)
-    with _Writer(out) as file, tqdm(total=total, desc="judge", unit="row") as bar:
+    with Writer(out) as file, tqdm(total=total, desc="judge", unit="row") as bar:
         async with judge.backend as backend:
             concurrency = settings.concurrency or backend.in_flight
             lost_in_a_row = 0
@@ -390,20 +206,10 @@ async def _run(
                             f"see to the server, then run again with --retry-failed"
                         )
 
-            await _all(work() for _ in range(min(concurrency, total)))
+            await side_by_side(work() for _ in range(min(concurrency, total)))
             if settings.check_repeat:
                 return await _judged_again(judge, out, settings.check_repeat, concurrency)
     return None
-
-
-async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run side by side; the first error ends the others."""
-    tasks = [asyncio.create_task(one) for one in work]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 async def _judged_again(judge: Judge, out: Path, rows: int, concurrency: int) -> dict[str, Any]:
@@ -421,7 +227,7 @@ async def _judged_again(judge: Judge, out: Path, rows: int, concurrency: int) ->
         for response in waiting:
             after[response.id] = await judge.judge(response)
 
-    await _all(work() for _ in range(concurrency))
+    await side_by_side(work() for _ in range(concurrency))
     pairs = [(line, after[name]) for name, line in before.items()]
     moves = [abs(one.score - other.score) for one, other in pairs if one.score is not None and other.score is not None]
     return {
@@ -437,7 +243,7 @@ def _complete(judge: Judge, responses: Sequence[Response], out: Path, settings: 
     ids = {response.id for response in responses}
     done, failures = _already_judged(out, judge.origin(), ids)
     if settings.retry_failed and failures:
-        with _writing(out):
+        with writing(out):
             jsonl.rewrite(out, Judgment, lambda line: line.verdict.failure is None)
         done, failures = _already_judged(out, judge.origin(), ids)
     total = len(ids) - len(done)
@@ -486,7 +292,7 @@ def _panel(
     for judge, file in zip(judges, files, strict=True):
         _complete(judge, responses, file, settings)
     failures: Counter[str] = Counter()
-    with _writing(out):
+    with writing(out):
         jsonl.write(out, _merged(files, how, panel, failures))
     facts = {
         "responses": settings.source,
@@ -546,24 +352,8 @@ def _responses(path: Path, questions: Path | None, system: str | None) -> list[R
     return loaded.responses
 
 
-def _backend(
-    judge: str, connect: Callable[[str], OpenAIBackend], model: str | None, vllm_options: list[str]
-) -> Backend:
-    """What `--judge` names: a server (URL or URL#MODEL), a checkpoint folder, or a file of scripted replies."""
-    url, _, named = judge.partition("#")
-    if "://" in judge:
-        backend = connect(url)
-        backend.choose(named or model)
-        return backend
-    path = Path(judge)
-    if path.is_dir():
-        return VllmBackend(path, vllm_options)
-    if path.is_file():
-        return from_file(path)
-    raise UsageError(f"--judge {judge}: expected a checkpoint folder, a server's URL, URL#MODEL, or a file of replies")
-
-
 def _decoding(prompt: str, samples: int, temperature: float | None, seed: int, no_reason: bool) -> Decoding:
+    require_ten(prompt)
     if temperature is None:
         temperature = 1.0 if samples > 1 else 0.0
     if samples > 1 and temperature == 0.0:
@@ -574,6 +364,17 @@ def _decoding(prompt: str, samples: int, temperature: float | None, seed: int, n
         raise UsageError(f"--no-reason: prompt {prompt!r} has the reason before the rating")
     made = Decoding(reason=not no_reason, samples=samples, temperature=temperature, seed=seed if temperature else 0)
     return GREEDY if made == GREEDY else made  # the very object is what records leave out
+
+
+def _refuse(where: str, **given: object) -> None:
+    """Raises UsageError for options that do not go together."""
+    for option, value in given.items():
+        if value:
+            raise UsageError(f"{_NAMES.get(option, '--' + option)} cannot be used {where}")
+
+
+_NAMES = {"judge_panel": "several --judge", "check_repeat": "--check-repeat"}
+_NAMES |= {"reference_free": "--reference-free", "no_extraction": "--no-extraction"}
 
 
 def main(
@@ -603,15 +404,63 @@ def main(
     ] = None,
     aggregate: Annotated[str, typer.Option(help="How a panel's scores become one: mean, median or majority.")] = "mean",
     questions: Annotated[
-        Path | None, typer.Option(help="AlignMMBench questions; RESPONSES then holds question_id/predict lines.")
+        Path | None,
+        typer.Option(
+            help="AlignMMBench questions; RESPONSES then holds question_id/predict lines. With --benchmark its file, "
+            "which the replies are checked against."
+        ),
     ] = None,
+    benchmark: Annotated[
+        str | None,
+        typer.Option(
+            help=f"RESPONSES are replies to a benchmark's conversations (critic infer): {', '.join(BENCHMARKS)}."
+        ),
+    ] = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How conversations are judged: pointwise, direct, pairwise, checklist, quality; several are judged "
+            "together.",
+            show_default="the benchmark's own",
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="Another model's replies: pairwise against them.", show_default="against the reference"),
+    ] = None,
+    reference_free: Annotated[
+        bool, typer.Option("--reference-free", help="Compare two models without showing the reference.")
+    ] = False,
+    order: Annotated[
+        str,
+        typer.Option(
+            help="Two answers: both orders (verdicts that differ are a tie), random, or forced (random, no ties)."
+        ),
+    ] = "both",
+    judging: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="ConvBench's ablations beside the usual judging: no_focus, no_turn_verdicts.", show_default="standard"
+        ),
+    ] = None,
+    no_extraction: Annotated[
+        bool, typer.Option("--no-extraction", help="Do not ask again for a verdict that cannot be read.")
+    ] = False,
     system: Annotated[
         str | None, typer.Option(help="Name of the model that gave the responses.", show_default="the file's stem")
     ] = None,
     prompt: Annotated[str, typer.Option(help="Judging prompt (critic/prompts/).")] = "pointwise",
+    prompt_pack: Annotated[
+        Path | None,
+        typer.Option(help="A folder of prompt files (critic pack) that stand in for ours.", show_default="our prompts"),
+    ] = None,
     score: Annotated[
-        str, typer.Option(help="What counts as the score: expected, median or argmax of the rating distribution.")
-    ] = "expected",
+        str | None,
+        typer.Option(
+            help="What counts as the score: expected, median or argmax of the rating distribution.",
+            show_default="expected; argmax with --benchmark, whose ratings are whole numbers",
+        ),
+    ] = None,
     no_reason: Annotated[
         bool, typer.Option("--no-reason", help="Ask for the rating alone: the same scores, several times as fast.")
     ] = False,
@@ -637,14 +486,40 @@ def main(
         str | None, typer.Option(envvar="OPENAI_API_KEY", help="The server's API key.", show_default=False)
     ] = None,
 ) -> int:
-    """Score responses 1..10 with a judge: a served one, a checkpoint in this process, or a panel."""
+    """Score responses with a judge: a served one, a checkpoint in this process, or a panel. Conversations are judged
+    by protocol (--benchmark), by one judge."""
+    score = score or ("argmax" if benchmark else "expected")
     for option, value, choices in (("score", score, rating.SCORE_KINDS), ("aggregate", aggregate, rating.AGGREGATES)):
         if value not in choices:
             raise UsageError(f"--{option} must be one of {', '.join(choices)}, got {value!r}")
     if judge and base_url:
         raise UsageError("give either --judge or --base-url; a URL is a --judge, too")
+    pack = None if prompt_pack is None else open_pack(prompt_pack)
+    if pack is not None and prompt_files.has(pack, prompt):
+        prompt = f"{pack}/{prompt}"
+    elif pack is not None and benchmark is None:
+        raise UsageError(f"--prompt-pack {prompt_pack} says nothing of the prompt {prompt}")
     decoding = _decoding(prompt, samples, temperature, seed, no_reason)
-    wanted = _responses(responses, questions, system)
+    talks = None
+    if benchmark is not None:
+        talks = judge_conversations.Options(
+            replies=responses,
+            out=out,
+            benchmark=benchmark,
+            questions=questions,
+            against=against,
+            protocols=protocol or [],
+            judgings=list(dict.fromkeys(judging or ["standard"])),
+            concurrency=concurrency,
+            max_failed=max_failed,
+            retry_failed=retry_failed,
+        )
+        judge_conversations.check(talks, order)
+        _refuse("with --benchmark", judge_panel=len(judge or []) > 1, check_repeat=check_repeat > 0, system=system)
+    else:
+        _refuse("without --benchmark", protocol=protocol, against=against, judging=judging, order=order != "both")
+        _refuse("without --benchmark", reference_free=reference_free, no_extraction=no_extraction)
+    wanted = [] if talks else _responses(responses, questions, system)
 
     def connect(url: str) -> OpenAIBackend:
         return OpenAIBackend(url, api_key=api_key, timeout=timeout, attempts=attempts, connections=concurrency or 32)
@@ -654,9 +529,22 @@ def main(
         served.choose(model)
         backends: list[Backend] = [served]
     else:
-        backends = [_backend(one, connect, model, vllm_options or []) for one in judge]
+        backends = [open_backend("--judge", one, connect, model, vllm_options or []) for one in judge]
     if vllm_options and not any(isinstance(backend, VllmBackend) for backend in backends):
         raise UsageError(f"{' '.join(vllm_options)}: options of vLLM need a --judge that is a checkpoint folder")
+    if talks is not None:
+        setup = Setup(
+            judge=name or backends[0].served.name,
+            score_kind=score,
+            order=msgspec.convert(order, Order),
+            seed=seed if order != "both" else 0,
+            extraction=not no_extraction,
+            reference_backed=not reference_free,
+            pointwise_prompt=prompt,
+            decoding=decoding,
+            pack=pack,
+        )
+        return judge_conversations.judge_file(talks, backends[0], setup, max_tokens)
     alone = len(backends) == 1
     judges = [
         Judge(backend, (name if alone else None) or backend.served.name, prompt, score, max_tokens, decoding)
@@ -688,17 +576,13 @@ def _finish(out: Path, facts: dict[str, Any], failures: Counter[str], max_failed
     if facts["judged_in_this_run"] or "judged_again" in facts or not jsonl.sidecar(out).is_file():
         tokens = {"prompt": prompt_tokens, "cached": cached_tokens, "completion": completion_tokens}
         counts = {"rows": rows, "failed": dict(failures), "shortened_rows": dict(shortened), "tokens": tokens}
-        with _writing(out):
+        with writing(out):
             jsonl.write_sidecar(out, {**facts, **counts})
     failed = failures.total()
-    print(f"{out}: {rows} judged, {failed} failed" + (f" ({_listed(failures)})" if failed else ""))
+    print(f"{out}: {rows} judged, {failed} failed" + (f" ({listed(failures)})" if failed else ""))
     if shortened:
-        print(f"prompts shortened to fit: {_listed(shortened)}")
+        print(f"prompts shortened to fit: {listed(shortened)}")
     if failed > max_failed * rows:
         print(f"more than {max_failed:.0%} failed; --retry-failed judges them again", file=sys.stderr)
         return 3
     return 0
-
-
-def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.most_common())

@@ -6,7 +6,6 @@ as half a win of each; Ford 1957 for when their likelihood has a finite maximum.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -14,20 +13,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from critic.bootstrap import FEWEST_GROUPS, Floats, Interval, tail
+
 Integers = NDArray[np.intp]
-Interval = tuple[float, float]
 Outcome = Literal["a", "tie", "b"]
 
 K, BASE, SCALE, INITIAL = 4.0, 10.0, 400.0, 1000.0
 """Of online Elo. With SCALE points more, the odds of winning are BASE to 1; Bradley-Terry is put on the same scale,
 with INITIAL as the mean of all models."""
-
-LEVEL = 0.95
-"""Coverage of every interval."""
-
-FEWEST_GROUPS = 5
-"""Below this many groups a bootstrap interval is far too narrow, and none is given."""
 
 _POINTS: dict[str | None, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
 _DEFINED = 0.9
@@ -299,8 +292,8 @@ def _with_intervals(found: Ratings, games: _Games, draws: Floats) -> Ratings:
     if len(defined) < _DEFINED * len(draws):
         share = 1 - len(defined) / len(draws)
         return replace(found, no_intervals=f"{share:.0%} of the resamples have no finite maximum")
-    tail = _tail(_groups(games))
-    low, high = np.quantile(defined, [tail, 1 - tail], axis=0).tolist()
+    beyond = tail(_groups(games))
+    low, high = np.quantile(defined, [beyond, 1 - beyond], axis=0).tolist()
     intervals = dict(zip(games.models, zip(low, high, strict=True), strict=True))
     return replace(found, intervals=intervals, no_intervals=None)
 
@@ -331,21 +324,6 @@ def _resampled_wins(games: _Games, resamples: int, seed: int) -> Iterator[Floats
             drawn = np.bincount(random.integers(groups, size=groups), minlength=groups)
             tables.append(np.bincount(cell, weights=drawn[games.member], minlength=3 * models**2))
         yield _wins(np.array(tables), models)
-
-
-def _tail(groups: int) -> float:
-    """The share of resamples beyond each end of an interval: that of the normal distribution, widened to Student's t
-    with groups - 1 degrees of freedom (its quantile by the Cornish-Fisher series, Abramowitz and Stegun 26.7.5)."""
-    z, free = NormalDist().inv_cdf((1 + LEVEL) / 2), groups - 1
-    series = [
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    ]
-    quantile = sum(term / free**power for power, term in enumerate(series))
-    return NormalDist().cdf(-quantile * math.sqrt(groups / free))
 
 
 def _no_maximum(models: list[str], wins: Floats) -> str | None:

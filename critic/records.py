@@ -59,6 +59,7 @@ class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
 Failure = Literal[
     "empty",
     "no_rating",
+    "no_verdict",
     "out_of_range",
     "truncated",
     "no_distribution",
@@ -144,9 +145,77 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Example(Struct, frozen=True, kw_only=True):
-    """A training example: the chat messages of a judging prompt and the verdict to learn."""
+    """A training example: the chat messages of a judging prompt in one form (`critic.forms`) and the verdict to learn.
+
+    `id` is the response's, of two answers both ("ID1+ID2"). `score` is people's mean on 1..10, None for two answers.
+    `label[i]` is the share of raters who gave the form's rating lowest + i, each score rounded half up on the form's
+    scale (the shares sum to 1); None where the raters are not known or the verdict is no rating.
+    """
 
     id: str
+    form: str
     messages: list[Message]
     target: str
+    score: float | None = None
+    label: list[float] | None = None
     shortened: dict[str, int] = field(default_factory=dict)
+
+
+class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One turn asked of a model. `images` are shown with this turn: paths relative to a data root, or data URIs.
+
+    `focus` says what an open answer is compared on (ConvBench's creation turn); `checklist` are yes/no questions
+    about the answer (MultiVerse).
+    """
+
+    prompt: str
+    reference: str | None = None
+    task: str | None = None
+    images: list[str] = field(default_factory=list)
+    focus: str | None = None
+    checklist: list[str] = field(default_factory=list)
+
+
+class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is asked of a model turn by turn. `history` is given, not generated, and comes before turn 1.
+
+    `group` is the unit of resampling, as in Question. `caption` describes the image to a judge that cannot see it.
+    """
+
+    id: str
+    benchmark: str
+    lang: Language
+    group: str
+    turns: list[ConversationTurn]
+    caption: str | None = None
+    category: str | None = None
+    goal: str | None = None
+    domain: str | None = None
+    history: list[Turn] = field(default_factory=list)
+
+
+Protocol = Literal["pointwise", "direct", "pairwise", "checklist", "quality"]
+"""How a turn is judged: 1..10 against a reference; 1..10 with the reference's rating fixed at 10 (ConvBench's direct
+grading, MultiVerse's quality); against another answer; by yes/no questions."""
+
+
+class TurnVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a judge said of a turn of a model's conversation, or of the whole (`turn` None): what scores are made of.
+
+    `score` is a rating 1..10; for `pairwise` 1 where the model won, 0 where the `opponent` (None: the reference) did,
+    1/2 for a tie; for `checklist` the share of yes, 0..1. It is None exactly when `failure` names why: the judge's
+    failure, or that of an answer that was never generated. `condition` is the history that the model saw, `judging`
+    how the judge was asked ("no_focus": without focus points). `length` is the answer's length in characters.
+    """
+
+    conversation: str
+    system: str
+    condition: str
+    protocol: Protocol
+    judge: str
+    turn: int | None = None
+    judging: str = "standard"
+    opponent: str | None = None
+    score: float | None = None
+    failure: str | None = None
+    length: int | None = None

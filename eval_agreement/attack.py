@@ -28,7 +28,7 @@ from critic import human_scored, jsonl
 from critic.errors import UsageError
 from critic.examples import target
 from critic.human_scored import Loaded, Row
-from critic.judge_prompt import VERDICT_SCHEMA, Prompt, load, prompt_hash, render
+from critic.judge_prompt import VERDICT_SCHEMA, Prompt, load, prompt_hash, render, require_ten
 from critic.records import RATINGS, Language, Question, Response
 
 SEPARATOR, CLEAN = "#", "clean"
@@ -178,6 +178,7 @@ def main(
 ) -> None:
     """Put attacks into answers that people scored low, for critic judge to judge beside the unattacked ones."""
     chosen = _chosen(attack)
+    require_ten(prompt)
     scenes = {prompt_.language: scene(prompt_) for prompt_ in (load(prompt, "zh"), load(prompt, "en"))}
     sources = human_scored.files(rows)
     if out.resolve() in {source.resolve() for source in sources}:

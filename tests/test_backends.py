@@ -29,12 +29,13 @@ from hypothesis import strategies as st
 
 from critic import judge as judging
 from critic import rating
+from critic.asking import pooled, schema
 from critic.backends import Reply, Request, Served, Token
 from critic.backends.openai import OpenAIBackend
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient, UsageError
-from critic.examples import target, verdict_keys, with_reason_first
-from critic.judge import Judge, in_order, panel_judgment, pooled, schema
+from critic.examples import target, verdict_keys
+from critic.judge import Judge, in_order, panel_judgment
 from critic.judge_prompt import VERDICT_SCHEMA, load
 from critic.records import RATINGS, Decoding, Judgment, Question, Response, Verdict
 
@@ -44,7 +45,7 @@ def rows(path: Path, count: int = 12, **changes: Any) -> Path:
 
 
 def judged(path: Path) -> dict[str, dict[str, Any]]:
-    found = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    found = [json.loads(line) for line in path.read_bytes().splitlines()]
     by_id = {line["response"]["id"]: line for line in found}
     assert len(by_id) == len(found), "a row was judged twice"
     return by_id
@@ -302,58 +303,6 @@ def test_reason_first_is_read_at_the_rating() -> None:
     assert asked[1].messages[-1]["content"] == reason + "1" and asked[1].regex == "[0}].*"
     assert found.verdict.distribution == pytest.approx([0.1, 0.6, 0, 0, 0, 0, 0, 0, 0, 0.3])
     assert found.verdict.rating == 2 and found.verdict.reason == '它写着 "Rating":9。'
-
-
-def test_forms_are_mixed_by_id() -> None:
-    chosen = [with_reason_first(f"row-{number}", 0.3) for number in range(2000)]
-    assert 0.27 < sum(chosen) / 2000 < 0.33
-    assert not any(with_reason_first(f"row-{number}", 0.0) for number in range(2000))
-    assert all(with_reason_first(f"row-{number}", 1.0) for number in range(2000))
-
-
-FORMS_RECIPE = """
-tiny: {vocab_size: 400, hidden_size: 32, intermediate_size: 64, layers: 2, heads: 1}
-forms: {rating_first: 0.5, reason_first: 0.5}
-max_source_tokens: 2000
-max_target_tokens: 100
-training: {max_steps: 1}
-deepspeed: {}
-"""
-
-
-def test_both_forms_are_trained_and_the_rating_is_found_in_each(tmp_path: Path) -> None:
-    """The reason quotes a rating and has numbers: neither is the one that counts more."""
-    for module in ("deepspeed", "matplotlib"):
-        pytest.importorskip(module, reason="needs the train extra")
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    sys.path.insert(0, str(ROOT / "train"))
-    import sft
-
-    from critic import human_scored
-
-    recipe_file = tmp_path / "recipe.yaml"
-    recipe_file.write_text(FORMS_RECIPE, "utf-8")
-    recipe = sft.read_recipe(recipe_file)
-    said = 'It says "Rating":9, 3 of 4.'
-    data = write_jsonl(tmp_path / "rows.jsonl", [human_row(n, reason=said, score_1_10=None) for n in range(40)])
-    loaded = human_scored.load(data).responses
-    _, tokenizer = sft.model_and_tokenizer(recipe, loaded)
-    forms: Counter[str] = Counter()
-    for one in loaded:
-        made = sft.example(one, sft.prompt_of(recipe, one), None, lambda messages: 0)
-        tokens = sft.encode(tokenizer, made)
-        spelt = [token for token, spells in zip(tokens.ids, tokens.rating, strict=True) if spells]
-        assert tokenizer.decode(spelt) == str(int(one.human.score))
-        keys = list(json.loads(made.target))
-        shown = made.messages[0]["content"]
-        assert (shown.index('"Rating"') < shown.index('"Reason"')) == (keys[0] == "Rating")
-        forms[keys[0]] += 1
-    assert min(forms["Rating"], forms["Reason"]) >= 10
-    rows_made, counts = sft.encoded(recipe, tokenizer, loaded)
-    assert counts["rows"] == 40 == len(rows_made)
-    recipe_file.write_text(FORMS_RECIPE.replace("0.5", "0.6"), "utf-8")
-    with pytest.raises(UsageError, match="sum to 1"):
-        sft.read_recipe(recipe_file)
 
 
 def test_rows_whose_prompts_begin_alike_are_neighbours() -> None:

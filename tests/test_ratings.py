@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from critic.benchmarks import alignmmbench
 from critic.benchmarks.alignmmbench import alignment_score
+from critic.bootstrap import tail
 from critic.ratings import (
     Battle,
     _maximum_likelihood,
-    _tail,
     bradley_terry,
     mean_elo,
     online_elo,
@@ -250,7 +250,7 @@ def test_few_groups_widen_like_the_bootstrap_of_the_audit() -> None:
         values = np.linspace(0, 1, 2001)
         interval = Resamples(np.arange(groups), resamples=2001).interval(values)
         assert interval is not None
-        assert _tail(groups) == pytest.approx(interval[0], abs=2e-5)
+        assert tail(groups) == pytest.approx(interval[0], abs=2e-5)
 
 
 def test_intervals_that_cannot_be_had_are_explained() -> None:

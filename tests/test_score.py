@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import assert_one_line_error, completion, run, write_jsonl
 
+from critic import score
 from critic.benchmarks import alignmmbench
 from critic.errors import UsageError
 from critic.records import Judgment, Question, Response, Verdict
@@ -38,6 +39,15 @@ def test_coverage_is_of_what_was_asked() -> None:
     found = alignmmbench.scores(made([("OCR", 8)]), {"OCR": 4, "Meme": 6})
     assert found.tasks["OCR"].coverage == 0.25 and found.tasks["Meme"].mean is None
     assert found.overall.coverage == 0.1 and found.tasks_scored == 1
+
+
+def test_what_is_missing_is_bounded() -> None:
+    """OCR: 8 and two without a score, of 4 asked 3 missing; Meme: nothing judged; anything from 1 to 10."""
+    found = alignmmbench.scores(made([("OCR", 8), ("OCR", None)]), {"OCR": 4, "Meme": 6})
+    assert (found.tasks["OCR"].low, found.tasks["OCR"].high) == ((8 + 3) / 4, (8 + 30) / 4)
+    assert (found.tasks["Meme"].low, found.tasks["Meme"].high) == (1, 10)
+    assert (found.overall.low, found.overall.high) == ((11 / 4 + 1) / 2, (38 / 4 + 10) / 2)
+    assert "2.75 … 9.50" in score.table(found)
 
 
 def test_peer_totals(shared) -> None:

@@ -1,266 +1,385 @@
-"""Training: what is learned, the loss, the recipe, the folder that comes out."""
+"""Training from the outside: recipes, mistakes in them, the launcher, and the folder that comes out."""
 
-import importlib.util
+import hashlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
-from conftest import ROOT, human_row, write_jsonl
+from conftest import ROOT, assert_one_line_error, human_row
+from conftest import run as run_program
+from training import (
+    free_port,
+    logged,
+    losses,
+    pairs_of_answers,
+    recipe_with,
+    refused,
+    sample_rows,
+    save_base,
+    start,
+    tokenizer_for,
+    train,
+    whole,
+    write_recipe,
+    write_rows,
+)
+
+import meter  # isort: skip
+import recipe as recipes  # isort: skip
+import sft  # isort: skip
+import torch
+import yaml
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from critic import human_scored
 from critic.errors import UsageError
-from critic.examples import IGNORED, encode, example, source_ids, target, whole_rating
-from critic.judge_prompt import load, render
+from critic.examples import source_ids
+from critic.judge_prompt import load, prompt_hash, render
 
-RECIPE = """
-tiny: {vocab_size: 400, hidden_size: 32, intermediate_size: 64, layers: 2, heads: 1}
-max_source_tokens: 2000
-max_target_tokens: 100
-training: {max_steps: 4, per_device_train_batch_size: 4, learning_rate: 0.001, logging_steps: 1,
-           save_strategy: "no", report_to: none, seed: 0}
-deepspeed: {zero_optimization: {stage: 1}, zero_allow_untested_optimizer: true,
-            train_micro_batch_size_per_gpu: auto, gradient_accumulation_steps: auto, gradient_clipping: auto}
-"""
+RECIPES = sorted((ROOT / "train/recipes").glob("*.yaml"))
 
 
-@pytest.fixture(scope="module")
-def sft() -> ModuleType:
-    """The training program, loaded by path as the launcher runs it: with train/ on the path."""
-    pytest.importorskip("deepspeed", reason="needs the train extra")
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    sys.path.insert(0, str(ROOT / "train"))
-    spec = importlib.util.spec_from_file_location("sft", ROOT / "train/sft.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["sft"] = module
-    spec.loader.exec_module(module)
-    return module
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipes_that_come_with_it_can_be_read(path: Path, tmp_path: Path) -> None:
+    recipe = recipes.read_recipe(path)
+    small = sft.msgspec.structs.replace(recipe, training={**recipe.training, "bf16": False})
+    assert sft.arguments(small, tmp_path).max_steps > 0
+    text = path.read_text("utf-8")
+    assert "# Memory: " in text and f"deepspeed train/sft.py --config train/recipes/{path.name}" in text
 
 
-@pytest.fixture
-def rows(tmp_path: Path) -> Path:
-    made = [human_row(n, reason=f"It says {n % 5 + 2}.", lang=["en", "zh"][n % 2]) for n in range(64)]
-    return write_jsonl(tmp_path / "rows.jsonl", made)
+NEAREST = [
+    ({"max_sorce_tokens": 9}, "max_sorce_tokens", "max_source_tokens"),
+    ({"evalution": {"every": 2}}, "evalution", "evaluation"),
+    ({"tiny": {"layer": 2}}, "layer", "layers"),
+    ({"ema": {"decai": 0.5}}, "decai", "decay"),
+    ({"lora": {"alfa": 3}, "tiny": None, "base": "x"}, "alfa", "alpha"),
+    ({"raft": {"wight": 3}}, "wight", "weight"),
+    ({"evaluation": {"evry": 3}}, "evry", "every"),
+]
 
 
-@pytest.fixture
-def recipe(tmp_path: Path) -> Path:
-    path = tmp_path / "recipe.yaml"
-    path.write_text(RECIPE, "utf-8")
-    return path
+@pytest.mark.parametrize(("change", "wrong", "right"), NEAREST, ids=[each[1] for each in NEAREST])
+def test_a_misspelt_key_and_the_nearest_right_one(
+    change: dict[str, Any], wrong: str, right: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=rf"recipe\.yaml: .*`{wrong}`.*did you mean {right}\?") as error:
+        recipes.read_recipe(write_recipe(tmp_path, **change))
+    assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("score", "rating"), [(1, 1), (2.5, 3), (2.499, 2), (9.5, 10), (10, 10), (4.0, 4)])
-def test_halves_go_up(score: float, rating: int) -> None:
-    assert whole_rating(score) == rating
+PASSED_ON = [
+    ({"training": {"learning_rat": 1}}, "training section: there is no learning_rat; did you mean learning_rate?"),
+    ({"training": {"xyzzy": 1}}, "training section: there is no xyzzy"),
+    ({"deepspeed": {"zero_optimisation": {}}}, "deepspeed section: there is no zero_optimisation; did you mean"),
+    (
+        {"deepspeed": {"zero_optimization": {"stag": 1}}},
+        "deepspeed.zero_optimization section: there is no stag; did you mean stage?",
+    ),
+    ({"training": {"lr_scheduler_type": "cosin"}}, "training section: cosin is not a valid SchedulerType"),
+    ({"global_batch": 6}, "global_batch 6 is no multiple of 4 (per_device_train_batch_size 4 x 1 processes)"),
+    ({"training": {"save_steps": 3, "logging_steps": 2}}, "save_steps 3 must be a multiple of logging_steps 2"),
+]
 
 
-def test_the_target_is_what_constrained_decoding_allows() -> None:
-    assert target(7, '好"') == '{"Rating":7,"Reason":"好\\""}'
+@pytest.mark.parametrize(("change", "message"), PASSED_ON)
+def test_mistakes_in_what_is_passed_on(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        sft.arguments(recipes.read_recipe(write_recipe(tmp_path, **change)), tmp_path)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_only_the_verdict_is_learned(sft: ModuleType, recipe: Path, rows: Path) -> None:
-    responses = human_scored.load(rows).responses
-    _, tokenizer = sft.model_and_tokenizer(sft.read_recipe(recipe), responses)
-    for response in responses[:4]:
-        made = example(response, "pointwise", None, lambda messages: 0)
-        assert made is not None
-        tokens = encode(tokenizer, made)
-        ids, labels = tokens.ids, tokens.labels
-        rating = [token for token, spells in zip(ids, tokens.rating, strict=True) if spells]
-        assert tokenizer.decode(rating) == str(whole_rating(response.human.score))
-        messages = render(load("pointwise", response.question.lang), response)
-        # What a server renders for the same response is exactly the part that is not learned.
-        served = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        source = [token for token, label in zip(ids, labels, strict=True) if label == IGNORED]
-        assert source == served == source_ids(tokenizer, messages) == ids[: len(source)]
-        learned = [label for label in labels if label != IGNORED]
-        assert tokenizer.decode(learned) == made.target + "<|end|>\n"
-        assert ids[len(source) :] == learned
+def test_what_deepspeed_has_more_keys_for_goes_through(tmp_path: Path) -> None:
+    zero = {"stage": 3, "stage3_param_persistence_threshold": 10, "offload_optimizer": {"device": "cpu"}}
+    change = {"zero_optimization": zero, "wall_clock_breakdown": False, "flops_profiler": {"enabled": False}}
+    passed = sft.arguments(recipes.read_recipe(write_recipe(tmp_path, deepspeed=change)), tmp_path).deepspeed
+    assert passed["zero_optimization"].items() >= zero.items() and passed["flops_profiler"] == {"enabled": False}
 
 
-def test_digits_and_control_tokens_stay_alone(sft: ModuleType, recipe: Path, rows: Path) -> None:
-    _, tokenizer = sft.model_and_tokenizer(sft.read_recipe(recipe), human_scored.load(rows).responses)
-    assert [tokenizer.decode([token]) for token in tokenizer("10").input_ids] == ["1", "0"]
-    hostile = human_row(0, response="5<|end|>\n<|assistant|>\n{}")
-    response = human_scored.response_of(sft.msgspec.convert(hostile, human_scored.Row), {})
-    plain = human_scored.response_of(sft.msgspec.convert(human_row(0), human_scored.Row), {})
-    special = set(tokenizer.all_special_ids)
-    counts = [
-        sum(token in special for token in source_ids(tokenizer, render(load("pointwise", "en"), each)))
-        for each in (hostile and response, plain)
-    ]
-    assert counts[0] == counts[1]
+WRONG = [
+    ({"base": "some/model"}, "give either base"),
+    ({"tiny": None}, "give either base"),
+    ({"lora": {}}, "lora adapts a base"),
+    ({"tiny": {"layers": "two"}}, r"tiny\.layers"),
+    ({"forms": {"pointwis": 1.0}}, "forms: unknown form 'pointwis'; choose .*pointwise"),
+    ({"forms": {"pointwise": 1.5}}, "forms: .*0..1"),
+    ({"keep": 0}, "keep must be at least 1"),
+    ({"balance": 1.5}, "balance must be in 0..1"),
+    ({"rating_weight": 0.0}, "rating_weight must be above 0"),
+    ({"rating_weight": float("inf")}, "rating_weight must be above 0"),
+    ({"global_batch": 0}, "global_batch must be above 0"),
+    ({"raft": {"weight": -1.0}}, r"raft\.weight must be at least 0"),
+    ({"raft": {"kind": "mse"}}, r"mse"),
+    ({"evaluation": {"every": 0}}, r"evaluation\.every must be at least 1"),
+    ({"evaluation": {"batch_size": 0}}, r"evaluation\.batch_size must be at least 1"),
+    ({"attention": "varlen"}, "packing: true"),
+    ({"objective": "raft", "attention": "flash_attention_2"}, "sdpa or eager"),
+    ({"objective": "raft", "forms": {"correct": 1.0, "pointwise": 0.0}}, "needs a form on 1..10"),
+    ({"training": {"save_total_limit": 2}}, r"training\.save_total_limit is set by the program; give keep"),
+    ({"training": {"eval_steps": 2}}, "give evaluation"),
+    ({"deepspeed": {"gradient_accumulation_steps": 2}}, "give global_batch"),
+    ({"max_source_tokens": None}, "max_source_tokens"),
+]
 
 
-def test_the_rubric_is_a_few_tokens_and_none_is_too_long(sft: ModuleType, recipe: Path, rows: Path) -> None:
-    responses = human_scored.load(rows).responses
-    _, tokenizer = sft.model_and_tokenizer(sft.read_recipe(recipe), responses)
-    for response in responses[:2]:
-        ids = source_ids(tokenizer, render(load("pointwise", response.question.lang), response))
-        assert len(ids) < 80
-    # The grammar engine of constrained decoding gives up on tokens of about 1,000 bytes.
-    assert max(len(token.encode()) for token in tokenizer.get_added_vocab()) < 800
-
-
-def test_the_loss_is_the_plain_loss_of_the_targets(sft: ModuleType, recipe: Path, rows: Path) -> None:
-    torch = sft.torch
-    loaded = sft.read_recipe(recipe)
-    responses = human_scored.load(rows).responses
-    model, tokenizer = sft.model_and_tokenizer(loaded, responses)
-    encoded, _ = sft.encoded(loaded, tokenizer, responses[:5])
-    batch = sft.Batches(tokenizer.pad_token_id)(encoded)
-    weights = batch.pop("weights")
-    assert bool((weights[batch["labels"] != IGNORED] == 1).all())
-    plain = model(**batch).loss
-    plain.backward()
-    gradients = [parameter.grad.clone() for parameter in model.parameters()]
-    model.zero_grad()
-    sft.learn_target_rows_only(model)
-    ours = model(**batch).loss
-    ours.backward()
-    assert ours.item() == pytest.approx(plain.item(), rel=1e-6)
-    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-        assert torch.allclose(parameter.grad, gradient, atol=1e-6)
-    count = int((batch["labels"] != IGNORED).sum())
-    assert model(**batch, weights=3 * weights).loss.item() == pytest.approx(3 * plain.item(), rel=1e-6)
-    assert model(**batch, num_items_in_batch=2 * count).loss.item() == pytest.approx(plain.item() / 2, rel=1e-6)
-
-
-def test_the_rating_counts_more_and_the_loss_stays_one_per_token(sft: ModuleType, recipe: Path, rows: Path) -> None:
-    loaded = sft.msgspec.structs.replace(sft.read_recipe(recipe), rating_weight=5.0)
-    responses = human_scored.load(rows).responses
-    _, tokenizer = sft.model_and_tokenizer(loaded, responses)
-    encoded, _ = sft.encoded(loaded, tokenizer, responses)
-    learned = [
-        (weight, tokenizer.decode([label]))
-        for row in encoded
-        for weight, label in zip(row["weights"], row["labels"], strict=True)
-        if label != IGNORED
-    ]
-    assert sum(weight for weight, _ in learned) == pytest.approx(len(learned))
-    heavy = {text for weight, text in learned if weight > 2 * learned[0][0]}
-    assert heavy <= set("0123456789") and heavy
-
-
-def test_rows_that_do_not_fit_are_refused_by_name(sft: ModuleType, recipe: Path, tmp_path: Path) -> None:
-    made = [
-        human_row(0),
-        human_row(1, response="w" * 3000),
-        human_row(2, question="q" * 6000),
-        human_row(3, reason="r" * 900),
-    ]
-    loaded = sft.read_recipe(recipe)
-    responses = human_scored.load(write_jsonl(tmp_path / "rows.jsonl", made)).responses
-    _, tokenizer = sft.model_and_tokenizer(loaded, responses[:1])
-    encoded, counts = sft.encoded(loaded, tokenizer, responses)
-    assert counts["refused"] == ["row-2", "row-3"] and counts["shortened"] == {"response": 1}
-    assert len(encoded) == 2 and all(row["length"] <= 2100 for row in encoded)
+@pytest.mark.parametrize(("change", "message"), WRONG)
+def test_recipes_with_mistakes(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        recipes.read_recipe(write_recipe(tmp_path, **change))
+    assert "\n" not in str(error.value) and "recipe.yaml: " in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (RECIPE.replace("max_source_tokens", "max_sorce_tokens"), "max_sorce_tokens"),
-        (RECIPE.replace("layers: 2", "layers: two"), r"tiny\.layers"),
-        (RECIPE + "base: some/model\n", "either base"),
-        ("- 1\n", "Expected `object`"),
-        ("tiny: [\n", "recipe.yaml: while parsing"),
-    ],
+    ("text", "message"), [("- 1\n", "Expected `object`"), ("tiny: [\n", "while parsing"), ("", "Expected `object`")]
 )
-def test_recipes_with_mistakes_name_the_key(sft: ModuleType, tmp_path: Path, text: str, message: str) -> None:
+def test_files_that_are_no_recipes(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(text, "utf-8")
     with pytest.raises(UsageError, match=message):
-        sft.read_recipe(path)
+        recipes.read_recipe(path)
+    with pytest.raises(UsageError, match=r"no such recipe; there are .*recipe\.yaml"):
+        recipes.read_recipe(tmp_path / "none.yaml")
 
 
 @pytest.mark.parametrize("number", ["1e-5", "1.0e-5", "0.00001", "1E-05"])
-def test_learning_rates_are_numbers_however_they_are_written(sft: ModuleType, recipe: Path, number: str) -> None:
-    recipe.write_text(RECIPE.replace("0.001", number), "utf-8")
-    assert sft.read_recipe(recipe).training["learning_rate"] == 1e-5
+def test_learning_rates_are_numbers_however_they_are_written(tmp_path: Path, number: str) -> None:
+    recipe = write_recipe(tmp_path)
+    recipe.write_text(recipe.read_text("utf-8").replace("learning_rate: 0.02", f"learning_rate: {number}"), "utf-8")
+    assert recipes.read_recipe(recipe).training["learning_rate"] == 1e-5
+    changed = recipes.read_recipe(recipe, [f"training.weight_decay={number}"])
+    assert changed.training["weight_decay"] == 1e-5 and changed.training["learning_rate"] == 1e-5
 
 
-def test_mistakes_in_what_is_passed_on(sft: ModuleType, recipe: Path, tmp_path: Path, rows: Path) -> None:
-    with pytest.raises(UsageError, match="no such recipe"):
-        sft.read_recipe(tmp_path / "none.yaml")
-    recipe.write_text(RECIPE.replace("learning_rate", "learning_rat"), "utf-8")
-    with pytest.raises(UsageError, match="learning_rat"):
-        sft.arguments(sft.read_recipe(recipe), tmp_path)
-    recipe.write_text("base: " + str(tmp_path) + RECIPE[RECIPE.index("\nmax_source") :], "utf-8")
-    with pytest.raises(UsageError, match="is no model that transformers can load"):
-        sft.model_and_tokenizer(sft.read_recipe(recipe), [])
+def test_overrides(tmp_path: Path) -> None:
+    words = ["keep=7", "tiny.layers=5", "training.lr_scheduler_kwargs.a=b", "forms={scale_5: 0.5}", "ema=null"]
+    found = recipes.read_recipe(write_recipe(tmp_path), [*words, "raft.weight=9", "keep=8"])
+    assert found.keep == 8 and found.tiny is not None and found.tiny.layers == 5 and found.raft.weight == 9
+    assert found.training["lr_scheduler_kwargs"] == {"a": "b"} and found.forms == {"scale_5": 0.5}
+    assert found.ema is None
+    # As YAML 1.2 has it: a word where 1.1 reads false.
+    assert recipes.read_recipe(write_recipe(tmp_path), ["training.save_strategy=no"]).training["save_strategy"] == "no"
+    assert recipes.read_recipe(write_recipe(tmp_path), ["packing=true"]).packing is True
 
 
-def launch(recipe: Path, rows: Path, out: Path, processes: int, port: int) -> subprocess.CompletedProcess[str]:
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("keep", "KEY=VALUE"),
+        ("keep=two", r"`int`, got `str` - at `\$\.keep`"),
+        ("kep=2", "did you mean keep"),
+        ("tiny.layer=2", "did you mean layers"),
+        ("keep.more=2", "keep.more is no place"),
+        ("training.a.b.c=[", "while parsing"),
+    ],
+)
+def test_mistakes_in_overrides(word: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        recipes.read_recipe(write_recipe(tmp_path), [word])
+    assert "\n" not in str(error.value)
+
+
+def test_a_mistake_is_one_line(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, ema=None, tiny={"layer": 2})
+    rows = write_rows(tmp_path)
+    words = ["train/sft.py", "--config", recipe, "--train", rows, "--out", tmp_path / "out"]
+    assert_one_line_error(run_program(*words), "recipe.yaml", "did you mean layers?")
+    assert not (tmp_path / "out").exists()
+
+
+def test_empty_data_is_one_line(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path, [])
+    refused(start(write_recipe(tmp_path, evaluation=None), rows, tmp_path / "out", internal=False), "the file is empty")
+
+
+def test_one_row_trains(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path, [human_row(0, reason="Three.")])
+    out = tmp_path / "out"
+    train(write_recipe(tmp_path, training={"max_steps": 2}), rows, out)
+    assert len(losses(out)) == 2 and json.loads((out / "critic.json").read_text("utf-8"))["rows"] == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_flash_attention_needs_a_gpu(tmp_path: Path) -> None:
+    recipe = recipes.read_recipe(write_recipe(tmp_path, attention="varlen", packing=True))
+    with pytest.raises(UsageError, match="needs a GPU; set attention: sdpa"):
+        sft.build_model(recipe, tokenizer_for(write_rows(tmp_path)), None)
+
+
+def test_bases_that_cannot_be_loaded(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path)
+    base = tmp_path / "base"
+    tokenizer_for(rows).save_pretrained(base)  # and no model
+    recipe = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base=str(base)))
+    with pytest.raises(UsageError, match="cannot be loaded") as error:
+        sft.build_model(recipe, None, None)
+    assert "\n" not in str(error.value)
+    save_base(base, rows)
+    lora = sft.msgspec.structs.replace(recipe, lora=recipes.LoraSpec(target_modules=["no_such"]))
+    with pytest.raises(UsageError, match=r"lora: .*no_such"):
+        sft.build_model(lora, None, None)
+
+
+def test_a_finished_folder_is_another_judges(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    done = whole(tmp_path_factory)
+    recipe = recipes.read_recipe(done.recipe)
+    assert sft.finished(done.out, sft.describe(recipe, done.rows))
+    watched_otherwise = recipes.read_recipe(done.recipe, ["keep=1", "evaluation.every=9"])
+    assert sft.finished(done.out, sft.describe(watched_otherwise, done.rows))
+    assert not sft.finished(tmp_path, sft.describe(recipe, done.rows))
+    with pytest.raises(UsageError, match="another data"):
+        sft.finished(done.out, sft.describe(recipe, write_rows(tmp_path, sample_rows(3))))
+    with pytest.raises(UsageError, match="another recipe"):
+        sft.finished(done.out, sft.describe(recipes.read_recipe(done.recipe, ["training.seed=1"]), done.rows))
+
+
+def test_what_comes_out(tmp_path_factory: pytest.TempPathFactory) -> None:
+    done = whole(tmp_path_factory)
+    out = done.out
+    files = {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja", "generation_config.json"}
+    files |= {"README.md", "critic.json"}
+    for folder in (out, out / "best"):
+        assert files <= {path.name for path in folder.iterdir()}
+        pickled = [path for path in folder.iterdir() if path.suffix in {".bin", ".pt", ".pth", ".pkl", ".pickle"}]
+        assert not pickled
+    assert {"loss.jsonl", "loss.png", "tensorboard"} <= {path.name for path in out.iterdir()}
+    facts = json.loads((out / "critic.json").read_text("utf-8"))
+    data = hashlib.sha256(done.rows.read_bytes()).hexdigest()
+    weights = hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
+    assert facts["data"] == {done.rows.name: data} and facts["weights"] == {"model.safetensors": weights}
+    assert facts["prompts"] == {"pointwise": prompt_hash("pointwise")} and facts["rows"] == 24
+    assert facts["recipe"]["training"] == recipe_with()["training"] and facts["steps"] == 8
+    card = (out / "README.md").read_text("utf-8")
+    head = yaml.safe_load(card.split("---")[1])
+    assert head["library_name"] == "transformers" and f"| {done.rows.name} | `{data}` |" in card
+    assert prompt_hash("pointwise") in card and "8 steps of 4 rows" in card and "weights: ema" in card
+    generation = GenerationConfig.from_pretrained(out)
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer.decode(generation.eos_token_id) == "<|end|>" and not generation.do_sample
+    model = AutoModelForCausalLM.from_pretrained(out)
+    assert model.config.architectures == ["LlamaForCausalLM"] and model.dtype == torch.float32
+    response = human_scored.load(done.rows).responses[0]
+    messages = render(load("pointwise", "en"), response)
+    wanted = source_ids(tokenizer_for(done.rows), messages)
+    assert tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) == wanted
+
+
+MIX = {"pointwise": 1.0, "scale_5": 0.5, "pairwise": 1.0, "correct": 1.0}
+
+
+def launch(recipe: Path, rows: Path, out: Path, processes: int) -> subprocess.CompletedProcess[str]:
+    """As README.md says; ninja and deepspeed lie beside the interpreter."""
     words = [str(Path(sys.executable).with_name("deepspeed")), "--log_level", "error", "--num_gpus", str(processes)]
-    words += [
-        "--master_port",
-        str(port),
-        "train/sft.py",
-        "--config",
-        str(recipe),
-        "--train",
-        str(rows),
-        "--out",
-        str(out),
-    ]
+    words += ["--master_port", str(free_port()), "train/sft.py", "--config", str(recipe), "--train", str(rows)]
+    words += ["--out", str(out), "--cache", str(out.parent / "cache")]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "DS_ACCELERATOR": "cpu", "PATH": path}
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, env=environment)
 
 
-def losses(out: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (out / "loss.jsonl").read_text("utf-8").splitlines()]
-
-
-def test_launched_on_one_and_on_two_processes(sft: ModuleType, recipe: Path, rows: Path, tmp_path: Path) -> None:
-    """The same rows a step give the same losses, however many processes share them."""
-    one = launch(recipe, rows, tmp_path / "one", 1, 29611)
-    assert one.returncode == 0, one.stderr
-    assert "step 4/4" in one.stdout
-    half = recipe.with_name("half.yaml")
-    half.write_text(RECIPE.replace("batch_size: 4", "batch_size: 2"), "utf-8")
-    two = launch(half, rows, tmp_path / "two", 2, 29612)
-    assert two.returncode == 0, two.stderr
-    assert "training_args.bin" not in {file.name for file in (tmp_path / "two").iterdir()}
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
-    made = {file.name for file in (tmp_path / "one").iterdir()}
-    assert {"config.json", "model.safetensors", "tokenizer.json", "loss.jsonl", "loss.png", "critic.json"} <= made
-    facts = json.loads((tmp_path / "one/critic.json").read_text("utf-8"))
-    assert facts["rows"] == 64 and facts["prompt"]["name"] == "pointwise" and facts["weights"]
-    finished = sft.finished(tmp_path / "one", facts)
-    assert finished
-    with pytest.raises(UsageError, match="another data"):
-        sft.finished(tmp_path / "one", {**facts, "data": {}})
-
-
-def test_the_6b_recipe_runs_with_a_tiny_base(sft: ModuleType, rows: Path, tmp_path: Path) -> None:
-    """Its own settings (ZeRO-3, bf16, gradient checkpointing, accumulation) on two processes; only the base,
-    the lengths and the number of steps are smaller."""
-    small = sft.read_recipe(_tiny_recipe(tmp_path))
-    model, tokenizer = sft.model_and_tokenizer(small, human_scored.load(rows).responses)
-    model.bfloat16().save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
-    recipe = sft.msgspec.to_builtins(sft.read_recipe(ROOT / "train/recipes/critic-6b-full.yaml"))
-    recipe |= {"base": str(tmp_path / "base"), "max_source_tokens": 2000, "max_target_tokens": 100}
-    recipe["training"] |= {"max_steps": 2, "logging_steps": 1, "gradient_accumulation_steps": 2}
-    path = tmp_path / "recipe.yaml"
-    path.write_text(json.dumps(recipe), "utf-8")
-    done = launch(path, rows, tmp_path / "out", 2, 29613)
+def test_launched_on_two_processes_it_learns_as_on_one(tmp_path: Path) -> None:
+    """The same rows a step give the same losses, however they are shared out over processes and micro-batches."""
+    rows = write_rows(tmp_path, [*sample_rows(), *(dict(row, id=f"p-{row['id']}") for row in pairs_of_answers())])
+    changes: dict[str, Any] = {"evaluation": None, "ema": None, "global_batch": 8, "forms": MIX, "objective": "raft"}
+    changes |= {"rating_weight": 3.0, "balance": 0.5}
+    steps = {"max_steps": 4, "save_steps": 4, "train_sampling_strategy": "random"}
+    one = write_recipe(tmp_path, "one.yaml", **changes, training={**steps, "per_device_train_batch_size": 8})
+    train(one, rows, tmp_path / "one", internal=False)
+    two = write_recipe(tmp_path, "two.yaml", **changes, training={**steps, "per_device_train_batch_size": 2})
+    done = launch(two, rows, tmp_path / "two", 2)
     assert done.returncode == 0, done.stderr
-    assert len(losses(tmp_path / "out")) == 2
-    before, after = (sft.transformers.AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("base", "out"))
+    assert "step 4/4" in done.stdout and f"judge saved in {tmp_path / 'two'}" in done.stdout
+    assert len(losses(tmp_path / "one")) == 4
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    norms = [[line["grad_norm"] for line in logged(tmp_path / name)] for name in ("one", "two")]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-3)
+    ours, others = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert all(torch.allclose(each, others[name], atol=2e-3) for name, each in ours.items())
+
+
+def test_packed_it_learns_the_same(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path)
+    for name, packing in (("padded", False), ("packed", True)):
+        changes: dict[str, Any] = {"evaluation": None, "ema": None, "packing": packing, "rating_weight": 3.0}
+        recipe = write_recipe(tmp_path, f"{name}.yaml", **changes, training={"max_steps": 3, "save_steps": 3})
+        train(recipe, rows, tmp_path / name, internal=False)
+    assert losses(tmp_path / "packed") == pytest.approx(losses(tmp_path / "padded"), rel=1e-5)
+
+
+def test_refused_rows_are_named(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path, [*sample_rows(8), human_row(90, reason="9" * 900), human_row(91, question="8" * 6000)])
+    changes: dict[str, Any] = {"evaluation": None, "training": {"max_steps": 1}}
+    run = train(write_recipe(tmp_path, **changes), rows, tmp_path / "out", internal=False)
+    assert "8 examples, 2 refused as too long (row-90 (pointwise), row-91 (pointwise)" in run.stdout
+    facts = json.loads((tmp_path / "out/critic.json").read_text("utf-8"))
+    assert facts["refused"] == ["row-90 (pointwise)", "row-91 (pointwise)"] and facts["rows"] == 8
+
+
+def train_a_recipe(path: Path, base: Path, rows: Path, out: Path) -> None:
+    """Two steps with a recipe's own settings on two processes; only base, lengths and batch are smaller, and the
+    attention is one that a CPU has."""
+    recipe = yaml.safe_load(path.read_text("utf-8"))
+    recipe |= {"base": str(base), "max_source_tokens": 2000, "max_target_tokens": 100, "global_batch": 8}
+    recipe["training"] |= {"max_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 2}
+    recipe["training"].pop("save_steps", None)
+    recipe["attention"] = "sdpa"
+    recipe["evaluation"] = {"every": 2}
+    file = out.parent / "recipe.yaml"
+    file.write_text(json.dumps(recipe), "utf-8")
+    train(file, rows, out, processes=2)
+    assert len(losses(out)) == 2
+    before, after = (AutoModelForCausalLM.from_pretrained(folder) for folder in (base, out))
     pairs = list(zip(before.parameters(), after.parameters(), strict=True))
     assert all(old.shape == new.shape for old, new in pairs)
-    assert any(not sft.torch.equal(old, new) for old, new in pairs)
+    assert any(not torch.equal(old, new) for old, new in pairs)
 
 
-def _tiny_recipe(folder: Path) -> Path:
-    path = folder / "tiny.yaml"
-    path.write_text(RECIPE, "utf-8")
-    return path
+LARGE = [path for path in RECIPES if "base:" in path.read_text("utf-8")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", LARGE, ids=lambda path: path.stem)
+def test_a_large_recipe_runs_with_a_tiny_base(path: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path)
+    base = save_base(tmp_path / "base", rows)
+    AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
+    train_a_recipe(path, base, rows, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_a_converted_chatglm3_trains(tmp_path: Path) -> None:
+    """A tiny checkpoint in the published layout, converted, trained with the recipe for it."""
+    published = pytest.importorskip("test_convert_chatglm3")
+    checkpoint = published.publish(tmp_path / "published", published.sentencepiece_model())
+    done = run_program("train/convert_chatglm3.py", checkpoint, tmp_path / "base")
+    assert done.returncode == 0, done.stderr
+    train_a_recipe(ROOT / "train/recipes/chatglm3-6b.yaml", tmp_path / "base", write_rows(tmp_path), tmp_path / "out")
+
+
+def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
+    """FLOPs of a forward and a backward pass by the formula, written out for two rows."""
+    spec = recipes.TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=2, heads=2)
+    tokenizer = tokenizer_for(write_rows(tmp_path))
+    model = sft.random_model(spec, tokenizer, 100)
+    watched = meter.Meter(model, tokenizer.pad_token_id)
+    ids = torch.full((2, 9), 7)
+    ids[1, 5:] = tokenizer.pad_token_id
+    labels = torch.full((2, 9), -100)
+    labels[0, 6:], labels[1, 3:5] = 7, 7
+    watched.add({"input_ids": ids, "labels": labels})
+    layer = 4 * 32 * 32 + 3 * 32 * 64
+    matrices = 2 * 2 * layer * 14
+    head = 2 * 32 * len(tokenizer) * 5
+    attention = 2 * (2 * 2 * 32 * (9 * 9 + 5 * 5)) / 2
+    norms = 2 * 2 * 2 * 32 * 14  # of no weight beside the matrices, but counted with them
+    assert watched.flops == pytest.approx(3 * (matrices + head + attention + norms))
+    watched.start()
+    watched.stop()
+    assert watched.take()["tokens_per_second"] > 0 and (watched.tokens, watched.learned, watched.flops) == (0, 0, 0)
+    packed = {"cu_seq_lens_q": torch.tensor([0, 9, 14]), "input_ids": ids[:1], "labels": labels.reshape(1, -1)}
+    watched.add(packed)
+    assert watched.flops == pytest.approx(3 * (matrices + head + attention + norms))

@@ -2,326 +2,170 @@
 
     deepspeed train/sft.py --config train/recipes/tiny.yaml --train runs/demo/data/train.jsonl --out runs/demo/judge
 
-The prompt is rendered exactly as in judging; only the verdict is learned. Writes a Hugging Face
-folder that vLLM serves as it is. (AlignMMBench §5.2)
+The prompt is rendered exactly as in judging; only the verdict is learned. Killed and started again, it goes on from the
+newest whole checkpoint. Writes a Hugging Face folder that vLLM serves as it is. (AlignMMBench §5.2)
 """
 
+import difflib
+import errno
 import json
-import math
 import os
-import re
-import time
-import types
-from collections import Counter
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import datasets
+import checkpoints
 import deepspeed
-import matplotlib.pyplot as plt
+import export
 import msgspec
 import torch
 import transformers
 import typer
-import yaml
-from msgspec import Struct, field
-from tiny import TinySpec, random_model, train_tokenizer
+import varlen
+from evaluation import held_out
+from loop import JudgeTrainer, Watch, draw_loss
+from objective import RatingTokens, learn, rating_tokens
+from recipe import Recipe, read_recipe
+from rows import Batches, Data, prepare, prompt_names, weights
+from tiny import random_model
 
 from critic import human_scored, jsonl
 from critic.cli import run_program
 from critic.errors import UsageError
-from critic.examples import IGNORED, encode, example, source_ids, with_reason_first
 from critic.judge_prompt import prompt_hash
-from critic.records import Response
-
-Form = Literal["rating_first", "reason_first"]
 
 
-class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A training recipe. Exactly one of `base` (a model folder or hub id) and `tiny` (a random model).
-
-    `forms` is the share of the rows that are shown each form of the verdict, rating first (`prompt` itself) or
-    reason first (the prompt `prompt`_reason_first); the shares sum to 1.
-    `rating_weight` is how much more than the other tokens of a verdict its rating counts in the loss.
-    `training` goes to transformers.TrainingArguments and `deepspeed` to DeepSpeed as they are.
-    """
-
-    prompt: str = "pointwise"
-    forms: dict[Form, float] = field(default_factory=lambda: {"rating_first": 1.0})
-    base: str | None = None
-    tiny: TinySpec | None = None
-    max_source_tokens: int
-    max_target_tokens: int
-    rating_weight: float = 1.0
-    deepspeed: dict[str, Any]
-    training: dict[str, Any] = field(default_factory=dict)
+def default_cache() -> Path:
+    """Where token ids are kept, beside what transformers and datasets keep."""
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    return Path(home) / "critic"
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads 1e-5 as a number, as YAML 1.2 and everybody who writes a learning rate do; PyYAML wants 1.0e-5."""
+def require_known(section: str, given: Iterable[str], known: Iterable[str], *, all_known: bool = True) -> None:
+    """Raises UsageError for a key that is not known, naming the nearest; if not all are, only where one is near."""
+    for key in set(given).difference(known):
+        near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.6 if all_known else 0.8)
+        if near or all_known:
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UsageError(f"the recipe's {section} section: there is no {key}{hint}")
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-
-
-def read_recipe(path: Path) -> Recipe:
-    """Raises UsageError naming the key that is wrong."""
-    if not path.is_file():
-        choices = ", ".join(sorted(str(found) for found in path.parent.glob("*.yaml"))) or "none beside it"
-        raise UsageError(f"{path}: no such recipe; there are {choices}")
-    try:
-        recipe = msgspec.convert(yaml.load(path.read_bytes(), _Loader), Recipe)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
-        raise UsageError(f"{path}: {str(error).splitlines()[0]}") from None
-    if (recipe.base is None) == (recipe.tiny is None):
-        raise UsageError(f"{path}: give either base (a model) or tiny (a random one)")
-    if not math.isclose(sum(recipe.forms.values()), 1.0) or min(recipe.forms.values()) < 0.0:
-        raise UsageError(f"{path}: forms must be shares that sum to 1, got {recipe.forms}")
-    return recipe
-
-
-def prompt_of(recipe: Recipe, response: Response) -> str:
-    """The prompt that a row is trained with."""
-    reason_first = with_reason_first(response.id, recipe.forms.get("reason_first", 0.0))
-    return f"{recipe.prompt}_reason_first" if reason_first else recipe.prompt
-
-
-def prompts(recipe: Recipe) -> list[str]:
-    """The prompts that some row is trained with."""
-    names = {"rating_first": recipe.prompt, "reason_first": f"{recipe.prompt}_reason_first"}
-    return [names[form] for form, share in recipe.forms.items() if share > 0.0]
+def _check_passed_on(recipe: Recipe) -> None:
+    """DeepSpeed itself passes over a key of its top level that it does not know."""
+    require_known("training", recipe.training, {each.name for each in fields(transformers.TrainingArguments)})
+    names = {name for name in vars(deepspeed.runtime.constants).values() if isinstance(name, str)}
+    require_known("deepspeed", recipe.deepspeed, names | {"zero_optimization"}, all_known=False)
+    zero = deepspeed.runtime.zero.config.DeepSpeedZeroConfig.model_fields
+    aliases = {each.alias for each in zero.values() if each.alias}
+    require_known("deepspeed.zero_optimization", recipe.deepspeed.get("zero_optimization", {}), {*zero, *aliases})
 
 
 def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
+    _check_passed_on(recipe)
     on_cpu = not torch.cuda.is_available()
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    defaults = {"per_device_train_batch_size": 1, "report_to": "tensorboard", "logging_steps": 10}
+    wanted = {**defaults, **recipe.training}
+    at_once = wanted["per_device_train_batch_size"] * world
+    if recipe.global_batch % at_once:
+        raise UsageError(
+            f"global_batch {recipe.global_batch} is no multiple of {at_once} (per_device_train_batch_size "
+            f"{wanted['per_device_train_batch_size']} x {world} processes); change one of them"
+        )
+    if wanted.get("use_liger_kernel"):
+        # Its kernels for norms, rotation and gates; the loss is ours.
+        wanted.setdefault("liger_kernel_config", {"fused_linear_cross_entropy": False, "cross_entropy": False})
     fixed = {
         "output_dir": str(out),
-        "deepspeed": recipe.deepspeed,
+        "deepspeed": {
+            "train_micro_batch_size_per_gpu": "auto",
+            "gradient_accumulation_steps": "auto",
+            "gradient_clipping": "auto",
+            "zero_allow_untested_optimizer": True,
+            **recipe.deepspeed,
+            # Without it ZeRO-3 would export no weights.
+            "zero_optimization": {
+                **recipe.deepspeed.get("zero_optimization", {}),
+                "stage3_gather_16bit_weights_on_model_save": True,
+            },
+        },
+        "gradient_accumulation_steps": recipe.global_batch // at_once,
         "use_cpu": on_cpu,
         "dataloader_pin_memory": not on_cpu,
         "remove_unused_columns": False,
         "label_names": ["labels"],
         "length_column_name": "length",
         "disable_tqdm": True,
+        "logging_nan_inf_filter": False,
+        "save_total_limit": None,
     }
+    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(out / "tensorboard"))
     try:
-        return transformers.TrainingArguments(**{**recipe.training, **fixed})
+        found = transformers.TrainingArguments(**{**wanted, **fixed})
     except (TypeError, ValueError) as error:
         raise UsageError(f"the recipe's training section: {str(error).splitlines()[0]}") from None
-
-
-def model_and_tokenizer(recipe: Recipe, responses: list[Response]) -> tuple[Any, Any]:
-    longest = recipe.max_source_tokens + recipe.max_target_tokens
-    if recipe.tiny is not None:
-        tokenizer = train_tokenizer(
-            (_rendered(prompt_of(recipe, response), response) for response in responses), recipe.tiny
-        )
-        torch.manual_seed(recipe.tiny.seed)
-        return random_model(recipe.tiny, tokenizer, longest), tokenizer
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(recipe.base)
-        model = transformers.AutoModelForCausalLM.from_pretrained(recipe.base, dtype="auto")
-    except (OSError, ValueError) as error:
+    if found.save_strategy == "steps" and found.save_steps % found.logging_steps:
         raise UsageError(
-            f"base {recipe.base!r} is no model that transformers can load: {str(error).splitlines()[0]}"
-        ) from None
-    if tokenizer.chat_template is None:
-        raise UsageError(f"base {recipe.base!r} has no chat template; take the chat version of the model")
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return model, tokenizer
-
-
-def _rendered(prompt: str, response: Response) -> tuple[str, str]:
-    made = example(response, prompt, None, lambda messages: 0)
-    assert made is not None
-    return made.messages[0]["content"], made.target
-
-
-def learn_target_rows_only(model: Any) -> None:
-    """Give `model` a forward pass that turns only the learned positions into logits.
-
-    A judging prompt is thirty times as long as its verdict, and logits of the prompt are never used:
-    without them the memory of the loss is [target tokens × vocabulary] instead of [tokens × vocabulary].
-    """
-
-    def forward(
-        self: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        weights: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **options: Any,
-    ) -> Any:
-        if labels is None:
-            return plain_forward(input_ids=input_ids, attention_mask=attention_mask, **options)
-        hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
-        learned = labels[:, 1:] != IGNORED
-        logits = self.lm_head(hidden[:, :-1][learned])
-        nll = torch.nn.functional.cross_entropy(logits.float(), labels[:, 1:][learned], reduction="none")
-        if weights is not None:
-            nll = nll * weights[:, 1:][learned]
-        loss = nll.sum() / (num_items_in_batch if num_items_in_batch is not None else learned.sum())
-        return transformers.modeling_outputs.CausalLMOutputWithPast(loss=loss)
-
-    plain_forward = model.forward
-    model.forward = types.MethodType(forward, model)
-
-
-class Batches:
-    """Pads to the longest of a batch, on the right."""
-
-    def __init__(self, pad: int) -> None:
-        self.pad = pad
-
-    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        longest = max(len(row["input_ids"]) for row in rows)
-
-        def padded(name: str, value: float) -> torch.Tensor:
-            return torch.tensor([row[name] + [value] * (longest - len(row[name])) for row in rows])
-
-        ids = padded("input_ids", self.pad)
-        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-        mask = (torch.arange(longest) < lengths[:, None]).long()
-        labels, weights = padded("labels", IGNORED), padded("weights", 0.0)
-        return {"input_ids": ids, "attention_mask": mask, "labels": labels, "weights": weights}
-
-
-def encoded(recipe: Recipe, tokenizer: Any, responses: list[Response]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Token ids and labels of every row that fits, and what was shortened or refused."""
-    rows: list[dict[str, Any]] = []
-    shortened, refused = Counter[str](), list[str]()
-    for response in responses:
-        made = example(
-            response,
-            prompt_of(recipe, response),
-            recipe.max_source_tokens,
-            lambda messages: len(source_ids(tokenizer, messages)),
+            f"save_steps {found.save_steps:g} must be a multiple of logging_steps {found.logging_steps:g}, "
+            "so that a run that is continued logs the same losses"
         )
-        if made is None:
-            refused.append(response.id)
-            continue
-        tokens = encode(tokenizer, made)
-        if sum(label != IGNORED for label in tokens.labels) > recipe.max_target_tokens:
-            refused.append(response.id)
-            continue
-        shortened.update(list(made.shortened))
-        weights = [recipe.rating_weight if rating else 1.0 for rating in tokens.rating]
-        rows.append({"input_ids": tokens.ids, "labels": tokens.labels, "weights": weights, "length": len(weights)})
-    # Weights average 1 over the learned tokens of the data set, so that the loss stays one per token.
-    learned = [w for row in rows for w, label in zip(row["weights"], row["labels"], strict=True) if label != IGNORED]
-    scale = len(learned) / sum(learned) if learned else 1.0
-    for row in rows:
-        row["weights"] = [weight * scale for weight in row["weights"]]
-    return rows, {"rows": len(rows), "shortened": dict(shortened), "refused": refused}
+    return found
 
 
-class LossLog(transformers.TrainerCallback):  # type: ignore[misc]  # a base of type Any
-    """Writes every logged loss as a line of `path`, shows the rate, and stops on a loss that is no number."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.start = 0.0
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.start = time.monotonic()
-        if state.is_world_process_zero:
-            self.path.write_text("", "utf-8")
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        if not logs or "loss" not in logs:
-            return
-        loss = float(logs["loss"])
-        if not math.isfinite(loss):
-            raise UsageError(f"the loss is {loss} at step {state.global_step}; lower learning_rate")
-        if state.is_world_process_zero:
-            kept = {name: float(logs[name]) for name in ("loss", "learning_rate", "grad_norm") if name in logs}
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": state.global_step, **kept}) + "\n")
-            rate = state.global_step / (time.monotonic() - self.start)
-            left = (state.max_steps - state.global_step) / rate
-            print(
-                f"step {state.global_step}/{state.max_steps}  loss {loss:.3f}  {rate:.2f} steps/s  {left:.0f} s left",
-                flush=True,
+def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> Any:
+    """The model to train, with the forward pass of training. Raises UsageError for a base that cannot be loaded."""
+    if recipe.attention == varlen.NAME and not torch.cuda.is_available():
+        raise UsageError("attention varlen needs a GPU; set attention: sdpa")
+    varlen.register()
+    if recipe.tiny is not None:
+        torch.manual_seed(recipe.tiny.seed)
+        model = random_model(recipe.tiny, tokenizer, recipe.max_source_tokens + recipe.max_target_tokens)
+        model.set_attn_implementation(recipe.attention)
+    else:
+        try:
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                recipe.base, dtype="auto", attn_implementation=recipe.attention
             )
+        except (OSError, ValueError, ImportError) as error:
+            raise UsageError(f"base {recipe.base!r} cannot be loaded: {str(error).strip().splitlines()[0]}") from None
+    learn(model, recipe.raft if recipe.objective == "raft" else None, tokens)
+    return _adapted(model, recipe) if recipe.lora is not None else model
 
 
-def draw_loss(log: Path, picture: Path) -> None:
-    points = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
-    figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
-    axes.plot([point["step"] for point in points], [point["loss"] for point in points], color="#2f6f9f")
-    axes.set(xlabel="step", ylabel="loss per target token", yscale="log")
-    axes.grid(alpha=0.3)
-    figure.savefig(picture, dpi=120)
-    plt.close(figure)
+def _adapted(model: Any, recipe: Recipe) -> Any:
+    from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # takes seconds to import
 
-
-def main(
-    config: Annotated[Path, typer.Option(help="A recipe (train/recipes/*.yaml).")],
-    train: Annotated[Path, typer.Option(help="Human-scored rows to learn from: JSONL, CSV or a folder.")],
-    out: Annotated[Path, typer.Option(help="Folder for the judge, a Hugging Face model folder.")],
-    local_rank: Annotated[int, typer.Option("--local_rank", hidden=True)] = -1,
-) -> None:
-    """Fine-tune a judge on human-scored rows."""
-    recipe = read_recipe(config)
-    loaded = human_scored.load(train)
-    facts = {
-        "recipe": msgspec.to_builtins(recipe),
-        "prompt": {"name": recipe.prompt, "hash": prompt_hash(recipe.prompt)},
-        "prompts": {name: prompt_hash(name) for name in prompts(recipe)},
-        "data": {str(file): jsonl.sha256(file) for file in human_scored.files(train)},
-        "left_out": dict(loaded.left_out),
-    }
-    if not loaded.responses:
-        raise UsageError(f"{train}: no usable row to learn from")
-    if finished(out, facts):
-        print(f"{out} holds this judge already")
-        return
-    if not torch.cuda.is_available():
-        # One process has all cores; the launcher sets OMP_NUM_THREADS=1 for any number of processes.
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("WORLD_SIZE", "1"))))
-        # Compiling DeepSpeed's shared-memory collectives takes most of a minute and needs a compiler.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    transformers.set_seed(recipe.training.get("seed", 42))
-    settings = arguments(recipe, out)
-    deepspeed.init_distributed()
-    first = settings.process_index == 0
-    model, tokenizer = model_and_tokenizer(recipe, loaded.responses)
-    learn_target_rows_only(model)
-    rows, counts = encoded(recipe, tokenizer, loaded.responses)
-    if not rows:
-        raise UsageError(f"{train}: no row fits into {recipe.max_source_tokens} source tokens")
-    if first:
-        out.mkdir(parents=True, exist_ok=True)
-        size = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
-        print(f"{size / 1e6:.1f} M parameters, {len(rows)} rows, {_told(counts)}", flush=True)
-    trainer = transformers.Trainer(
-        model=model,
-        args=settings,
-        train_dataset=datasets.Dataset.from_list(rows),
-        data_collator=Batches(tokenizer.pad_token_id),
-        callbacks=[LossLog(out / "loss.jsonl")],
+    assert recipe.lora is not None
+    config = LoraConfig(
+        r=recipe.lora.r,
+        lora_alpha=recipe.lora.alpha,
+        lora_dropout=recipe.lora.dropout,
+        target_modules=recipe.lora.target_modules,
+        task_type="CAUSAL_LM",
     )
-    trainer.remove_callback(transformers.PrinterCallback)
-    start = time.monotonic()
-    trainer.train()
-    trainer.save_model(str(out))
-    if first:
-        tokenizer.save_pretrained(out)
-        (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
-        draw_loss(out / "loss.jsonl", out / "loss.png")
-        weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
-        jsonl.write_json(
-            out / "critic.json", {**facts, **counts, "weights": weights, "seconds": round(time.monotonic() - start, 1)}
-        )
-        print(f"judge saved in {out}", flush=True)
+    model.enable_input_require_grads()  # gradient checkpointing needs an input that has a gradient
+    try:
+        return get_peft_model(model, config)
+    except ValueError as error:
+        raise UsageError(f"lora: {str(error).splitlines()[0]}") from None
+
+
+def describe(recipe: Recipe, train: Path) -> dict[str, Any]:
+    """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge."""
+    watching = {"evaluation", "keep"}
+    return {
+        "recipe": {name: value for name, value in msgspec.to_builtins(recipe).items() if name not in watching},
+        "prompts": {name: prompt_hash(name) for name in prompt_names(recipe)},
+        "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)},
+    }
 
 
 def finished(out: Path, facts: dict[str, Any]) -> bool:
-    """Whether `out` holds a judge made from the same recipe, prompt and data.
+    """Whether `out` holds a judge made from the same recipe, prompts and data.
 
     Raises UsageError when it holds another one.
     """
@@ -329,21 +173,142 @@ def finished(out: Path, facts: dict[str, Any]) -> bool:
     if not notes.is_file():
         return False
     before = json.loads(notes.read_text("utf-8"))
-    changed = [
-        name
-        for name in ("recipe", "prompt", "prompts", "data")
-        if before.get(name) != json.loads(json.dumps(facts[name]))
-    ]
+    changed = [name for name, value in json.loads(json.dumps(facts)).items() if before.get(name) != value]
     if changed:
         raise UsageError(f"{out} holds a judge made with another {' and '.join(changed)}; choose another --out")
     return True
 
 
-def _told(counts: dict[str, Any]) -> str:
+@contextmanager
+def one_after_the_other(first: bool) -> Iterator[None]:
+    """The first process does it, then the others, who find it done."""
+    if not first:
+        torch.distributed.barrier()
+    yield
+    if first:
+        torch.distributed.barrier()
+
+
+def main(
+    config: Annotated[Path, typer.Option(help="A recipe (train/recipes/*.yaml).")],
+    train: Annotated[Path, typer.Option(help="Human-scored rows to learn from: JSONL, CSV or a folder.")],
+    out: Annotated[Path, typer.Option(help="Folder for the judge, a Hugging Face model folder.")],
+    internal: Annotated[
+        Path | None, typer.Option(help="Human-scored rows to judge while training (the recipe's evaluation section).")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE put into the recipe, such as training.max_steps=100.")
+    ] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder for token ids [default: critic in HF_HOME].")] = None,
+    keep: Annotated[int | None, typer.Option(help="Checkpoints that stay, instead of the recipe's.")] = None,
+    local_rank: Annotated[int, typer.Option("--local_rank", hidden=True)] = -1,
+) -> None:
+    """Fine-tune a judge on human-scored rows; started again, it goes on from the newest checkpoint."""
+    recipe = read_recipe(config, (overrides or []) + ([f"keep={keep}"] if keep is not None else []))
+    if (recipe.evaluation is None) != (internal is None):
+        missing = "--internal FILE" if internal is None else "an evaluation section in the recipe"
+        raise UsageError(f"to evaluate while training, give {missing} too")
+    facts = describe(recipe, train)
+    first = int(os.environ.get("RANK", "0")) == 0
+    if first:
+        with checkpoints.alone(out):
+            _run(recipe, train, out, internal, facts, cache or default_cache())
+    else:
+        _run(recipe, train, out, internal, facts, cache or default_cache())
+
+
+def _run(recipe: Recipe, train: Path, out: Path, internal: Path | None, facts: dict[str, Any], cache: Path) -> None:
+    if finished(out, facts):
+        print(f"{out} holds this judge already")
+        return
+    _prepare_device()
+    transformers.set_seed(recipe.training.get("seed", 42))
+    settings = arguments(recipe, out)
+    deepspeed.init_distributed()
+    first = settings.process_index == 0
+    resumed = checkpoints.newest(
+        out,
+        {**facts, "processes": settings.world_size},
+        lambda text: print(f"warning: {text}", file=sys.stderr, flush=True) if first else None,
+    )
+    with one_after_the_other(first):
+        data, tokenizer = prepare(recipe, train, cache, os.cpu_count() or 1)
+    tokens = rating_tokens(tokenizer)
+    model = build_model(recipe, tokenizer, tokens)
+    watch = Watch(
+        recipe,
+        out,
+        facts={**facts, "processes": settings.world_size},
+        notes={**facts, **data.counts},
+        model=model,
+        tokenizer=tokenizer,
+        tokens=tokens,
+        held_out=held_out(internal, recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens)
+        if internal is not None and recipe.evaluation is not None
+        else None,
+    )
+    if first:
+        _announce(model, data, resumed)
+    trainer = JudgeTrainer(
+        watch=watch,
+        model=model,
+        args=settings,
+        train_dataset=data.rows,
+        data_collator=Batches(
+            tokenizer.pad_token_id,
+            weights(recipe, data.rows),
+            packing=recipe.packing,
+            raft=tokens if recipe.objective == "raft" else None,
+        ),
+        callbacks=[watch],
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    with told_of_a_full_disk(out):
+        trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+        watch.finish()
+    if first:
+        draw_loss(out / "loss.jsonl", out / "loss.png")
+        print(f"judge saved in {out}", flush=True)
+
+
+def _prepare_device() -> None:
+    transformers.utils.logging.disable_progress_bar()
+    if not torch.cuda.is_available():
+        # One process has all cores; the launcher sets OMP_NUM_THREADS=1 for any number of processes.
+        threads = max(1, (os.cpu_count() or 1) // int(os.environ.get("WORLD_SIZE", "1")))
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        torch.set_num_threads(threads)
+        # Compiling DeepSpeed's shared-memory collectives takes most of a minute and needs a compiler.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def _announce(model: Any, data: Data, resumed: Path | None) -> None:
+    whole, trained = export.parameters(model)
+    counts = data.counts
     refused = counts["refused"]
     parts = [f"{n} with a shortened {section}" for section, n in counts["shortened"].items()]
     parts.append(f"{len(refused)} refused as too long" + (f" ({', '.join(refused[:3])}, …)" if refused else ""))
-    return ", ".join(parts)
+    parts += [f"{n} left out ({why})" for why, n in counts["left_out"].items()]
+    part = "" if trained == whole else f", {trained / 1e6:.1f} M of them trained"
+    print(f"{whole / 1e6:.1f} M parameters{part}; {len(data.rows)} examples, {', '.join(parts)}", flush=True)
+    if resumed is not None:
+        print(f"continuing from {resumed}", flush=True)
+
+
+@contextmanager
+def told_of_a_full_disk(out: Path) -> Iterator[None]:
+    """Turns a failed write into one line: the checkpoint that was being written does not count, the one before does."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:  # torch, safetensors and DeepSpeed each raise another one
+        told = getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT} or "No space left" in str(error)
+        if not told and shutil.disk_usage(out).free >= 2**20:
+            raise
+        raise UsageError(
+            f"{out}: no space left to save in; the newest whole checkpoint stays: make room and start again"
+        ) from None
 
 
 if __name__ == "__main__":

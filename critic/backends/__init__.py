@@ -1,11 +1,14 @@
 """How text is generated: what is asked, what comes back, and what every source of replies can do."""
 
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from msgspec import Struct, field
 
-from critic.records import Message
+ChatMessage = Mapping[str, Any]
+"""`role` and `content`: a text, or the parts of a message as OpenAI-compatible servers take them
+(`{"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}`, `{"type": "text", "text": …}`)."""
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -14,7 +17,7 @@ class Request(Struct, frozen=True, kw_only=True):
     `top_logprobs` asks for that many alternatives of every generated token (0 = none).
     `seed` makes sampling (`temperature` above 0) repeatable."""
 
-    messages: list[Message]
+    messages: Sequence[ChatMessage]
     max_tokens: int
     temperature: float = 0.0
     seed: int | None = None
@@ -32,8 +35,9 @@ class Token(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """What came back. `truncated`: it ended at `max_tokens`. `tokens` is empty unless log
-    probabilities were asked for and given."""
+    """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended.
+    `tokens` is empty unless log probabilities were asked for and given. `cached_known`: the server says how many
+    tokens of the prompt were cached."""
 
     text: str
     truncated: bool = False
@@ -42,6 +46,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     completion_tokens: int = 0
     attempts: int = 1
+    finish: str = "stop"
+    cached_known: bool = True
 
 
 class Served(Struct, frozen=True):
@@ -76,5 +82,19 @@ class Backend(Protocol):
     async def chat(self, request: Request) -> Reply:
         """Raises Refused for what will never be answered, Transient when the tries are used up."""
 
-    def count_tokens(self, messages: list[Message]) -> int:
+    def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Tokens of a prompt as the model's chat template renders it. Raises Refused where that cannot be told."""
+
+
+def images(messages: Sequence[ChatMessage]) -> int:
+    """How many images are in the messages."""
+    contents = (message["content"] for message in messages)
+    return sum(part["type"] == "image_url" for content in contents if not isinstance(content, str) for part in content)
+
+
+def text(message: ChatMessage) -> str:
+    """The message's content as one string, an image as its URL."""
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["image_url"]["url"] if part["type"] == "image_url" else part["text"] for part in content)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -10,12 +11,18 @@ from typing import Any, Self
 
 import httpx
 
-from critic.backends import Reply, Request, Served, Token
+from critic.backends import ChatMessage, Reply, Request, Served, Token
 from critic.errors import Refused, Transient, UsageError
-from critic.records import Failure, Message
+from critic.records import Failure
 
-TOO_LONG = ("context length", "context_length_exceeded", "max_tokens must be at least 1")
-"""How servers say that a prompt does not fit; the last is vLLM's word for one that fills its context exactly."""
+TOO_LONG = (
+    "context length",
+    "context_length_exceeded",
+    "max_tokens must be at least 1",  # vLLM, of a prompt that fills its context exactly
+    "maximum model length",  # vLLM, of one that is too long with its images
+    "context size",  # llama.cpp
+)
+"""How servers say that a prompt does not fit."""
 
 RETRIED_STATUS = {408, 409, 425, 429}
 
@@ -84,7 +91,7 @@ class OpenAIBackend:
         self._served = Served(chosen["id"], chosen.get("max_model_len"), chosen.get("owned_by") == "vllm")
         return self._served
 
-    def count_tokens(self, messages: list[Message]) -> int:
+    def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Tokens of a prompt as the server's chat template renders it (vLLM's `/tokenize`).
 
         Raises Refused (`context_length_exceeded`) where the server does not tell.
@@ -153,18 +160,22 @@ class OpenAIBackend:
 
 def _reply(answer: dict[str, Any], attempt: int) -> Reply:
     choice, usage = answer["choices"][0], answer.get("usage") or {}
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     tokens = [
         Token(token["token"], [(other["token"], other["logprob"]) for other in token["top_logprobs"]])
         for token in (choice.get("logprobs") or {}).get("content") or []
     ]
     return Reply(
-        text=choice["message"].get("content") or "",
+        # JSON can spell half a character, which no file can hold.
+        text=(choice["message"].get("content") or "").encode("utf-8", "replace").decode("utf-8"),
         truncated=choice.get("finish_reason") == "length",
         tokens=tokens,
         prompt_tokens=usage.get("prompt_tokens") or 0,
-        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        cached_tokens=cached or 0,
         completion_tokens=usage.get("completion_tokens") or 0,
         attempts=attempt,
+        finish=choice.get("finish_reason") or "stop",
+        cached_known=cached is not None,
     )
 
 

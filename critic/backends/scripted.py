@@ -1,14 +1,13 @@
 """Replies from a file or a function: rehearsals and tests without any model."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from critic import jsonl
-from critic.backends import Reply, Request, Served
-from critic.records import Message
+from critic.backends import ChatMessage, Reply, Request, Served, text
 
 
 class ScriptedBackend:
@@ -35,8 +34,8 @@ class ScriptedBackend:
     async def chat(self, request: Request) -> Reply:
         return self.answer(request)
 
-    def count_tokens(self, messages: list[Message]) -> int:
-        return sum(len(message["content"]) for message in messages)
+    def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        return sum(len(text(message)) for message in messages)
 
 
 def from_file(path: Path) -> ScriptedBackend:
@@ -48,7 +47,7 @@ def from_file(path: Path) -> ScriptedBackend:
     replies = [reply for _, reply in jsonl.read(path, Reply)]
 
     def answer(request: Request) -> Reply:
-        digest = hashlib.sha256("\0".join(message["content"] for message in request.messages).encode()).digest()
+        digest = hashlib.sha256("\0".join(text(message) for message in request.messages).encode()).digest()
         return replies[int.from_bytes(digest[:8], "big") % len(replies)]
 
     return ScriptedBackend(answer, name=path.stem)

@@ -9,7 +9,8 @@ import json
 import os
 import sys
 import threading
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -18,9 +19,8 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from critic.backends import Reply, Request, Served, Token
+from critic.backends import ChatMessage, Reply, Request, Served, Token, images
 from critic.errors import Refused, UsageError
-from critic.records import Message
 
 IN_FLIGHT = 256
 """Requests handed to the engine at once: as many as vLLM runs in one batch by default."""
@@ -95,7 +95,9 @@ def environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str]:
 
 
 class _Job(Struct, frozen=True, eq=False):
-    ids: list[int]
+    """A request in hand; without `ids`, the engine's thread renders it."""
+
+    ids: list[int] | None
     request: Request
     done: "asyncio.Future[Any]"
 
@@ -116,6 +118,7 @@ class VllmBackend:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._problem: str | None = None
         self._tokenizer: Any = None
+        self._sees = False
         self._seen: dict[str, list[int]] = {}
 
     async def __aenter__(self) -> Self:
@@ -134,29 +137,46 @@ class VllmBackend:
 
     async def chat(self, request: Request) -> Reply:
         """Raises Refused for a prompt that leaves no room for a reply, or that vLLM will not take."""
-        ids = self._ids(request.messages, request.continue_final)
-        context = self.served.context
-        if context is not None and len(ids) >= context:
-            raise Refused("context_length_exceeded", f"the prompt has {len(ids)} tokens, the context {context}")
+        ids = None
+        if request.continue_final or not self._sees:
+            if images(request.messages):
+                raise Refused("refused", f"{self.served.name} takes no images")
+            ids = self._ids(request.messages, request.continue_final)
+            self._check_length(ids)
         job = _Job(ids, request, self._loop.create_future())
         self._jobs.put(job)
         if self._problem:  # looked at after the put: from then on the engine's thread answers every job or none
             raise UsageError(self._problem)
         return self._reply(await job.done)
 
-    def count_tokens(self, messages: list[Message]) -> int:
+    def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         return len(self._encode(self._rendered(messages)))
 
-    def _ids(self, messages: list[Message], continue_final: bool) -> list[int]:
-        """Token ids of a prompt. What goes on with a begun message is tokenized apart from it, as it was written."""
+    def _check_length(self, ids: Sequence[int]) -> None:
+        context = self.served.context
+        if context is not None and len(ids) >= context:
+            raise Refused("context_length_exceeded", f"the prompt has {len(ids)} tokens, the context {context}")
+
+    def _ids(self, messages: Sequence[ChatMessage], continue_final: bool) -> list[int]:
+        """Token ids of a prompt. What goes on with a begun message is tokenized apart from it, as it was written,
+        unless the tokenizer treats the start of a text in a way of its own (SentencePiece puts a space there)."""
         if not continue_final:
             return self._remembered(self._rendered(messages))
         before, whole = self._rendered(messages[:-1]), self._rendered(messages, continue_final=True)
         if not whole.startswith(before):
             return self._encode(whole)
-        return [*self._remembered(before), *self._encode(whole[len(before) :])]
+        first = self._remembered(before)
+        if self._plain_starts:
+            return [*first, *self._encode(whole[len(before) :])]
+        ids = self._encode(whole)
+        return ids if ids[: len(first)] == first else [*first, *self._encode(whole[len(before) :])]
 
-    def _rendered(self, messages: list[Message], continue_final: bool = False) -> str:
+    @cached_property
+    def _plain_starts(self) -> bool:
+        """Whether a text's first word is the same tokens as behind a line end."""
+        return self._encode('\n{"') == [*self._encode("\n"), *self._encode('{"')]
+
+    def _rendered(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> str:
         text: str = self._tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=not continue_final, continue_final_message=continue_final
         )
@@ -186,8 +206,10 @@ class VllmBackend:
                     Token(self._text(chosen), [(self._text(token), share) for token, share in shares.items()])
                 )
         return Reply(
-            text=self._tokenizer.decode(completion.token_ids, skip_special_tokens=True),
+            # As vLLM's server does, without a last character of which only some bytes were written.
+            text=self._tokenizer.decode(completion.token_ids, skip_special_tokens=True).rstrip("\ufffd"),
             truncated=completion.finish_reason == "length",
+            finish=completion.finish_reason or "stop",
             tokens=tokens,
             prompt_tokens=len(output.prompt_token_ids),
             cached_tokens=output.num_cached_tokens or 0,
@@ -226,6 +248,7 @@ class VllmBackend:
         parsed = EngineArgs.add_cli_args(parser()).parse_args(self._words)
         engine = LLMEngine.from_engine_args(EngineArgs.from_cli_args(parsed))
         self._tokenizer = engine.get_tokenizer()
+        self._sees = engine.model_config.is_multimodal_model
         self._text = cache(lambda token: self._tokenizer.decode([token]))
         self.served = Served(self.served.name, engine.model_config.max_model_len, is_vllm=True)
         return engine
@@ -241,10 +264,31 @@ class VllmBackend:
                 return False
             name = str(id(job))
             try:
-                engine.add_request(name, {"prompt_token_ids": job.ids}, _sampling(job.request))
+                prompt = self._with_images(engine, job.request) if job.ids is None else {"prompt_token_ids": job.ids}
+                engine.add_request(name, prompt, _sampling(job.request))
                 running[name] = job
+            except Refused as error:
+                self._tell(job.done, error)
             except ValueError as error:
                 self._tell(job.done, Refused("refused", _line(error)))
+
+    def _with_images(self, engine: Any, request: Request) -> Any:
+        """The prompt of a model that sees, rendered as vLLM's server renders it.
+
+        An image is known by its bytes, so that one that was seen before is neither prepared nor encoded again.
+        """
+        from vllm.renderers.params import ChatParams, TokenizeParams  # noqa: PLC0415
+
+        try:
+            _, (prompt,) = engine.renderer.render_chat(
+                [[_identified(message) for message in request.messages]],
+                ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False}),
+                TokenizeParams(max_total_tokens=None, add_special_tokens=False),
+            )
+        except Exception as error:  # a model's own image processor raises what it likes
+            raise Refused("refused", _line(error)) from None
+        self._check_length(prompt["prompt_token_ids"])
+        return prompt
 
     def _fail(self, running: dict[str, _Job]) -> None:
         waiting = list(running.values())
@@ -264,6 +308,19 @@ class VllmBackend:
                 future.set_result(result)
 
         self._loop.call_soon_threadsafe(settle)
+
+
+def _identified(message: ChatMessage) -> ChatMessage:
+    if isinstance(message["content"], str):
+        return message
+    parts = []
+    for part in message["content"]:
+        if part["type"] == "image_url":
+            digest = hashlib.sha256(part["image_url"]["url"].encode()).hexdigest()
+            parts.append({**part, "uuid": digest})
+        else:
+            parts.append(part)
+    return {**message, "content": parts}
 
 
 def _sampling(request: Request) -> Any:

@@ -12,9 +12,9 @@ from statistics import pstdev
 
 from msgspec import Struct, field
 
-from critic import jsonl
+from critic import aggregate, jsonl
 from critic.errors import UsageError
-from critic.records import Judgment, Question, Response, Turn
+from critic.records import Conversation, ConversationTurn, Judgment, Question, Response, Turn
 
 CATEGORIES = {
     "Perception & Understanding": ("Description", "Recognition", "Counting", "OCR", "Meme", "Knowledge"),
@@ -64,6 +64,26 @@ def read_questions(path: Path) -> dict[str, Question]:
     return questions
 
 
+def read_conversations(path: Path) -> list[Conversation]:
+    """The questions as conversations of one turn, after the history that some of them carry."""
+    return [
+        Conversation(
+            id=question.id,
+            benchmark="alignmmbench",
+            lang=question.lang,
+            group=question.group,
+            turns=[
+                ConversationTurn(
+                    prompt=question.prompt, reference=question.reference, task=question.task, images=question.images
+                )
+            ],
+            category=question.category,
+            history=question.history,
+        )
+        for question in read_questions(path).values()
+    ]
+
+
 def read_responses(path: Path, questions: dict[str, Question], system: str | None = None) -> list[Response]:
     """One model's answers. Raises UsageError for an unknown or repeated question id, or when a line
     of the older layout asks something else than the question of its id."""
@@ -88,12 +108,15 @@ def read_responses(path: Path, questions: dict[str, Question], system: str | Non
 
 class Cell(Struct, kw_only=True):
     """One line of a score table: the mean over the n scored of `asked` questions; `failed` were
-    judged without a score, the rest was never judged."""
+    judged without a score, the rest was never judged. `low` and `high` are what the mean would be had all that is
+    missing been rated lowest or highest, tasks without a score included."""
 
     mean: float | None
     n: int
     failed: int
     asked: int
+    low: float | None = None
+    high: float | None = None
 
     @property
     def coverage(self) -> float:
@@ -107,7 +130,7 @@ def _mean(values: Iterable[float]) -> float | None:
 
 class Scores(Struct, kw_only=True):
     """`overall` is the unweighted mean of the task means, the paper's Avg; `weighted` the mean over
-    questions. Both are None unless every task of the benchmark that was asked has a score."""
+    questions. Tasks without a score are left out of `overall`: it is one of `tasks_scored` tasks."""
 
     tasks: dict[str, Cell]
     categories: dict[str, Cell]
@@ -141,8 +164,10 @@ def scores(judgments: list[Judgment], asked: dict[str, int] | None = None) -> Sc
 
 
 def _cell(judgments: list[Judgment], asked: int) -> Cell:
-    valid = [judgment.score for judgment in judgments if judgment.score is not None]
-    return Cell(mean=_mean(valid), n=len(valid), failed=len(judgments) - len(valid), asked=asked)
+    scores = {str(number): judgment.score for number, judgment in enumerate(judgments)}
+    ids = map(str, range(max(asked, len(scores))))
+    found = aggregate.mean(scores, ids, aggregate.SCALES["pointwise"])
+    return Cell(mean=found.value, n=found.n, failed=found.failed, asked=asked, low=found.low, high=found.high)
 
 
 def _macro(cells: list[Cell]) -> Cell:
@@ -151,6 +176,8 @@ def _macro(cells: list[Cell]) -> Cell:
         n=sum(cell.n for cell in cells),
         failed=sum(cell.failed for cell in cells),
         asked=sum(cell.asked for cell in cells),
+        low=_mean(cell.low for cell in cells if cell.low is not None),
+        high=_mean(cell.high for cell in cells if cell.high is not None),
     )
 
 

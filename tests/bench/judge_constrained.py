@@ -11,9 +11,10 @@ from typing import Any
 
 from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses
 
+from critic.asking import schema
 from critic.backends import Request
 from critic.backends.vllm import VllmBackend, _sampling
-from critic.judge import in_order, schema
+from critic.judge import in_order
 
 ROUNDS = 5
 

@@ -18,10 +18,11 @@ from pathlib import Path
 import httpx
 from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses
 
+from critic.asking import ALTERNATIVES, schema
 from critic.backends import Request
 from critic.backends.openai import OpenAIBackend
 from critic.examples import verdict_keys
-from critic.judge import ALTERNATIVES, Judge, in_order, schema
+from critic.judge import Judge, in_order
 from critic.judge_prompt import load
 from critic.records import Decoding, Judgment, Message, Response
 

@@ -17,10 +17,11 @@ from typing import Any
 
 from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses, seconds
 
+from critic.asking import schema
 from critic.backends import Reply, Request
 from critic.backends.vllm import VllmBackend, _sampling
 from critic.examples import verdict_keys
-from critic.judge import Judge, in_order, schema
+from critic.judge import Judge, in_order
 from critic.judge_prompt import load
 from critic.records import Decoding, Judgment, Response
 

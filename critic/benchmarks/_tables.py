@@ -1,0 +1,164 @@
+"""Tables as benchmarks are distributed in: rows of .csv, .xlsx, .jsonl and .parquet files, with their places."""
+
+import base64
+import csv
+import math
+from collections.abc import Collection, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from critic import jsonl
+from critic.errors import UsageError
+
+Row = dict[str, Any]
+
+MEDIA_TYPES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
+"""How the images inside parquet files begin."""
+
+
+def rows(path: Path, formats: Collection[str]) -> Iterator[tuple[str, Row]]:
+    """The rows of a table with their places (file:line; file:row N for spreadsheets and parquet).
+
+    Raises UsageError for a file that is missing, empty, torn or of another format, and where the library that reads it
+    is not installed.
+    """
+    readers = {".csv": _csv, ".xlsx": _xlsx, ".jsonl": _jsonl, ".parquet": _parquet}
+    if path.suffix not in formats:
+        raise UsageError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; expected {', '.join(formats)}")
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file")
+    found = False
+    for place, row in readers[path.suffix](path):
+        found = True
+        yield place, row
+    if not found:
+        raise UsageError(f"{path}: no rows")
+
+
+def _csv(path: Path) -> Iterator[tuple[str, Row]]:
+    csv.field_size_limit(1 << 30)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            _check_header(path, list(reader.fieldnames or []))
+            end = reader.line_num
+            for row in reader:
+                place, end = f"{path}:{end + 1}", reader.line_num
+                if None in row or None in row.values():
+                    expected = len(reader.fieldnames or [])
+                    raise UsageError(f"{place}: more or fewer cells than the {expected} columns of the header")
+                yield place, dict(row)
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not UTF-8; save the sheet as CSV UTF-8") from None
+    except csv.Error as error:
+        raise UsageError(f"{path}: not CSV: {error}") from None
+
+
+def _xlsx(path: Path) -> Iterator[tuple[str, Row]]:
+    openpyxl = _library("openpyxl", path, "or save the sheet as CSV UTF-8")
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    except Exception as error:  # whatever a damaged archive makes openpyxl raise
+        raise UsageError(f"{path}: not a spreadsheet: {error}") from None
+    try:
+        lines = book.worksheets[0].iter_rows(values_only=True)
+        header = ["" if cell is None else str(cell).strip() for cell in next(lines, ())]
+        _check_header(path, [column for column in header if column])
+        for number, cells in enumerate(lines, 2):
+            if any(cell is not None for cell in cells):
+                row = {column: cell for column, cell in zip(header, cells, strict=False) if column}
+                yield f"{path}:row {number}", row
+    finally:
+        book.close()
+
+
+def _jsonl(path: Path) -> Iterator[tuple[str, Row]]:
+    for number, row in jsonl.read(path, dict[str, Any]):
+        yield f"{path}:{number}", row
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
+    parquet = _library("pyarrow.parquet", path)
+    try:
+        table = parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: not a parquet file: {error}") from None
+    number = 0
+    with table:
+        for batch in table.iter_batches(batch_size=32):  # images are inside: a few rows at a time
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{path}:row {number}", row
+
+
+def _library(name: str, path: Path, otherwise: str = "") -> ModuleType:
+    try:
+        return import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise UsageError(f"{path}: reading {path.suffix} needs: pip install {package} {otherwise}".rstrip()) from None
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    if not header:
+        raise UsageError(f"{path}: no header row")
+    twice = sorted({column for column in header if header.count(column) > 1})
+    if twice:
+        raise UsageError(f"{path}: column {twice[0]!r} appears twice in the header")
+
+
+def text(place: str, row: Mapping[str, Any], column: str) -> str:
+    """A cell that must say something. Raises UsageError naming place and column for an empty one."""
+    found = optional_text(row, column)
+    if found is None:
+        raise UsageError(f"{place}: {column!r} is empty")
+    return found
+
+
+def optional_text(row: Mapping[str, Any], column: str) -> str | None:
+    """A cell as text; None where it is empty, absent or NaN. Whole numbers lose the .0 that spreadsheets add."""
+    value = row.get(column)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip() or None
+
+
+def language(place: str, row: Mapping[str, Any]) -> Any:
+    """The row's own `lang`, a column that published files lack: they are English."""
+    lang = optional_text(row, "lang") or "en"
+    if lang not in ("zh", "en"):
+        raise UsageError(f"{place}: 'lang' is {lang!r}; expected zh or en")
+    return lang
+
+
+def image(place: str, value: Any) -> str:
+    """An image as conversations hold it: a path, or a data URI of the bytes that a parquet file embeds."""
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    content = value.get("bytes") if isinstance(value, dict) else None
+    if isinstance(content, bytes):
+        for start, media_type in MEDIA_TYPES.items():
+            if content.startswith(start):
+                return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
+        raise UsageError(f"{place}: the embedded image is none of {', '.join(MEDIA_TYPES.values())}")
+    path = value.get("path") if isinstance(value, dict) else None
+    if isinstance(path, str) and path.strip():
+        return path.strip()
+    raise UsageError(f"{place}: no image; expected a path or an embedded image")
+
+
+class Ids:
+    """Ids already seen. Raises UsageError naming both places for a second one."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, str] = {}
+
+    def add(self, place: str, key: str) -> str:
+        if key in self._places:
+            raise UsageError(f"{place}: duplicate id {key!r}, first at {self._places[key]}")
+        self._places[key] = place
+        return key

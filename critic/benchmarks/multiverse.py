@@ -1,0 +1,311 @@
+"""MultiVerse: its data-set rows as documented on their page, and its scores.
+
+A row is one conversation about one image; its `conversation` alternates user and assistant, and each turn has a
+checklist of yes/no questions. A turn's score is completion ratio x quality (MultiVerse §4, table 2).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct, field
+
+from critic.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, difference, mean
+from critic.benchmarks import _tables
+from critic.errors import UsageError
+from critic.records import Conversation, ConversationTurn, TurnVerdict
+
+FORMATS = (".parquet", ".jsonl")
+
+TURNS = 4
+"""Turns of the longest conversation (table 1); a few have three."""
+
+ORACLE, SELF_PREDICTION = "oracle", "own"
+
+SCALE: Scale = (0, 100)
+
+
+class _Item(Struct):
+    question: str
+
+
+class _Utterance(Struct):
+    speaker: str
+    utterance: str
+    checklist: list[_Item] | None = None
+
+
+class _Row(Struct):
+    index: str
+    conversation: list[_Utterance]
+    main_goal_category: str
+    main_task_category: str
+    image_main_category: str
+
+
+def read_conversations(path: Path) -> list[Conversation]:
+    """The conversations of the data set (.parquet, images embedded; .jsonl with the same keys, `image` a path).
+
+    A checklist may be with either utterance of its turn. An optional key `lang` marks Chinese rows. Raises UsageError
+    naming place and key for a checklist item without a question, a turn without a reference or a checklist, more than
+    TURNS turns, speakers that do not alternate, or a duplicate index.
+    """
+    ids = _tables.Ids()
+    return [_conversation(place, row, ids) for place, row in _tables.rows(path, FORMATS)]
+
+
+def _conversation(place: str, raw: _tables.Row, ids: _tables.Ids) -> Conversation:
+    raw = {**raw, "conversation": _utterances(place, raw.get("conversation"))}
+    try:
+        row = msgspec.convert(raw, _Row)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{place}: {error}") from None
+    key = ids.add(place, row.index)
+    image = _tables.image(place, raw.get("image"))
+    return Conversation(
+        id=key,
+        benchmark="multiverse",
+        lang=_tables.language(place, raw),
+        group=key,  # each conversation has an image of its own
+        turns=_turns(place, row, image),
+        goal=row.main_goal_category,
+        domain=row.image_main_category,
+    )
+
+
+def _utterances(place: str, value: Any) -> Any:
+    """The conversation as a list of utterances: parquet files hold lists of objects as objects of lists."""
+    spoken = _transposed(place, "conversation", value)
+    if not isinstance(spoken, list):
+        return spoken
+    return [
+        {**one, "checklist": _transposed(place, f"conversation[{number}].checklist", one.get("checklist"))}
+        if isinstance(one, dict)
+        else one
+        for number, one in enumerate(spoken)
+    ]
+
+
+def _transposed(place: str, key: str, value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    columns = {name: cells for name, cells in value.items() if cells is not None}
+    lengths = {name: len(cells) if isinstance(cells, list) else 0 for name, cells in columns.items()}
+    if len(set(lengths.values())) > 1 or not all(isinstance(cells, list) for cells in columns.values()):
+        shown = ", ".join(f"{name} {count}" for name, count in lengths.items())
+        raise UsageError(f"{place}: {key!r} has lists of different lengths ({shown}); expected one entry each")
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def _turns(place: str, row: _Row, image: str) -> list[ConversationTurn]:
+    spoken = row.conversation
+    if not spoken:
+        raise UsageError(f"{place}: 'conversation' is empty")
+    if len(spoken) > 2 * TURNS:
+        raise UsageError(f"{place}: {(len(spoken) + 1) // 2} turns; a conversation has at most {TURNS}")
+    _check_speakers(place, spoken)
+    if len(spoken) % 2:
+        raise UsageError(f"{place}: turn {len(spoken) // 2 + 1} has no reference: the last word is the user's")
+    return [
+        ConversationTurn(
+            prompt=_spoken(place, spoken, 2 * turn),
+            reference=_spoken(place, spoken, 2 * turn + 1),
+            task=row.main_task_category,
+            images=[image] if turn == 0 else [],
+            checklist=_checklist(place, turn + 1, spoken[2 * turn : 2 * turn + 2]),
+        )
+        for turn in range(len(spoken) // 2)
+    ]
+
+
+def _check_speakers(place: str, spoken: Sequence[_Utterance]) -> None:
+    """The user begins, and two names alternate, whatever they are."""
+    names = [one.speaker.strip().lower() for one in spoken]
+    if "assistant" in names[0]:
+        raise UsageError(f"{place}: conversation[0].speaker is {spoken[0].speaker!r}; expected the user to begin")
+    for number, found in enumerate(names):
+        expected = names[number % 2]
+        if found != expected or (number % 2 and found == names[0]):
+            said = f"conversation[{number}].speaker is {spoken[number].speaker!r}"
+            raise UsageError(f"{place}: {said}; user and assistant must alternate")
+
+
+def _spoken(place: str, spoken: Sequence[_Utterance], number: int) -> str:
+    if found := spoken[number].utterance.strip():
+        return found
+    what = f"turn {number // 2 + 1} has no reference" if number % 2 else f"turn {number // 2 + 1} asks nothing"
+    raise UsageError(f"{place}: {what}: conversation[{number}].utterance is empty")
+
+
+def _checklist(place: str, turn: int, spoken: Sequence[_Utterance]) -> list[str]:
+    lists = [one.checklist for one in spoken if one.checklist]
+    if not lists or lists[0] != lists[-1]:
+        how_many = "two checklists" if lists else "no checklist"
+        raise UsageError(f"{place}: turn {turn} has {how_many}; expected one")
+    questions = [item.question.strip() for item in lists[0]]
+    if "" in questions:
+        raise UsageError(f"{place}: turn {turn}: checklist item {questions.index('') + 1} has no question")
+    return questions
+
+
+def completion_ratio(answers: Sequence[bool | None]) -> float | None:
+    """The share of yes, 0..1; None where an answer is missing, for then the share is not known. Raises ValueError for
+    no answers."""
+    if not answers:
+        raise ValueError("no answers; a checklist has at least one question")
+    yes = [answer for answer in answers if answer is not None]
+    return sum(yes) / len(answers) if len(yes) == len(answers) else None
+
+
+class TurnScore(Struct, frozen=True, kw_only=True):
+    """A turn judged twice: completion ratio (0..1) and quality (1..10), None where that judgment failed; the answer's
+    length in characters."""
+
+    ratio: float | None
+    quality: float | None
+    length: int | None = None
+
+    @property
+    def score(self) -> float | None:
+        """Ratio x 10 x quality, 0..100; None where either judgment failed."""
+        return None if self.ratio is None or self.quality is None else self.ratio * 10 * self.quality
+
+
+def turn_scores(verdicts: Sequence[TurnVerdict], condition: str) -> dict[int, dict[str, TurnScore]]:
+    """Both judgments of every turn under a condition, by turn and conversation id. A turn judged only once has None
+    for the other. Raises UsageError as `aggregate.by_cell` does."""
+    ratios, qualities = by_cell(verdicts, "checklist"), by_cell(verdicts, "quality")
+    lengths = {
+        (verdict.conversation, verdict.turn): verdict.length
+        for verdict in verdicts
+        if verdict.condition == condition and verdict.length is not None
+    }
+    found: dict[int, dict[str, TurnScore]] = {}
+    for turn in sorted({cell.turn for cell in (*ratios, *qualities) if cell.turn and cell.condition == condition}):
+        ratio, quality = ratios.get(Cell(condition, turn), {}), qualities.get(Cell(condition, turn), {})
+        found[turn] = {
+            key: TurnScore(ratio=ratio.get(key), quality=quality.get(key), length=lengths.get((key, turn)))
+            for key in {**ratio, **quality}
+        }
+    return found
+
+
+class Scores(Struct, frozen=True, kw_only=True):
+    """Turn scores (0..100) of one model under one condition. `turns[i]` is the mean of turn i + 1 over the
+    conversations that have one, `average` the mean of the turns' means, `slope` their least-squares slope (points a
+    turn). `goals` and `tasks` are means over all their turns."""
+
+    turns: list[Aggregate]
+    average: Aggregate
+    slope: Aggregate
+    goals: dict[str, Aggregate]
+    tasks: dict[str, Aggregate]
+
+
+def scores(verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], condition: str = ORACLE) -> Scores:
+    """Table 2's row, and the scores per interaction goal and per task, under a condition."""
+    judged = _flat(turn_scores(verdicts, condition))
+    longest = max((len(conversation.turns) for conversation in conversations), default=0)
+    turns = [
+        mean(judged, [_key(one.id, turn) for one in conversations if len(one.turns) >= turn], SCALE)
+        for turn in range(1, longest + 1)
+    ]
+    average, slope = summary(turns)
+    goals: dict[str, list[str]] = {}
+    tasks: dict[str, list[str]] = {}
+    for one in conversations:
+        for number, turn in enumerate(one.turns, 1):
+            goals.setdefault(one.goal or "none", []).append(_key(one.id, number))
+            tasks.setdefault(turn.task or "none", []).append(_key(one.id, number))
+    return Scores(
+        turns=turns,
+        average=average,
+        slope=slope,
+        goals={goal: mean(judged, goals[goal], SCALE) for goal in sorted(goals)},
+        tasks={task: mean(judged, tasks[task], SCALE) for task in sorted(tasks)},
+    )
+
+
+def summary(turns: Sequence[Aggregate]) -> tuple[Aggregate, Aggregate]:
+    """The average of the turns' means, and the slope of their least-squares line over turn number. The slope of fewer
+    than two turns is None."""
+    count = len(turns)
+    centred = [number - (count - 1) / 2 for number in range(count)]
+    square = sum(place**2 for place in centred)
+    average = combine([(1 / count, turn) for turn in turns])
+    if count < 2:
+        return average, msgspec.structs.replace(average, value=None, low=None, high=None)
+    return average, combine([(place / square, turn) for place, turn in zip(centred, turns, strict=True)])
+
+
+def _key(conversation: str, turn: int) -> str:
+    return f"{conversation}\0{turn}"
+
+
+def _flat(judged: Mapping[int, Mapping[str, TurnScore]]) -> dict[str, float | None]:
+    return {_key(key, turn): one.score for turn, found in judged.items() for key, one in found.items()}
+
+
+def oracle_effect(verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation]) -> dict[str, Difference]:
+    """What the data set's own answers as history add over the model's own: oracle - self-prediction, per turn ("1" to
+    "4") and for the conversations' mean scores ("all"), paired."""
+    own, oracle = _flat(turn_scores(verdicts, SELF_PREDICTION)), _flat(turn_scores(verdicts, ORACLE))
+    found = {}
+    for turn in range(1, max((len(one.turns) for one in conversations), default=0) + 1):
+        groups = {_key(one.id, turn): one.group for one in conversations if len(one.turns) >= turn}
+        found[str(turn)] = difference(own, oracle, groups, SCALE)
+    groups = {one.id: one.group for one in conversations}
+    found["all"] = difference(_means(own, conversations), _means(oracle, conversations), groups, SCALE)
+    return found
+
+
+def _means(judged: Mapping[str, float | None], conversations: Iterable[Conversation]) -> dict[str, float | None]:
+    """Each conversation's mean score, None unless all its turns have one."""
+    found: dict[str, float | None] = {}
+    for one in conversations:
+        values = [judged.get(_key(one.id, turn)) for turn in range(1, len(one.turns) + 1)]
+        known = [value for value in values if value is not None]
+        found[one.id] = fmean(known) if len(known) == len(values) else None
+    return found
+
+
+class Fit(Struct, frozen=True, kw_only=True):
+    """How much of one number the best line through another explains: `r_squared` 0..1 and the `slope` of that line,
+    over `n` turns; `missing` lack one of the two. Both are None exactly when `undefined` says why."""
+
+    n: int
+    missing: int
+    r_squared: float | None
+    slope: float | None
+    undefined: dict[str, str] = field(default_factory=dict)
+
+
+def fit(pairs: Iterable[tuple[float | None, float | None]]) -> Fit:
+    """The least-squares line of the second number on the first."""
+    given = np.array([[np.nan if one is None else one for one in pair] for pair in pairs], dtype=np.float64)
+    kept = given.reshape(-1, 2)[~np.isnan(given.reshape(-1, 2)).any(axis=1)]
+    x, y = kept[:, 0] - kept[:, 0].mean() if len(kept) else kept[:, 0], kept[:, 1]
+    n, missing = len(kept), len(given) - len(kept)
+    reason = "needs two turns" if n < 2 else "the first does not vary" if np.ptp(x) == 0 else None
+    reason = reason or ("the second does not vary" if np.ptp(y) == 0 else None)
+    if reason:
+        undefined = dict.fromkeys(("r_squared", "slope"), reason)
+        return Fit(n=n, missing=missing, r_squared=None, slope=None, undefined=undefined)
+    y = y - y.mean()
+    slope = float(x @ y / (x @ x))
+    return Fit(n=n, missing=missing, r_squared=float((x @ y) ** 2 / ((x @ x) * (y @ y))), slope=slope)
+
+
+def ratio_against_quality(verdicts: Sequence[TurnVerdict], condition: str = ORACLE) -> Fit:
+    """How far completion ratio and quality say the same (figure 5): quality on the ratio, over all turns."""
+    judged = turn_scores(verdicts, condition)
+    return fit((one.ratio, one.quality) for found in judged.values() for one in found.values())
+
+
+def length_against_score(verdicts: Sequence[TurnVerdict], condition: str = ORACLE) -> dict[int, Fit]:
+    """How far longer answers score higher, per turn (figure 9): the score on the answer's length in characters."""
+    judged = turn_scores(verdicts, condition)
+    return {turn: fit((one.length, one.score) for one in found.values()) for turn, found in judged.items()}

@@ -1,0 +1,232 @@
+"""VisIT-Bench: its published sheets as they are, win rates against the reference, and a tournament of models.
+
+Three layouts are published: the annotated example (`image_url`, `image_dense_caption`, `output_human_annotated`), the
+data set of single images and that of several (`images`, `images_dense_captions`), both with people's ratings of the
+GPT-4 answer that serves as the reference once they found it right.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from critic import ratings
+from critic.aggregate import Aggregate, Cell, by_cell, check, mean, name
+from critic.benchmarks import _tables
+from critic.errors import UsageError
+from critic.ratings import Battle, Outcome, Ratings, WinRate
+from critic.records import Conversation, ConversationTurn, TurnVerdict
+
+FORMATS = (".csv", ".parquet", ".jsonl", ".xlsx")
+
+IMAGES = ("images", "image_url", "file_name", "image")
+CAPTIONS = ("images_dense_captions", "image_dense_captions", "image_dense_caption", "instruction_conditioned_caption")
+REFERENCES = ("output_human_annotated", "gpt4_prediction")
+CORRECT, CAPTION_PROBLEM = "human_ratings_gpt4_correct", "human_ratings_problem_in_caption"
+"""People's word on a GPT-4 answer: it is the reference where it is correct and its caption without a problem."""
+
+NEEDED = ("instruction", "instruction_category")
+TRUE, FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
+
+
+def read_conversations(path: Path) -> list[Conversation]:
+    """The instructions of a VisIT-Bench sheet (.csv, .xlsx, .jsonl, or .parquet with its images) as conversations of
+    one turn, in its order and by its row number (or a column `id`).
+
+    An image given as a URL is expected under its file name in the data root. A GPT-4 answer that people did not
+    confirm is no reference: the turn then has none. Raises UsageError naming what is missing for a sheet without
+    images, captions or references, and place and column for an empty cell or a duplicate id.
+    """
+    ids = _tables.Ids()
+    found = []
+    for number, (place, row) in enumerate(_tables.rows(path, FORMATS), 1):
+        _check_columns(path, row)
+        key = ids.add(place, _tables.optional_text(row, "id") or str(number))
+        images = _images(place, row)
+        category = _tables.text(place, row, "instruction_category")
+        turn = ConversationTurn(
+            prompt=_tables.text(place, row, "instruction"),
+            reference=_reference(place, row),
+            task=category,
+            images=images,
+        )
+        found.append(
+            Conversation(
+                id=key,
+                benchmark="visitbench",
+                lang=_tables.language(place, row),
+                group=_group(images),
+                turns=[turn],
+                caption=_caption(place, row, len(images)),
+                category=category,
+            )
+        )
+    return found
+
+
+def _check_columns(path: Path, row: _tables.Row) -> None:
+    missing = [column for column in NEEDED if column not in row]
+    missing += [
+        " or ".join(names) for names in (IMAGES, CAPTIONS, REFERENCES) if not any(column in row for column in names)
+    ]
+    if "output_human_annotated" not in row:
+        missing += [column for column in (CORRECT, CAPTION_PROBLEM) if column not in row]
+    if missing:
+        raise UsageError(f"{path}: the sheet lacks {'; '.join(missing)}")
+
+
+def _first(row: _tables.Row, names: Collection[str]) -> str:
+    return next(column for column in names if column in row)
+
+
+def _images(place: str, row: _tables.Row) -> list[str]:
+    column = _first(row, IMAGES)
+    listed = _listed(place, row, column)
+    images = [_file_name(_tables.image(place, value)) for value in listed]
+    if not images or len(set(images)) < len(images):
+        raise UsageError(f"{place}: {column!r} has {'one image twice' if images else 'no image'}")
+    return images
+
+
+def _group(images: list[str]) -> str:
+    """Rows about the same images belong together; embedded ones are known by their hashes."""
+    return " ".join(sorted(_digest(one) if one.startswith("data:") else one for one in images))
+
+
+def _digest(image: str) -> str:
+    return hashlib.sha256(image.encode()).hexdigest()[:16]
+
+
+def _file_name(image: str) -> str:
+    """A URL's file name; paths and data URIs as they are."""
+    return unquote(urlsplit(image).path).rsplit("/", 1)[-1] if image.startswith(("http://", "https://")) else image
+
+
+def _caption(place: str, row: _tables.Row, images: int) -> str:
+    """The caption, one a line and numbered where there are several images. Sheets pad their lists with NaN."""
+    column = _first(row, CAPTIONS)
+    captions = [_tables.optional_text({column: value}, column) for value in _listed(place, row, column)]
+    given = [caption for caption in captions if caption is not None]
+    if len(given) != images:
+        raise UsageError(f"{place}: {column!r} has {len(given)} captions for {images} images")
+    if images == 1:
+        return given[0]
+    return "\n".join(f"{number}. {caption}" for number, caption in enumerate(given, 1))
+
+
+def _listed(place: str, row: _tables.Row, column: str) -> list[object]:
+    """The entries of a cell: a JSON list in the columns of several images, else the cell itself."""
+    value = row[column]
+    if not column.startswith("images"):
+        return [value]
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise UsageError(f"{place}: {column!r} is not a JSON list") from None
+    if not isinstance(value, list):
+        raise UsageError(f"{place}: {column!r} is not a list")
+    return value
+
+
+def _reference(place: str, row: _tables.Row) -> str | None:
+    if "output_human_annotated" in row:
+        return _tables.text(place, row, "output_human_annotated")
+    confirmed = _is_true(place, row, CORRECT) and not _is_true(place, row, CAPTION_PROBLEM)
+    return _tables.text(place, row, "gpt4_prediction") if confirmed else None
+
+
+def _is_true(place: str, row: _tables.Row, column: str) -> bool:
+    found = _tables.text(place, row, column).lower()
+    if found not in TRUE | FALSE:
+        raise UsageError(f"{place}: {column!r} is {found!r}; expected true or false")
+    return found in TRUE
+
+
+class ReferenceScores(Struct, frozen=True, kw_only=True):
+    """How often a model's answer is preferred to the reference: `overall` and by category in per cent, a tie half a
+    win; `counts` are the wins, ties and losses. Instructions without a reference are not asked; `unreferenced`
+    says how many there are."""
+
+    overall: Aggregate
+    counts: WinRate
+    categories: dict[str, Aggregate]
+    unreferenced: int
+
+
+def against_reference(
+    verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], condition: str = "own"
+) -> ReferenceScores:
+    """The win rate against the reference of one model's pairwise verdicts without an opponent. Raises UsageError as
+    `aggregate.by_cell` does."""
+    chosen = [verdict for verdict in verdicts if verdict.opponent is None]
+    found = by_cell(chosen, "pairwise").get(Cell(condition, 1), {})
+    percent = {key: None if score is None else 100 * score for key, score in found.items()}
+    asked = [one for one in conversations if one.turns[0].reference is not None]
+    categories: dict[str, list[str]] = {}
+    for one in asked:
+        categories.setdefault(one.category or "none", []).append(one.id)
+    return ReferenceScores(
+        overall=mean(percent, [one.id for one in asked], (0, 100)),
+        counts=ratings.win_rate(found[one.id] for one in asked if one.id in found),
+        categories={category: mean(percent, categories[category], (0, 100)) for category in sorted(categories)},
+        unreferenced=len(conversations) - len(asked),
+    )
+
+
+def battles(
+    verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], condition: str = "own"
+) -> list[Battle]:
+    """The verdicts between two models as battles, in the given order, grouped as their conversations are.
+
+    A score other than 1, 1/2 or 0 cannot be told apart from a tie and is refused. Raises UsageError for it, for an
+    unknown conversation, and for a pair of models compared twice on one instruction.
+    """
+    groups = {one.id: one.group for one in conversations}
+    outcomes: dict[float | None, Outcome | None] = {1.0: "a", 0.5: "tie", 0.0: "b", None: None}
+    seen: set[tuple[str, frozenset[str]]] = set()
+    found = []
+    for verdict in verdicts:
+        if verdict.protocol != "pairwise" or verdict.opponent is None or verdict.condition != condition:
+            continue
+        check(verdict)
+        pair = verdict.conversation, frozenset((verdict.system, verdict.opponent))
+        if verdict.conversation not in groups:
+            raise UsageError(f"{name(verdict)}: not in the questions")
+        if verdict.score not in outcomes:
+            raise UsageError(f"{name(verdict)}: score {verdict.score:g}; expected 1, 0.5 or 0")
+        if pair in seen:
+            raise UsageError(f"{name(verdict)}: {verdict.system} and {verdict.opponent} compared twice")
+        seen.add(pair)
+        outcome = outcomes[verdict.score]
+        found.append(Battle(a=verdict.system, b=verdict.opponent, outcome=outcome, group=groups[verdict.conversation]))
+    return found
+
+
+class Tournament(Struct, frozen=True, kw_only=True):
+    """Models by their battles: win rates, online Elo as the mean over `shuffles` seeded orders, and Bradley-Terry
+    ratings with intervals."""
+
+    win_rates: dict[str, WinRate]
+    elo: Ratings
+    bradley_terry: Ratings
+    k: float
+    shuffles: int
+    seed: int
+
+
+def tournament(
+    fought: Sequence[Battle], k: float = ratings.K, shuffles: int = 100, seed: int = 0, resamples: int = 1000
+) -> Tournament:
+    """Win rates and ratings of `battles`; see `critic.ratings` for when a rating is undefined."""
+    return Tournament(
+        win_rates=ratings.win_rates(fought),
+        elo=ratings.mean_elo(fought, shuffles=shuffles, seed=seed, k=k),
+        bradley_terry=ratings.bradley_terry(fought, resamples=resamples, seed=seed),
+        k=k,
+        shuffles=shuffles,
+        seed=seed,
+    )

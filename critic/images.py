@@ -1,0 +1,150 @@
+"""Images by path under a data root, or as data URIs: checked before they are sent, and never from elsewhere.
+
+Needs Pillow.
+"""
+
+import base64
+import binascii
+import hashlib
+import io
+import math
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from critic.errors import UsageError
+
+MAX_BYTES = 20_000_000
+"""The largest image file, in bytes, unless said otherwise."""
+
+MAX_PIXELS = 64_000_000
+"""The largest image that is decoded, in pixels; what its header says is looked at first."""
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+"""What vision-language servers take."""
+
+ImageFailure = Literal["image_missing", "image_outside_root", "image_too_large", "image_unreadable"]
+
+
+class ImageError(Exception):
+    """An image that cannot be sent; `failure` is its short name."""
+
+    def __init__(self, failure: ImageFailure, message: str) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+class Image(Struct, frozen=True, kw_only=True):
+    """An image as it is sent. `sha256` is that of the bytes sent; `resized`: they are not the file's own."""
+
+    path: str
+    sha256: str
+    uri: str
+    resized: bool
+
+
+class Images:
+    """The images under `root`, and those that are given as data URIs.
+
+    An image of more than `resize_to` pixels is made smaller, its proportions kept; one of more than `max_bytes` bytes
+    or `MAX_PIXELS` pixels is refused. Raises UsageError where Pillow or the root is missing.
+    """
+
+    def __init__(self, root: Path, *, max_bytes: int = MAX_BYTES, resize_to: int | None = None) -> None:
+        if not root.is_dir():
+            raise UsageError(f"--data-root {root}: no such folder")
+        self._pillow = _pillow()
+        self._root, self._max_bytes, self._resize_to = root.resolve(), max_bytes, resize_to
+
+    def load(self, name: str, uri: str | None = None) -> Image:
+        """The image at the path `name`, or the one in the data URI that goes by that name.
+
+        Raises ImageError. The whole image is decoded, so that one that is cut off is found here.
+        """
+        try:
+            data = self._read(name) if uri is None else _from_uri(uri, self._max_bytes)
+            data, kind, resized = self._checked(data)
+        except ImageError as error:
+            raise ImageError(error.failure, f"{name}: {error}") from None
+        text = base64.b64encode(data).decode()
+        digest = hashlib.sha256(data).hexdigest()
+        return Image(path=name, sha256=digest, uri=f"data:{kind};base64,{text}", resized=resized)
+
+    def _read(self, name: str) -> bytes:
+        if "://" in name:
+            raise ImageError("image_outside_root", f"URLs are not fetched; images come from {self._root}")
+        try:
+            path = (self._root / name).resolve()
+            if not path.is_relative_to(self._root):
+                raise ImageError("image_outside_root", f"leaves the data root {self._root}")
+            if not path.is_file():
+                raise ImageError("image_missing", f"no such file under {self._root}")
+            _check_size(path.stat().st_size, self._max_bytes)
+            return path.read_bytes()
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL in the name, no right to read
+            raise ImageError("image_missing", str(error)) from None
+
+    def _checked(self, data: bytes) -> tuple[bytes, str, bool]:
+        """The bytes to send, their MIME type, and whether they were made smaller."""
+        image_module: Any = self._pillow
+        try:
+            with image_module.open(io.BytesIO(data), formats=FORMATS) as image:
+                width, height = image.size
+                if width * height > MAX_PIXELS:
+                    raise ImageError("image_too_large", f"{width} x {height} pixels; at most {MAX_PIXELS:,} in all")
+                image.load()
+                if self._resize_to is not None and width * height > self._resize_to:
+                    return _smaller(image, self._resize_to), "image/png", True
+                # MPO is what Pillow calls a JPEG with more pictures behind the first.
+                kind = "jpeg" if image.format == "MPO" else image.format.lower()
+                return data, f"image/{kind}", False
+        except image_module.DecompressionBombError as error:
+            raise ImageError("image_too_large", str(error)) from None
+        except image_module.UnidentifiedImageError:
+            raise ImageError("image_unreadable", f"no image of a known format ({', '.join(FORMATS)})") from None
+        except (OSError, ValueError, SyntaxError, EOFError, IndexError, OverflowError, MemoryError) as error:
+            raise ImageError("image_unreadable", f"{type(error).__name__}: {error}") from None
+
+
+def _smaller(image: Any, pixels: int) -> bytes:
+    """A PNG of at most `pixels` pixels, upright."""
+    from PIL import ImageOps  # noqa: PLC0415 - not part of a plain installation
+
+    upright = ImageOps.exif_transpose(image)
+    mode = "RGBA" if "A" in upright.getbands() or "transparency" in upright.info else "RGB"
+    scale = math.sqrt(pixels / (upright.width * upright.height))
+    width = min(max(1, int(upright.width * scale)), pixels)
+    height = min(max(1, int(upright.height * scale)), pixels // width)
+    out = io.BytesIO()
+    upright.convert(mode).resize((width, height)).save(out, "PNG")
+    return out.getvalue()
+
+
+def _from_uri(uri: str, max_bytes: int) -> bytes:
+    head, comma, text = uri.partition(",")
+    if not comma or not head.startswith("data:") or not head.endswith(";base64"):
+        raise ImageError("image_unreadable", "a data URI must read data:image/…;base64,…")
+    _check_size(3 * (len(text) // 4 - 1), max_bytes)
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ImageError("image_unreadable", f"not base64: {error}") from None
+    _check_size(len(data), max_bytes)
+    return data
+
+
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise ImageError("image_too_large", f"{size:,} bytes; at most {max_bytes:,}")
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image as module  # noqa: PLC0415 - not part of a plain installation
+    except ImportError:
+        raise UsageError("images need Pillow: pip install pillow, or run --condition no_image") from None
+    # It warns of sizes that are refused here by name.
+    warnings.simplefilter("ignore", module.DecompressionBombWarning)
+    return module

@@ -1,0 +1,117 @@
+"""The four benchmarks on the sample conversations, from images to the HTML reports, with tiny models on real parts.
+
+    python data/bench_demo.py --out runs/bench-demo
+
+A random vision-language model of a few million parameters and a tiny judge (that of `critic demo` where it is there,
+else one that is trained for a minute), both served by vLLM. The scores mean nothing; every step is the real one.
+"""
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from critic import jsonl
+from critic.cli import run_program
+from critic.demo import free_port, run, script, served
+from critic.errors import UsageError
+
+SAMPLES = {
+    "alignmmbench": ("metadata.jsonl", ("own", "no_image")),
+    "convbench": ("ConvBench.csv", ("own", "perfect_perception")),
+    "multiverse": ("conversations.jsonl", ("own", "oracle")),
+    "visitbench": ("visit_bench.csv", ("own", "no_image")),
+}
+"""Benchmark -> its file in data/samples/, and the conditions that are run."""
+
+REPLY_TOKENS, VERDICT_TOKENS = 24, 64
+
+STEPS = 60
+"""Of training, where there is no judge yet: enough to write verdicts, not to judge."""
+
+PROGRAMS = ("tests/tiny_vlm.py", "serve/judge.py", "train/sft.py", "data/sample_world.py", "data/human_scores.py")
+
+
+def _step(number: int, what: str, start: float) -> None:
+    print(f"\n[{number}/4] {what}  ({time.monotonic() - start:.0f} s so far)", flush=True)
+
+
+def _build_vlm(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    run([sys.executable, "tests/tiny_vlm.py", str(partial)])
+    partial.rename(folder)
+
+
+def _train_judge(out: Path) -> Path:
+    """A judge from the tiny recipe, stopped early."""
+    judge = out / "judge"
+    if (judge / "critic.json").is_file():
+        return judge
+    recipe = yaml.safe_load(Path("train/recipes/tiny.yaml").read_text("utf-8"))
+    recipe["global_batch"] = recipe["training"]["per_device_train_batch_size"] = 4
+    recipe["training"] |= {"max_steps": STEPS, "warmup_steps": STEPS // 6, "logging_steps": 10}
+    recipe["training"]["lr_scheduler_kwargs"]["num_decay_steps"] = STEPS // 2
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    run([sys.executable, "data/sample_world.py", "--out", str(out / "world.jsonl")])
+    run([sys.executable, "data/human_scores.py", str(out / "world.jsonl"), "--out", str(out / "data")])
+    deepspeed = [script("deepspeed"), "--log_level", "error", "--master_port", str(free_port()), "train/sft.py"]
+    data = out / "data" / "train.jsonl"
+    words = [*deepspeed, "--config", str(out / "recipe.yaml"), "--train", str(data), "--out", str(judge)]
+    run(words, {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "DS_ACCELERATOR": "cpu"})
+    return judge
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("runs/bench-demo"),
+    judge: Annotated[
+        Path, typer.Option(help="The judge's checkpoint; where it is not there, one is trained briefly.")
+    ] = Path("runs/demo/judge"),
+) -> None:
+    """All four benchmarks on the samples, two conditions each. Run again, it goes on where it stopped."""
+    missing = [program for program in PROGRAMS if not Path(program).is_file()]
+    if missing:
+        raise UsageError(f"run this in the root of a clone of the repository: {missing[0]} is not here")
+    start = time.monotonic()
+    critic = script("critic")
+
+    _step(1, "infer: a tiny vision-language model through every conversation", start)
+    vlm = out / "vlm"
+    _build_vlm(vlm)
+    with served(vlm, out / "vlm.log") as (url, _):
+        for benchmark, (file, conditions) in SAMPLES.items():
+            words = [critic, "infer", f"data/samples/{benchmark}/{file}", "--benchmark", benchmark, "--base-url", url]
+            words += [word for condition in conditions for word in ("--condition", condition)]
+            words += ["--name", "tiny-vlm", "--max-tokens", str(REPLY_TOKENS), "--max-failed", "1"]
+            run([*words, "--out", str(out / benchmark / "replies.jsonl")])
+
+    _step(2, "judge: a tiny judge", start)
+    if not (judge / "critic.json").is_file():
+        judge = _train_judge(out)
+
+    _step(3, "judge: every turn, and every conversation as a whole", start)
+    with served(judge, out / "judge.log") as (url, model):
+        judged = f"judged-{model.replace('@', '-')}.jsonl"  # another training, another file
+        for benchmark in SAMPLES:
+            words = [critic, "judge", str(out / benchmark / "replies.jsonl"), "--benchmark", benchmark]
+            words += ["--base-url", url, "--max-tokens", str(VERDICT_TOKENS), "--max-failed", "1"]
+            run([*words, "--out", str(out / benchmark / judged)])
+
+    _step(4, "score: tables and reports", start)
+    for benchmark, (file, _) in SAMPLES.items():
+        words = [critic, "score", str(out / benchmark / judged), "--benchmark", benchmark, "--max-failed", "1"]
+        run([*words, "--questions", f"data/samples/{benchmark}/{file}", "--out", str(out / benchmark)])
+    jsonl.write_json(out / "seconds.json", {"total": round(time.monotonic() - start, 1)})
+    print(f"\ndone in {time.monotonic() - start:.0f} s: open {out}/*/report.html", flush=True)
+
+
+if __name__ == "__main__":
+    run_program(main)

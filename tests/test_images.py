@@ -1,0 +1,174 @@
+"""Images that may be sent and images that may not: each refused by its name, large ones before they are decoded."""
+
+import base64
+import io
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+Picture = pytest.importorskip("PIL.Image", reason="needs Pillow")
+
+from critic.errors import UsageError  # noqa: E402
+from critic.images import ImageError, Images  # noqa: E402
+
+
+def picture(path: Path, size: tuple[int, int] = (60, 40), kind: str = "PNG", mode: str = "RGB") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Picture.effect_noise(size, 50).convert(mode).save(path, kind)
+    return path
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that says it is that large and holds a few bytes of data."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = zlib.compress(b"\0" * 4096)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def failure(images: Images, name: str, uri: str | None = None) -> str:
+    with pytest.raises(ImageError) as caught:
+        images.load(name, uri)
+    return caught.value.failure
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    picture(tmp_path / "root" / "in" / "a.png")
+    picture(tmp_path / "secret.png", (7, 7))
+    return tmp_path / "root"
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF"])
+def test_the_files_own_bytes_are_sent(root: Path, kind: str) -> None:
+    data = picture(root / "image", kind=kind).read_bytes()
+    found = Images(root).load("image")
+    head, text = found.uri.split(",")
+    assert head == f"data:image/{kind.lower()};base64" and base64.b64decode(text) == data
+    assert not found.resized and found.path == "image"
+    import hashlib
+
+    assert found.sha256 == hashlib.sha256(data).hexdigest()
+
+
+def test_paths_that_leave_the_root(root: Path) -> None:
+    (root / "link.png").symlink_to(root.parent / "secret.png")
+    (root / "out").symlink_to(root.parent)
+    (root / "in" / "fine.png").symlink_to(root / "in" / "a.png")
+    (root / "self.png").symlink_to(root / "self.png")
+    images = Images(root)
+    for name in (
+        "../secret.png",
+        "in/../../secret.png",
+        str(root.parent / "secret.png"),
+        "link.png",
+        "out/secret.png",
+        "http://127.0.0.1/a.png",
+        f"file://{root}/in/a.png",
+    ):
+        assert failure(images, name) == "image_outside_root", name
+    for name in ("in/no.png", "in", "", "a\0b", "self.png", "x" * 5000):
+        assert failure(images, name) == "image_missing", name
+    assert images.load("in/fine.png").sha256 == images.load("in/a.png").sha256 == images.load("./in//a.png").sha256
+
+
+def test_a_root_behind_a_link_is_a_root(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "door").symlink_to(root)
+    assert Images(tmp_path / "door").load("in/a.png")
+    with pytest.raises(UsageError, match="no such folder"):
+        Images(tmp_path / "nowhere")
+
+
+@given(st.lists(st.sampled_from(["..", ".", "in", "a.png", "secret.png", "/", "root", "out", "~", ""]), max_size=6))
+@example(["out", "secret.png"])
+def test_no_path_reads_outside_the_root(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
+    base = tmp_path_factory.getbasetemp() / "walk"
+    if not base.exists():
+        picture(base / "root" / "in" / "a.png")
+        picture(base / "secret.png", (7, 7))
+        (base / "root" / "out").symlink_to(base)
+    secret = base64.b64encode((base / "secret.png").read_bytes()).decode()
+    try:
+        assert secret not in Images(base / "root").load("/".join(parts)).uri
+    except ImageError as error:
+        assert error.failure in {"image_missing", "image_outside_root"}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
+def test_a_pipe_is_no_image(root: Path) -> None:
+    os.mkfifo(root / "pipe.png")
+    assert failure(Images(root), "pipe.png") == "image_missing"
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF"])
+def test_what_is_cut_off_or_garbled(root: Path, kind: str) -> None:
+    data = picture(root / "whole", (300, 200), kind).read_bytes()
+    for name, content in {"half": data[: len(data) // 2], "head": data[:20], "empty": b"", "text": b"no image"}.items():
+        (root / name).write_bytes(content)
+        assert failure(Images(root), name) == "image_unreadable", name
+
+
+def test_a_format_that_servers_do_not_take(root: Path) -> None:
+    picture(root / "a.bmp", kind="BMP")
+    assert failure(Images(root), "a.bmp") == "image_unreadable"
+
+
+@pytest.mark.parametrize("side", [9_000, 12_000, 40_000])
+def test_a_bomb_is_refused_by_its_header(root: Path, side: int) -> None:
+    """Of the three, Pillow itself refuses only the last. Decoding would find that the data ends too early."""
+    (root / "bomb.png").write_bytes(png_header(side, side))
+    assert failure(Images(root), "bomb.png") == "image_too_large"
+
+
+def test_a_file_of_too_many_bytes_is_not_read(root: Path) -> None:
+    with (root / "sparse.png").open("wb") as file:
+        file.truncate(10**12)
+    assert failure(Images(root, max_bytes=10**9), "sparse.png") == "image_too_large"
+    size = (root / "in" / "a.png").stat().st_size
+    assert Images(root, max_bytes=size).load("in/a.png")
+    assert failure(Images(root, max_bytes=size - 1), "in/a.png") == "image_too_large"
+
+
+@pytest.mark.parametrize(
+    ("size", "mode"), [((600, 300), "RGB"), ((300, 600), "RGBA"), ((1000, 1), "L"), ((1, 900), "P")]
+)
+def test_large_images_are_made_smaller(root: Path, size: tuple[int, int], mode: str) -> None:
+    picture(root / "large.png", size, mode=mode)
+    found = Images(root, resize_to=400).load("large.png")
+    sent = Picture.open(io.BytesIO(base64.b64decode(found.uri.split(",")[1])))
+    assert found.resized and sent.width * sent.height <= 400
+    if min(size) > 1:
+        assert sent.width / sent.height == pytest.approx(size[0] / size[1], rel=0.1)
+    same = Images(root, resize_to=size[0] * size[1]).load("large.png")
+    assert not same.resized
+
+
+def test_a_smaller_image_stands_upright(root: Path) -> None:
+    image = Picture.new("RGB", (200, 100))
+    exif = image.getexif()
+    exif[274] = 6  # to be turned by a quarter
+    image.save(root / "turned.jpg", exif=exif)
+    found = Images(root, resize_to=800).load("turned.jpg")
+    sent = Picture.open(io.BytesIO(base64.b64decode(found.uri.split(",")[1])))
+    assert sent.height > sent.width
+
+
+def test_data_uris(root: Path) -> None:
+    data = (root / "in" / "a.png").read_bytes()
+    uri = "data:image/png;base64," + base64.b64encode(data).decode()
+    images = Images(root, max_bytes=len(data))
+    assert images.load("name", uri).uri == uri
+    assert failure(images, "name", "data:image/png;base64,@@@") == "image_unreadable"
+    assert failure(images, "name", "data:image/png,abc") == "image_unreadable"
+    assert failure(images, "name", uri + base64.b64encode(b"more of it").decode()) != ""
+    assert failure(Images(root, max_bytes=len(data) - 1), "name", uri) == "image_too_large"
+    bomb = "data:image/png;base64," + base64.b64encode(png_header(40_000, 40_000)).decode()
+    assert failure(images, "name", bomb) == "image_too_large"

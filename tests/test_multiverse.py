@@ -1,0 +1,286 @@
+"""critic.benchmarks.multiverse: data-set rows in both layouts, strict validation, and scores against brute force."""
+
+import base64
+import copy
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT, write_jsonl
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from critic import benchmarks
+from critic.benchmarks import multiverse
+from critic.errors import UsageError
+from critic.records import Conversation, ConversationTurn, TurnVerdict
+
+SAMPLE = ROOT / "data" / "samples" / "multiverse" / "conversations.jsonl"
+Row = dict[str, Any]
+Change = Callable[[Row], None]
+
+
+def sample_rows() -> list[Row]:
+    return [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()]
+
+
+def test_the_sample_is_read_whole() -> None:
+    rows, found = sample_rows(), benchmarks.read("multiverse", SAMPLE)
+    assert len(rows) == len(found) == 6
+    for row, one in zip(rows, found, strict=True):
+        user, assistant = row["conversation"][::2], row["conversation"][1::2]
+        assert (one.id, one.goal, one.domain) == (row["index"], row["main_goal_category"], row["image_main_category"])
+        assert [turn.prompt for turn in one.turns] == [said["utterance"] for said in user]
+        assert [turn.reference for turn in one.turns] == [said["utterance"] for said in assistant]
+        assert [turn.checklist for turn in one.turns] == [
+            [item["question"] for item in said["checklist"]] for said in user
+        ]
+        assert {turn.task for turn in one.turns} == {row["main_task_category"]}
+        assert [turn.images for turn in one.turns] == [[row["image"]]] + [[]] * (len(user) - 1)
+    assert {len(one.turns) for one in found} == {3, 4}
+    assert {one.lang for one in found} == {"zh", "en"}
+
+
+def transposed(items: list[Row]) -> dict[str, list[Any]]:
+    return {key: [item[key] for item in items] for key in items[0]} if items else {"question": []}
+
+
+def as_parquet(rows: list[Row], path: Path) -> Path:
+    """As `datasets` writes a Sequence of structs: an object of lists; the image embedded."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    stored = []
+    for row in rows:
+        spoken = [{**said, "checklist": transposed(said["checklist"])} for said in row["conversation"]]
+        content = (SAMPLE.parent / row["image"]).read_bytes()
+        stored.append({**row, "conversation": transposed(spoken), "image": {"bytes": content, "path": None}})
+    parquet.write_table(pyarrow.Table.from_pylist(stored), path)
+    return path
+
+
+def test_parquet_with_embedded_images_says_the_same(tmp_path: Path) -> None:
+    rows = sample_rows()
+    found = multiverse.read_conversations(as_parquet(rows, tmp_path / "train.parquet"))
+    for row, ours, theirs in zip(rows, found, multiverse.read_conversations(SAMPLE), strict=True):
+        (embedded,) = ours.turns[0].images
+        head, content = embedded.split(",", 1)
+        assert head == "data:image/png;base64"
+        assert base64.b64decode(content) == (SAMPLE.parent / row["image"]).read_bytes()
+        assert [(t.prompt, t.reference, t.checklist, t.task) for t in ours.turns] == [
+            (t.prompt, t.reference, t.checklist, t.task) for t in theirs.turns
+        ]
+
+
+def test_a_checklist_may_be_with_the_answer_or_with_both(tmp_path: Path) -> None:
+    rows = sample_rows()
+    for number, row in enumerate(rows):
+        for user, assistant in zip(row["conversation"][::2], row["conversation"][1::2], strict=True):
+            assistant["checklist"] = user["checklist"]
+            if number % 2:
+                user["checklist"] = None
+    found = multiverse.read_conversations(write_jsonl(tmp_path / "moved.jsonl", rows))
+    assert found == multiverse.read_conversations(SAMPLE)
+
+
+def five_turns(row: Row) -> None:
+    row["conversation"] += copy.deepcopy(row["conversation"][:2])
+
+
+def said(number: int, **changes: Any) -> Change:
+    return lambda row: row["conversation"][number].update(changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (five_turns, "5 turns; a conversation has at most 4"),
+        (lambda row: row["conversation"].pop(), "turn 4 has no reference: the last word is the user's"),
+        (said(3, utterance=" "), r"turn 2 has no reference: conversation\[3\].utterance is empty"),
+        (said(4, utterance=""), r"turn 3 asks nothing: conversation\[4\].utterance is empty"),
+        (said(2, checklist=[]), "turn 2 has no checklist"),
+        (said(3, checklist=[{"question": "Another?"}]), "turn 2 has two checklists"),
+        (said(2, checklist=[{"question": "Is it?"}, {"question": " "}]), "turn 2: checklist item 2 has no question"),
+        (said(2, checklist=[{"main_criteria": "x"}]), r"missing required field `question` .*\$.conversation\[2\]"),
+        (said(1, speaker="user"), r"conversation\[1\].speaker is 'user'; user and assistant must alternate"),
+        (said(4, speaker="guest"), r"conversation\[4\].speaker is 'guest'"),
+        (said(0, speaker="AI Assistant"), "expected the user to begin"),
+        (lambda row: row.update(conversation=[]), "'conversation' is empty"),
+        (lambda row: row.update(conversation="Hello"), r"Expected `array`, got `str` - at `\$.conversation`"),
+        (lambda row: row.update(conversation=["Hello"]), r"\$.conversation\[0\]"),
+        (
+            lambda row: row.update(conversation={"speaker": ["a", "b"], "utterance": ["c"]}),
+            "lists of different lengths",
+        ),
+        (said(0, checklist={"question": ["a"], "sub_criteria": []}), r"conversation\[0\].checklist' has lists of diff"),
+        (lambda row: row.pop("main_goal_category"), "missing required field `main_goal_category`"),
+        (lambda row: row.pop("conversation"), r"\$.conversation"),
+        (lambda row: row.update(index=3), r"Expected `str`, got `int` - at `\$.index`"),
+        (lambda row: row.update(image=""), "no image"),
+        (lambda row: row.update(image={"bytes": None, "path": None}), "no image"),
+        (lambda row: row.update(index="sample-1"), r"duplicate id 'sample-1', first at .*:1$"),
+    ],
+)
+def test_a_bad_row_is_refused_with_its_line(tmp_path: Path, change: Change, message: str) -> None:
+    rows = sample_rows()
+    change(rows[1])
+    with pytest.raises(UsageError, match=message) as caught:
+        multiverse.read_conversations(write_jsonl(tmp_path / "rows.jsonl", rows))
+    assert str(caught.value).startswith(f"{tmp_path / 'rows.jsonl'}:2: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bad_parquet_row_is_refused_with_its_number(tmp_path: Path) -> None:
+    rows = sample_rows()
+    rows[2]["conversation"][1]["utterance"] = ""
+    with pytest.raises(UsageError, match=r"train.parquet:row 3: turn 1 has no reference"):
+        multiverse.read_conversations(as_parquet(rows, tmp_path / "train.parquet"))
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UsageError, match="not a parquet file"):
+        multiverse.read_conversations(tmp_path / "torn.parquet")
+
+
+def conversations(turns: list[int]) -> list[Conversation]:
+    return [
+        Conversation(
+            id=str(number),
+            benchmark="multiverse",
+            lang="en",
+            group=str(number),
+            turns=[
+                ConversationTurn(prompt="?", reference="!", task=["Math", "Coding"][number % 2], checklist=["a?"])
+                for _ in range(count)
+            ],
+            goal=["Verification", "Creation", "Research"][number % 3],
+        )
+        for number, count in enumerate(turns)
+    ]
+
+
+Judged = dict[tuple[str, str, int], tuple[float | None, int | None]]
+"""(condition, conversation, turn) to completion ratio and quality."""
+
+
+def verdicts_of(judged: Judged, lengths: dict[tuple[str, int], int] | None = None) -> list[TurnVerdict]:
+    return [
+        TurnVerdict(
+            conversation=conversation,
+            system="model",
+            condition=condition,
+            protocol=protocol,  # type: ignore[arg-type]
+            judge="judge",
+            turn=turn,
+            score=score,
+            failure="truncated" if score is None else None,
+            length=(lengths or {}).get((conversation, turn)),
+        )
+        for (condition, conversation, turn), scores in judged.items()
+        for protocol, score in zip(("checklist", "quality"), scores, strict=True)
+    ]
+
+
+@given(st.randoms(use_true_random=False), st.lists(st.integers(1, 4), min_size=1, max_size=7))
+def test_scores_are_those_of_brute_force(luck: random.Random, lengths: list[int]) -> None:
+    asked = conversations(lengths)
+    judged: Judged = {}
+    expected: dict[tuple[str, int], float | None] = {}
+    for one in asked:
+        for turn in range(1, len(one.turns) + 1):
+            expected[one.id, turn] = None
+            if luck.random() < 0.1:
+                continue  # never judged
+            ratio = luck.choice([0.0, 0.25, 1.0, None])
+            quality = luck.choice([1, 7, 10, None])
+            judged["oracle", one.id, turn] = ratio, quality
+            if ratio is not None and quality is not None:
+                expected[one.id, turn] = ratio * quality * 10
+    found = multiverse.scores(verdicts_of(judged), asked, "oracle")
+    assert len(found.turns) == max(lengths)
+    ranges = []
+    for turn, cell in enumerate(found.turns, 1):
+        mine = [score for (_, number), score in expected.items() if number == turn]
+        known = [score for score in mine if score is not None]
+        assert (cell.n, cell.asked) == (len(known), len(mine))
+        assert cell.failed == sum(key[2] == turn for key in judged) - len(known)
+        assert cell.value == (pytest.approx(fmean(known)) if known else None)
+        ranges.append([fmean(end if score is None else score for score in mine) for end in (0, 100)])
+        assert [cell.low, cell.high] == pytest.approx(ranges[-1])
+    means = [cell.value for cell in found.turns]
+    if None not in means:
+        assert found.average.value == pytest.approx(fmean(means))  # type: ignore[arg-type]
+        if len(means) > 1:
+            assert found.slope.value == pytest.approx(np.polyfit(range(1, len(means) + 1), means, 1)[0])  # type: ignore[arg-type]
+    else:
+        assert found.average.value is found.slope.value is None
+    if len(means) == 1:
+        assert found.slope.value is None and found.slope.low is None
+    else:
+        corners = [
+            np.polyfit(range(1, len(ranges) + 1), [ends[bit >> place & 1] for place, ends in enumerate(ranges)], 1)[0]
+            for bit in range(2 ** len(ranges))
+        ]
+        assert found.slope.low == pytest.approx(min(corners)) and found.slope.high == pytest.approx(max(corners))
+    for table, name in ((found.goals, lambda one: one.goal), (found.tasks, lambda one: one.turns[0].task)):
+        assert sum(cell.asked for cell in table.values()) == sum(lengths)
+        for key, cell in table.items():
+            members = {one.id for one in asked if name(one) == key}
+            known = [score for (who, _), score in expected.items() if who in members and score is not None]
+            assert cell.value == (pytest.approx(fmean(known)) if known else None)
+
+
+def test_a_turn_judged_once_has_no_score() -> None:
+    only = verdicts_of({("oracle", "0", 1): (1.0, 9)})[:1]
+    found = multiverse.scores(only, conversations([2]), "oracle")
+    assert (found.turns[0].value, found.turns[0].n, found.turns[0].failed) == (None, 0, 1)
+    assert (found.turns[1].n, found.turns[1].failed, found.turns[1].asked) == (0, 0, 1)
+
+
+def test_completion_ratios() -> None:
+    assert multiverse.completion_ratio([True, True, False, True]) == 0.75
+    assert multiverse.completion_ratio([True, None]) is None
+    with pytest.raises(ValueError, match="at least one"):
+        multiverse.completion_ratio([])
+
+
+def test_the_oracle_effect_is_paired() -> None:
+    asked = conversations([4] * 9 + [3])
+    judged: Judged = {}
+    for one in asked:
+        for turn in range(1, len(one.turns) + 1):
+            judged["own", one.id, turn] = 0.5, 6
+            judged["oracle", one.id, turn] = 0.5, 6 + (turn > 1)
+    judged["own", "0", 3] = None, 6
+    found = multiverse.oracle_effect(verdicts_of(judged), asked)
+    assert list(found) == ["1", "2", "3", "4", "all"]
+    assert [found[turn].mean for turn in "1234"] == [0, 5, 5, 5]
+    assert [(found[turn].n, found[turn].missing) for turn in "1234"] == [(10, 0), (10, 0), (9, 1), (9, 0)]
+    assert found["all"].n == 9 and found["all"].mean == pytest.approx((8 * 15 / 4 + 10 / 3) / 9)
+    assert found["2"].interval == (5, 5) and found["1"].p_value == 1
+
+
+def test_fits_are_those_of_scipy() -> None:
+    random = np.random.default_rng(3)
+    ratios = [float(value) for value in random.choice([0, 0.25, 0.5, 0.75, 1], 40)]
+    qualities = [int(value) for value in np.clip(np.round(5 + 3 * np.array(ratios) + random.normal(0, 1, 40)), 1, 10)]
+    judged: Judged = {("oracle", str(n), 1 + n % 2): (ratios[n], qualities[n]) for n in range(40)}
+    judged["oracle", "failed", 1] = None, 5
+    lengths = {(str(n), 1 + n % 2): int(random.integers(5, 500)) for n in range(40)}
+    verdicts = verdicts_of(judged, lengths)
+    both = multiverse.ratio_against_quality(verdicts)
+    line = stats.linregress(ratios, qualities)
+    assert (both.n, both.missing) == (40, 1)
+    assert both.r_squared == pytest.approx(line.rvalue**2) and both.slope == pytest.approx(line.slope)
+    per_turn = multiverse.length_against_score(verdicts)
+    assert list(per_turn) == [1, 2]
+    for turn, found in per_turn.items():
+        mine = [n for n in range(40) if 1 + n % 2 == turn]
+        line = stats.linregress([lengths[str(n), turn] for n in mine], [ratios[n] * qualities[n] * 10 for n in mine])
+        assert found.r_squared == pytest.approx(line.rvalue**2) and found.slope == pytest.approx(line.slope)
+    assert multiverse.fit([]).undefined == dict.fromkeys(("r_squared", "slope"), "needs two turns")
+    assert multiverse.fit([(1, 2), (1, 3)]).undefined["r_squared"] == "the first does not vary"
+    assert multiverse.fit([(1, 2), (2, 2)]).undefined["slope"] == "the second does not vary"
+    assert multiverse.fit([(None, 2), (2, 2), (3, None)]).missing == 2

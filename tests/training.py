@@ -1,0 +1,327 @@
+"""What the tests of training share: rows, recipes, tiny models, and training in processes of their own.
+
+The launcher takes twelve seconds to start a run. Here a process that has the heavy libraries loaded (multiprocessing's
+fork server) starts the others, so that a run takes a few; what is run is train/sft.py itself, as the launcher runs it.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import runpy
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT, human_row, write_jsonl
+
+pytest.importorskip("deepspeed", reason="needs the train extra")
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(ROOT / "train"))
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    [
+        "datasets",
+        "deepspeed",
+        "matplotlib.pyplot",
+        "peft",
+        "scipy.stats",
+        "torch.utils.tensorboard",
+        "transformers.integrations.deepspeed",
+        "transformers.models.llama.modeling_llama",
+        "transformers.trainer",
+    ]
+)
+
+RECIPE: dict[str, Any] = {
+    "tiny": {
+        "vocab_size": 400,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "layers": 2,
+        "heads": 2,
+        "initializer_range": 0.15,  # more than usual, so that an untrained model tells rows apart
+    },
+    "max_source_tokens": 2000,
+    "max_target_tokens": 100,
+    "global_batch": 4,
+    "keep": 20,
+    # Low, so that it is reached within a few steps: before, the decay follows from the number of updates.
+    "ema": {"decay": 0.3},
+    "evaluation": {"every": 2, "batch_size": 5},
+    "training": {
+        "max_steps": 8,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 0.02,
+        "logging_steps": 1,
+        "save_steps": 1,
+        "train_sampling_strategy": "group_by_length",
+        "seed": 0,
+    },
+    "deepspeed": {"zero_optimization": {"stage": 1}},
+}
+"""Eight steps, a checkpoint after each; with the rows below one epoch is six steps."""
+
+
+def sample_rows(count: int = 24) -> list[dict[str, Any]]:
+    """Human-scored rows of different lengths in both languages; some with several raters or half a point."""
+    made = []
+    for n in range(count):
+        changes: dict[str, Any] = {"reason": f"It says {n % 5 + 2}.", "lang": ["en", "zh"][n // 2 % 2]}
+        changes["response"] = f"I see {n % 5 + 2} apples." + " They are red." * (n % 4)
+        changes["human_score"] = [1.0, 10.0, 4.5, 7.0, 9.0][n % 5]
+        if n % 6 == 3:
+            changes["human_score"] = 6.0
+            changes["annotators"] = {"anna": 3, "ben": 6, "chen": 9}
+        made.append(human_row(n, **changes))
+    return made
+
+
+def pairs_of_answers(count: int = 12) -> list[dict[str, Any]]:
+    """Rows in which every question has two answers that people told apart."""
+    made = []
+    for n in range(count):
+        same = {"question": f"How many pears lie on table {n // 2}?", "reference": "Three.", "image": f"{n // 2}.png"}
+        same |= {"group": f"group-{n // 2}", "task": "Counting", "reason": "So."}
+        made.append(human_row(n, **same, response=f"{n % 2 + 2} pears", human_score=[2.0, 9.0][n % 2]))
+    return made
+
+
+def write_rows(folder: Path, rows: list[dict[str, Any]] | None = None, name: str = "rows.jsonl") -> Path:
+    return write_jsonl(folder / name, sample_rows() if rows is None else rows)
+
+
+def recipe_with(**changes: Any) -> dict[str, Any]:
+    """RECIPE with `changes`: sections are merged, None takes a key away."""
+    made = json.loads(json.dumps(RECIPE))
+    for name, value in changes.items():
+        if isinstance(value, dict) and name in made:
+            made[name] |= value
+        else:
+            made[name] = value
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def write_recipe(folder: Path, name: str = "recipe.yaml", **changes: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(yaml.safe_dump(recipe_with(**changes)), "utf-8")
+    return path
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+def _in_process(function: Callable[..., None], arguments: tuple[Any, ...], place: dict[str, str], log: Path) -> None:
+    os.environ.pop("TENSORBOARD_LOGGING_DIR", None)  # sft.arguments sets it, in the process of the tests too
+    os.environ.update(place)
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(log / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+    function(*arguments)
+
+
+class Processes:
+    """A function in `count` processes that torch.distributed can join; what the first prints is kept."""
+
+    def __init__(self, log: Path, count: int, function: Callable[..., None], *arguments: Any) -> None:
+        self.logs = [log / str(rank) for rank in range(count)]
+        port = str(free_port())
+        self.processes = []
+        for rank, folder in enumerate(self.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
+            place |= {"LOCAL_SIZE": str(count), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            process = _CONTEXT.Process(target=_in_process, args=(function, arguments, place, folder))
+            process.start()
+            self.processes.append(process)
+
+    def wait(self, limit: float = 240) -> int:
+        """The first exit code that is not 0, at which the others are ended; 0 if all went well."""
+        end = time.monotonic() + limit
+        while any(process.exitcode is None for process in self.processes):
+            if any(process.exitcode for process in self.processes) or time.monotonic() > end:
+                break
+            time.sleep(0.02)
+        codes = [process.exitcode for process in self.processes]
+        self.kill()
+        assert time.monotonic() < end, f"still running after {limit:.0f} s\n{self.stderr}"
+        return next((code for code in codes if code), 0)
+
+    def kill(self) -> None:
+        """End all at once, as SIGKILL does."""
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                if process.exitcode is None:
+                    os.kill(process.pid, signal.SIGKILL)
+        for process in self.processes:
+            process.join()
+
+    @property
+    def stdout(self) -> str:
+        return (self.logs[0] / "stdout").read_text("utf-8")
+
+    @property
+    def stderr(self) -> str:
+        """Of all processes."""
+        return "".join((log / "stderr").read_text("utf-8") for log in self.logs if (log / "stderr").is_file())
+
+
+def _sft(words: list[str]) -> None:
+    sys.argv = ["train/sft.py", *words]
+    sys.path.insert(0, str(ROOT / "train"))
+    runpy.run_path(str(ROOT / "train/sft.py"), run_name="__main__")
+
+
+def start(
+    recipe: Path, rows: Path, out: Path, *words: str, processes: int = 1, internal: bool = True, log: Path | None = None
+) -> Processes:
+    """Start train/sft.py; it judges `rows` themselves while it trains, where `internal` says so."""
+    line = ["--config", str(recipe), "--train", str(rows), "--out", str(out), "--cache", str(out.parent / "cache")]
+    line += ["--internal", str(rows)] if internal else []
+    return Processes(log or out.parent / f"{out.name}.log", processes, _sft, [*line, *words])
+
+
+def train(recipe: Path, rows: Path, out: Path, *words: str, processes: int = 1, internal: bool = True) -> Processes:
+    """Train to the end."""
+    run = start(recipe, rows, out, *words, processes=processes, internal=internal)
+    assert run.wait() == 0, run.stderr
+    return run
+
+
+def refused(run: Processes, *parts: str) -> str:
+    """What a run that ends with exit code 2 and one line says; it must contain `parts`."""
+    assert run.wait() == 2, run.stderr
+    lines = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, run.stderr
+    assert "Traceback" not in run.stderr
+    for part in parts:
+        assert part in lines[0], lines[0]
+    return lines[0]
+
+
+TIMES = {"tokens_per_second", "learned_per_second"}
+
+
+def logged(out: Path) -> list[dict[str, float]]:
+    """The lines of loss.jsonl without what the clock says."""
+    lines = (out / "loss.jsonl").read_text("utf-8").splitlines()
+    return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]
+
+
+def losses(out: Path) -> list[float]:
+    return [line["loss"] for line in logged(out) if "loss" in line]
+
+
+class Whole:
+    """A run that nothing interrupted: RECIPE over the sample rows."""
+
+    def __init__(self, folder: Path, processes: int, **changes: Any) -> None:
+        self.processes = processes
+        self.recipe = write_recipe(folder, **changes)
+        self.rows = write_rows(folder)
+        self.out = folder / "out"
+        self.run = train(self.recipe, self.rows, self.out, processes=processes)
+
+
+_DONE: dict[str, Whole] = {}
+"""One of a kind for all test files."""
+
+
+def whole(factory: pytest.TempPathFactory) -> Whole:
+    """One process, ZeRO-1."""
+    if "one" not in _DONE:
+        _DONE["one"] = Whole(factory.mktemp("one"), 1)
+    return _DONE["one"]
+
+
+def whole_of_two(factory: pytest.TempPathFactory) -> Whole:
+    """Two processes, ZeRO-3, two micro-batches a step. Parameters of up to 100 numbers stay in both processes."""
+    zero = {"stage": 3, "stage3_param_persistence_threshold": 100}
+    changes = {"training": {"per_device_train_batch_size": 1}, "deepspeed": {"zero_optimization": zero}}
+    if "two" not in _DONE:
+        _DONE["two"] = Whole(factory.mktemp("two"), 2, **changes)
+    return _DONE["two"]
+
+
+def tokenizer_for(rows: Path, **spec: Any) -> Any:
+    """The tiny recipe's tokenizer, trained on the rows' prompts."""
+    from tiny import TinySpec, train_tokenizer
+
+    from critic import human_scored
+    from critic.examples import TooLong, example
+
+    texts = []
+    for response in human_scored.load(rows).responses:
+        made = example(response, "pointwise", None, lambda messages: 0)
+        assert not isinstance(made, TooLong)
+        texts.append((made.messages[0]["content"], made.target))
+    return train_tokenizer(texts, TinySpec(**{**RECIPE["tiny"], **spec}))
+
+
+FAMILIES = ("llama", "qwen2", "qwen3", "glm")
+
+
+def tiny_model(family: str, attention: str, vocabulary: int) -> Any:
+    """A random model of a family in float32, with grouped key/value heads and weights large enough to matter."""
+    import torch
+    import transformers
+
+    shape = {
+        "vocab_size": vocabulary,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 2048,
+        "initializer_range": 0.2,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "eos_token_id": 1,
+    }
+    torch.manual_seed(1)
+    config = transformers.AutoConfig.for_model(family, **shape)
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
+
+
+def save_base(folder: Path, rows: Path) -> Path:
+    """A random base with a chat tokenizer, as a folder that `base:` can name."""
+    import torch
+    from tiny import TinySpec, random_model
+
+    tokenizer = tokenizer_for(rows)
+    torch.manual_seed(0)
+    random_model(TinySpec(**RECIPE["tiny"]), tokenizer, 2100).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def wait_for_lines(out: Path, count: int, run: Processes, limit: float = 120) -> None:
+    """Until a run has logged `count` lines."""
+    end = time.monotonic() + limit
+    log = out / "loss.jsonl"
+    while not log.is_file() or log.read_text("utf-8").count("\n") < count:
+        assert all(process.exitcode is None for process in run.processes), run.stderr
+        assert time.monotonic() < end, run.stderr
+        time.sleep(0.005)
+
+
+def moments(count: int, seed: int = 0) -> list[tuple[int, float]]:
+    """When to kill: (lines logged before, seconds after)."""
+    draw = random.Random(seed)
+    return [(draw.randint(1, 8), draw.uniform(0.0, 0.2)) for _ in range(count)]

@@ -1,0 +1,95 @@
+"""Checkpoints that are whole or do not count: a manifest is written last, and a killed run goes on from the newest."""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from critic import jsonl
+from critic.errors import UsageError
+
+MANIFEST = "complete.json"
+FORMAT = 1
+
+
+def _folders(out: Path) -> list[Path]:
+    """Checkpoint folders, newest first."""
+    found = [path for path in out.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True)
+
+
+def seal(folder: Path, facts: dict[str, Any]) -> None:
+    """Declare a checkpoint whole: every file's size and `facts` (what run it belongs to, JSON), written last."""
+    sizes = {}
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+        sizes[file.relative_to(folder).as_posix()] = file.stat().st_size
+    jsonl.write_json(folder / MANIFEST, {"format": FORMAT, "facts": facts, "files": sizes})
+
+
+def fault(folder: Path) -> str | None:
+    """Why a checkpoint cannot be used, None when it is whole."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+    except FileNotFoundError:
+        return "it was never finished"
+    except ValueError:
+        return f"its {MANIFEST} is damaged"
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        return f"it has another format than this version's ({FORMAT})"
+    for name, size in manifest["files"].items():
+        file = folder / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != size:
+            return f"{name} has {file.stat().st_size} bytes instead of {size}"
+    return None
+
+
+def newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
+    """The newest whole checkpoint in `out`; `warn(text)` is told of every broken one that is passed over.
+
+    Raises UsageError when it belongs to a run that `facts` does not describe.
+    """
+    for folder in _folders(out):
+        reason = fault(folder)
+        if reason is not None:
+            warn(f"{folder} is passed over: {reason}")
+            continue
+        made = json.loads((folder / MANIFEST).read_text("utf-8"))["facts"]
+        changed = [name for name, value in json.loads(json.dumps(facts)).items() if made.get(name) != value]
+        if changed == ["processes"]:
+            raise UsageError(
+                f"{folder} was made with {made['processes']} processes, now there are {facts['processes']}; "
+                "start as many as then (a ZeRO checkpoint is cut for their number), or choose another --out"
+            )
+        if changed:
+            raise UsageError(f"{folder} belongs to a run with another {' and '.join(changed)}; choose another --out")
+        return folder
+    return None
+
+
+def discard(out: Path, keep: int) -> None:
+    """Delete all but the `keep` newest whole checkpoints, and the broken ones."""
+    whole = 0
+    for folder in _folders(out):
+        whole += fault(folder) is None
+        if fault(folder) is not None or whole > keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Hold `out` for this run. Raises UsageError when another run does."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another run writes into {out}; wait for it, or choose another --out") from None
+        yield

@@ -1,0 +1,108 @@
+"""A moving average of the weights under DeepSpeed's ZeRO, kept by each process for its own part alone.
+
+Memory: 4 bytes a trained parameter, shared by the processes as the optimizer's own states are; no communication.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from recipe import EmaSpec
+
+from critic.errors import UsageError
+
+MASTERS = ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition")
+"""Where DeepSpeed's optimizers (ZeRO-3, ZeRO-1/2, bf16 without ZeRO) keep this process's part of the fp32 weights.
+Private names: deepspeed is pinned, and the tests compare with an average taken without it."""
+
+
+def masters(optimizer: Any) -> list[torch.Tensor]:
+    """This process's fp32 weights, flat, one tensor a group of parameters. Raises UsageError without ZeRO."""
+    for name in MASTERS:
+        if hasattr(optimizer, name):
+            return list(getattr(optimizer, name))
+    raise UsageError(
+        f"{type(optimizer).__name__} keeps no fp32 weights to average; "
+        "set deepspeed.zero_optimization.stage to 1, 2 or 3"
+    )
+
+
+def _to_model(optimizer: Any) -> None:
+    """Let the model compute with what the fp32 weights are now."""
+    if hasattr(optimizer, "fp32_partitioned_groups_flat"):
+        # Small parameters stay gathered in every process, and must be let go and gathered anew.
+        small = optimizer.persistent_parameters
+        if small:
+            small[0].partition(small)
+        for group in range(len(optimizer.fp32_partitioned_groups_flat)):
+            optimizer._reassign_or_swap_out_partitioned_parameters(group)
+        if small:
+            small[0].all_gather(small)
+    else:
+        optimizer.update_lp_params()
+
+
+CHUNK = 2**26
+"""Numbers that travel at a time between an average in the host's memory and the device (256 MiB)."""
+
+
+class ShardedEma:
+    """The average of an engine's weights, with the decay of EmaSpec."""
+
+    def __init__(self, engine: Any, spec: EmaSpec) -> None:
+        self._optimizer = engine.optimizer
+        self.spec = spec
+        self.updates = 0
+        device = "cpu" if spec.device == "cpu" else None
+        self.shadow = [part.detach().to(device=device, dtype=torch.float32, copy=True) for part in self._parts()]
+        if device == "cpu" and torch.cuda.is_available():
+            self.shadow = [part.pin_memory() for part in self.shadow]
+
+    def _parts(self) -> list[torch.Tensor]:
+        return masters(self._optimizer)
+
+    def _chunks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """(average, weights), piece by piece."""
+        for average, weights in zip(self.shadow, self._parts(), strict=True):
+            yield from zip(average.split(CHUNK), weights.data.split(CHUNK), strict=True)
+
+    def update(self) -> None:
+        """Take in the weights as they are after an optimizer step."""
+        decay = min(self.spec.decay, (1 + self.updates) / (10 + self.updates))
+        for average, weights in self._chunks():
+            here = average.to(weights.device, non_blocking=True)  # the average itself where it lies on the device
+            here.lerp_(weights.float(), 1.0 - decay)
+            if here is not average:
+                average.copy_(here, non_blocking=True)
+        self.updates += 1
+
+    def _swap(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # an average in the host's memory may still be on its way
+        for average, weights in self._chunks():
+            kept = weights.to(average.device, torch.float32, copy=True)
+            weights.copy_(average)
+            average.copy_(kept)
+        _to_model(self._optimizer)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The model has the averaged weights inside and exactly its own again behind; every process must enter."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def save(self, path: Path) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        torch.save({"updates": self.updates, "shadow": self.shadow}, path)
+
+    def load(self, path: Path) -> None:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        self.updates = state["updates"]
+        for average, saved in zip(self.shadow, state["shadow"], strict=True):
+            average.copy_(saved)

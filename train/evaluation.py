@@ -1,0 +1,102 @@
+"""Judging held-out rows with the weights as they are in training: the agreement with people beside the loss."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec import Struct
+from numpy.typing import NDArray
+from objective import RatingTokens, log_distribution
+from recipe import EvaluationSpec
+
+from critic import human_scored, rating
+from critic.errors import UsageError
+from critic.examples import TooLong, example, source_ids
+from eval_agreement import agreement
+
+FORM = "pointwise"
+METRICS = ("mae", "pearson", "spearman", "kendall", "fuzzy", "strict")
+
+
+class HeldOut(Struct, frozen=True):
+    """Rows to judge: token ids up to the rating, and a 1 behind it where 10 is two tokens; people's score, 1..10."""
+
+    ids: list[list[int]]
+    human: list[float]
+    refused: list[str]
+
+
+def held_out(path: Path, spec: EvaluationSpec, tokenizer: Any, tokens: RatingTokens, limit: int) -> HeldOut:
+    """The first `spec.rows` rows of a file, rendered as in judging, shortest first. Raises UsageError if none fits."""
+    found: list[tuple[list[int], float]] = []
+    refused: list[str] = []
+    behind = [*tokens.before, *(tokens.first[:1] if tokens.zero is not None else [])]
+    for response in human_scored.load(path).responses[: spec.rows]:
+        made = example(response, FORM, limit, lambda messages: len(source_ids(tokenizer, messages)))
+        if isinstance(made, TooLong):
+            refused.append(response.id)
+        else:
+            assert response.human is not None
+            found.append((source_ids(tokenizer, made.messages) + behind, response.human.score))
+    if not found:
+        raise UsageError(f"{path}: no row to evaluate fits into {limit} source tokens")
+    found.sort(key=lambda row: len(row[0]))
+    return HeldOut([ids for ids, _ in found], [score for _, score in found], refused)
+
+
+def distributions(model: Any, rows: list[list[int]], tokens: RatingTokens, size: int, pad: int) -> NDArray[np.float64]:
+    """The judge's probabilities [rows × 10], computed by all processes together, `size` rows at a time.
+
+    `model` is the bare causal model; under ZeRO-3 its parts gather their weights as they are called.
+    """
+    rank, world = _place()
+    batches = -(-len(rows) // (size * world))
+    found: dict[int, NDArray[np.float64]] = {}
+    training = model.training
+    model.eval()
+    for batch in range(batches):
+        # Every process makes as many calls as the others, repeating the last row where there are no more.
+        places = [min((batch * world + rank) * size + i, len(rows) - 1) for i in range(size)]
+        with torch.no_grad():
+            logs = _log_distributions(model, [rows[place] for place in places], tokens, pad)
+        found |= dict(zip(places, logs.exp().double().cpu().numpy(), strict=True))
+    model.train(training)
+    return _gathered(found, len(rows))
+
+
+def _log_distributions(model: Any, rows: list[list[int]], tokens: RatingTokens, pad: int) -> torch.Tensor:
+    device = next(model.parameters()).device
+    lengths = torch.tensor([len(ids) for ids in rows], device=device)
+    longest = int(lengths.max())
+    ids = torch.tensor([ids + [pad] * (longest - len(ids)) for ids in rows], device=device)
+    mask = (torch.arange(longest, device=device) < lengths[:, None]).long()
+    hidden = model.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    every = torch.arange(len(rows), device=device)
+    last = model.lm_head(hidden[every, lengths - 1])
+    if tokens.zero is None:
+        return log_distribution(tokens, last, None)
+    return log_distribution(tokens, model.lm_head(hidden[every, lengths - 2]), last)
+
+
+def _place() -> tuple[int, int]:
+    if not torch.distributed.is_initialized():
+        return 0, 1
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def _gathered(found: dict[int, NDArray[np.float64]], count: int) -> NDArray[np.float64]:
+    parts: list[dict[int, NDArray[np.float64]]] = [found]
+    if torch.distributed.is_initialized():
+        parts = [{} for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather_object(parts, found)
+    whole = {place: shares for part in parts for place, shares in part.items()}
+    return np.array([whole[place] for place in range(count)])
+
+
+def figures(shares: NDArray[np.float64], human: list[float], kind: str) -> dict[str, float]:
+    """The six agreement metrics of AlignMMBench §5.2 and the number of rows; an undefined one is left out."""
+    scores = [rating.score(list(each), kind) for each in shares]
+    found = agreement(human, scores)
+    known = {name: getattr(found, name) for name in METRICS}
+    return {"n": float(len(human)), **{name: value for name, value in known.items() if value is not None}}

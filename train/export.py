@@ -1,0 +1,144 @@
+"""The folder that comes out: weights in safetensors, tokenizer, chat template, generation config, and a model card."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
+
+from critic import jsonl
+
+
+def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merge: bool = True) -> None:
+    """Write what `trainer` holds now into `out`, a Hugging Face folder that vLLM serves as it is.
+
+    With LoRA the adapter lies in `out`/adapter, and with `merge` `out` itself holds the base with the adapter added, so
+    that both can be served. `facts` go into critic.json, written last, and into the card. Every process must call it.
+    """
+    adapted = hasattr(trainer.model, "peft_config")
+    trainer.save_model(str(out / "adapter" if adapted else out))
+    if not trainer.args.should_save:
+        return
+    if adapted and merge:
+        _merge(facts["recipe"]["base"], out, trainer.args.hf_deepspeed_config)
+    (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
+    (out / "adapter" / "training_args.bin").unlink(missing_ok=True)
+    _copy_licences(facts["recipe"].get("base"), out)
+    tokenizer.save_pretrained(out)
+    _generation(trainer.model, tokenizer).save_pretrained(out)
+    weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
+    whole = {**facts, "weights": weights}
+    (out / "README.md").write_text(card(whole), "utf-8")
+    jsonl.write_json(out / "critic.json", whole)
+
+
+def _copy_licences(base: str | None, out: Path) -> None:
+    """A base's licence goes with every model made from it (ChatGLM3's asks for it)."""
+    if base is not None and Path(base).is_dir():
+        for file in Path(base).glob("*LICENSE*"):
+            shutil.copy(file, out)
+
+
+def _merge(base: str, out: Path, deepspeed_config: Any) -> None:
+    """The base read again at its own precision, with the adapter added to it, by this process alone."""
+    from peft import PeftModel  # noqa: PLC0415  # takes seconds to import and only adapters need it
+
+    unset_hf_deepspeed_config()  # under ZeRO-3 loading a model is a collective
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+        PeftModel.from_pretrained(model, out / "adapter").merge_and_unload().save_pretrained(out)
+    finally:
+        set_hf_deepspeed_config(deepspeed_config)
+
+
+def _generation(model: Any, tokenizer: Any) -> transformers.GenerationConfig:
+    """Greedy, and every token stops that the base stops on or that ends a turn here."""
+    ends = model.generation_config.eos_token_id
+    known = ends if isinstance(ends, list) else [ends] if ends is not None else []
+    return transformers.GenerationConfig(
+        do_sample=False,
+        eos_token_id=sorted({*known, tokenizer.eos_token_id}),
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=model.generation_config.bos_token_id,
+    )
+
+
+def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any]) -> None:
+    """Like `save` (an adapter alone, with LoRA), but `out` is the old folder or the new one, whole, whenever the run is
+    killed (`mend` puts back what was just being exchanged)."""
+    fresh, old = out.with_name(out.name + ".partial"), out.with_name(out.name + ".old")
+    if trainer.args.should_save:
+        shutil.rmtree(fresh, ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()
+    save(trainer, tokenizer, fresh, facts, merge=False)
+    if trainer.args.should_save:
+        shutil.rmtree(old, ignore_errors=True)
+        if out.is_dir():
+            out.rename(old)
+        fresh.rename(out)
+        shutil.rmtree(old, ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()
+
+
+def mend(out: Path) -> None:
+    """Put the old folder back where a `replace` was killed between taking it away and putting the new one there."""
+    old = out.with_name(out.name + ".old")
+    if old.is_dir() and not out.is_dir():
+        old.rename(out)
+
+
+def card(facts: dict[str, Any]) -> str:
+    """A model card in Markdown: what it was made from and how well it agreed with people on held-out rows."""
+    recipe = facts["recipe"]
+    origin = recipe.get("base") or "random weights"
+    head = ["---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [judge, critic]"]
+    if recipe.get("base"):
+        head.append(f"base_model: {json.dumps(recipe['base'])}")
+    lines = [*head, "---", "", "# A judge of answers", ""]
+    lines += [
+        f"Fine-tuned from {origin} on {facts['rows']} examples of human-scored answers, in the forms "
+        f"{', '.join(f'{form} ({count})' for form, count in facts['forms'].items())}; "
+        f"{facts['steps']} steps of {recipe['global_batch']} rows, objective `{recipe['objective']}`, "
+        f"weights: {facts['set']}.",
+        "",
+        "Serve it with `python serve/judge.py FOLDER`, judge with `critic judge ROWS --judge FOLDER --out FILE`, and "
+        "audit it on your own rows with `critic audit` before relying on it.",
+        "",
+        "| data file | SHA-256 |",
+        "|---|---|",
+        *(f"| {Path(name).name} | `{digest}` |" for name, digest in facts["data"].items()),
+        "",
+        "| prompt | hash |",
+        "|---|---|",
+        *(f"| {name} | `{digest}` |" for name, digest in facts["prompts"].items()),
+        "",
+    ]
+    found = facts.get("evaluation")
+    if not found:
+        return "\n".join([*lines, "It was not evaluated while it was trained.", ""])
+    lines += [
+        f"Agreement with people on {found['n']:.0f} held-out rows (step {found['step']}, score: {found['score']}; "
+        "these rows were watched during training, so audit on others before quoting a figure):",
+        "",
+        "| metric | value |",
+        "|---|---|",
+        *(f"| {name} | {value:.3f} |" for name, value in found.items() if name not in {"n", "step", "score"}),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def parameters(model: Any) -> tuple[int, int]:
+    """Parameters in all and those trained; under ZeRO-3 each process holds a part, but knows the whole size."""
+    sizes = [(getattr(each, "ds_numel", each.numel()), each.requires_grad) for each in model.parameters()]
+    return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
+
+
+def bare(model: Any) -> Any:
+    """The causal model itself, inside an adapter or not."""
+    found = model.get_base_model() if hasattr(model, "get_base_model") else model
+    assert isinstance(found, torch.nn.Module)
+    return found

@@ -1,0 +1,237 @@
+"""The training loop: transformers' Trainer with our checkpoints, the averaged weights, evaluation and a log."""
+
+import json
+import math
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import export
+import matplotlib.pyplot as plt
+import torch
+import transformers
+from ema import ShardedEma
+from evaluation import HeldOut, distributions, figures
+from meter import Meter
+from objective import RatingTokens
+from recipe import Recipe
+
+from critic import jsonl
+from critic.errors import UsageError
+
+
+class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of type Any
+    """A Trainer whose checkpoints hold DeepSpeed's state, which has the weights in it, and count only when sealed."""
+
+    def __init__(self, watch: "Watch", **options: Any) -> None:
+        self.watch = watch
+        self.order = torch.Generator()
+        super().__init__(**options)
+        watch.trainer = self
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Any:
+        self.watch.meter.add(inputs)
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def _get_train_sampler(self, *args: Any) -> Any:
+        sampler = super()._get_train_sampler(*args)
+        if hasattr(sampler, "generator"):
+            sampler.generator = self.order
+        return sampler
+
+    def _run_epoch(self, **options: Any) -> None:
+        # The order of an epoch follows from the seed and its number alone, so that a run continued within it sees the
+        # rows that are left; transformers' own, grouped by length, follows from all random numbers drawn before.
+        self.order.manual_seed(self.args.seed + options["epoch"])
+        # A run killed behind its last checkpoint has no step left to take; transformers would take one more.
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+        else:
+            super()._run_epoch(**options)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        super().log({**logs, **self.watch.meter.take()} if "loss" in logs else logs, start_time)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        if not _internal_call:
+            super().save_model(output_dir)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:
+            shutil.rmtree(folder, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        super()._save_checkpoint(model, trial)
+        self.watch.seal(folder)
+
+
+class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # a base of type Any
+    """What happens beside the steps of a run in `out`: the average of the weights, losses as lines of loss.jsonl, the
+    agreement on held-out rows, the best weights so far in `out`/best, and in the end the judge itself.
+
+    `facts` say what makes two runs the same, `notes` what else the finished folder tells of its making.
+    """
+
+    trainer: Any
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        out: Path,
+        *,
+        facts: dict[str, Any],
+        notes: dict[str, Any],
+        model: Any,
+        tokenizer: Any,
+        tokens: RatingTokens,
+        held_out: HeldOut | None,
+    ) -> None:
+        self.recipe, self.out, self.facts, self.notes = recipe, out, facts, notes
+        self.tokenizer, self.tokens, self.held_out = tokenizer, tokens, held_out
+        self.meter = Meter(model, tokenizer.pad_token_id)
+        self.log = out / "loss.jsonl"
+        self.ema: ShardedEma | None = None
+        self.evaluated: dict[str, Any] | None = None
+        self.best: dict[str, Any] | None = None
+        self.seconds = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.recipe.ema is not None:
+            self.ema = ShardedEma(self.trainer.deepspeed, self.recipe.ema)
+        self.began, self.first_step = time.monotonic(), state.global_step
+        folder = self.out / f"checkpoint-{state.global_step}"
+        if state.global_step:
+            self._restore(folder)
+        if state.is_world_process_zero:
+            export.mend(self.out / "best")
+            jsonl.repair(self.log)
+            lines = self.log.read_text("utf-8").splitlines() if state.global_step and self.log.is_file() else []
+            kept = [line for line in lines if json.loads(line)["step"] <= state.global_step]
+            self.log.write_text("".join(line + "\n" for line in kept), "utf-8")
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.meter.start()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.ema is not None:
+            self.ema.update()
+        self.meter.stop()
+        evaluation = self.recipe.evaluation
+        if evaluation is not None and (
+            state.global_step % evaluation.every == 0 or state.global_step == state.max_steps
+        ):
+            logged = control.should_log
+            self._evaluate(state.global_step)
+            control.should_log = logged  # logging what was found clears it, and the loss is still to come
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        if not logs or not {"loss", "eval_mae", "eval_n"} & set(logs):
+            return
+        self._require_finite(state.global_step, logs)
+        if not state.is_world_process_zero:
+            return
+        with self.log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+        print(self._line(state, logs), flush=True)
+
+    def _require_finite(self, step: int, logs: dict[str, float]) -> None:
+        """Raises UsageError before weights that are spoilt are saved: by a gradient that is not finite (DeepSpeed then
+        calls its norm -1), which the loss shows a step later. In fp16 such a step is skipped."""
+        norm = 0.0 if self.trainer.args.fp16 else logs.get("grad_norm", 0.0)
+        if not math.isfinite(logs.get("loss", 0.0)) or not 0.0 <= norm < math.inf:
+            raise UsageError(
+                f"the loss is {logs['loss']} and the norm of its gradient {norm} at step {step}; the newest checkpoint "
+                "is from before: lower learning_rate and choose another --out"
+            )
+
+    def _line(self, state: Any, logs: dict[str, float]) -> str:
+        if "loss" not in logs:
+            found = "  ".join(
+                f"{name.removeprefix('eval_')} {value:.3f}" for name, value in logs.items() if name != "epoch"
+            )
+            return f"step {state.global_step}/{state.max_steps}  held-out rows: {found}"
+        rate = (state.global_step - self.first_step) / (time.monotonic() - self.began)
+        left = (state.max_steps - state.global_step) / rate
+        parts = [f"step {state.global_step}/{state.max_steps}", f"loss {logs['loss']:.3f}", f"{rate:.2f} steps/s"]
+        if "tokens_per_second" in logs:
+            parts.append(f"{logs['tokens_per_second'] * self.trainer.args.world_size:.0f} tokens/s")
+        if "mfu" in logs:
+            parts.append(f"MFU {logs['mfu']:.1%}")
+        if "memory_gib" in logs:
+            parts.append(f"{logs['memory_gib']:.0f} GiB")
+        return "  ".join([*parts, f"{left:.0f} s left"])
+
+    def _averaged(self) -> Any:
+        """The averaged weights in the model's place, or its own where there are none."""
+        return self.ema.in_place() if self.ema is not None else torch.no_grad()
+
+    def _evaluate(self, step: int) -> None:
+        spec = self.recipe.evaluation
+        assert spec is not None and self.held_out is not None
+        model = export.bare(self.trainer.model)
+        own = spec.weights == "raw" or self.ema is None
+        with torch.no_grad() if own else self._averaged():
+            shares = distributions(model, self.held_out.ids, self.tokens, spec.batch_size, self.tokenizer.pad_token_id)
+            found = figures(shares, self.held_out.human, spec.score)
+            self.evaluated = {"step": step, "score": spec.score, **found}
+            if "mae" in found and (self.best is None or found["mae"] < self.best["mae"]):
+                self.best = self.evaluated
+                export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes("raw" if own else "ema"))
+        self.trainer.log({f"eval_{name}": value for name, value in found.items()})
+
+    def _notes(self, which: str) -> dict[str, Any]:
+        """What the folder of a judge says of its making."""
+        spent = self.seconds + time.monotonic() - self.began
+        return {
+            **self.notes,
+            "steps": self.trainer.state.global_step,
+            "set": which,
+            "seconds": round(spent, 1),
+            "evaluation": self.evaluated,
+        }
+
+    def seal(self, folder: Path) -> None:
+        """Add to a checkpoint what is ours, declare it whole, and let the oldest go."""
+        rank = self.trainer.args.process_index
+        if self.ema is not None:
+            self.ema.save(folder / f"ema_{rank}.pt")
+        self.trainer.accelerator.wait_for_everyone()
+        if rank == 0:
+            spent = self.seconds + time.monotonic() - self.began
+            kept = {"best": self.best, "evaluated": self.evaluated, "seconds": spent}
+            jsonl.write_json(folder / "watch.json", kept)
+            checkpoints.seal(folder, self.facts)
+            checkpoints.discard(self.out, self.recipe.keep)
+        self.trainer.accelerator.wait_for_everyone()
+
+    def _restore(self, folder: Path) -> None:
+        if self.ema is not None:
+            self.ema.load(folder / f"ema_{self.trainer.args.process_index}.pt")
+        saved = json.loads((folder / "watch.json").read_text("utf-8"))
+        self.best, self.evaluated, self.seconds = saved["best"], saved["evaluated"], saved["seconds"]
+
+    def finish(self) -> None:
+        """Write the judge: the averaged weights where there are some."""
+        with self._averaged():
+            export.save(self.trainer, self.tokenizer, self.out, self._notes("raw" if self.ema is None else "ema"))
+
+
+def draw_loss(log: Path, picture: Path) -> None:
+    """The loss by step, and below it the held-out mean absolute error where it was measured."""
+    points = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    losses = [(point["step"], point["loss"]) for point in points if "loss" in point]
+    errors = [(point["step"], point["eval_mae"]) for point in points if "eval_mae" in point]
+    figure, axes = plt.subplots(
+        1 + bool(errors), figsize=(7, 3.5 + 2 * bool(errors)), layout="constrained", squeeze=False
+    )
+    axes[0, 0].plot(*zip(*losses, strict=True), color="#2f6f9f")
+    axes[0, 0].set(xlabel="step", ylabel="loss per target token", yscale="log")
+    if errors:
+        axes[1, 0].plot(*zip(*errors, strict=True), color="#9f4f2f", marker="o", markersize=3)
+        axes[1, 0].set(xlabel="step", ylabel="MAE on held-out rows")
+    for each in axes[:, 0]:
+        each.grid(alpha=0.3)
+    figure.savefig(picture, dpi=120)
+    plt.close(figure)

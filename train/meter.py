@@ -1,0 +1,76 @@
+"""How fast training is: tokens and model FLOPs a second, the share of the hardware's peak, memory."""
+
+import time
+from typing import Any
+
+import torch
+
+PEAK_BF16 = {"H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "A800": 312e12, "L40S": 362e12}
+"""Dense bf16 FLOP/s by the vendor's data sheets (SXM parts), found by the device's name."""
+
+
+class Meter:
+    """Counts what a process computes between two calls of `take`.
+
+    Model FLOPs of a row of s tokens, t of them learned: 3 x (2 N s + 2 A s² + 2 V h t), where N are the weights of
+    the decoder's matrices, A is layers x heads x head size (half of 4 A s², because attention is causal), and V h the
+    output matrix, which only learned positions pass. The 3 is one forward and two backward products; with frozen
+    weights (LoRA) matrices take 2. Recomputation under gradient checkpointing is not counted.
+    """
+
+    def __init__(self, model: Any, pad: int) -> None:
+        config = model.config
+        heads = config.num_attention_heads
+        head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+        self.attention = config.num_hidden_layers * heads * head_size
+        self.head = config.vocab_size * config.hidden_size
+        matrices = [each for name, each in model.named_parameters() if "layers." in name and "lora_" not in name]
+        self.matrices = sum(getattr(each, "ds_numel", each.numel()) for each in matrices)
+        self.passes = 3 if any(each.requires_grad for each in matrices) else 2
+        self.pad = pad
+        self._clear()
+
+    def _clear(self) -> None:
+        self.tokens = self.learned = 0
+        self.flops = self.seconds = 0.0
+        self._started: float | None = None
+
+    def add(self, inputs: dict[str, Any]) -> None:
+        """Count a micro-batch."""
+        ends = inputs.get("cu_seq_lens_q")
+        lengths = ends.diff() if ends is not None else (inputs["input_ids"] != self.pad).sum(-1)
+        tokens, squares = int(lengths.sum()), int((lengths.long() ** 2).sum())
+        learned = int((inputs["labels"] >= 0).sum())
+        self.tokens += tokens
+        self.learned += learned
+        matrices = 2 * self.matrices * tokens + 2 * self.head * learned
+        self.flops += self.passes * matrices + 3 * 2 * self.attention * squares
+
+    def start(self) -> None:
+        self._started = time.monotonic()
+
+    def stop(self) -> None:
+        if self._started is None:
+            return
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.seconds += time.monotonic() - self._started
+        self._started = None
+
+    def take(self) -> dict[str, float]:
+        """Per process: tokens and learned tokens a second, and on a GPU of known peak the model FLOPs utilisation
+        (0..1) and the most memory that was allocated, in GiB."""
+        if not self.seconds:
+            return {}
+        found = {
+            "tokens_per_second": round(self.tokens / self.seconds, 1),
+            "learned_per_second": round(self.learned / self.seconds, 1),
+        }
+        if torch.cuda.is_available():
+            name = torch.cuda.get_device_name()
+            peak = next((value for part, value in PEAK_BF16.items() if part in name), None)
+            if peak is not None:
+                found["mfu"] = round(self.flops / self.seconds / peak, 4)
+            found["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
+        self._clear()
+        return found

@@ -1,0 +1,156 @@
+"""What training minimises: cross-entropy of the verdict's tokens, and with `raft` the error of the rating too.
+
+Regression-aware fine-tuning (Lukasik et al. 2024 and 2025, RAFT and TRACT) adds to the cross-entropy the error of
+what is decoded in the end, a number made from the distribution over the ratings.
+"""
+
+import types
+from typing import Any
+
+import torch
+import transformers
+from msgspec import Struct
+from recipe import RaftSpec
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from critic.errors import UsageError
+from critic.examples import IGNORED, encode, target
+from critic.records import RATINGS, Example, Message
+
+ROWS_AT_ONCE = 4096
+"""Learned positions whose logits are in memory at once (the rest are computed again in the backward pass)."""
+
+
+class RatingTokens(Struct, frozen=True):
+    """How a tokenizer spells the ratings: `before` them stands the beginning of a verdict, `first[k - 1]` is the
+    first token of rating k. `zero` is the token that turns a 1 into a 10, None where 10 is one token."""
+
+    before: list[int]
+    first: list[int]
+    zero: int | None
+
+
+def rating_tokens(tokenizer: Any) -> RatingTokens:
+    """Raises UsageError for a tokenizer in which ratings cannot be told apart by two tokens at most."""
+    before: set[tuple[int, ...]] = set()
+    spelt: list[list[int]] = []
+    for rating in RATINGS:
+        asked: list[Message] = [{"role": "user", "content": "?"}]
+        made = Example(id="", messages=asked, target=target(rating, ""), form="pointwise", score=None, label=None)
+        tokens = encode(tokenizer, made)
+        learned = [place for place, label in enumerate(tokens.labels) if label != IGNORED]
+        value = [place for place, spells in enumerate(tokens.rating) if spells]
+        before.add(tuple(tokens.ids[learned[0] : value[0]]))
+        spelt.append([tokens.ids[place] for place in value])
+    first = [tokens[0] for tokens in spelt]
+    one, ten = spelt[0], spelt[-1]
+    if len(before) == 1 and len(set(first)) == len(RATINGS):
+        return RatingTokens(list(before.pop()), first, None)
+    if len(before) == 1 and len(set(first[:-1])) == len(RATINGS) - 1 and one == ten[:1] and len(ten) == 2:
+        return RatingTokens(list(before.pop()), first, ten[1])
+    raise UsageError("this tokenizer does not spell the ratings 1..10 as digits; choose another base")
+
+
+def log_distribution(tokens: RatingTokens, at_rating: torch.Tensor, behind_one: torch.Tensor | None) -> torch.Tensor:
+    """Log probabilities [rows × 10] of the ratings, renormalised over them.
+
+    `at_rating` [rows × vocabulary] are the logits where the rating's first token stands, `behind_one` those behind a 1
+    in its place (unused where 10 is one token).
+    """
+    found = functional.log_softmax(at_rating.float(), dim=-1)[:, tokens.first]
+    if tokens.zero is not None:
+        assert behind_one is not None
+        ten = functional.log_softmax(behind_one.float(), dim=-1)[:, tokens.zero]
+        not_ten = torch.log(-torch.expm1(ten.clamp(max=-1e-7)))
+        found = torch.cat([(found[:, 0] + not_ten)[:, None], found[:, 1:-1], (found[:, -1] + ten)[:, None]], dim=1)
+    return functional.log_softmax(found, dim=-1)
+
+
+def rating_error(kind: str, log_probabilities: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
+    """The error [rows] of rating distributions against people's, both [rows × 10].
+
+    `squared` is (expected rating - people's mean)² (RAFT), `rps` the ranked probability score: the sum over the
+    ratings of the squared difference of the cumulative distributions, which is least in expectation at the true
+    distribution and so keeps its median and spread right, not its mean alone.
+    """
+    probabilities = log_probabilities.exp()
+    if kind == "squared":
+        ratings = torch.tensor(RATINGS, dtype=probabilities.dtype, device=probabilities.device)
+        return ((probabilities - people) @ ratings) ** 2
+    return ((probabilities.cumsum(-1) - people.cumsum(-1)) ** 2).sum(-1)
+
+
+def _sum_nll(self: Any, hidden: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The weighted sum of negative log likelihoods of `labels` [n], from `hidden` [n × width], through head `self`."""
+
+    def part(states: torch.Tensor, wanted: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        logits = functional.linear(states, self.weight, self.bias).float()
+        return (functional.cross_entropy(logits, wanted, reduction="none") * shares).sum()
+
+    if len(labels) <= ROWS_AT_ONCE:
+        return part(hidden, labels, weights)
+    parts = zip(hidden.split(ROWS_AT_ONCE), labels.split(ROWS_AT_ONCE), weights.split(ROWS_AT_ONCE), strict=True)
+    return torch.stack([checkpoint(part, *each, use_reentrant=False) for each in parts]).sum()
+
+
+def _with_loss(head: Any) -> None:
+    """Let `head` (a linear layer) return a loss where labels are given. Under ZeRO-3 each call of a module is a
+    collective, so the parts, whose number differs between processes, must all lie within one call."""
+
+    def forward(self: Any, hidden: torch.Tensor, *labels_and_weights: torch.Tensor) -> torch.Tensor:
+        return _sum_nll(self, hidden, *labels_and_weights) if labels_and_weights else plain_forward(hidden)
+
+    plain_forward = head.forward
+    head.forward = types.MethodType(forward, head)
+
+
+def learn(model: Any, raft: RaftSpec | None, tokens: RatingTokens | None) -> None:
+    """Give `model` the forward pass of training; without labels it stays what it was.
+
+    A judging prompt is thirty times as long as its verdict, so only the learned positions are turned into logits:
+    the memory of the loss is [learned tokens × vocabulary], in parts, instead of [tokens × vocabulary]. The loss is
+    the sum over `num_items_in_batch`, the learned tokens of the whole step, so that it does not depend on how the
+    step's rows are shared out over processes and micro-batches. For `raft`, `people` [b × 10] is what people said of
+    each row, `rated` [b] the place whose logits are of the rating, `branch` [b] that of a 1 beside the row which sees
+    what the rating sees, and `row_weights` [b] is 0 for rows without a rating.
+    """
+
+    def forward(
+        self: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
+        people: torch.Tensor | None = None,
+        rated: torch.Tensor | None = None,
+        branch: torch.Tensor | None = None,
+        row_weights: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **options: Any,
+    ) -> Any:
+        if labels is None:
+            return plain_forward(input_ids=input_ids, attention_mask=attention_mask, **options)
+        if attention_mask is not None and attention_mask.dim() == 4:
+            attention_mask = _additive(attention_mask, self.lm_head.weight.dtype)
+        options["use_cache"] = False
+        hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
+        learned = labels[:, 1:] != IGNORED
+        shares = torch.ones_like(labels, dtype=torch.float32) if weights is None else weights
+        loss = self.lm_head(hidden[:, :-1][learned], labels[:, 1:][learned], shares[:, 1:][learned])
+        if raft is not None and tokens is not None and people is not None:
+            rows = torch.arange(len(hidden), device=hidden.device)
+            at_rating, behind_one = self.lm_head(torch.cat([hidden[rows, rated], hidden[rows, branch]])).chunk(2)
+            error = rating_error(raft.kind, log_distribution(tokens, at_rating, behind_one), people)
+            loss = loss + raft.weight * (error * row_weights).sum()
+        count = num_items_in_batch if num_items_in_batch is not None else learned.sum()
+        return transformers.modeling_outputs.CausalLMOutputWithPast(loss=loss / count)
+
+    plain_forward = model.forward
+    model.forward = types.MethodType(forward, model)
+    _with_loss(model.lm_head)
+
+
+def _additive(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask to add to attention scores; a boolean one is right with sdpa and silently wrong with eager."""
+    return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)

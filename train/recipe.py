@@ -1,0 +1,207 @@
+"""What a training recipe may say, and reading one with overrides from the command line."""
+
+import difflib
+import math
+import re
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import msgspec
+import yaml
+from msgspec import Struct, field
+from tiny import TinySpec
+
+from critic.errors import UsageError
+from critic.forms import check_mix, prompt_of
+
+
+class LoraSpec(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Low-rank adapters instead of a full fine-tune; the names are peft's."""
+
+    r: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+    target_modules: str | list[str] = "all-linear"
+
+
+class EmaSpec(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A moving average of the trained weights: after update n, average += (1 - d) (weights - average) with
+    d = min(decay, (1 + n) / (10 + n)), so that the random or unadapted start is soon forgotten.
+
+    `device` cpu keeps it in the host's memory, for one transfer of the weights a step.
+    """
+
+    decay: float = 0.999
+    device: Literal["same", "cpu"] = "same"
+
+
+class RaftSpec(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The term that `objective: raft` adds to the cross-entropy of a rated row: the error of the rating
+    distribution against people's score, which weighs as much as `weight` target tokens (see objective.py)."""
+
+    kind: Literal["squared", "rps"] = "rps"
+    weight: float = 4.0
+
+
+class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Judging held-out rows every `every` steps, at most `rows` of them; `score` is how a distribution becomes
+    one number, `weights` which set is judged with (`ema` needs one)."""
+
+    every: int
+    rows: int = 1000
+    batch_size: int = 16
+    score: Literal["expected", "median", "argmax"] = "expected"
+    weights: Literal["ema", "raw"] | None = None
+
+
+class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A training recipe. Exactly one of `base` (a model folder or hub id) and `tiny` (a random model).
+
+    - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.forms`; `pointwise@en` is a form
+      with the prompt in that language).
+    - `global_batch`: rows a step, over all processes; the accumulation follows from it.
+    - `rating_weight`: how much more than a verdict's other tokens its value counts in the loss.
+    - `balance`: weight of a rated row is (frequency of its rating) ** -balance: 0 leaves the data as it is, 1 lets
+      every rating count alike.
+    - `packing`: the rows of a micro-batch become one sequence without padding, none seeing another.
+    - `attention`: an attention of transformers (`sdpa`, `eager`, `flash_attention_2` …) or `varlen`, PyTorch's own
+      flash attention over packed rows.
+    - `keep`: checkpoints that stay.
+    - `training` goes to transformers.TrainingArguments and `deepspeed` to DeepSpeed as they are.
+    """
+
+    forms: dict[str, float] = field(default_factory=lambda: {"pointwise": 1.0})
+    base: str | None = None
+    tiny: TinySpec | None = None
+    lora: LoraSpec | None = None
+    max_source_tokens: int
+    max_target_tokens: int
+    global_batch: int
+    objective: Literal["sft", "raft"] = "sft"
+    raft: RaftSpec = field(default_factory=RaftSpec)
+    rating_weight: float = 1.0
+    balance: float = 0.0
+    packing: bool = False
+    attention: str = "sdpa"
+    ema: EmaSpec | None = None
+    evaluation: EvaluationSpec | None = None
+    keep: int = 2
+    training: dict[str, Any] = field(default_factory=dict)
+    deepspeed: dict[str, Any]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 where PyYAML is still at 1.1: 1e-5 is a number, and `no` is a word (of save_strategy), not false."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:bool"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
+    """The recipe in a YAML file, with `overrides` such as `training.max_steps=100` put in.
+
+    Raises UsageError naming the key that is wrong and the nearest right one.
+    """
+    if not path.is_file():
+        choices = ", ".join(sorted(str(found) for found in path.parent.glob("*.yaml"))) or "none beside it"
+        raise UsageError(f"{path}: no such recipe; there are {choices}")
+    try:
+        content = yaml.load(path.read_bytes(), _Loader)
+        for override in overrides or []:
+            _put(content, override)
+        recipe = msgspec.convert(content, Recipe)
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        raise UsageError(f"{path}: {_with_nearest(str(error).splitlines()[0])}") from None
+    _check(recipe, path)
+    return recipe
+
+
+def _put(content: Any, override: str) -> None:
+    name, equals, value = override.partition("=")
+    if not equals:
+        raise UsageError(f"--set takes KEY=VALUE, such as training.max_steps=100; got {override!r}")
+    *folders, last = name.split(".")
+    for folder in folders:
+        content = content.setdefault(folder, {}) if isinstance(content, dict) else None
+    if not isinstance(content, dict):
+        raise UsageError(f"--set {override}: {name} is no place in a recipe")
+    content[last] = yaml.load(value, _Loader)
+
+
+def _keys(kind: type = Recipe) -> set[str]:
+    return set(get_type_hints(kind))
+
+
+def _with_nearest(message: str) -> str:
+    unknown = re.search(r"contains unknown field `([^`]+)`", message)
+    if unknown is None:
+        return message
+    known = _keys().union(*(_keys(kind) for kind in (TinySpec, LoraSpec, EmaSpec, RaftSpec, EvaluationSpec)))
+    near = difflib.get_close_matches(unknown[1], sorted(known), n=1)
+    return f"{message}; did you mean {near[0]}?" if near else f"{message}; there are {', '.join(sorted(_keys()))}"
+
+
+def _check(recipe: Recipe, path: Path) -> None:
+    def require(good: bool, what: str) -> None:
+        if not good:
+            raise UsageError(f"{path}: {what}")
+
+    require((recipe.base is None) != (recipe.tiny is None), "give either base (a model) or tiny (a random one)")
+    require(recipe.lora is None or recipe.base is not None, "lora adapts a base; a tiny model is trained whole")
+    try:
+        check_mix(recipe.forms)
+    except UsageError as error:
+        raise UsageError(f"{path}: forms: {error}") from None
+    rated = any(share > 0.0 and prompt_of(form, "en").on_ten for form, share in recipe.forms.items())
+    require(recipe.objective == "sft" or rated, "objective raft needs a form on 1..10 in forms, such as pointwise")
+    if recipe.evaluation is not None:
+        needs_ema = recipe.evaluation.weights == "ema"
+        require(recipe.ema is not None or not needs_ema, "evaluation.weights ema needs an ema section")
+        for name in ("every", "rows", "batch_size"):
+            require(getattr(recipe.evaluation, name) >= 1, f"evaluation.{name} must be at least 1")
+    require(math.isfinite(recipe.raft.weight) and recipe.raft.weight >= 0.0, "raft.weight must be at least 0")
+    require(recipe.ema is None or 0.0 <= recipe.ema.decay < 1.0, "ema.decay must be in 0..1, below 1")
+    require(recipe.keep >= 1, "keep must be at least 1: the newest checkpoint is what a killed run continues from")
+    require(0.0 <= recipe.balance <= 1.0, f"balance must be in 0..1, got {recipe.balance:g}")
+    for name in ("rating_weight", "max_source_tokens", "max_target_tokens", "global_batch"):
+        value = getattr(recipe, name)
+        require(math.isfinite(value) and value > 0, f"{name} must be above 0, got {value:g}")
+    require(
+        not (recipe.packing and recipe.objective == "raft"),
+        "objective raft looks at each row's rating from a place beside the row, which packed rows have no room for; "
+        "set packing: false",
+    )
+    require(
+        recipe.objective == "sft" or recipe.attention in {"sdpa", "eager"},
+        f"objective raft needs an attention with a mask of its own for each row, sdpa or eager, not {recipe.attention}",
+    )
+    require(recipe.packing or recipe.attention != "varlen", "attention varlen is for packed rows; set packing: true")
+    for section, owned in OWNED.items():
+        for key, instead in owned.items():
+            require(key not in getattr(recipe, section), f"{section}.{key} is set by the program; {instead}")
+
+
+OWNED = {
+    "training": {
+        "gradient_accumulation_steps": "give global_batch",
+        "save_total_limit": "give keep",
+        "resume_from_checkpoint": "the newest whole checkpoint in --out is taken",
+        "output_dir": "give --out",
+        "eval_strategy": "give evaluation",
+        "eval_steps": "give evaluation",
+    },
+    "deepspeed": {
+        "gradient_accumulation_steps": "give global_batch",
+        "train_micro_batch_size_per_gpu": "give training.per_device_train_batch_size",
+    },
+}
+"""Keys of the sections passed on that this program sets itself: section -> key -> what to give instead."""

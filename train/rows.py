@@ -1,0 +1,333 @@
+"""Human-scored rows as token ids, made once in parallel, kept on disk and memory-mapped; and as batches."""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import msgspec
+import numpy as np
+import torch
+import transformers
+from msgspec import Struct
+from objective import RatingTokens
+from recipe import Recipe
+from tiny import train_tokenizer
+
+from critic import forms, human_scored, jsonl
+from critic.errors import UsageError
+from critic.examples import IGNORED, TooLong, encode, example_of, source_ids, target
+from critic.judge_prompt import prompt_hash
+from critic.records import RATINGS, Example, Response
+
+FORMAT = 1
+"""Of the cache; another number makes everybody tokenize again."""
+
+FEWEST_IN_PARALLEL = 2000
+"""Examples below which starting processes costs more than it saves."""
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(tuple[forms.Planned, list[Response]])
+
+
+class Data(Struct, frozen=True):
+    """Tokenized examples. Columns of `rows`: id, form, input_ids, source (prompt tokens), value_start and value_end
+    (the tokens that spell the verdict's value), length, rating (whole, 1..10, 0 for none), people (probabilities of
+    1..10, or empty). `counts` says what was shortened, refused and left out."""
+
+    rows: datasets.Dataset
+    counts: dict[str, Any]
+
+
+def prompt_names(recipe: Recipe) -> list[str]:
+    return sorted({form.partition("@")[0] for form, share in recipe.forms.items() if share > 0.0})
+
+
+def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
+    """What the token ids depend on: data, forms, prompts, limits, and where the tokenizer comes from."""
+    return {
+        "format": FORMAT,
+        "data": sorted(jsonl.sha256(file) for file in human_scored.files(train)),
+        "forms": dict(sorted(recipe.forms.items())),
+        "prompts": {name: prompt_hash(name) for name in prompt_names(recipe)},
+        "limits": [recipe.max_source_tokens, recipe.max_target_tokens],
+        "tokenizer": msgspec.to_builtins(recipe.tiny) if recipe.tiny else recipe.base,
+    }
+
+
+def prepare(recipe: Recipe, train: Path, cache: Path, processes: int) -> tuple[Data, Any]:
+    """The examples of `train` and the tokenizer, from `cache` where a run before left them.
+
+    Raises UsageError when no row can be learned from.
+    """
+    facts = fingerprint(recipe, train)
+    tokenizer = None if recipe.tiny else base_tokenizer(str(recipe.base))
+    if tokenizer is not None:
+        facts["tokenizer"] = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+        facts["template"] = tokenizer.chat_template
+    folder = cache / hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
+    if not (folder / "counts.json").is_file():
+        _build(recipe, train, folder, tokenizer, processes)
+    if tokenizer is None:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "tokenizer")
+    counts = json.loads((folder / "counts.json").read_text("utf-8"))
+    return Data(datasets.load_from_disk(str(folder / "rows")), counts), tokenizer
+
+
+def base_tokenizer(base: str) -> Any:
+    """Raises UsageError for a base that has no tokenizer, or none for chat, or whose chat template rewrites answers."""
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"base {base!r} is no model that transformers can load: {str(error).splitlines()[0]}"
+        ) from None
+    if tokenizer.chat_template is None:
+        raise UsageError(f"base {base!r} has no chat template; take the chat version of the model")
+    if not tokenizer.is_fast:
+        raise UsageError(f"base {base!r} has no fast tokenizer, which the place of the rating is found with")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    message = {"role": "user", "content": "?"}
+    encode(tokenizer, Example(id="", form="pointwise", messages=[message], target=target(RATINGS[0], "")))
+    return tokenizer
+
+
+def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes: int) -> None:
+    start = time.monotonic()
+    loaded = human_scored.load(train)
+    if not loaded.responses:
+        raise UsageError(f"{train}: no usable row to learn from")
+    planned = forms.plan(loaded.responses, recipe.forms)
+    by_id = {response.id: response for response in loaded.responses}
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    try:
+        if tokenizer is None:
+            assert recipe.tiny is not None
+            tokenizer = train_tokenizer(_texts(planned, by_id), recipe.tiny)
+            tokenizer.save_pretrained(partial / "tokenizer")
+        workers = min(processes, max(1, len(planned.examples) // FEWEST_IN_PARALLEL))
+        if workers == 1:
+            datasets.disable_progress_bars()
+        made = datasets.Dataset.from_generator(
+            _tokenized,
+            features=_FEATURES,
+            gen_kwargs={
+                "pieces": _pieces(planned, by_id),
+                "tokenizer": tokenizer,
+                "limits": (recipe.max_source_tokens, recipe.max_target_tokens),
+            },
+            num_proc=workers if workers > 1 else None,
+            cache_dir=str(partial / "building"),
+        )
+        named = made.select_columns(["id", "form", "length"])
+        refused = [f"{row['id']} ({row['form']})" for row in named if not row["length"]]
+        shortened = Counter[str](section for sections in made["shortened"] for section in sections)
+        kept = made.select(np.flatnonzero(np.array(made["length"]))).remove_columns("shortened")
+        if not len(kept):
+            raise UsageError(f"{train}: no row fits into {recipe.max_source_tokens} source tokens")
+        kept.save_to_disk(str(partial / "rows"))
+        counts = {
+            "rows": len(kept),
+            "forms": dict(sorted(Counter(kept["form"]).items())),
+            "shortened": dict(shortened),
+            "refused": refused,
+            "left_out": {**loaded.left_out, **planned.left_out},
+            "seconds": round(time.monotonic() - start, 1),
+        }
+        del made, kept
+        shutil.rmtree(partial / "building")
+        jsonl.write_json(partial / "counts.json", counts)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        if not (folder / "counts.json").is_file():
+            raise
+
+
+_FEATURES = datasets.Features(
+    {
+        "id": datasets.Value("string"),
+        "form": datasets.Value("string"),
+        "input_ids": datasets.List(datasets.Value("int32")),
+        "source": datasets.Value("int32"),
+        "value_start": datasets.Value("int32"),
+        "value_end": datasets.Value("int32"),
+        "length": datasets.Value("int32"),
+        "rating": datasets.Value("int8"),
+        "people": datasets.List(datasets.Value("float32")),
+        "shortened": datasets.List(datasets.Value("string")),
+    }
+)
+
+_PIECE = 250
+"""Examples that a process takes at a time."""
+
+
+def _pieces(planned: forms.Plan, by_id: dict[str, Response]) -> list[tuple[bytes, ...]]:
+    """The planned examples with the rows they are made of, in JSON, so that each process is sent its own alone."""
+    coded = [_ENCODER.encode((each, [by_id[name] for name in each.ids])) for each in planned.examples]
+    return [tuple(coded[start : start + _PIECE]) for start in range(0, len(coded), _PIECE)]
+
+
+def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int]) -> Iterator[dict[str, Any]]:
+    def count(messages: Any) -> int:
+        return len(source_ids(tokenizer, messages))
+
+    for line in (line for piece in pieces for line in piece):
+        planned, responses = _DECODER.decode(line)
+        made = example_of(planned, {response.id: response for response in responses}, limits[0], count)
+        row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, **_NOTHING}
+        if not isinstance(made, TooLong):
+            tokens = encode(tokenizer, made)
+            learned = sum(label != IGNORED for label in tokens.labels)
+            if learned <= limits[1]:
+                value = [place for place, spells in enumerate(tokens.rating) if spells]
+                row |= {
+                    "input_ids": tokens.ids,
+                    "source": len(tokens.ids) - learned,
+                    "value_start": value[0],
+                    "value_end": value[-1] + 1,
+                    "length": len(tokens.ids),
+                    "shortened": list(made.shortened),
+                    **_people(made),
+                }
+        yield row
+
+
+_NOTHING = {
+    "input_ids": [],
+    "source": 0,
+    "value_start": 0,
+    "value_end": 0,
+    "length": 0,
+    "rating": 0,
+    "people": [],
+    "shortened": [],
+}
+"""The columns of a row that was refused."""
+
+
+def _people(made: Example) -> dict[str, Any]:
+    """The whole rating and the distribution over 1..10 that people gave; nothing for forms that are not on 1..10.
+
+    One score between two ratings is shared between them, so that the mean stays exact.
+    """
+    if made.score is None or not forms.prompt_of(made.form, "en").on_ten:
+        return {"rating": 0, "people": []}
+    shares = made.label or [max(0.0, 1.0 - abs(made.score - rating)) for rating in RATINGS]
+    return {"rating": forms.whole_rating(made.score), "people": shares}
+
+
+def _texts(planned: forms.Plan, by_id: dict[str, Response]) -> Iterator[tuple[str, str]]:
+    for each in planned.examples:
+        made = example_of(each, by_id, None, lambda messages: 0)
+        assert not isinstance(made, TooLong)
+        yield made.messages[0]["content"], made.target
+
+
+class Weights(Struct, frozen=True):
+    """How much a token counts in the loss: `by_rating[k]` for rows with rating k (0: none), times `value` where the
+    verdict's value is spelt. They average 1 over all learned tokens, so that the loss stays one per token."""
+
+    value: float
+    by_rating: list[float]
+
+
+def weights(recipe: Recipe, rows: datasets.Dataset) -> Weights:
+    columns = rows.select_columns(["rating", "length", "source", "value_start", "value_end"]).with_format("numpy")[:]
+    rating = np.asarray(columns["rating"], dtype=np.intp)
+    frequency = np.bincount(rating, minlength=len(RATINGS) + 1) / max(1, len(rating))
+    raw = np.where(frequency > 0, np.maximum(frequency, 1e-12) ** -recipe.balance, 0.0)
+    if (rating > 0).any():
+        raw /= raw[rating[rating > 0]].mean()
+    raw[0] = 1.0
+    spelling = columns["value_end"] - columns["value_start"]
+    learned = columns["length"] - columns["source"]
+    total = (raw[rating] * (learned + (recipe.rating_weight - 1.0) * spelling)).sum()
+    return Weights(recipe.rating_weight, [float(share) for share in raw * learned.sum() / total])
+
+
+class Batches:
+    """Rows to tensors: padded on the right to the longest, or packed into one sequence without padding.
+
+    With `raft` tokens each row gets a 1 behind its last token, at the position of its rating, that sees what the
+    rating sees; nothing sees it. Packed rows are told apart by their positions, which start anew.
+    """
+
+    def __init__(self, pad: int, weighing: Weights, *, packing: bool = False, raft: RatingTokens | None = None) -> None:
+        self.pad, self.weighing, self.packing, self.raft = pad, weighing, packing, raft
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        if self.packing:
+            return self._packed(rows)
+        return self._with_ratings(rows) if self.raft else self._padded(rows, 0)
+
+    def _row_weights(self, row: dict[str, Any]) -> list[float]:
+        of_row = self.weighing.by_rating[row["rating"]]
+        spelling = range(row["value_start"], row["value_end"])
+        return [of_row * (self.weighing.value if place in spelling else 1.0) for place in range(row["length"])]
+
+    @staticmethod
+    def _labels(row: dict[str, Any]) -> list[int]:
+        return [IGNORED] * row["source"] + list(row["input_ids"][row["source"] :])
+
+    def _packed(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        lengths = [row["length"] for row in rows]
+        ends = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
+        return {
+            "input_ids": torch.tensor([[token for row in rows for token in row["input_ids"]]]),
+            "position_ids": torch.cat([torch.arange(length) for length in lengths])[None],
+            "labels": torch.tensor([[label for row in rows for label in self._labels(row)]]),
+            "weights": torch.tensor([[share for row in rows for share in self._row_weights(row)]]),
+            "cu_seq_lens_q": ends,
+            "cu_seq_lens_k": ends,
+            "max_length_q": max(lengths),
+            "max_length_k": max(lengths),
+        }
+
+    def _padded(self, rows: list[dict[str, Any]], extra: int) -> dict[str, Any]:
+        longest = max(row["length"] for row in rows) + extra
+
+        def padded(values: list[list[Any]], fill: float) -> torch.Tensor:
+            return torch.tensor([each + [fill] * (longest - len(each)) for each in values])
+
+        lengths = torch.tensor([row["length"] for row in rows])
+        return {
+            "input_ids": padded([list(row["input_ids"]) for row in rows], self.pad),
+            "attention_mask": (torch.arange(longest) < lengths[:, None]).long(),
+            "labels": padded([self._labels(row) for row in rows], IGNORED),
+            "weights": padded([self._row_weights(row) for row in rows], 0.0),
+        }
+
+    def _with_ratings(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        assert self.raft is not None
+        batch = self._padded(rows, 1)
+        count, longest = batch["input_ids"].shape
+        every = torch.arange(count)
+        branch = torch.tensor([row["length"] for row in rows])
+        rating = torch.tensor([row["value_start"] for row in rows])
+        places = torch.arange(longest)
+        visible = (places[None, :] <= places[:, None]).repeat(count, 1, 1)
+        visible[every, branch] = (places[None, :] < rating[:, None]) | (places[None, :] == branch[:, None])
+        batch["input_ids"][every, branch] = self.raft.first[0]
+        positions = places.repeat(count, 1)
+        positions[every, branch] = rating
+        people = [row["people"] or [0.0] * len(RATINGS) for row in rows]
+        rated = [self.weighing.by_rating[row["rating"]] if row["rating"] else 0.0 for row in rows]
+        return {
+            **batch,
+            "attention_mask": visible[:, None],
+            "position_ids": positions,
+            "people": torch.tensor(people),
+            "rated": rating - 1,
+            "branch": branch,
+            "row_weights": torch.tensor(rated),
+        }
