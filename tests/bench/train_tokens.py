@@ -11,7 +11,6 @@ padded, `packed` ours over TRL packed, `memory` the peak memory of a plain loss 
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -145,9 +144,16 @@ def peak(which: str) -> None:
         learn(model, None, None)
     for weight in model.parameters():
         weight.grad = torch.zeros_like(weight)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = resident("VmRSS")
     model(input_ids=ids, labels=labels).loss.backward()
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print(resident("VmHWM") - before)
+
+
+def resident(what: str) -> float:
+    """This process's memory now (VmRSS) or at its peak (VmHWM), in MB."""
+    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(what)) / 1024
 
 
 def memory(which: str) -> float:
