@@ -158,15 +158,16 @@ class Loaded(Struct):
     left_out: Counter[str]
 
 
-def load(path: Path, keep_flags: frozenset[str] = frozenset()) -> Loaded:
-    """Read a file or folder of human-scored rows.
+def walk(
+    path: Path, left_out: Counter[str], keep_flags: frozenset[str] = frozenset()
+) -> Iterator[tuple[Row, dict[str, Any], Response]]:
+    """The usable rows of a file or folder, one after the other: as read, as they stand there, in the project's words.
 
-    Rows that carry an unusable flag (unless in `keep_flags`) or lack a reference are
-    left out and counted by reason; the rest is checked. Raises UsageError, naming file, line and column, for a missing
-    column, a score outside its scale, or an id that comes twice.
+    Rows that carry an unusable flag (unless in `keep_flags`) or lack a reference are counted in `left_out` by reason;
+    the rest is checked. Raises UsageError, naming file, line and column, for a missing column, a score outside its
+    scale, or an id that comes twice.
     """
-    loaded = Loaded([], [], [], Counter())
-    seen: dict[str, str] = {}
+    seen: dict[str, tuple[Path, int]] = {}
     for file in files(path):
         for number, raw in _csv_rows(file) if file.suffix == ".csv" else _json_rows(file):
             place = f"{file}:{number}"
@@ -175,16 +176,24 @@ def load(path: Path, keep_flags: frozenset[str] = frozenset()) -> Loaded:
             except msgspec.ValidationError as error:
                 raise UsageError(f"{place}: {error}") from None
             if row.id in seen:
-                raise UsageError(f"{place}: duplicate id {row.id!r}, first seen at {seen[row.id]}")
-            seen[row.id] = place
+                before, line = seen[row.id]
+                raise UsageError(f"{place}: duplicate id {row.id!r}, first seen at {before}:{line}")
+            seen[row.id] = (file, number)
             reasons = [UNUSABLE_FLAGS[flag] for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in keep_flags]
             if not reasons and not row.reference:
                 reasons = [UNUSABLE_FLAGS["no_reference"]]
             if reasons:
-                loaded.left_out[reasons[0]] += 1
+                left_out[reasons[0]] += 1
                 continue
             _check_scores(row, place)
-            loaded.rows.append(row)
-            loaded.raw.append(raw)
-            loaded.responses.append(response_of(row, _other_scores(raw, place)))
+            yield row, raw, response_of(row, _other_scores(raw, place))
+
+
+def load(path: Path, keep_flags: frozenset[str] = frozenset()) -> Loaded:
+    """All that `walk` gives, in memory."""
+    loaded = Loaded([], [], [], Counter())
+    for row, raw, response in walk(path, loaded.left_out, keep_flags):
+        loaded.rows.append(row)
+        loaded.raw.append(raw)
+        loaded.responses.append(response)
     return loaded

@@ -160,6 +160,26 @@ def _already_judged(out: Path, origin: dict[str, Any], wanted: set[str]) -> tupl
     return done, failures
 
 
+class Rows:
+    """Human-scored rows of a file or folder, read anew each time they are gone through: only their ids are in memory.
+    All are checked when it is made; raises UsageError for a mistake in one, or when none is usable."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        left_out: Counter[str] = Counter()
+        self._count = sum(1 for _ in human_scored.walk(path, left_out))
+        for reason, count in left_out.most_common():
+            print(f"left out {count} rows: {reason}", file=sys.stderr)
+        if not self._count:
+            raise UsageError(f"{path}: no usable row to judge")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Response]:
+        return (response for _, _, response in human_scored.walk(self._path, Counter()))
+
+
 def in_order(responses: Iterable[Response], window: int) -> Iterator[Response]:
     """The same responses, those whose prompts begin alike side by side: language (the rubric), task (its rules),
     question. Only `window` of them are held at a time."""
@@ -238,7 +258,7 @@ async def _judged_again(judge: Judge, out: Path, rows: int, concurrency: int) ->
     }
 
 
-def _complete(judge: Judge, responses: Sequence[Response], out: Path, settings: _Settings) -> int:
+def _complete(judge: Judge, responses: Rows | list[Response], out: Path, settings: _Settings) -> int:
     """Judge what `out` lacks; the exit code. Raises UsageError for what the caller has to mend."""
     ids = {response.id for response in responses}
     done, failures = _already_judged(out, judge.origin(), ids)
@@ -283,7 +303,12 @@ def _complete(judge: Judge, responses: Sequence[Response], out: Path, settings: 
 
 
 def _panel(
-    judges: Sequence[Judge], how: str, name: str | None, responses: Sequence[Response], out: Path, settings: _Settings
+    judges: Sequence[Judge],
+    how: str,
+    name: str | None,
+    responses: Rows | list[Response],
+    out: Path,
+    settings: _Settings,
 ) -> int:
     """Each judge's judgments in a file beside `out` (`NAME.1.jsonl`, …), then the panel's in `out`."""
     panel = name or f"{how}({', '.join(judge.name for judge in judges)})"
@@ -341,15 +366,10 @@ class _Line(Struct):
     response: _Id
 
 
-def _responses(path: Path, questions: Path | None, system: str | None) -> list[Response]:
+def _responses(path: Path, questions: Path | None, system: str | None) -> Rows | list[Response]:
     if questions is not None:
         return alignmmbench.read_responses(path, alignmmbench.read_questions(questions), system)
-    loaded = human_scored.load(path)
-    for reason, count in loaded.left_out.most_common():
-        print(f"left out {count} rows: {reason}", file=sys.stderr)
-    if not loaded.responses:
-        raise UsageError(f"{path}: no usable row to judge")
-    return loaded.responses
+    return Rows(path)
 
 
 def _decoding(prompt: str, samples: int, temperature: float | None, seed: int, no_reason: bool) -> Decoding:
@@ -519,7 +539,7 @@ def main(
     else:
         _refuse("without --benchmark", protocol=protocol, against=against, judging=judging, order=order != "both")
         _refuse("without --benchmark", reference_free=reference_free, no_extraction=no_extraction)
-    wanted = [] if talks else _responses(responses, questions, system)
+    wanted = [] if talks is not None else _responses(responses, questions, system)
 
     def connect(url: str) -> OpenAIBackend:
         return OpenAIBackend(url, api_key=api_key, timeout=timeout, attempts=attempts, connections=concurrency or 32)

@@ -1,5 +1,6 @@
 """critic judge against a scripted server: scores, failures by name, retries, resume."""
 
+import itertools
 import json
 import math
 import os
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from conftest import ROOT, assert_one_line_error, completion, human_row, run, write_jsonl
 
 from critic import human_scored, rating
+from critic import judge as judging
 from critic.backends import Token
 from critic.judge_prompt import VERDICT_SCHEMA, load, render
 
@@ -356,3 +359,16 @@ def test_other_servers_get_no_vllm_fields(tmp_path: Path, scripted) -> None:
         "critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", out, "--base-url", server.url, "--score", "argmax"
     )
     assert judged(out)[0]["score"] == 7
+
+
+def test_rows_are_read_as_they_are_judged(tmp_path: Path) -> None:
+    """Of two thousand answers of 5 kB each hardly more than the ids are in memory, however often one goes through."""
+    path = write_jsonl(tmp_path / "rows.jsonl", [human_row(n, response="w " * 2500) for n in range(2000)])
+    list(itertools.islice(judging.Rows(path), 1))  # what is made once
+    tracemalloc.start()
+    found = judging.Rows(path)
+    ids = [{response.id for response in found} for _ in range(2)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found) == 2000 == len(ids[0]) and ids[0] == ids[1]
+    assert peak < path.stat().st_size / 5
