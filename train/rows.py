@@ -145,11 +145,13 @@ def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes:
         shutil.rmtree(partial / "building")
         jsonl.write_json(partial / "counts.json", counts)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        partial.rename(folder)
-    except BaseException:
+        try:
+            partial.rename(folder)
+        except OSError:
+            if not (folder / "counts.json").is_file():  # another run was quicker
+                raise
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        if not (folder / "counts.json").is_file():
-            raise
 
 
 _FEATURES = datasets.Features(
