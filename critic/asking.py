@@ -23,6 +23,9 @@ NEGLIGIBLE = 1e-4
 BEGUN = '{"Rating":'
 """How a verdict starts whose reason is left out."""
 
+Distributions = dict[str | None, list[float] | None]
+"""Distributions over 1..10 of the rating that follows a text, by that text."""
+
 Shorten = Callable[[int, Callable[[list[Message]], int]], Fitted | None]
 """The prompt in at most so many tokens, as the given function counts them; None where it cannot be."""
 
@@ -64,13 +67,19 @@ class Asker:
 
     def __init__(self, backend: Backend, score_kind: str, max_tokens: int, decoding: Decoding = GREEDY) -> None:
         self.backend, self.score_kind, self.max_tokens, self.decoding = backend, score_kind, max_tokens, decoding
+        self._probes = backend.served.is_vllm
 
     async def rate(self, asked: Asked) -> Rated:
         """A rating on 1..10, or a named failure. Raises Refused and Transient as the backend does."""
-        fitted, reply = await self.fitted(asked, lambda fitted: self._request(asked, fitted, 0))
-        first = self._read(asked, fitted, reply)
-        others = (self._sample(asked, fitted, number) for number in range(1, self.decoding.samples))
-        readings = list(await asyncio.gather(first, *others))
+        if self._rating_alone:
+            fitted, probe = await self.fitted(asked, lambda fitted: _probe(asked, fitted, BEGUN))
+            readings = [await self._alone(asked, fitted, probe)]
+        else:
+            fitted, reply = await self.fitted(asked, lambda fitted: self._request(asked, fitted, 0))
+            first = await self._read(asked, fitted, reply, 0, {})
+            known = {rating.begun(first.calls[0].text): first.verdict.distribution} if self._probes else {}
+            others = (self._sample(asked, fitted, number, known) for number in range(1, self.decoding.samples))
+            readings = [first, *await asyncio.gather(*others)]
         verdicts = [reading.verdict for reading in readings]
         found = verdicts[0] if len(verdicts) == 1 else pooled(verdicts)
         return Rated(found, self._score(found), fitted, readings)
@@ -105,16 +114,13 @@ class Asker:
             raise Refused("context_length_exceeded", "rubric and question alone do not fit")
         return fitted, await self.backend.chat(request(fitted))
 
-    async def _sample(self, asked: Asked, fitted: Fitted, number: int) -> Reading:
-        return await self._read(asked, fitted, await self.backend.chat(self._request(asked, fitted, number)))
+    async def _sample(self, asked: Asked, fitted: Fitted, number: int, known: Distributions) -> Reading:
+        reply = await self.backend.chat(self._request(asked, fitted, number))
+        return await self._read(asked, fitted, reply, number, known)
 
     def _request(self, asked: Asked, fitted: Fitted, number: int) -> Request:
         """What is asked for the verdict with this number, from 0."""
-        alternatives = 0 if self.score_kind == "argmax" and not self.backend.served.is_vllm else ALTERNATIVES
-        if self._rating_alone:
-            messages = [*fitted.messages, {"role": "assistant", "content": BEGUN}]
-            regex = "(10|[1-9]),.*"
-            return Request(messages=messages, max_tokens=1, regex=regex, continue_final=True, top_logprobs=alternatives)
+        by_its_tokens = not self._probes and (self.score_kind != "argmax" or self.backend.served.is_vllm)
         sampled = self.decoding.temperature > 0.0
         return Request(
             messages=fitted.messages,
@@ -122,52 +128,64 @@ class Asker:
             temperature=self.decoding.temperature,
             seed=_seed(self.decoding.seed, asked.key, number) if sampled else None,
             schema=schema(asked.keys if self.decoding.reason else ("Rating",)) if asked.constrained else None,
-            top_logprobs=alternatives,
+            top_logprobs=ALTERNATIVES if by_its_tokens else 0,
         )
 
     @property
     def _rating_alone(self) -> bool:
-        """Whether one token is asked for, behind a verdict that is begun for the model."""
+        """Whether no more is asked for than what follows a verdict that is begun for the model."""
         return not self.decoding.reason and self.backend.served.is_vllm
 
-    async def _read(self, asked: Asked, fitted: Fitted, reply: Reply) -> Reading:
-        if self._rating_alone:
-            reply = _behind(BEGUN, reply)
-        found = verdict.parse(reply.text, reply.truncated and not self._rating_alone)
-        probabilities, follow_up = await self._distribution(asked, fitted, reply)
+    async def _alone(self, asked: Asked, fitted: Fitted, probe: Reply) -> Reading:
+        probabilities, calls = await self._probed(asked, fitted, BEGUN, probe)
+        if probabilities is None:
+            return Reading(Verdict(failure="no_distribution"), calls)
+        most = rating.score(probabilities, "argmax")
+        calls[0] = msgspec.structs.replace(probe, text=f"{BEGUN}{most:.0f}")  # what was forced says nothing
+        return Reading(with_mixture(Verdict(rating=most), [Verdict(distribution=probabilities)]), calls)
+
+    async def _read(self, asked: Asked, fitted: Fitted, reply: Reply, number: int, known: Distributions) -> Reading:
+        """The verdict in `reply`, with the distribution of its rating: one that is `known`, or by a probe."""
+        if self._probes and reply.reasoned:
+            self._probes = False  # what the rating follows from is not in the reply: its own tokens have to tell
+            reply = await self.backend.chat(self._request(asked, fitted, number))
+        found = verdict.parse(reply.text, reply.truncated)
+        begun = rating.begun(reply.text)
+        probabilities, calls = known.get(begun), list[Reply]()
+        if probabilities is None and not self._probes:
+            probabilities, calls = await self._distribution(asked, fitted, begun, rating.first_digit(reply.tokens))
+        elif probabilities is None and begun is not None:
+            probe = await self.backend.chat(_probe(asked, fitted, begun))
+            probabilities, calls = await self._probed(asked, fitted, begun, probe)
         if probabilities is not None:
-            found = msgspec.structs.replace(found, distribution=probabilities, summary=rating.summary(probabilities))
-            if self._rating_alone:  # its 1 may be the first digit of a 10
-                found = msgspec.structs.replace(found, rating=rating.score(probabilities, "argmax"), failure=None)
-        elif self._rating_alone or (found.failure is None and self.score_kind != "argmax"):
+            found = with_mixture(found, [Verdict(distribution=probabilities)])
+        elif found.failure is None and self.score_kind != "argmax":
             found = msgspec.structs.replace(found, failure="no_distribution")
-        return Reading(found, [reply, follow_up] if follow_up else [reply])
+        return Reading(found, [reply, *calls])
+
+    async def _probed(
+        self, asked: Asked, fitted: Fitted, begun: str, probe: Reply
+    ) -> tuple[list[float] | None, list[Reply]]:
+        """The probabilities of the ratings behind `begun`, and the calls that they took."""
+        first = rating.first_digit([Token(begun, []), *probe.tokens])
+        probabilities, more = await self._distribution(asked, fitted, begun, first)
+        return probabilities, [probe, *more]
 
     async def _distribution(
-        self, asked: Asked, fitted: Fitted, reply: Reply
-    ) -> tuple[list[float] | None, Reply | None]:
-        """The probabilities of the ratings, as far as the reply's tokens tell, and the second call where one
-        was needed to tell a 10 from a 1."""
-        first = rating.first_digit(reply.tokens)
+        self, asked: Asked, fitted: Fitted, begun: str | None, first: rating.FirstDigit | None
+    ) -> tuple[list[float] | None, list[Reply]]:
+        """The probabilities of the ratings, and the call that was needed where what follows a 1 is still unknown."""
         if first is None:
-            return None, None
-        follow_up: Reply | None = None
-        ten_given_one = first.ten_given_one
-        if ten_given_one is None and first.mass[0] < NEGLIGIBLE:
-            ten_given_one = 0.0
-        if ten_given_one is None and self.backend.served.is_vllm:
-            # Token texts are no beginning to go on from where a character is spelt by several tokens.
-            whole = reply.text.startswith(first.prefix.removesuffix("1"))
-            follow_up = await self._after_one(asked, fitted, first.prefix if whole else rating.begun(reply.text))
-            ten_given_one = rating.zero_share(follow_up.tokens[0]) if follow_up.tokens else None
-        return None if ten_given_one is None else rating.distribution(first, ten_given_one), follow_up
-
-    async def _after_one(self, asked: Asked, fitted: Fitted, begun: str) -> Reply:
-        messages = [*fitted.messages, {"role": "assistant", "content": begun}]
-        regex = "[0}].*" if asked.keys[-1] == "Rating" else "[0,].*"
-        return await self.backend.chat(
-            Request(messages=messages, max_tokens=1, regex=regex, continue_final=True, top_logprobs=ALTERNATIVES)
-        )
+            return None, []
+        if first.ten_given_one is not None:
+            return rating.distribution(first, first.ten_given_one), []
+        if first.mass[0] < NEGLIGIBLE:
+            return rating.distribution(first, 0.0), []
+        if begun is None or not self.backend.served.is_vllm:
+            return None, []
+        reply = await self.backend.chat(_behind(asked, fitted, f"{begun}1", f"[0{_ends(asked)}].*", max_tokens=1))
+        zero = rating.zero_share(reply.tokens[0]) if reply.tokens else None
+        return None if zero is None else rating.distribution(first, zero), [reply]
 
     def _score(self, found: Verdict) -> float | None:
         if found.failure is not None:
@@ -186,9 +204,28 @@ def _seed(seed: int, key: str, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{number}/{key}".encode()).digest()[:4], "big")
 
 
-def _behind(begun: str, reply: Reply) -> Reply:
-    """A reply that went on with `begun`, as if the model had written all of it."""
-    return msgspec.structs.replace(reply, text=begun + reply.text, tokens=[Token(begun, []), *reply.tokens])
+def _probe(asked: Asked, fitted: Fitted, begun: str) -> Request:
+    """Asks for the probabilities of what follows `begun`: of the rating's first token whatever it would be, and of
+    what follows a 1, since a 1 is written."""
+    return _behind(asked, fitted, begun, f"(10|[1-9]){_ends(asked)}.*", max_tokens=2, favoured="1")
+
+
+def _behind(
+    asked: Asked, fitted: Fitted, begun: str, regex: str, *, max_tokens: int, favoured: str | None = None
+) -> Request:
+    return Request(
+        messages=[*fitted.messages, {"role": "assistant", "content": begun}],
+        max_tokens=max_tokens,
+        regex=regex,
+        continue_final=True,
+        top_logprobs=ALTERNATIVES,
+        favoured=favoured,
+    )
+
+
+def _ends(asked: Asked) -> str:
+    """The character behind the rating."""
+    return "}" if asked.keys[-1] == "Rating" else ","
 
 
 def pooled(verdicts: Sequence[Verdict]) -> Verdict:

@@ -25,11 +25,10 @@ _NUMBER = re.compile(r"\s*(10|[1-9])(?!\d)")
 class FirstDigit(Struct, frozen=True):
     """Probabilities read at the rating's first token: `mass[i]` of rating i + 1, where `mass[0]` is
     of "1" with whatever follows. `ten_given_one` is the probability that a 0 follows the 1, None
-    if it is still to be asked with `prefix` (the reply up to and with the 1) as the beginning."""
+    if the tokens do not tell."""
 
     mass: list[float]
     ten_given_one: float | None
-    prefix: str
 
 
 def first_digit(tokens: list[Token]) -> FirstDigit | None:
@@ -37,7 +36,7 @@ def first_digit(tokens: list[Token]) -> FirstDigit | None:
     text = ""
     for index, token in enumerate(tokens):
         if _BEFORE_RATING.search(text) and token.text.strip() and not _still_thinking(text):
-            return _read(tokens, index, text)
+            return _read(tokens, index)
         text += token.text
     return None
 
@@ -46,7 +45,7 @@ def _still_thinking(text: str) -> bool:
     return text.lstrip().startswith("<think>") and "</think>" not in text
 
 
-def _read(tokens: list[Token], index: int, before: str) -> FirstDigit | None:
+def _read(tokens: list[Token], index: int) -> FirstDigit | None:
     mass = [0.0] * len(RATINGS)
     for text, logprob in tokens[index].alternatives:
         if number := _NUMBER.match(text):
@@ -59,13 +58,13 @@ def _read(tokens: list[Token], index: int, before: str) -> FirstDigit | None:
         ten_given_one = 0.0  # 10 is a token of its own, or neither can come
     elif tokens[index].text.strip() == "1" and index + 1 < len(tokens):
         ten_given_one = zero_share(tokens[index + 1])
-    return FirstDigit([value / total for value in mass], ten_given_one, before + "1")
+    return FirstDigit([value / total for value in mass], ten_given_one)
 
 
-def begun(text: str) -> str:
-    """The reply `text` up to where its last rating stands, and a 1 there: `…"Rating":1`."""
+def begun(text: str) -> str | None:
+    """The reply `text` up to its last rating, `…"Rating":`; None where it has none."""
     keys = list(_RATING_KEY.finditer(text))
-    return text[: keys[-1].end()] + "1" if keys else text
+    return text[: keys[-1].end()] if keys else None
 
 
 def zero_share(token: Token) -> float | None:

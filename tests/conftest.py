@@ -90,7 +90,7 @@ class Scripted:
     `answer(body)` returns a completion, or (status, headers, body bytes), or None to hang up.
     """
 
-    def __init__(self, answer: Callable[[dict[str, Any]], Any], context: int = 8192, owner: str = "vllm") -> None:
+    def __init__(self, answer: Callable[[dict[str, Any]], Any], context: int = 8192, owner: str = "someone") -> None:
         self.requests: list[dict[str, Any]] = []
         scripted = self
 
@@ -117,7 +117,9 @@ class Scripted:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 if self.path == "/tokenize":
                     count = sum(len(message["content"]) for message in body["messages"])
-                    self.send(200, {}, json.dumps({"count": count}).encode())
+                    last = body["messages"][-1]["content"][-1]
+                    told = {"count": count, "tokens": [ord(last)], "token_strs": [last]}
+                    self.send(200, {}, json.dumps(told).encode())
                     return
                 scripted.requests.append(body)
                 reply = answer(body)

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import random
-import re
 import signal
 import socket
 import subprocess
@@ -247,26 +246,26 @@ def test_without_a_reason_other_servers_are_asked_for_the_rating_alone() -> None
     assert list(asked[0].schema["properties"]) == asked[0].schema["required"] == ["Rating"]
 
 
-def test_without_a_reason_vllm_is_asked_for_one_token(tmp_path: Path, scripted) -> None:
+def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted) -> None:
     """A 10 that starts with the same token as a 1 is still told from it."""
 
     def answer(body: dict[str, Any]) -> dict[str, Any]:
-        begun = body["messages"][-1]["content"]
-        assert body["continue_final_message"] and body["max_tokens"] == 1
-        rest = {'{"Rating":': '7,"Reason', '{"Rating":1': ',"Reason'}[begun]
-        assert re.fullmatch(body["structured_outputs"]["regex"], rest), "a token may hold more than the digit"
-        shares = {'{"Rating":': {"1": 0.8, "9": 0.2}, '{"Rating":1': {"0": 0.75, ",": 0.25}}[begun]
-        text = next(iter(shares))
-        top = [{"token": token, "logprob": math.log(share)} for token, share in shares.items()]
-        return completion(text, "length", tokens=[{"token": text, "logprob": 0.0, "top_logprobs": top}])
+        assert body["messages"][-1]["content"] == '{"Rating":' and body["continue_final_message"]
+        assert body["max_tokens"] == 2 and body["logit_bias"] == {str(ord("1")): 100}
+        tokens = []
+        for shares in ({"1": 0.8, "9": 0.2}, {"0": 0.75, ",": 0.25}):
+            top = [{"token": token, "logprob": math.log(share)} for token, share in shares.items()]
+            tokens.append({"token": next(iter(shares)), "logprob": 0.0, "top_logprobs": top})
+        return completion("10", "length", tokens=tokens)
 
-    out = tmp_path / "out.jsonl"
+    out, server = tmp_path / "out.jsonl", scripted(answer, owner="vllm")
     data = rows(tmp_path / "rows.jsonl", 1)
-    done = run("critic", "judge", data, "--out", out, "--judge", scripted(answer).url, "--no-reason")
+    done = run("critic", "judge", data, "--out", out, "--judge", server.url, "--no-reason")
     assert done.returncode == 0, done.stderr
     line = judged(out)["row-0"]
     assert line["verdict"]["rating"] == 10 and line["score"] == pytest.approx(0.2 * 1 + 0.6 * 10 + 0.2 * 9)
-    words = ["critic", "judge", data, "--out", out, "--judge", scripted(answer).url]
+    assert line["reply"] == '{"Rating":10' and len(server.requests) == 1
+    words = ["critic", "judge", data, "--out", out, "--judge", server.url]
     assert_one_line_error(run(*words), "decoding", "--out")
 
 
@@ -284,25 +283,38 @@ def test_the_two_forms_differ_in_nothing_but_the_order(lang: Any) -> None:
 
 
 def test_reason_first_is_read_at_the_rating() -> None:
-    """Neither a rating quoted in the reason nor a character spelt by two tokens misleads."""
+    """A rating quoted in the reason does not mislead; the probe goes on from the text of the whole reason."""
     asked: list[Request] = []
     reason = '{"Reason":"它写着 \\"Rating\\":9。","Rating":'
 
+    def chances(text: str, **shares: float) -> Token:
+        return Token(text, [(name.strip("_"), math.log(share)) for name, share in shares.items()])
+
     def answer(request: Request) -> Reply:
         asked.append(request)
-        if request.continue_final:
-            return Reply(text="}", tokens=[Token("}", [("}", math.log(0.25)), ("0", math.log(0.75))])])
-        pieces = ['{"Reason":"\ufffd', '\ufffd写着 \\"Rating', '\\":', "9", '。","Rating":']
-        shares = [("2", math.log(0.6)), ("1", math.log(0.4))]
-        return Reply(text=reason + "2}", tokens=[*(Token(each, [(each, 0.0)]) for each in pieces), Token("2", shares)])
+        if not request.continue_final:
+            return Reply(text=reason + "2}")
+        second = Token("}", [("}", math.log(0.25)), ("0", math.log(0.75))])
+        return Reply(text="1}", tokens=[chances("1", _2=0.6, _1=0.4), second])
 
     backend = ScriptedBackend(answer)
     backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
     found = ask(backend, Decoding(), "pointwise_reason_first")
     assert list(asked[0].schema["properties"]) == ["Reason", "Rating"]
-    assert asked[1].messages[-1]["content"] == reason + "1" and asked[1].regex == "[0}].*"
+    assert asked[1].messages[-1]["content"] == reason and asked[1].regex == "(10|[1-9])}.*"
     assert found.verdict.distribution == pytest.approx([0.1, 0.6, 0, 0, 0, 0, 0, 0, 0, 0.3])
     assert found.verdict.rating == 2 and found.verdict.reason == '它写着 "Rating":9。'
+
+
+def test_a_reason_without_end_is_not_probed() -> None:
+    def answer(request: Request) -> Reply:
+        assert not request.continue_final
+        return Reply(text='{"Reason":"and so on', truncated=True)
+
+    backend = ScriptedBackend(answer)
+    backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
+    found = ask(backend, Decoding(), "pointwise_reason_first")
+    assert found.verdict.failure == "truncated" and found.score is None
 
 
 def test_rows_whose_prompts_begin_alike_are_neighbours() -> None:

@@ -426,7 +426,7 @@ def test_a_price_file_with_a_mistake(tmp_path: Path, body: str) -> None:
 
 
 def test_what_is_sent_and_what_is_written(tmp_path: Path, scripted) -> None:
-    server = scripted(echo, owner="someone")
+    server = scripted(echo)
     out = tmp_path / "out.jsonl"
     (tmp_path / "prices.toml").write_text("[list]\ninput = 1.0\noutput = 1.0\n")
     words = ("--base-url", server.url, "--condition", "own", "--condition", "oracle", "--max-tokens", "9")

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -74,26 +75,82 @@ def test_what_is_asked_for(tmp_path: Path, scripted) -> None:
     assert "> How many apples lie on table 0?" in body["messages"][0]["content"]
 
 
+class LikeVllm:
+    """A judge whose first token of a rating has the chances `first`, and in which `ten` is the chance of a 0 behind
+    a 1. As on vLLM, a 1 is written where it is favoured, and its chances do not show that."""
+
+    def __init__(self, first: dict[str, float], ten: float, refuses_bias: bool = False) -> None:
+        self.first, self.ten, self.refuses_bias = first, ten, refuses_bias
+
+    def __call__(self, body: dict[str, Any]) -> Any:
+        if self.refuses_bias and "logit_bias" in body:
+            return 400, {}, b'{"error": {"message": "logit_bias is not supported with speculative decoding"}}'
+        if not body.get("continue_final_message"):
+            return completion('{"Rating":7,"Reason":"fine"}')
+        behind = {",": 1 - self.ten} | ({"0": self.ten} if self.ten else {})
+        if body["messages"][-1]["content"] == '{"Rating":1':
+            assert body["max_tokens"] == 1 and re.fullmatch(body["structured_outputs"]["regex"], ',"Reason')
+            return completion(",", "length", tokens=[token(",", behind)])
+        assert body["messages"][-1] == {"role": "assistant", "content": '{"Rating":'} and body["max_tokens"] == 2
+        assert re.fullmatch(body["structured_outputs"]["regex"], '7,"Reason'), "a token may hold more than the digit"
+        chosen = "1" if body.get("logit_bias") == {str(ord("1")): 100} and "1" in self.first else max(self.first)
+        after = behind if chosen == "1" else {",": 1.0}
+        return completion(f"{chosen},", "length", tokens=[token(chosen, self.first), token(",", after)])
+
+
 @pytest.mark.parametrize("ten", [0.0, 0.25, 0.9])
-def test_ten_is_told_from_one(tmp_path: Path, scripted, ten: float) -> None:
-    """Where 10 is "1" then "0": the mass of the 1 is split by asking what follows it."""
+@pytest.mark.parametrize("refuses", [False, True], ids=["", "speculating"])
+def test_ten_is_told_from_one(tmp_path: Path, scripted, ten: float, refuses: bool) -> None:
+    """Where 10 is "1" then "0", the mass of the 1 is split by what follows it: in one probe, or in two where the
+    server cannot be made to write a 1."""
+    server = scripted(LikeVllm({"7": 0.5, "1": 0.4, "3": 0.1}, ten, refuses), owner="vllm")
+    out = tmp_path / "out.jsonl"
+    words = ["--base-url", server.url, "--concurrency", "1"]
+    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 3), "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    for line in judged(out):
+        distribution = line["verdict"]["distribution"]
+        assert distribution[0] == pytest.approx(0.4 * (1 - ten)) and distribution[9] == pytest.approx(0.4 * ten)
+        assert line["score"] == pytest.approx(0.5 * 7 + 0.1 * 3 + 0.4 * (1 - ten) + 4 * ten)
+        assert line["verdict"]["rating"] == 7 and line["verdict"]["reason"] == "fine"
+    assert len(server.requests) == (1 + 3 * 3 if refuses else 3 * 2)
+    assert [body.get("logprobs") for body in server.requests[:2]] == [None, True], "verdicts are cheap without"
+
+
+def test_no_second_probe_where_a_one_is_out_of_the_question(tmp_path: Path, scripted) -> None:
+    server = scripted(LikeVllm({"7": 0.99995, "1": 0.00005}, 0.5, refuses_bias=True), owner="vllm")
+    out = tmp_path / "out.jsonl"
+    words = ["--base-url", server.url, "--concurrency", "1"]
+    run("critic", "judge", rows(tmp_path / "rows.jsonl", 3), "--out", out, *words)
+    assert len(server.requests) == 1 + 3 * 2 and len(judged(out)) == 3
+
+
+def test_samples_share_the_probe_of_what_they_share(tmp_path: Path, scripted) -> None:
+    server = scripted(LikeVllm({"7": 0.5, "1": 0.5}, 0.5), owner="vllm")
+    out = tmp_path / "out.jsonl"
+    words = ["--base-url", server.url, "--samples", "5", "--temperature", "0.7"]
+    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    (line,) = judged(out)
+    assert len(server.requests) == 6 and len(line["samples"]) == 5
+    assert all(one["distribution"] == line["verdict"]["distribution"] for one in line["samples"])
+
+
+def test_a_judge_that_reasons_out_of_sight_is_read_at_its_own_tokens(tmp_path: Path, scripted) -> None:
+    """What the rating follows from is not in the reply, so that no probe could go on from it."""
 
     def answer(body: dict[str, Any]) -> dict[str, Any]:
-        if body.get("continue_final_message"):
-            assert body["messages"][-1] == {"role": "assistant", "content": '{"Rating":1'}
-            assert body["max_tokens"] == 1 and body["structured_outputs"]["regex"]
-            shares = {",": 1 - ten} | ({"0": ten} if ten else {})
-            return completion(",", "length", tokens=[token(",", shares)])
-        return reply_with({"7": 0.5, "1": 0.4, "3": 0.1})
+        assert "continue_final_message" not in body
+        reply = reply_with({"7": 0.75, "3": 0.25}) if body.get("logprobs") else completion('{"Rating":7,"Reason":"x"}')
+        reply["choices"][0]["message"]["reasoning"] = "Let me see."
+        return reply
 
-    server = scripted(answer)
+    server = scripted(answer, owner="vllm")
     out = tmp_path / "out.jsonl"
-    run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", out, "--base-url", server.url)
-    (line,) = judged(out)
-    distribution = line["verdict"]["distribution"]
-    assert distribution[0] == pytest.approx(0.4 * (1 - ten)) and distribution[9] == pytest.approx(0.4 * ten)
-    assert line["score"] == pytest.approx(0.5 * 7 + 0.1 * 3 + 0.4 * (1 - ten) + 4 * ten)
-    assert len(server.requests) == 2
+    words = ["--base-url", server.url, "--concurrency", "1"]
+    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 4), "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    assert [line["score"] for line in judged(out)] == [6.0] * 4 and len(server.requests) == 5
 
 
 def test_ten_in_one_token_and_a_written_one_need_no_second_call() -> None:
@@ -349,7 +406,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted) -> None:
 
 def test_other_servers_get_no_vllm_fields(tmp_path: Path, scripted) -> None:
     """Without vLLM's continuation, a 10 that is spelt 1 + 0 stays unknown: a named failure, not a guess."""
-    server = scripted(lambda body: reply_with({"7": 0.6, "1": 0.4}), owner="openai")
+    server = scripted(lambda body: reply_with({"7": 0.6, "1": 0.4}))
     out = tmp_path / "out.jsonl"
     run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", out, "--base-url", server.url)
     assert judged(out)[0]["verdict"]["failure"] == "no_distribution"

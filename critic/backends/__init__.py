@@ -11,11 +11,17 @@ ChatMessage = Mapping[str, Any]
 (`{"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}`, `{"type": "text", "text": …}`)."""
 
 
+FAVOUR = 100.0
+"""What is added to the logit of a favoured token: the most that OpenAI-compatible servers take."""
+
+
 class Request(Struct, frozen=True, kw_only=True):
     """One chat completion. `schema` (JSON Schema) or `regex` constrains the reply;
     `continue_final` makes the model go on with the last message instead of answering it;
     `top_logprobs` asks for that many alternatives of every generated token (0 = none).
-    `seed` makes sampling (`temperature` above 0) repeatable."""
+    `seed` makes sampling (`temperature` above 0) repeatable. `favoured`, a text that is one token, is what is
+    written wherever `regex` allows it; the alternatives' probabilities stay those of the model. Where the source
+    of replies cannot do that it is left out."""
 
     messages: Sequence[ChatMessage]
     max_tokens: int
@@ -25,6 +31,7 @@ class Request(Struct, frozen=True, kw_only=True):
     regex: str | None = None
     continue_final: bool = False
     top_logprobs: int = 0
+    favoured: str | None = None
 
 
 class Token(Struct, frozen=True):
@@ -37,7 +44,7 @@ class Token(Struct, frozen=True):
 class Reply(Struct, frozen=True, kw_only=True):
     """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended.
     `tokens` is empty unless log probabilities were asked for and given. `cached_known`: the server says how many
-    tokens of the prompt were cached."""
+    tokens of the prompt were cached. `reasoned`: the model reasoned before `text`, where it does not show."""
 
     text: str
     truncated: bool = False
@@ -48,6 +55,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     attempts: int = 1
     finish: str = "stop"
     cached_known: bool = True
+    reasoned: bool = False
 
 
 class Served(Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import httpx
 
-from critic.backends import ChatMessage, Reply, Request, Served, Token
+from critic.backends import FAVOUR, ChatMessage, Reply, Request, Served, Token
 from critic.errors import Refused, Transient, UsageError
 from critic.records import Failure
 
@@ -61,6 +61,8 @@ class OpenAIBackend:
         self._client = httpx.AsyncClient(base_url=root, headers=headers, timeout=timeout, limits=limits)
         self._plain = httpx.Client(base_url=root, headers=headers, timeout=30.0)
         self._served: Served | None = None
+        self._favours = True
+        self._tokens: dict[str, asyncio.Future[int | None]] = {}
 
     @property
     def served(self) -> Served:
@@ -108,6 +110,40 @@ class OpenAIBackend:
     async def chat(self, request: Request) -> Reply:
         """Raises Refused for what the server will never accept, Transient when the tries are used up."""
         body = self._body(request)
+        token = await self._token(request)
+        if token is None:
+            return await self._tried(body)
+        try:
+            return await self._tried({**body, "logit_bias": {str(token): FAVOUR}})
+        except Refused as error:
+            if "logit_bias" not in str(error):
+                raise
+            self._favours = False  # vLLM that speculates takes none
+            return await self._tried(body)
+
+    async def _token(self, request: Request) -> int | None:
+        """The id of the token that is favoured, asked for once; None where that cannot be done."""
+        text = request.favoured
+        if text is None or not self._favours:
+            return None
+        if text not in self._tokens:
+            self._tokens[text] = asyncio.ensure_future(asyncio.to_thread(self._last_token, request.messages, text))
+        return await self._tokens[text]
+
+    def _last_token(self, messages: Sequence[ChatMessage], text: str) -> int | None:
+        """The token that spells `text` behind the last message; None if none does, or the server does not tell."""
+        begun = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + text}]
+        body = {"model": self.served.name, "messages": begun, "return_token_strs": True}
+        body |= {"continue_final_message": True, "add_generation_prompt": False}
+        try:
+            answer = self._plain.post("/tokenize", json=body)
+            answer.raise_for_status()
+            found = answer.json()
+            return int(found["tokens"][-1]) if found["token_strs"][-1] == text else None
+        except (httpx.HTTPError, LookupError, TypeError, ValueError):
+            return None
+
+    async def _tried(self, body: dict[str, Any]) -> Reply:
         for attempt in range(1, self.attempts + 1):
             try:
                 return await self._once(body, attempt)
@@ -160,6 +196,7 @@ class OpenAIBackend:
 
 def _reply(answer: dict[str, Any], attempt: int) -> Reply:
     choice, usage = answer["choices"][0], answer.get("usage") or {}
+    message = choice["message"]
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     tokens = [
         Token(token["token"], [(other["token"], other["logprob"]) for other in token["top_logprobs"]])
@@ -167,7 +204,7 @@ def _reply(answer: dict[str, Any], attempt: int) -> Reply:
     ]
     return Reply(
         # JSON can spell half a character, which no file can hold.
-        text=(choice["message"].get("content") or "").encode("utf-8", "replace").decode("utf-8"),
+        text=(message.get("content") or "").encode("utf-8", "replace").decode("utf-8"),
         truncated=choice.get("finish_reason") == "length",
         tokens=tokens,
         prompt_tokens=usage.get("prompt_tokens") or 0,
@@ -176,6 +213,7 @@ def _reply(answer: dict[str, Any], attempt: int) -> Reply:
         attempts=attempt,
         finish=choice.get("finish_reason") or "stop",
         cached_known=cached is not None,
+        reasoned=bool(message.get("reasoning") or message.get("reasoning_content")),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from critic.backends import ChatMessage, Reply, Request, Served, Token, images
+from critic.backends import FAVOUR, ChatMessage, Reply, Request, Served, Token, images
 from critic.errors import Refused, UsageError
 
 IN_FLIGHT = 256
@@ -99,6 +99,7 @@ class _Job(Struct, frozen=True, eq=False):
 
     ids: list[int] | None
     request: Request
+    favoured: int | None
     done: "asyncio.Future[Any]"
 
 
@@ -120,6 +121,8 @@ class VllmBackend:
         self._tokenizer: Any = None
         self._sees = False
         self._seen: dict[str, list[int]] = {}
+        self._favours = True
+        self._tokens: dict[str, int | None] = {}
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -143,7 +146,7 @@ class VllmBackend:
                 raise Refused("refused", f"{self.served.name} takes no images")
             ids = self._ids(request.messages, request.continue_final)
             self._check_length(ids)
-        job = _Job(ids, request, self._loop.create_future())
+        job = _Job(ids, request, self._favoured(request), self._loop.create_future())
         self._jobs.put(job)
         if self._problem:  # looked at after the put: from then on the engine's thread answers every job or none
             raise UsageError(self._problem)
@@ -194,6 +197,17 @@ class VllmBackend:
             if len(self._seen) > IN_FLIGHT:
                 del self._seen[next(iter(self._seen))]
         return ids
+
+    def _favoured(self, request: Request) -> int | None:
+        """The token that is favoured; None if there is none, or none that spells it."""
+        text = request.favoured
+        if text is None or not self._favours:
+            return None
+        if text not in self._tokens:
+            *before, last = request.messages
+            token = self._ids([*before, {**last, "content": last["content"] + text}], continue_final=True)[-1]
+            self._tokens[text] = token if self._text(token) == text else None
+        return self._tokens[text]
 
     def _reply(self, output: Any) -> Reply:
         (completion,) = output.outputs
@@ -249,6 +263,7 @@ class VllmBackend:
         engine = LLMEngine.from_engine_args(EngineArgs.from_cli_args(parsed))
         self._tokenizer = engine.get_tokenizer()
         self._sees = engine.model_config.is_multimodal_model
+        self._favours = engine.vllm_config.speculative_config is None  # which refuses a logit's bias
         self._text = cache(lambda token: self._tokenizer.decode([token]))
         self.served = Served(self.served.name, engine.model_config.max_model_len, is_vllm=True)
         return engine
@@ -265,7 +280,7 @@ class VllmBackend:
             name = str(id(job))
             try:
                 prompt = self._with_images(engine, job.request) if job.ids is None else {"prompt_token_ids": job.ids}
-                engine.add_request(name, prompt, _sampling(job.request))
+                engine.add_request(name, prompt, _sampling(job.request, job.favoured))
                 running[name] = job
             except Refused as error:
                 self._tell(job.done, error)
@@ -323,7 +338,7 @@ def _identified(message: ChatMessage) -> ChatMessage:
     return {**message, "content": parts}
 
 
-def _sampling(request: Request) -> Any:
+def _sampling(request: Request, favoured: int | None = None) -> Any:
     from vllm import SamplingParams  # noqa: PLC0415
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
 
@@ -335,6 +350,7 @@ def _sampling(request: Request) -> Any:
         seed=request.seed,
         max_tokens=request.max_tokens,
         logprobs=request.top_logprobs or None,
+        logit_bias=None if favoured is None else {favoured: FAVOUR},
         flat_logprobs=True,
         detokenize=False,  # of twenty alternatives a token, one token's are read
         output_kind=RequestOutputKind.FINAL_ONLY,
