@@ -11,7 +11,7 @@ from msgspec import Struct
 from critic import rating, verdict
 from critic.backends import Backend, Reply, Request, Token
 from critic.errors import Refused
-from critic.judge_prompt import VERDICT_SCHEMA, Fitted
+from critic.judge_prompt import VERDICT_SCHEMA, Fitted, verdict_object
 from critic.records import GREEDY, Decoding, Message, Verdict
 
 ALTERNATIVES = 20
@@ -72,8 +72,8 @@ class Asker:
     async def rate(self, asked: Asked) -> Rated:
         """A rating on 1..10, or a named failure. Raises Refused and Transient as the backend does."""
         if self._rating_alone:
-            fitted, probe = await self.fitted(asked, lambda fitted: _probe(asked, fitted, BEGUN))
-            readings = [await self._alone(asked, fitted, probe)]
+            fitted, reply = await self.fitted(asked, lambda fitted: probe(fitted.messages, BEGUN, asked.keys))
+            readings = [await self._alone(asked, fitted, reply)]
         else:
             fitted, reply = await self.fitted(asked, lambda fitted: self._request(asked, fitted, 0))
             first = await self._read(asked, fitted, reply, 0, {})
@@ -136,12 +136,12 @@ class Asker:
         """Whether no more is asked for than what follows a verdict that is begun for the model."""
         return not self.decoding.reason and self.backend.served.is_vllm
 
-    async def _alone(self, asked: Asked, fitted: Fitted, probe: Reply) -> Reading:
-        probabilities, calls = await self._probed(asked, fitted, BEGUN, probe)
+    async def _alone(self, asked: Asked, fitted: Fitted, probed: Reply) -> Reading:
+        probabilities, calls = await self._probed(asked, fitted, BEGUN, probed)
         if probabilities is None:
             return Reading(Verdict(failure="no_distribution"), calls)
         most = rating.score(probabilities, "argmax")
-        calls[0] = msgspec.structs.replace(probe, text=f"{BEGUN}{most:.0f}")  # what was forced says nothing
+        calls[0] = msgspec.structs.replace(probed, text=f"{BEGUN}{most:.0f}")  # what was forced says nothing
         return Reading(with_mixture(Verdict(rating=most), [Verdict(distribution=probabilities)]), calls)
 
     async def _read(self, asked: Asked, fitted: Fitted, reply: Reply, number: int, known: Distributions) -> Reading:
@@ -155,8 +155,8 @@ class Asker:
         if probabilities is None and not self._probes:
             probabilities, calls = await self._distribution(asked, fitted, begun, rating.first_digit(reply.tokens))
         elif probabilities is None and begun is not None:
-            probe = await self.backend.chat(_probe(asked, fitted, begun))
-            probabilities, calls = await self._probed(asked, fitted, begun, probe)
+            probed = await self.backend.chat(probe(fitted.messages, begun, asked.keys))
+            probabilities, calls = await self._probed(asked, fitted, begun, probed)
         if probabilities is not None:
             found = with_mixture(found, [Verdict(distribution=probabilities)])
         elif found.failure is None and self.score_kind != "argmax":
@@ -164,12 +164,12 @@ class Asker:
         return Reading(found, [reply, *calls])
 
     async def _probed(
-        self, asked: Asked, fitted: Fitted, begun: str, probe: Reply
+        self, asked: Asked, fitted: Fitted, begun: str, probed: Reply
     ) -> tuple[list[float] | None, list[Reply]]:
         """The probabilities of the ratings behind `begun`, and the calls that they took."""
-        first = rating.first_digit([Token(begun, []), *probe.tokens])
+        first = rating.first_digit([Token(begun, []), *probed.tokens])
         probabilities, more = await self._distribution(asked, fitted, begun, first)
-        return probabilities, [probe, *more]
+        return probabilities, [probed, *more]
 
     async def _distribution(
         self, asked: Asked, fitted: Fitted, begun: str | None, first: rating.FirstDigit | None
@@ -183,7 +183,7 @@ class Asker:
             return rating.distribution(first, 0.0), []
         if begun is None or not self.backend.served.is_vllm:
             return None, []
-        reply = await self.backend.chat(_behind(asked, fitted, f"{begun}1", f"[0{_ends(asked)}].*", max_tokens=1))
+        reply = await self.backend.chat(_behind(fitted.messages, f"{begun}1", f"[0{_end(asked.keys)}].*", max_tokens=1))
         zero = rating.zero_share(reply.tokens[0]) if reply.tokens else None
         return None if zero is None else rating.distribution(first, zero), [reply]
 
@@ -195,8 +195,7 @@ class Asker:
 
 def schema(keys: Sequence[str]) -> dict[str, Any]:
     """JSON Schema of a verdict that has these keys, in this order."""
-    properties = {key: VERDICT_SCHEMA["properties"][key] for key in keys}
-    return {**VERDICT_SCHEMA, "properties": properties, "required": list(keys)}
+    return verdict_object({key: VERDICT_SCHEMA["properties"][key] for key in keys})
 
 
 def _seed(seed: int, key: str, number: int) -> int:
@@ -204,17 +203,17 @@ def _seed(seed: int, key: str, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{number}/{key}".encode()).digest()[:4], "big")
 
 
-def _probe(asked: Asked, fitted: Fitted, begun: str) -> Request:
-    """Asks for the probabilities of what follows `begun`: of the rating's first token whatever it would be, and of
-    what follows a 1, since a 1 is written."""
-    return _behind(asked, fitted, begun, f"(10|[1-9]){_ends(asked)}.*", max_tokens=2, favoured="1")
+def probe(messages: Sequence[Message], begun: str, keys: Sequence[str]) -> Request:
+    """Asks for the probabilities of what follows `begun`, the start of a verdict with these keys: of the rating's first
+    token whatever it would be, and of what follows a 1, since a 1 is written."""
+    return _behind(messages, begun, f"(10|[1-9]){_end(keys)}.*", max_tokens=2, favoured="1")
 
 
 def _behind(
-    asked: Asked, fitted: Fitted, begun: str, regex: str, *, max_tokens: int, favoured: str | None = None
+    messages: Sequence[Message], begun: str, regex: str, *, max_tokens: int, favoured: str | None = None
 ) -> Request:
     return Request(
-        messages=[*fitted.messages, {"role": "assistant", "content": begun}],
+        messages=[*messages, {"role": "assistant", "content": begun}],
         max_tokens=max_tokens,
         regex=regex,
         continue_final=True,
@@ -223,9 +222,9 @@ def _behind(
     )
 
 
-def _ends(asked: Asked) -> str:
+def _end(keys: Sequence[str]) -> str:
     """The character behind the rating."""
-    return "}" if asked.keys[-1] == "Rating" else ","
+    return "}" if keys[-1] == "Rating" else ","
 
 
 def pooled(verdicts: Sequence[Verdict]) -> Verdict:

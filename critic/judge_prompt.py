@@ -10,7 +10,7 @@ import hashlib
 import re
 import string
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal, get_args
@@ -88,20 +88,31 @@ class Prompt(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unknow
         return prompt_files.environment().from_string(self.template.strip())
 
 
-_REASON = {"type": "string", "maxLength": 400}
+REASON: dict[str, Any] = {"type": "string"}
+"""JSON Schema of a reason. One that comes before the value has a longest length besides (`verdict_object`)."""
+
+LONGEST_FIRST_REASON = 400
+"""Characters of a reason that comes before the value."""
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
+def verdict_object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON Schema of a verdict that has these keys, in this order.
+
+    A reason before the value is bounded, so that the value comes at all. One behind it is cut off by the limit of
+    tokens, if by anything: it costs a decoder more to count characters than to do all else.
+    """
+    if next(iter(properties), None) == "Reason":
+        properties = {**properties, "Reason": {**REASON, "maxLength": LONGEST_FIRST_REASON}}
     return {
         "type": "object",
-        "properties": properties,
+        "properties": dict(properties),
         "required": list(properties),
         "additionalProperties": False,
     }
 
 
-VERDICT_SCHEMA: dict[str, Any] = _object(
-    {"Rating": {"type": "integer", "minimum": RATINGS[0], "maximum": RATINGS[-1]}, "Reason": _REASON}
+VERDICT_SCHEMA: dict[str, Any] = verdict_object(
+    {"Rating": {"type": "integer", "minimum": RATINGS[0], "maximum": RATINGS[-1]}, "Reason": REASON}
 )
 """JSON Schema of a pointwise verdict, in the order of the keys that training targets use."""
 
@@ -115,7 +126,7 @@ def verdict_schema(prompt: Prompt) -> dict[str, Any]:
         value = {"type": "string", "enum": list(CHOICES[prompt.key])}
     places = {key: prompt.template.find(f'"{key}"') for key in (prompt.key, "Reason")}
     shown = sorted((key for key in places if places[key] >= 0), key=lambda key: places[key])
-    return _object({key: _REASON if key == "Reason" else value for key in shown})
+    return verdict_object({key: REASON if key == "Reason" else value for key in shown})
 
 
 @cache

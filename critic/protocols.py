@@ -8,7 +8,7 @@ checklist and quality: yes or no by item, and 1..10 with the reference fixed at 
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -371,7 +371,7 @@ class ConversationJudge:
         found, score, calls = rated.verdict, rated.score, _rating_calls(rated)
         text = rated.calls[0].text
         if found.failure in UNREADABLE and self.setup.extraction and text.strip():
-            schema = _schema({"Rating": {"anyOf": [_GRADE, {"const": "Unknown"}]}})
+            schema = judge_prompt.verdict_object({"Rating": {"anyOf": [_GRADE, {"const": "Unknown"}]}})
             reply = await self._extract(case, text, "output_rating", schema)
             second = verdict.parse(reply.text, reply.truncated)
             calls.append(_call(reply, _number(second.rating), second.failure, extracted=True))
@@ -391,13 +391,15 @@ class ConversationJudge:
         labels = ["A", "B"] if self.setup.order == "forced" else ["A", "B", "tie"]
         properties: dict[str, Any] = {"Verdict": {"type": "string", "enum": labels}}
         if self.setup.decoding.reason:
-            properties["Reason"] = judge_prompt.VERDICT_SCHEMA["properties"]["Reason"]
+            properties["Reason"] = judge_prompt.REASON
         material = _ordered(case, first)
-        fitted, reply = await self._asker.ask(_asked(case, material, tuple(properties)), _schema(properties))
+        fitted, reply = await self._asker.ask(
+            _asked(case, material, tuple(properties)), judge_prompt.verdict_object(properties)
+        )
         found = _choice(reply, labels)
         calls = [_call(reply, found.value, found.failure, first=first, fitted=fitted)]
         if found.failure in UNREADABLE and self.setup.extraction:
-            schema = _schema({"Verdict": {"type": "string", "enum": [*labels, "Unknown"]}})
+            schema = judge_prompt.verdict_object({"Verdict": {"type": "string", "enum": [*labels, "Unknown"]}})
             reply = await self._extract(case, reply.text, "output", schema)
             second = _choice(reply, labels)
             calls.append(_call(reply, second.value, second.failure, first=first, extracted=True))
@@ -406,12 +408,12 @@ class ConversationJudge:
 
     async def _checklist_judgment(self, case: Case, material: Material) -> ConversationJudgment:
         items = [str(number) for number in range(1, len(material.checklist) + 1)]
-        schema = _schema(dict.fromkeys(items, _YES_NO))
+        schema = judge_prompt.verdict_object(dict.fromkeys(items, _YES_NO))
         fitted, reply = await self._asker.ask(_asked(case, material, tuple(items)), schema)
         answers = parse_checklist(reply.text, len(items))
         calls = [_call(reply, _shown(answers), _missing(answers, reply), fitted=fitted)]
         if calls[0].failure in UNREADABLE and self.setup.extraction:
-            schema = _schema(dict.fromkeys(items, _YES_NO_UNKNOWN))
+            schema = judge_prompt.verdict_object(dict.fromkeys(items, _YES_NO_UNKNOWN))
             reply = await self._extract(case, reply.text, "output_checklist", schema, 8 * len(items))
             answers = parse_checklist(reply.text, len(items))
             calls.append(_call(reply, _shown(answers), _missing(answers, reply), extracted=True))
@@ -486,15 +488,6 @@ def _answer(case: Case) -> str | None:
     if case.response is not None:
         return case.response.text
     return case.material.sides[0].answer if case.material else None
-
-
-def _schema(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": list(properties),
-        "additionalProperties": False,
-    }
 
 
 def _choice(reply: Reply, labels: Sequence[str]) -> verdict.Choice:

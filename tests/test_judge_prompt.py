@@ -98,6 +98,8 @@ def test_schemas_follow_from_key_and_scale() -> None:
         "pairwise": ["Verdict"],
         "correct": ["Correct", "Reason"],
     }
+    bounded = [name for name, properties in found.items() if "maxLength" in properties.get("Reason", {})]
+    assert bounded == ["pointwise_reason_first"], "a bound costs speed; a reason behind the value needs none"
     assert found["scale_5"]["Rating"] == {"type": "integer", "minimum": 1, "maximum": 5}
     assert found["scale_0_10"]["Rating"] == {"type": "integer", "minimum": 0, "maximum": 10}
     assert found["pairwise"]["Verdict"]["enum"] == ["A", "B", "tie"]

@@ -36,9 +36,9 @@ def prompts(rows: list[Response]) -> list[list[Message]]:
     return [render(load("pointwise", row.question.lang), row) for row in rows]
 
 
-def checkpoint(folder: Path, rows: list[Response]) -> Path:
-    """A random Llama of 3 M parameters, whose tokenizer gives a prompt the 1,000 and more tokens it has in a
-    real one."""
+def checkpoint(folder: Path, rows: list[Response], hidden: int = 256, layers: int = 4) -> Path:
+    """A random Llama, of 3 M parameters unless told otherwise, whose tokenizer gives a prompt the hundreds of tokens
+    that it has in a real one."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
     from tiny import CHAT_TEMPLATE, SPECIAL_TOKENS, TinySpec, random_model
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -63,7 +63,9 @@ def checkpoint(folder: Path, rows: list[Response]) -> Path:
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
-    spec = TinySpec(vocab_size=600, hidden_size=256, intermediate_size=704, layers=4, heads=4)
+    spec = TinySpec(
+        vocab_size=600, hidden_size=hidden, intermediate_size=hidden * 11 // 4, layers=layers, heads=hidden // 64
+    )
     random_model(spec, made, 4096).save_pretrained(folder)
     made.save_pretrained(folder)
     return folder

@@ -1,6 +1,8 @@
-"""Replies a second with the verdict's schema against none, of equal length, on the engine in this process.
+"""Replies a second with the verdict's schema against none, of the same lengths, on the engine in this process.
 
 python tests/bench/judge_constrained.py
+
+The free replies are as long as the constrained ones to the same prompts: REPLY_TOKENS, or what the verdict took.
 """
 
 import asyncio
@@ -14,7 +16,9 @@ from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, response
 from critic.asking import schema
 from critic.backends import Request
 from critic.backends.vllm import VllmBackend, _sampling
+from critic.examples import verdict_keys
 from critic.judge import in_order
+from critic.judge_prompt import load
 
 ROUNDS = 5
 
@@ -27,24 +31,21 @@ class _Shown(VllmBackend):
         return self.engine
 
 
-def long_verdict() -> dict[str, Any]:
-    """The schema of a verdict whose reason fills any REPLY_TOKENS."""
-    made = schema(("Rating", "Reason"))
-    return {**made, "properties": {**made["properties"], "Reason": {"type": "string", "minLength": 300}}}
-
-
-def written(engine: Any, texts: list[str], constrained: bool) -> int:
-    """Tokens written: REPLY_TOKENS for every prompt."""
+def written(engine: Any, texts: list[str], lengths: list[int] | None = None) -> list[int]:
+    """Tokens written for each prompt: a verdict, or without any constraint as many as `lengths` says."""
     engine.reset_prefix_cache()
+    wanted = schema(verdict_keys(load("pointwise", "en")))
     for number, text in enumerate(texts):
-        request = Request(messages=[], max_tokens=REPLY_TOKENS, schema=long_verdict() if constrained else None)
-        sampling = _sampling(request)
-        sampling.ignore_eos = not constrained
+        tokens = lengths[number] if lengths else REPLY_TOKENS
+        sampling = _sampling(Request(messages=[], max_tokens=tokens, schema=None if lengths else wanted))
+        sampling.ignore_eos = lengths is not None
         engine.add_request(str(number), {"prompt": text}, sampling)
-    tokens = 0
+    found = {}
     while engine.has_unfinished_requests():
-        tokens += sum(len(output.outputs[0].token_ids) for output in engine.step() if output.finished)
-    return tokens
+        for output in engine.step():
+            if output.finished:
+                found[int(output.request_id)] = len(output.outputs[0].token_ids)
+    return [found[number] for number in range(len(texts))]
 
 
 async def main() -> None:
@@ -56,16 +57,15 @@ async def main() -> None:
                 backend._tokenizer.apply_chat_template(each, tokenize=False, add_generation_prompt=True)
                 for each in prompts(list(in_order(rows, ROWS)))
             ]
-            for constrained in (True, False):
-                tokens = await asyncio.to_thread(written, backend.engine, texts, constrained)
-                assert tokens == ROWS * REPLY_TOKENS, (constrained, tokens)
+            lengths = await asyncio.to_thread(written, backend.engine, texts)
+            assert await asyncio.to_thread(written, backend.engine, texts, lengths) == lengths
             works = {
-                "constrained": lambda: written(backend.engine, texts, True),
-                "free": lambda: written(backend.engine, texts, False),
+                "constrained": lambda: written(backend.engine, texts),
+                "free": lambda: written(backend.engine, texts, lengths),
             }
             took = await asyncio.to_thread(alternated, works, ROUNDS)
     a_second = {name: round(ROWS / time, 1) for name, time in took.items()}
-    print(f"{ROWS} prompts, {REPLY_TOKENS} tokens written for each; a second: {a_second}")
+    print(f"{ROWS} prompts, {sum(lengths) / ROWS:.0f} tokens written for each; a second: {a_second}")
     ratio = round(took["free"] / took["constrained"], 3)
     print(json.dumps({"name": "judge_constrained", "ratio": ratio, "a_second": a_second}))
 

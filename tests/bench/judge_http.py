@@ -2,9 +2,11 @@
 
 python tests/bench/judge_http.py
 
-`ratio`: `Judge` on a served judge ÷ a client that posts the same verdict requests (the same constraint, length and log
-probabilities) and parses nothing but the JSON. `asked_plainly` is the same ratio to a client that asks for no log
-probabilities. The server keeps its prefix cache, so every round finds the prompts cached for all alike.
+`ratio`: `Judge` on a served judge ÷ a client that posts its verdict requests (the same constraint and length) and
+parses nothing but the JSON: the judge asks for the ratings' probabilities besides. `ratio_same_requests`: ÷ a client
+that posts the probes, too. `over_log_probabilities`: ÷ one that gets the first token's probabilities by asking for
+those of every token instead, as one usually does. The server keeps its prefix cache, so every round finds the prompts
+cached for all alike.
 """
 
 import asyncio
@@ -14,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import httpx
 from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses
 
-from critic.asking import ALTERNATIVES, schema
-from critic.backends import Request
+from critic.asking import ALTERNATIVES, BEGUN, probe, schema
+from critic.backends import FAVOUR, Request
 from critic.backends.openai import OpenAIBackend
 from critic.examples import verdict_keys
 from critic.judge import Judge, in_order
@@ -44,19 +47,26 @@ async def judged(url: str, rows: list[Response], decoding: Decoding) -> list[Jud
     return found
 
 
-async def posted(url: str, messages: list[list[Message]], alternatives: int) -> list[object]:
+async def posted(url: str, messages: list[list[Message]], alternatives: int = 0, probed: bool = False) -> list[object]:
     backend = OpenAIBackend(url, connections=CONCURRENCY)
     backend.choose(None)
-    wanted = schema(verdict_keys(load("pointwise", "en")))
+    keys = verdict_keys(load("pointwise", "en"))
     limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
     waiting, found = iter(messages), []
     async with backend, httpx.AsyncClient(limits=limits, timeout=300) as client:
 
+        async def post(body: dict[str, Any]) -> None:
+            answer = await client.post(f"{url}/chat/completions", json=body)
+            found.append(answer.raise_for_status().json())
+
         async def work() -> None:
             for each in waiting:
-                request = Request(messages=each, max_tokens=REPLY_TOKENS, schema=wanted, top_logprobs=alternatives)
-                answer = await client.post(f"{url}/chat/completions", json=backend._body(request))
-                found.append(answer.raise_for_status().json())
+                wanted = {"schema": schema(keys), "top_logprobs": alternatives}
+                await post(backend._body(Request(messages=each, max_tokens=REPLY_TOKENS, **wanted)))
+                if probed:
+                    asked = probe(each, BEGUN, keys)
+                    token = await backend._token(asked)
+                    await post({**backend._body(asked), "logit_bias": {str(token): FAVOUR}})
 
         await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
     return found
@@ -80,8 +90,9 @@ def main() -> None:
             assert all(line.score is not None for line in found), [line.verdict for line in found][:3]
             works = {
                 "judge": lambda: asyncio.run(judged(url, rows, greedy)),
-                "client": lambda: asyncio.run(posted(url, messages, ALTERNATIVES)),
-                "client_plain": lambda: asyncio.run(posted(url, messages, 0)),
+                "client": lambda: asyncio.run(posted(url, messages)),
+                "client_same_requests": lambda: asyncio.run(posted(url, messages, probed=True)),
+                "client_log_probabilities": lambda: asyncio.run(posted(url, messages, ALTERNATIVES)),
                 "rating_alone": lambda: asyncio.run(judged(url, rows, alone)),
             }
             took = alternated(works, ROUNDS)
@@ -93,7 +104,8 @@ def main() -> None:
     result = {
         "name": "judge_http",
         "ratio": round(took["client"] / took["judge"], 3),
-        "asked_plainly": round(took["client_plain"] / took["judge"], 3),
+        "ratio_same_requests": round(took["client_same_requests"] / took["judge"], 3),
+        "over_log_probabilities": round(took["client_log_probabilities"] / took["judge"], 2),
         "rating_alone_over_whole": round(took["judge"] / took["rating_alone"], 2),
         "a_second": a_second,
     }

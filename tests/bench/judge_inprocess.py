@@ -1,6 +1,6 @@
 """Judgments a second of the in-process judge, against the engine it runs on and against transformers.
 
-python tests/bench/judge_inprocess.py
+python tests/bench/judge_inprocess.py [--hidden 512 --layers 6]
 
 `ratio`: `Judge` on vLLM in this process ÷ the same engine given nothing but the verdicts' prompts (the same constraint
 and greatest length; no probabilities, no second question whether a 1 is a 10). `ratio_same_requests`: ÷ the engine
@@ -9,6 +9,7 @@ the rating alone ÷ whole verdicts, the cached prefix ÷ no cache, and the judge
 time.
 """
 
+import argparse
 import asyncio
 import json
 import tempfile
@@ -33,14 +34,15 @@ class _Shown(VllmBackend):
 
     def __init__(self, folder: Path, extra: list[str]) -> None:
         super().__init__(folder, extra)
-        self.asked: list[tuple[list[int], Request]] = []
+        self.asked: list[tuple[list[int], Request, int | None]] = []
 
     def _start(self) -> Any:
         self.engine = super()._start()
         return self.engine
 
     async def chat(self, request: Request) -> Reply:
-        self.asked.append((self._ids(request.messages, request.continue_final), request))
+        ids = self._ids(request.messages, request.continue_final)
+        self.asked.append((ids, request, self._favoured(request)))
         return await super().chat(request)
 
 
@@ -78,12 +80,12 @@ def engine_alone(engine: Any, texts: list[str], cached: bool) -> dict[str, int]:
     return drained(engine)
 
 
-def same_requests(engine: Any, asked: list[tuple[list[int], Request]]) -> None:
-    """What the judge asked: the verdicts, then the questions that follow from them."""
+def same_requests(engine: Any, asked: list[tuple[list[int], Request, int | None]]) -> None:
+    """What the judge asked: the verdicts, then their probes."""
     for follows in (False, True):
-        for number, (ids, request) in enumerate(asked):
+        for number, (ids, request, favoured) in enumerate(asked):
             if request.continue_final == follows:
-                engine.add_request(str(number), {"prompt_token_ids": ids}, _sampling(request))
+                engine.add_request(str(number), {"prompt_token_ids": ids}, _sampling(request, favoured))
         drained(engine)
 
 
@@ -109,9 +111,13 @@ def one_by_one(folder: Path, texts: list[str]) -> float:
 
 
 async def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--hidden", type=int, default=256, help="width of the random judge, a multiple of 64")
+    words.add_argument("--layers", type=int, default=4)
+    size = words.parse_args()
     rows = responses()
     with tempfile.TemporaryDirectory() as made:
-        folder = checkpoint(Path(made), rows)
+        folder = checkpoint(Path(made), rows, size.hidden, size.layers)
         async with _Shown(folder, ["--max-model-len", "2048"]) as backend:
             loop = asyncio.get_running_loop()
             whole = Judge(backend, "judge", "pointwise", "expected", REPLY_TOKENS)
