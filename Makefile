@@ -1,9 +1,9 @@
 # make demo   the whole main job on a small sample world (installs what it needs into .venv once)
 # make bench-demo   the four benchmarks on the sample conversations, with tiny models (some minutes)
-# make test   lint, types, unit tests and the demo's end-to-end test
-# make check  the same without the demo (a minute or two)
+# make test   lint, types, unit tests and the end-to-end tests: the demo, and the clients below
+# make check  the same without the end-to-end tests (a minute or two)
 # make bench  the measurements in tests/bench/
-# make test-clients  inspect-ai and lmms-eval, from PyPI, judge with our server (some minutes)
+# make test-clients  inspect-ai and lmms-eval, from PyPI, judge with our server (two minutes)
 
 PYTHON ?= python3
 VENV := .venv
@@ -33,7 +33,7 @@ check: install
 	$(BIN)/python -m pytest -m 'not e2e'
 
 test-clients: install
-	$(BIN)/python -m pytest tests/clients/acceptance.py
+	$(BIN)/python -m pytest tests/test_clients.py
 
 bench: install
 	for program in $(BENCHES); do $(BIN)/python $$program || exit 1; done

@@ -55,14 +55,15 @@ class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unkn
     never: str | None = None
     opening: str | None = None
     properties: dict[str, Schema] | None = None
+    bounds: str | None = None
     keys: Keys | None = None
 
     @cached_property
     def pattern(self) -> re.Pattern[str] | None:
-        """What recognises the words asked with; of a tail only at the end of a text."""
+        """What recognises the words asked with; of a tail only at the end of a text without space behind it."""
         if self.asks is None:
             return None
-        return re.compile(self.asks if self.where == "head" else rf"(?:{self.asks})\s*\Z", re.DOTALL)
+        return re.compile(self.asks if self.where == "head" else rf"(?:{self.asks})\Z", re.DOTALL)
 
     @property
     def least_tokens(self) -> int:
@@ -125,6 +126,12 @@ def _check(file: Path, contract: Contract) -> None:
         contract.reasoning != "none" or contract.never or contract.opening or contract.lead
     ):
         raise UsageError(f"{where}: reasoning, never, opening and lead belong to a verdict")
+    if contract.bounds is not None and not (
+        contract.bounds in (contract.properties or {})
+        and contract.pattern
+        and {"low", "high"} <= contract.pattern.groupindex.keys()
+    ):
+        raise UsageError(f"{where}: bounds is one of properties, and asks has the groups low and high")
     if contract.opening is not None and (len(contract.opening) != 1 or contract.never):
         raise UsageError(f"{where}: opening is one character, and takes the place of never")
     if not re.fullmatch(r"[a-z0-9-]+", contract.name) or contract.room < 1:
@@ -141,7 +148,7 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
     form = form_of(request)
     if form is None:
         return None
-    tool, text = forced_tool(request), "\n\n".join(texts(request))
+    tool, text = forced_tool(request), "\n\n".join(texts(request)).rstrip()
     data = contracts.data.search(text)
     head = text[: data.start()] if data else text
     for table in contracts.tables:
@@ -206,25 +213,24 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Request | No
     changed = {name: value for name, value in request.items() if name not in ("response_format", "stop")}
     if contract.verdict is not None:
         return changed | {"structured_outputs": {"grammar": grammar(contract, tokens - contract.room - 1)}}
-    form = form_of(request)
+    form, properties = form_of(request), _properties(contract, request)
     if form == "tool":
-        schema = bounded(_overlaid(_parameters(request), contract.properties), tokens)
+        schema = bounded(_overlaid(_parameters(request), properties), tokens)
         return changed | {"tool_choice": "none", "structured_outputs": {"json": schema}}
     if form == "json_schema":
         asked = request["response_format"]["json_schema"]
-        schema = bounded(_overlaid(asked["schema"], contract.properties), tokens)
+        schema = bounded(_overlaid(asked["schema"], properties), tokens)
         if schema == asked["schema"]:
             return None
         return request | {"response_format": {"type": "json_schema", "json_schema": {**asked, "schema": schema}}}
-    properties = contract.properties or _from_keys(contract, request)
     if not properties:
         return None
     return changed | {"structured_outputs": {"json": bounded(closed(properties), tokens)}}
 
 
-def _overlaid(schema: Schema, properties: dict[str, Schema] | None) -> Schema:
+def _overlaid(schema: Schema, properties: dict[str, Schema]) -> Schema:
     own = schema.get("properties") or {}
-    replaced = {key: (properties or {}).get(key, value) for key, value in own.items()}
+    replaced = {key: properties.get(key, value) for key, value in own.items()}
     return {**schema, "properties": replaced} if replaced != own else schema
 
 
@@ -236,10 +242,23 @@ def _parameters(request: Request) -> Schema:
     raise ValueError(f"tool_choice names the function {name!r}, which tools does not define")
 
 
-def _from_keys(contract: Contract, request: Request) -> dict[str, Schema]:
-    assert contract.keys is not None
-    section = re.search(contract.keys.section, "\n\n".join(texts(request)), re.DOTALL)
-    found = re.findall(contract.keys.each, section[1]) if section else []
+def _properties(contract: Contract, request: Request) -> dict[str, Schema]:
+    """The keys of the object that the contract wants, with what the request says of them."""
+    if contract.keys is not None:
+        return _from_keys(contract.keys, request)
+    properties = contract.properties or {}
+    if contract.bounds is None:
+        return properties
+    assert contract.pattern is not None
+    asked = contract.pattern.search("\n\n".join(texts(request)))
+    assert asked is not None
+    low, high = sorted(int(asked[group]) for group in ("low", "high"))
+    return {**properties, contract.bounds: {**properties[contract.bounds], "minimum": low, "maximum": high}}
+
+
+def _from_keys(keys: Keys, request: Request) -> dict[str, Schema]:
+    section = re.search(keys.section, "\n\n".join(texts(request)), re.DOTALL)
+    found = re.findall(keys.each, section[1]) if section else []
     return {key: {"type": "integer", "minimum": 0, "maximum": 10} for key in found}
 
 

@@ -11,6 +11,7 @@ import ctypes
 import ipaddress
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -102,7 +103,8 @@ def wait_until_ready(server: subprocess.Popen[bytes], url: str, seconds: float, 
         if (code := server.poll()) is not None:
             raise UsageError(f"vLLM ended with code {code} before it was ready{_last_words(log)}")
         try:
-            if httpx.get(f"{url}/health", timeout=5).status_code == httpx.codes.OK:
+            # No proxy of the environment's stands between this machine and itself.
+            if httpx.get(f"{url}/health", timeout=5, trust_env=False).status_code == httpx.codes.OK:
                 return
         except httpx.HTTPError:
             pass
@@ -113,8 +115,8 @@ def wait_until_ready(server: subprocess.Popen[bytes], url: str, seconds: float, 
 def _last_words(log: Path | None) -> str:
     if log is None:
         return "; its messages are above"
-    errors = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if "Error" in line]
-    return f": {errors[-1][-300:]} (log: {log})" if errors else f"; its log is {log}"
+    errors = re.findall(r"^.*[Ee]rror[:,] .*$", log.read_text("utf-8", "replace"), re.MULTILINE)
+    return f": {errors[-1].strip()[:300]} (log: {log})" if errors else f"; its log is {log}"
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:

@@ -1,15 +1,16 @@
 """The judge's layer on vLLM's OpenAI-compatible server: ASGI middleware that `judge.py` hands to vLLM.
 
 It asks for the API key on every route but /health, limits the size of requests, holds replies to the
-contract that a request asks for, refuses what cannot fit the context before anything is generated,
-and gives errors OpenAI's shape. A chat request that no contract fits goes on byte for byte, except for
-images that a text-only judge cannot see (the reply's header x-critic-left-out counts them) and for several
-greedy replies, which are one reply several times.
+contract that a request asks for (unless its header x-critic-contract says none), refuses what cannot fit the
+context before anything is generated, and gives errors OpenAI's shape. A chat request that no contract fits goes
+on byte for byte, except for images that a text-only judge cannot see (the reply's header x-critic-left-out counts
+them), for several greedy replies, which are one reply several times, and for more tokens than the whole context has.
 """
 
 import asyncio
 import hashlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -34,8 +35,10 @@ SETTINGS = "CRITIC_SERVE_LAYER"
 """The environment variable that carries the settings (JSON) from judge.py to the server process."""
 
 CHAT = "/v1/chat/completions"
-CHAT_PATH = re.compile(r"(/v1)*(/chat/completions)+/?")
+CHAT_PATH = re.compile(r"(/v1|/chat/completions)*/chat/completions/?")
+BLANK = re.compile(rb'"content":(null|"(\s|\\[nrtf])*")')
 SOME_TEXT = {"regex": r"\S(?s:.*)"}
+MOST_REPLIES = 128
 TEMPLATE_TOKENS = 16
 """More than a chat template puts around a message: part of the bound that spares most requests a count."""
 
@@ -71,13 +74,18 @@ class Answer(msgspec.Struct, frozen=True):
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A chat request as it goes on: its body, and what its reply needs. `copies` is how often a choice is
-    repeated, `tool` the function whose arguments the text is."""
+    repeated, `tool` the function whose arguments the text is; `trim` takes the end of the text out of its logprobs."""
 
     body: bytes
     headers: Headers
     stream: bool = False
     copies: int = 1
     tool: str | None = None
+    trim: bool = False
+
+    @property
+    def rewrites(self) -> bool:
+        return self.copies > 1 or self.tool is not None or self.trim
 
 
 class JudgeLayer:
@@ -93,7 +101,8 @@ class JudgeLayer:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        path = CHAT if CHAT_PATH.fullmatch(scope["path"]) else scope["path"]
+        path = re.sub("//+", "/", scope["path"])
+        path = CHAT if CHAT_PATH.fullmatch(path) else path
         if path != "/health" and not self._authorised(scope):
             await _refuse_connection(scope, send)
             return
@@ -106,7 +115,7 @@ class JudgeLayer:
             if path == CHAT and scope["method"] == "POST":
                 await self._chat(scope, body, receive, send)
             else:
-                await self.app(scope, _replay(body, receive), _shaped(send))
+                await self._inner(scope, body, receive, _shaped(send))
         except Refusal as refusal:
             await _send_error(send, refusal.status, refusal.code, str(refusal))
 
@@ -144,11 +153,11 @@ class JudgeLayer:
         except (ValueError, RecursionError):
             request = None
         if not isinstance(request, dict) or not isinstance(request.get("messages"), list):
-            await self.app(scope, _replay(body, receive), _shaped(send))  # vLLM says what is wrong with it
+            await self._inner(scope, body, receive, _shaped(send))  # vLLM says what is wrong with it
             return
         try:
             asked = await self._asked(scope, body, request)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a chat request: {error}") from None
         if asked.stream:
             await self._stream(scope, asked, receive, send)
@@ -159,26 +168,31 @@ class JudgeLayer:
         """The request as it goes on. Raises Refusal when it cannot fit the context."""
         whole = request
         headers = [(b"x-critic-model", self._true_model(request.get("model")).encode("latin-1", "replace"))]
-        contract = recognise(request, self.contracts)
+        contract = None if _header(scope, b"x-critic-contract") == "none" else recognise(request, self.contracts)
         if not self.settings.images:
             request, left_out = without_images(request)
             if left_out:
                 headers.append((b"x-critic-left-out", f"images={left_out}".encode()))
-        copies = 1
-        if (request.get("n") or 1) > 1 and not request.get("temperature"):
-            copies, request = request["n"], {**request, "n": 1}
+        copies = _replies(request)
+        if copies > 1 and request.get("temperature"):
+            copies = 1  # samples differ: they are vLLM's
+        elif copies > 1:
+            request = {**request, "n": 1}
         tokens = await self._tokens(scope, request, contract)
         held = constrain(contract, request, tokens) if contract and tokens else None
         headers.append((b"x-critic-contract", contract.name.encode() if contract and held else b"none"))
         tool = forced_tool(request) if held and contract else None
         if held:
             request = {**held, **_limit(request, tokens)}
+        elif tokens and tokens < (_wish(request) or 0):
+            request = {**request, **_limit(request, tokens)}
         return Asked(
             body=body if request is whole else json.dumps(request).encode(),
             headers=headers,
             stream=bool(request.get("stream")),
             copies=copies,
             tool=tool,
+            trim=bool(held and request.get("logprobs")),
         )
 
     def _true_model(self, name: Any) -> str:
@@ -194,7 +208,9 @@ class JudgeLayer:
         context. None if that is not known, as the prompt is too long or no chat request.
 
         Raises Refusal where the prompt leaves less than the request asks for or, under a contract, less than its
-        verdict needs. A prompt is counted only where its size in bytes does not settle the matter.
+        verdict needs. More than the whole context is no wish but a limit made for larger models: no shorter prompt
+        would help, so what is left has to do. A prompt is counted only where its size in bytes does not settle
+        the matter.
         """
         limit = _wish(request)
         if limit is None and contract is None:
@@ -202,7 +218,7 @@ class JudgeLayer:
         context = await self._context(scope)
         if context is None:
             return limit
-        needed = contract.least_tokens if contract else limit or 0
+        needed = contract.least_tokens if contract else _at_least(limit, context)
         longest = _most_tokens(request)
         if longest is not None and limit is not None and longest + limit <= context:
             return limit
@@ -249,24 +265,42 @@ class JudgeLayer:
             elif message["type"] == "http.response.body":
                 parts.append(message.get("body", b""))
 
-        await self.app(_sized(scope, body), _replay(body, receive), keep)
+        await self._inner(_sized(scope, body), body, receive, keep)
         return Answer(status, headers, b"".join(parts))
+
+    async def _inner(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """vLLM's answer. What it does not catch itself (an image that cannot be had) is an error of its own, too."""
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, _replay(body, receive), sending)
+        except Exception as error:
+            if begun:
+                raise
+            logging.getLogger(__name__).exception("%s failed", scope["path"])
+            answer = json.dumps({"error": {"message": f"{type(error).__name__}: {error}"}}).encode()
+            await _send(send, Answer(HTTPStatus.INTERNAL_SERVER_ERROR, [], answer))
 
     async def _whole(self, scope: Scope, asked: Asked, receive: Receive) -> Answer:
         answer = await self._capture(scope, asked.body, receive)
         if answer.status >= HTTPStatus.BAD_REQUEST:
             return shaped(answer, asked.headers)
-        if b'"content":""' in answer.body or b'"content":null' in answer.body:
+        if BLANK.search(answer.body):
             answer = await self._with_text(scope, asked, receive, answer)
         body = answer.body
-        if asked.copies > 1 or asked.tool:
+        if asked.rewrites:
             reply = json.loads(body)
             body = json.dumps({**reply, "choices": _choices(reply, asked)}, ensure_ascii=False).encode()
         return Answer(answer.status, _resized(answer.headers, body) + asked.headers, body)
 
     async def _with_text(self, scope: Scope, asked: Asked, receive: Receive, answer: Answer) -> Answer:
         """The answer or, if a reply in it says nothing at all, another one that has to say something."""
-        if not any(_is_empty(choice) for choice in json.loads(answer.body)["choices"]):
+        if all(_says(choice["message"]) for choice in json.loads(answer.body)["choices"]):
             return answer
         again = await self._capture(scope, _must_say_something(asked.body), receive)
         return again if again.status == HTTPStatus.OK else answer
@@ -275,11 +309,11 @@ class JudgeLayer:
         """Pass events on as they come. Until a first piece of text they are held back, so that a reply without
         any can be asked for once more."""
         events = Events(asked, send)
-        await self.app(_sized(scope, asked.body), _replay(asked.body, receive), events)
+        await self._inner(_sized(scope, asked.body), asked.body, receive, events)
         if events.said_nothing:
             body = _must_say_something(asked.body)
             events = Events(asked, send)
-            await self.app(_sized(scope, body), _replay(body, receive), events)
+            await self._inner(_sized(scope, body), body, receive, events)
         await events.close()
 
 
@@ -314,21 +348,17 @@ class Events:
             await self._release(more=True)
 
     def _changed(self, event: bytes) -> tuple[bytes, bool]:
-        """The event as the client gets it, and whether it carries text (or what is no reply, as an error)."""
+        """The event as the client gets it, and whether it says something (a space does not; an error does)."""
         data = event.removeprefix(b"data: ").strip()
-        if not event.startswith(b"data: ") or data == b"[DONE]" or (self.started and not self._rewrites):
+        if not event.startswith(b"data: ") or data == b"[DONE]" or (self.started and not self.asked.rewrites):
             return event, False
         chunk = json.loads(data)
         choices = chunk.get("choices", [])
-        says = "error" in chunk or any((choice.get("delta") or {}).get("content") for choice in choices)
-        if self._rewrites and choices:
+        says = "error" in chunk or any(_says(choice.get("delta") or {}) for choice in choices)
+        if self.asked.rewrites and choices:
             chunk["choices"] = _choices(chunk, self.asked)
             event = b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
         return event, says
-
-    @property
-    def _rewrites(self) -> bool:
-        return self.asked.copies > 1 or self.asked.tool is not None
 
     async def _release(self, more: bool) -> None:
         if not self.started:
@@ -370,9 +400,25 @@ def _wish(request: dict[str, Any]) -> int | None:
     all: what vLLM says of that, it says of a prompt that fills the context, too."""
     newer = request.get("max_completion_tokens")
     wish = request.get("max_tokens") if newer is None else newer
+    if (isinstance(wish, float) and wish.is_integer()) or (isinstance(wish, str) and wish.isdecimal()):
+        wish = int(wish)  # as vLLM reads them
     if isinstance(wish, int) and wish < 1:
         raise Refusal(HTTPStatus.BAD_REQUEST, None, f"max_tokens must be positive, got {wish}")
     return wish if isinstance(wish, int) else None
+
+
+def _at_least(wish: int | None, context: int) -> int:
+    return 1 if wish is None or wish >= context else wish
+
+
+def _replies(request: dict[str, Any]) -> int:
+    """How many replies the request asks for. Raises Refusal for more than OpenAI gives."""
+    number = request.get("n")
+    if number is None:
+        return 1
+    if not isinstance(number, int) or not 1 <= number <= MOST_REPLIES:
+        raise Refusal(HTTPStatus.BAD_REQUEST, None, f"n must be an integer from 1 to {MOST_REPLIES}")
+    return number
 
 
 def _limit(request: dict[str, Any], tokens: int | None) -> dict[str, Any]:
@@ -397,6 +443,8 @@ def _most_tokens(request: dict[str, Any]) -> int | None:
 
 def _choices(reply: dict[str, Any], asked: Asked) -> list[dict[str, Any]]:
     choices = reply["choices"]
+    if asked.trim:
+        choices = [_without_end(choice) for choice in choices]
     if asked.tool:
         call_id = "call_" + _hash(reply["id"]).hex()[:24]
         choices = [as_tool_call(choice, asked.tool, call_id) for choice in choices]
@@ -407,9 +455,19 @@ def _choices(reply: dict[str, Any], asked: Asked) -> list[dict[str, Any]]:
     )
 
 
-def _is_empty(choice: dict[str, Any]) -> bool:
-    message = choice["message"]
-    return not message.get("content") and not message.get("tool_calls")
+def _without_end(choice: dict[str, Any]) -> dict[str, Any]:
+    """The choice without the token that ended it: in OpenAI's logprobs the text's last token is the last."""
+    logprobs, message = choice.get("logprobs") or {}, choice.get("message") or choice.get("delta") or {}
+    tokens = logprobs.get("content")
+    if choice.get("finish_reason") != "stop" or not tokens:
+        return choice
+    if (message.get("content") or "").endswith(tokens[-1]["token"]):
+        return choice
+    return {**choice, "logprobs": {**logprobs, "content": tokens[:-1]}}
+
+
+def _says(message: dict[str, Any]) -> bool:
+    return bool((message.get("content") or "").strip() or message.get("tool_calls"))
 
 
 def _must_say_something(body: bytes) -> bytes:

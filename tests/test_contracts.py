@@ -9,6 +9,7 @@ import json
 import random
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ import pytest
 from clients.forms import FORMS, RESPONSE, Form
 from conftest import ROOT
 
+from critic.backends.openai import OURS
 from critic.errors import UsageError
 
 sys.path.insert(0, str(ROOT / "serve"))
@@ -39,7 +41,7 @@ def replaced(form: Form, response: str) -> dict[str, Any]:
 
 def test_every_contract_has_a_form_and_every_name_one_contract() -> None:
     assert {form.contract for form in FORMS} == set(BY_NAME)
-    assert len(BY_NAME) == len(BUILT_IN) == 27
+    assert len(BY_NAME) == len(BUILT_IN) == 31
 
 
 def test_there_is_room_for_the_longest_verdict() -> None:
@@ -73,6 +75,17 @@ def test_recognised_whatever_stands_in_the_response(form: Form) -> None:
 )
 def test_other_requests_are_not_recognised(request_: dict[str, Any]) -> None:
     assert contracts.recognise(request_, TABLE) is None
+
+
+def test_recognition_takes_no_longer_than_the_text_is_long() -> None:
+    """A response under judgment must not stop the server: no pattern looks twice at what it can fill at will."""
+    began = time.process_time()
+    for form in FORMS:
+        text = "\n\n".join(contracts.texts(form.request))
+        for filling in (" " * 40_000, "\n" * 40_000):
+            for content in (f"{text}{filling}x", re.sub(r"\n+(\*\*)?", filling, text) + "x"):
+                contracts.recognise({"messages": [{"role": "user", "content": content}]}, TABLE)
+    assert time.process_time() - began < 5
 
 
 class Decoder:
@@ -214,6 +227,7 @@ def test_what_a_schema_leaves_open_is_bounded_and_the_rest_kept() -> None:
         ("[[contract]]\nname = 'x'\nclient = 'y'\nroom = 3\nverdict = '\\d'", ["'x'", "\\d", "too wide"]),
         ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3\nverdict = "a"\nopening = "ab"', ["'x'", "opening"]),
         ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3\nproperties = {}\nverdict = "a"', ["exclude"]),
+        ('[[contract]]\nname = "x"\nclient = "y"\nroom = 3\nproperties = {a = {}}\nbounds = "a"', ["low and high"]),
     ],
 )
 def test_a_wrong_table_is_named(tmp_path: Path, table: str, parts: list[str]) -> None:
@@ -286,15 +300,17 @@ class Inner:
                 parts = [self.event({"role": "assistant", "content": ""}), *map(self.event, self.pieces(reply))]
                 parts += ["data: [DO", "NE]\n\n"]
             else:
-                message = {"role": "assistant", "content": reply}
-                choice = {"index": 0, "message": message, "finish_reason": "stop"}
-                parts = [json.dumps({"id": "chatcmpl-1", "choices": [choice], "usage": {}}, separators=(",", ":"))]
+                completion = {"id": "chatcmpl-1", "choices": [self.choice(reply)], "usage": {}}
+                parts = [json.dumps(completion, separators=(",", ":"))]
         else:
             status, parts = 404, ['{"detail":"Not Found"}']
         await send({"type": "http.response.start", "status": status, "headers": headers})
         for part in parts:
             await send({"type": "http.response.body", "body": part.encode(), "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+    def choice(self, reply: str) -> dict[str, Any]:
+        return {"index": 0, "message": {"role": "assistant", "content": reply}, "finish_reason": "stop"}
 
     def pieces(self, reply: str) -> list[dict[str, Any]]:
         return [{"content": letter} for letter in reply] + [{}]
@@ -364,11 +380,21 @@ def test_what_is_no_chat_request_is_left_to_vllm_or_refused(ask: Ask, body: byte
         "/v1/chat/completions/chat/completions",
         "/chat/completions",
         "/v1/v1/chat/completions",
+        "/v1//chat/completions",
+        "/v1/chat/completions/v1/chat/completions",
     ],
 )
 def test_paths_that_clients_put_together(ask: Ask, path: str) -> None:
     inner = Inner()
     assert ask(inner, HELLO, path=path).status_code == 200 and inner.paths == ["/v1/chat/completions"]
+
+
+def test_a_request_can_say_that_it_wants_no_contract(ask: Ask) -> None:
+    form = next(form for form in FORMS if form.contract == "json-schema")
+    inner = Inner()
+    assert ask(inner, form.request).headers["x-critic-contract"] == "json-schema"
+    answer = ask(inner, form.request, headers=OURS)
+    assert answer.headers["x-critic-contract"] == "none" and json.loads(inner.chats[-1]) == form.request
 
 
 def test_the_true_model_is_named(ask: Ask) -> None:
@@ -419,6 +445,25 @@ def test_a_request_that_does_not_fit_is_refused_before_it_costs_anything(ask: As
     assert ask(inner, {**HELLO, name: 600}).status_code == 200 and "/tokenize" not in inner.paths
 
 
+@pytest.mark.parametrize("limit", [1000, 2048])
+def test_more_than_the_whole_context_is_only_a_limit(ask: Ask, limit: int) -> None:
+    """Harnesses send what suits GPT-4, with their probes, too: no shorter prompt would help a smaller judge."""
+    inner = Inner(tokens=20)
+    assert ask(inner, {**HELLO, "max_tokens": limit}).status_code == 200
+    assert json.loads(inner.chats[0]) == {**HELLO, "max_tokens": 980, "max_completion_tokens": None}
+    inner = Inner(tokens=1000)
+    answer = ask(inner, {**HELLO, "max_tokens": limit})
+    assert answer.json()["error"]["code"] == "context_length_exceeded" and inner.chats == []
+
+
+@pytest.mark.parametrize("limit", [64, 64.0, "64"])
+def test_a_limit_counts_in_every_form_that_vllm_reads(ask: Ask, limit: Any) -> None:
+    inner = Inner()
+    ask(inner, {**FORMS[0].request, "max_tokens": limit})
+    sent = json.loads(inner.chats[0])
+    assert sent["max_tokens"] == 64 and "max_tokens=51]" in sent["structured_outputs"]["grammar"]
+
+
 def test_under_a_contract_only_the_verdict_must_fit(ask: Ask) -> None:
     request = {**FORMS[0].request, "max_tokens": 2048}
     inner = Inner(tokens=900)
@@ -460,6 +505,47 @@ def test_errors_have_openais_shape(ask: Ask, given: Any, message: str, code: str
     assert ask(Inner(), method="GET", path="/none").json()["error"]["message"] == "Not Found"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_vllm_does_not_catch_has_openais_shape_too(ask: Ask, stream: bool) -> None:
+    class Failing(Inner):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if scope["path"] != "/v1/models":
+                raise FileNotFoundError("no such image")
+            await super().__call__(scope, receive, send)
+
+    for request in (HELLO, FORMS[0].request):
+        answer = ask(Failing(), {**request, "stream": stream})
+        error = answer.json()["error"]
+        assert answer.status_code == 500 and answer.headers["x-critic-model"] == "judge@1"
+        assert (error["type"], error["code"]) == ("server_error", None) and "no such image" in error["message"]
+    assert ask(Failing(), method="GET", path="/version").json()["error"]["type"] == "server_error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs_end_with_the_text(ask: Ask, stream: bool) -> None:
+    """Clients read the verdict's probability from the last token, which OpenAI never makes the end of the text."""
+
+    class Scored(Inner):
+        def event(self, delta: dict[str, Any]) -> str:
+            token = delta.get("content", "<end>")
+            logprobs = {"content": [{"token": token}]} if token else None
+            choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": None if delta else "stop"}
+            return f"data: {json.dumps({'id': 'chatcmpl-1', 'choices': [choice]})}\n\n"
+
+        def choice(self, reply: str) -> dict[str, Any]:
+            tokens = [{"token": token} for token in [*reply, "<end>"]]
+            return {**super().choice(reply), "logprobs": {"content": tokens}}
+
+    def tokens(request: dict[str, Any]) -> str:
+        answer = ask(Scored("so\nm"), {**request, "stream": stream})
+        choices = streamed(answer) if stream else answer.json()["choices"]
+        return "".join(entry["token"] for choice in choices for entry in (choice["logprobs"] or {}).get("content", []))
+
+    form = next(form for form in FORMS if form.contract == "best-identifier-last")
+    assert tokens(form.request) == "so\nm"
+    assert tokens({**HELLO, "logprobs": True}) == "so\nm<end>", "without a contract a reply is as vLLM gives it"
+
+
 def test_a_wish_for_nothing_is_no_long_prompt(ask: Ask) -> None:
     inner = Inner()
     answer = ask(inner, {**HELLO, "max_tokens": 0})
@@ -485,6 +571,25 @@ def test_several_greedy_replies_are_one_several_times(ask: Ask) -> None:
     assert inner.chats == [body], "samples differ: they are vLLM's"
 
 
+@pytest.mark.parametrize("number", [0, -1, 129, 10**9, 2.5, "3"])
+def test_a_wrong_number_of_replies_is_refused(ask: Ask, number: Any) -> None:
+    inner = Inner()
+    answer = ask(inner, {**HELLO, "n": number})
+    assert answer.status_code == 400 and inner.chats == []
+    assert (
+        answer.json()["error"]["type"] == "invalid_request_error" and "n must be" in answer.json()["error"]["message"]
+    )
+
+
+def test_a_schema_without_a_bottom_is_refused(ask: Ask) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(600):
+        schema = {"type": "array", "items": schema}
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    answer = ask(Inner(), {**HELLO, "response_format": wanted})
+    assert answer.status_code == 400 and "not a chat request" in answer.json()["error"]["message"]
+
+
 def test_a_forced_function_is_called(ask: Ask) -> None:
     form = next(form for form in FORMS if form.contract == "leaderboard-call")
     inner = Inner('{"ordered_models":[]}')
@@ -503,9 +608,10 @@ def test_a_forced_function_is_called(ask: Ask) -> None:
     assert ask(Inner(), unknown).status_code == 400
 
 
-def test_an_empty_reply_is_asked_for_once_more(ask: Ask) -> None:
+@pytest.mark.parametrize("nothing", ["", " ", "\n\t \n"])
+def test_a_reply_that_says_nothing_is_asked_for_once_more(ask: Ask, nothing: str) -> None:
     for stream in (False, True):
-        inner = Inner("", "text")
+        inner = Inner(nothing, "text")
         answer = ask(inner, {**HELLO, "stream": stream})
         assert len(inner.chats) == 2 and json.loads(inner.chats[1])["structured_outputs"]["regex"].startswith(r"\S")
         if stream:
@@ -515,6 +621,16 @@ def test_an_empty_reply_is_asked_for_once_more(ask: Ask) -> None:
         inner = Inner("text")
         ask(inner, {**HELLO, "stream": stream})
         assert len(inner.chats) == 1
+
+
+def test_a_stream_of_calls_says_something(ask: Ask) -> None:
+    class Calling(Inner):
+        def pieces(self, reply: str) -> list[dict[str, Any]]:
+            return [{"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": reply}}]}, {}]
+
+    inner = Calling("{}")
+    choices = streamed(ask(inner, {**HELLO, "stream": True}))
+    assert len(inner.chats) == 1 and any("tool_calls" in choice["delta"] for choice in choices)
 
 
 def test_a_stream_goes_on_as_it_is(ask: Ask) -> None:

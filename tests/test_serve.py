@@ -3,12 +3,14 @@
 What the layer does with a request is part of test_contracts.py, what `critic judge` makes of it of test_demo.py.
 """
 
+import importlib
 import json
 import math
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import httpx
 import pytest
 from clients.forms import FORMS, Form
 from clients.tiny_server import CONTEXT, make_judge, serving
-from conftest import assert_one_line_error, run
+from conftest import ROOT, Scripted, assert_one_line_error, run
 
 
 @pytest.fixture
@@ -53,6 +55,33 @@ def test_a_server_that_does_not_come_up(folder: Path, tmp_path: Path) -> None:
     done = run("serve/judge.py", folder, "--port", "8765", "--log", tmp_path / "serve.log")
     assert_one_line_error(done, "before it was ready", "serve.log")
     assert "ready" not in done.stdout
+
+
+def test_the_last_words_of_a_log_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "serve")
+    judge = importlib.import_module("judge")
+    log = tmp_path / "log"
+    log.write_text(
+        "INFO\nValidationError: 1 validation error for VllmConfig\n"
+        "  Value error, 1 head cannot be divided by 2. [type=value_error]\n  see https://errors.dev/value_error\n"
+    )
+    assert ": Value error, 1 head cannot be divided by 2. [type" in judge._last_words(log)
+    log.write_text("(APIServer pid=1) ValueError: no such architecture\nbye\n")
+    assert "ValueError: no such architecture (log" in judge._last_words(log)
+    log.write_text("bye\n")
+    assert judge._last_words(log).startswith("; its log")
+
+
+def test_a_proxy_does_not_stand_before_the_server(
+    scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "serve")
+    judge = importlib.import_module("judge")
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as server:
+        judge.wait_until_ready(server, scripted(lambda _: None).url.removesuffix("/v1"), 10, None)
+        server.kill()
 
 
 def test_a_wrong_table_of_contracts(folder: Path, tmp_path: Path) -> None:
@@ -114,6 +143,8 @@ def test_a_probe_on_a_doubled_path(served: Served) -> None:
     assert reply(first)
     for again in (hello(), {**hello(), "temperature": 0}, hello([{"type": "text", "text": "hello"}, picture])):
         assert reply(chat(served, **again)) == reply(first)
+    larger = {**hello(), "max_tokens": 2 * CONTEXT, "structured_outputs": {"choice": ["hi"]}}
+    assert reply(chat(served, path, **larger)) == "hi", "a limit made for a larger model"
     newer = {**hello(), "max_completion_tokens": 5, "max_tokens": None}
     assert chat(served, **newer).json()["usage"]["completion_tokens"] <= 5
 
@@ -151,7 +182,7 @@ def test_the_alternatives_of_a_one_token_answer(served: Served) -> None:
     "request_",
     [
         {"messages": [{"role": "user", "content": "how many apples " * 900}], "max_tokens": 12},
-        {**hello("how many apples " * 20), "max_tokens": CONTEXT},
+        {**hello("how many apples " * 20), "max_tokens": CONTEXT - 20},
         {
             **FORMS[0].request,
             "messages": [{"role": "user", "content": "apples " * 3000}, *FORMS[0].request["messages"]],

@@ -136,9 +136,24 @@ def final_rating(choice: dict[str, Any]) -> str | None:
     return found and (found[1] or found[2])
 
 
-def score_and_reason(choice: dict[str, Any]) -> Any:
-    reply = json.loads(text(choice))
-    return reply if isinstance(reply["reason"], str) and reply["score"] in range(11) else None
+def last_identifier(choice: dict[str, Any]) -> str | None:
+    found = re.search(r"m or M\?\n([mM])$", text(choice))
+    if found and "logprobs" in choice and choice["logprobs"]["content"][-1]["token"] != found[1]:
+        return None
+    return found and found[1]
+
+
+def python_ranks(choice: dict[str, Any]) -> Any:
+    ranks = {entry["model"]: entry["rank"] for entry in ast.literal_eval(text(choice))}
+    return ranks if ranks.keys() == {"model_1", "model_2"} and sorted(ranks.values()) == [1, 2] else None
+
+
+def score_and_reason(low: int, high: int) -> Callable[[dict[str, Any]], Any]:
+    def parse(choice: dict[str, Any]) -> Any:
+        reply = json.loads(text(choice))
+        return reply if isinstance(reply["reason"], str) and reply["score"] in range(low, high + 1) else None
+
+    return parse
 
 
 def any_schema(choice: dict[str, Any]) -> Any:
@@ -206,10 +221,15 @@ LEADERS = {
         },
     }
 }
+REASON_SCORE = {"reason": {"type": "string"}, "score": {"type": "number"}}
 G_EVAL = (
-    'Return a JSON object with two fields:\n- `"score"`: an integer between 0 and 10.\n- `"reason"`: a sentence.\n\n'
+    'Return a JSON object with two fields:\n- `"score"`: an integer between {range}.\n- `"reason"`: a sentence.\n\n'
     "Evaluation Steps:\nCompare.\n\nTest Case:\n{response}\n\nExample JSON:\n"
     '{{\n  "reason": "a sentence",\n  "score": 0\n}}\n\nJSON:\n'
+)
+STRICT = (
+    "Return a JSON with a `score` key that is STRICTLY EITHER 1 (it follows), OR 0 (it does not), and a reason.\n\n"
+    "Evaluation Steps:\nCompare.\n\n{response}\n\nJSON:\n"
 )
 CONVBENCH = [
     {"role": "system", "content": "You compare two conversations about an image."},
@@ -222,14 +242,25 @@ CONVBENCH = [
         '"Overall, Response X is better." where X is either A or B.',
     },
 ]
-RATING = [
-    {
-        "role": "user",
-        "content": 'In the end, respond with "Rating:X." where X is a scale of 1 to 10. I will give it to you.',
-    },
-    {"role": "assistant", "content": "Sure."},
-    {"role": "user", "content": f"OK. Here are the image and the response.\n{RESPONSE}"},
-]
+LAST = (
+    f"OK. Here are the image and the response.\n{RESPONSE}\n\n"
+    'Think, and finish your response with "Rating:X." where X is all a scale of 1 to 10.'
+)
+
+
+def rating_of_turn(form: str) -> list[dict[str, Any]]:
+    asked = f"In the end, respond with {form} where X is a scale of 1 to 10. I will give it to you."
+    return [
+        {"role": "user", "content": asked},
+        {"role": "assistant", "content": "Sure."},
+        {"role": "user", "content": LAST},
+    ]
+
+
+VISIT = (
+    f"OK. Here is the image description and the two options.\nResponse A: {RESPONSE}\nResponse B: Five.\n\n"
+    'Think, and finish your response with "Overall, Response X is better." where X is either A or B.'
+)
 EXTRACTION = [
     {
         "role": "system",
@@ -275,6 +306,14 @@ FORMS = [
             "temperature": 0,
             "max_tokens": 2048,
         },
+        first_line_pair,
+    ),
+    Form(
+        "two-scores-last",
+        user(
+            f"[설명]\n사과.\n[어시스턴트 1]\n{RESPONSE}\n[어시스턴트 2]\nFive.\n"
+            "[System]\n- `어시스턴트1_점수 어시스턴트2_점수` (예: `8 9`)\n- 설명\n\n"
+        ),
         first_line_pair,
     ),
     Form("zero-one", user(BINARY.format(response=RESPONSE, labels="1 or 0"), max_tokens=1024), one_of("0", "1")),
@@ -379,6 +418,28 @@ FORMS = [
         one_of("m", "M"),
     ),
     Form(
+        "best-identifier-last",
+        user(
+            f'Select a model.\n\n## Instruction\n\n{{"model_identifier": "m", "output": """{RESPONSE}"""}}\n\n'
+            '## Your answer: "Concise explanation" followed by "Which is best, m or M?"',
+            max_tokens=300,
+            logprobs=True,
+            top_logprobs=5,
+            temperature=1,
+        ),
+        last_identifier,
+    ),
+    Form(
+        "ranking-list",
+        user(
+            f'Here is the prompt:\n{{"model": "model_1", "answer": """{RESPONSE}"""}}\n\n'
+            "Then return a list of the model names and ranks:\n[{'model': <model-name>, 'rank': <model-rank>}]\n"
+            "Please provide the ranking that the majority of humans would give.\n",
+            max_tokens=100,
+        ),
+        python_ranks,
+    ),
+    Form(
         "leaderboard-call",
         user(f"Rank m: {RESPONSE} and M: Five.", max_tokens=100, **tool("make_partial_leaderboard", LEADERS)),
         ranking,
@@ -393,18 +454,22 @@ FORMS = [
         best_output,
     ),
     Form("response-is-better", {"messages": CONVBENCH, "max_tokens": 512}, better),
-    Form("rating-of-turn", {"messages": RATING, "max_tokens": 512}, rating),
+    Form("response-is-better", user(VISIT), better),
+    *(
+        Form("rating-of-turn", {"messages": rating_of_turn(form), "max_tokens": 512}, rating)
+        for form in ('"Rating:X."', '"Rating:X,"', '"Rating:X"', '"Rating:{X}."')
+    ),
+    Form("rating-of-turn-alone", user(LAST, max_tokens=512), rating),
     Form("final-answer", {"messages": EXTRACTION, "max_tokens": 512}, extracted),
     Form("final-rating", {"messages": FINAL_RATING, "max_tokens": 512}, final_rating),
-    Form("score-and-reason", user(G_EVAL.format(response=RESPONSE)), score_and_reason),
+    Form("score-and-reason", user(G_EVAL.format(response=RESPONSE, range="0 and 10")), score_and_reason(0, 10)),
     Form(
         "score-and-reason",
-        user(
-            G_EVAL.format(response=RESPONSE),
-            **schema({"reason": {"type": "string"}, "score": {"type": "number"}}),
-        ),
-        score_and_reason,
+        user(G_EVAL.format(response=RESPONSE, range="2 and 5"), **schema(REASON_SCORE)),
+        score_and_reason(2, 5),
     ),
+    Form("zero-one-and-reason", user(STRICT.format(response=RESPONSE)), score_and_reason(0, 1)),
+    Form("zero-one-and-reason", user(STRICT.format(response=RESPONSE), **schema(REASON_SCORE)), score_and_reason(0, 1)),
     Form(
         "evaluation-steps",
         user(
