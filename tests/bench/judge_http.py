@@ -2,11 +2,10 @@
 
 python tests/bench/judge_http.py
 
-`ratio`: `Judge` on a served judge ÷ a client that posts its verdict requests (the same constraint and length) and
-parses nothing but the JSON: the judge asks for the ratings' probabilities besides. `ratio_same_requests`: ÷ a client
-that posts the probes, too. `over_log_probabilities`: ÷ one that gets the first token's probabilities by asking for
-those of every token instead, as one usually does. The server keeps its prefix cache, so every round finds the prompts
-cached for all alike.
+`ratio`: `Judge` on a served judge ÷ a client that posts the same requests, verdicts and probes, and parses nothing but
+the JSON. `ratio_verdicts`: ÷ a client that does without the ratings' probabilities. `over_log_probabilities`: ÷ one
+that asks for the log probabilities of every token, as one usually does, and still cannot tell 1 from 10. The server
+keeps its prefix cache, so every round finds the prompts cached for all alike.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, response
 
 from critic.asking import ALTERNATIVES, BEGUN, probe, schema
 from critic.backends import FAVOUR, Request
-from critic.backends.openai import OpenAIBackend
+from critic.backends.openai import OURS, OpenAIBackend
 from critic.examples import verdict_keys
 from critic.judge import Judge, in_order
 from critic.judge_prompt import load
@@ -53,7 +52,7 @@ async def posted(url: str, messages: list[list[Message]], alternatives: int = 0,
     keys = verdict_keys(load("pointwise", "en"))
     limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
     waiting, found = iter(messages), []
-    async with backend, httpx.AsyncClient(limits=limits, timeout=300) as client:
+    async with backend, httpx.AsyncClient(headers=OURS, limits=limits, timeout=300) as client:
 
         async def post(body: dict[str, Any]) -> None:
             answer = await client.post(f"{url}/chat/completions", json=body)
@@ -90,8 +89,8 @@ def main() -> None:
             assert all(line.score is not None for line in found), [line.verdict for line in found][:3]
             works = {
                 "judge": lambda: asyncio.run(judged(url, rows, greedy)),
-                "client": lambda: asyncio.run(posted(url, messages)),
-                "client_same_requests": lambda: asyncio.run(posted(url, messages, probed=True)),
+                "client_verdicts": lambda: asyncio.run(posted(url, messages)),
+                "client": lambda: asyncio.run(posted(url, messages, probed=True)),
                 "client_log_probabilities": lambda: asyncio.run(posted(url, messages, ALTERNATIVES)),
                 "rating_alone": lambda: asyncio.run(judged(url, rows, alone)),
             }
@@ -104,7 +103,7 @@ def main() -> None:
     result = {
         "name": "judge_http",
         "ratio": round(took["client"] / took["judge"], 3),
-        "ratio_same_requests": round(took["client_same_requests"] / took["judge"], 3),
+        "ratio_verdicts": round(took["client_verdicts"] / took["judge"], 3),
         "over_log_probabilities": round(took["client_log_probabilities"] / took["judge"], 2),
         "rating_alone_over_whole": round(took["judge"] / took["rating_alone"], 2),
         "a_second": a_second,

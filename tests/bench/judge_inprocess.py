@@ -2,11 +2,10 @@
 
 python tests/bench/judge_inprocess.py [--hidden 512 --layers 6]
 
-`ratio`: `Judge` on vLLM in this process ÷ the same engine given nothing but the verdicts' prompts (the same constraint
-and greatest length; no probabilities, no second question whether a 1 is a 10). `ratio_same_requests`: ÷ the engine
-given every request that the judge makes, as token ids. Every measurement starts with an empty prefix cache. Beside it:
-the rating alone ÷ whole verdicts, the cached prefix ÷ no cache, and the judge ÷ transformers generating one reply at a
-time.
+`ratio`: `Judge` on vLLM in this process ÷ the same engine given every request that the judge makes, verdicts and
+probes, as token ids. `ratio_verdicts`: ÷ the engine given nothing but the verdicts' prompts, as text, which tells no
+probabilities. Every measurement starts with an empty prefix cache. Beside it: the rating alone ÷ whole verdicts, the
+cached prefix ÷ no cache, and the judge ÷ transformers generating one reply at a time.
 """
 
 import argparse
@@ -131,7 +130,7 @@ async def main() -> None:
                 backend.engine.reset_prefix_cache()
                 return asyncio.run_coroutine_threadsafe(judged(which, rows), loop).result()
 
-            def engine(cached: bool) -> dict[str, int]:
+            def verdicts(cached: bool) -> dict[str, int]:
                 backend.engine.reset_prefix_cache()
                 return engine_alone(backend.engine, texts, cached)
 
@@ -141,12 +140,12 @@ async def main() -> None:
 
             works = {
                 "judge": lambda: judge(whole),
-                "engine": lambda: engine(True),
-                "engine_same_requests": again,
+                "engine_verdicts": lambda: verdicts(True),
+                "engine": again,
                 "rating_alone": lambda: judge(alone),
-                "engine_uncached": lambda: engine(False),
+                "engine_verdicts_uncached": lambda: verdicts(False),
             }
-            counts = await asyncio.to_thread(engine, True)
+            counts = await asyncio.to_thread(verdicts, True)
             backend.asked.clear()
             found = await asyncio.to_thread(judge, whole)
             asked = list(backend.asked)
@@ -159,9 +158,9 @@ async def main() -> None:
     result = {
         "name": "judge_inprocess",
         "ratio": round(took["engine"] / took["judge"], 3),
-        "ratio_same_requests": round(took["engine_same_requests"] / took["judge"], 3),
+        "ratio_verdicts": round(took["engine_verdicts"] / took["judge"], 3),
         "rating_alone_over_whole": round(took["judge"] / took["rating_alone"], 2),
-        "cached_over_uncached": round(took["engine_uncached"] / took["engine"], 2),
+        "cached_over_uncached": round(took["engine_verdicts_uncached"] / took["engine_verdicts"], 2),
         "prompt_tokens_saved": round(counts["cached"] / counts["prompt"], 3),
         "over_transformers_one_by_one": round(slow * ROWS / took["judge"], 1),
         "a_second": {**a_second, "transformers": round(1 / slow, 2)},
