@@ -146,7 +146,7 @@ class Asker:
 
     async def _read(self, asked: Asked, fitted: Fitted, reply: Reply, number: int, known: Distributions) -> Reading:
         """The verdict in `reply`, with the distribution of its rating: one that is `known`, or by a probe."""
-        if self._probes and reply.reasoned:
+        if reply.reasoned and self.backend.served.is_vllm and not reply.tokens:
             self._probes = False  # what the rating follows from is not in the reply: its own tokens have to tell
             reply = await self.backend.chat(self._request(asked, fitted, number))
         found = verdict.parse(reply.text, reply.truncated)
