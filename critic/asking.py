@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from critic import rating, verdict
 from critic.backends import Backend, Reply, Request, Token
-from critic.errors import Refused
+from critic.errors import Refused, UsageError
 from critic.judge_prompt import VERDICT_SCHEMA, Fitted, verdict_object
 from critic.records import GREEDY, Decoding, Message, Verdict
 
@@ -19,6 +19,10 @@ ALTERNATIVES = 20
 
 NEGLIGIBLE = 1e-4
 """Probability of a first "1" below which it is not worth asking whether a 0 follows."""
+
+LEAST_LIKELY = -60.0
+"""A log probability that no rating's token has beside another, whatever the model: it is 100 less than a favoured one's
+where the favour shows."""
 
 BEGUN = '{"Rating":'
 """How a verdict starts whose reason is left out."""
@@ -166,7 +170,11 @@ class Asker:
     async def _probed(
         self, asked: Asked, fitted: Fitted, begun: str, probed: Reply
     ) -> tuple[list[float] | None, list[Reply]]:
-        """The probabilities of the ratings behind `begun`, and the calls that they took."""
+        """The probabilities of the ratings behind `begun`, and the calls that they took. Raises UsageError where the
+        log probabilities are not the model's own."""
+        if _shows_favour(probed):
+            message = "log probabilities show what was asked for (vLLM's --logprobs-mode processed_logprobs); "
+            raise UsageError(f"{self.backend.place}: {message}judging needs raw_logprobs, its default")
         first = rating.first_digit([Token(begun, []), *probed.tokens])
         probabilities, more = await self._distribution(asked, fitted, begun, first)
         return probabilities, [probed, *more]
@@ -220,6 +228,12 @@ def _behind(
         top_logprobs=ALTERNATIVES,
         favoured=favoured,
     )
+
+
+def _shows_favour(probed: Reply) -> bool:
+    """Whether nothing but the favoured 1 has a chance that a model could give it."""
+    alternatives = probed.tokens[0].alternatives if probed.tokens else []
+    return [text for text, logprob in alternatives if logprob > LEAST_LIKELY] == ["1"]
 
 
 def _end(keys: Sequence[str]) -> str:

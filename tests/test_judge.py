@@ -125,6 +125,16 @@ def test_no_second_probe_where_a_one_is_out_of_the_question(tmp_path: Path, scri
     assert len(server.requests) == 1 + 3 * 2 and len(judged(out)) == 3
 
 
+def test_log_probabilities_that_show_what_was_asked_for_end_the_run(tmp_path: Path, scripted) -> None:
+    """A server can be told to give them as sampling leaves them: then every answer would look like a 1."""
+    like = LikeVllm({"1": 1.0, "7": 1e-44, "3": 1e-44}, 0.5)
+    out, data = tmp_path / "out.jsonl", rows(tmp_path / "rows.jsonl", 2)
+    words = ["critic", "judge", data, "--out", out, "--base-url", scripted(like, owner="vllm").url]
+    assert_one_line_error(run(*words), "processed_logprobs", "raw_logprobs")
+    like.first = {"1": 1.0 - 1e-20, "7": 1e-20}
+    assert run(*words).returncode == 0, "a judge may be as sure as that"
+
+
 def test_samples_share_the_probe_of_what_they_share(tmp_path: Path, scripted) -> None:
     server = scripted(LikeVllm({"7": 0.5, "1": 0.5}, 0.5), owner="vllm")
     out = tmp_path / "out.jsonl"
