@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,7 +82,7 @@ class Asker:
         else:
             fitted, reply = await self.fitted(asked, lambda fitted: self._request(asked, fitted, 0))
             first = await self._read(asked, fitted, reply, 0, {})
-            known = {rating.begun(first.calls[0].text): first.verdict.distribution} if self._probes else {}
+            known = {} if first.calls[0].tokens else {rating.begun(first.calls[0].text): first.verdict.distribution}
             others = (self._sample(asked, fitted, number, known) for number in range(1, self.decoding.samples))
             readings = [first, *await asyncio.gather(*others)]
         verdicts = [reading.verdict for reading in readings]
@@ -124,7 +125,9 @@ class Asker:
 
     def _request(self, asked: Asked, fitted: Fitted, number: int) -> Request:
         """What is asked for the verdict with this number, from 0."""
-        by_its_tokens = not self._probes and (self.score_kind != "argmax" or self.backend.served.is_vllm)
+        by_its_tokens = self.backend.served.is_vllm or self.score_kind != "argmax"
+        if self._probes and asked.constrained:
+            by_its_tokens = False
         sampled = self.decoding.temperature > 0.0
         return Request(
             messages=fitted.messages,
@@ -149,18 +152,36 @@ class Asker:
         return Reading(with_mixture(Verdict(rating=most), [Verdict(distribution=probabilities)]), calls)
 
     async def _read(self, asked: Asked, fitted: Fitted, reply: Reply, number: int, known: Distributions) -> Reading:
-        """The verdict in `reply`, with the distribution of its rating: one that is `known`, or by a probe."""
-        if reply.reasoned and self.backend.served.is_vllm and not reply.tokens:
-            self._probes = False  # what the rating follows from is not in the reply: its own tokens have to tell
-            reply = await self.backend.chat(self._request(asked, fitted, number))
-        found = verdict.parse(reply.text, reply.truncated)
+        """The verdict in `reply`, with the distribution of its rating: one that is `known`, by a probe or, where the
+        judge cannot be probed, at the reply's own tokens."""
+        if reply.tokens or not (self.backend.served.is_vllm and asked.constrained):
+            return await self._at_its_tokens(asked, fitted, reply)
         begun = rating.begun(reply.text)
-        probabilities, calls = known.get(begun), list[Reply]()
-        if probabilities is None and not self._probes:
-            probabilities, calls = await self._distribution(asked, fitted, begun, rating.first_digit(reply.tokens))
-        elif probabilities is None and begun is not None:
+        if reply.reasoned:  # what the rating follows from is not in the reply
+            self._probes = False
+            return await self._asked_again(asked, fitted, number)
+        if begun is None or known.get(begun) is not None:
+            return self._reading(reply, known.get(begun), [])
+        try:
             probed = await self.backend.chat(probe(fitted.messages, begun, asked.keys))
-            probabilities, calls = await self._probed(asked, fitted, begun, probed)
+        except Refused as error:
+            if error.failure != "context_length_exceeded":  # which the next verdict may be spared
+                self._probes = False
+            return await self._asked_again(asked, fitted, number)
+        return self._reading(reply, *await self._probed(asked, fitted, begun, probed))
+
+    async def _asked_again(self, asked: Asked, fitted: Fitted, number: int) -> Reading:
+        request = msgspec.structs.replace(self._request(asked, fitted, number), top_logprobs=ALTERNATIVES)
+        return await self._at_its_tokens(asked, fitted, await self.backend.chat(request))
+
+    async def _at_its_tokens(self, asked: Asked, fitted: Fitted, reply: Reply) -> Reading:
+        # Thoughts that do not show in the text may hold a verdict's draft. What follows a 1 is asked without them.
+        first = rating.first_digit(reply.tokens, last=reply.reasoned)
+        begun = rating.begun(reply.text) if asked.constrained else None
+        return self._reading(reply, *await self._distribution(asked, fitted, begun, first))
+
+    def _reading(self, reply: Reply, probabilities: list[float] | None, calls: list[Reply]) -> Reading:
+        found = verdict.parse(reply.text, reply.truncated)
         if probabilities is not None:
             found = with_mixture(found, [Verdict(distribution=probabilities)])
         elif found.failure is None and self.score_kind != "argmax":
@@ -175,6 +196,8 @@ class Asker:
         if _shows_favour(probed):
             message = "log probabilities show what was asked for (vLLM's --logprobs-mode processed_logprobs); "
             raise UsageError(f"{self.backend.place}: {message}judging needs raw_logprobs, its default")
+        if not _among_ratings(probed):
+            return None, [probed]
         first = rating.first_digit([Token(begun, []), *probed.tokens])
         probabilities, more = await self._distribution(asked, fitted, begun, first)
         return probabilities, [probed, *more]
@@ -232,8 +255,19 @@ def _behind(
 
 def _shows_favour(probed: Reply) -> bool:
     """Whether nothing but the favoured 1 has a chance that a model could give it."""
-    alternatives = probed.tokens[0].alternatives if probed.tokens else []
-    return [text for text, logprob in alternatives if logprob > LEAST_LIKELY] == ["1"]
+    alternatives = _first_alternatives(probed)
+    most = max((logprob for _, logprob in alternatives), default=0.0)
+    return [text for text, logprob in alternatives if logprob > most + LEAST_LIKELY] == ["1"]
+
+
+def _among_ratings(probed: Reply) -> bool:
+    """Whether the first token had to be a rating: its chances say little where a server disobeys the constraint."""
+    shares = [(text, math.exp(logprob)) for text, logprob in _first_alternatives(probed)]
+    return sum(share for text, share in shares if text.strip()[:1].isdigit()) > 0.5 * sum(share for _, share in shares)
+
+
+def _first_alternatives(probed: Reply) -> list[tuple[str, float]]:
+    return probed.tokens[0].alternatives if probed.tokens else []
 
 
 def _end(keys: Sequence[str]) -> str:

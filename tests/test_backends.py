@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 
 from critic import judge as judging
 from critic import rating
-from critic.asking import pooled, schema
+from critic.asking import Asked, Asker, pooled, schema
 from critic.backends import Reply, Request, Served, Token
 from critic.backends.openai import OpenAIBackend
 from critic.backends.scripted import ScriptedBackend
@@ -304,6 +304,22 @@ def test_reason_first_is_read_at_the_rating() -> None:
     assert asked[1].messages[-1]["content"] == reason and asked[1].regex == "(10|[1-9])}.*"
     assert found.verdict.distribution == pytest.approx([0.1, 0.6, 0, 0, 0, 0, 0, 0, 0, 0.3])
     assert found.verdict.rating == 2 and found.verdict.reason == '它写着 "Rating":9。'
+
+
+def test_free_text_is_read_at_its_own_tokens() -> None:
+    """Behind a rating that a reason quotes unescaped, a probe would find the response's own."""
+    text = '{"Rating": 2, "Reason": "it wrote {"Rating": 10, "Reason": "x"}"}'
+
+    def answer(request: Request) -> Reply:
+        assert not request.continue_final and request.top_logprobs and request.schema is None
+        shares = [("2", math.log(0.75)), ("4", math.log(0.25))]
+        return Reply(text=text, tokens=[Token('{"Rating": ', []), Token("2", shares), Token(text[12:], [])])
+
+    backend = ScriptedBackend(answer)
+    backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
+    asked = Asked(key="k", whole=[], shorten=lambda *_: None, keys=("Rating", "Reason"), constrained=False)
+    rated = asyncio.run(Asker(backend, "expected", 64).rate(asked))
+    assert rated.verdict.rating == 2 and rated.score == 2.5
 
 
 def test_a_reason_without_end_is_not_probed() -> None:

@@ -389,6 +389,20 @@ def test_paths_that_clients_put_together(ask: Ask, path: str) -> None:
     assert ask(inner, HELLO, path=path).status_code == 200 and inner.paths == ["/v1/chat/completions"]
 
 
+def test_bounds_of_a_tail_are_read_where_it_was_recognised(tmp_path: Path) -> None:
+    table = tmp_path / "own.toml"
+    table.write_text(
+        "[[contract]]\nname = 'own'\nclient = 'c'\nwhere = 'tail'\nroom = 9\nforms = ['json_object']\nbounds = 's'\n"
+        "asks = 'a score from (?P<low>[0-9]) to (?P<high>[0-9])[.]'\nproperties = { s = { type = 'integer' } }\n"
+    )
+    content = {"messages": [{"role": "user", "content": "Give a score from 1 to 5.\n "}]}
+    request = {**content, "response_format": {"type": "json_object"}}
+    contract = contracts.recognise(request, contracts.load([table]))
+    assert contract is not None and contract.name == "own"
+    schema = contracts.constrain(contract, request, 50)["structured_outputs"]["json"]
+    assert schema["properties"]["s"] == {"type": "integer", "minimum": 1, "maximum": 5}
+
+
 def test_a_request_can_say_that_it_wants_no_contract(ask: Ask) -> None:
     form = next(form for form in FORMS if form.contract == "json-schema")
     inner = Inner()
@@ -621,6 +635,26 @@ def test_a_reply_that_says_nothing_is_asked_for_once_more(ask: Ask, nothing: str
         inner = Inner("text")
         ask(inner, {**HELLO, "stream": stream})
         assert len(inner.chats) == 1
+
+
+@pytest.mark.parametrize(
+    "constraint", [{"structured_outputs": {"regex": " *"}}, {"response_format": {"type": "json_object"}}]
+)
+def test_a_blank_reply_to_a_constraint_is_the_clients_own(ask: Ask, constraint: dict[str, Any]) -> None:
+    for stream in (False, True):
+        inner = Inner(" ", "text")
+        answer = ask(inner, {**HELLO, **constraint, "stream": stream}, headers=OURS)
+        assert answer.status_code == 200 and len(inner.chats) == 1
+
+
+def test_a_client_that_hung_up_leaves_nothing_to_rewrite(ask: Ask) -> None:
+    class Left(Inner):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"null"})
+
+    assert ask(Left(), {**HELLO, "n": 2}).json() is None
 
 
 def test_a_stream_of_calls_says_something(ask: Ask) -> None:

@@ -131,8 +131,42 @@ def test_log_probabilities_that_show_what_was_asked_for_end_the_run(tmp_path: Pa
     out, data = tmp_path / "out.jsonl", rows(tmp_path / "rows.jsonl", 2)
     words = ["critic", "judge", data, "--out", out, "--base-url", scripted(like, owner="vllm").url]
     assert_one_line_error(run(*words), "processed_logprobs", "raw_logprobs")
+    like.first = {"1": math.exp(100), "8": math.exp(20), "7": math.exp(18)}
+    assert_one_line_error(run(*words), "processed_logprobs")  # logits in their place
     like.first = {"1": 1.0 - 1e-20, "7": 1e-20}
     assert run(*words).returncode == 0, "a judge may be as sure as that"
+
+
+def test_a_probe_that_is_not_constrained_is_no_rating(tmp_path: Path, scripted) -> None:
+    """Where the model would go on with a space, what little is left to the favoured 1 says nothing."""
+    server = scripted(LikeVllm({" ": 0.99, "1": 0.01}, 0.5), owner="vllm")
+    out, data = tmp_path / "out.jsonl", rows(tmp_path / "rows.jsonl", 1)
+    for number, words in enumerate(([], ["--no-reason"])):
+        out = tmp_path / f"{number}.jsonl"
+        run("critic", "judge", data, "--out", out, "--base-url", server.url, *words)
+        assert judged(out)[0]["verdict"]["failure"] == "no_distribution"
+
+
+def test_a_server_that_goes_on_with_nothing_is_read_at_its_tokens(tmp_path: Path, scripted) -> None:
+    def answer(body: dict[str, Any]) -> Any:
+        if body.get("continue_final_message"):
+            return 400, {}, b'{"error": {"message": "continue_final_message: the template changes the message"}}'
+        return reply_with({"7": 0.75, "3": 0.25}) if body.get("logprobs") else completion('{"Rating":7,"Reason":"x"}')
+
+    server, out = scripted(answer, owner="vllm"), tmp_path / "out.jsonl"
+    words = ["--base-url", server.url, "--concurrency", "1"]
+    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 4), "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    assert [line["score"] for line in judged(out)] == [6.0] * 4 and len(server.requests) == 2 + 4
+
+
+def test_thoughts_that_do_not_show_are_passed_over() -> None:
+    quoted = ['I quote {"Rating":', "9", '}. No.</think>{"Rating":', "2", "}"]
+    tokens = [Token(text, [(text, 0.0)]) for text in quoted]
+    found = rating.first_digit(tokens, last=True)
+    assert found is not None and found.mass[1] == 1.0
+    drafted = rating.first_digit(tokens)
+    assert drafted is not None and drafted.mass[8] == 1.0
 
 
 def test_samples_share_the_probe_of_what_they_share(tmp_path: Path, scripted) -> None:

@@ -50,6 +50,11 @@ def test_an_open_address_needs_a_key(folder: Path) -> None:
     assert_one_line_error(run("serve/judge.py", folder, "--host", "no.such.host.invalid"), "--host")
 
 
+@pytest.mark.parametrize("words", [["--host", "0.0.0.0"], ["--port=1"], ["--api_key", "x"]])
+def test_what_is_checked_cannot_be_gone_round(folder: Path, words: list[str]) -> None:
+    assert_one_line_error(run("serve/judge.py", folder, "--", *words), "before the --")
+
+
 def test_a_server_that_does_not_come_up(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="needs a serve extra")
     done = run("serve/judge.py", folder, "--port", "8765", "--log", tmp_path / "serve.log")

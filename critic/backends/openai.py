@@ -136,7 +136,7 @@ class OpenAIBackend:
 
     def _last_token(self, messages: Sequence[ChatMessage], text: str) -> int | None:
         """The token that spells `text` behind the last message; None if none does, or the server does not tell."""
-        begun = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + text}]
+        begun = [{"role": "user", "content": "?"}, {**messages[-1], "content": messages[-1]["content"] + text}]
         body = {"model": self.served.name, "messages": begun, "return_token_strs": True}
         body |= {"continue_final_message": True, "add_generation_prompt": False}
         try:
@@ -174,7 +174,8 @@ class OpenAIBackend:
         if request.regex is not None:
             body["structured_outputs"] = {"regex": request.regex}
         if request.continue_final:
-            body |= {"continue_final_message": True, "add_generation_prompt": False}
+            # Without the last, vLLM with a reasoning parser waits for the end of thoughts before it constrains.
+            body |= {"continue_final_message": True, "add_generation_prompt": False, "include_reasoning": False}
         if request.top_logprobs:
             body |= {"logprobs": True, "top_logprobs": request.top_logprobs}
         return body
