@@ -570,7 +570,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = rows(folder / "rows.jsonl", 64, reason="It says so.")
     made = [example(one, "pointwise", None, lambda messages: 0) for one in human_scored.load(data).responses]
     spec = TinySpec(
-        vocab_size=500, hidden_size=64, intermediate_size=128, layers=2, heads=1, initializer_range=0.25, seed=1
+        vocab_size=500, hidden_size=64, intermediate_size=128, layers=2, heads=1, initializer_range=0.25, seed=2
     )
     tokenizer = train_tokenizer(((one.messages[0]["content"], one.target) for one in made if one), spec)
     random_model(spec, tokenizer, 512).save_pretrained(folder)
@@ -622,8 +622,7 @@ def test_in_process_and_http_give_the_same_scores(checkpoint: Path, served: str,
         assert lost == {"row-61"} and found[name]["row-61"]["verdict"]["failure"] == "context_length_exceeded"
         assert found[name]["row-60"]["shortened"] == found["here"]["row-60"]["shortened"]
     scores = {key: line["score"] for key, line in found["here"].items() if "score" in line}
-    spread = max(scores.values()) - min(scores.values())
-    assert spread > 1000 * SAME, "a judge that cannot tell rows apart proves nothing"
+    assert max(scores.values()) - min(scores.values()) > 1.0, "a judge that cannot tell rows apart proves nothing"
     for name in ways:
         for key, score in scores.items():
             line = found[name][key]

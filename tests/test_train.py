@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import ROOT, assert_one_line_error, human_row
 from conftest import run as run_program
@@ -358,6 +359,15 @@ def test_a_converted_chatglm3_trains(tmp_path: Path) -> None:
     done = run_program("train/convert_chatglm3.py", checkpoint, tmp_path / "base")
     assert done.returncode == 0, done.stderr
     train_a_recipe(ROOT / "train/recipes/chatglm3-6b.yaml", tmp_path / "base", write_rows(tmp_path), tmp_path / "out")
+
+
+def test_a_random_model_follows_from_its_seed(tmp_path: Path) -> None:
+    spec = recipes.TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=1, heads=1)
+    tokenizer = tokenizer_for(write_rows(tmp_path))
+    one, same, other = (
+        sft.random_model(msgspec.structs.replace(spec, seed=seed), tokenizer, 100).lm_head.weight for seed in (3, 3, 4)
+    )
+    assert torch.equal(one, same) and not torch.equal(one, other)
 
 
 def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:

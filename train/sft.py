@@ -122,7 +122,6 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
         raise UsageError("attention varlen needs a GPU; set attention: sdpa")
     varlen.register()
     if recipe.tiny is not None:
-        torch.manual_seed(recipe.tiny.seed)
         model = random_model(recipe.tiny, tokenizer, recipe.max_source_tokens + recipe.max_target_tokens)
         model.set_attn_implementation(recipe.attention)
     else:

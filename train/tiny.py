@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
+import torch
 from msgspec import Struct
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -101,4 +102,5 @@ def random_model(spec: TinySpec, tokenizer: PreTrainedTokenizerFast, longest: in
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
+    torch.manual_seed(spec.seed)
     return LlamaForCausalLM(config)
