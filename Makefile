@@ -33,7 +33,7 @@ check: install
 	$(BIN)/python -m pytest -m 'not e2e'
 
 test-clients: install
-	$(BIN)/python -m pytest tests/test_clients.py
+	$(BIN)/python -m pytest tests/serve/test_clients.py
 
 bench: install
 	for program in $(BENCHES); do $(BIN)/python $$program || exit 1; done

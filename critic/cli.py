@@ -12,14 +12,14 @@ from typer.main import get_command
 from critic.errors import UsageError
 
 STAGES = {
-    "rewrite": ("critic.rewrite", "Seed questions in five other wordings each, for a person to review."),
-    "infer": ("critic.infer", "Run a vision-language model through a benchmark's conversations, turn by turn."),
-    "pack": ("critic.pack", "A prompt pack from the string constants of a benchmark's own prompt module."),
-    "judge": ("critic.judge", "Score responses with a judge: a checkpoint, a server, or a panel of several."),
-    "score": ("critic.score", "Benchmark scores from judgments: per task, per category, overall."),
+    "rewrite": ("critic.stages.rewrite", "Seed questions in five other wordings each, for a person to review."),
+    "infer": ("critic.stages.infer", "Run a vision-language model through a benchmark's conversations, turn by turn."),
+    "pack": ("critic.stages.pack", "A prompt pack from the string constants of a benchmark's own prompt module."),
+    "judge": ("critic.stages.judge", "Score responses with a judge: a checkpoint, a server, or a panel of several."),
+    "score": ("critic.stages.score", "Benchmark scores from judgments: per task, per category, overall."),
     "audit": ("eval_agreement.audit", "How well the judge agrees with people: tables and an HTML report."),
     "attack": ("eval_agreement.attack", "Low-scored answers with prompt injections, for the judge to judge."),
-    "demo": ("critic.demo", "The whole main job on a small sample world: train, serve, judge, audit."),
+    "demo": ("critic.stages.demo", "The whole main job on a small sample world: train, serve, judge, audit."),
 }
 """Stage name -> module (its command is `main`), one-line help."""
 

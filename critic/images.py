@@ -10,11 +10,12 @@ import io
 import math
 import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
 from critic.errors import UsageError
+from critic.records import ImageFailure
 
 MAX_BYTES = 20_000_000
 """The largest image file, in bytes, unless said otherwise."""
@@ -24,8 +25,6 @@ MAX_PIXELS = 64_000_000
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 """What vision-language servers take."""
-
-ImageFailure = Literal["image_missing", "image_outside_root", "image_too_large", "image_unreadable"]
 
 
 class ImageError(Exception):

@@ -145,7 +145,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Example(Struct, frozen=True, kw_only=True):
-    """A training example: the chat messages of a judging prompt in one form (`critic.forms`) and the verdict to learn.
+    """A training example: the messages of a judging prompt in one form (`critic.asking.forms`), the verdict to learn.
 
     `id` is the response's, of two answers both ("ID1+ID2"). `score` is people's mean on 1..10, None for two answers.
     `label[i]` is the share of raters who gave the form's rating lowest + i, each score rounded half up on the form's
@@ -219,3 +219,140 @@ class TurnVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     score: float | None = None
     failure: str | None = None
     length: int | None = None
+
+
+ImageFailure = Literal["image_missing", "image_outside_root", "image_too_large", "image_unreadable"]
+
+Overflow = Literal["fail", "drop-oldest"]
+OVERFLOWS = ("fail", "drop-oldest")
+"""What becomes of a prompt that does not fit: a named failure, or the oldest exchanges are left out."""
+
+TurnFailure = Literal["empty", "context_length_exceeded", "refused", "server_error", "not_run"] | ImageFailure
+"""Why a turn has no reply. `not_run`: an earlier turn of its conversation failed."""
+
+
+class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How replies are drawn and prompts are made to fit: alike for all turns of a file."""
+
+    max_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+    overflow: Overflow = "fail"
+    max_image_pixels: int | None = None
+
+
+class SeenImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An image that was sent; `sha256` is that of the bytes sent. `resized`: made smaller than its file."""
+
+    path: str
+    sha256: str
+    resized: bool = False
+
+
+class Seen(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message as it was sent, its images before its text."""
+
+    role: Literal["user", "assistant"]
+    content: str
+    images: list[SeenImage] = field(default_factory=list)
+
+
+class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model's reply to one turn (from 1) of a conversation under a condition.
+
+    `reply` is None exactly when `failure` is set; `seen` is what was really sent, empty when nothing was. Records with
+    one `call` share one generation: its tokens and seconds are counted once. Token counts are None where the server
+    does not give them. `dropped` counts the oldest exchanges left out to make the prompt fit, `finish` is the server's
+    word for why the reply ended ("length": at `max_tokens`).
+    """
+
+    conversation: Conversation
+    condition: str
+    turn: int
+    system: str
+    sampling: Sampling
+    call: str | None = None
+    seen: list[Seen] = field(default_factory=list)
+    reply: str | None = None
+    finish: str | None = None
+    failure: TurnFailure | None = None
+    detail: str | None = None
+    dropped: int = 0
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    seconds: float = 0.0
+    attempts: int = 1
+
+
+Order = Literal["both", "random", "forced"]
+ORDERS = ("both", "random", "forced")
+"""Of two answers: shown in both orders, a tie where the two verdicts differ; in a random order; in a random order
+without ties (ConvBench)."""
+
+JUDGINGS = ("standard", "no_focus", "no_turn_verdicts")
+"""How a judge is asked: as the protocol says; a turn without its focus points; a whole conversation without the
+judgments of its turns (ConvBench's ablations)."""
+
+
+class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How verdicts are asked for and scored: alike for all judgments of a file. `seed` is that of random orders.
+
+    `extraction`: a verdict that cannot be read is asked for once more, of the reply's text alone. `reference_backed`:
+    two models are compared in sight of the reference. `pack`: whose prompts stand in for ours, NAME@HASH.
+    """
+
+    judge: str
+    score_kind: str
+    order: Order = "both"
+    seed: int = 0
+    extraction: bool = True
+    reference_backed: bool = True
+    pointwise_prompt: str = "pointwise"
+    decoding: Decoding = GREEDY
+    pack: str | None = None
+
+
+def differing(before: Setup, now: Setup) -> str:
+    """The first thing in which two setups differ; they must differ in one."""
+    name = next(name for name in Setup.__struct_fields__ if getattr(before, name) != getattr(now, name))
+    return f"{name} {getattr(before, name)!r}, now {getattr(now, name)!r}"
+
+
+class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One question to the judge and what was read in its reply: a grade, A, B or tie, or yes and no by item.
+
+    `first` says who stood first of two; `extracted`: the reply is that of the second, short question. `shortened`
+    counts what was left out of the prompt: exchanges of the history, characters of references and of replies.
+    """
+
+    reply: str
+    value: str | None = None
+    failure: str | None = None
+    first: Literal["model", "opponent"] | None = None
+    extracted: bool = False
+    shortened: dict[str, int] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    attempts: int = 1
+
+
+class ConversationJudgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One verdict on a turn of a model's conversation or on the whole, and how it came about.
+
+    `asked` names what was shown to the judge, None where nothing could be; judgments with one name share their calls,
+    and tokens count once. `rating` is the verdict of a grade, `answers` are those of a checklist, in its order.
+    """
+
+    conversation: Conversation
+    verdict: TurnVerdict
+    setup: Setup
+    prompt_hash: str
+    asked: str | None = None
+    answer: str | None = None
+    rating: Verdict | None = None
+    answers: list[bool | None] = field(default_factory=list)
+    reason: str | None = None
+    detail: str | None = None
+    calls: list[Call] = field(default_factory=list)

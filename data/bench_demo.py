@@ -18,8 +18,8 @@ import yaml
 
 from critic import jsonl
 from critic.cli import run_program
-from critic.demo import free_port, run, script, served
 from critic.errors import UsageError
+from critic.stages.demo import free_port, run, script, served
 
 SAMPLES = {
     "alignmmbench": ("metadata.jsonl", ("own", "no_image")),

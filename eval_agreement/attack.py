@@ -25,10 +25,10 @@ import typer
 from msgspec import Struct
 
 from critic import human_scored, jsonl
+from critic.asking.examples import target
+from critic.asking.prompt import VERDICT_SCHEMA, Prompt, load, prompt_hash, render, require_ten
 from critic.errors import UsageError
-from critic.examples import target
 from critic.human_scored import Loaded, Row
-from critic.judge_prompt import VERDICT_SCHEMA, Prompt, load, prompt_hash, render, require_ten
 from critic.records import RATINGS, Language, Question, Response
 
 SEPARATOR, CLEAN = "#", "clean"

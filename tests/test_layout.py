@@ -54,7 +54,7 @@ def test_heavy_libraries_stay_in_their_room() -> None:
         "train": {"torch", "transformers", "deepspeed", "datasets", "peft", "matplotlib"},
         "eval_agreement": {"scipy", "sklearn"},
     }
-    by_file = {"critic/demo.py": {"torch"}, "critic/backends/vllm.py": {"vllm"}}
+    by_file = {"critic/stages/demo.py": {"torch"}, "critic/backends/vllm.py": {"vllm"}}
     for room in ROOMS - {"tests"}:
         for file in (ROOT / room).rglob("*.py"):
             used = imports(file) & HEAVY - allowed.get(room, set())
@@ -86,7 +86,7 @@ def test_the_wheel_holds_two_packages_and_their_data(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"critic", "eval_agreement"}
     inside = {name for name in names if not name.endswith(".py")}
     prompts = ("pointwise_zh", "pointwise_en", "conversations/en", "rewrite/zh")
-    assert {*(f"critic/prompts/{name}.toml" for name in prompts), "critic/report/report.html.jinja"} <= inside
+    assert {*(f"critic/prompts/{name}.toml" for name in prompts), "critic/page/report.html.jinja"} <= inside
     assert {
         f"eval_agreement/{name}" for name in ("page/report.html.jinja", "page/report.md.jinja", "attacks.toml")
     } <= inside

@@ -262,7 +262,7 @@ def tokenizer_for(rows: Path, **spec: Any) -> Any:
     from tiny import TinySpec, train_tokenizer
 
     from critic import human_scored
-    from critic.examples import TooLong, example
+    from critic.asking.examples import TooLong, example
 
     texts = []
     for response in human_scored.load(rows).responses:

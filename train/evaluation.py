@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from objective import RatingTokens, log_distribution
 from recipe import EvaluationSpec
 
-from critic import human_scored, rating
+from critic import human_scored
+from critic.asking import rating
+from critic.asking.examples import TooLong, example, source_ids
 from critic.errors import UsageError
-from critic.examples import TooLong, example, source_ids
 from eval_agreement import agreement
 
 FORM = "pointwise"

@@ -14,8 +14,8 @@ from recipe import RaftSpec
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from critic.asking.examples import IGNORED, encode, target
 from critic.errors import UsageError
-from critic.examples import IGNORED, encode, target
 from critic.records import RATINGS, Example, Message
 
 ROWS_AT_ONCE = 4096

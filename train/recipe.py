@@ -11,8 +11,8 @@ import yaml
 from msgspec import Struct, field
 from tiny import TinySpec
 
+from critic.asking.forms import check_mix, prompt_of
 from critic.errors import UsageError
-from critic.forms import check_mix, prompt_of
 
 
 class LoraSpec(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -57,8 +57,8 @@ class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     """A training recipe. Exactly one of `base` (a model folder or hub id) and `tiny` (a random model).
 
-    - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.forms`; `pointwise@en` is a form
-      with the prompt in that language).
+    - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.asking.forms`; `pointwise@en` is a
+      form with the prompt in that language).
     - `global_batch`: rows a step, over all processes; the accumulation follows from it.
     - `rating_weight`: how much more than a verdict's other tokens its value counts in the loss.
     - `balance`: weight of a rated row is (frequency of its rating) ** -balance: 0 leaves the data as it is, 1 lets

@@ -20,10 +20,11 @@ from objective import RatingTokens
 from recipe import Recipe
 from tiny import train_tokenizer
 
-from critic import forms, human_scored, jsonl
+from critic import human_scored, jsonl
+from critic.asking import forms
+from critic.asking.examples import IGNORED, TooLong, encode, example_of, source_ids, target
+from critic.asking.prompt import prompt_hash
 from critic.errors import UsageError
-from critic.examples import IGNORED, TooLong, encode, example_of, source_ids, target
-from critic.judge_prompt import prompt_hash
 from critic.records import RATINGS, Example, Response
 
 FORMAT = 1

@@ -34,9 +34,9 @@ from rows import Batches, Data, prepare, prompt_names, weights
 from tiny import random_model
 
 from critic import human_scored, jsonl
+from critic.asking.prompt import prompt_hash
 from critic.cli import run_program
 from critic.errors import UsageError
-from critic.judge_prompt import prompt_hash
 
 
 def default_cache() -> Path:

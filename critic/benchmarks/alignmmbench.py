@@ -12,7 +12,8 @@ from statistics import pstdev
 
 from msgspec import Struct, field
 
-from critic import aggregate, jsonl
+from critic import jsonl
+from critic.counting import aggregate
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, Judgment, Question, Response, Turn
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from critic.aggregate import SCALES, Aggregate, Cell, Difference, Scale, by_cell, combine, difference, mean
-from critic.benchmarks import _tables
+from critic import tables
+from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, Scale, by_cell, combine, difference, mean
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, Protocol, TurnVerdict
 
@@ -65,29 +65,29 @@ def read_conversations(path: Path) -> list[Conversation]:
     naming what is missing for a sheet without references, captions, tasks or focus points, and place and column for an
     empty cell or a duplicate id.
     """
-    ids = _tables.Ids()
+    ids = tables.Ids()
     found = []
-    for number, (place, row) in enumerate(_tables.rows(path, FORMATS), 1):
+    for number, (place, row) in enumerate(tables.rows(path, FORMATS), 1):
         _check_columns(path, row)
-        image = _tables.text(place, row, IMAGE)
+        image = tables.text(place, row, IMAGE)
         turns = [
             ConversationTurn(
-                prompt=_tables.text(place, row, INSTRUCTIONS[turn]),
-                reference=_tables.text(place, row, REFERENCES[turn]),
-                task=_tables.text(place, row, TASKS[turn]),
+                prompt=tables.text(place, row, INSTRUCTIONS[turn]),
+                reference=tables.text(place, row, REFERENCES[turn]),
+                task=tables.text(place, row, TASKS[turn]),
                 images=[image] if turn == 0 else [],
-                focus=_tables.text(place, row, FOCUS) if turn == 2 else None,
+                focus=tables.text(place, row, FOCUS) if turn == 2 else None,
             )
             for turn in range(3)
         ]
         found.append(
             Conversation(
-                id=ids.add(place, _tables.optional_text(row, "ID") or str(number)),
+                id=ids.add(place, tables.optional_text(row, "ID") or str(number)),
                 benchmark="convbench",
-                lang=_tables.language(place, row),
+                lang=tables.language(place, row),
                 group=image,
                 turns=turns,
-                caption=_tables.text(place, row, CAPTION),
+                caption=tables.text(place, row, CAPTION),
             )
         )
     return found

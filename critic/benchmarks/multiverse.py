@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
-from critic.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, difference, mean
-from critic.benchmarks import _tables
+from critic import tables
+from critic.counting.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, difference, mean
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, TurnVerdict
 
@@ -53,22 +53,22 @@ def read_conversations(path: Path) -> list[Conversation]:
     naming place and key for a checklist item without a question, a turn without a reference or a checklist, more than
     TURNS turns, speakers that do not alternate, or a duplicate index.
     """
-    ids = _tables.Ids()
-    return [_conversation(place, row, ids) for place, row in _tables.rows(path, FORMATS)]
+    ids = tables.Ids()
+    return [_conversation(place, row, ids) for place, row in tables.rows(path, FORMATS)]
 
 
-def _conversation(place: str, raw: _tables.Row, ids: _tables.Ids) -> Conversation:
+def _conversation(place: str, raw: tables.Row, ids: tables.Ids) -> Conversation:
     raw = {**raw, "conversation": _utterances(place, raw.get("conversation"))}
     try:
         row = msgspec.convert(raw, _Row)
     except msgspec.ValidationError as error:
         raise UsageError(f"{place}: {error}") from None
     key = ids.add(place, row.index)
-    image = _tables.image(place, raw.get("image"))
+    image = tables.image(place, raw.get("image"))
     return Conversation(
         id=key,
         benchmark="multiverse",
-        lang=_tables.language(place, raw),
+        lang=tables.language(place, raw),
         group=key,  # each conversation has an image of its own
         turns=_turns(place, row, image),
         goal=row.main_goal_category,

@@ -13,11 +13,11 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from critic import ratings
-from critic.aggregate import Aggregate, Cell, by_cell, check, mean, name
-from critic.benchmarks import _tables
+from critic import tables
+from critic.counting import tournament as ratings
+from critic.counting.aggregate import Aggregate, Cell, by_cell, check, mean, name
+from critic.counting.tournament import Battle, Outcome, Ratings, WinRate
 from critic.errors import UsageError
-from critic.ratings import Battle, Outcome, Ratings, WinRate
 from critic.records import Conversation, ConversationTurn, TurnVerdict
 
 FORMATS = (".csv", ".parquet", ".jsonl", ".xlsx")
@@ -40,15 +40,15 @@ def read_conversations(path: Path) -> list[Conversation]:
     confirm is no reference: the turn then has none. Raises UsageError naming what is missing for a sheet without
     images, captions or references, and place and column for an empty cell or a duplicate id.
     """
-    ids = _tables.Ids()
+    ids = tables.Ids()
     found = []
-    for number, (place, row) in enumerate(_tables.rows(path, FORMATS), 1):
+    for number, (place, row) in enumerate(tables.rows(path, FORMATS), 1):
         _check_columns(path, row)
-        key = ids.add(place, _tables.optional_text(row, "id") or str(number))
+        key = ids.add(place, tables.optional_text(row, "id") or str(number))
         images = _images(place, row)
-        category = _tables.text(place, row, "instruction_category")
+        category = tables.text(place, row, "instruction_category")
         turn = ConversationTurn(
-            prompt=_tables.text(place, row, "instruction"),
+            prompt=tables.text(place, row, "instruction"),
             reference=_reference(place, row),
             task=category,
             images=images,
@@ -57,7 +57,7 @@ def read_conversations(path: Path) -> list[Conversation]:
             Conversation(
                 id=key,
                 benchmark="visitbench",
-                lang=_tables.language(place, row),
+                lang=tables.language(place, row),
                 group=_group(images),
                 turns=[turn],
                 caption=_caption(place, row, len(images)),
@@ -67,7 +67,7 @@ def read_conversations(path: Path) -> list[Conversation]:
     return found
 
 
-def _check_columns(path: Path, row: _tables.Row) -> None:
+def _check_columns(path: Path, row: tables.Row) -> None:
     missing = [column for column in NEEDED if column not in row]
     missing += [
         " or ".join(names) for names in (IMAGES, CAPTIONS, REFERENCES) if not any(column in row for column in names)
@@ -78,14 +78,14 @@ def _check_columns(path: Path, row: _tables.Row) -> None:
         raise UsageError(f"{path}: the sheet lacks {'; '.join(missing)}")
 
 
-def _first(row: _tables.Row, names: Collection[str]) -> str:
+def _first(row: tables.Row, names: Collection[str]) -> str:
     return next(column for column in names if column in row)
 
 
-def _images(place: str, row: _tables.Row) -> list[str]:
+def _images(place: str, row: tables.Row) -> list[str]:
     column = _first(row, IMAGES)
     listed = _listed(place, row, column)
-    images = [_file_name(_tables.image(place, value)) for value in listed]
+    images = [_file_name(tables.image(place, value)) for value in listed]
     if not images or len(set(images)) < len(images):
         raise UsageError(f"{place}: {column!r} has {'one image twice' if images else 'no image'}")
     return images
@@ -105,10 +105,10 @@ def _file_name(image: str) -> str:
     return unquote(urlsplit(image).path).rsplit("/", 1)[-1] if image.startswith(("http://", "https://")) else image
 
 
-def _caption(place: str, row: _tables.Row, images: int) -> str:
+def _caption(place: str, row: tables.Row, images: int) -> str:
     """The caption, one a line and numbered where there are several images. Sheets pad their lists with NaN."""
     column = _first(row, CAPTIONS)
-    captions = [_tables.optional_text({column: value}, column) for value in _listed(place, row, column)]
+    captions = [tables.optional_text({column: value}, column) for value in _listed(place, row, column)]
     given = [caption for caption in captions if caption is not None]
     if len(given) != images:
         raise UsageError(f"{place}: {column!r} has {len(given)} captions for {images} images")
@@ -117,7 +117,7 @@ def _caption(place: str, row: _tables.Row, images: int) -> str:
     return "\n".join(f"{number}. {caption}" for number, caption in enumerate(given, 1))
 
 
-def _listed(place: str, row: _tables.Row, column: str) -> list[object]:
+def _listed(place: str, row: tables.Row, column: str) -> list[object]:
     """The entries of a cell: a JSON list in the columns of several images, else the cell itself."""
     value = row[column]
     if not column.startswith("images"):
@@ -132,15 +132,15 @@ def _listed(place: str, row: _tables.Row, column: str) -> list[object]:
     return value
 
 
-def _reference(place: str, row: _tables.Row) -> str | None:
+def _reference(place: str, row: tables.Row) -> str | None:
     if "output_human_annotated" in row:
-        return _tables.text(place, row, "output_human_annotated")
+        return tables.text(place, row, "output_human_annotated")
     confirmed = _is_true(place, row, CORRECT) and not _is_true(place, row, CAPTION_PROBLEM)
-    return _tables.text(place, row, "gpt4_prediction") if confirmed else None
+    return tables.text(place, row, "gpt4_prediction") if confirmed else None
 
 
-def _is_true(place: str, row: _tables.Row, column: str) -> bool:
-    found = _tables.text(place, row, column).lower()
+def _is_true(place: str, row: tables.Row, column: str) -> bool:
+    found = tables.text(place, row, column).lower()
     if found not in TRUE | FALSE:
         raise UsageError(f"{place}: {column!r} is {found!r}; expected true or false")
     return found in TRUE
@@ -221,7 +221,7 @@ class Tournament(Struct, frozen=True, kw_only=True):
 def tournament(
     fought: Sequence[Battle], k: float = ratings.K, shuffles: int = 100, seed: int = 0, resamples: int = 1000
 ) -> Tournament:
-    """Win rates and ratings of `battles`; see `critic.ratings` for when a rating is undefined."""
+    """Win rates and ratings of `battles`; see `critic.counting.tournament` for when a rating is undefined."""
     return Tournament(
         win_rates=ratings.win_rates(fought),
         elo=ratings.mean_elo(fought, shuffles=shuffles, seed=seed, k=k),

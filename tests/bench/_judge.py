@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from critic.judge_prompt import load, render
+from critic.asking.prompt import load, render
 from critic.records import Message, Question, Response
 
 ROWS, REPLY_TOKENS = 96, 48

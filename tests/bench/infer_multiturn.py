@@ -24,10 +24,9 @@ from PIL import Image
 from critic.backends import Request
 from critic.backends.vllm import VllmBackend, _sampling
 from critic.images import Images
-from critic.infer import Runner
 from critic.jsonl import Appender
-from critic.records import Conversation, ConversationTurn
-from critic.replies import ModelTurn, Sampling
+from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
+from critic.stages.infer import Runner
 
 CONVERSATIONS, TURNS, REPLY_TOKENS, ROUNDS = 64, 3, 48, 3
 QUESTION = "How many red boats lie in harbour {n}, and which one of them is the largest? Say why, in a sentence. " * 3

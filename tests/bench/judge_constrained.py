@@ -13,12 +13,12 @@ from typing import Any
 
 from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses
 
-from critic.asking import schema
+from critic.asking.asker import schema
+from critic.asking.examples import verdict_keys
+from critic.asking.prompt import load
 from critic.backends import Request
 from critic.backends.vllm import VllmBackend, _sampling
-from critic.examples import verdict_keys
-from critic.judge import in_order
-from critic.judge_prompt import load
+from critic.stages.judge import in_order
 
 ROUNDS = 5
 

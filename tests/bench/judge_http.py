@@ -20,13 +20,13 @@ from typing import Any
 import httpx
 from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses
 
-from critic.asking import ALTERNATIVES, BEGUN, probe, schema
+from critic.asking.asker import ALTERNATIVES, BEGUN, probe, schema
+from critic.asking.examples import verdict_keys
+from critic.asking.prompt import load
 from critic.backends import FAVOUR, Request
 from critic.backends.openai import OURS, OpenAIBackend
-from critic.examples import verdict_keys
-from critic.judge import Judge, in_order
-from critic.judge_prompt import load
 from critic.records import Decoding, Judgment, Message, Response
+from critic.stages.judge import Judge, in_order
 
 ROUNDS, CONCURRENCY = 3, 64
 

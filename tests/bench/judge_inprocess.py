@@ -17,13 +17,13 @@ from typing import Any
 
 from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses, seconds
 
-from critic.asking import schema
+from critic.asking.asker import schema
+from critic.asking.examples import verdict_keys
+from critic.asking.prompt import load
 from critic.backends import Reply, Request
 from critic.backends.vllm import VllmBackend, _sampling
-from critic.examples import verdict_keys
-from critic.judge import Judge, in_order
-from critic.judge_prompt import load
 from critic.records import Decoding, Judgment, Response
+from critic.stages.judge import Judge, in_order
 
 ROUNDS, ONE_BY_ONE = 3, 6
 

@@ -25,8 +25,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "train")]
 
 from tiny import TinySpec, train_tokenizer  # noqa: E402
 
-from critic import forms, human_scored  # noqa: E402
-from critic.examples import TooLong, example_of  # noqa: E402
+from critic import human_scored  # noqa: E402
+from critic.asking import forms  # noqa: E402
+from critic.asking.examples import TooLong, example_of  # noqa: E402
 
 YI_6B = {
     "vocab_size": 64000,

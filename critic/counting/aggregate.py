@@ -1,0 +1,211 @@
+"""Means over verdicts that say how much is missing, and paired differences between two runs on the same questions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+
+import numpy as np
+from msgspec import Struct, field
+
+from critic.counting.bootstrap import FEWEST_GROUPS, Interval, mean_interval, sign_flip_p
+from critic.errors import UsageError
+from critic.records import Conversation, Protocol, TurnVerdict
+
+Scale = tuple[float, float]
+
+SCALES: dict[Protocol, Scale] = {
+    "pointwise": (1, 10),
+    "direct": (1, 10),
+    "pairwise": (0, 1),
+    "checklist": (0, 1),
+    "quality": (1, 10),
+}
+"""The lowest and the highest score of each protocol."""
+
+
+class Aggregate(Struct, frozen=True, kw_only=True):
+    """A score over the `n` verdicts there are of `asked`; `failed` were judged without a score, the rest never was.
+
+    `value` is None without a verdict. Missing verdicts are not imputed: `low` and `high` are what the score would be
+    had all of them been the lowest or the highest possible (None where nothing was asked).
+    """
+
+    value: float | None
+    n: int
+    failed: int
+    asked: int
+    low: float | None
+    high: float | None
+
+    @property
+    def coverage(self) -> float:
+        return self.n / self.asked if self.asked else 0.0
+
+
+def mean(scores: Mapping[str, float | None], asked: Iterable[str], scale: Scale) -> Aggregate:
+    """The mean score of the `asked` ids, on `scale`. None is a failed judgment, an id without a score was never judged;
+    scores of other ids are left out."""
+    ids = list(asked)
+    judged = [scores[key] for key in ids if key in scores]
+    valid = [score for score in judged if score is not None]
+    missing = len(ids) - len(valid)
+    low, high = ((sum(valid) + missing * end) / len(ids) if ids else None for end in scale)
+    return Aggregate(
+        value=fmean(valid) if valid else None,
+        n=len(valid),
+        failed=len(judged) - len(valid),
+        asked=len(ids),
+        low=low,
+        high=high,
+    )
+
+
+def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
+    """The weighted sum of aggregates; its counts are theirs together. Its value is None unless each has one, its range
+    takes their missing verdicts for independent."""
+    values = [(weight, part.value) for weight, part in parts]
+    ends = [(weight, part.low, part.high) for weight, part in parts]
+    return Aggregate(
+        value=_sum(values),
+        n=sum(part.n for _, part in parts),
+        failed=sum(part.failed for _, part in parts),
+        asked=sum(part.asked for _, part in parts),
+        low=_sum([(weight, low if weight > 0 else high) for weight, low, high in ends]),
+        high=_sum([(weight, high if weight > 0 else low) for weight, low, high in ends]),
+    )
+
+
+def _sum(terms: Sequence[tuple[float, float | None]]) -> float | None:
+    known = [weight * value for weight, value in terms if value is not None]
+    return sum(known) if len(known) == len(terms) else None
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """How much higher one of two runs scores on the same conversations: the mean of the `n` paired differences.
+
+    `missing` of the asked pairs lack a side; `low` and `high` bound the mean as in Aggregate. `interval` is a 95 %
+    bootstrap interval over `groups`, `p_value` two-sided from random signs of whole groups. `mean`, `interval` and
+    `p_value` are None exactly when `undefined` says why.
+    """
+
+    mean: float | None
+    n: int
+    missing: int
+    groups: int
+    low: float | None
+    high: float | None
+    interval: Interval | None
+    p_value: float | None
+    undefined: dict[str, str] = field(default_factory=dict)
+
+
+def difference(
+    before: Mapping[str, float | None], after: Mapping[str, float | None], groups: Mapping[str, str], scale: Scale
+) -> Difference:
+    """after - before over the ids of `groups` (id to group), both on `scale`; None or no score is a missing side."""
+    paired = [(key, before.get(key), after.get(key)) for key in groups]
+    changes = [(groups[key], b, a) for key, b, a in paired if a is not None and b is not None]
+    names = sorted({name for name, _, _ in changes})
+    number = {name: place for place, name in enumerate(names)}
+    sums, counts = np.zeros(len(names)), np.zeros(len(names))
+    for name, b, a in changes:
+        sums[number[name]] += a - b
+        counts[number[name]] += 1
+    undefined = {}
+    if not changes:
+        undefined = dict.fromkeys(("mean", "interval", "p_value"), "no pairs")
+    elif len(names) < FEWEST_GROUPS:
+        undefined = dict.fromkeys(("interval", "p_value"), f"fewer than {FEWEST_GROUPS} groups")
+    low, high = _bounds([(b, a) for _, b, a in paired], scale)
+    return Difference(
+        mean=float(sums.sum() / counts.sum()) if changes else None,
+        n=len(changes),
+        missing=len(paired) - len(changes),
+        groups=len(names),
+        low=low,
+        high=high,
+        interval=None if "interval" in undefined else mean_interval(sums, counts),
+        p_value=None if "p_value" in undefined else sign_flip_p(sums),
+        undefined=undefined,
+    )
+
+
+def _bounds(
+    paired: Sequence[tuple[float | None, float | None]], scale: Scale
+) -> tuple[float, float] | tuple[None, None]:
+    """The lowest and the highest mean of after - before that (before, after) allow."""
+    if not paired:
+        return None, None
+    lowest, highest = scale
+    low = [(lowest if a is None else a) - (highest if b is None else b) for b, a in paired]
+    high = [(highest if a is None else a) - (lowest if b is None else b) for b, a in paired]
+    return fmean(low), fmean(high)
+
+
+class Cell(Struct, frozen=True):
+    """Which verdicts make one score: those on `turn` (None: the whole conversation) under a condition, judged in a
+    certain way."""
+
+    condition: str
+    turn: int | None
+    judging: str = "standard"
+
+
+def by_cell(verdicts: Iterable[TurnVerdict], protocol: Protocol) -> dict[Cell, dict[str, float | None]]:
+    """The scores by cell and conversation id. Verdicts are of one system by one judge against one opponent.
+
+    Raises UsageError for two verdicts on the same turn, for verdicts of several systems, judges or opponents, and for a
+    score that is outside the protocol's scale, missing without a failure, or beside one.
+    """
+    cells: dict[Cell, dict[str, float | None]] = {}
+    parties: set[tuple[str, str, str | None]] = set()
+    for verdict in verdicts:
+        if verdict.protocol != protocol:
+            continue
+        check(verdict)
+        parties.add((verdict.system, verdict.judge, verdict.opponent))
+        found = cells.setdefault(Cell(verdict.condition, verdict.turn, verdict.judging), {})
+        if len(parties) > 1 or verdict.conversation in found:
+            raise UsageError(_mixed(verdict, parties))
+        found[verdict.conversation] = verdict.score
+    return cells
+
+
+def compare(
+    one: Iterable[TurnVerdict],
+    other: Iterable[TurnVerdict],
+    conversations: Iterable[Conversation],
+    protocol: Protocol,
+) -> dict[Cell, Difference]:
+    """Two models, or judges, on the same conversations: other - one per cell that both have, on the protocol's scale.
+
+    Raises UsageError as `by_cell` does.
+    """
+    groups = {conversation.id: conversation.group for conversation in conversations}
+    first, second = by_cell(one, protocol), by_cell(other, protocol)
+    return {
+        cell: difference(found, second[cell], groups, SCALES[protocol])
+        for cell, found in first.items()
+        if cell in second
+    }
+
+
+def _mixed(verdict: TurnVerdict, parties: set[tuple[str, str, str | None]]) -> str:
+    place = name(verdict)
+    if len(parties) == 1:
+        return f"{place}: two {verdict.protocol} verdicts; expected one"
+    shown = " and ".join(f"{system} by {judge} against {other or 'the reference'}" for system, judge, other in parties)
+    return f"{place}: verdicts of several runs together ({shown}); expected one system, one judge, one opponent"
+
+
+def check(verdict: TurnVerdict) -> None:
+    """Raises UsageError unless the verdict has either a score on its protocol's scale or a failure."""
+    low, high = SCALES[verdict.protocol]
+    if (verdict.score is None) == (verdict.failure is None):
+        raise UsageError(f"{name(verdict)}: expected either a score or a failure")
+    if verdict.score is not None and not low <= verdict.score <= high:
+        raise UsageError(f"{name(verdict)}: {verdict.protocol} score {verdict.score:g}; expected {low:g} to {high:g}")
+
+
+def name(verdict: TurnVerdict) -> str:
+    turn = "whole conversation" if verdict.turn is None else f"turn {verdict.turn}"
+    return f"conversation {verdict.conversation!r}, {turn}, condition {verdict.condition}"

@@ -1,0 +1,388 @@
+"""Ratings of models from pairwise verdicts: win rates, online Elo, Bradley-Terry; and the ratio of mean scores.
+
+Sources: the Elo update of VisIT-Bench's appendix (whose exponent has its sign reversed); Bradley and Terry 1952, a tie
+as half a win of each; Ford 1957 for when their likelihood has a finite maximum.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from critic.counting.bootstrap import FEWEST_GROUPS, Floats, Interval, tail
+
+Integers = NDArray[np.intp]
+Outcome = Literal["a", "tie", "b"]
+
+K, BASE, SCALE, INITIAL = 4.0, 10.0, 400.0, 1000.0
+"""Of online Elo. With SCALE points more, the odds of winning are BASE to 1; Bradley-Terry is put on the same scale,
+with INITIAL as the mean of all models."""
+
+_POINTS: dict[str | None, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
+_DEFINED = 0.9
+_NEWTON_STEPS = 200
+_PRECISE = 1e-9
+"""A last Newton step of this size (in logits) leaves an error of about its square."""
+
+_CELLS_PER_BLOCK = 1_000_000
+_PLACES_PER_BLOCK = 20_000_000
+
+
+class Battle(Struct, frozen=True, kw_only=True):
+    """Two models' answers to one question, compared once. `outcome` names the winner; None is a failed judgment.
+
+    Battles that share a `group` (a question, an image) are resampled together; None is a group of its own.
+    """
+
+    a: str
+    b: str
+    outcome: Outcome | None
+    group: str | None = None
+
+
+class WinRate(Struct, frozen=True, kw_only=True):
+    """How often a model won, over `n` verdicts; `failed` judgments are left out.
+
+    `rate` (0..1) counts a tie as half a win; with `wins`, `ties` and `losses` any other rate can be had.
+    `standard_error` takes the verdicts for independent. Either is None exactly when `undefined` says why.
+    """
+
+    n: int
+    failed: int
+    wins: int
+    ties: int
+    losses: int
+    rate: float | None
+    standard_error: float | None
+    undefined: dict[str, str] = field(default_factory=dict)
+
+
+class RatioOfMeans(Struct, frozen=True, kw_only=True):
+    """`value` is mean score / mean reference score over the `n` pairs without a failed judgment; None exactly when
+    `undefined` says why."""
+
+    n: int
+    failed: int
+    value: float | None
+    undefined: str | None = None
+
+
+class Ratings(Struct, frozen=True, kw_only=True):
+    """Rating points by model, from `n` battles; `failed` judgments are left out.
+
+    `ratings` is None exactly when `undefined` says why. `intervals` holds 95 % intervals, None exactly when
+    `no_intervals` says why. `unrated` are the models of whose battles every judgment failed.
+    """
+
+    n: int
+    failed: int
+    ratings: dict[str, float] | None
+    undefined: str | None = None
+    intervals: dict[str, Interval] | None = None
+    no_intervals: str | None = "not asked for"
+    unrated: list[str] = field(default_factory=list)
+
+
+def win_rate(points: Iterable[float | None]) -> WinRate:
+    """The rate of one model's points: 1 a win, 1/2 a tie, 0 a loss, a probability in between; None or NaN failed.
+
+    What is nearer to a win counts among the wins. The standard error is that of a mean, with n - 1. Raises ValueError
+    for points outside 0..1.
+    """
+    given = np.array([np.nan if value is None else value for value in points], dtype=np.float64)
+    kept = given[~np.isnan(given)]
+    off = kept[(kept < 0) | (kept > 1)]
+    if off.size:
+        raise ValueError(f"{off[0]:g} is outside 0..1; expected 1 for a win, 0.5 for a tie, 0 for a loss")
+    few = {0: {"rate": "no verdicts", "standard_error": "no verdicts"}, 1: {"standard_error": "needs two verdicts"}}
+    return WinRate(
+        n=len(kept),
+        failed=len(given) - len(kept),
+        wins=int((kept > 0.5).sum()),
+        ties=int((kept == 0.5).sum()),
+        losses=int((kept < 0.5).sum()),
+        rate=float(kept.mean()) if len(kept) else None,
+        standard_error=float(kept.std(ddof=1) / math.sqrt(len(kept))) if len(kept) > 1 else None,
+        undefined=few.get(len(kept), {}),
+    )
+
+
+def win_rates(battles: Sequence[Battle]) -> dict[str, WinRate]:
+    """The `win_rate` of every model, by name, over its own battles. Raises ValueError as `online_elo` does."""
+    points: dict[str, list[float | None]] = {}
+    for battle in battles:
+        score = _points(battle)
+        points.setdefault(battle.a, []).append(score)
+        points.setdefault(battle.b, []).append(None if score is None else 1 - score)
+    return {model: win_rate(points[model]) for model in sorted(points)}
+
+
+def ratio_of_means(scores: Sequence[float | None], references: Sequence[float | None]) -> RatioOfMeans:
+    """A model's mean score over the reference's mean score on the same questions (LLaVA-Bench's relative score / 100).
+
+    A pair with None or NaN on either side is a failed judgment. Raises ValueError for unequal lengths.
+    """
+    if len(scores) != len(references):
+        raise ValueError(f"{len(scores)} scores but {len(references)} reference scores")
+    both = np.array([scores, references], dtype=np.float64)
+    kept = both[:, ~np.isnan(both).any(axis=0)]
+    n, (model, reference) = kept.shape[1], kept.sum(axis=1)
+    undefined = "no pairs" if not n else "the references' mean score is 0" if reference == 0 else None
+    value = None if undefined else float(model / reference)
+    return RatioOfMeans(n=n, failed=len(scores) - n, value=value, undefined=undefined)
+
+
+class _Games(Struct, frozen=True, kw_only=True):
+    """The judged battles as arrays over them: numbers of the models, 0..m-1 in the order of `models`, points of the
+    first (1, 1/2, 0), and numbers of the groups."""
+
+    models: list[str]
+    first: Integers
+    second: Integers
+    score: Floats
+    member: Integers
+    failed: int
+    unrated: list[str]
+
+    def rated(self, points: Floats) -> Ratings:
+        ratings = {model: float(value) for model, value in zip(self.models, points, strict=True)}
+        n = len(self.score)
+        return Ratings(n=n, failed=self.failed, ratings=ratings, unrated=self.unrated)
+
+    def undefined(self, reason: str) -> Ratings:
+        n = len(self.score)
+        return Ratings(
+            n=n, failed=self.failed, ratings=None, undefined=reason, no_intervals=reason, unrated=self.unrated
+        )
+
+
+def _points(battle: Battle) -> float | None:
+    """The points of model a; None for a failed judgment."""
+    if battle.a == battle.b:
+        raise ValueError(f"{battle.a!r} cannot battle itself")
+    if battle.outcome is not None and battle.outcome not in _POINTS:
+        raise ValueError(f"unknown outcome {battle.outcome!r}; expected one of a, tie, b, or None for a failed one")
+    return _POINTS.get(battle.outcome)
+
+
+def _games(battles: Sequence[Battle]) -> _Games:
+    points = [_points(battle) for battle in battles]
+    judged = [(battle, score) for battle, score in zip(battles, points, strict=True) if score is not None]
+    models = sorted({model for battle, _ in judged for model in (battle.a, battle.b)})
+    number = {model: place for place, model in enumerate(models)}
+    everyone = {model for battle in battles for model in (battle.a, battle.b)}
+    return _Games(
+        models=models,
+        first=np.array([number[battle.a] for battle, _ in judged], dtype=np.intp),
+        second=np.array([number[battle.b] for battle, _ in judged], dtype=np.intp),
+        score=np.array([score for _, score in judged], dtype=np.float64),
+        member=_group_numbers([battle.group for battle, _ in judged]),
+        failed=len(battles) - len(judged),
+        unrated=sorted(everyone - number.keys()),
+    )
+
+
+def _group_numbers(groups: Sequence[str | None]) -> Integers:
+    names = sorted({name for name in groups if name is not None})
+    number = {name: place for place, name in enumerate(names)}
+    alone = iter(range(len(names), len(names) + len(groups)))
+    return np.array([next(alone) if name is None else number[name] for name in groups], dtype=np.intp)
+
+
+def online_elo(
+    battles: Sequence[Battle], k: float = K, base: float = BASE, scale: float = SCALE, initial: float = INITIAL
+) -> Ratings:
+    """Elo ratings after the battles in the order given, each updating both models by at most `k` points.
+
+    a is expected to score 1 / (1 + base^((R_b - R_a) / scale)) (VisIT-Bench, appendix, sign corrected). A tie is worth
+    1/2. The order matters: see `mean_elo`. Raises ValueError for a model against itself or an unknown outcome.
+    """
+    games = _games(battles)
+    if not games.models:
+        return games.undefined("no battles")
+    ratings = [initial] * len(games.models)
+    for first, second, score in zip(games.first.tolist(), games.second.tolist(), games.score.tolist(), strict=True):
+        change = k * (score - 1 / (1 + base ** ((ratings[second] - ratings[first]) / scale)))
+        ratings[first] += change
+        ratings[second] -= change
+    return games.rated(np.array(ratings))
+
+
+def mean_elo(
+    battles: Sequence[Battle],
+    shuffles: int = 100,
+    seed: int = 0,
+    k: float = K,
+    base: float = BASE,
+    scale: float = SCALE,
+    initial: float = INITIAL,
+) -> Ratings:
+    """The mean of `online_elo` over seeded random orders of the battles: the order given does not matter."""
+    games = _games(battles)
+    if not games.models:
+        return games.undefined("no battles")
+    if shuffles < 1:
+        raise ValueError(f"{shuffles} shuffles; expected at least 1")
+    sorted_games = np.lexsort((games.score, games.second, games.first))
+    random = np.random.default_rng(seed)
+    total, block = np.zeros(len(games.models)), max(1, _PLACES_PER_BLOCK // len(games.score))
+    for start in range(0, shuffles, block):
+        orders = [random.permutation(sorted_games) for _ in range(min(block, shuffles - start))]
+        total += _elo_of_orders(games, np.stack(orders, axis=1), k, base, scale, initial).sum(axis=1)
+    return games.rated(total / shuffles)
+
+
+def _elo_of_orders(
+    games: _Games, orders: Integers, k: float, base: float, scale: float, initial: float
+) -> NDArray[np.float64]:
+    """Ratings, shape (m, S), after the games in each of S orders (n, S), all orders at once."""
+    lane = np.arange(orders.shape[1])
+    ratings = np.full((len(games.models), len(lane)), initial, dtype=np.float64)
+    for game in orders:
+        first, second = games.first[game], games.second[game]
+        lead = ratings[first, lane] - ratings[second, lane]
+        change = k * (games.score[game] - 1 / (1 + base ** (-lead / scale)))
+        ratings[first, lane] += change
+        ratings[second, lane] -= change
+    return ratings
+
+
+def bradley_terry(
+    battles: Sequence[Battle],
+    base: float = BASE,
+    scale: float = SCALE,
+    mean: float = INITIAL,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Ratings:
+    """Bradley-Terry maximum-likelihood ratings on Elo's scale, their mean over all models at `mean` points.
+
+    A tie is worth half a win of each. A finite maximum exists exactly when no set of models is without a win or tie
+    against the rest (Ford 1957); otherwise `undefined` names the models that stand in its way. Intervals are bootstrap
+    percentile intervals over groups, widened for few groups (Hesterberg 2015, §3.2). None are given with fewer than
+    FEWEST_GROUPS groups or where more than a tenth of the resamples have no finite maximum, which sparse comparisons
+    often cause. `resamples` = 0 leaves them out. Raises ValueError as `online_elo` does.
+    """
+    games = _games(battles)
+    if not games.models:
+        return games.undefined("no battles")
+    points_per_logit = scale / math.log(base)
+    wins = _wins(np.bincount(_cells(games), minlength=3 * len(games.models) ** 2)[None], len(games.models))
+    if reason := _no_maximum(games.models, wins[0]):
+        return games.undefined(f"no finite maximum: {reason}")
+    strength = _maximum_likelihood(wins)[0]
+    if np.isnan(strength).any():
+        return games.undefined("the maximum was not found: the wins are too uneven for floating point")
+    found = games.rated(mean + points_per_logit * strength)
+    if not resamples:
+        return found
+    if _groups(games) < FEWEST_GROUPS:
+        return replace(found, no_intervals=f"fewer than {FEWEST_GROUPS} groups")
+    draws = np.concatenate([_maximum_likelihood(drawn) for drawn in _resampled_wins(games, resamples, seed)])
+    return _with_intervals(found, games, mean + points_per_logit * draws)
+
+
+def _with_intervals(found: Ratings, games: _Games, draws: Floats) -> Ratings:
+    """`found` with intervals from the ratings (R, m) in each resample, NaN where there is no finite maximum."""
+    defined = draws[~np.isnan(draws).any(axis=1)]
+    if len(defined) < _DEFINED * len(draws):
+        share = 1 - len(defined) / len(draws)
+        return replace(found, no_intervals=f"{share:.0%} of the resamples have no finite maximum")
+    beyond = tail(_groups(games))
+    low, high = np.quantile(defined, [beyond, 1 - beyond], axis=0).tolist()
+    intervals = dict(zip(games.models, zip(low, high, strict=True), strict=True))
+    return replace(found, intervals=intervals, no_intervals=None)
+
+
+def _groups(games: _Games) -> int:
+    return int(games.member.max()) + 1
+
+
+def _cells(games: _Games) -> Integers:
+    """Each battle's place in a table of (first, second, loss | tie | win)."""
+    return (games.first * len(games.models) + games.second) * 3 + (2 * games.score).astype(np.intp)
+
+
+def _wins(counts: NDArray[np.generic], models: int) -> Floats:
+    """Wins, ties as halves, of model i over model j, shape (R, m, m), from R tables of `_cells`."""
+    lost, tied, won = np.moveaxis(counts.reshape(-1, models, models, 3).astype(np.float64), 3, 0)
+    return np.asarray(won + tied / 2 + np.swapaxes(lost + tied / 2, 1, 2))
+
+
+def _resampled_wins(games: _Games, resamples: int, seed: int) -> Iterator[Floats]:
+    """`_wins` of draws of whole groups with replacement, in blocks."""
+    random = np.random.default_rng(seed)
+    groups, models, cell = _groups(games), len(games.models), _cells(games)
+    block = max(1, _CELLS_PER_BLOCK // (3 * models**2))
+    for start in range(0, resamples, block):
+        tables = []
+        for _ in range(min(block, resamples - start)):
+            drawn = np.bincount(random.integers(groups, size=groups), minlength=groups)
+            tables.append(np.bincount(cell, weights=drawn[games.member], minlength=3 * models**2))
+        yield _wins(np.array(tables), models)
+
+
+def _no_maximum(models: list[str], wins: Floats) -> str | None:
+    """Why the likelihood has no finite maximum, None when it has one (Ford 1957: wins lead from any model to any)."""
+    reaches = np.eye(len(models)) + (wins > 0)
+    for _ in range(len(models).bit_length()):
+        reaches = np.minimum(reaches @ reaches, 1)
+    if reaches.all():
+        return None
+    # The fewest models reach those at the top: only each other.
+    above = reaches[:, np.argmin(reaches.sum(axis=0))] > 0
+    top = " and ".join(model for model, is_top in zip(models, above, strict=True) if is_top)
+    if not wins[above][:, ~above].any():
+        return f"{top} never met the other models"
+    return f"{top} never lost to or tied with the other models"
+
+
+def _connected(wins: Floats) -> NDArray[np.bool_]:
+    """Which of R tables of wins have a finite maximum: from model 0 wins lead to every model, and losses do."""
+    ok = np.ones(len(wins), dtype=bool)
+    for edges in ((wins > 0).astype(np.float32), (np.swapaxes(wins, 1, 2) > 0).astype(np.float32)):
+        reached = np.zeros((len(wins), 1, wins.shape[1]), dtype=np.float32)
+        reached[:, :, 0] = 1
+        for _ in range(wins.shape[1]):
+            further = np.minimum(reached + reached @ edges, 1)
+            if (further == reached).all():
+                break
+            reached = further
+        ok &= reached.all(axis=(1, 2))
+    return ok
+
+
+def _maximum_likelihood(wins: Floats) -> Floats:
+    """Log-strengths with mean 0, shape (R, m), of R tables of wins (R, m, m); NaN where there is no finite maximum.
+
+    Newton's method with steps of ln(1 + d) / d, d the largest change of a difference of strengths, which converges
+    from anywhere (Sun and Tran-Dinh 2019, generalized self-concordant functions with nu = 2).
+    """
+    models = wins.shape[1]
+    strength = np.zeros(wins.shape[:2])
+    open_ = np.flatnonzero(_connected(wins))
+    found = np.full(wins.shape[:2], np.nan)
+    for _ in range(_NEWTON_STEPS):
+        if not len(open_):
+            break
+        won, now = wins[open_], strength[open_]
+        beats = (1 + np.tanh((now[:, :, None] - now[:, None]) / 2)) / 2
+        lost_chance = np.swapaxes(beats, 1, 2)
+        surplus = won * lost_chance
+        gradient = (surplus - np.swapaxes(surplus, 1, 2)).sum(axis=2)
+        weight = (won + np.swapaxes(won, 1, 2)) * beats * lost_chance
+        slope = weight.sum(axis=2)
+        # Only differences count: a constant in every cell keeps the mean at 0 and makes the matrix invertible.
+        hessian = slope[:, :, None] * np.eye(models) - weight + (slope.mean(axis=1) / models)[:, None, None]
+        step = np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
+        length = np.ptp(step, axis=1)
+        damping = np.divide(np.log1p(length), length, where=length > 0, out=np.ones(len(length)))
+        strength[open_] = now + damping[:, None] * step
+        done = length < _PRECISE
+        found[open_[done]] = strength[open_[done]]
+        open_ = open_[~done]
+    return found

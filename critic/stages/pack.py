@@ -1,0 +1,289 @@
+"""critic pack: a prompt pack from the string constants of a benchmark's own prompt module, which is read, never run.
+
+critic pack clone/prompts.py --mapping mapping.toml                 # writes the mapping's beginning, to be filled in
+critic pack clone/prompts.py --mapping mapping.toml --out my-pack   # then the pack, for critic judge --prompt-pack
+"""
+
+import ast
+import json
+import re
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import jinja2
+import msgspec
+import typer
+from msgspec import Struct, field
+
+from critic import jsonl
+from critic.asking import conversation_prompt, prompt_files
+from critic.asking import prompt as judge_prompt
+from critic.asking.conversation_prompt import KINDS, RAW, RAW_BY_TURN, Exchange, Kind, Material, Side, TurnJudgment
+from critic.errors import UsageError
+from critic.records import Language, Question, Response
+
+POINTWISE = "pointwise"
+
+_RAW_POINTWISE = ("history", "question", "reference", "response")
+
+_PLACEHOLDER = re.compile(r"\{[A-Za-z_][A-Za-z0-9_.\[\]]*\}")
+
+_OPENS_TAG = re.compile(r"\{(?=[{%#]|\Z)")
+
+_BAD = (ValueError, TypeError, LookupError, AttributeError)
+"""What a template or a table of somebody else's may run into."""
+
+_HEAD = """\
+# Which constants of {module} become which prompts. Fill in `kind` ({kinds}),
+# and for each placeholder what stands there; leave `kind` empty for constants that are no prompt.
+# kinds of conversations: raw.NAME of {raw};
+#   raw.NAME[i] of {by_turn}, turns from 0
+# pointwise: raw.NAME of {pointwise}
+# Optional: system = "CONSTANT" for a system message; constrained = true where the prompt asks for our JSON verdict;
+# format = true where the module fills the text in by str.format, so that {{{{ is a brace.
+"""
+
+
+class Mapped(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A constant and the prompt that it becomes; `placeholders` are texts in it, with the variables of ours that stand
+    in their places. A prompt that is not `constrained` is answered in free text."""
+
+    constant: str
+    kind: str = ""
+    language: Language = "en"
+    system: str = ""
+    constrained: bool = False
+    format: bool = False
+    placeholders: dict[str, str] = field(default_factory=dict)
+
+
+class _MappingFile(Struct, kw_only=True, forbid_unknown_fields=True):
+    prompt: list[Mapped]
+
+
+def open_pack(folder: Path) -> str:
+    """A prompt pack's name, NAME@HASH, by which the prompts know it from now on. Raises UsageError for a folder that is
+    none, an unknown key, and a template that cannot be filled in."""
+    name, tables = prompt_files.add_pack(folder)
+    for path in tables:
+        try:
+            _try(path, name)
+        except (*_BAD, jinja2.TemplateError, msgspec.MsgspecError) as error:
+            raise UsageError(f"{folder / path}: {error}") from None
+    return name
+
+
+def _try(path: str, pack: str) -> None:
+    """Fill in a specimen."""
+    stem, _, language = path.removesuffix(".toml").replace("/", "_").rpartition("_")
+    lang = msgspec.convert(language, Language)
+    if stem == "conversations":
+        for kind in KINDS:
+            conversation_prompt.render(_specimen(kind, lang, pack))
+        return
+    prompt = judge_prompt.load(f"{pack}/{stem}", lang)
+    if prompt.on_ten and '"Rating"' not in prompt.template:
+        raise ValueError('the template shows no verdict with the key "Rating", and pointwise verdicts are such JSON')
+    if not prompt.is_pair:
+        question = Question(id="1", prompt="q", task="none", group="1", lang=lang, reference="r")
+        judge_prompt.render(prompt, Response(id="1", question=question, text="t"))
+
+
+def _specimen(kind: Kind, language: Language, pack: str) -> Material:
+    """All that a prompt can show: of four turns the last is judged."""
+    whole = kind.endswith("_whole")
+    side = Side(earlier=[Exchange("q", "a")] * (4 if whole else 3), answer=None if whole else "a")
+    return Material(
+        kind=kind, language=language, caption="c", sides=[side] * (2 if kind.startswith("pairwise") else 1),
+        question=None if whole else "q", references=["r"] * (4 if whole else 1), focus="f", checklist=["i"],
+        verdicts=[TurnJudgment(1, "A")], text="t", pack=pack,
+    )  # fmt: skip
+
+
+def constants(path: Path) -> dict[str, str]:
+    """The string constants of a Python module by name (NAME, CLASS.NAME, NAME[0], NAME.KEY), read without running it.
+
+    Of an f-string each value is a placeholder {code}; sums of constants are whole. Raises UsageError for a file that is
+    no Python or has none.
+    """
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: cannot be read as Python: {error}") from None
+    found = dict(_assigned(tree.body, ""))
+    if not found:
+        raise UsageError(f"{path}: no string constants")
+    return found
+
+
+def _assigned(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:
+    for node in body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    yield from _strings(prefix + target.id, node.value)
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _assigned(node.body, f"{prefix}{node.name}.")
+
+
+def _strings(name: str, node: ast.expr) -> Iterator[tuple[str, str]]:
+    if (text := _text(node)) is not None:
+        yield name, text
+    elif isinstance(node, ast.List | ast.Tuple):
+        for number, one in enumerate(node.elts):
+            yield from _strings(f"{name}[{number}]", one)
+    elif isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str | int):
+                yield from _strings(f"{name}.{key.value}", value)
+
+
+def _text(node: ast.expr) -> str | None:
+    """What a string expression says, None where that is not known before it runs."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        parts = [
+            _text(part) if isinstance(part, ast.Constant) else f"{{{ast.unparse(_value(part))}}}"
+            for part in node.values
+        ]
+        return "".join(part or "" for part in parts)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = _text(node.left), _text(node.right)
+        return None if left is None or right is None else left + right
+    return None
+
+
+def _value(node: ast.expr) -> ast.expr:
+    return node.value if isinstance(node, ast.FormattedValue) else node
+
+
+def beginning(found: Mapping[str, str], module: str) -> str:
+    """A mapping file for these constants, to be filled in."""
+    shown = {
+        name: ", ".join(names)
+        for name, names in (("raw", RAW), ("by_turn", RAW_BY_TURN), ("pointwise", _RAW_POINTWISE))
+    }
+    lines = [_HEAD.format(module=module, kinds=", ".join([*KINDS, POINTWISE]), **shown)]
+    for name, text in found.items():
+        places = dict.fromkeys(_PLACEHOLDER.findall(text))
+        lines += ["[[prompt]]", f"constant = {_quoted(name)}", 'kind = ""', 'language = "en"', "[prompt.placeholders]"]
+        lines += [*(f'{_quoted(place)} = ""' for place in places), ""]
+    return "\n".join(lines)
+
+
+def template(text: str, placeholders: Mapping[str, str], formatted: bool = False) -> str:
+    """A Jinja template that says `text` word for word, with variables in the places of the placeholders; `formatted`:
+    as str.format would read the text. Raises ValueError for a field that is no placeholder, or a brace alone."""
+    made = ""
+    for plain, place in _formatted(text) if formatted else _split(text, placeholders):
+        if place is not None and place not in placeholders:
+            raise ValueError(f"{place} has nothing to stand in its place")
+        made += _OPENS_TAG.sub('{{ "{" }}', plain)
+        made += f"{{{{ {placeholders[place]} }}}}" if place is not None else ""
+    return made
+
+
+def _formatted(text: str) -> Iterator[tuple[str, str | None]]:
+    for plain, name, _, _ in string.Formatter().parse(text):
+        yield plain, None if name is None else f"{{{name}}}"
+
+
+def _split(text: str, placeholders: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    """Plain texts, each with the placeholder behind it."""
+    names = sorted(placeholders, key=len, reverse=True)
+    pieces = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
+    yield from zip(pieces[::2], [*pieces[1::2], None], strict=True)
+
+
+def _checked(place: str, mapped: Mapped, found: Mapping[str, str]) -> None:
+    """Raises UsageError for a mapping that does not fit the module or our prompts."""
+    if mapped.kind not in (*KINDS, POINTWISE):
+        raise UsageError(f"{place}: kind {mapped.kind!r}; choose {', '.join([*KINDS, POINTWISE])}")
+    if mapped.kind == POINTWISE and mapped.system:
+        raise UsageError(f"{place}: a pointwise prompt has no system message")
+    for name in filter(None, (mapped.constant, mapped.system)):
+        if name not in found:
+            raise UsageError(f"{place}: no string constant {name!r} in the module; there is {', '.join(found)}")
+    plain, by_turn = (_RAW_POINTWISE, ()) if mapped.kind == POINTWISE else (RAW, RAW_BY_TURN)
+    known = re.compile(rf"raw\.(?:{'|'.join(plain)})" + (rf"|raw\.(?:{'|'.join(by_turn)})\[\d\]" if by_turn else ""))
+    for name, value in mapped.placeholders.items():
+        if not name or name not in found[mapped.constant] + found.get(mapped.system, ""):
+            raise UsageError(f"{place}: placeholder {name!r} is not in the constant")
+        if not known.fullmatch(value):
+            raise UsageError(f"{place}: placeholder {name!r} is {value!r}; expected raw. and one of {', '.join(plain)}")
+
+
+def files(mapping: Path, found: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """The pack's files by path, as a mapping file says. Raises UsageError naming file and constant."""
+    try:
+        mapped = msgspec.toml.decode(mapping.read_bytes(), type=_MappingFile).prompt
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{mapping}: {error}") from None
+    made: dict[str, dict[str, Any]] = {}
+    for one in mapped:
+        if not one.kind:
+            continue
+        place = f"{mapping}: {one.constant}"
+        _checked(place, one, found)
+        try:
+            text, system = (
+                template(found.get(name, ""), one.placeholders, one.format) for name in (one.constant, one.system)
+            )
+        except ValueError as error:
+            raise UsageError(f"{place}: {error}") from None
+        if one.kind == POINTWISE:
+            path, name = f"pointwise_{one.language}.toml", ""
+            content: dict[str, Any] = {"template": text.replace("$", "$$")}
+        else:
+            path, name = f"conversations/{one.language}.toml", one.kind
+            content = {"template": text, "constrained": one.constrained, "system": system}
+        if name in made.setdefault(path, {}):
+            raise UsageError(f"{place}: a second {one.kind} in {one.language}")
+        made[path][name] = content
+    if not made:
+        raise UsageError(f"{mapping}: no constant has a kind")
+    return made
+
+
+def _written(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = []
+    for name, content in tables.items():
+        lines += [f"[prompts.{name}]"] if name else []
+        lines += [f"{key} = {_quoted(value)}" for key, value in content.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(value: str | bool) -> str:
+    """A TOML value: its strings are JSON's but for one control character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def main(
+    module: Annotated[Path, typer.Argument(help="The benchmark's own prompt module (.py); it is read, never run.")],
+    mapping: Annotated[
+        Path, typer.Option(help="Which constant becomes which prompt; begun for you where it is not there.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="The folder of the pack.")] = None,
+) -> int:
+    """A prompt pack from the string constants of a benchmark's own prompt module, for critic judge --prompt-pack."""
+    found = constants(module)
+    if not mapping.is_file():
+        mapping.write_text(beginning(found, module.name), "utf-8")
+        print(f"{mapping}: {len(found)} constants; fill it in, then run this again with --out FOLDER")
+        return 0
+    if out is None:
+        raise UsageError(f"{mapping} is there; give --out FOLDER for the pack")
+    if out.exists() and any(out.iterdir()):
+        raise UsageError(f"--out {out}: not empty")
+    made = files(mapping, found)
+    source = f"# From {module.name}, sha256 {jsonl.sha256(module)}, by critic pack.\n"
+    for path, tables in made.items():
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        (out / path).write_text(source + _written(tables), "utf-8")
+    kinds = ", ".join(f"{name or POINTWISE} ({path})" for path, tables in made.items() for name in tables)
+    print(f"{open_pack(out)}: {kinds}")
+    return 0

@@ -1,0 +1,455 @@
+"""eval_agreement.metrics against golden values, brute-force definitions and SciPy."""
+
+import json
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from eval_agreement import FUZZY_RANGES, METRICS, STRICT_RANGES, agreement, agreement_interval
+from eval_agreement.joint import measured, resampled
+from eval_agreement.metrics import half_up
+from eval_agreement.resampling import Resamples
+
+GOLDEN = Path(__file__).parents[3] / "shared" / "fixtures" / "golden.json"
+GOLDEN_NAMES = {
+    "mae": "mae",
+    "pearson": "pearson_r",
+    "spearman": "spearman_rho",
+    "kendall": "kendall_tau_b",
+    "fuzzy": "fuzzy_agreement",
+    "strict": "strict_agreement",
+    "qwk": "qwk_labels_1_10",
+}
+CORRELATIONS = ("pearson", "spearman", "kendall")
+
+# In the order of METRICS: SciPy 1.17 (pearsonr, spearmanr, kendalltau), counting, scikit-learn 1.9 (quadratic kappa
+# with labels 1..10; the fractions by Lin's formula).
+KNOWN: dict[str, tuple[list[float], list[float], tuple[float, ...]]] = {
+    "main24": (
+        [7, 8, 3, 5, 9, 10, 2, 6, 6, 4, 1, 8, 7, 5, 3, 9, 2, 10, 4, 6, 8, 7, 1, 5],
+        [7, 7, 4, 5, 9, 9, 2, 6, 8, 3, 1, 8, 6, 5, 5, 10, 3, 10, 4, 7, 8, 7, 2, 6],
+        (
+            0.5833333333333334,
+            0.9513386223446428,
+            0.9505608901028324,
+            0.8677108488707872,
+            0.9166666666666666,
+            0.625,
+            0.9448979591836735,
+        ),
+    ),
+    "hand10": (
+        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
+        [2, 2, 3, 5, 5, 6, 8, 8, 9, 10],
+        (0.3, 0.987658329316862, 0.9908673886137245, 0.9660917830792959, 1.0, 0.9, 0.9811320754716981),
+    ),
+    "heavy_ties": (
+        [8, 8, 8, 8, 8, 8, 8, 8, 8, 7, 9, 8],
+        [8, 8, 8, 8, 8, 8, 8, 8, 7, 7, 9, 10],
+        (
+            0.25,
+            0.537732857937865,
+            0.6700783350656683,
+            0.6457464030007578,
+            0.9166666666666666,
+            0.9166666666666666,
+            4 / 9,
+        ),
+    ),
+    "reversed": (
+        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
+        [10, 9, 8, 7, 6, 5, 4, 3, 2, 1],
+        (5.0, -1.0, -1.0, -1.0, 0.0, 0.0, -1.0),
+    ),
+    "fractions": (
+        [2.5, 2.5, 2, 3, 5.5, 6, 8.5, 9],
+        [2, 2.5, 2, 5, 5.5, 8, 8.5, 10],
+        (0.6875, 0.9522401014645788, 0.9819277108433735, 0.962962962962963, 0.875, 0.625, 0.926949654491609),
+    ),
+}
+
+whole = st.integers(1, 10)
+pairs = st.lists(st.tuples(whole, whole), min_size=1, max_size=40)
+fractional = st.lists(st.tuples(st.integers(4, 40), st.integers(4, 40)), min_size=1, max_size=25)
+
+
+def golden() -> dict[str, Any]:
+    if not GOLDEN.is_file():
+        pytest.skip(f"{GOLDEN} is not part of the repository; the values typed into this file still hold")
+    return json.loads(GOLDEN.read_text("utf-8"))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_values(name: str) -> None:
+    human, judge, expected = KNOWN[name]
+    result = agreement(human, judge)
+    assert (result.n, result.failed, result.undefined) == (len(human), 0, {})
+    for metric, value in zip(METRICS, expected, strict=True):
+        assert getattr(result, metric) == pytest.approx(value, abs=1e-12), metric
+
+
+def test_golden_file() -> None:
+    cases = golden()["agreement"]
+    assert len(cases) == 9
+    for name, case in cases.items():
+        if "human" in case:
+            human, judge = case["human"], case["judge"]
+        else:
+            table = case["counts_human_rows_judge_cols"]
+            cells = [(h + 1, j + 1, count) for h, row in enumerate(table) for j, count in enumerate(row)]
+            human = [h for h, _, count in cells for _ in range(count)]
+            judge = [j for _, j, count in cells for _ in range(count)]
+            assert len(human) == 5000
+        result = agreement(human, judge)
+        for metric, key in GOLDEN_NAMES.items():
+            assert getattr(result, metric) == pytest.approx(case["expected"][key], abs=1e-12), (name, metric)
+
+
+EDGE_NAMES = {
+    "mae": "sklearn.mae",
+    "pearson": "scipy.pearsonr",
+    "spearman": "scipy.spearmanr",
+    "kendall": "scipy.kendalltau",
+    "fuzzy": "fuzzy(membership)",
+    "strict": "strict(membership)",
+    "qwk": "sklearn.qwk(labels=1..10)",
+}
+
+
+def test_golden_edges() -> None:
+    """Where the libraries give a number so do we; where they give NaN or raise we say why there is none. Ours alone: a
+    failed judgment is dropped and counted, scores between ranges are rounded, kappa takes any scores, and scores off
+    the scale are refused."""
+    cases = golden()["agreement_edge"]
+    assert len(cases) == 9
+    for name, case in cases.items():
+        human, judge = case["human"], [None if score == "NaN" else score for score in case["judge"]]
+        if name == "out_of_range":
+            with pytest.raises(ValueError, match=r"outside 1\.\.10"):
+                agreement(human, judge)
+            continue
+        result = agreement(human, judge)
+        library = cases["nan_dropped" if name == "nan_judge" else name]["library_behaviour"]
+        if name == "non_integer":
+            ranges = case["alternative_half_open"]
+            library |= {"fuzzy(membership)": ranges["fuzzy edges (2,5,8)"]}
+            library |= {"strict(membership)": ranges["strict edges (1,2,3,5,6,8)"]}
+            library.pop(EDGE_NAMES["qwk"])
+        assert (result.n, result.failed) == (sum(score is not None for score in judge), judge.count(None)), name
+        for metric, key in EDGE_NAMES.items():
+            if key not in library:
+                continue
+            value, expected = getattr(result, metric), library[key]
+            if isinstance(expected, int | float):
+                assert value == pytest.approx(expected, abs=1e-12), (name, metric)
+            else:
+                assert value is None and metric in result.undefined, (name, metric)
+
+
+def test_ranges_are_the_golden_files() -> None:
+    assert [list(ends) for ends in FUZZY_RANGES] == golden()["fuzzy_ranges"]
+    assert [sorted({*range_}) for range_ in STRICT_RANGES] == [
+        sorted({*range_}) for range_ in golden()["strict_ranges"]
+    ]
+
+
+def test_kappa_is_defined_unless_both_sides_are_one_constant() -> None:
+    assert agreement([7], [8]).qwk == 0.0
+    assert agreement([7, 7], [7, 7]).qwk is None
+    assert "same score" in agreement([7, 7], [7, 7]).undefined["qwk"]
+    assert agreement([7, 7, 3], [5, 5, 5]).qwk == 0.0
+
+
+@pytest.mark.parametrize("judge", [[7] * 5, [0.1 + 3.2] * 4 + [3.3000000000000003]])
+def test_constant_judge_has_no_correlation(judge: list[float]) -> None:
+    result = agreement([1, 2, 3, 4, 5], judge)
+    assert all(getattr(result, name) is None for name in CORRELATIONS)
+    assert set(result.undefined) == set(CORRELATIONS)
+    assert "judge" in result.undefined["pearson"]
+    assert result.mae is not None and result.fuzzy is not None and result.strict is not None
+
+
+def test_constants_that_differ_by_rounding_only_are_constant() -> None:
+    dust = [1.1 + 2.2, 3.3, 3.3, 1.1 + 2.2]
+    assert len(set(dust)) == 2
+    assert agreement([1, 2, 3, 4], dust).pearson is None
+    assert "people" in agreement(dust, [1, 2, 3, 4]).undefined["kendall"]
+    assert agreement([1, 2, 2, 4], [1, 3.3, 1.1 + 2.2, 5]).kendall == pytest.approx(1.0)
+
+
+def test_one_pair_and_no_pair() -> None:
+    one = agreement([7], [8])
+    assert (one.n, one.mae, one.fuzzy, one.strict) == (1, 1.0, 1.0, 1.0)
+    assert set(one.undefined) == set(CORRELATIONS)
+    for none in (agreement([], []), agreement([3, 4], [None, math.nan])):
+        assert none.n == 0
+        assert all(getattr(none, name) is None for name in METRICS)
+        assert set(none.undefined) == set(METRICS)
+    assert agreement([3, 4], [None, math.nan]).failed == 2
+
+
+def test_failed_judgments_are_dropped_and_counted() -> None:
+    result = agreement([7, 8, 3, 5], [7, None, 4, math.nan])
+    assert (result.n, result.failed) == (2, 2)
+    assert result.mae == 0.5
+    assert agreement(np.array([7, 8, 3]), np.array([7, np.nan, 4])).n == 2
+
+
+def test_scores_between_ranges_are_rounded_half_up() -> None:
+    assert half_up(np.array([1.5, 2.4, 2.5, 3.5, 9.5])).tolist() == [2, 2, 3, 4, 10]
+    assert agreement([2.5], [3]).fuzzy == 1.0
+    assert agreement([2.4], [3]).fuzzy == 0.0
+    assert agreement([5.5], [6]).strict == 1.0
+
+
+@pytest.mark.parametrize(
+    ("human", "judge", "message"),
+    [
+        ([0, 5], [1, 5], "human score 0 "),
+        ([1, 5], [1, 11], "judge score 11 "),
+        ([1, 5], [1, math.inf], "judge score inf "),
+        ([1, 5], [1], "2 human scores but 1 judge"),
+        ([1, None], [1, 2], "pair 1 "),
+    ],
+)
+def test_mistakes_raise(human: Sequence[float], judge: Sequence[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        agreement(human, judge)
+
+
+def in_same_range(h: float, j: float, ranges: Sequence[Sequence[int]]) -> bool:
+    h, j = math.floor(h + 0.5), math.floor(j + 0.5)
+    return any(low <= h <= high and low <= j <= high for low, high in ranges)
+
+
+def brute_pearson(x: Sequence[float], y: Sequence[float]) -> float:
+    mx, my = math.fsum(x) / len(x), math.fsum(y) / len(y)
+    top = math.fsum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
+    return top / math.sqrt(math.fsum((a - mx) ** 2 for a in x) * math.fsum((b - my) ** 2 for b in y))
+
+
+def brute_ranks(x: Sequence[float]) -> list[float]:
+    return [sum(b < a for b in x) + (sum(b == a for b in x) + 1) / 2 for a in x]
+
+
+def brute_tau_b(x: Sequence[float], y: Sequence[float]) -> float:
+    balance = tied_x = tied_y = 0
+    for (a, b), (c, d) in combinations(zip(x, y, strict=True), 2):
+        balance += ((a > c) - (a < c)) * ((b > d) - (b < d))
+        tied_x += a == c
+        tied_y += b == d
+    total = len(x) * (len(x) - 1) // 2
+    return balance / math.sqrt((total - tied_x) * (total - tied_y))
+
+
+def assert_brute_force(human: list[float], judge: list[float]) -> None:
+    result = agreement(human, judge)
+    n = len(human)
+    both = list(zip(human, judge, strict=True))
+    assert result.mae == pytest.approx(math.fsum(abs(h - j) for h, j in both) / n, abs=1e-12)
+    assert result.fuzzy == pytest.approx(
+        sum(in_same_range(h, j, [(1, 2), (3, 5), (6, 8), (9, 10)]) for h, j in both) / n
+    )
+    strict = [(1, 1), (2, 2), (3, 3), (4, 5), (6, 6), (7, 8), (9, 10)]
+    assert result.strict == pytest.approx(sum(in_same_range(h, j, strict) for h, j in both) / n)
+    if len(set(human)) < 2 or len(set(judge)) < 2:
+        assert all(getattr(result, name) is None for name in CORRELATIONS)
+        return
+    assert result.pearson == pytest.approx(brute_pearson(human, judge), abs=1e-9)
+    assert result.spearman == pytest.approx(brute_pearson(brute_ranks(human), brute_ranks(judge)), abs=1e-9)
+    assert result.kendall == pytest.approx(brute_tau_b(human, judge), abs=1e-9)
+
+
+@given(pairs)
+def test_brute_force_on_whole_scores(both: list[tuple[int, int]]) -> None:
+    assert_brute_force([float(h) for h, _ in both], [float(j) for _, j in both])
+
+
+@given(fractional)
+def test_brute_force_on_quarters(both: list[tuple[int, int]]) -> None:
+    assert_brute_force([h / 4 for h, _ in both], [j / 4 for _, j in both])
+
+
+@given(pairs, st.randoms(use_true_random=False))
+def test_order_and_direction_do_not_matter(both: list[tuple[int, int]], random: Any) -> None:
+    human, judge = zip(*both, strict=True)
+    shuffled = list(both)
+    random.shuffle(shuffled)
+    first = agreement(human, judge)
+    for other in (agreement(*zip(*shuffled, strict=True)), agreement(judge, human)):
+        for name in METRICS:
+            assert getattr(other, name) == pytest.approx(getattr(first, name), abs=1e-9), name
+
+
+@given(pairs)
+def test_what_always_holds(both: list[tuple[int, int]]) -> None:
+    human, judge = zip(*both, strict=True)
+    result = agreement(human, judge)
+    exact = sum(h == j for h, j in both) / len(both)
+    assert result.fuzzy is not None and result.strict is not None and result.mae is not None
+    assert exact <= result.strict <= result.fuzzy + 1e-12 <= 1 + 2e-12
+    assert 0 <= result.mae <= 9
+    for name in CORRELATIONS:
+        value = getattr(result, name)
+        assert (value is None) == (name in result.undefined)
+        assert value is None or -1 <= value <= 1
+    perfect = agreement(human, human)
+    assert (perfect.mae, perfect.fuzzy, perfect.strict) == (0.0, 1.0, 1.0)
+
+
+def simulated(kind: str, n: int = 300) -> tuple[Any, Any, Any]:
+    random = np.random.default_rng(7)
+    true = random.normal(5.5, 2.5, n)
+    human = np.clip(true + random.normal(0, 1, n), 1, 10)
+    judge = np.clip(true + random.normal(0, 1, n), 1, 10)
+    if kind != "continuous":
+        human = half_up(human)
+    if kind == "whole":
+        judge = half_up(judge)
+    return human, judge, random.integers(60, size=n)
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+@pytest.mark.parametrize("kind", ["whole", "mixed", "continuous"])
+def test_resamples_equal_the_metrics_on_repeated_rows(kind: str, grouped: bool) -> None:
+    human, judge, group = simulated(kind)
+    draws = Resamples(group if grouped else np.arange(300), resamples=5)
+    found = resampled(human, judge, draws)
+    counts = np.concatenate(list(draws.counts()), axis=1).astype(int)
+    assert found.shape == (len(METRICS), 5) and (counts.sum(axis=0) == draws.groups).all()
+    for values, count in zip(found.T, counts.T, strict=True):
+        rows = [i for i in range(len(human)) for _ in range(count[draws.member[i]])]
+        result = agreement(human[rows], judge[rows])
+        assert values == pytest.approx([getattr(result, name) for name in METRICS], abs=1e-12)
+
+
+@given(fractional.filter(lambda both: len(both) > 4), st.booleans())
+def test_resamples_of_any_scores_equal_the_metrics_on_repeated_rows(both: list[tuple[int, int]], swap: bool) -> None:
+    """The way through tables and the way through rows, ties and constants included."""
+    human, judge = (np.array(side) / 4 for side in zip(*both, strict=True))
+    if swap:
+        human = half_up(human)
+    draws = Resamples(np.arange(len(both)) // 2, resamples=3)
+    for values, count in zip(resampled(human, judge, draws).T, np.concatenate(list(draws.counts()), 1).T, strict=True):
+        rows = np.repeat(np.arange(len(both)), count[draws.member].astype(int))
+        result = agreement(human[rows], judge[rows])
+        expected = [getattr(result, name) for name in METRICS]
+        assert values == pytest.approx([math.nan if v is None else v for v in expected], abs=1e-9, nan_ok=True)
+
+
+def test_the_short_way_without_groups_draws_from_the_same_distribution() -> None:
+    human, judge, _ = simulated("whole")
+    alone = np.arange(len(human))
+    long, short = (resampled(human, judge, Resamples(alone, 2000, shared=shared)) for shared in (True, False))
+    assert short.mean(axis=1) == pytest.approx(long.mean(axis=1), abs=0.01)
+    assert short.std(axis=1) == pytest.approx(long.std(axis=1), rel=0.1)
+    assert not np.array_equal(short, long)
+
+
+def test_a_resample_without_variation_is_undefined() -> None:
+    human, judge = np.array([3.0, 3.0, 8.0]), np.array([4.0, 5.0, 9.0])
+    draws = Resamples([0, 0, 1], resamples=50)
+    values = resampled(human, judge, draws)
+    one_sided = np.concatenate(list(draws.counts()), axis=1)[1] == 0
+    assert one_sided.any()
+    assert (values[0, one_sided] == 1.5).all() and (values[4, one_sided] == 1.0).all()
+    assert np.isnan(values[1:4, one_sided]).all() and not np.isnan(values[[0, 4, 5, 6]]).any()
+
+
+def test_few_groups_make_wider_intervals_than_the_plain_percentiles() -> None:
+    """Percentiles of a bootstrap over G groups fall short by the square root of (G - 1) / G and by t against z."""
+    values = np.random.default_rng(0).normal(size=2000)
+    plain = np.quantile(values, [0.025, 0.975])
+    few, many = (Resamples(np.arange(groups), 2000).interval(values) for groups in (6, 5000))
+    assert few is not None and many is not None
+    assert few[0] < plain[0] - 0.3 and few[1] > plain[1] + 0.3
+    assert many == pytest.approx(tuple(plain), abs=0.02)
+    even = stats.norm.ppf((np.arange(200_000) + 0.5) / 200_000)
+    wide = Resamples(np.arange(6), len(even)).interval(even)
+    assert wide == pytest.approx((-2.816, 2.816), abs=0.005)  # 2.5706 (t, 5 degrees) x sqrt(6 / 5)
+
+
+def test_a_share_of_none_or_all_still_has_an_interval() -> None:
+    """Twenty questions all in the same range do not prove that every question is."""
+    result = measured([5] * 40, [5] * 40, [number // 2 for number in range(40)])
+    assert result.interval["strict"] == (pytest.approx(0.8316, abs=1e-4), 1.0)  # 0.025 ** (1 / 20)
+    assert Resamples(np.arange(20), 100).interval(np.zeros(100), share=True) == (0.0, pytest.approx(0.1684, abs=1e-4))
+    assert Resamples(np.arange(20), 100).interval(np.zeros(100)) == (0.0, 0.0)
+
+
+def test_a_p_value_is_the_interval_read_backwards() -> None:
+    draws = Resamples(np.arange(40), 4000)
+    values = np.random.default_rng(1).normal(size=4000)
+    low, high = draws.interval(values) or (math.nan, math.nan)
+    for edge in (low, high):
+        assert draws.p_value(values, null=edge) == pytest.approx(0.05, abs=0.01)
+    assert draws.p_value(values, null=float(np.median(values))) == pytest.approx(1.0, abs=0.01)
+    assert 0 < (draws.p_value(values, null=9.0) or 0) < 0.002
+    assert draws.p_value(np.zeros(4000)) == 1.0  # two equal judges
+    assert Resamples([1, 2, 3], 10).p_value(np.ones(10)) is None
+
+
+def test_interval_is_seeded_and_surrounds_the_value() -> None:
+    human, judge, group = simulated("whole")
+    first = agreement_interval(human, judge, group.tolist(), resamples=400)
+    assert first == agreement_interval(human, judge, group.tolist(), resamples=400)
+    assert first != agreement_interval(human, judge, group.tolist(), resamples=400, seed=1)
+    result = agreement(human, judge)
+    for name, bounds in first.items():
+        assert bounds is not None and bounds[0] < getattr(result, name) < bounds[1]
+
+
+def test_interval_resamples_groups_not_rows() -> None:
+    """Twenty equal answers to one question tell no more than one: the interval must not shrink."""
+    human, judge, _ = simulated("whole", 40)
+    once = agreement_interval(human, judge, list(range(40)))
+    twenty = agreement_interval(np.repeat(human, 20), np.repeat(judge, 20), np.repeat(np.arange(40), 20).tolist())
+    for name in METRICS:
+        assert twenty[name] == pytest.approx(once[name], abs=0.03), name
+
+
+def test_interval_covers_the_truth() -> None:
+    """The 95 % interval of the MAE holds the true mean in about 95 of 100 worlds."""
+    random = np.random.default_rng(0)
+    held = 0
+    for _ in range(200):
+        error = random.integers(0, 4, 150)  # true mean 1.5
+        interval = agreement_interval([5] * 150, 5 + error, list(range(150)), resamples=300)["mae"]
+        assert interval is not None
+        held += interval[0] <= 1.5 <= interval[1]
+    assert 180 <= held <= 198
+
+
+def test_no_interval_where_none_can_be_had() -> None:
+    assert set(agreement_interval([1, 2, 3, 4], [1, 2, 4, 4], ["a", "a", "b", "c"]).values()) == {None}
+    assert set(agreement_interval([], [], []).values()) == {None}
+    constant = agreement_interval([1, 2, 3, 4, 5, 6], [5] * 6, list("abcdef"))
+    assert constant["pearson"] is None and constant["mae"] is not None
+    with pytest.raises(ValueError, match="2 human scores but 1 groups"):
+        agreement_interval([1, 2], [1, 2], ["a"])
+
+
+def test_failed_judgments_do_not_touch_the_interval() -> None:
+    human, judge, group = simulated("whole", 60)
+    kept = measured(human, judge, group.tolist())
+    padded = measured([*human, 5, 5], [*judge, None, None], [*group.tolist(), 0, 999])
+    assert padded.failed == 2
+    assert padded.interval == kept.interval
+
+
+def test_intervals_do_not_depend_on_the_order_of_rows() -> None:
+    """Judgments are written as they come in: two runs must give the same error bars."""
+    rng = np.random.default_rng(3)
+    human, judge = rng.integers(1, 11, 60), rng.integers(1, 11, 60)
+    group = [f"g{number // 3}" for number in range(60)]
+    order = rng.permutation(60)
+    shuffled = agreement_interval(human[order], judge[order], [group[number] for number in order])
+    assert shuffled == agreement_interval(human, judge, group)

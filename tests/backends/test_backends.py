@@ -1,0 +1,666 @@
+"""Judging through each kind of backend: scripted replies, vLLM in this process, a real server; panels, samples,
+forms of the verdict, and faults on the way."""
+
+import asyncio
+import errno
+import json
+import math
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from conftest import ROOT, assert_one_line_error, completion, human_row, run, write_jsonl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from critic.asking import rating
+from critic.asking.asker import Asked, Asker, pooled, schema
+from critic.asking.examples import target, verdict_keys
+from critic.asking.prompt import VERDICT_SCHEMA, load
+from critic.backends import Reply, Request, Served, Token
+from critic.backends.openai import OpenAIBackend
+from critic.backends.scripted import ScriptedBackend
+from critic.errors import Transient, UsageError
+from critic.records import RATINGS, Decoding, Judgment, Question, Response, Verdict
+from critic.stages import judge as judging
+from critic.stages.judge import Judge, in_order, panel_judgment
+
+
+def rows(path: Path, count: int = 12, **changes: Any) -> Path:
+    return write_jsonl(path, [human_row(number, **changes) for number in range(count)])
+
+
+def judged(path: Path) -> dict[str, dict[str, Any]]:
+    found = [json.loads(line) for line in path.read_bytes().splitlines()]
+    by_id = {line["response"]["id"]: line for line in found}
+    assert len(by_id) == len(found), "a row was judged twice"
+    return by_id
+
+
+def certain(number: int, reason: str = "fine") -> Reply:
+    """A reply that rates `number` and nothing else."""
+    text = str(number)
+    digits = [Token(digit, [(digit, 0.0)]) for digit in text]
+    tail = f',"Reason":"{reason}"}}'
+    tokens = [Token('{"Rating":', []), *digits, Token(tail, [(tail, 0.0)])]
+    return Reply(text=f'{{"Rating":{text}{tail}', tokens=tokens)
+
+
+def scripted_file(path: Path, *numbers: int) -> Path:
+    path.write_bytes(b"".join(msgspec.json.encode(certain(number)) + b"\n" for number in numbers))
+    return path
+
+
+def response(number: int, **question: Any) -> Response:
+    common = {"id": f"q{number}", "prompt": "How many?", "task": "Counting", "group": f"q{number}", "lang": "en"}
+    return Response(id=f"r{number}", question=Question(**{**common, "reference": "5", **question}), text="5")
+
+
+SHARES = st.lists(st.floats(0, 1), min_size=10, max_size=10).filter(lambda shares: sum(shares) > 0.01)
+
+
+@given(SHARES)
+def test_a_summary_says_what_numpy_says(shares: list[float]) -> None:
+    import numpy as np
+
+    found = rating.summary([share / math.fsum(shares) for share in shares])
+    weights, values = np.array(shares) / np.sum(shares), np.array(RATINGS)
+    mean = np.average(values, weights=weights)
+    assert found.expected == pytest.approx(mean)
+    assert found.deviation == pytest.approx(np.sqrt(np.average((values - mean) ** 2, weights=weights)), abs=1e-7)
+    assert found.entropy == pytest.approx(-sum(p * np.log2(p) for p in weights if p > 0), abs=1e-9)
+    assert 0.0 <= found.entropy <= math.log2(10) + 1e-9
+    assert found.argmax == int(np.argmax(weights)) + 1
+
+
+def test_a_certain_and_an_even_distribution() -> None:
+    sure = rating.summary([0, 0, 0, 0, 0, 0, 1, 0, 0, 0])
+    assert (sure.argmax, sure.expected, sure.median, sure.deviation, sure.entropy) == (7, 7, 7, 0, 0)
+    even = rating.summary([0.1] * 10)
+    assert even.deviation == pytest.approx(math.sqrt(8.25)) and even.entropy == pytest.approx(math.log2(10))
+
+
+@pytest.mark.parametrize(
+    ("ratings", "most"), [([3, 3, 9], 3), ([3, 9], 3), ([9, 3], 3), ([6.5, 7], 7), ([1, 2, 2, 10, 10], 2)]
+)
+def test_majority(ratings: list[float], most: float) -> None:
+    assert rating.majority(ratings) == most
+
+
+def verdict(number: float | None, **changes: Any) -> Verdict:
+    spread = None if number is None else [float(index + 1 == number) for index in range(10)]
+    failure = "truncated" if number is None else None
+    return Verdict(**{"rating": number, "failure": failure, "distribution": spread, "reason": f"r{number}", **changes})
+
+
+def test_samples_are_pooled() -> None:
+    found = pooled([verdict(2.0), verdict(8.0), verdict(None), verdict(8.0)])
+    assert found.rating == 8.0 and found.reason == "r8.0" and found.failure is None
+    assert found.distribution == pytest.approx([0, 1 / 3, 0, 0, 0, 0, 0, 2 / 3, 0, 0])
+    assert found.summary is not None and found.summary.expected == pytest.approx(6.0)
+    assert pooled([verdict(None), verdict(None, failure="empty")]).failure == "truncated"
+    assert pooled([verdict(2.0), verdict(4.0, distribution=None)]).distribution is None
+
+
+def judgment(name: str, score: float | None, **changes: Any) -> Judgment:
+    said = verdict(score)
+    common = {"judge": name, "prompt": "pointwise", "prompt_hash": "h", "score_kind": "expected"}
+    return Judgment(response=response(0), verdict=said, score=score, **{**common, **changes})
+
+
+@pytest.mark.parametrize(("how", "score"), [("mean", 5.0), ("median", 4.0), ("majority", 2.0)])
+def test_a_panel_aggregates_and_keeps_each(how: str, score: float) -> None:
+    members = [judgment(f"judge{n}", each) for n, each in enumerate((2.0, 2.0, 6.0, 10.0))]
+    found = panel_judgment(members, how, "panel")
+    assert found.score == score and found.verdict.rating == score
+    assert [(one.judge, one.score) for one in found.members] == [(one.judge, one.score) for one in members]
+    assert found.verdict.distribution == pytest.approx([0, 0.5, 0, 0, 0, 0.25, 0, 0, 0, 0.25])
+
+
+def test_a_failed_member_is_named_and_never_imputed() -> None:
+    found = panel_judgment([judgment("a", 9.0), judgment("b", None, detail="cut off")], "mean", "panel")
+    assert found.score is None and found.verdict.failure == "truncated"
+    assert found.detail == "b: cut off"
+    assert [one.score for one in found.members] == [9.0, None]
+
+
+def test_a_panel_from_the_command_line(tmp_path: Path) -> None:
+    data, out = rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
+    strict, mild = scripted_file(tmp_path / "strict.jsonl", 2, 3), scripted_file(tmp_path / "mild.jsonl", 8, 9)
+    words = ["critic", "judge", data, "--out", out, "--judge", strict, "--judge", mild]
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    each = [judged(tmp_path / f"out.{number}.jsonl") for number in (1, 2)]
+    found = judged(out)
+    assert found.keys() == each[0].keys() == {f"row-{number}" for number in range(12)}
+    for name, line in found.items():
+        assert line["score"] == (each[0][name]["score"] + each[1][name]["score"]) / 2
+        assert [(one["judge"], one["score"]) for one in line["members"]] == [
+            ("strict", each[0][name]["score"]),
+            ("mild", each[1][name]["score"]),
+        ]
+        assert line["judge"] == "mean(strict, mild)"
+    before = out.read_bytes()
+    assert run(*words).returncode == 0 and out.read_bytes() == before
+    assert_one_line_error(run(*words, "--aggregate", "median"), "mean(strict, mild)", "--out")
+    assert_one_line_error(run(*words, "--aggregate", "best"), "mean, median, majority")
+
+
+def test_a_panel_goes_on_where_a_member_was_lost(tmp_path: Path, scripted) -> None:
+    """A member that failed some rows: the panel fails those rows by name, and --retry-failed completes it."""
+    broken = True
+
+    def answer(body: dict[str, Any]) -> Any:
+        bad = broken and "table 3?" in body["messages"][0]["content"]
+        return completion("") if bad else completion('{"Rating":7,"Reason":"x"}')
+
+    data, out = rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
+    words = ["critic", "judge", data, "--out", out, "--score", "argmax", "--judge", f"{scripted(answer).url}#tiny"]
+    words += ["--judge", scripted_file(tmp_path / "other.jsonl", 3)]
+    assert run(*words).returncode == 3
+    line = judged(out)["row-3"]
+    assert line["verdict"]["failure"] == "empty" and line.get("score") is None and line["detail"].startswith("tiny:")
+    broken = False
+    assert run(*words, "--retry-failed").returncode == 0
+    assert {line["score"] for line in judged(out).values()} == {5.0}
+
+
+def test_what_is_no_judge_is_said(tmp_path: Path, scripted) -> None:
+    data, out = rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
+    server = scripted(lambda body: completion('{"Rating":7,"Reason":"x"}'))
+
+    def judge(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        return run("critic", "judge", data, "--out", out, *words)
+
+    assert_one_line_error(judge("--judge", tmp_path / "none"), "checkpoint folder", "URL#MODEL")
+    assert_one_line_error(judge("--judge", f"{server.url}#gpt-4"), "'gpt-4'", "it offers tiny")
+    assert_one_line_error(judge("--judge", server.url, "--base-url", server.url), "either --judge or --base-url")
+    assert_one_line_error(judge("--base-url", server.url, "--", "--tensor-parallel-size", "2"), "checkpoint folder")
+    assert_one_line_error(judge("--judge", server.url, "--samples", "3", "--temperature", "0"), "--temperature 0")
+    assert_one_line_error(judge("--judge", server.url, "--samples", "3", "--no-reason"), "--no-reason")
+    reason_first = ("--prompt", "pointwise_reason_first")
+    assert_one_line_error(judge("--judge", server.url, "--no-reason", *reason_first), "reason before the rating")
+    assert not out.exists()
+
+
+def test_scripted_replies_depend_on_the_prompt_alone(tmp_path: Path) -> None:
+    data, script = rows(tmp_path / "rows.jsonl", 40), scripted_file(tmp_path / "script.jsonl", *RATINGS)
+    found = []
+    for number in (1, 7):
+        out = tmp_path / f"{number}.jsonl"
+        run("critic", "judge", data, "--out", out, "--judge", script, "--concurrency", str(number))
+        found.append({name: line["score"] for name, line in judged(out).items()})
+    assert found[0] == found[1] and len(set(found[0].values())) > 5
+    script.write_text('{"reply": "x"}\n', "utf-8")
+    assert_one_line_error(run("critic", "judge", data, "--out", tmp_path / "x", "--judge", script), "script.jsonl:1")
+
+
+def ask(backend: ScriptedBackend, decoding: Decoding, prompt: str = "pointwise", kind: str = "expected") -> Judgment:
+    return asyncio.run(Judge(backend, "judge", prompt, kind, 256, decoding).judge(response(0)))
+
+
+def test_samples_are_seeded_and_each_is_kept() -> None:
+    asked: list[Request] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request)
+        return certain(random.Random(request.seed).choice((2, 4, 9)))
+
+    backend = ScriptedBackend(answer)
+    found = ask(backend, Decoding(samples=8, temperature=0.7, seed=5))
+    assert len(asked) == len({request.seed for request in asked}) == 8
+    assert {request.temperature for request in asked} == {0.7}
+    said = [random.Random(request.seed).choice((2, 4, 9)) for request in asked]
+    assert sorted(one.rating for one in found.samples if one.rating) == sorted(said)
+    assert found.score == pytest.approx(sum(said) / 8)
+    assert ask(backend, Decoding(samples=8, temperature=0.7, seed=5)) == found
+    assert ask(backend, Decoding(samples=8, temperature=0.7, seed=6)).samples != found.samples
+    asked.clear()
+    ask(backend, Decoding())
+    assert asked[0].seed is None and asked[0].temperature == 0.0
+
+
+def test_without_a_reason_other_servers_are_asked_for_the_rating_alone() -> None:
+    asked: list[Request] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request)
+        shares = [("7", math.log(0.5)), ("9", math.log(0.5))]
+        return Reply(text='{"Rating":7}', tokens=[Token('{"Rating":', []), Token("7", shares), Token("}", [])])
+
+    found = ask(ScriptedBackend(answer), Decoding(reason=False))
+    assert found.score == 8.0 and found.verdict.reason is None and found.decoding == Decoding(reason=False)
+    assert list(asked[0].schema["properties"]) == asked[0].schema["required"] == ["Rating"]
+
+
+def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted) -> None:
+    """A 10 that starts with the same token as a 1 is still told from it."""
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        assert body["messages"][-1]["content"] == '{"Rating":' and body["continue_final_message"]
+        assert body["max_tokens"] == 2 and body["logit_bias"] == {str(ord("1")): 100}
+        tokens = []
+        for shares in ({"1": 0.8, "9": 0.2}, {"0": 0.75, ",": 0.25}):
+            top = [{"token": token, "logprob": math.log(share)} for token, share in shares.items()]
+            tokens.append({"token": next(iter(shares)), "logprob": 0.0, "top_logprobs": top})
+        return completion("10", "length", tokens=tokens)
+
+    out, server = tmp_path / "out.jsonl", scripted(answer, owner="vllm")
+    data = rows(tmp_path / "rows.jsonl", 1)
+    done = run("critic", "judge", data, "--out", out, "--judge", server.url, "--no-reason")
+    assert done.returncode == 0, done.stderr
+    line = judged(out)["row-0"]
+    assert line["verdict"]["rating"] == 10 and line["score"] == pytest.approx(0.2 * 1 + 0.6 * 10 + 0.2 * 9)
+    assert line["reply"] == '{"Rating":10' and len(server.requests) == 1
+    words = ["critic", "judge", data, "--out", out, "--judge", server.url]
+    assert_one_line_error(run(*words), "decoding", "--out")
+
+
+@pytest.mark.parametrize("lang", ["zh", "en"])
+def test_the_two_forms_differ_in_nothing_but_the_order(lang: Any) -> None:
+    first, last = load("pointwise", lang), load("pointwise_reason_first", lang)
+    assert verdict_keys(first) == ("Rating", "Reason") and verdict_keys(last) == ("Reason", "Rating")
+    changed = [name for name in first.__struct_fields__ if getattr(first, name) != getattr(last, name)]
+    assert changed == ["name", "template"]
+    lines = [prompt.template.splitlines() for prompt in (first, last)]
+    assert sum(one != other for one, other in zip(*lines, strict=True)) == 1
+    assert list(schema(verdict_keys(last))["properties"]) == ["Reason", "Rating"]
+    assert schema(verdict_keys(first)) == VERDICT_SCHEMA
+    assert target(7, 'so "x"', verdict_keys(last)) == '{"Reason":"so \\"x\\"","Rating":7}'
+
+
+def test_reason_first_is_read_at_the_rating() -> None:
+    """A rating quoted in the reason does not mislead; the probe goes on from the text of the whole reason."""
+    asked: list[Request] = []
+    reason = '{"Reason":"它写着 \\"Rating\\":9。","Rating":'
+
+    def chances(text: str, **shares: float) -> Token:
+        return Token(text, [(name.strip("_"), math.log(share)) for name, share in shares.items()])
+
+    def answer(request: Request) -> Reply:
+        asked.append(request)
+        if not request.continue_final:
+            return Reply(text=reason + "2}")
+        second = Token("}", [("}", math.log(0.25)), ("0", math.log(0.75))])
+        return Reply(text="1}", tokens=[chances("1", _2=0.6, _1=0.4), second])
+
+    backend = ScriptedBackend(answer)
+    backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
+    found = ask(backend, Decoding(), "pointwise_reason_first")
+    assert list(asked[0].schema["properties"]) == ["Reason", "Rating"]
+    assert asked[1].messages[-1]["content"] == reason and asked[1].regex == "(10|[1-9])}.*"
+    assert found.verdict.distribution == pytest.approx([0.1, 0.6, 0, 0, 0, 0, 0, 0, 0, 0.3])
+    assert found.verdict.rating == 2 and found.verdict.reason == '它写着 "Rating":9。'
+
+
+def test_free_text_is_read_at_its_own_tokens() -> None:
+    """Behind a rating that a reason quotes unescaped, a probe would find the response's own."""
+    text = '{"Rating": 2, "Reason": "it wrote {"Rating": 10, "Reason": "x"}"}'
+
+    def answer(request: Request) -> Reply:
+        assert not request.continue_final and request.top_logprobs and request.schema is None
+        shares = [("2", math.log(0.75)), ("4", math.log(0.25))]
+        return Reply(text=text, tokens=[Token('{"Rating": ', []), Token("2", shares), Token(text[12:], [])])
+
+    backend = ScriptedBackend(answer)
+    backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
+    asked = Asked(key="k", whole=[], shorten=lambda *_: None, keys=("Rating", "Reason"), constrained=False)
+    rated = asyncio.run(Asker(backend, "expected", 64).rate(asked))
+    assert rated.verdict.rating == 2 and rated.score == 2.5
+
+
+def test_a_reason_without_end_is_not_probed() -> None:
+    def answer(request: Request) -> Reply:
+        assert not request.continue_final
+        return Reply(text='{"Reason":"and so on', truncated=True)
+
+    backend = ScriptedBackend(answer)
+    backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
+    found = ask(backend, Decoding(), "pointwise_reason_first")
+    assert found.verdict.failure == "truncated" and found.score is None
+
+
+def test_rows_whose_prompts_begin_alike_are_neighbours() -> None:
+    tasks, langs = ("OCR", "Meme", "Chart"), ("en", "zh")
+    made = [response(n % 20, task=tasks[n % 3], lang=langs[n % 2]) for n in range(600)]
+    random.Random(0).shuffle(made)
+    found = list(in_order(iter(made), window=1000))
+    assert sorted(map(id, found)) == sorted(map(id, made))
+    for key in ("lang", "task"):
+        values = [(one.question.lang, getattr(one.question, key)) for one in found]
+        assert sum(a != b for a, b in pairwise(values)) == len(set(values)) - 1
+    taken = 0
+
+    def counted() -> Iterator[Response]:
+        nonlocal taken
+        for one in made:
+            taken += 1
+            yield one
+
+    next(in_order(counted(), window=50))
+    assert taken == 50
+
+
+def settings(**changes: Any) -> Any:
+    common = {"source": "rows", "concurrency": 8, "max_failed": 1.0, "retry_failed": False, "check_repeat": 0}
+    return judging._Settings(**{**common, **changes})
+
+
+def judge_all(responses: Iterator[Response], total: int, out: Path, judge: Judge) -> None:
+    asyncio.run(judging._run(judge, responses, total, out, settings(), Counter()))
+
+
+def test_memory_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch) -> None:
+    """Rows come from a generator: eight times as many have the same peak."""
+    monkeypatch.setattr(judging, "WINDOW", 256)
+
+    def peak(count: int) -> int:
+        judge = Judge(ScriptedBackend(lambda request: certain(7)), "judge", "pointwise", "expected", 256)
+        made = (response(n, id=f"q{n}") for n in range(count))
+        tracemalloc.start()
+        judge_all(made, count, tmp_path / f"{count}.jsonl", judge)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(500)  # what is made once: templates, prompts
+    assert peak(4000) < 1.2 * peak(500)
+
+
+def test_ratings_that_change_with_the_batch_are_counted(tmp_path: Path) -> None:
+    """A judge that says 3 at first and 4 of every fifth response when asked again."""
+    seen: set[str] = set()
+
+    def answer(request: Request) -> Reply:
+        text = request.messages[0]["content"]
+        again, number = text in seen, int(text.split("on table ")[1].split("?")[0])
+        seen.add(text)
+        return certain(4 if again and number % 5 == 0 else 3)
+
+    made = [response(n, prompt=f"How many apples lie on table {n}?") for n in range(50)]
+    judge = Judge(ScriptedBackend(answer), "judge", "pointwise", "expected", 256)
+    failures: Any = Counter()
+    out = tmp_path / "out.jsonl"
+    found = asyncio.run(judging._run(judge, iter(made), 50, out, settings(check_repeat=40), failures))
+    expected = sum(int(name[1:]) % 5 == 0 for name in list(judged(out))[:40])
+    assert found["rows"] == 40 and found["ratings_changed"] == expected > 0
+    assert found["largest_move_of_a_score"] == 1.0
+
+
+def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_later(tmp_path: Path, monkeypatch) -> None:
+    """The disk takes half of the 21st line; other judgments are ready at that moment and must not follow it."""
+    made = [response(n) for n in range(60)]
+    judge = Judge(ScriptedBackend(lambda request: certain(7)), "judge", "pointwise", "expected", 256)
+    out, lines = tmp_path / "out.jsonl", 0
+
+    def full(self: Any, record: Any) -> None:
+        nonlocal lines
+        lines += 1
+        line = msgspec.json.encode(record) + b"\n"
+        if lines == 21:
+            self._file.write(line[: len(line) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._file.write(line)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(judging.jsonl.Appender, "append", full)
+        with pytest.raises(UsageError, match=r"out\.jsonl: cannot be written: No space left on device"):
+            judge_all(iter(made), 60, out, judge)
+    assert out.read_bytes().count(b"\n") == 20
+    judging._complete(judge, made, out, settings())
+    assert sorted(judged(out)) == sorted(one.id for one in made)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_device_ends_in_one_line(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    out.symlink_to("/dev/full")
+    script = scripted_file(tmp_path / "script.jsonl", 7)
+    done = run("critic", "judge", rows(tmp_path / "rows.jsonl"), "--out", out, "--judge", script)
+    assert_one_line_error(done, "No space left on device", "run the same command again")
+
+
+def test_a_server_that_hangs_or_trickles_is_given_up(tmp_path: Path, scripted) -> None:
+    """Neither silence nor a byte now and then may hold a row longer than --timeout."""
+    calls = 0
+
+    def answer(body: dict[str, Any]) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            time.sleep(3)
+        return completion('{"Rating":7,"Reason":"x"}')
+
+    out = tmp_path / "out.jsonl"
+    words = ["--score", "argmax", "--timeout", "1", "--base-url", scripted(answer).url]
+    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--out", out, "--concurrency", "1", *words)
+    assert done.returncode == 0, done.stderr
+    assert sorted(line.get("attempts", 1) for line in judged(out).values()) == [1, 2]
+    assert "retries=1" in done.stderr
+    assert json.loads((tmp_path / "out.jsonl.run.json").read_text("utf-8"))["retries"] == 1
+
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        for _ in range(1000):
+            writer.write(b" ")
+            await asyncio.sleep(0.1)
+
+    async def given_up() -> float:
+        server = await asyncio.start_server(trickle, "127.0.0.1", 0)
+        backend = OpenAIBackend(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout=1.0, attempts=1)
+        backend._served = Served("tiny", None, is_vllm=False)
+        start = time.monotonic()
+        with pytest.raises(Transient, match="Timeout"):
+            await backend.chat(Request(messages=[{"role": "user", "content": "x"}], max_tokens=1))
+        server.close()
+        return time.monotonic() - start
+
+    assert asyncio.run(given_up()) < 5
+
+
+@pytest.mark.parametrize("wish", ["1", "date"])
+def test_retry_after_is_obeyed(tmp_path: Path, scripted, wish: str) -> None:
+    from email.utils import formatdate
+
+    times: list[float] = []
+
+    def answer(body: dict[str, Any]) -> Any:
+        times.append(time.time())
+        if len(times) > 1:
+            return completion('{"Rating":7,"Reason":"x"}')
+        return 429, {"Retry-After": wish if wish == "1" else formatdate(time.time() + 3, usegmt=True)}, b"slow down"
+
+    words = ["--score", "argmax", "--base-url", scripted(answer).url]
+    run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", tmp_path / "out.jsonl", *words)
+    assert times[1] - times[0] >= (1.0 if wish == "1" else 1.9)
+
+
+def test_a_server_killed_and_started_again(tmp_path: Path) -> None:
+    """kill -9 in the middle of a run and a new server on the same port: every row once, no failure."""
+    program = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT / "tests")!r})
+import conftest
+from http.server import ThreadingHTTPServer
+port = int(sys.argv[1])
+plain = ThreadingHTTPServer.__init__
+conftest.ThreadingHTTPServer.__init__ = lambda self, address, handler: plain(self, ("127.0.0.1", port), handler)
+def answer(body):
+    time.sleep(0.02)
+    return conftest.completion('{{"Rating":7,"Reason":"x"}}')
+conftest.Scripted(answer)
+time.sleep(100)
+"""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/v1"
+
+    def start() -> subprocess.Popen[bytes]:
+        server = subprocess.Popen([sys.executable, "-c", program, str(port)])
+        for _ in range(200):
+            try:
+                if httpx.get(f"{url}/models").status_code == 200:
+                    return server
+            except httpx.HTTPError:
+                time.sleep(0.1)
+        raise AssertionError("the scripted server did not come up")
+
+    server = start()
+    out = tmp_path / "out.jsonl"
+    words = ["judge", str(rows(tmp_path / "rows.jsonl", 120)), "--out", str(out), "--base-url", url]
+    words += ["--score", "argmax", "--concurrency", "4", "--attempts", "8"]
+    command = [sys.executable, "-c", "from critic.cli import main; main()", *words]
+    client = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        while not out.is_file() or out.stat().st_size == 0:
+            time.sleep(0.01)
+        server.send_signal(signal.SIGKILL)
+        server.wait()
+        assert len(out.read_bytes().splitlines()) < 120
+        server = start()
+        _, errors = client.communicate(timeout=60)
+    finally:
+        server.kill()
+        server.wait()
+    assert client.returncode == 0, errors
+    assert len(judged(out)) == 120 and all(line["score"] == 7 for line in judged(out).values())
+
+
+def test_a_response_of_ten_megabytes_is_cut_or_refused(tmp_path: Path, scripted) -> None:
+    def answer(body: dict[str, Any]) -> Any:
+        if sum(len(message["content"]) for message in body["messages"]) > 8192 - 256:
+            return 400, {}, b'{"error": {"message": "This model\'s maximum context length is 8192 tokens."}}'
+        return completion('{"Rating":7,"Reason":"x"}')
+
+    out = tmp_path / "out.jsonl"
+    data = write_jsonl(tmp_path / "rows.jsonl", [human_row(0), human_row(1, response="word " * 2_000_000)])
+    done = run("critic", "judge", data, "--out", out, "--score", "argmax", "--base-url", scripted(answer).url)
+    assert done.returncode == 0, done.stderr
+    assert judged(out)["row-0"]["score"] == 7
+    assert judged(out)["row-1"]["score"] == 7 and judged(out)["row-1"]["shortened"]["response"] > 9_900_000
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained tiny judge: its ratings are arbitrary, but they are its own."""
+    for module in ("deepspeed", "vllm"):
+        pytest.importorskip(module, reason="needs the train extra and a serve extra")
+    sys.path.insert(0, str(ROOT / "train"))
+    from tiny import TinySpec, random_model, train_tokenizer
+
+    from critic import human_scored
+    from critic.asking.examples import example
+
+    folder = tmp_path_factory.mktemp("judge")
+    data = rows(folder / "rows.jsonl", 64, reason="It says so.")
+    made = [example(one, "pointwise", None, lambda messages: 0) for one in human_scored.load(data).responses]
+    spec = TinySpec(
+        vocab_size=500, hidden_size=64, intermediate_size=128, layers=2, heads=1, initializer_range=0.25, seed=2
+    )
+    tokenizer = train_tokenizer(((one.messages[0]["content"], one.target) for one in made if one), spec)
+    random_model(spec, tokenizer, 512).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    recipe = {"max_source_tokens": 384, "max_target_tokens": 128}
+    (folder / "critic.json").write_text(json.dumps({"recipe": recipe, "weights": {"model.safetensors": "x"}}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(checkpoint: Path) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    words = [sys.executable, "serve/judge.py", str(checkpoint), "--port", port, "--log", str(checkpoint / "log")]
+    server = subprocess.Popen([*words, "--stop-with-parent"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    ready = server.stdout.readline()
+    assert ready.startswith("ready: "), (checkpoint / "log").read_text("utf-8")[-3000:]
+    yield ready.split()[1]
+    server.terminate()
+    server.wait()
+
+
+SAME = 1e-4
+"""How far scores of the same row may lie apart: float32 sums in another order, in another batch."""
+
+
+def test_in_process_and_http_give_the_same_scores(checkpoint: Path, served: str, tmp_path: Path) -> None:
+    """Also without reasons, and as the mean of samples: behind the same beginning a rating has one distribution.
+    A long response is shortened alike, and one that cannot fit fails alike."""
+    made = [human_row(number, reason="x") for number in range(24)]
+    made += [human_row(60, response="many apples " * 400), human_row(61, question="which apples " * 400)]
+    data = write_jsonl(tmp_path / "rows.jsonl", made)
+    ways = {
+        "here": ["--judge", checkpoint, "--check-repeat", "12"],
+        "served": ["--judge", served],
+        "alone": ["--judge", served, "--no-reason"],
+        "sampled": ["--judge", served, "--samples", "3", "--seed", "1"],
+    }
+    found = {}
+    for name, words in ways.items():
+        out = tmp_path / f"{name}.jsonl"
+        done = run("critic", "judge", data, "--out", out, "--max-tokens", "64", "--max-failed", "0.1", *words)
+        assert done.returncode == 0, done.stderr
+        found[name] = judged(out)
+        assert set(found[name]) == {row["id"] for row in made}
+        lost = {key for key, line in found[name].items() if line.get("score") is None}
+        assert lost == {"row-61"} and found[name]["row-61"]["verdict"]["failure"] == "context_length_exceeded"
+        assert found[name]["row-60"]["shortened"] == found["here"]["row-60"]["shortened"]
+    scores = {key: line["score"] for key, line in found["here"].items() if "score" in line}
+    assert max(scores.values()) - min(scores.values()) > 1.0, "a judge that cannot tell rows apart proves nothing"
+    for name in ways:
+        for key, score in scores.items():
+            line = found[name][key]
+            assert line["judge"] == found["here"][key]["judge"]
+            assert line["score"] == pytest.approx(score, abs=SAME), (name, key)
+            shares = found["here"][key]["verdict"]["distribution"]
+            assert line["verdict"]["distribution"] == pytest.approx(shares, abs=SAME), (name, key)
+    assert all(len(found["sampled"][key]["samples"]) == 3 for key in scores)
+    assert any(len({one["rating"] for one in found["sampled"][key]["samples"]}) > 1 for key in scores)
+    repeated = json.loads((tmp_path / "here.jsonl.run.json").read_text("utf-8"))["judged_again"]
+    assert repeated["rows"] == 12 and repeated["largest_move_of_a_score"] <= SAME
+
+
+def test_a_panel_of_a_folder_and_a_server(checkpoint: Path, served: str, tmp_path: Path) -> None:
+    """One judge twice, by two ways: their panel says what each says. Two folders run one after the other."""
+    data, out = rows(tmp_path / "rows.jsonl", 6, reason="x"), tmp_path / "out.jsonl"
+    words = ["--judge", checkpoint, "--judge", served, "--judge", checkpoint, "--no-reason", "--aggregate", "median"]
+    done = run("critic", "judge", data, "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    for line in judged(out).values():
+        assert [one["score"] for one in line["members"]] == pytest.approx([line["score"]] * 3, abs=SAME)
+
+
+def test_a_burst_of_300_requests(served: str, tmp_path: Path) -> None:
+    data, out = rows(tmp_path / "rows.jsonl", 300, reason="x"), tmp_path / "out.jsonl"
+    words = ["--judge", served, "--concurrency", "300", "--no-reason"]
+    done = run("critic", "judge", data, "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    assert len(judged(out)) == 300 and all("score" in line for line in judged(out).values())
+
+
+def test_a_folder_that_vllm_cannot_run(checkpoint: Path, tmp_path: Path) -> None:
+    data = rows(tmp_path / "rows.jsonl", 2, reason="x")
+    assert_one_line_error(
+        run("critic", "judge", data, "--out", tmp_path / "out.jsonl", "--judge", tmp_path), "no model folder"
+    )
+    (tmp_path / "model").mkdir()
+    for name in ("config.json", "tokenizer_config.json"):
+        (tmp_path / "model" / name).write_text("{}")
+    done = run("critic", "judge", data, "--out", tmp_path / "out.jsonl", "--judge", tmp_path / "model")
+    assert_one_line_error(done, "vLLM cannot run")

@@ -1,0 +1,387 @@
+"""critic.benchmarks.convbench: the sheet, the scores against brute force, and error attribution."""
+
+import csv
+import itertools
+import json
+import random
+import sys
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+
+from critic import benchmarks
+from critic.benchmarks import convbench
+from critic.counting.aggregate import Cell, compare
+from critic.errors import UsageError
+from critic.records import Conversation, ConversationTurn, TurnVerdict
+
+SAMPLE = ROOT / "data" / "samples" / "convbench" / "ConvBench.csv"
+Fate = float | None | str
+"""Of a verdict: a score, None for a failure, "never" for one that was not asked for."""
+
+
+def sample_rows() -> list[dict[str, str]]:
+    with SAMPLE.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_sheet(path: Path, rows: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".xlsx":
+        openpyxl = pytest.importorskip("openpyxl")
+        book = openpyxl.Workbook()
+        book.active.append(list(rows[0]))
+        for row in rows:
+            book.active.append(list(row.values()))
+        book.save(path)
+        return path
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_the_sample_sheet_is_read_whole() -> None:
+    found = benchmarks.read("convbench", SAMPLE)
+    rows = sample_rows()
+    assert [one.id for one in found] == [row["ID"] for row in rows] and len(rows) == 6
+    for one, row in zip(found, rows, strict=True):
+        assert [turn.prompt for turn in one.turns] == [row[column] for column in convbench.INSTRUCTIONS]
+        assert [turn.reference for turn in one.turns] == [row[column] for column in convbench.REFERENCES]
+        assert [turn.task for turn in one.turns] == [row[column] for column in convbench.TASKS]
+        assert [turn.focus for turn in one.turns] == [None, None, row["third_turn_demands"]]
+        assert [turn.images for turn in one.turns] == [[row["image_id"]], [], []]
+        assert one.caption == row["instruction-conditioned-caption"] and one.group == row["image_id"]
+        assert (SAMPLE.parent / row["image_id"]).is_file()
+    assert {one.lang for one in found} == {"zh", "en"}
+
+
+def test_a_spreadsheet_says_the_same_as_its_csv(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{**row, "ID": int(row["ID"])} for row in sample_rows()]
+    rows[0]["first_turn_answer"] = 5  # a number cell, as a sheet would hold
+    sheet = write_sheet(tmp_path / "ConvBench.xlsx", rows)
+    assert convbench.read_conversations(sheet) == convbench.read_conversations(
+        write_sheet(tmp_path / "ConvBench.csv", rows)
+    )
+    assert convbench.read_conversations(sheet)[0].turns[0].reference == "5"
+
+
+def test_without_ids_the_rows_are_numbered_and_english(tmp_path: Path) -> None:
+    rows = [{key: value for key, value in row.items() if key not in ("ID", "lang")} for row in sample_rows()]
+    found = convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))
+    assert [one.id for one in found] == ["1", "2", "3", "4", "5", "6"]
+    assert {one.lang for one in found} == {"en"}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
+def test_the_public_sheet_is_refused_with_what_it_lacks(tmp_path: Path, suffix: str) -> None:
+    public = [{key: row[key] for key in ("ID", "image_id", *convbench.INSTRUCTIONS)} for row in sample_rows()]
+    with pytest.raises(UsageError) as caught:
+        convbench.read_conversations(write_sheet(tmp_path / f"ConvBench{suffix}", public))
+    lacking = ["instruction-conditioned-caption", *convbench.TASKS, *convbench.REFERENCES, "third_turn_demands"]
+    assert f"lacks {', '.join(lacking)};" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_real_public_rows_are_refused(shared: Path) -> None:
+    with pytest.raises(UsageError, match=r"lacks .*first_turn_answer"):
+        convbench.read_conversations(shared / "data" / "convbench" / "conversations.jsonl")
+
+
+def test_the_real_conversations_in_a_full_sheet(shared: Path, tmp_path: Path) -> None:
+    lines = (shared / "data" / "convbench" / "conversations.jsonl").read_text("utf-8").splitlines()
+    rows = []
+    for public in map(json.loads, lines):
+        row = {column: f"{column} {public['convbench_id']}" for column in convbench.COLUMNS}
+        row.update(zip(convbench.INSTRUCTIONS, public["turns"], strict=True))
+        rows.append({"ID": public["convbench_id"], **row, "image_id": public["image"] or "none.png"})
+    found = convbench.read_conversations(write_sheet(tmp_path / "ConvBench.csv", rows))
+    assert [one.id for one in found] == [str(number) for number in range(1, 579)]
+    assert [[turn.prompt for turn in one.turns] for one in found] == [
+        [turn.strip() for turn in json.loads(line)["turns"]] for line in lines
+    ]
+
+
+@pytest.mark.parametrize("column", convbench.COLUMNS)
+def test_an_empty_cell_is_named_with_its_line(tmp_path: Path, column: str) -> None:
+    rows = sample_rows()
+    rows[1]["image_id"] += "\nwith a line break"  # line 3 and 4 of the file
+    rows[2][column] = " "
+    with pytest.raises(UsageError, match=rf"sheet.csv:5: '{column}' is empty"):
+        convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))
+
+
+def test_sheets_that_are_none_are_refused(tmp_path: Path) -> None:
+    rows = sample_rows()
+    rows[3]["ID"] = rows[0]["ID"]
+    with pytest.raises(UsageError, match=r"sheet.csv:5: duplicate id '1', first at .*sheet.csv:2"):
+        convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))
+    rows[3].update(ID="4", lang="fr")
+    with pytest.raises(UsageError, match=r"sheet.csv:5: 'lang' is 'fr'; expected zh or en"):
+        convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))
+    for name, content, message in [
+        ("empty.csv", b"", "no header"),
+        ("head.csv", b"ID,image_id\n", "no rows"),
+        ("short.csv", b"ID,image_id\n1\n", r"short.csv:2: more or fewer cells than the 2 columns"),
+        ("long.csv", b"ID,image_id\n1,2,3\n", r"long.csv:2: more or fewer cells"),
+        ("twice.csv", b"ID,ID\n1,2\n", "'ID' appears twice"),
+        ("gbk.csv", "ID,image_id\n1,图片很大\n".encode("gbk"), "not UTF-8"),
+        ("quote.csv", b'ID,image_id\n1,"a\n', "not CSV"),
+        ("torn.xlsx", b"PK\x03\x04", "not a spreadsheet"),
+        ("sheet.tsv", b"ID\n", r"cannot read .tsv; expected .xlsx, .csv, .jsonl"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UsageError, match=message):
+            convbench.read_conversations(tmp_path / name)
+    with pytest.raises(UsageError, match="no such file"):
+        convbench.read_conversations(tmp_path / "absent.csv")
+    with pytest.raises(UsageError, match="unknown benchmark; choose alignmmbench, convbench, multiverse, visitbench"):
+        benchmarks.read("convbrench", SAMPLE)
+
+
+def test_a_missing_library_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    (tmp_path / "ConvBench.xlsx").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"pip install openpyxl or save the sheet as CSV UTF-8$"):
+        convbench.read_conversations(tmp_path / "ConvBench.xlsx")
+
+
+def conversations(count: int) -> list[Conversation]:
+    tasks = (("OCR", "Counting"), ("Math", "Logic", "Emotion"), ("Poem",))
+    return [
+        Conversation(
+            id=str(number),
+            benchmark="convbench",
+            lang="en",
+            group=f"image-{number // 2}",
+            turns=[ConversationTurn(prompt="?", reference="!", task=names[number % len(names)]) for names in tasks],
+        )
+        for number in range(count)
+    ]
+
+
+def verdicts_of(fates: dict[tuple[Cell, str], Fate], protocol: str) -> list[TurnVerdict]:
+    return [
+        TurnVerdict(
+            conversation=conversation,
+            system="model",
+            condition=cell.condition,
+            protocol=protocol,  # type: ignore[arg-type]
+            judge="judge",
+            turn=cell.turn,
+            judging=cell.judging,
+            score=fate if isinstance(fate, float) else None,
+            failure="empty" if fate is None else None,
+        )
+        for (cell, conversation), fate in fates.items()
+        if fate != "never"
+    ]
+
+
+CELLS = list(convbench.CELLS.items())
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(["pairwise", "direct"]), st.integers(1, 7))
+def test_scores_are_those_of_brute_force(luck: random.Random, protocol: str, count: int) -> None:
+    choices: list[Fate] = [0.0, 0.5, 1.0, None, "never"] if protocol == "pairwise" else [1.0, 4.0, 10.0, None, "never"]
+    asked = conversations(count)
+    fates = {(cell, one.id): luck.choice(choices) for _, cell in CELLS for one in asked}
+    run = ["own", "perfect_perception", "perfect_perception_reasoning"]
+    found = convbench.scores(verdicts_of(fates, protocol), asked, protocol, run)  # type: ignore[arg-type]
+    unit = 100 if protocol == "pairwise" else 1
+    ends = (0, 100) if protocol == "pairwise" else (1, 10)
+    ranges = {}
+    for name, cell in CELLS:
+        mine = [fates[cell, one.id] for one in asked]
+        known = [unit * fate for fate in mine if isinstance(fate, float)]
+        filled = [sum(known) + end * (count - len(known)) for end in ends]
+        ranges[name] = [total / count for total in filled]
+        cell_found = found[name]
+        assert (cell_found.n, cell_found.failed, cell_found.asked) == (len(known), mine.count(None), count)
+        assert cell_found.value == (pytest.approx(fmean(known)) if known else None)
+        assert [cell_found.low, cell_found.high] == pytest.approx(ranges[name])
+    formulas = {
+        "R2": (("S1", "S2", "S3"), lambda a, b, c: (a + b + c) / 3),
+        "R1": (("S1", "S2", "S3", "SO"), lambda a, b, c, o: ((a + b + c) / 3 + o) / 2),
+        "delta_S2_hat": (("S2_hat", "S2"), lambda after, before: after - before),
+        "delta_S3_hat": (("S3_hat", "S3"), lambda after, before: after - before),
+        "delta_SO_hat": (("SO_hat", "SO"), lambda after, before: after - before),
+        "delta_S3_tilde": (("S3_tilde", "S3_hat"), lambda after, before: after - before),
+        "delta_SO_tilde": (("SO_tilde", "SO_hat"), lambda after, before: after - before),
+    }
+    assert set(found) == set(convbench.CELLS) | set(formulas)
+    for name, (parts, formula) in formulas.items():
+        values = [found[part].value for part in parts]
+        assert found[name].value == (None if None in values else pytest.approx(formula(*values)))
+        corners = [formula(*corner) for corner in itertools.product(*(ranges[part] for part in parts))]
+        assert (found[name].low, found[name].high) == (pytest.approx(min(corners)), pytest.approx(max(corners)))
+
+
+def test_only_what_was_run_is_asked() -> None:
+    asked = conversations(3)
+    own = verdicts_of({(cell, one.id): 1.0 for name, cell in CELLS[:4] for one in asked}, "pairwise")
+    assert list(convbench.scores(own, asked, "pairwise")) == ["S1", "S2", "S3", "SO", "R2", "R1"]
+    missing = convbench.scores(own, asked, "pairwise", ["own", "perfect_perception"])["S2_hat"]
+    assert (missing.value, missing.n, missing.asked, missing.low, missing.high) == (None, 0, 3, 0, 100)
+    # What was judged otherwise is another cell.
+    unfocused = verdicts_of({(Cell("own", 3, "no_focus"), "0"): 0.0}, "pairwise")
+    assert convbench.scores([*own, *unfocused], asked, "pairwise")["S3"].value == 100
+
+
+def test_scores_per_task() -> None:
+    asked = conversations(6)
+    scores = [0.0, 1.0, 0.5, None, 1.0, "never"]
+    verdicts = verdicts_of({(Cell("own", 2), str(number)): fate for number, fate in enumerate(scores)}, "pairwise")
+    found = convbench.by_task(verdicts, asked, "pairwise", Cell("own", 2))
+    assert list(found) == ["Emotion", "Logic", "Math"]
+    assert (found["Math"].value, found["Math"].n, found["Math"].failed) == (0, 1, 1)
+    assert (found["Logic"].value, found["Logic"].n) == (100, 2)
+    assert (found["Emotion"].value, found["Emotion"].failed, found["Emotion"].high) == (50, 0, 75)
+    with pytest.raises(ValueError, match="no task"):
+        convbench.by_task(verdicts, asked, "pairwise", Cell("own", None))
+
+
+def test_error_attribution_is_that_of_brute_force() -> None:
+    luck = random.Random(7)
+    asked = conversations(60)
+    fates = {(cell, one.id): luck.choice([0.0, 1.0, 1.0, None]) for _, cell in CELLS for one in asked}
+    found = convbench.attribution(verdicts_of(fates, "pairwise"), asked, "pairwise")
+    steps = [
+        ("perception", 1, 2, "S2", "S2_hat"),
+        ("perception", 1, 3, "S3", "S3_hat"),
+        ("reasoning", 2, 3, "S3_hat", "S3_tilde"),
+    ]
+    flips, pairs = set(), {}
+    for cause, cause_turn, turn, before, after in steps:
+        for one in asked:
+            was, became = (fates[convbench.CELLS[name], one.id] for name in (before, after))
+            key = cause, turn, one.turns[cause_turn - 1].task, one.turns[turn - 1].task
+            if was is not None and became is not None:
+                pairs.setdefault(key, []).append(100 * (became - was))  # type: ignore[operator]
+                if was != became:
+                    flips.add((one.id, *key, 100 * was, 100 * became))  # type: ignore[operator]
+    assert {
+        (one.conversation, one.cause, one.turn, one.cause_task, one.task, one.before, one.after) for one in found.flips
+    } == flips and len(found.flips) == len(flips)
+    by_pair = {(one.cause, one.turn, one.cause_task, one.task): one for one in found.pairs}
+    assert set(by_pair) == set(pairs)
+    for key, changes in pairs.items():
+        effect = by_pair[key]
+        assert effect.difference.mean == pytest.approx(fmean(changes))
+        assert effect.difference.n == len(changes)
+        assert (effect.gained, effect.lost) == (sum(c > 0 for c in changes), sum(c < 0 for c in changes))
+        if effect.difference.interval is not None:
+            low, high = effect.difference.interval
+            assert low <= fmean(changes) <= high
+    costs = [(one.difference.mean or 0) * one.difference.n for one in found.pairs]
+    assert costs == sorted(costs, reverse=True)
+    assert [(one.cause, one.turn) for one in found.effects] == [
+        ("perception", 2),
+        ("perception", 3),
+        ("perception", None),
+        ("reasoning", 3),
+        ("reasoning", None),
+    ]
+    overall = found.effects[0]
+    assert overall.cause_task is overall.task is None
+    assert overall.difference.groups <= 30 and overall.difference.interval is not None
+    assert overall.gained == sum(
+        one.cause == "perception" and one.turn == 2 and one.after > one.before for one in found.flips
+    )
+
+
+def test_the_perfect_cause_is_found() -> None:
+    """Turn 2 is lost exactly where turn 1 misreads text: perfect perception wins those back, and only those."""
+    asked = conversations(40)
+    ocr = {one.id for one in asked if one.turns[0].task == "OCR"}
+    fates: dict[tuple[Cell, str], Fate] = {}
+    for one in asked:
+        fates[Cell("own", 2), one.id] = 0.0 if one.id in ocr else 1.0
+        fates[Cell("perfect_perception", 2), one.id] = 1.0
+    found = convbench.attribution(verdicts_of(fates, "pairwise"), asked, "pairwise")
+    assert {one.conversation for one in found.flips} == ocr
+    costly = [one for one in found.pairs if one.difference.mean]
+    assert {one.cause_task for one in costly} == {"OCR"} and {one.difference.mean for one in costly} == {100.0}
+    (effect,) = found.effects
+    assert effect.difference.mean == 50 and effect.difference.p_value is not None and effect.difference.p_value < 0.01
+
+
+def test_contrasts_are_paired() -> None:
+    asked = conversations(12)
+    fates: dict[tuple[Cell, str], Fate] = {}
+    for number, one in enumerate(asked):
+        fates[Cell("own", 3), one.id] = 8.0
+        fates[Cell("own", None), one.id] = 6.0
+        fates[Cell("single_turn", 3), one.id] = 6.0 if number else None
+        fates[Cell("own", None, "no_turn_verdicts"), one.id] = 7.0
+    found = convbench.contrasts(verdicts_of(fates, "direct"), asked, "direct")
+    assert list(found) == [
+        "single_turn - multi_turn, turn 3",
+        "no_turn_verdicts - turn_verdicts, whole conversation",
+    ]
+    alone = found["single_turn - multi_turn, turn 3"]
+    assert (alone.mean, alone.n, alone.missing, alone.interval) == (-2, 11, 1, (-2, -2))
+    assert alone.low == pytest.approx((-2 * 11 - 7) / 12) and alone.high == pytest.approx((-2 * 11 + 2) / 12)
+    assert found["no_turn_verdicts - turn_verdicts, whole conversation"].mean == 1
+
+
+def test_agreement_counts_equal_verdicts() -> None:
+    asked = conversations(5)
+    ours: list[Fate] = [1.0, 0.0, 0.5, None, 0.5]
+    theirs: list[Fate] = [1.0, 1.0, 0.5, 1.0, 1.0]
+    cell, whole = Cell("own", 1), Cell("own", None)
+    one = verdicts_of({(cell, str(n)): fate for n, fate in enumerate(ours)}, "pairwise")
+    other = verdicts_of({**{(cell, str(n)): fate for n, fate in enumerate(theirs)}, (whole, "0"): 1.0}, "pairwise")
+    found = convbench.agreement(one, other, asked, "pairwise")
+    assert list(found) == ["S1", "all"]
+    assert (found["S1"].value, found["S1"].n, found["S1"].failed) == (50, 4, 1)
+    assert (found["S1"].low, found["S1"].high) == (40, 60)
+    both = convbench.agreement([*one, *verdicts_of({(whole, "0"): 1.0}, "pairwise")], other, asked, "pairwise")
+    assert (both["all"].value, both["all"].n, both["all"].asked) == (60, 5, 10)
+
+
+def test_two_models_are_compared_on_the_same_conversations() -> None:
+    asked = conversations(12)
+    one = verdicts_of({(Cell("own", 1), each.id): 4.0 for each in asked}, "direct")
+    other = verdicts_of(
+        {
+            **{(Cell("own", 1), each.id): 6.0 for each in asked[1:]},
+            (Cell("own", 2), "0"): 9.0,
+        },
+        "direct",
+    )
+    found = compare(one, other, asked, "direct")
+    assert list(found) == [Cell("own", 1)]
+    assert found[Cell("own", 1)].mean == 2 and found[Cell("own", 1)].missing == 1
+    assert found[Cell("own", 1)].groups == 6 and found[Cell("own", 1)].interval == (2, 2)
+
+
+def test_the_samples_are_what_the_program_writes(tmp_path: Path) -> None:
+    from conftest import run
+
+    image = pytest.importorskip("PIL.Image")
+    done = run("data/sample_conversations.py", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    committed = ROOT / "data" / "samples"
+    made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
+    folders = ("alignmmbench", "convbench", "multiverse", "visitbench")
+    assert made == sorted(
+        path.relative_to(committed) for name in folders for path in (committed / name).rglob("*") if path.is_file()
+    )
+    for name in made:
+        if name.suffix == ".png":
+            with image.open(tmp_path / name) as ours, image.open(committed / name) as theirs:
+                assert ours.size == theirs.size
+        else:
+            assert (tmp_path / name).read_bytes() == (committed / name).read_bytes(), name
+    assert sum(path.stat().st_size for name in folders for path in (committed / name).rglob("*")) < 300_000
+    for name in folders:
+        (file,) = [path for path in (committed / name).iterdir() if path.is_file()]
+        for one in benchmarks.read(name, file):
+            images = [path for turn in one.turns for path in turn.images]
+            assert images and all((committed / name / path).is_file() for path in images)

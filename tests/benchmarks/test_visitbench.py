@@ -1,0 +1,221 @@
+"""critic.benchmarks.visitbench: the published layouts, win rates, and the tournament."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, write_jsonl
+
+from critic import benchmarks
+from critic.benchmarks import visitbench
+from critic.counting import tournament as ratings
+from critic.errors import UsageError
+from critic.records import Conversation, TurnVerdict
+
+SAMPLE = ROOT / "data" / "samples" / "visitbench" / "visit_bench.csv"
+
+
+def sample_rows() -> list[dict[str, Any]]:
+    with SAMPLE.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_the_sample_of_several_images_is_read_whole() -> None:
+    rows, found = sample_rows(), benchmarks.read("visitbench", SAMPLE)
+    assert [one.id for one in found] == ["1", "2", "3", "4", "5", "6"]
+    for row, one in zip(rows, found, strict=True):
+        (turn,) = one.turns
+        assert (turn.prompt, one.category, turn.task) == (
+            row["instruction"],
+            row["instruction_category"],
+            row["instruction_category"],
+        )
+        assert turn.images == json.loads(row["images"])
+        assert turn.reference == (row["gpt4_prediction"] if row["human_ratings_gpt4_correct"] == "True" else None)
+    assert found[1].caption == "1. " + "\n2. ".join(json.loads(rows[1]["images_dense_captions"]))
+    assert found[0].caption == json.loads(rows[0]["images_dense_captions"])[0]
+    assert found[1].group == found[2].group != found[0].group  # the same two pictures, the other way round
+    assert [one.turns[0].reference is None for one in found].count(True) == 1
+
+
+def test_lists_are_padded_and_urls_are_file_names(tmp_path: Path) -> None:
+    rows = sample_rows()[1:2]
+    rows[0]["images"] = '["https://host.example/a/first%20one.png?size=1", "http://host.example/b/second.png"]'
+    rows[0]["images_dense_captions"] = '["One.", "Two.", NaN, NaN]'
+    (found,) = visitbench.read_conversations(write_csv(tmp_path / "sheet.csv", rows))
+    assert found.turns[0].images == ["first one.png", "second.png"]
+    assert found.caption == "1. One.\n2. Two."
+
+
+def test_the_layout_of_single_images(tmp_path: Path) -> None:
+    row = {
+        "image": "https://host.example/visit_images/7.png",
+        "image_dense_captions": "A dog.",
+        "instruction": "What is it?",
+        "instruction_category": "animals",
+        "gpt4_prediction": "A dog.",
+        "human_ratings_gpt4_correct": True,
+        "human_ratings_problem_in_caption": 1.0,
+    }
+    other = {**row, "human_ratings_problem_in_caption": 0}
+    found = visitbench.read_conversations(write_jsonl(tmp_path / "single.jsonl", [row, other]))
+    assert [one.turns[0].reference for one in found] == [None, "A dog."]
+    assert [one.turns[0].images for one in found] == [["7.png"], ["7.png"]]
+
+
+def test_the_real_annotated_rows(shared: Path, tmp_path: Path) -> None:
+    """As published: the same rows under the names of the authors' own columns."""
+    lines = (shared / "data" / "visitbench" / "annotated_examples.jsonl").read_text("utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    published = [
+        {
+            "image_url": row["image_url"],
+            "image_dense_caption": row["image_dense_caption"],
+            "instruction_category": row["instruction_category"],
+            "instruction": row["instruction"],
+            "output_human_annotated": row["reference"],
+        }
+        for row in rows
+    ]
+    found = visitbench.read_conversations(write_csv(tmp_path / "visit_fully_annotated_example.csv", published))
+    assert len(found) == 10
+    for row, one in zip(rows, found, strict=True):
+        assert one.turns[0].reference == row["reference"].strip()
+        assert one.turns[0].images == [row["image_url"].rsplit("/", 1)[-1]]
+        assert one.caption == row["image_dense_caption"].strip()
+
+
+def test_parquet_with_embedded_images(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    content = (SAMPLE.parent / "images" / "fruit.png").read_bytes()
+    row = {
+        "image": {"bytes": content, "path": "fruit.png"},
+        "instruction_conditioned_caption": "Apples.",
+        "instruction": "Count.",
+        "instruction_category": "counting",
+        "gpt4_prediction": "Five.",
+        "human_ratings_gpt4_correct": True,
+        "human_ratings_problem_in_caption": False,
+    }
+    parquet.write_table(pyarrow.Table.from_pylist([row, row]), tmp_path / "test.parquet")
+    one, other = visitbench.read_conversations(tmp_path / "test.parquet")
+    assert one.turns[0].images[0].startswith("data:image/png;base64,")
+    assert one.group == other.group and len(one.group) < 40
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("instruction", "", "'instruction' is empty"),
+        ("instruction_category", "", "'instruction_category' is empty"),
+        ("images", "images/fruit.png", "'images' is not a JSON list"),
+        ("images", '"images/fruit.png"', "'images' is not a list"),
+        ("images", "[]", "'images' has no image"),
+        ("images", '["a.png", "a.png"]', "'images' has one image twice"),
+        ("images", "[3]", "no image; expected a path"),
+        ("images_dense_captions", '["One.", NaN]', "has 1 captions for 2 images"),
+        ("gpt4_prediction", "", "'gpt4_prediction' is empty"),
+        ("human_ratings_gpt4_correct", "perhaps", "is 'perhaps'; expected true or false"),
+        ("human_ratings_problem_in_caption", "", "'human_ratings_problem_in_caption' is empty"),
+        ("lang", "de", "expected zh or en"),
+    ],
+)
+def test_a_bad_row_is_refused_with_its_line(tmp_path: Path, column: str, value: str, message: str) -> None:
+    rows = sample_rows()
+    rows[1][column] = value
+    with pytest.raises(UsageError, match=message) as caught:
+        visitbench.read_conversations(write_csv(tmp_path / "sheet.csv", rows))
+    assert str(caught.value).startswith(f"{tmp_path / 'sheet.csv'}:3: ")
+
+
+def test_a_sheet_that_lacks_columns_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        visitbench.read_conversations(write_csv(tmp_path / "sheet.csv", [{"instruction": "?", "gpt4_prediction": "!"}]))
+    for part in ("instruction_category", "image_url or", "image_dense_caption or", "human_ratings_gpt4_correct"):
+        assert part in str(caught.value)
+
+
+def verdict(conversation: str, system: str, score: float | None, opponent: str | None = None) -> TurnVerdict:
+    return TurnVerdict(
+        conversation=conversation,
+        system=system,
+        condition="own",
+        protocol="pairwise",
+        judge="judge",
+        turn=1,
+        opponent=opponent,
+        score=score,
+        failure="no_verdict" if score is None else None,
+    )
+
+
+@pytest.fixture
+def asked() -> list[Conversation]:
+    return visitbench.read_conversations(SAMPLE)
+
+
+def test_win_rates_against_the_reference(asked: list[Conversation]) -> None:
+    scores = {"1": 1.0, "2": 0.5, "3": 1.0, "4": 0.0, "5": None}
+    verdicts = [verdict(key, "m", score) for key, score in scores.items()]
+    verdicts.append(verdict("1", "m", 0.0, opponent="other"))  # of the tournament
+    found = visitbench.against_reference(verdicts, asked)
+    # 3 has no reference, 6 was never judged, 5 failed.
+    assert (found.overall.n, found.overall.failed, found.overall.asked, found.unreferenced) == (3, 1, 5, 1)
+    assert found.overall.value == 50 and (found.overall.low, found.overall.high) == (30, 70)
+    assert (found.counts.wins, found.counts.ties, found.counts.losses, found.counts.failed) == (1, 1, 1, 1)
+    assert found.categories["counting"].value == 100 and found.categories["change_captioning"].asked == 1
+    assert found.categories["chart_reading"].value is None
+
+
+def test_a_tournament_is_the_ratings_of_its_battles(asked: list[Conversation]) -> None:
+    verdicts = [
+        verdict(key, one, score, opponent=other)
+        for key, one, other, score in [
+            ("1", "a", "b", 1.0),
+            ("2", "a", "b", 0.5),
+            ("4", "b", "a", 1.0),
+            ("5", "c", "a", 0.0),
+            ("6", "c", "b", 1.0),
+            ("3", "c", "b", None),
+        ]
+    ]
+    fought = visitbench.battles([*verdicts, verdict("1", "a", 1.0)], asked)
+    assert [(one.a, one.b, one.outcome) for one in fought] == [
+        ("a", "b", "a"),
+        ("a", "b", "tie"),
+        ("b", "a", "a"),
+        ("c", "a", "b"),
+        ("c", "b", "a"),
+        ("c", "b", None),
+    ]
+    assert [one.group for one in fought] == [asked[int(key) - 1].group for key in "124563"]
+    found = visitbench.tournament(fought, k=16, shuffles=7, seed=3, resamples=50)
+    assert found.elo == ratings.mean_elo(fought, shuffles=7, seed=3, k=16)
+    assert found.bradley_terry == ratings.bradley_terry(fought, resamples=50, seed=3)
+    assert (found.win_rates["a"].wins, found.win_rates["a"].ties, found.win_rates["a"].losses) == (2, 1, 1)
+    assert (found.k, found.shuffles, found.seed) == (16, 7, 3)
+    assert found.bradley_terry.failed == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (verdict("1", "b", 1.0, opponent="a"), "b and a compared twice"),
+        (verdict("99", "a", 1.0, opponent="b"), "not in the questions"),
+        (verdict("2", "a", 0.7, opponent="b"), "score 0.7; expected 1, 0.5 or 0"),
+        (verdict("2", "a", 7.0, opponent="b"), "expected 0 to 1"),
+    ],
+)
+def test_battles_that_cannot_be_are_refused(asked: list[Conversation], bad: TurnVerdict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        visitbench.battles([verdict("1", "a", 1.0, opponent="b"), bad], asked)

@@ -1,0 +1,144 @@
+"""critic.counting: the bootstrap and aggregates, against brute force and SciPy."""
+
+from statistics import fmean
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from critic.counting.aggregate import Aggregate, by_cell, combine, difference, mean
+from critic.counting.bootstrap import mean_interval, sign_flip_p, tail
+from critic.errors import UsageError
+from critic.records import TurnVerdict
+
+SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.one_of(st.none(), st.integers(1, 10)), max_size=8)
+
+
+@given(SCORES, st.lists(st.sampled_from("abcdefgh"), unique=True))
+def test_a_mean_counts_and_bounds_what_is_missing(scores: dict[str, int | None], asked: list[str]) -> None:
+    found = mean(scores, asked, (1, 10))
+    assert found.n + found.failed <= found.asked == len(asked)
+    valid = [scores[key] for key in asked if scores.get(key) is not None]
+    assert found.n == len(valid)
+    assert found.failed == sum(key in scores and scores[key] is None for key in asked)
+    if not asked:
+        assert found.low is found.high is found.value is None and found.coverage == 0
+        return
+    assert found.low == pytest.approx(fmean(1 if scores.get(key) is None else scores[key] for key in asked))
+    assert found.high == pytest.approx(fmean(10 if scores.get(key) is None else scores[key] for key in asked))
+    assert (found.value is None) == (not valid)
+    if valid:
+        assert found.value == pytest.approx(fmean(valid))
+        assert found.low - 1e-9 <= found.value <= found.high + 1e-9
+    assert found.coverage == len(valid) / len(asked)
+
+
+def whole(value: float) -> Aggregate:
+    return Aggregate(value=value, n=1, failed=0, asked=1, low=value, high=value)
+
+
+def test_a_negative_weight_turns_the_range_around() -> None:
+    open_end = Aggregate(value=5, n=1, failed=1, asked=2, low=3, high=8)
+    found = combine([(1, whole(10)), (-1, open_end)])
+    assert (found.value, found.low, found.high) == (5, 2, 7)
+    assert (found.n, found.failed, found.asked) == (2, 1, 3)
+    unknown = Aggregate(value=None, n=0, failed=2, asked=2, low=1, high=10)
+    assert combine([(1, whole(10)), (1, unknown)]).value is None
+    assert combine([(1, whole(10)), (1, unknown)]).high == 20
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(1, 10)), st.one_of(st.none(), st.integers(1, 10)))
+    )
+)
+def test_a_difference_pairs_and_bounds(rows: list[tuple[int, int | None, int | None]]) -> None:
+    before = {str(number): row[1] for number, row in enumerate(rows)}
+    after = {str(number): row[2] for number, row in enumerate(rows)}
+    groups = {str(number): f"g{row[0]}" for number, row in enumerate(rows)}
+    found = difference(before, after, groups, (1, 10))
+    both = [(b, a) for _, b, a in rows if a is not None and b is not None]
+    assert (found.n, found.missing) == (len(both), len(rows) - len(both))
+    assert found.interval is None and found.p_value is None  # at most four groups
+    assert set(found.undefined) == ({"interval", "p_value"} if both else {"mean", "interval", "p_value"})
+    if both:
+        assert found.mean == pytest.approx(fmean(a - b for b, a in both))
+    if rows:
+        low = fmean((1 if a is None else a) - (10 if b is None else b) for _, b, a in rows)
+        high = fmean((10 if a is None else a) - (1 if b is None else b) for _, b, a in rows)
+        assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_intervals_and_p_values_are_those_of_scipy() -> None:
+    values = np.random.default_rng(5).normal(0.3, 1, 40)
+    level = 1 - 2 * tail(40)
+    expected = stats.bootstrap((values,), np.mean, confidence_level=level, method="percentile", rng=1)
+    found = mean_interval(values, np.ones(40))
+    assert found == pytest.approx(tuple(expected.confidence_interval), abs=0.03)
+    few = np.array([1.0, 2.0, -0.5, 3.0, 1.5, 0.25, 2.5, -1.0])
+    exact = stats.permutation_test((few,), np.mean, permutation_type="samples").pvalue
+    assert sign_flip_p(few) == pytest.approx(exact, abs=0.01)
+    assert sign_flip_p(np.zeros(8)) == 1
+
+
+def test_whole_groups_are_drawn() -> None:
+    """Rows of one group move together: ten copies of each difference say no more than one."""
+    values = np.random.default_rng(2).normal(0.2, 1, 30)
+    once = {f"{place}": float(value) for place, value in enumerate(values)}
+    copies = {f"{place}-{copy}": float(value) for place, value in enumerate(values) for copy in range(10)}
+    single = difference(dict.fromkeys(once, 0.0), once, {key: key for key in once}, (-9, 9))
+    tenfold = difference(dict.fromkeys(copies, 0.0), copies, {key: key.split("-", 1)[0] for key in copies}, (-9, 9))
+    assert single.interval is not None and tenfold.interval is not None
+    assert tenfold.interval == pytest.approx(single.interval, abs=0.05)
+    assert tenfold.p_value == pytest.approx(single.p_value, abs=0.01)
+    assert tenfold.groups == single.groups == 30 and tenfold.n == 300
+
+
+def test_coverage_of_intervals_of_paired_differences() -> None:
+    """Simulation: unequal groups, true mean 0."""
+    random = np.random.default_rng(11)
+    covered = 0
+    for _ in range(200):
+        counts = random.integers(1, 4, size=25).astype(np.float64)
+        sums = counts * random.normal(0, 1, 25) + random.normal(0, 0.5, 25)
+        low, high = mean_interval(sums, counts)
+        covered += low <= 0 <= high
+    assert 182 <= covered <= 198
+
+
+def verdict(**changes: object) -> TurnVerdict:
+    plain = {
+        "conversation": "c1",
+        "system": "model",
+        "condition": "own",
+        "protocol": "direct",
+        "judge": "judge",
+        "turn": 1,
+        "score": 5.0,
+    }
+    return TurnVerdict(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "message"),
+    [
+        ([verdict(), verdict(score=6.0)], "conversation 'c1', turn 1, condition own: two direct verdicts"),
+        ([verdict(), verdict(conversation="c2", system="other")], "expected one system"),
+        ([verdict(), verdict(conversation="c2", judge="other")], "expected one system, one judge"),
+        ([verdict(), verdict(conversation="c2", opponent="other")], "one opponent"),
+        ([verdict(score=0.0)], "direct score 0; expected 1 to 10"),
+        ([verdict(protocol="pairwise", score=50.0)], "pairwise score 50; expected 0 to 1"),
+        ([verdict(score=None)], "either a score or a failure"),
+        ([verdict(failure="empty")], "either a score or a failure"),
+        ([verdict(turn=None, score=None)], "whole conversation"),
+    ],
+)
+def test_verdicts_that_cannot_be_together_are_refused(verdicts: list[TurnVerdict], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        by_cell(verdicts, verdicts[0].protocol)
+
+
+def test_other_protocols_are_left_to_others() -> None:
+    assert by_cell([verdict(protocol="quality", score=99.0)], "direct") == {}

@@ -1,0 +1,135 @@
+"""data/sample_world.py as it is used: run by path, its rows read by the library."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import pytest
+
+from critic import human_scored
+from critic.records import Response
+
+PROGRAM = Path(__file__).parents[2] / "data" / "sample_world.py"
+EXTERNAL = "Nightjar-9B"
+DIALOGUE = {"Coherence", "Incoherence"}
+
+
+def run(out: Path, *options: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), "--out", str(out), *options],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("world") / "rows.jsonl"
+    assert run(out).returncode == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def raw(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def responses(file: Path) -> list[Response]:
+    loaded = human_scored.load(file)
+    assert not loaded.left_out
+    return loaded.responses
+
+
+def test_same_seed_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
+    same, again, other = (tmp_path / name for name in ("same.jsonl", "again.jsonl", "other.jsonl"))
+    run(same, "--questions", "52", hash_seed="1")
+    run(again, "--questions", "52", hash_seed="2")
+    run(other, "--questions", "52", "--seed", "1")
+    assert same.read_bytes() == again.read_bytes() != other.read_bytes()
+
+
+def test_every_task_in_both_languages_about_equally_often(raw: list[dict[str, Any]]) -> None:
+    counts = Counter((row["task"], row["lang"]) for row in raw)
+    assert len(counts) == 26
+    assert max(counts.values()) < 1.2 * min(counts.values())
+    assert {row["category"] for row in raw} == {
+        "Perception & Understanding",
+        "Reasoning & Analysis",
+        "Dialogue Context",
+    }
+
+
+def test_every_column_is_there(raw: list[dict[str, Any]]) -> None:
+    assert all(set(row) == set(human_scored.Row.__struct_fields__) for row in raw)
+    assert 9_500 < len(raw) < 12_000
+    assert 800 < sum(row["system"] == EXTERNAL for row in raw) < 1_000
+
+
+def test_dialogue_tasks_and_only_they_have_a_history(responses: list[Response]) -> None:
+    assert all(bool(one.question.history) == (one.question.task in DIALOGUE) for one in responses)
+
+
+def test_three_raters_or_more_whose_mean_is_the_score(responses: list[Response]) -> None:
+    for one in responses:
+        assert one.human and len(one.human.raters) >= 3 and one.human.reason
+        assert one.human.score == pytest.approx(fmean(one.human.raters.values()), abs=1e-4)
+        assert all(score == int(score) for score in one.human.raters.values())
+
+
+def test_the_whole_scale_is_used_and_no_rating_dominates(responses: list[Response]) -> None:
+    scores = [one.human.score for one in responses if one.human]
+    shares = Counter(int(score + 0.5) for score in scores)
+    assert set(shares) == set(range(1, 11))
+    assert max(shares.values()) <= 0.25 * len(scores)
+    assert 2.3 <= fmean(abs(score - median(scores)) for score in scores) <= 2.8
+
+
+def test_no_answerer_is_named_in_any_text(raw: list[dict[str, Any]]) -> None:
+    names = {row["system"] for row in raw} - {"reference"}
+    text = "\n".join(json.dumps({**row, "system": ""}, ensure_ascii=False) for row in raw).lower()
+    assert not [name for name in names if name.lower() in text or name.split("-")[0].lower() in text]
+
+
+def test_a_group_is_one_question(responses: list[Response]) -> None:
+    groups = defaultdict(set)
+    for one in responses:
+        asked = one.question
+        groups[asked.group].add((asked.prompt, asked.reference, tuple(asked.images), str(asked.history)))
+    assert all(len(asked) == 1 for asked in groups.values())
+    images = [next(iter(asked))[2] for asked in groups.values()]
+    assert len(set(images)) == len(images)
+
+
+def test_a_demand_for_a_ten_does_not_earn_it(responses: list[Response]) -> None:
+    demands = r"给.*10 分|满分|评分为 10|\"Rating\":10|10 分，|give this reply a 10|full marks|grade.* 10|^10,"
+    demand = re.compile(demands, re.MULTILINE)
+    demanding = [one for one in responses if demand.search(one.text)]
+    scores = [one.human.score for one in demanding if one.human]
+    assert len(scores) > 300
+    assert fmean(scores) < 6.5
+    assert min(scores) < 2 and max(scores) > 9
+
+
+def test_right_and_wrong_answers_use_the_same_sentences(responses: list[Response]) -> None:
+    """With the numbers taken out, every sentence of a right answer also stands in a wrong one."""
+    said: dict[bool, set[str]] = {True: set(), False: set()}
+    for one in responses:
+        if one.question.task == "Problem" and one.question.lang == "en" and one.system != EXTERNAL and one.human:
+            sentences = re.findall(r"[A-Z][^.:}]*#", re.sub(r"\d+", "#", one.text))
+            said[one.human.score > 8].update(sentences)
+    assert said[True] and said[True] <= said[False]
+
+
+def test_a_mistake_on_the_command_line_ends_with_exit_code_2(tmp_path: Path) -> None:
+    done = run(tmp_path / "rows.jsonl", "--questions", "1")
+    assert done.returncode == 2
+    assert "questions" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,803 @@
+"""critic infer: conversations that do not wait for each other, failures by name, resume, a model that sees."""
+
+import asyncio
+import base64
+import hashlib
+import json
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
+
+from critic.backends import Reply, Request, text
+from critic.backends.scripted import ScriptedBackend
+from critic.errors import Refused, Transient, UsageError
+from critic.images import Image
+from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
+from critic.stages import usage
+from critic.stages.infer import Runner, main, named_images
+
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSuQmCC"
+)
+"""A red square of eight pixels, as a PNG."""
+
+ORDINALS = ("first", "second", "third")
+
+
+def sheet(folder: Path, count: int, **images: str) -> Path:
+    """A ConvBench sheet of `count` conversations; `images` names other images than a.png, by row (`row_3=…`)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "a.png").write_bytes(PICTURE)
+    rows = []
+    for n in range(count):
+        row = {
+            "ID": str(n),
+            "image_id": images.get(f"row_{n}", "a.png"),
+            "instruction-conditioned-caption": "A square.",
+        }
+        for number, ordinal in enumerate(ORDINALS, 1):
+            row[f"The_{ordinal}_turn_instruction"] = f"conversation {n} turn {number}"
+            row[f"{ordinal.capitalize()}_turn_instruction_category"] = f"task {number}"
+            row[f"{ordinal}_turn_answer"] = f"reference {n}.{number}"
+        rows.append({**row, "third_turn_demands": "be brief"})
+    return write_jsonl(folder / "sheet.jsonl", rows)
+
+
+def infer(file: Path, out: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    return run("critic", "infer", file, "--benchmark", "convbench", "--out", out, *words)
+
+
+def lines(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+    found = [json.loads(line) for line in path.read_bytes().splitlines()]
+    by_place = {(line["conversation"]["id"], line["condition"], line["turn"]): line for line in found}
+    assert len(by_place) == len(found), "a turn is in the file twice"
+    return by_place
+
+
+def digest(messages: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:12]
+
+
+def echo(body: dict[str, Any]) -> dict[str, Any]:
+    """A reply that tells every prompt from every other."""
+    return completion(f"reply {digest(body['messages'])}")
+
+
+def content(said: Sequence[Any]) -> list[str]:
+    return [text(message) for message in said]
+
+
+# --- the runner on scripted replies
+
+
+def talks(count: int, turns: int = 3) -> list[Conversation]:
+    return [
+        Conversation(
+            id=f"c{n}",
+            benchmark="convbench",
+            lang="en",
+            group=f"c{n}",
+            turns=[ConversationTurn(prompt=f"c{n} ask {k}", reference=f"c{n} ref {k}") for k in range(1, turns + 1)],
+        )
+        for n in range(count)
+    ]
+
+
+def no_image(name: str) -> Image:
+    raise AssertionError(name)
+
+
+class Recorder(ScriptedBackend):
+    """Remembers the requests; `answer` may be a coroutine function."""
+
+    def __init__(self, answer: Callable[[Request], Any], **options: Any) -> None:
+        super().__init__(answer, **options)
+        self.requests: list[Request] = []
+
+    async def chat(self, request: Request) -> Reply:
+        self.requests.append(request)
+        reply = self.answer(request)
+        return await reply if asyncio.iscoroutine(reply) else reply
+
+
+def converse(
+    conversations: Sequence[Conversation],
+    backend: ScriptedBackend,
+    *conditions: str,
+    known: Sequence[ModelTurn] = (),
+    concurrency: int = 256,
+    load: Callable[[str], Image] = no_image,
+    **sampling: Any,
+) -> list[ModelTurn]:
+    """What a run adds to `known`, in the order in which it became known."""
+    made: list[ModelTurn] = []
+    settings = Sampling(**{"max_tokens": 64, **sampling})
+
+    async def go() -> None:
+        runner = Runner(backend, "model", conditions, settings, load, concurrency)
+        await asyncio.gather(
+            *(
+                runner.converse(one, [line for line in known if line.conversation.id == one.id], made.append)
+                for one in conversations
+            )
+        )
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+    return made
+
+
+def answered(request: Request) -> Reply:
+    return Reply(text=f"own {digest([dict(one) for one in request.messages])}", prompt_tokens=10, completion_tokens=4)
+
+
+def by_place(made: Sequence[ModelTurn]) -> dict[tuple[str, int], ModelTurn]:
+    return {(line.condition, line.turn): line for line in made}
+
+
+def test_the_next_turn_is_asked_on_the_models_own_reply() -> None:
+    found = by_place(converse(talks(1), Recorder(answered), "own", "perfect_perception"))
+    own, perfect = found["own", 3], found["perfect_perception", 3]
+    assert [one.content for one in own.seen] == [
+        "c0 ask 1",
+        found["own", 1].reply,
+        "c0 ask 2",
+        found["own", 2].reply,
+        "c0 ask 3",
+    ]
+    assert [one.content for one in perfect.seen][1::2] == ["c0 ref 1", found["perfect_perception", 2].reply]
+    assert len({line.reply for line in found.values()}) == 5
+
+
+def test_what_conditions_share_is_generated_once() -> None:
+    backend = Recorder(answered)
+    names = ("own", "perfect_perception", "perfect_perception_reasoning", "oracle", "no_history", "single_turn")
+    made = converse(talks(4), backend, *names)
+    assert len(made) == 4 * (3 + 2 + 1 + 3 + 3 + 1) and len(backend.requests) == 4 * 8
+    assert len({line.call for line in made}) == 4 * 8
+    sent = [json.dumps(content(request.messages)) for request in backend.requests]
+    assert len(set(sent)) == len(sent)
+    for line in made:
+        assert digest([{"role": one.role, "content": one.content} for one in line.seen]) in (line.reply or "")
+    totals = usage.Totals()
+    for line in made:
+        totals.add(line)
+    assert totals.counts["turns"] == len(made) and totals.counts["prompt_tokens"] == 10 * len(backend.requests)
+
+
+def test_conversations_do_not_wait_for_the_slowest() -> None:
+    """The first conversation's first turn is answered only when all others are through."""
+    waiting = 7 * 3
+    through = asyncio.Event()
+
+    async def answer(request: Request) -> Reply:
+        nonlocal waiting
+        if text(request.messages[0]) == "c0 ask 1":
+            await through.wait()
+        else:
+            waiting -= 1
+            if waiting == 0:
+                through.set()
+        return answered(request)
+
+    made = converse(talks(8), Recorder(answer), "own")
+    assert [line.conversation.id for line in made][-3:] == ["c0"] * 3
+
+
+def test_all_ready_turns_are_in_flight_at_once() -> None:
+    together, peak = 0, 0
+    full = asyncio.Event()
+
+    async def answer(request: Request) -> Reply:
+        nonlocal together, peak
+        together, peak = together + 1, max(peak, together + 1)
+        if together == 64:
+            full.set()
+        await full.wait()
+        together -= 1
+        return answered(request)
+
+    converse(talks(64), Recorder(answer), "own")
+    assert peak == 64
+
+
+def test_concurrency_is_kept() -> None:
+    together, peak = 0, 0
+
+    async def answer(request: Request) -> Reply:
+        nonlocal together, peak
+        together, peak = together + 1, max(peak, together + 1)
+        await asyncio.sleep(0.001)
+        together -= 1
+        return answered(request)
+
+    converse(talks(9), Recorder(answer), "own", "no_history", "oracle", concurrency=4)
+    assert peak == 4
+
+
+@pytest.mark.parametrize("name", ["own", "oracle", "no_history", "perfect_perception"])
+def test_a_failed_turn_ends_its_conversation(name: str) -> None:
+    def answer(request: Request) -> Reply:
+        if text(request.messages[-1]) == "c1 ask 2":
+            raise Transient("HTTP 500: out of order")
+        return answered(request)
+
+    backend = Recorder(answer)
+    made = converse(talks(3), backend, name)
+    failed = by_place([line for line in made if line.conversation.id == "c1"])
+    assert failed[name, 2].failure == "server_error" and failed[name, 2].reply is None
+    assert failed[name, 3].failure == "not_run" and failed[name, 3].detail == "turn 2 failed: server_error"
+    assert not failed[name, 3].seen and failed[name, 3].call is None
+    assert all(line.failure is None for line in made if line.conversation.id != "c1")
+    assert not any("out of order" in text(one) for request in backend.requests for one in request.messages)
+    assert not any(text(request.messages[-1]) == "c1 ask 3" for request in backend.requests)
+
+
+def test_a_failed_turn_ends_every_condition_that_shares_it() -> None:
+    def answer(request: Request) -> Reply:
+        return Reply(text=" \n" if len(request.messages) == 1 else "fine")
+
+    backend = Recorder(answer)
+    found = by_place(converse(talks(1), backend, "own", "oracle", "perfect_perception"))
+    assert found["own", 1].failure == found["oracle", 1].failure == "empty"
+    assert found["own", 2].failure == found["oracle", 3].failure == "not_run"
+    assert found["perfect_perception", 2].reply == found["perfect_perception", 3].reply == "fine"
+    assert len(backend.requests) == 3
+
+
+def test_known_turns_are_not_asked_again_and_are_shared() -> None:
+    whole = converse(talks(2), Recorder(answered), "own", "oracle")
+    for cut in range(len(whole) + 1):
+        backend = Recorder(answered)
+        rest = converse(talks(2), backend, "own", "oracle", known=whole[:cut])
+
+        def plain(line: ModelTurn) -> bytes:
+            return msgspec.json.encode(msgspec.structs.replace(line, seconds=0.0))
+
+        assert sorted(map(plain, [*whole[:cut], *rest])) == sorted(map(plain, whole))
+        missing = {line.call for line in whole} - {line.call for line in whole[:cut]}
+        assert len(backend.requests) == len(missing)
+
+
+def test_known_turns_that_were_asked_otherwise_are_refused() -> None:
+    whole = converse(talks(1), Recorder(answered), "own")
+    other = [msgspec.structs.replace(line, reply="tampered") for line in whole]
+    with pytest.raises(UsageError, match=r"turn 2 .* was asked otherwise"):
+        converse(talks(1), Recorder(answered), "own", known=other)
+
+
+def small(request: Request) -> Reply:
+    """A model whose context holds three messages."""
+    if len(request.messages) > 3:
+        raise Refused("context_length_exceeded", "This model's maximum context length is 3")
+    return answered(request)
+
+
+def test_overflow_fails_by_name() -> None:
+    found = by_place(converse(talks(1, turns=4), Recorder(small), "own"))
+    assert found["own", 2].reply and found["own", 3].failure == "context_length_exceeded"
+    assert found["own", 4].failure == "not_run"
+
+
+def test_overflow_drops_whole_oldest_exchanges_and_counts_them() -> None:
+    made = converse(talks(1, turns=4), Recorder(small), "own", overflow="drop-oldest")
+    found = by_place(made)
+    assert [found["own", turn].dropped for turn in (1, 2, 3, 4)] == [0, 0, 1, 2]
+    assert [one.content for one in found["own", 4].seen] == ["c0 ask 3", found["own", 3].reply, "c0 ask 4"]
+    totals = usage.Totals()
+    for line in made:
+        totals.add(line)
+    assert totals.counts["calls_shortened"] == 2 and totals.counts["exchanges_dropped"] == 3
+    again = converse(talks(1, turns=4), Recorder(small), "own", overflow="drop-oldest", known=made[:3])
+    assert again[0].reply == made[3].reply
+
+
+def test_what_never_fits_fails_after_all_was_dropped() -> None:
+    def full(request: Request) -> Reply:
+        raise Refused("context_length_exceeded", "too long")
+
+    found = by_place(converse(talks(1), Recorder(full), "oracle", overflow="drop-oldest"))
+    assert found["oracle", 1].failure == "context_length_exceeded"
+
+
+def test_a_reply_that_the_context_cuts_is_no_reply() -> None:
+    """vLLM answers a prompt that leaves little room with a short reply."""
+
+    def answer(request: Request) -> Reply:
+        room = 100 - 40 * len(request.messages) // 2
+        tokens = min(room, request.max_tokens)
+        return Reply(
+            text="word " * tokens,
+            truncated=tokens < 64,
+            prompt_tokens=40 * len(request.messages) // 2,
+            completion_tokens=tokens,
+        )
+
+    found = by_place(converse(talks(1), Recorder(answer, context=100), "own"))
+    assert found["own", 1].reply and found["own", 2].failure == "context_length_exceeded"
+    assert found["own", 2].completion_tokens == 40, "what it cost is counted"
+    dropped = by_place(converse(talks(1), Recorder(answer, context=100), "own", overflow="drop-oldest"))
+    assert dropped["own", 2].dropped == 1 and dropped["own", 2].completion_tokens == 40 + 64
+
+
+def test_a_reply_cut_at_max_tokens_is_a_reply() -> None:
+    cut = Recorder(lambda request: Reply(text="and so on", truncated=True, prompt_tokens=5, completion_tokens=64))
+    made = converse(talks(1), cut, "own")
+    assert [line.finish for line in made] == ["length"] * 3 and all(line.reply for line in made)
+    totals = usage.Totals()
+    totals.add(made[0])
+    assert totals.counts["calls_cut_at_max_tokens"] == 1
+
+
+def test_seeds_are_of_the_prompt_and_the_run() -> None:
+    def seeds(seed: int, temperature: float = 1.0) -> dict[str, int | None]:
+        backend = Recorder(lambda request: Reply(text="same"))
+        converse(talks(2), backend, "own", temperature=temperature, seed=seed)
+        return {json.dumps(content(one.messages)): one.seed for one in backend.requests}
+
+    assert seeds(0) == seeds(0) and len(set(seeds(0).values())) == 6
+    assert not set(seeds(0).values()) & set(seeds(1).values())
+    assert set(seeds(0, temperature=0.0).values()) == {None}
+
+
+def test_a_server_that_is_gone_ends_the_run() -> None:
+    def answer(request: Request) -> Reply:
+        raise Transient("ConnectError: refused")
+
+    with pytest.raises(UsageError, match=r"failed 8 turns in a row .*--retry-failed"):
+        converse(talks(20), Recorder(answer), "own", concurrency=4)
+
+
+def test_failures_between_answers_do_not_end_the_run() -> None:
+    def answer(request: Request) -> Reply:
+        if int(text(request.messages[0]).split()[0][1:]) % 2:
+            raise Transient("HTTP 503")
+        return answered(request)
+
+    made = converse(talks(20, turns=1), Recorder(answer), "own", concurrency=1)
+    assert sum(line.failure == "server_error" for line in made) == 10
+
+
+def test_an_image_is_read_once_for_a_conversation() -> None:
+    read: list[str] = []
+
+    def load(name: str) -> Image:
+        read.append(name)
+        return Image(path=name, sha256="0", uri="data:image/png;base64,", resized=False)
+
+    turns = [ConversationTurn(prompt="?", images=["a.png"]), ConversationTurn(prompt="?", images=["b.png", "a.png"])]
+    converse([msgspec.structs.replace(talks(1)[0], turns=turns)], Recorder(answered), "own", "no_history", load=load)
+    assert sorted(read) == ["a.png", "b.png"]
+
+
+def test_token_counts_that_the_server_does_not_give_are_not_zero() -> None:
+    (line,) = converse(talks(1, turns=1), Recorder(lambda request: Reply(text="fine")), "own")
+    assert line.prompt_tokens is line.cached_tokens is line.completion_tokens is None
+    unsaid = Recorder(lambda request: Reply(text="fine", prompt_tokens=9, completion_tokens=2, cached_known=False))
+    (line,) = converse(talks(1, turns=1), unsaid, "own")
+    assert (line.prompt_tokens, line.cached_tokens, line.completion_tokens) == (9, None, 2)
+
+
+def test_data_uris_have_short_names() -> None:
+    uri = "data:image/png;base64," + base64.b64encode(PICTURE).decode()
+    turn = ConversationTurn(prompt="?", images=[uri, "b.png"])
+    (named,), uris = named_images([msgspec.structs.replace(talks(1)[0], turns=[turn])])
+    short, path = named.turns[0].images
+    assert uris == {short: uri} and short.startswith("sha256:") and path == "b.png"
+
+
+# --- prices
+
+
+def test_costs(tmp_path: Path) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(
+        '[dear]\ncurrency = "EUR"\ninput = 2.0\ncached_input = 0.5\noutput = 8.0\n[plain]\ninput = 1\noutput = 0\n'
+    )
+    table = usage.read_prices(file)
+    assert usage.cost(table["dear"], 3_000_000, 1_000_000, 500_000) == pytest.approx(4.0 + 0.5 + 4.0)
+    assert usage.cost(table["plain"], 3_000_000, 1_000_000, 500_000) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    "body", ["[a]\ninput = 1\n", "[a]\ninput = -1\noutput = 1\n", "[a]\ninput=1\noutput=1\ncache=1\n", "x"]
+)
+def test_a_price_file_with_a_mistake(tmp_path: Path, body: str) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(body)
+    with pytest.raises(UsageError, match=r"prices\.toml: "):
+        usage.read_prices(file)
+
+
+# --- the command, against a server
+
+
+def test_what_is_sent_and_what_is_written(tmp_path: Path, scripted) -> None:
+    server = scripted(echo)
+    out = tmp_path / "out.jsonl"
+    (tmp_path / "prices.toml").write_text("[list]\ninput = 1.0\noutput = 1.0\n")
+    words = ("--base-url", server.url, "--condition", "own", "--condition", "oracle", "--max-tokens", "9")
+    done = infer(sheet(tmp_path / "b", 5), out, *words, "--prices", tmp_path / "prices.toml")
+    assert done.returncode == 0, done.stderr
+    found = lines(out)
+    assert len(found) == 5 * 6 and len(server.requests) == 5 * 5
+    uri = "data:image/png;base64," + base64.b64encode(PICTURE).decode()
+    first = [{"type": "image_url", "image_url": {"url": uri}}, {"type": "text", "text": "conversation 2 turn 1"}]
+    asked = [body["messages"] for body in server.requests if body["messages"][0]["content"] == first]
+    assert len(asked) == 5 and {len(messages) for messages in asked} == {1, 3, 5}
+    line = found["2", "own", 2]
+    reply = found["2", "own", 1]["reply"]
+    assert line["seen"] == [
+        {
+            "role": "user",
+            "content": "conversation 2 turn 1",
+            "images": [{"path": "a.png", "sha256": hashlib.sha256(PICTURE).hexdigest()}],
+        },
+        {"role": "assistant", "content": reply},
+        {"role": "user", "content": "conversation 2 turn 2"},
+    ]
+    assert line["prompt_tokens"] == 11 and line["completion_tokens"] == 7 and "cached_tokens" not in line
+    assert line["system"] == "tiny" and line["sampling"] == {"max_tokens": 9, "temperature": 0.0}
+    assert "base64" not in out.read_text("utf-8")
+    facts = json.loads((tmp_path / "out.jsonl.run.json").read_text("utf-8"))
+    assert facts["conditions"] == {"own": {"answered": 15}, "oracle": {"answered": 15}}
+    assert facts["calls"] == 25 and facts["prompt_tokens"] == 25 * 11
+    assert facts["costs"] == {"list": pytest.approx(25 * 18 / 1e6)}
+    assert "at the prices of list: 0.0005 USD" in done.stdout or "0.0004 USD" in done.stdout
+
+
+def test_a_rerun_asks_nothing_and_another_condition_only_what_is_new(tmp_path: Path, scripted) -> None:
+    server = scripted(echo)
+    file, out = sheet(tmp_path / "b", 3), tmp_path / "out.jsonl"
+    go = partial(main, file, "convbench", out, base_url=server.url)
+    assert go() == 0
+    before = out.read_bytes()
+    assert go(condition=["own"]) == 0
+    assert out.read_bytes() == before and len(server.requests) == 9
+    both = partial(go, condition=["own", "oracle"])
+    assert both() == 0 and out.read_bytes().startswith(before)
+    assert len(lines(out)) == 18 and len(server.requests) == 9 + 6
+    with pytest.raises(UsageError, match=r"out\.jsonl:1: .*--condition own, .*choose another --out"):
+        go(condition=["oracle"])
+    with pytest.raises(UsageError, match=r'out\.jsonl:1: made with sampling .*"temperature":1\.0'):
+        both(seed=1, temperature=1.0)
+    with pytest.raises(UsageError, match=r"out\.jsonl:1: made with system 'tiny', now 'other'"):
+        both(name="other")
+    with pytest.raises(UsageError, match="conversation '2' is not among"):
+        both(limit=2)
+    file.write_text(file.read_text("utf-8").replace("reference 1.3", "another"), "utf-8")
+    with pytest.raises(UsageError, match="conversation '1' reads otherwise now"):
+        both()
+
+
+def bomb(side: int) -> bytes:
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IEND", b"")
+
+
+def test_images_that_cannot_be_sent(tmp_path: Path, scripted) -> None:
+    pytest.importorskip("PIL", reason="needs Pillow")
+    server = scripted(echo)
+    bad = {
+        "row_1": "missing.png",
+        "row_2": "half.png",
+        "row_3": "bomb.png",
+        "row_4": "../secret.png",
+        "row_5": "link.png",
+    }
+    file = sheet(tmp_path / "b", 7, **bad)
+    (tmp_path / "secret.png").write_bytes(PICTURE)
+    (tmp_path / "b" / "half.png").write_bytes(PICTURE[:50])
+    (tmp_path / "b" / "bomb.png").write_bytes(bomb(40_000))
+    (tmp_path / "b" / "link.png").symlink_to(tmp_path / "secret.png")
+    out = tmp_path / "out.jsonl"
+    done = infer(file, out, "--base-url", server.url, "--condition", "own", "--condition", "perfect_perception")
+    assert done.returncode == 3 and "image_outside_root: 4 turns" in done.stdout, done.stdout + done.stderr
+    found = lines(out)
+    names = [found[str(n), "own", 1].get("failure") for n in range(7)]
+    outside = "image_outside_root"
+    assert names == [None, "image_missing", "image_unreadable", "image_too_large", outside, outside, None]
+    for n in range(1, 6):
+        assert found[str(n), "perfect_perception", 2]["failure"] == names[n]
+        assert found[str(n), "own", 2]["failure"] == found[str(n), "own", 3]["failure"] == "not_run"
+        assert "seen" not in found[str(n), "own", 1]
+    assert len(server.requests) == 2 * 5
+    (tmp_path / "b" / "missing.png").write_bytes(PICTURE)
+    again = infer(
+        file, out, "--base-url", server.url, "--condition", "own", "--condition", "perfect_perception", "--retry-failed"
+    )
+    assert again.returncode == 3 and len(server.requests) == 3 * 5
+    assert all("failure" not in line for place, line in lines(out).items() if place[0] == "1")
+    assert len(lines(out)) == 7 * 5
+
+
+def test_without_image_none_is_read(tmp_path: Path, scripted) -> None:
+    server = scripted(echo)
+    file = sheet(tmp_path / "b", 2, row_0="missing.png")
+    words = ("--base-url", server.url, "--condition", "no_image", "--data-root", tmp_path / "nowhere")
+    assert infer(file, tmp_path / "out.jsonl", *words).returncode == 0
+    assert all(isinstance(one["content"], str) for body in server.requests for one in body["messages"])
+
+
+FAULTS = ("fine", "busy", "broken", "hangs", "cut off", "empty", "refused", "too long", "filtered", "half a character")
+
+
+def test_faults_of_a_server(tmp_path: Path, scripted) -> None:
+    """Each conversation meets one fault, at its second turn; 429 goes away."""
+    busy_since: list[float] = []
+
+    def answer(body: dict[str, Any]) -> Any:
+        number = int(body["messages"][-1]["content"].split()[1]) if len(body["messages"]) > 1 else 0
+        fault = FAULTS[number] if len(body["messages"]) == 3 else "fine"
+        if fault == "busy":
+            busy_since.append(time.monotonic())
+            if len(busy_since) == 1:
+                return 429, {"Retry-After": "1"}, b"{}"
+        if fault == "hangs":
+            time.sleep(3)
+        made = completion(f"reply {digest(body['messages'])}")
+        choice = made["choices"][0]
+        if fault == "empty":
+            choice["message"]["content"] = ""
+        if fault == "filtered":
+            choice["message"]["content"], choice["finish_reason"] = None, "content_filter"
+        if fault == "half a character":
+            choice["message"]["content"] = "\ud83d and more"
+        errors = {
+            "broken": (500, {}, b'{"error": {"message": "engine is out of order"}}'),
+            "refused": (400, {}, b'{"error": {"message": "no such thing"}}'),
+            "too long": (400, {}, b'{"error": {"message": "the prompt is longer than the maximum model length of 9"}}'),
+            "cut off": None,
+        }
+        return errors.get(fault, made) if fault in errors else made
+
+    server = scripted(answer)
+    out = tmp_path / "out.jsonl"
+    done = infer(sheet(tmp_path / "b", 10), out, "--base-url", server.url, "--attempts", "2", "--timeout", "1.5")
+    assert done.returncode == 3, done.stderr
+    found = lines(out)
+    assert len(found) == 30
+    expected = {
+        "broken": ("server_error", "engine is out of order (after 2 tries)"),
+        "hangs": ("server_error", "TimeoutError"),
+        "cut off": ("server_error", "RemoteProtocolError"),
+        "empty": ("empty", ""),
+        "refused": ("refused", "no such thing"),
+        "too long": ("context_length_exceeded", "maximum model length"),
+        "filtered": ("refused", "content filter"),
+    }
+    for number, fault in enumerate(FAULTS):
+        turns = [found[str(number), "own", turn] for turn in (1, 2, 3)]
+        assert turns[0]["reply"]
+        if fault in expected:
+            name, detail = expected[fault]
+            assert (turns[1]["failure"], turns[2]["failure"]) == (name, "not_run"), fault
+            assert "reply" not in turns[1] and detail in turns[1].get("detail", ""), fault
+            assert len(turns[1]["seen"]) == 3
+        else:
+            assert turns[1]["reply"] and turns[2]["reply"], fault
+    assert busy_since[1] - busy_since[0] >= 1.0 and found["1", "own", 2]["attempts"] == 2
+    assert found["9", "own", 3]["seen"][3]["content"] == "? and more"
+    third = [body for body in server.requests if len(body["messages"]) == 5]
+    assert len(third) == 3, "turn 3 was asked after a failed turn 2"
+
+
+def test_too_many_failures_exit_3(tmp_path: Path, scripted) -> None:
+    server = scripted(lambda body: completion("" if len(body["messages"]) == 5 else "fine"))
+    go = partial(main, sheet(tmp_path / "b", 4), "convbench", tmp_path / "out.jsonl", base_url=server.url)
+    assert go(max_failed=0.34) == 0 and go(max_failed=0.33) == 3
+
+
+def test_a_sidecar_says_that_the_file_is_whole(tmp_path: Path, scripted) -> None:
+    down = False
+    server = scripted(lambda body: (500, {}, b"{}") if down else echo(body))
+    file, out = sheet(tmp_path / "b", 4), tmp_path / "out.jsonl"
+    go = partial(main, file, "convbench", out, base_url=server.url, attempts=1, concurrency=1)
+    assert go() == 0 and (tmp_path / "out.jsonl.run.json").exists()
+    down = True
+    with pytest.raises(UsageError, match="in a row"):
+        go(condition=["own", "oracle"])
+    assert not (tmp_path / "out.jsonl.run.json").exists()
+    down = False
+    assert go(condition=["own", "oracle"], retry_failed=True) == 0 and (tmp_path / "out.jsonl.run.json").exists()
+
+
+def test_the_callers_mistakes_end_in_one_line(tmp_path: Path, scripted) -> None:
+    server = scripted(echo)
+    file, out = sheet(tmp_path / "b", 1), tmp_path / "out.jsonl"
+    wrong = infer(file, out, "--base-url", server.url, "--condition", "own_history")
+    assert_one_line_error(wrong, "own_history", "perfect_perception", "oracle")
+    go = partial(main, file, "convbench", out)
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("--model FOLDER .* or --base-url", {}),
+        ("--model .*no: expected a checkpoint folder", {"model": str(tmp_path / "no")}),
+        ("no model 'big'; it offers tiny", {"base_url": server.url, "model": "big"}),
+        ("--overflow must be one of fail, drop-oldest", {"base_url": server.url, "overflow": "cut"}),
+        ("--data-root .*no: no such folder", {"base_url": server.url, "data_root": tmp_path / "no"}),
+        ("options of vLLM need", {"base_url": server.url, "vllm_options": ["--max-model-len", "9"]}),
+        ("prices.*No such file", {"base_url": server.url, "price_file": tmp_path / "prices"}),
+    ]
+    for message, options in cases:
+        with pytest.raises(UsageError, match=message):
+            go(**options)
+    with pytest.raises(UsageError, match="convbench"):
+        main(file, "convbanch", out, base_url=server.url)
+    one_turn = ROOT / "data" / "samples" / "visitbench" / "visit_bench.csv"
+    with pytest.raises(UsageError, match=r"asks nothing: .* 1 turn"):
+        main(one_turn, "visitbench", out, base_url=server.url, condition=["perfect_perception"])
+    assert not out.exists() and not server.requests
+
+
+CONDITIONS = ("own", "perfect_perception", "perfect_perception_reasoning", "no_history")
+
+
+def killed_and_finished(tmp_path: Path, scripted: Callable[..., Any], kills: int, count: int) -> None:
+    """Kill a run at random moments, finish it, and compare with a run that was left alone."""
+
+    def slow(body: dict[str, Any]) -> Any:
+        time.sleep(0.02)
+        return echo(body)
+
+    server = scripted(slow)
+    file, out, whole = sheet(tmp_path / "b", count), tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
+    wanted = [word for name in CONDITIONS for word in ("--condition", name)]
+    words = ["--base-url", server.url, *wanted]
+    assert infer(file, whole, *words, "--concurrency", "16").returncode == 0
+    asked = len(server.requests)
+    start = ["infer", str(file), "--benchmark", "convbench", "--out", str(out), "--concurrency", "3", *words]
+    command = [sys.executable, "-c", "from critic.cli import main; main()", *start]
+    chance = random.Random(kills)
+    for kill in range(kills):
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = out.stat().st_size if out.is_file() else 0
+        while process.poll() is None and (not out.is_file() or out.stat().st_size <= before):
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0.0, 0.15))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (tmp_path / "out.jsonl.run.json").exists(), f"kill {kill} came too late to prove anything"
+        if chance.random() < 0.5:  # as if the machine had gone down in the middle of a line
+            data = out.read_bytes()
+            out.write_bytes(data[: len(data) - chance.randrange(1, 40)])
+    done = infer(file, out, *words)
+    assert done.returncode == 0, done.stderr
+    found, expected = lines(out), lines(whole)
+    for line in [*found.values(), *expected.values()]:
+        for name in ("seconds", "attempts"):  # how the call went, not what came of it
+            line.pop(name, None)
+    assert found == expected and len(found) == count * 9
+    assert len(server.requests) - asked <= asked + kills * 6, "turns that were known were asked again"
+
+
+def test_killed_at_random_moments(tmp_path: Path, scripted) -> None:
+    killed_and_finished(tmp_path, scripted, kills=4, count=20)
+
+
+@pytest.mark.e2e
+def test_killed_twenty_times(tmp_path: Path, scripted) -> None:
+    killed_and_finished(tmp_path, scripted, kills=20, count=90)
+
+
+# --- a model that sees, in vLLM
+
+SEEING = """
+import asyncio, json, sys
+from pathlib import Path
+import msgspec
+from critic.backends.vllm import VllmBackend
+from critic.images import Images
+from critic.stages.infer import Runner
+from critic.records import Conversation, ConversationTurn
+from critic.records import Sampling
+
+folder, pictures = map(Path, sys.argv[1:])
+def turn(text, *images):
+    return ConversationTurn(prompt=text, reference="It lies on the left.", images=list(images))
+def talk(name, *turns):
+    return Conversation(id=name, benchmark="convbench", lang="en", group=name, turns=list(turns))
+QUESTIONS = ("How many boats are red, and why?", "And here, which one is the largest of them?", "Tell me more.")
+talks = [
+    talk(name, turn(QUESTIONS[0], first, "b.png"), turn(QUESTIONS[1], "c.png"), turn(QUESTIONS[2]))
+    for name, first in (("one", "a.png"), ("two", "c.png"))
+]
+talks.append(talk("long", turn("long " * 900)))
+
+async def main():
+    backend = VllmBackend(folder, ["--max-model-len", "1024"])
+    images = Images(pictures)
+    async with backend:
+        runner = Runner(backend, "tiny", ["own", "oracle", "no_image"], Sampling(max_tokens=24), images.load, 64)
+        keep = lambda line: print(msgspec.json.encode(line).decode(), flush=True)
+        await asyncio.gather(*(runner.converse(one, [], keep) for one in talks))
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def vlm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for module in ("PIL", "torch", "transformers", "vllm"):
+        pytest.importorskip(module, reason="needs Pillow, the train extra and a serve extra")
+    import tiny_vlm
+
+    return tiny_vlm.build(tmp_path_factory.mktemp("vlm"))
+
+
+def generated(folder: Path, messages: list[dict[str, Any]], pictures: list[Any]) -> str:
+    """What transformers makes of a conversation, without vLLM."""
+    import torch
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    processor = AutoProcessor.from_pretrained(folder)
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    prompt = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    inputs = processor(text=prompt, images=[pictures], return_tensors="pt", add_special_tokens=False)
+    with torch.inference_mode():
+        out = model.generate(**inputs, max_new_tokens=24, do_sample=False)
+    return processor.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).rstrip("\ufffd")
+
+
+def test_a_model_that_sees(vlm: Path, tmp_path: Path) -> None:
+    """Several turns and images in vLLM: the replies are those of transformers, and no history is computed twice."""
+    from PIL import Image as Picture
+
+    for name, shade in {"a.png": 0, "b.png": 120, "c.png": 250}.items():
+        Picture.linear_gradient("L").point(lambda x, shade=shade: (x + shade) % 256).convert("RGB").save(
+            tmp_path / name
+        )
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", SEEING, str(vlm), str(tmp_path)],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    made = [msgspec.json.decode(line, type=ModelTurn) for line in done.stdout.split("\n") if line.startswith("{")]
+    found = {(line.conversation.id, line.condition, line.turn): line for line in made}
+    assert len(found) == 2 * 9 + 3
+
+    for condition in ("own", "oracle", "no_image"):
+        assert found["long", condition, 1].failure == "context_length_exceeded"
+    answered = {place: line for place, line in found.items() if line.failure is None}
+    assert ("one", "own", 2) in answered and ("two", "oracle", 3) in answered, found
+    for (name, condition, turn), line in answered.items():
+        assert line.prompt_tokens and line.completion_tokens and line.cached_tokens is not None
+        before = answered.get((name, condition, turn - 1))
+        if before is not None:
+            assert before.prompt_tokens is not None
+            blocks = before.prompt_tokens // 32
+            assert line.cached_tokens >= 32 * blocks > 0, (name, condition, turn, "history computed again")
+    one, two, blind = (
+        answered[place].reply for place in (("one", "own", 1), ("two", "own", 1), ("one", "no_image", 1))
+    )
+    assert len({one, two, blind}) == 3, "the images make no difference"
+
+    second = answered["one", "own", 2]
+    messages: list[dict[str, Any]] = [
+        {
+            "role": said.role,
+            "content": [*({"type": "image"} for _ in said.images), {"type": "text", "text": said.content}],
+        }
+        for said in second.seen
+    ]
+    shown = [Picture.open(tmp_path / image.path) for said in second.seen for image in said.images]
+    assert generated(vlm, messages, shown) == second.reply
+    assert generated(vlm, messages[:1], shown[:2]) == one

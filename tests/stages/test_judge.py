@@ -1,0 +1,477 @@
+"""critic judge against a scripted server: scores, failures by name, retries, resume."""
+
+import itertools
+import json
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from conftest import ROOT, assert_one_line_error, completion, human_row, run, write_jsonl
+
+from critic import human_scored
+from critic.asking import rating
+from critic.asking.prompt import VERDICT_SCHEMA, load, render
+from critic.backends import Token
+from critic.stages import judge as judging
+
+
+def rows(path: Path, count: int = 12) -> Path:
+    return write_jsonl(path, [human_row(number) for number in range(count)])
+
+
+def judged(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def token(text: str, alternatives: dict[str, float] | None = None) -> dict[str, Any]:
+    shares = alternatives or {text: 1.0}
+    return {
+        "token": text,
+        "logprob": math.log(shares[text]),
+        "top_logprobs": [{"token": other, "logprob": math.log(share)} for other, share in shares.items()],
+    }
+
+
+def reply_with(first: dict[str, float], chosen: str = "7", after_one: dict[str, float] | None = None) -> dict[str, Any]:
+    """A verdict whose rating token has the alternatives `first`."""
+    tail = '"Reason":"fine"}'
+    tokens = [token('{"'), token("Rating"), token('":'), token(chosen, first)]
+    tokens += [token(",", after_one)] if after_one else [token(",")]
+    return completion(f'{{"Rating":{chosen},{tail}', tokens=[*tokens, token(tail)])
+
+
+def test_expected_median_and_argmax_of_the_distribution(tmp_path: Path, scripted) -> None:
+    server = scripted(lambda body: reply_with({"7": 0.6, "2": 0.3, "9": 0.1}))
+    data = rows(tmp_path / "rows.jsonl", 3)
+    for kind, score in {"expected": 0.6 * 7 + 0.3 * 2 + 0.1 * 9, "median": 7, "argmax": 7}.items():
+        out = tmp_path / f"{kind}.jsonl"
+        done = run("critic", "judge", data, "--out", out, "--base-url", server.url, "--score", kind)
+        assert done.returncode == 0, done.stderr
+        lines = judged(out)
+        assert sorted(line["response"]["id"] for line in lines) == ["row-0", "row-1", "row-2"]
+        for line in lines:
+            assert line["score"] == pytest.approx(score, abs=1e-12)
+            assert line["verdict"]["rating"] == 7 and line["verdict"]["reason"] == "fine"
+            assert sum(line["verdict"]["distribution"]) == pytest.approx(1.0, abs=1e-12)
+            assert line["response"]["human"]["score"] >= 1
+    assert json.loads((tmp_path / "expected.jsonl.run.json").read_text("utf-8"))["rows"] == 3
+
+
+def test_what_is_asked_for(tmp_path: Path, scripted) -> None:
+    server = scripted(lambda body: reply_with({"7": 1.0}))
+    run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", tmp_path / "out.jsonl", "--base-url", server.url)
+    (body,) = server.requests
+    assert body["temperature"] == 0.0 and body["model"] == "tiny" and body["logprobs"] is True
+    assert body["response_format"]["json_schema"]["schema"] == VERDICT_SCHEMA
+    assert "> How many apples lie on table 0?" in body["messages"][0]["content"]
+
+
+class LikeVllm:
+    """A judge whose first token of a rating has the chances `first`, and in which `ten` is the chance of a 0 behind
+    a 1. As on vLLM, a 1 is written where it is favoured, and its chances do not show that."""
+
+    def __init__(self, first: dict[str, float], ten: float, refuses_bias: bool = False) -> None:
+        self.first, self.ten, self.refuses_bias = first, ten, refuses_bias
+
+    def __call__(self, body: dict[str, Any]) -> Any:
+        if self.refuses_bias and "logit_bias" in body:
+            return 400, {}, b'{"error": {"message": "logit_bias is not supported with speculative decoding"}}'
+        if not body.get("continue_final_message"):
+            return completion('{"Rating":7,"Reason":"fine"}')
+        behind = {",": 1 - self.ten} | ({"0": self.ten} if self.ten else {})
+        if body["messages"][-1]["content"] == '{"Rating":1':
+            assert body["max_tokens"] == 1 and re.fullmatch(body["structured_outputs"]["regex"], ',"Reason')
+            return completion(",", "length", tokens=[token(",", behind)])
+        assert body["messages"][-1] == {"role": "assistant", "content": '{"Rating":'} and body["max_tokens"] == 2
+        assert re.fullmatch(body["structured_outputs"]["regex"], '7,"Reason'), "a token may hold more than the digit"
+        chosen = "1" if body.get("logit_bias") == {str(ord("1")): 100} and "1" in self.first else max(self.first)
+        after = behind if chosen == "1" else {",": 1.0}
+        return completion(f"{chosen},", "length", tokens=[token(chosen, self.first), token(",", after)])
+
+
+@pytest.mark.parametrize("ten", [0.0, 0.25, 0.9])
+@pytest.mark.parametrize("refuses", [False, True], ids=["", "speculating"])
+def test_ten_is_told_from_one(tmp_path: Path, scripted, ten: float, refuses: bool) -> None:
+    """Where 10 is "1" then "0", the mass of the 1 is split by what follows it: in one probe, or in two where the
+    server cannot be made to write a 1."""
+    server = scripted(LikeVllm({"7": 0.5, "1": 0.4, "3": 0.1}, ten, refuses), owner="vllm")
+    out = tmp_path / "out.jsonl"
+    words = ["--base-url", server.url, "--concurrency", "1"]
+    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 3), "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    for line in judged(out):
+        distribution = line["verdict"]["distribution"]
+        assert distribution[0] == pytest.approx(0.4 * (1 - ten)) and distribution[9] == pytest.approx(0.4 * ten)
+        assert line["score"] == pytest.approx(0.5 * 7 + 0.1 * 3 + 0.4 * (1 - ten) + 4 * ten)
+        assert line["verdict"]["rating"] == 7 and line["verdict"]["reason"] == "fine"
+    assert len(server.requests) == (1 + 3 * 3 if refuses else 3 * 2)
+    assert [body.get("logprobs") for body in server.requests[:2]] == [None, True], "verdicts are cheap without"
+
+
+def test_no_second_probe_where_a_one_is_out_of_the_question(tmp_path: Path, scripted) -> None:
+    server = scripted(LikeVllm({"7": 0.99995, "1": 0.00005}, 0.5, refuses_bias=True), owner="vllm")
+    out = tmp_path / "out.jsonl"
+    words = ["--base-url", server.url, "--concurrency", "1"]
+    run("critic", "judge", rows(tmp_path / "rows.jsonl", 3), "--out", out, *words)
+    assert len(server.requests) == 1 + 3 * 2 and len(judged(out)) == 3
+
+
+def test_log_probabilities_that_show_what_was_asked_for_end_the_run(tmp_path: Path, scripted) -> None:
+    """A server can be told to give them as sampling leaves them: then every answer would look like a 1."""
+    like = LikeVllm({"1": 1.0, "7": 1e-44, "3": 1e-44}, 0.5)
+    out, data = tmp_path / "out.jsonl", rows(tmp_path / "rows.jsonl", 2)
+    words = ["critic", "judge", data, "--out", out, "--base-url", scripted(like, owner="vllm").url]
+    assert_one_line_error(run(*words), "processed_logprobs", "raw_logprobs")
+    like.first = {"1": math.exp(100), "8": math.exp(20), "7": math.exp(18)}
+    assert_one_line_error(run(*words), "processed_logprobs")  # logits in their place
+    like.first = {"1": 1.0 - 1e-20, "7": 1e-20}
+    assert run(*words).returncode == 0, "a judge may be as sure as that"
+
+
+def test_a_probe_that_is_not_constrained_is_no_rating(tmp_path: Path, scripted) -> None:
+    """Where the model would go on with a space, what little is left to the favoured 1 says nothing."""
+    server = scripted(LikeVllm({" ": 0.99, "1": 0.01}, 0.5), owner="vllm")
+    out, data = tmp_path / "out.jsonl", rows(tmp_path / "rows.jsonl", 1)
+    for number, words in enumerate(([], ["--no-reason"])):
+        out = tmp_path / f"{number}.jsonl"
+        run("critic", "judge", data, "--out", out, "--base-url", server.url, *words)
+        assert judged(out)[0]["verdict"]["failure"] == "no_distribution"
+
+
+def test_a_server_that_goes_on_with_nothing_is_read_at_its_tokens(tmp_path: Path, scripted) -> None:
+    def answer(body: dict[str, Any]) -> Any:
+        if body.get("continue_final_message"):
+            return 400, {}, b'{"error": {"message": "continue_final_message: the template changes the message"}}'
+        return reply_with({"7": 0.75, "3": 0.25}) if body.get("logprobs") else completion('{"Rating":7,"Reason":"x"}')
+
+    server, out = scripted(answer, owner="vllm"), tmp_path / "out.jsonl"
+    words = ["--base-url", server.url, "--concurrency", "1"]
+    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 4), "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    assert [line["score"] for line in judged(out)] == [6.0] * 4 and len(server.requests) == 2 + 4
+
+
+def test_thoughts_that_do_not_show_are_passed_over() -> None:
+    quoted = ['I quote {"Rating":', "9", '}. No.</think>{"Rating":', "2", "}"]
+    tokens = [Token(text, [(text, 0.0)]) for text in quoted]
+    found = rating.first_digit(tokens, last=True)
+    assert found is not None and found.mass[1] == 1.0
+    drafted = rating.first_digit(tokens)
+    assert drafted is not None and drafted.mass[8] == 1.0
+
+
+def test_samples_share_the_probe_of_what_they_share(tmp_path: Path, scripted) -> None:
+    server = scripted(LikeVllm({"7": 0.5, "1": 0.5}, 0.5), owner="vllm")
+    out = tmp_path / "out.jsonl"
+    words = ["--base-url", server.url, "--samples", "5", "--temperature", "0.7"]
+    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    (line,) = judged(out)
+    assert len(server.requests) == 6 and len(line["samples"]) == 5
+    assert all(one["distribution"] == line["verdict"]["distribution"] for one in line["samples"])
+
+
+def test_a_judge_that_reasons_out_of_sight_is_read_at_its_own_tokens(tmp_path: Path, scripted) -> None:
+    """What the rating follows from is not in the reply, so that no probe could go on from it."""
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        assert "continue_final_message" not in body
+        time.sleep(0.1)  # both of the first are under way before one is read
+        reply = reply_with({"7": 0.75, "3": 0.25}) if body.get("logprobs") else completion('{"Rating":7,"Reason":"x"}')
+        reply["choices"][0]["message"]["reasoning"] = "Let me see."
+        return reply
+
+    server = scripted(answer, owner="vllm")
+    out = tmp_path / "out.jsonl"
+    words = ["--base-url", server.url, "--concurrency", "2"]
+    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 6), "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    assert [line["score"] for line in judged(out)] == [6.0] * 6 and 7 <= len(server.requests) <= 8
+
+
+def test_ten_in_one_token_and_a_written_one_need_no_second_call() -> None:
+    def tokens(first: dict[str, float], chosen: str, after: dict[str, float]) -> list[Token]:
+        made = [('{"Rating":', {'{"Rating":': 1.0}), (chosen, first), (next(iter(after)), after)]
+        return [Token(text, [(t, math.log(share)) for t, share in shares.items()]) for text, shares in made]
+
+    whole = rating.first_digit(tokens({"10": 0.5, "1": 0.25, "8": 0.25}, "10", {",": 1.0}))
+    assert whole is not None and whole.ten_given_one == 0.0
+    assert rating.distribution(whole, 0.0) == pytest.approx([0.25, 0, 0, 0, 0, 0, 0, 0.25, 0, 0.5])
+    written = rating.first_digit(tokens({"1": 0.8, "9": 0.2}, "1", {"0": 0.75, ',"': 0.25}))
+    assert written is not None and written.ten_given_one == pytest.approx(0.75)
+    assert rating.distribution(written, 0.75)[9] == pytest.approx(0.6)
+    assert rating.first_digit([]) is None
+
+
+def test_the_rating_is_not_looked_for_among_thoughts() -> None:
+    def token(text: str, **shares: float) -> Token:
+        return Token(text, [(text, 0.0), *((name, math.log(share)) for name, share in shares.items())])
+
+    thoughts = [token("<think>"), token('{"Rating":'), token("9"), token("</think>")]
+    verdict = [token('{"Rating":'), token("2"), token(",")]
+    found = rating.first_digit(thoughts + verdict)
+    assert found is not None and found.mass[1] == 1.0
+    assert rating.first_digit(thoughts[:-1]) is None
+
+
+def test_median_is_the_lowest_rating_with_half_of_the_mass() -> None:
+    assert rating.score([0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0.5], "median") == 1
+    assert rating.score([0.49, 0, 0, 0, 0, 0, 0, 0, 0, 0.51], "median") == 10
+    assert rating.score([0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0.5], "expected") == 5.5
+
+
+FAILING = {
+    "empty": (lambda body: completion("")),
+    "no_rating": (lambda body: completion("I would say seven.")),
+    "out_of_range": (lambda body: completion('{"Rating": 0, "Reason": "x"}')),
+    "truncated": (lambda body: completion('{"Rating": 1', "length")),
+    "no_distribution": (lambda body: completion('{"Rating": 7, "Reason": "x"}')),
+    "refused": (lambda body: (400, {}, b'{"error": {"message": "no such parameter"}}')),
+    "server_error": (lambda body: (500, {}, b"oops")),
+}
+
+
+@pytest.mark.parametrize("failure", FAILING)
+def test_failures_are_named_and_never_a_number(tmp_path: Path, scripted, failure: str) -> None:
+    server = scripted(FAILING[failure])
+    out = tmp_path / "out.jsonl"
+    done = run(
+        "critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--out", out, "--base-url", server.url, "--attempts", "2"
+    )
+    assert done.returncode == 3, done.stderr
+    assert [line["verdict"]["failure"] for line in judged(out)] == [failure] * 2
+    assert all(line.get("score") is None for line in judged(out))
+    assert f"{failure} 2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [(500, {}, b"oops"), (429, {"Retry-After": "0.2"}, b"slow down"), None, (200, {}, b"not json"), (200, {}, b"{}")],
+    ids=["500", "429", "hang up", "no JSON", "no completion"],
+)
+def test_transient_trouble_is_tried_again(tmp_path: Path, scripted, trouble: Any) -> None:
+    calls = 0
+
+    def answer(body: dict[str, Any]) -> Any:
+        nonlocal calls
+        calls += 1
+        return trouble if calls <= 2 else reply_with({"7": 1.0})
+
+    out = tmp_path / "out.jsonl"
+    words = ["--concurrency", "1", "--base-url", scripted(answer).url]
+    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    assert [line["score"] for line in judged(out)] == [7, 7]
+    assert sorted(line.get("attempts", 1) for line in judged(out)) == [1, 3]
+    assert calls == 4
+
+
+def test_a_refusal_is_not_repeated(tmp_path: Path, scripted) -> None:
+    server = scripted(FAILING["refused"])
+    run("critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--out", tmp_path / "out.jsonl", "--base-url", server.url)
+    assert len(server.requests) == 2
+
+
+def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripted) -> None:
+    """The scripted server counts characters as tokens and does as vLLM does: it refuses a prompt beyond its
+    context, and cuts the reply short where the prompt leaves too little room for it."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        length = sum(len(message["content"]) for message in body["messages"])
+        if length > 4000:
+            return 400, {}, b'{"error": {"message": "This model\'s maximum context length is 4000 tokens."}}'
+        if length == 4000:
+            return 400, {}, b'{"error": {"message": "max_tokens must be at least 1, got 0."}}'
+        cut = length + body["max_tokens"] > 4000
+        reply = completion('{"Rating":', "length") if cut else reply_with({"7": 1.0})
+        reply["usage"]["prompt_tokens"] = length
+        return reply
+
+    def filling(number: int, length: int) -> dict[str, Any]:
+        """A row whose prompt has exactly `length` characters."""
+        row = human_row(number, response="w")
+        response = human_scored.response_of(msgspec.convert(row, human_scored.Row), {})
+        return {**row, "response": "w" * (length - len(render(load("pointwise", "en"), response)[0]["content"]) + 1)}
+
+    long = [human_row(0, response="w " * 2000), human_row(2, question="q" * 5000), filling(3, 3900), filling(4, 4000)]
+    data = write_jsonl(tmp_path / "rows.jsonl", [human_row(1), *long])
+    out = tmp_path / "out.jsonl"
+    run("critic", "judge", data, "--out", out, "--base-url", scripted(answer, context=4000).url)
+    found = {line["response"]["id"]: line for line in judged(out)}
+    for name in ("row-0", "row-3", "row-4"):
+        assert found[name]["score"] == 7 and found[name]["shortened"]["response"] > 0, name
+    assert "shortened" not in found["row-1"]
+    assert found["row-2"]["verdict"]["failure"] == "context_length_exceeded"
+
+
+def test_a_server_that_is_gone_ends_the_run(tmp_path: Path, scripted) -> None:
+    served = 0
+
+    def answer(body: dict[str, Any]) -> Any:
+        nonlocal served
+        served += 1
+        return reply_with({"7": 1.0}) if served <= 5 or back else (503, {}, b"gone")
+
+    back = False
+    server = scripted(answer)
+    data, out = rows(tmp_path / "rows.jsonl", 100), tmp_path / "out.jsonl"
+    words = ["critic", "judge", data, "--out", out, "--base-url", server.url, "--concurrency", "4", "--attempts", "1"]
+    assert_one_line_error(run(*words), "rows in a row", "--retry-failed")
+    failures = [line["verdict"].get("failure") for line in judged(out)]
+    assert failures.count(None) == 5 and 8 <= failures.count("server_error") <= 12
+    back = True
+    assert run(*words, "--retry-failed").returncode == 0
+    assert sorted(line["response"]["id"] for line in judged(out)) == sorted(f"row-{n}" for n in range(100))
+    assert all(line["score"] == 7 for line in judged(out))
+
+
+def test_failed_rows_stay_until_they_are_asked_for_again(tmp_path: Path, scripted) -> None:
+    broken = True
+
+    def answer(body: dict[str, Any]) -> Any:
+        bad = broken and "table 3?" in body["messages"][0]["content"]
+        return completion("") if bad else reply_with({"7": 1.0})
+
+    server = scripted(answer)
+    words = [
+        "critic",
+        "judge",
+        rows(tmp_path / "rows.jsonl"),
+        "--out",
+        tmp_path / "out.jsonl",
+        "--base-url",
+        server.url,
+    ]
+    assert run(*words).returncode == 3
+    broken, asked = False, len(server.requests)
+    assert run(*words).returncode == 3
+    assert len(server.requests) == asked
+    assert run(*words, "--retry-failed").returncode == 0
+    assert len(server.requests) == asked + 1
+    assert len({line["response"]["id"] for line in judged(tmp_path / "out.jsonl")}) == 12
+
+
+def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted) -> None:
+    """kill -9, three times, at random moments: the finished file has every row once."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        time.sleep(0.02)
+        number = int(body["messages"][0]["content"].split("on table ")[1].split("?")[0])
+        return reply_with({str(number % 9 + 1): 1.0}, chosen=str(number % 9 + 1), after_one={",": 1.0})
+
+    server = scripted(answer)
+    data, out = rows(tmp_path / "rows.jsonl", 150), tmp_path / "out.jsonl"
+    words = ["judge", str(data), "--out", str(out), "--base-url", server.url, "--concurrency", "3"]
+    command = [sys.executable, "-c", "from critic.cli import main; main()", *words]
+    chance = random.Random(0)
+    for kill in range(3):
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = out.stat().st_size if out.is_file() else 0
+        while process.poll() is None and (not out.is_file() or out.stat().st_size <= before):
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0.0, 0.2))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        lines = len(out.read_text("utf-8").splitlines())
+        assert lines < 150, f"kill {kill} came too late to prove anything"
+    with out.open("ab") as file:
+        file.write(b'{"response": {"id": "row-9')
+    assert run("critic", *words).returncode == 0
+    lines = judged(out)
+    assert sorted(line["response"]["id"] for line in lines) == sorted(f"row-{n}" for n in range(150))
+    for line in lines:
+        assert line["score"] == int(line["response"]["id"].split("-")[1]) % 9 + 1
+
+
+def test_interrupted_it_says_how_to_go_on(tmp_path: Path, scripted) -> None:
+    def answer(body: dict[str, Any]) -> Any:
+        time.sleep(0.05)
+        return reply_with({"7": 1.0})
+
+    out = tmp_path / "out.jsonl"
+    words = ["judge", str(rows(tmp_path / "rows.jsonl", 200)), "--out", str(out), "--concurrency", "2"]
+    command = [sys.executable, "-c", "from critic.cli import main; main()", *words, "--base-url", scripted(answer).url]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while not out.is_file() or out.stat().st_size == 0:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "run the same command again" in errors and "Traceback" not in errors
+    assert len(judged(out)) > 0
+
+
+def test_another_judge_does_not_write_into_the_file(tmp_path: Path, scripted) -> None:
+    server = scripted(lambda body: reply_with({"7": 1.0}))
+    words = [
+        "critic",
+        "judge",
+        rows(tmp_path / "rows.jsonl", 2),
+        "--out",
+        tmp_path / "out.jsonl",
+        "--base-url",
+        server.url,
+    ]
+    assert run(*words).returncode == 0
+    before = (tmp_path / "out.jsonl").read_bytes()
+    assert_one_line_error(run(*words, "--name", "other"), "judge 'tiny'", "--out")
+    assert_one_line_error(run(*words, "--score", "median"), "score_kind", "--out")
+    other = rows(tmp_path / "more.jsonl", 1)
+    assert_one_line_error(run("critic", "judge", other, *words[3:]), "not among the responses")
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+
+
+def test_mistakes_end_in_one_line(tmp_path: Path, scripted) -> None:
+    server = scripted(lambda body: reply_with({"7": 1.0}))
+    data, out = rows(tmp_path / "rows.jsonl", 2), tmp_path / "out.jsonl"
+
+    def judge(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        return run("critic", "judge", *words, "--out", out)
+
+    assert_one_line_error(judge(data, "--base-url", server.url, "--model", "gpt-4"), "'gpt-4'", "it offers tiny")
+    assert_one_line_error(judge(data, "--base-url", "http://127.0.0.1:9"), "no OpenAI-compatible server answers")
+    assert_one_line_error(judge(data, "--base-url", "127.0.0.1:8000"), "http(s) URL")
+    assert_one_line_error(judge(data, "--base-url", server.url, "--score", "mean"), "expected, median, argmax")
+    assert_one_line_error(judge(data, "--base-url", server.url, "--prompt", "pairwice"), "no judge prompt")
+    assert_one_line_error(judge(data, "--base-url", server.url, "--prompt", "pairwise"), "choose pointwise")
+    assert_one_line_error(judge(data, "--concurrency", "0"), "--concurrency")
+    assert_one_line_error(run("critic", "juge"), "'juge'", "judge, score, audit, attack, demo")
+    assert_one_line_error(judge(tmp_path / "none.jsonl", "--base-url", server.url), "none.jsonl: no such file")
+    assert not out.exists()
+
+
+def test_other_servers_get_no_vllm_fields(tmp_path: Path, scripted) -> None:
+    """Without vLLM's continuation, a 10 that is spelt 1 + 0 stays unknown: a named failure, not a guess."""
+    server = scripted(lambda body: reply_with({"7": 0.6, "1": 0.4}))
+    out = tmp_path / "out.jsonl"
+    run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", out, "--base-url", server.url)
+    assert judged(out)[0]["verdict"]["failure"] == "no_distribution"
+    assert all("structured_outputs" not in body for body in server.requests)
+    out.unlink()
+    run(
+        "critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", out, "--base-url", server.url, "--score", "argmax"
+    )
+    assert judged(out)[0]["score"] == 7
+
+
+def test_rows_are_read_as_they_are_judged(tmp_path: Path) -> None:
+    """Of two thousand answers of 5 kB each hardly more than the ids are in memory, however often one goes through."""
+    path = write_jsonl(tmp_path / "rows.jsonl", [human_row(n, response="w " * 2500) for n in range(2000)])
+    list(itertools.islice(judging.Rows(path), 1))  # what is made once
+    tracemalloc.start()
+    found = judging.Rows(path)
+    ids = [{response.id for response in found} for _ in range(2)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found) == 2000 == len(ids[0]) and ids[0] == ids[1]
+    assert peak < path.stat().st_size / 5

@@ -1,0 +1,472 @@
+"""critic judge --benchmark: replies to conversations -> verdicts by protocol, against a scripted server."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from conftest import ROOT, assert_one_line_error, completion, run
+
+from critic import benchmarks
+from critic.asking.history import CONDITIONS
+from critic.asking.history import messages as history_messages
+from critic.benchmarks import convbench, multiverse, visitbench
+from critic.counting.aggregate import Cell, by_cell
+from critic.records import Conversation, ConversationJudgment, ModelTurn, Sampling, Seen
+
+FILES = {
+    "convbench": "ConvBench.csv",
+    "multiverse": "conversations.jsonl",
+    "visitbench": "visit_bench.csv",
+    "alignmmbench": "metadata.jsonl",
+}
+
+
+def sample(benchmark: str) -> Path:
+    return ROOT / "data" / "samples" / benchmark / FILES[benchmark]
+
+
+def replies(
+    path: Path,
+    benchmark: str,
+    conditions: tuple[str, ...] = ("own",),
+    system: str = "m",
+    failed: tuple[tuple[str, int], ...] = (),
+) -> Path:
+    """A file as `critic infer` writes it; the reply names system, conversation and turn. (id, turn) may have failed."""
+    lines = []
+    for one in benchmarks.read(benchmark, sample(benchmark)):
+        for name in conditions:
+            lines += _turns(one, name, system, failed)
+    path.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines) + b"\n")
+    return path
+
+
+def _turns(one: Conversation, name: str, system: str, failed: tuple[tuple[str, int], ...]) -> list[ModelTurn]:
+    lines: list[ModelTurn] = []
+    said: dict[int, str] = {}
+    common: dict[str, Any] = {
+        "conversation": one, "condition": name, "system": system, "sampling": Sampling(max_tokens=9),
+    }  # fmt: skip
+    ended = False
+    for turn in CONDITIONS[name].asked(len(one.turns)):
+        if ended or (one.id, turn) in failed:
+            lines.append(ModelTurn(**common, turn=turn, failure="not_run" if ended else "image_missing", detail="gone"))
+            ended = True
+            continue
+        seen = [
+            Seen(role=each.role, content=each.content) for each in history_messages(one, turn, said, CONDITIONS[name])
+        ]
+        said[turn] = f"{system} on {one.id} turn {turn}."
+        lines.append(ModelTurn(**common, turn=turn, seen=seen, reply=said[turn]))
+    return lines
+
+
+def judged(path: Path) -> list[ConversationJudgment]:
+    return [msgspec.json.decode(line, type=ConversationJudgment) for line in path.read_bytes().splitlines()]
+
+
+def prompt_of(body: dict[str, Any]) -> str:
+    content: str = body["messages"][0]["content"]
+    return content
+
+
+def answer_all(body: dict[str, Any]) -> dict[str, Any]:
+    """A verdict that fits the schema: grade 7, A, yes to odd items."""
+    properties = body["response_format"]["json_schema"]["schema"]["properties"]
+    values = {"Rating": 7, "Verdict": "A", "Reason": "so"}
+    return completion(
+        json.dumps({key: values[key] if key in values else ("yes" if int(key) % 2 else "no") for key in properties})
+    )
+
+
+def judge(replies_file: Path, out: Path, benchmark: str, url: str, *words: str | Path) -> Any:
+    return run("critic", "judge", replies_file, "--benchmark", benchmark, "--out", out, "--base-url", url, *words)
+
+
+def cells(lines: list[ConversationJudgment]) -> Counter[tuple[str, str, str, int | None]]:
+    verdicts = [line.verdict for line in lines]
+    return Counter((one.condition, one.protocol, one.judging, one.turn) for one in verdicts)
+
+
+def test_convbench_by_direct_grading(tmp_path: Path, scripted: Any) -> None:
+    """Every generated turn and the whole of each condition; the whole is shown the verdicts on its turns."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        content = prompt_of(body)
+        whole = "the conversation as a whole" in content or "整段对话" in content
+        turn = re.findall(r"turn (\d)\.", content)
+        grade = 9 if whole else int(turn[-1]) + 2
+        return completion(json.dumps({"Rating": grade, "Reason": f"because {grade}"}))
+
+    server = scripted(answer)
+    conditions = ("own", "perfect_perception", "perfect_perception_reasoning")
+    file, out = replies(tmp_path / "r.jsonl", "convbench", conditions), tmp_path / "j.jsonl"
+    words = ["--protocol", "direct", "--questions", sample("convbench")]
+    words += ["--judging", "standard", "--judging", "no_focus", "--judging", "no_turn_verdicts"]
+    done = judge(file, out, "convbench", server.url, *words)
+    assert done.returncode == 0, done.stderr
+    lines = judged(out)
+    expected = {(c.condition, "direct", "standard", c.turn): 6 for c in convbench.CELLS.values()}
+    expected |= {(name, "direct", "no_turn_verdicts", None): 6 for name in conditions}
+    expected |= {(name, "direct", "no_focus", 3): 6 for name in conditions}
+    assert cells(lines) == expected
+    for line in lines:
+        assert line.verdict.score == (9 if line.verdict.turn is None else line.verdict.turn + 2)
+        assert line.verdict.failure is None and line.verdict.system == "m" and line.verdict.judge == "tiny"
+        assert line.verdict.length == (None if line.verdict.turn is None else len(line.answer or ""))
+    found = convbench.scores(
+        [line.verdict for line in lines], benchmarks.read("convbench", sample("convbench")), "direct"
+    )
+    assert found["R1"].value == pytest.approx((4 + 9) / 2) and found["R1"].n == 24
+
+
+def test_turns_without_history_make_no_conversation(tmp_path: Path, scripted: Any) -> None:
+    server = scripted(answer_all)
+    file, out = replies(tmp_path / "r.jsonl", "convbench", ("no_history", "single_turn")), tmp_path / "j.jsonl"
+    assert judge(file, out, "convbench", server.url).returncode == 0
+    conditions = [("no_history", turn) for turn in (1, 2, 3)] + [("single_turn", 3)]
+    protocols = ("direct", "pairwise")
+    assert cells(judged(out)) == {
+        (condition, protocol, "standard", turn): 6 for protocol in protocols for condition, turn in conditions
+    }
+    assert not any("Earlier conversation" in prompt_of(body) for body in server.requests)
+
+
+def test_what_the_judge_of_a_turn_and_of_the_whole_is_shown(tmp_path: Path, scripted: Any) -> None:
+    server = scripted(answer_all)
+    file, out = replies(tmp_path / "r.jsonl", "convbench", ("perfect_perception",)), tmp_path / "j.jsonl"
+    words = ["--protocol", "direct", "--judging", "standard", "--judging", "no_focus"]
+    judge(file, out, "convbench", server.url, *words)
+    one = benchmarks.read("convbench", sample("convbench"))[0]
+    contents = [prompt_of(body) for body in server.requests if f"> {one.caption}" in prompt_of(body)]
+    assert len(contents) == 4
+    (second,) = [text for text in contents if "> m on 1 turn 2." in text and one.turns[2].prompt not in text]
+    assert f"> Assistant: {one.turns[0].reference}" in second and f"# Question\n> {one.turns[1].prompt}" in second
+    assert f"# Reference\n> {one.turns[1].reference}" in second and "What this answer" not in second
+    third = [text for text in contents if f"# Question\n> {one.turns[2].prompt}" in text]
+    assert sorted(f"> {one.turns[2].focus}" in text for text in third) == [False, True]
+    assert all("> Assistant: m on 1 turn 2." in text for text in third)
+    (whole,) = [text for text in contents if "as a whole" in text]
+    assert "# Judgments of the single turns\n> Turn 2: 7. so\n> Turn 3: 7. so" in whole
+    assert f"> Turn 1: {one.turns[0].reference}" in whole and "> Assistant: m on 1 turn 3." in whole
+
+
+def test_pairwise_in_both_orders(tmp_path: Path, scripted: Any) -> None:
+    """A verdict that follows the place is a tie, one that follows the answer counts."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        content = prompt_of(body)
+        second = re.search("# Reply of assistant B|# 作答（助手 B）", content)
+        assert second
+        first_is_model = content.index("> m on") < second.start()
+        fate = int(re.findall(r"m on (\d) turn", content)[0]) % 3
+        value = {0: "A", 1: "A" if first_is_model else "B", 2: "B" if first_is_model else "A"}[fate]
+        return completion(json.dumps({"Verdict": value, "Reason": "x"}))
+
+    server = scripted(answer)
+    file, out = replies(tmp_path / "r.jsonl", "visitbench"), tmp_path / "j.jsonl"
+    done = judge(file, out, "visitbench", server.url)
+    assert done.returncode == 0, done.stderr
+    lines = {line.verdict.conversation: line for line in judged(out)}
+    for name, line in lines.items():
+        assert line.verdict.score == {0: 0.5, 1: 1.0, 2: 0.0}[int(name) % 3], name
+        assert [call.first for call in line.calls] == ["model", "opponent"] and line.verdict.opponent is None
+    confirmed = [one.id for one in benchmarks.read("visitbench", sample("visitbench")) if one.turns[0].reference]
+    assert sorted(lines) == sorted(confirmed) and len(server.requests) == 2 * len(confirmed)
+    assert "no reference" in done.stdout
+    assert all("# Reference\n" not in prompt_of(body) for body in server.requests)
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_two_models_with_or_without_the_reference(tmp_path: Path, scripted: Any, free: bool) -> None:
+    server = scripted(answer_all)
+    mine = replies(tmp_path / "a.jsonl", "visitbench", system="m")
+    theirs = replies(tmp_path / "b.jsonl", "visitbench", system="n")
+    out = tmp_path / "j.jsonl"
+    words = ["--against", theirs, "--order", "random", "--seed", "3", *(["--reference-free"] if free else [])]
+    done = judge(mine, out, "visitbench", server.url, *words)
+    assert done.returncode == 0, done.stderr
+    asked = benchmarks.read("visitbench", sample("visitbench"))
+    lines = judged(out)
+    assert len(lines) == len(asked) == len(server.requests)
+    assert {(line.verdict.system, line.verdict.opponent) for line in lines} == {("m", "n")}
+    assert {line.calls[0].first for line in lines} == {"model", "opponent"}
+    for line in lines:
+        assert line.verdict.score == (1.0 if line.calls[0].first == "model" else 0.0)
+    shown = sum("# Reference\n" in prompt_of(body) or "# 参考答案\n" in prompt_of(body) for body in server.requests)
+    assert shown == (0 if free else sum(one.turns[0].reference is not None for one in asked))
+    assert len(visitbench.battles([line.verdict for line in lines], asked)) == len(asked)
+    assert [line.calls[0].first for line in judged(out)] == [line.calls[0].first for line in lines]
+
+
+def test_a_whole_conversation_is_compared_with_the_turns_verdicts_in_its_own_names(
+    tmp_path: Path, scripted: Any
+) -> None:
+    def answer(body: dict[str, Any]) -> Any:
+        is_a = re.search(r"(# Reply of assistant A|（助手 A）)\n> m on", prompt_of(body))
+        return completion(json.dumps({"Verdict": "A" if is_a else "B", "Reason": "x"}))
+
+    server = scripted(answer)
+    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
+    judge(file, out, "convbench", server.url, "--protocol", "pairwise")
+    wholes = [prompt_of(body) for body in server.requests if "talked with a user" in prompt_of(body)]
+    assert wholes
+    for content in wholes:
+        a, b = content.split("# Conversation with assistant B")
+        label = "A" if "> Assistant: m on" in a else "B"
+        assert ("> Assistant: m on" in b) == (label == "B")
+        assert f"> Turn 1: {label}\n> Turn 2: {label}\n> Turn 3: {label}" in b
+    assert {line.verdict.score for line in judged(out) if line.verdict.turn} == {1.0}
+
+
+def test_forced_choice_has_no_tie(tmp_path: Path, scripted: Any) -> None:
+    server = scripted(lambda body: completion('{"Verdict":"tie"}'))
+    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
+    words = ["--protocol", "pairwise", "--order", "forced", "--no-extraction"]
+    done = judge(file, out, "convbench", server.url, *words)
+    assert done.returncode == 3
+    for body in server.requests:
+        assert body["response_format"]["json_schema"]["schema"]["properties"]["Verdict"]["enum"] == ["A", "B"]
+        assert "There is no tie" in prompt_of(body) or "没有平局" in prompt_of(body)
+    failures = Counter(line.verdict.failure for line in judged(out))
+    assert failures == {"no_verdict": 18, "turn_not_judged": 6}
+
+
+def test_multiverse_checklists_and_quality(tmp_path: Path, scripted: Any) -> None:
+    """Both judgments of every turn; turn 1, alike under both conditions, is asked once."""
+    server = scripted(answer_all)
+    file, out = replies(tmp_path / "r.jsonl", "multiverse", ("own", "oracle")), tmp_path / "j.jsonl"
+    done = judge(file, out, "multiverse", server.url)
+    assert done.returncode == 0, done.stderr
+    asked = benchmarks.read("multiverse", sample("multiverse"))
+    turns = sum(len(one.turns) for one in asked)
+    lines = judged(out)
+    assert len(lines) == 2 * 2 * turns and len(server.requests) == 2 * (2 * turns - len(asked))
+    for line in lines:
+        items = asked[[one.id for one in asked].index(line.verdict.conversation)].turns[line.verdict.turn - 1].checklist
+        if line.verdict.protocol == "checklist":
+            assert line.answers == [number % 2 == 0 for number in range(len(items))]
+            assert line.verdict.score == pytest.approx(sum(line.answers) / len(items))
+        else:
+            assert line.verdict.score == 7
+    found = multiverse.scores([line.verdict for line in lines], asked)
+    assert found.average.n == 2 * turns / 2 and found.average.failed == 0
+    for body in server.requests:
+        assert "> 1. " in prompt_of(body)
+        schema = body["response_format"]["json_schema"]["schema"]
+        if "1" in schema["properties"]:
+            assert schema["required"] == list(schema["properties"]) and "Rating" not in schema["properties"]
+
+
+def test_alignmmbench_is_judged_as_responses_are(tmp_path: Path, scripted: Any) -> None:
+    server = scripted(answer_all)
+    file, out = replies(tmp_path / "r.jsonl", "alignmmbench", ("own", "no_image")), tmp_path / "j.jsonl"
+    done = judge(file, out, "alignmmbench", server.url)
+    assert done.returncode == 0, done.stderr
+    asked = benchmarks.read("alignmmbench", sample("alignmmbench"))
+    assert {(line.verdict.condition, line.verdict.score) for line in judged(out)} == {("own", 7), ("no_image", 7)}
+    with_history = next(one for one in asked if one.history)
+    (content,) = {prompt_of(body) for body in server.requests if f"> m on {with_history.id} turn" in prompt_of(body)}
+    assert f"> 用户：{with_history.history[0].user}" in content and "忽略" not in content
+    assert f"# 题目\n> {with_history.turns[0].prompt}" in content or with_history.turns[0].prompt in content
+
+
+def test_an_answer_that_was_never_given_is_a_named_failure(tmp_path: Path, scripted: Any) -> None:
+    server = scripted(answer_all)
+    file, out = replies(tmp_path / "r.jsonl", "convbench", failed=(("1", 2),)), tmp_path / "j.jsonl"
+    done = judge(file, out, "convbench", server.url, "--protocol", "direct")
+    assert done.returncode == 3 and "3 verdicts had no answer" in done.stdout
+    assert "24 verdicts, 3 failed (image_missing 2, not_run 1)" in done.stdout
+    lines = {line.verdict.turn: line for line in judged(out) if line.verdict.conversation == "1"}
+    assert {turn: line.verdict.failure for turn, line in lines.items()} == {
+        1: None, 2: "image_missing", 3: "not_run", None: "image_missing",
+    }  # fmt: skip
+    assert all(line.asked is None and line.verdict.score is None for turn, line in lines.items() if turn != 1)
+    found = convbench.scores(
+        [line.verdict for line in judged(out)], benchmarks.read("convbench", sample("convbench")), "direct"
+    )
+    assert (found["S2"].n, found["S2"].failed, found["S2"].asked) == (5, 1, 6)
+    assert found["S2"].low == pytest.approx((5 * 7 + 1) / 6) and found["S2"].high == pytest.approx((5 * 7 + 10) / 6)
+
+
+EXTRACTED = {
+    "grade": ("convbench", "direct", '{"Rating":4}', "It deserves, all in all, four points.", {4.0}),
+    "pair": ("convbench", "pairwise", '{"Verdict":"tie"}', "Both are alike.", {0.5}),
+    "checklist": ("multiverse", "checklist", '{"1":"yes","2":"yes","3":"yes","4":"yes"}', "All are met.", {1.0}),
+}
+
+
+@pytest.mark.parametrize("what", EXTRACTED)
+@pytest.mark.parametrize("said", ["verdict", "Unknown", ""])
+def test_a_verdict_that_cannot_be_read_is_asked_for_once_more(
+    tmp_path: Path, scripted: Any, what: str, said: str
+) -> None:
+    benchmark, protocol, second, first, scores = EXTRACTED[what]
+    known = said == "verdict"
+    reply = {"verdict": second, "Unknown": re.sub(r':("[^"]*"|\d)', ':"Unknown"', second), "": ""}[said]
+
+    def answer(body: dict[str, Any]) -> Any:
+        extraction = f"> {first}" in prompt_of(body)
+        if extraction:
+            schema = json.dumps(body["response_format"]["json_schema"]["schema"])
+            assert "Unknown" in schema and "# Question" not in prompt_of(body)
+        return completion(reply if extraction else first)
+
+    server = scripted(answer)
+    file, out = replies(tmp_path / "r.jsonl", benchmark), tmp_path / "j.jsonl"
+    done = judge(file, out, benchmark, server.url, "--protocol", protocol)
+    assert done.returncode == (0 if known else 3), done.stderr
+    turns = [line for line in judged(out) if line.verdict.turn]
+    assert {line.verdict.score for line in turns} == (scores if known else {None})
+    assert all(line.verdict.failure in ((None,) if known else ("no_rating", "no_verdict")) for line in turns)
+    for line in turns:
+        assert [call.extracted for call in line.calls].count(True) * 2 == len(line.calls)
+        assert line.calls[0].failure in ("no_rating", "no_verdict") and line.calls[0].reply == first
+
+
+@pytest.mark.parametrize(("kills", "seconds"), [(2, 0.02), pytest.param(20, 0.15, marks=pytest.mark.slow)])
+def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Any, kills: int, seconds: float) -> None:
+    def answer(body: dict[str, Any]) -> Any:
+        time.sleep(seconds)
+        return answer_all(body)
+
+    server = scripted(answer)
+    conditions = ("own", "perfect_perception", "perfect_perception_reasoning")
+    file, out = replies(tmp_path / "r.jsonl", "convbench", conditions), tmp_path / "j.jsonl"
+    words = ["judge", str(file), "--benchmark", "convbench", "--base-url", server.url, "--concurrency", "2"]
+    assert run("critic", *words, "--out", tmp_path / "whole.jsonl").returncode == 0
+    whole, asked = judged(tmp_path / "whole.jsonl"), len(server.requests)
+    server.requests.clear()
+    command = [sys.executable, "-c", "from critic.cli import main; main()", *words, "--out", str(out)]
+    chance = random.Random(1)
+    for _ in range(kills):
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = out.stat().st_size if out.is_file() else 0
+        while process.poll() is None and (not out.is_file() or out.stat().st_size <= before):
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0.0, 0.2))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert len(out.read_bytes().splitlines()) < len(whole), "killed too late to prove anything"
+    assert not Path(f"{out}.run.json").exists()
+    with out.open("ab") as torn:
+        torn.write(b'{"conversation": {"id": "1')
+    assert run("critic", *words, "--out", out).returncode == 0
+
+    def as_set(lines: list[ConversationJudgment]) -> list[bytes]:
+        return sorted(msgspec.json.encode(line) for line in lines)
+
+    assert as_set(judged(out)) == as_set(whole)
+    assert len(server.requests) < asked + kills * 4 * 2, "what was known was asked again"
+
+
+def test_failed_ones_are_judged_again_and_the_whole_after_them(tmp_path: Path, scripted: Any) -> None:
+    broken = True
+
+    def answer(body: dict[str, Any]) -> Any:
+        bad = broken and "> m on 1 turn 2." in prompt_of(body) and "turn 3." not in prompt_of(body)
+        return completion("") if bad else answer_all(body)
+
+    server = scripted(answer)
+    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
+    words = ["--protocol", "direct"]
+    assert judge(file, out, "convbench", server.url, *words).returncode == 3
+    failures = {line.verdict.turn: line.verdict.failure for line in judged(out) if line.verdict.failure}
+    assert failures == {2: "empty", None: "turn_not_judged"}
+    broken, asked = False, len(server.requests)
+    assert judge(file, out, "convbench", server.url, *words).returncode == 3 and len(server.requests) == asked
+    assert judge(file, out, "convbench", server.url, *words, "--retry-failed").returncode == 0
+    assert len(server.requests) == asked + 2 and len(judged(out)) == 24
+    facts = json.loads(Path(f"{out}.run.json").read_text("utf-8"))
+    assert facts["verdicts"] == 24 and facts["failed"] == {} and facts["judged_in_this_run"] == 2
+
+
+def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
+    server = scripted(answer_all)
+    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
+    other = replies(tmp_path / "v.jsonl", "visitbench")
+    for words, parts in [
+        ([file, "--benchmark", "convbanch"], ("convbanch", "alignmmbench, convbench")),
+        ([file, "--benchmark", "convbench", "--protocol", "direkt"], ("direkt", "pointwise, direct")),
+        ([file, "--benchmark", "convbench", "--order", "fair"], ("both, random, forced",)),
+        ([file, "--benchmark", "visitbench"], ("r.jsonl:1", "a conversation of convbench")),
+        ([file, "--benchmark", "convbench", "--protocol", "checklist"], ("nothing to judge", "no checklist")),
+        ([file, "--benchmark", "convbench", "--against", file], ("the same model, 'm'",)),
+        ([file, "--benchmark", "convbench", "--questions", sample("visitbench")], ("lacks",)),
+        ([file, "--benchmark", "convbench", "--check-repeat", "3"], ("--check-repeat", "with --benchmark")),
+        ([other, "--protocol", "pairwise"], ("--protocol", "without --benchmark")),
+        (
+            [file, "--benchmark", "convbench", "--protocol", "direct", "--against", other],
+            ("needs --protocol pairwise",),
+        ),
+        ([file, "--benchmark", "convbench", "--protocol", "direct", "--order", "forced"], ("--protocol pairwise",)),
+        ([file, "--benchmark", "convbench", "--reference-free"], ("--against",)),
+        ([file, "--benchmark", "convbench", "--prompt", "pointwise_reason_first"], ("--protocol pointwise",)),
+        ([file, "--benchmark", "convbench", "--samples", "3"], ("not choices",)),
+        ([tmp_path / "none.jsonl", "--benchmark", "convbench"], ("none.jsonl: no such file",)),
+    ]:
+        assert_one_line_error(run("critic", "judge", *words, "--out", out, "--base-url", server.url), *parts)
+    assert not out.exists()
+    assert judge(file, out, "convbench", server.url, "--protocol", "direct").returncode == 0
+    before = out.read_bytes()
+    assert_one_line_error(judge(file, out, "convbench", server.url, "--protocol", "pairwise"), "not asked for now")
+    again = ["--protocol", "direct", "--name", "other"]
+    assert_one_line_error(judge(file, out, "convbench", server.url, *again), "made with judge 'tiny', now 'other'")
+    changed = replies(tmp_path / "c.jsonl", "convbench", system="m")
+    changed.write_bytes(changed.read_bytes().replace(b"m on 1 turn 1.", b"m on 1 turn 0."))
+    assert_one_line_error(judge(changed, out, "convbench", server.url, "--protocol", "direct"), "another reply")
+    assert out.read_bytes() == before
+
+
+def test_by_cell_takes_a_file_of_both_protocols(tmp_path: Path, scripted: Any) -> None:
+    server = scripted(answer_all)
+    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
+    assert judge(file, out, "convbench", server.url).returncode == 0
+    verdicts = [line.verdict for line in judged(out)]
+    assert set(by_cell(verdicts, "direct")) == set(by_cell(verdicts, "pairwise")) == {
+        Cell("own", 1), Cell("own", 2), Cell("own", 3), Cell("own", None),
+    }  # fmt: skip
+    assert set(by_cell(verdicts, "pairwise")[Cell("own", 1)].values()) == {0.5}
+
+
+def test_what_a_killed_run_had_asked_is_shared_as_if_it_had_not_been_killed(tmp_path: Path, scripted: Any) -> None:
+    """With and without the image the model said the same: one question to the judge, and still one after a kill."""
+    server = scripted(answer_all)
+    file, out = replies(tmp_path / "r.jsonl", "convbench", ("own", "no_image")), tmp_path / "j.jsonl"
+    words = ["--protocol", "direct"]
+    done = judge(file, out, "convbench", server.url, *words)
+    assert done.returncode == 0 and "critic infer has not finished it" in done.stderr, done.stderr
+    asked, whole = len(server.requests), sorted(out.read_bytes().splitlines())
+    lines = out.read_bytes().splitlines(keepends=True)
+    out.write_bytes(b"".join(line for line in lines if b'"condition":"own"' in line))
+    (tmp_path / "r.jsonl.run.json").write_text("{}")
+    done = judge(file, out, "convbench", server.url, *words)
+    assert done.returncode == 0 and "has not finished" not in done.stderr
+    assert sorted(out.read_bytes().splitlines()) == whole and len(server.requests) == asked
+
+
+def test_tokens_of_two_conversations_that_read_alike_both_count(tmp_path: Path, scripted: Any) -> None:
+    server, out = scripted(answer_all), tmp_path / "j.jsonl"
+    file = replies(tmp_path / "r.jsonl", "alignmmbench")
+    first = msgspec.json.decode(file.read_bytes().splitlines()[0], type=ModelTurn)
+    twin = msgspec.structs.replace(first, conversation=msgspec.structs.replace(first.conversation, id="twin"))
+    file.write_bytes(msgspec.json.encode(first) + b"\n" + msgspec.json.encode(twin) + b"\n")
+    assert judge(file, out, "alignmmbench", server.url).returncode == 0
+    facts = json.loads((tmp_path / "j.jsonl.run.json").read_text("utf-8"))
+    assert (facts["asked"], facts["tokens"]["prompt"]) == (2, 22)
+
+
+@pytest.mark.parametrize("words", [["--reference-free"], ["--no-extraction"], ["--order", "forced"]])
+def test_options_of_conversations_need_a_benchmark(tmp_path: Path, words: list[str]) -> None:
+    done = run("critic", "judge", sample("alignmmbench"), "--out", tmp_path / "j.jsonl", *words)
+    assert_one_line_error(done, f"{words[0]} cannot be used without --benchmark")

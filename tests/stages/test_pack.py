@@ -1,0 +1,230 @@
+"""critic pack: a module's string constants -> a prompt pack; critic judge --prompt-pack: what reaches the judge."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from conftest import assert_one_line_error, completion, run
+from hypothesis import given
+from hypothesis import strategies as st
+from test_judge_conversations import judge, judged, replies, sample
+
+from critic.asking import prompt_files
+from critic.asking.conversation_prompt import Exchange, Material, Side, prompt_hash, render
+from critic.asking.prompt import prompt_hash as pointwise_hash
+from critic.errors import UsageError
+from critic.stages import pack
+
+MODULE = '''
+import os
+os.mkdir("it-was-run")
+SYSTEM = "You compare." + " Be strict."
+PAIR = """Task: {question}
+Truth: {ref} costs $1, a set {{"x": 1}} and {{% if %}}
+
+[A] {a}
+[B] {b}
+End with [[A]] or [[B]]. """
+GRADES = {"zh": "打分：<Q>\\n<A>", "n": 3}
+LISTS = ["first", "second"]
+class Wrap:
+    INNER: str = "inside"
+def build(caption):
+    prompt = f"Image: {caption.strip()}!"
+    return prompt
+WORK = os.environ["HOME"]
+'''
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.py"
+    path.write_text(MODULE, "utf-8")
+    return path
+
+
+def mapping(path: Path, *entries: str) -> Path:
+    path.write_text("\n".join(f"[[prompt]]\n{entry}" for entry in entries), "utf-8")
+    return path
+
+
+PAIR = """constant = "PAIR"
+kind = "pairwise_turn"
+system = "SYSTEM"
+format = true
+[prompt.placeholders]
+"{question}" = "raw.question"
+"{ref}" = "raw.reference"
+"{a}" = "raw.answer_a"
+"{b}" = "raw.answer_b"
+"""
+
+
+def test_constants_are_read_and_nothing_is_run(module: Path) -> None:
+    found = pack.constants(module)
+    assert found["SYSTEM"] == "You compare. Be strict." and found["GRADES.zh"] == "打分：<Q>\n<A>"
+    assert (found["LISTS[1]"], found["Wrap.INNER"]) == ("second", "inside")
+    assert found["build.prompt"] == "Image: {caption.strip()}!"
+    assert set(found) == {"SYSTEM", "PAIR", "GRADES.zh", "LISTS[0]", "LISTS[1]", "Wrap.INNER", "build.prompt"}
+    assert not Path("it-was-run").exists()
+
+
+def test_the_mapping_is_begun_and_taken_as_it_was_filled_in(module: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "map.toml", tmp_path / "theirs"
+    done = run("critic", "pack", module, "--mapping", file)
+    assert done.returncode == 0 and "7 constants" in done.stdout
+    begun = file.read_text("utf-8")
+    assert '"{question}" = ""' in begun and '"{a}" = ""' in begun
+    assert_one_line_error(run("critic", "pack", module, "--mapping", file), "--out")
+    assert_one_line_error(run("critic", "pack", module, "--mapping", file, "--out", out), "no constant has a kind")
+    values = {"question": "raw.question", "ref": "raw.reference", "a": "raw.answer_a", "b": "raw.answer_b"}
+    for name, value in values.items():
+        begun = begun.replace(f'"{{{name}}}" = ""', f'"{{{name}}}" = "{value}"')
+    ours = 'constant = "PAIR"\nkind = "pairwise_turn"\nformat = true'
+    file.write_text(begun.replace('constant = "PAIR"\nkind = ""', ours), "utf-8")
+    done = run("critic", "pack", module, "--mapping", file, "--out", out)
+    assert done.returncode == 0 and "pairwise_turn (conversations/en.toml)" in done.stdout, done.stderr
+    assert [path.name for path in out.rglob("*.*")] == ["en.toml"]
+    assert_one_line_error(run("critic", "pack", module, "--mapping", file, "--out", out), "not empty")
+
+
+def made(module: Path, out: Path, *entries: str) -> Path:
+    tables = pack.files(mapping(out.with_suffix(".map"), *entries), pack.constants(module))
+    for path, table in tables.items():
+        (out / path).parent.mkdir(parents=True)
+        (out / path).write_text(pack._written(table), "utf-8")
+    return out
+
+
+def test_their_words_reach_the_judge_and_its_free_text_is_read(module: Path, tmp_path: Path, scripted: Any) -> None:
+    """Who wins is settled by the second question, of which the first reply's text is all that is shown. The pack has
+    no Chinese prompt: there ours is used."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        if "response_format" not in body:
+            return completion("Both have merit. [[A]]")
+        chinese = re.search("[一-鿿]", body["messages"][0]["content"])
+        assert chinese or "> Both have merit. [[A]]" in body["messages"][0]["content"]
+        return completion(json.dumps({"Verdict": "A"}))
+
+    server, folder = scripted(answer), made(module, tmp_path / "theirs", PAIR)
+    file, out = replies(tmp_path / "r.jsonl", "visitbench"), tmp_path / "j.jsonl"
+    done = judge(file, out, "visitbench", server.url, "--prompt-pack", folder)
+    assert done.returncode == 0, done.stderr
+    name = pack.open_pack(folder)
+    assert name.startswith("theirs@") and f"prompts of {name}: pairwise_turn (en); the others are ours" in done.stderr
+    lines = judged(out)
+    first = next(line for line in lines if line.conversation.id == "1")
+    turn = first.conversation.turns[0]
+    shown = [body["messages"] for body in server.requests if "response_format" not in body]
+    assert [
+        {"role": "system", "content": "You compare. Be strict."},
+        {
+            "role": "user",
+            "content": f'Task: {turn.prompt}\nTruth:  costs $1, a set {{"x": 1}} and {{% if %}}\n\n[A] {first.answer}\n'
+            f"[B] {turn.reference}\nEnd with [[A]] or [[B]]. ",
+        },
+    ] in shown
+    assert all(line.setup.pack == name and line.verdict.score == 0.5 for line in lines)
+    theirs = {line.conversation.lang for line in lines if [call.extracted for call in line.calls] == [False, True] * 2}
+    assert theirs == {"en"} and {line.conversation.lang for line in lines} == {"en", "zh"}
+    assert first.prompt_hash == prompt_hash("pairwise_turn", name) != prompt_hash("pairwise_turn")
+    asked = len(server.requests)
+    assert judge(file, out, "visitbench", server.url, "--prompt-pack", folder).returncode == 0
+    assert len(server.requests) == asked
+    assert_one_line_error(judge(file, out, "visitbench", server.url), "made with pack 'theirs@", "now None")
+    (folder / "conversations/en.toml").write_text(
+        (folder / "conversations/en.toml").read_text("utf-8").replace("Task", "Exercise"), "utf-8"
+    )
+    assert_one_line_error(
+        judge(file, out, "visitbench", server.url, "--prompt-pack", folder), "made with pack 'theirs@", "now 'theirs@"
+    )
+
+
+def test_a_pointwise_prompt_of_theirs(module: Path, tmp_path: Path, scripted: Any) -> None:
+    module.write_text('P = "$5 for {q}: {{r}} 写 {\\"Rating\\": n, \\"Reason\\": w}"', "utf-8")
+    entry = """constant = "P"\nkind = "pointwise"\nlanguage = "zh"\n[prompt.placeholders]
+"{q}" = "raw.question"\n"{r}" = "raw.response"\n"""
+    folder = made(module, tmp_path / "theirs", entry)
+    server = scripted(lambda body: completion('{"Rating": 4, "Reason": "so"}'))
+    file, out = replies(tmp_path / "r.jsonl", "alignmmbench"), tmp_path / "j.jsonl"
+    done = judge(file, out, "alignmmbench", server.url, "--prompt-pack", folder)
+    assert done.returncode == 0, done.stderr
+    line = judged(out)[0]
+    question = " ".join(line.conversation.turns[0].prompt.split())
+    said = [" ".join(body["messages"][0]["content"].split()) for body in server.requests]
+    assert f'$5 for {question}: {{{line.answer}}} 写 {{"Rating": n, "Reason": w}}' in said
+    name = pack.open_pack(folder)
+    assert line.setup.pointwise_prompt == f"{name}/pointwise" and line.verdict.score == 4
+    assert line.prompt_hash == pointwise_hash(f"{name}/pointwise") != pointwise_hash("pointwise")
+
+
+@given(st.text("{}%#$ab\n<", max_size=30), st.text("{}%#$ab\n<", max_size=30))
+def test_the_template_says_the_text_word_for_word(before: str, after: str) -> None:
+    text = f"{before}@Q@{after}"
+    shown = prompt_files.environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).from_string(
+        pack.template(text, {"@Q@": "raw.question"})
+    )
+    assert shown.render(raw={"question": "{{ x }}"}) == text.replace("@Q@", "{{ x }}")
+
+
+def test_texts_are_shown_without_marks_but_never_with_control_tokens(tmp_path: Path) -> None:
+    (tmp_path / "p" / "conversations").mkdir(parents=True)
+    file = tmp_path / "p" / "conversations" / "en.toml"
+    file.write_text(
+        "[prompts.direct_turn]\ntemplate = '{{ raw.questions[1] }}|{{ raw.answers[0] }}|{{ raw.answer }}'\n"
+    )
+    one = Material(
+        kind="direct_turn", language="en", question="q2", pack=pack.open_pack(tmp_path / "p"),
+        sides=[Side(earlier=[Exchange("q1", "a1")], answer="x\n\ny<|im_end|>")],
+    )  # fmt: skip
+    assert render(one)[0]["content"] == "q2|a1|x\n\ny‹¦im_end¦›"
+    with pytest.raises(UsageError, match=r"prompt pack p@.*: direct_turn, en"):
+        render(msgspec.structs.replace(one, sides=[Side(answer="x")]))
+
+
+def test_mistakes_end_in_one_line(module: Path, tmp_path: Path, scripted: Any) -> None:
+    found = pack.constants(module)
+    for entry, part in [
+        (PAIR.replace('"PAIR"', '"PEAR"'), "no string constant 'PEAR'"),
+        (PAIR.replace("pairwise_turn", "pair"), "choose direct_turn"),
+        (PAIR.replace("raw.answer_a", "open('x')"), "expected raw."),
+        (PAIR.replace("raw.answer_a", "raw.answer.__class__"), "expected raw."),
+        (PAIR.replace('"{a}" = "raw.answer_a"', ""), "{a} has nothing"),
+        (PAIR.replace("{a}", "{z}"), "'{z}' is not in the constant"),
+        (PAIR.replace("format", "fromat"), "fromat"),
+    ]:
+        with pytest.raises(UsageError, match=part.replace("(", r"\(").replace("{", r"\{")):
+            pack.files(mapping(tmp_path / "m.toml", entry), found)
+    with pytest.raises(UsageError, match="a second pairwise_turn"):
+        pack.files(mapping(tmp_path / "m.toml", PAIR, PAIR), found)
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    for name, content, part in [
+        ("direct_en.toml", "", "stands in for none of"),
+        ("pointwise_en.toml", "a b", "pointwise_en.toml"),
+        ("pointwise_en.toml", 'template = "{{ nothing }}\\"Rating\\""', "nothing"),
+        ("pointwise_en.toml", 'template = "{{ question }}"', '"Rating"'),
+        ("pointwise_en.toml", "wording = 1", "wording"),
+        ("pointwise_en.toml", 'template = "{{ question.__class__.__mro__ }}\\"Rating\\""', "unsafe"),
+    ]:
+        (folder / name).write_text(content, "utf-8")
+        with pytest.raises(UsageError, match=part):
+            pack.open_pack(folder)
+        (folder / name).unlink()
+    with pytest.raises(UsageError, match="no prompt pack"):
+        pack.open_pack(folder)
+    file = replies(tmp_path / "r.jsonl", "convbench")
+    words = ["--prompt-pack", made(module, tmp_path / "p", PAIR)]
+    url = scripted(lambda body: None).url
+    for more, part in [
+        (["--protocol", "direct"], "has no prompt of direct"),
+        (["--protocol", "pairwise", "--no-reason"], "free text"),
+        (["--protocol", "pairwise", "--no-extraction"], "free text"),
+    ]:
+        assert_one_line_error(judge(file, tmp_path / "j.jsonl", "convbench", url, *words, *more), part)
+    rows = run("critic", "judge", sample("alignmmbench"), "--out", tmp_path / "j.jsonl", *words)
+    assert_one_line_error(rows, "says nothing of the prompt pointwise")

@@ -1,0 +1,703 @@
+"""ChatGLM3 as published -> GLM: the same logits, the same token ids, and no half-made or wrong folder."""
+
+import importlib.util
+import io
+import json
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from conftest import ROOT, assert_one_line_error, run
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from critic.asking.examples import IGNORED, encode
+from critic.errors import UsageError
+from critic.records import Example
+
+torch = pytest.importorskip("torch", reason="needs the train extra")
+transformers = pytest.importorskip("transformers", reason="needs the train extra")
+sentencepiece = pytest.importorskip("sentencepiece", reason="needs the train extra")
+safetensors_torch = pytest.importorskip("safetensors.torch", reason="needs the train extra")
+
+PROGRAM = ROOT / "train/convert_chatglm3.py"
+SPECIAL = ["[MASK]", "[gMASK]", "[sMASK]", "sop", "eop", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"]
+"""The published special tokens, in the order of their ids behind the vocabulary."""
+
+ZH = "你好世界今天天气很好图片里有三个苹果请给回答打分理由是它不够准确我们认为这个模型的评价"
+EN = "the quick brown fox sees three apples on a table and rates this answer with philosophy in mind because"
+
+
+def load_program() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("convert_chatglm3", PROGRAM)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def converter() -> ModuleType:
+    return load_program()
+
+
+def lines(count: int = 600) -> list[str]:
+    draw = random.Random(0)
+    made = []
+    for _ in range(count):
+        words = " ".join(draw.choices(EN.split(), k=8))
+        made.append(f"{words}, {''.join(draw.choices(ZH, k=9))}。 {draw.randint(0, 9999)}")
+    return made
+
+
+def sentencepiece_model(**changes: Any) -> bytes:
+    """A model like ChatGLM3's: BPE, bytes for unknown characters, text left as it is."""
+    model = io.BytesIO()
+    options = {
+        "model_type": "bpe",
+        "vocab_size": 700,
+        "byte_fallback": True,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+    }
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines()), model_writer=model, minloglevel=2, **{**options, **changes}
+    )
+    return model.getvalue()
+
+
+@pytest.fixture(scope="module")
+def spm() -> bytes:
+    return sentencepiece_model()
+
+
+@pytest.fixture(scope="module")
+def pieces(spm: bytes) -> Any:
+    return sentencepiece.SentencePieceProcessor(model_proto=spm)
+
+
+CONFIG: dict[str, Any] = {
+    "model_type": "chatglm",
+    "architectures": ["ChatGLMModel"],
+    "num_layers": 3,
+    "padded_vocab_size": 720,
+    "hidden_size": 48,
+    "ffn_hidden_size": 56,
+    "kv_channels": 16,
+    "num_attention_heads": 4,
+    "multi_query_attention": True,
+    "multi_query_group_num": 2,
+    "seq_length": 256,
+    "layernorm_epsilon": 1e-5,
+    "add_qkv_bias": True,
+    "add_bias_linear": False,
+    "rmsnorm": True,
+    "original_rope": True,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+}
+Weights = dict[str, Any]
+
+
+def random_weights(config: dict[str, Any], dtype: Any = torch.float32) -> Weights:
+    """Large enough for every part of the architecture to show in the logits."""
+    generator = torch.Generator().manual_seed(7)
+    hidden, inner, channels = config["hidden_size"], config["ffn_hidden_size"], config["kv_channels"]
+    queries, groups = config["num_attention_heads"] * channels, config["multi_query_group_num"] * channels
+
+    def draw(*shape: int) -> Any:
+        spread = 1.5 / math.sqrt(shape[-1]) if len(shape) == 2 else 0.3
+        return (torch.randn(shape, generator=generator) * spread + (len(shape) == 1)).to(dtype)
+
+    weights = {
+        "transformer.embedding.word_embeddings.weight": draw(config["padded_vocab_size"], hidden),
+        "transformer.rotary_pos_emb.inv_freq": torch.ones(channels // 4, dtype=dtype),
+        "transformer.encoder.final_layernorm.weight": draw(hidden),
+        "transformer.output_layer.weight": draw(config["padded_vocab_size"], hidden),
+    }
+    for number in range(config["num_layers"]):
+        layer = f"transformer.encoder.layers.{number}"
+        weights |= {
+            f"{layer}.input_layernorm.weight": draw(hidden),
+            f"{layer}.self_attention.query_key_value.weight": draw(queries + 2 * groups, hidden),
+            f"{layer}.self_attention.query_key_value.bias": draw(queries + 2 * groups),
+            f"{layer}.self_attention.dense.weight": draw(hidden, queries),
+            f"{layer}.post_attention_layernorm.weight": draw(hidden),
+            f"{layer}.mlp.dense_h_to_4h.weight": draw(2 * inner, hidden),
+            f"{layer}.mlp.dense_4h_to_h.weight": draw(hidden, inner),
+        }
+    return weights
+
+
+def save(weights: Weights, path: Path) -> None:
+    if path.suffix == ".bin":
+        torch.save(weights, path)
+    else:
+        safetensors_torch.save_file(weights, path, metadata={"format": "pt"})
+
+
+def publish(
+    folder: Path,
+    spm: bytes,
+    config: dict[str, Any] = CONFIG,
+    weights: Weights | None = None,
+    kind: str = "safetensors",
+    shards: int = 3,
+) -> Path:
+    """A checkpoint in the published layout."""
+    weights = random_weights(config) if weights is None else weights
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    (folder / "tokenizer.model").write_bytes(spm)
+    (folder / "MODEL_LICENSE").write_text("The license of the weights.", "utf-8")
+    (folder / "tokenization_chatglm.py").write_text('raise SystemExit("run!")  # <|assistant|>', "utf-8")
+    stem, ending = ("model", "safetensors") if kind == "safetensors" else ("pytorch_model", "bin")
+    if shards == 1:
+        save(weights, folder / f"{stem}.{ending}")
+        return folder
+    place = {}
+    for shard in range(shards):
+        file = f"{stem}-{shard + 1:05}-of-{shards:05}.{ending}"
+        names = list(weights)[shard::shards]
+        save({name: weights[name] for name in names}, folder / file)
+        place |= dict.fromkeys(names, file)
+    index = {"metadata": {"total_size": 1}, "weight_map": place}
+    (folder / f"{stem}.{ending}.index.json").write_text(json.dumps(index), "utf-8")
+    return folder
+
+
+def reference(weights: Weights, config: dict[str, Any], ids: list[int]) -> Any:
+    """Logits of the original architecture, straight from its description, in double precision.
+
+    GLM-130B and ChatGLM2/3: pre-norm with RMSNorm; rotary angles on the first half of each head, neighbouring
+    channels a pair; a key and value shared by the heads of a group; SwiGLU.
+    """
+    weights = {name: tensor.double() for name, tensor in weights.items()}
+    channels, heads, groups = config["kv_channels"], config["num_attention_heads"], config["multi_query_group_num"]
+    length, turned = len(ids), channels // 2
+    rates = (10000.0 * config.get("rope_ratio", 1)) ** -(torch.arange(0, turned, 2).double() / turned)
+    turn = torch.polar(torch.ones(length, turned // 2).double(), torch.outer(torch.arange(length).double(), rates))
+
+    def norm(x: Any, name: str) -> Any:
+        return x / (x.square().mean(-1, keepdim=True) + config["layernorm_epsilon"]).sqrt() * weights[name]
+
+    def rotated(x: Any) -> Any:
+        pairs = torch.complex(x[:, 0:turned:2], x[:, 1:turned:2]) * turn
+        return torch.cat([torch.stack([pairs.real, pairs.imag], -1).flatten(1), x[:, turned:]], 1)
+
+    x = weights["transformer.embedding.word_embeddings.weight"][ids]
+    for number in range(config["num_layers"]):
+        layer = f"transformer.encoder.layers.{number}"
+        attention = f"{layer}.self_attention"
+        fused = norm(x, f"{layer}.input_layernorm.weight") @ weights[f"{attention}.query_key_value.weight"].T
+        parts = (fused + weights[f"{attention}.query_key_value.bias"]).split(channels, 1)
+        queries, keys, values = parts[:heads], parts[heads : heads + groups], parts[heads + groups :]
+        seen = []
+        for head, query in enumerate(queries):
+            group = head * groups // heads
+            scores = rotated(query) @ rotated(keys[group]).T / math.sqrt(channels)
+            scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -math.inf)
+            seen.append(scores.softmax(1) @ values[group])
+        x = x + torch.cat(seen, 1) @ weights[f"{attention}.dense.weight"].T
+        inner = norm(x, f"{layer}.post_attention_layernorm.weight") @ weights[f"{layer}.mlp.dense_h_to_4h.weight"].T
+        gate, up = inner.chunk(2, 1)
+        x = x + (gate * gate.sigmoid() * up) @ weights[f"{layer}.mlp.dense_4h_to_h.weight"].T
+    return norm(x, "transformer.encoder.final_layernorm.weight") @ weights["transformer.output_layer.weight"].T
+
+
+def logits(folder: Path, ids: list[int]) -> Any:
+    model, loading = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert type(model).__name__ == "GlmForCausalLM"
+    assert not any(loading.values()), loading
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0].double()
+
+
+IDS = random.Random(1).sample(range(720), 60)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shards", "changes"),
+    [
+        ("bin", 3, {}),
+        ("safetensors", 3, {"rope_ratio": 50}),
+        ("bin", 1, {"rope_ratio": 3.5, "multi_query_group_num": 1}),
+        ("safetensors", 1, {"hidden_size": 64, "layernorm_epsilon": 0.01, "num_attention_heads": 6}),
+    ],
+)
+def test_the_converted_model_computes_what_the_original_does(
+    converter: ModuleType, spm: bytes, tmp_path: Path, kind: str, shards: int, changes: dict[str, Any]
+) -> None:
+    config = {**CONFIG, **changes}
+    weights = random_weights(config)
+    converter.main(publish(tmp_path / "in", spm, config, weights, kind, shards), tmp_path / "out", "60KB")
+    torch.testing.assert_close(logits(tmp_path / "out", IDS), reference(weights, config, IDS), rtol=0, atol=1e-5)
+
+
+def test_tensors_of_a_bin_file_may_share_memory_and_lie_across_it(
+    converter: ModuleType, spm: bytes, tmp_path: Path
+) -> None:
+    weights = random_weights(CONFIG)
+    weights["transformer.output_layer.weight"] = weights["transformer.embedding.word_embeddings.weight"]
+    across = "transformer.encoder.layers.0.self_attention.dense.weight"
+    weights[across] = weights[across].T.contiguous().T
+    converter.main(publish(tmp_path / "in", spm, CONFIG, weights, "bin", 1), tmp_path / "out", "5GB")
+    torch.testing.assert_close(logits(tmp_path / "out", IDS), reference(weights, CONFIG, IDS), rtol=0, atol=1e-5)
+
+
+def swap_halves(tensor: Any) -> Any:
+    return tensor.roll(tensor.shape[0] // 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("transformer.encoder.layers.1.mlp.dense_h_to_4h.weight", swap_halves),  # gate and up
+        ("transformer.encoder.layers.1.self_attention.query_key_value.weight", lambda w: w.roll(16, 0)),
+        ("transformer.encoder.layers.1.self_attention.query_key_value.bias", lambda b: b.roll(1, 0)),
+        ("transformer.encoder.layers.1.input_layernorm.weight", torch.ones_like),
+        ("transformer.output_layer.weight", lambda w: w.roll(1, 0)),
+    ],
+)
+def test_the_comparison_sees_a_tensor_in_the_wrong_place(name: str, broken: Callable[[Any], Any]) -> None:
+    weights = random_weights(CONFIG)
+    wrong = reference({**weights, name: broken(weights[name])}, CONFIG, IDS)
+    assert (wrong - reference(weights, CONFIG, IDS)).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("changes", [{"rope_ratio": 2}, {"layernorm_epsilon": 1e-3}])
+def test_the_comparison_sees_another_configuration(changes: dict[str, Any]) -> None:
+    weights = random_weights(CONFIG)
+    assert (reference(weights, {**CONFIG, **changes}, IDS) - reference(weights, CONFIG, IDS)).abs().max() > 1e-3
+
+
+@pytest.fixture(scope="module")
+def converted(converter: ModuleType, spm: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("converted")
+    config = {**CONFIG, "rope_ratio": 50, "torch_dtype": "float16"}
+    source = publish(folder / "in", spm, config, random_weights(config, torch.float16), "bin")
+    converter.main(source, folder / "out", "40KB")
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(converted: Path) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(converted)
+
+
+def test_the_configuration_carries_over(converted: Path, tokenizer: Any) -> None:
+    config = transformers.AutoConfig.from_pretrained(converted)
+    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 500000.0, "partial_rotary_factor": 0.5}
+    wanted = {
+        "vocab_size": 720, "hidden_size": 48, "intermediate_size": 56, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-5, "attention_bias": True, "tie_word_embeddings": False, "dtype": torch.float16,
+        "pad_token_id": 0, "bos_token_id": None, "eos_token_id": [2, 706, 708],
+    }  # fmt: skip
+    assert {name: getattr(config, name) for name in wanted} == wanted
+    generation = transformers.GenerationConfig.from_pretrained(converted)
+    assert generation.eos_token_id == [2, 706, 708] and generation.pad_token_id == 0
+    assert tokenizer.convert_ids_to_tokens([2, 706, 708]) == ["</s>", "<|user|>", "<|observation|>"]
+
+
+def test_the_files_are_of_the_size_asked_for_and_keep_the_dtype(converted: Path) -> None:
+    index = json.loads((converted / "model.safetensors.index.json").read_text("utf-8"))
+    files = sorted(converted.glob("*.safetensors"))
+    assert len(files) > 3 and {file.name for file in files} == set(index["weight_map"].values())
+    total = 0
+    for file in files:
+        held = safetensors_torch.load_file(file)
+        size = sum(tensor.nbytes for tensor in held.values())
+        assert size <= 40_000 or len(held) == 1
+        assert {tensor.dtype for tensor in held.values()} == {torch.float16}
+        assert all(index["weight_map"][name] == file.name for name in held)
+        total += size
+    assert index["metadata"]["total_size"] == total
+
+
+def test_the_size_of_the_files_does_not_change_the_weights(
+    converted: Path, converter: ModuleType, tmp_path: Path
+) -> None:
+    converter.main(converted.parent / "in", tmp_path / "whole", "5GB")
+    assert not (tmp_path / "whole/model.safetensors.index.json").exists()
+    whole = safetensors_torch.load_file(tmp_path / "whole/model.safetensors")
+    parts = [safetensors_torch.load_file(file) for file in converted.glob("*.safetensors")]
+    together = {name: tensor for part in parts for name, tensor in part.items()}
+    assert whole.keys() == together.keys()
+    assert all(torch.equal(whole[name], together[name]) for name in whole)
+
+
+def test_the_licence_goes_with_the_weights_and_remote_code_does_not(converted: Path) -> None:
+    assert (converted / "MODEL_LICENSE").is_file()
+    assert not list(converted.glob("*.py")) and "auto_map" not in (converted / "config.json").read_text("utf-8")
+
+
+MEASURE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {train!r})
+import convert_chatglm3
+def megabytes(name):
+    status = Path("/proc/self/status").read_text()
+    return int(status.split(name + ":")[1].split()[0]) // 1024
+def convert(name):
+    convert_chatglm3.main(Path(name), Path(name + "-out"), "8MB")
+convert("small")
+Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+before = megabytes("VmRSS")
+convert("bin")
+convert("safetensors")
+print(megabytes("VmHWM") - before)
+"""
+
+
+def test_memory_is_of_the_size_of_a_shard_not_of_the_model(spm: bytes, tmp_path: Path) -> None:
+    publish(tmp_path / "small", spm)
+    config = {**CONFIG, "num_layers": 40, "hidden_size": 256, "ffn_hidden_size": 1500}
+    weights = random_weights(config)
+    for kind in ("bin", "safetensors"):
+        large = publish(tmp_path / kind, spm, config, weights, kind, shards=25)
+    size = sum(file.stat().st_size for file in large.iterdir()) // 2**20
+    assert size > 180
+    script = MEASURE.format(train=str(ROOT / "train"))
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300
+    )
+    assert int(done.stdout.splitlines()[-1]) < size / 3
+
+
+BATTERY = [
+    "你好，世界！",
+    "Hello, world!",
+    "philosophy of a sop to the eop, sophisticated",
+    "The 3 apples cost $1,234.50 (≈ 8,900元)。",
+    "  leading, double  inside, trailing  ",
+    "line\nanother\n\n\n  indented\tTab\r\nend\n",
+    '{"Rating":7,"Reason":"答案 is right"}',
+    "👋🏽👩‍👩‍👧‍👦 e\u0301 ﷽ \u200b\ufeff \U00020000",
+    "ＦＵＬＬ　ｗｉｄｔｈ①½ﬁ",
+    "<s> <0x0A> ▁ <|none|> <b>x</b>",
+    "0123456789" * 5,
+    "世" * 50,
+    " ",
+    "\n",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", BATTERY)
+def test_the_fast_tokenizer_reads_as_sentencepiece_does(tokenizer: Any, pieces: Any, text: str) -> None:
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert ids == pieces.encode(text)
+    assert tokenizer.decode(ids) == pieces.decode(ids)
+
+
+@given(st.text(st.sampled_from("ab 苹果thequick\n\t,。1234😀\u3000<>▁") | st.characters(exclude_categories=["Cs"])))
+@example("aaaaaaa")
+def test_the_fast_tokenizer_reads_any_text_as_sentencepiece_does(tokenizer: Any, pieces: Any, text: str) -> None:
+    assert tokenizer(text, add_special_tokens=False)["input_ids"] == pieces.encode(text)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"user_defined_symbols": ["▁▁", "<n>", "app", "apples", "世界"]},
+        {"remove_extra_whitespaces": True},
+        {"split_digits": True, "allow_whitespace_only_pieces": True, "split_by_whitespace": False},
+        {"byte_fallback": False},
+        {"normalization_rule_name": "nmt_nfkc", "remove_extra_whitespaces": True},
+    ],
+)
+def test_other_settings_of_sentencepiece_carry_over(
+    converter: ModuleType, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    model = sentencepiece_model(**changes)
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(model)
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+    config = converter.msgspec.convert(CONFIG, converter.Published)
+    fast = converter.fast_tokenizer(path, config)
+    for text in [*BATTERY, *lines(50)]:
+        assert fast(text, add_special_tokens=False)["input_ids"] == pieces.encode(text), text
+
+
+def test_special_tokens_have_the_published_ids(tokenizer: Any, pieces: Any) -> None:
+    ours = [{"sop": "<sop>", "eop": "<eop>"}.get(token, token) for token in SPECIAL]
+    assert tokenizer.convert_tokens_to_ids(ours) == list(range(700, 709))
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (2, 0)
+    assert len(tokenizer) == 709
+    prefix = [701, 703]
+    assert tokenizer("你好")["input_ids"] == prefix + pieces.encode("你好")
+    assert tokenizer("a", "b")["input_ids"] == [*prefix, *pieces.encode("a"), *pieces.encode("b"), 2]
+    batch = tokenizer(["a", "the fox sees"], padding=True)
+    assert set(batch) == {"input_ids", "attention_mask"}
+    assert batch["input_ids"][0][0] == 0 and batch["attention_mask"][0][0] == 0  # padded on the left
+
+
+def chat_input(pieces: Any, messages: list[dict[str, Any]]) -> list[int]:
+    """Token ids of a conversation by the published format: each role's line and each content encoded apart."""
+    number = {token: 700 + place for place, token in enumerate(SPECIAL)}
+    ids = [number["[gMASK]"], number["sop"]]
+    for message in messages:
+        content = message["content"]
+        if message["role"] == "system" and "tools" in message:
+            content += "\n" + json.dumps(message["tools"], indent=4, ensure_ascii=False)
+        ids.append(number[f"<|{message['role']}|>"])
+        ids += pieces.encode(message.get("metadata", "") + "\n") + pieces.encode(content)
+    return ids
+
+
+CONVERSATION: list[dict[str, Any]] = [
+    {"role": "system", "content": "请回答", "tools": [{"name": "see", "description": '看图 "1" & <b>'}]},
+    {"role": "user", "content": "今天天气\n很好?  "},
+    {"role": "assistant", "metadata": "see", "content": "tool_call(x='苹果')"},
+    {"role": "observation", "content": ""},
+    {"role": "assistant", "content": " three apples"},
+    {"role": "user", "content": "\nthe quick"},
+]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 6])
+def test_a_conversation_has_the_published_ids(tokenizer: Any, pieces: Any, count: int) -> None:
+    wanted = chat_input(pieces, CONVERSATION[:count])
+    assert tokenizer.apply_chat_template(CONVERSATION[:count], return_dict=False) == wanted
+    asked = tokenizer.apply_chat_template(CONVERSATION[:count], add_generation_prompt=True, return_dict=False)
+    # ChatGLM3 itself writes the line end behind its role first.
+    assert asked == [*wanted, 707, *pieces.encode("\n")]
+
+
+def test_an_unknown_role_is_refused(tokenizer: Any) -> None:
+    with pytest.raises(Exception, match="the roles are system, user"):
+        tokenizer.apply_chat_template([{"role": "tool", "content": "x"}], tokenize=False)
+
+
+def test_a_training_example_is_the_published_prompt_the_verdict_and_a_stop(
+    converted: Path, tokenizer: Any, pieces: Any
+) -> None:
+    messages = [CONVERSATION[1], CONVERSATION[4], CONVERSATION[5]]
+    target = '{"Rating":10,"Reason":"三个苹果 \\"10\\""}'
+    made = Example(id="1", form="pointwise", messages=messages, target=target)
+    tokens = encode(tokenizer, made)
+    learned = [label for label in tokens.labels if label != IGNORED]
+    source = [*chat_input(pieces, messages), 707, *pieces.encode("\n")]
+    assert tokens.ids == source + learned
+    assert tokenizer.decode(learned) == f"{target}</s>"
+    assert tokenizer.decode(learned, skip_special_tokens=True) == target
+    assert learned[-1] in transformers.GenerationConfig.from_pretrained(converted).eos_token_id
+    rating = [token for token, spells in zip(tokens.ids, tokens.rating, strict=True) if spells]
+    assert tokenizer.decode(rating) == "10"
+
+
+def test_a_begun_answer_can_be_continued(tokenizer: Any) -> None:
+    asked = [{"role": "user", "content": "apples"}]
+    prompt = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+    begun = [*asked, {"role": "assistant", "content": '{"Rating":'}]
+    assert tokenizer.apply_chat_template(begun, tokenize=False, continue_final_message=True) == prompt + '{"Rating":'
+
+
+def test_the_program_says_when_it_is_done_already(converted: Path) -> None:
+    before = {file: file.stat().st_mtime_ns for file in converted.iterdir()}
+    again = run(PROGRAM, converted.parent / "in", converted)
+    assert again.returncode == 0 and "already" in again.stdout, again.stderr
+    assert {file: file.stat().st_mtime_ns for file in converted.iterdir()} == before
+
+
+def test_the_conversion_of_another_checkpoint_is_left_alone(converted: Path, spm: bytes, tmp_path: Path) -> None:
+    """The other one differs in a single tensor."""
+    config = json.loads((converted.parent / "in/config.json").read_text("utf-8"))
+    weights = random_weights(config, torch.float16)
+    weights["transformer.encoder.final_layernorm.weight"][0] += 1
+    other = publish(tmp_path / "other", spm, config, weights, "bin")
+    assert_one_line_error(run(PROGRAM, other, converted), "out", "another checkpoint")
+
+
+def test_a_killed_conversion_leaves_no_folder_and_the_next_one_a_whole_one(
+    converter: ModuleType, spm: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = publish(tmp_path / "in", spm), tmp_path / "out"
+    real, calls = converter.save_file, []
+
+    def dies(*words: Any, **options: Any) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        real(*words, **options)
+
+    monkeypatch.setattr(converter, "save_file", dies)
+    with pytest.raises(KeyboardInterrupt):
+        converter.main(source, out, "40KB")
+    assert not out.exists()
+    (tmp_path / "out.partial/stray.safetensors").write_text("left over", "utf-8")
+    monkeypatch.undo()
+    out.mkdir()  # an empty folder is as good as none
+    converter.main(source, out, "5GB")
+    assert {file.name for file in out.iterdir()} == {
+        "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+        "model.safetensors", "MODEL_LICENSE", "conversion.json",
+    }  # fmt: skip
+    assert not (tmp_path / "out.partial").exists()
+
+
+LAYER = "transformer.encoder.layers.2"
+
+
+def edit_config(**changes: Any) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        config = {**CONFIG, **changes}
+        kept = {name: value for name, value in config.items() if value is not ...}
+        (folder / "config.json").write_text(json.dumps(kept), "utf-8")
+
+    return edit
+
+
+def edit_weights(**changes: Any) -> Callable[[Path], None]:
+    """Save the weights anew, in one file without an index: some replaced, those set to `...` left out."""
+
+    def edit(folder: Path) -> None:
+        for file in folder.glob("*safetensors*"):
+            file.unlink()
+        weights = {**random_weights(CONFIG), **changes}
+        save({name: tensor for name, tensor in weights.items() if tensor is not ...}, folder / "model.safetensors")
+
+    return edit
+
+
+def edit_index(change: Callable[[dict[str, str]], Any]) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        path = folder / "model.safetensors.index.json"
+        index = json.loads(path.read_text("utf-8"))
+        change(index["weight_map"])
+        path.write_text(json.dumps(index), "utf-8")
+
+    return edit
+
+
+def write(name: str, content: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(content) and None
+
+
+def cut_shard(folder: Path) -> None:
+    path = folder / "model-00002-of-00003.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+@pytest.mark.parametrize(
+    ("edit", "parts"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), ["config.json", "no such file"]),
+        (write("config.json", b"[1]"), ["config.json"]),
+        (write("config.json", b"{"), ["config.json"]),
+        (edit_config(model_type="llama"), ["config.json", "'llama'", "'chatglm'"]),
+        (edit_config(ffn_hidden_size=...), ["config.json", "ffn_hidden_size"]),
+        (edit_config(num_layers=0), ["config.json", "num_layers"]),
+        (edit_config(hidden_size="48"), ["config.json", "hidden_size"]),
+        (edit_config(multi_query_attention=False), ["multi_query_attention is False", "True"]),
+        (edit_config(add_bias_linear=True), ["add_bias_linear is True", "False"]),
+        (edit_config(quantization_bit=4), ["quantization_bit is 4"]),
+        (edit_config(original_rope=False), ["original_rope"]),
+        (edit_config(pre_seq_len=128), ["pre_seq_len"]),
+        (edit_config(multi_query_group_num=3), ["num_attention_heads 4", "multi_query_group_num 3"]),
+        (edit_config(padded_vocab_size=708), ["709 tokens", "708"]),
+        (edit_config(_name_or_path="THUDM/chatglm2-6b"), ["ChatGLM2"]),
+        (write("tokenization_chatglm.py", b'special = ["[MASK]", "sop"]'), ["ChatGLM2"]),
+        (lambda folder: (folder / "tokenizer.model").unlink(), ["tokenizer.model", "no such file"]),
+        (write("tokenizer.model", b"IQ== 0\nIg== 1\n"), ["tokenizer.model", "no SentencePiece model"]),
+        (lambda folder: [file.unlink() for file in folder.glob("*safetensors*")], ["no weights"]),
+        (lambda folder: (folder / "model-00002-of-00003.safetensors").unlink(), ["model-00002-of-00003", "1 of 3"]),
+        (cut_shard, ["model-00002-of-00003.safetensors", "cannot be read"]),
+        (write("model.safetensors.index.json", b'{"weight_map": 3}'), ["index.json"]),
+        (write("model.safetensors.index.json", b"{}"), ["index.json", "weight_map"]),
+        (edit_index(lambda place: place.pop(f"{LAYER}.mlp.dense_4h_to_h.weight")), ["1 tensors missing", LAYER]),
+        (edit_index(lambda place: place.update(extra="model-00001-of-00003.safetensors")), ["1 tensors", "extra"]),
+        (edit_weights(**{f"{LAYER}.mlp.dense_h_to_4h.weight": ...}), ["1 tensors missing", "dense_h_to_4h"]),
+        (edit_weights(**{f"{LAYER}.mlp.dense_h_to_4h.bias": torch.zeros(112)}), ["dense_h_to_4h.bias", "no tensor"]),
+        (
+            edit_weights(**{f"{LAYER}.mlp.dense_h_to_4h.weight": torch.zeros(56, 48)}),
+            ["dense_h_to_4h.weight", "(56, 48)", "(112, 48)"],
+        ),
+        (
+            edit_weights(**{f"{LAYER}.self_attention.dense.weight": torch.zeros(48, 64, dtype=torch.int8)}),
+            ["self_attention.dense.weight", "int8"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_chatglm3_is_refused_in_one_line(
+    converter: ModuleType, spm: bytes, tmp_path: Path, edit: Callable[[Path], None], parts: list[str]
+) -> None:
+    source = publish(tmp_path / "in", spm)
+    edit(source)
+    with pytest.raises(UsageError) as raised:
+        converter.main(source, tmp_path / "out", "5GB")
+    assert "\n" not in str(raised.value)
+    for part in parts:
+        assert part in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tensor_that_comes_twice_is_refused(converter: ModuleType, spm: bytes, tmp_path: Path) -> None:
+    source, name = publish(tmp_path / "in", spm), f"{LAYER}.input_layernorm.weight"
+    index = json.loads((source / "model.safetensors.index.json").read_text("utf-8"))
+    file = next(file for file in source.glob("*.safetensors") if file.name != index["weight_map"][name])
+    save(safetensors_torch.load_file(file) | {name: torch.zeros(48)}, file)
+    with pytest.raises(UsageError, match="a second time"):
+        converter.main(source, tmp_path / "out", "5GB")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"model_type": "unigram"}, {"add_dummy_prefix": False}, {"user_defined_symbols": ["[gMASK]"]}],
+)
+def test_a_tokenizer_that_cannot_be_had_alike_is_refused(
+    converter: ModuleType, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    source = publish(tmp_path / "in", sentencepiece_model(**changes))
+    with pytest.raises(UsageError, match=r"tokenizer\.model"):
+        converter.main(source, tmp_path / "out", "5GB")
+
+
+class Hostile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_no_code_in_a_bin_file_is_run(converter: ModuleType, spm: bytes, tmp_path: Path) -> None:
+    source = publish(tmp_path / "in", spm, kind="bin", shards=1)
+    torch.save({"transformer.output_layer.weight": Hostile(tmp_path / "touched")}, source / "pytorch_model.bin")
+    with pytest.raises(UsageError, match=r"pytorch_model\.bin: cannot be read"):
+        converter.main(source, tmp_path / "out", "5GB")
+    assert not (tmp_path / "touched").exists()
+
+
+def test_safetensors_come_before_bin(converter: ModuleType, spm: bytes, tmp_path: Path) -> None:
+    source = publish(tmp_path / "in", spm)
+    (source / "pytorch_model.bin").write_bytes(b"never read")
+    converter.main(source, tmp_path / "out", "5GB")
+
+
+def test_a_folder_with_something_else_is_left_alone(converter: ModuleType, spm: bytes, tmp_path: Path) -> None:
+    source, out = publish(tmp_path / "in", spm), tmp_path / "out"
+    out.mkdir()
+    (out / "mine.txt").write_text("mine", "utf-8")
+    with pytest.raises(UsageError, match="not empty"):
+        converter.main(source, out, "5GB")
+    assert [file.name for file in out.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("size", ["5", "five GB", "0GB", "-1GB", "5GiB", ""])
+def test_a_size_that_is_none_is_refused(spm: bytes, converter: ModuleType, size: str) -> None:
+    with pytest.raises(UsageError, match="--max-shard-size"):
+        converter.byte_count(size)
+
+
+@pytest.mark.parametrize(("size", "count"), [("5GB", 5 * 10**9), ("500mb", 5 * 10**8), ("1.5 KB", 1500)])
+def test_sizes_are_powers_of_a_thousand(converter: ModuleType, size: str, count: int) -> None:
+    assert converter.byte_count(size) == count

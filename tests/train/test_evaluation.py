@@ -1,0 +1,243 @@
+"""Judging held-out rows while training: what is logged is the agreement of the exported weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import human_row
+from scipy import stats
+from training import (
+    Processes,
+    Whole,
+    logged,
+    sample_rows,
+    tiny_model,
+    tokenizer_for,
+    train,
+    whole,
+    whole_of_two,
+    write_recipe,
+    write_rows,
+)
+
+import evaluation  # isort: skip
+import objective  # isort: skip
+import recipe as recipes  # isort: skip
+import torch
+from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from critic import human_scored
+from critic.asking.examples import whole_rating
+from critic.asking.prompt import load, render
+from critic.errors import UsageError
+
+
+def judged(folder: Path, rows: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities [rows × 10] of a model folder's ratings, one row and one rating at a time, and people's scores."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    zero, shares, people = tokenizer("0").input_ids, [], []
+
+    @torch.no_grad()
+    def after(text: str) -> Any:
+        ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
+        return model(ids).logits[0, -1].double().softmax(-1)
+
+    for response in human_scored.load(rows).responses:
+        messages = render(load("pointwise", response.question.lang), response)
+        prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        first = after(prompt + '{"Rating":')
+        digits = [float(first[tokenizer(str(digit)).input_ids[0]]) for digit in range(1, 10)]
+        ten = float(after(prompt + '{"Rating":1')[zero[0]])
+        whole_row = np.array([digits[0] * (1 - ten), *digits[1:], digits[0] * ten])
+        shares.append(whole_row / whole_row.sum())
+        assert response.human is not None
+        people.append(response.human.score)
+    return np.array(shares), np.array(people)
+
+
+def figures_by_hand(scores: np.ndarray, people: np.ndarray) -> dict[str, float]:
+    """AlignMMBench §5.2: fuzzy and strict are shares of rows in the same band of whole ratings."""
+
+    def same(*highest: int) -> float:
+        bands = [[sum(whole_rating(each) > high for high in highest) for each in side] for side in (scores, people)]
+        return float(np.mean(np.array(bands[0]) == np.array(bands[1])))
+
+    return {
+        "n": len(people),
+        "mae": np.abs(scores - people).mean(),
+        "pearson": stats.pearsonr(scores, people).statistic,
+        "spearman": stats.spearmanr(scores, people).statistic,
+        "kendall": stats.kendalltau(scores, people).statistic,
+        "fuzzy": same(2, 5, 8, 10),
+        "strict": same(1, 2, 3, 5, 6, 8, 10),
+    }
+
+
+def evaluations(out: Path) -> dict[int, dict[str, float]]:
+    lines = [line for line in logged(out) if "eval_n" in line]
+    return {int(line["step"]): {k.removeprefix("eval_"): v for k, v in line.items() if "eval_" in k} for line in lines}
+
+
+def scores_of(shares: np.ndarray, kind: str) -> np.ndarray:
+    if kind == "expected":
+        return shares @ np.arange(1, 11)
+    if kind == "argmax":
+        return 1 + shares.argmax(1)
+    return np.array([1 + int(np.searchsorted(row.cumsum(), 0.5)) for row in shares])
+
+
+@pytest.mark.parametrize("made", [whole, whole_of_two])
+def test_the_log_says_what_the_folder_does(made: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    done: Whole = made(tmp_path_factory)
+    found = evaluations(done.out)
+    assert list(found) == [2, 4, 6, 8]
+    notes = json.loads((done.out / "best/critic.json").read_text("utf-8"))
+    best = notes["steps"]
+    assert best == min(found, key=lambda step: found[step]["mae"])
+    assert len({each["mae"] for each in found.values()}) == 4
+    for folder, step in ((done.out / "best", best), (done.out, 8)):
+        shares, people = judged(folder, done.rows)
+        by_hand = figures_by_hand(scores_of(shares, "expected"), people)
+        assert found[step] == pytest.approx(by_hand, abs=1e-4), folder
+        facts = json.loads((folder / "critic.json").read_text("utf-8"))
+        assert facts["evaluation"] == {"step": step, "score": "expected", **found[step]} and facts["set"] == "ema"
+        assert f"| mae | {found[step]['mae']:.3f} |" in (folder / "README.md").read_text("utf-8")
+    assert {line["step"] for line in logged(done.out) if "loss" in line} == set(range(1, 9)), "no loss is hidden by it"
+
+
+@pytest.mark.parametrize("kind", ["median"])
+def test_the_models_own_weights_are_judged_where_asked(kind: str, tmp_path: Path) -> None:
+    """With raft, whose training has a forward pass of its own, on two rows of three."""
+    rows = write_rows(tmp_path)
+    changes: dict[str, Any] = {"objective": "raft", "training": {"max_steps": 3}}
+    changes["evaluation"] = {"every": 1, "rows": 16, "batch_size": 7, "weights": "raw", "score": kind}
+    out = tmp_path / "out"
+    train(write_recipe(tmp_path, **changes), rows, out)
+    found = evaluations(out)
+    assert list(found) == [1, 2, 3]
+    best = json.loads((out / "best/critic.json").read_text("utf-8"))
+    raw = get_fp32_state_dict_from_zero_checkpoint(str(out / f"checkpoint-{best['steps']}"))
+    saved = load_file(out / "best/model.safetensors")
+    assert best["set"] == "raw" and all(torch.equal(each, raw[name]) for name, each in saved.items())
+    last = get_fp32_state_dict_from_zero_checkpoint(str(out / "checkpoint-3"))
+    exported = load_file(out / "model.safetensors")
+    assert not all(torch.equal(each, last[name]) for name, each in exported.items()), "what is exported is averaged"
+    held = write_rows(tmp_path, sample_rows()[:16], "held.jsonl")
+    shares, people = judged(out / "best", held)
+    by_hand = figures_by_hand(scores_of(shares, kind), people)
+    assert found[best["steps"]] == pytest.approx({k: v for k, v in by_hand.items() if not np.isnan(v)}, abs=1e-4)
+
+
+def test_tensorboard_has_the_curves(tmp_path_factory: pytest.TempPathFactory) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    done = whole(tmp_path_factory)
+    events = EventAccumulator(str(done.out / "tensorboard"))
+    events.Reload()
+    wanted = {"train/loss": "loss", "eval/mae": "eval_mae", "eval/pearson": "eval_pearson"}
+    for tag, name in wanted.items():
+        curve = [(line["step"], line[name]) for line in logged(done.out) if name in line]
+        assert [(each.step, pytest.approx(each.value, rel=1e-5)) for each in events.Scalars(tag)] == curve
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Any:
+    return tokenizer_for(write_rows(tmp_path))
+
+
+def spec(**changes: Any) -> Any:
+    return recipes.EvaluationSpec(every=1, **changes)
+
+
+def held(tokenizer: Any, path: Path, limit: int = 2000, **changes: Any) -> Any:
+    return evaluation.held_out(path, spec(**changes), tokenizer, objective.rating_tokens(tokenizer), limit)
+
+
+def test_rows_held_out_are_the_first_that_fit(tokenizer: Any, tmp_path: Path) -> None:
+    made = [*sample_rows(6), human_row(90, question="8" * 6000), *(human_row(n) for n in range(91, 95))]
+    path = write_rows(tmp_path, made)
+    found = held(tokenizer, path, rows=8)
+    assert found.refused == ["row-90"] and len(found.ids) == len(found.human) == 7
+    assert [len(ids) for ids in found.ids] == sorted(len(ids) for ids in found.ids)
+    scores = [response.human.score for response in human_scored.load(path).responses[:8] if response.human]
+    assert sorted(found.human) == sorted([*scores[:6], scores[7]])
+    assert all(tokenizer.decode(ids).endswith('<|assistant|>\n{"Rating":1') for ids in found.ids)
+    with pytest.raises(UsageError, match="no row to evaluate fits into 10 source tokens"):
+        held(tokenizer, path, 10)
+
+
+def distributions_to(file: Path, rows: list[list[int]], sizes: list[int], vocabulary: int, tokens: Any) -> None:
+    """Every process computes; the first writes. `count` rows in batches of each size."""
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed()
+    model = tiny_model("llama", "sdpa", vocabulary).train()
+    found = [evaluation.distributions(model, rows, tokens, size, 0).tolist() for size in sizes]
+    assert model.training
+    if torch.distributed.get_rank() == 0:
+        file.write_text(json.dumps(found), "utf-8")
+
+
+def test_batches_and_processes_change_nothing(tokenizer: Any, tmp_path: Path) -> None:
+    """Seven rows by two processes, in batches of 2, 3 and 16."""
+    rows, tokens = held(tokenizer, write_rows(tmp_path)).ids[:7], objective.rating_tokens(tokenizer)
+    model = tiny_model("llama", "sdpa", len(tokenizer))
+    alone = np.concatenate([evaluation.distributions(model, [row], tokens, 1, 0) for row in rows])
+    assert alone.sum(1) == pytest.approx(1.0) and alone.std(0).max() > 1e-3
+    assert evaluation.distributions(model, rows, tokens, 3, 0) == pytest.approx(alone, abs=1e-6)
+    file = tmp_path / "found.json"
+    run = Processes(tmp_path / "log", 2, distributions_to, file, rows, [2, 3, 16], len(tokenizer), tokens)
+    assert run.wait() == 0, run.stderr
+    for each in json.loads(file.read_text("utf-8")):
+        assert np.array(each) == pytest.approx(alone, abs=1e-6)
+
+
+def test_what_is_not_defined_is_left_out() -> None:
+    one = np.eye(10)[[4, 4, 4]]
+    found = evaluation.figures(one, [5.0, 5.0, 6.0], "expected")
+    assert found == pytest.approx({"n": 3.0, "mae": 1 / 3, "fuzzy": 2 / 3, "strict": 2 / 3})
+    spread = np.eye(10)[[0, 4, 9]]
+    assert set(evaluation.figures(spread, [5.0, 5.0, 5.0], "median")) == {"n", "mae", "fuzzy", "strict"}
+
+
+def test_all_scores_equal_trains(tmp_path: Path) -> None:
+    """What is not defined without a spread of scores is left out; the rest is there."""
+    rows = write_rows(tmp_path, [human_row(n, human_score=6.0, reason="Fine.") for n in range(8)])
+    recipe = write_recipe(tmp_path, balance=1.0, training={"max_steps": 2}, objective="raft")
+    train(recipe, rows, tmp_path / "out")
+    (found,) = evaluations(tmp_path / "out").values()
+    assert set(found) == {"n", "mae", "fuzzy", "strict"}
+    assert "pearson" not in (tmp_path / "out/README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("internal", [True, False])
+def test_evaluation_needs_rows_and_a_section(internal: bool, tmp_path: Path) -> None:
+    import sft
+
+    rows = write_rows(tmp_path)
+    recipe = write_recipe(tmp_path, **({"evaluation": None} if internal else {}))
+    with pytest.raises(UsageError, match="an evaluation section" if internal else "--internal FILE"):
+        sft.main(config=recipe, train=rows, out=tmp_path / "out", internal=rows if internal else None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_evaluating_averages_needs_averages(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"evaluation\.weights"):
+        recipes.read_recipe(write_recipe(tmp_path, ema=None, evaluation={"weights": "ema"}))
+
+
+def test_a_folder_that_was_being_exchanged_is_put_back(tmp_path: Path) -> None:
+    import export
+
+    (tmp_path / "best.old").mkdir()
+    export.mend(tmp_path / "best")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["best"]
+    (tmp_path / "best.old").mkdir()
+    export.mend(tmp_path / "best")
+    assert {entry.name for entry in tmp_path.iterdir()} == {"best", "best.old"}

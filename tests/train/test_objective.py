@@ -1,0 +1,388 @@
+"""What training minimises: equal to the plain thing written out, alone, padded and packed, and small in memory."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from training import FAMILIES, pairs_of_answers, recipe_with, sample_rows, tiny_model, write_recipe, write_rows
+
+import objective  # isort: skip
+import recipe as recipes  # isort: skip
+import rows as rows_module  # isort: skip
+import sft  # isort: skip
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedTokenizerFast
+
+from critic.asking.examples import IGNORED, target
+from critic.errors import UsageError
+
+MIX = {"pointwise": 1.0, "pointwise_reason_first": 1.0, "scale_5": 1.0, "correct": 1.0, "pairwise": 1.0}
+EACH_ATTENTION = pytest.mark.parametrize("attention", ["sdpa", "eager"])
+EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """Tokenized rows in every form, the tokenizer, and five rows of different lengths, the last without a rating."""
+    folder = tmp_path_factory.mktemp("objective")
+    people = [*sample_rows(12), *(dict(row, id=f"pair-{row['id']}") for row in pairs_of_answers(8))]
+    recipe = recipes.read_recipe(write_recipe(folder, forms=MIX))
+    data, tokenizer = rows_module.prepare(recipe, write_rows(folder, people), folder / "cache", 1)
+    every = [data.rows[place] for place in range(len(data.rows))]
+    rated = [row for row in every if row["form"] == "pointwise"]
+    several = next(row for row in rated if len([share for share in row["people"] if share]) == 3)
+    half = next(row for row in rated if len([share for share in row["people"] if share]) == 2)
+    ten = next(row for row in rated if row["rating"] == 10)
+    one = next(row for row in rated if row["rating"] == 1)
+    chosen = [several, ten, half, one, next(row for row in every if row["form"] == "pairwise")]
+    assert len({row["length"] for row in chosen}) >= 4
+    return SimpleNamespace(
+        recipe=recipe,
+        data=data,
+        tokenizer=tokenizer,
+        tokens=objective.rating_tokens(tokenizer),
+        rows=chosen,
+        even=rows_module.Weights(1.0, [1.0] * 11),
+        uneven=rows_module.Weights(3.0, [0.5 + 0.1 * rating for rating in range(11)]),
+    )
+
+
+def batches(made: SimpleNamespace, weighing: Any = None, **options: Any) -> Any:
+    return rows_module.Batches(made.tokenizer.pad_token_id, weighing or made.uneven, **options)
+
+
+def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def same(ours: list[torch.Tensor], others: list[torch.Tensor]) -> None:
+    scale = max(float(each.abs().max()) for each in others)
+    assert scale > 1e-3
+    for one, other in zip(ours, others, strict=True):
+        assert float((one - other).abs().max()) < 2e-5 * scale
+
+
+@EACH_ATTENTION
+@EACH_FAMILY
+def test_the_loss_is_transformers_own(made: SimpleNamespace, family: str, attention: str) -> None:
+    batch = batches(made, made.even)(made.rows)
+    weights = batch.pop("weights")
+    assert bool((weights[batch["labels"] != IGNORED] == 1).all())
+    model = tiny_model(family, attention, len(made.tokenizer))
+    plain = model(**batch, use_cache=False).loss
+    wanted = gradients(model, plain)
+    objective.learn(model, None, None)
+    for extra in ({}, {"weights": weights}):
+        ours = model(**batch, **extra).loss
+        assert ours.item() == pytest.approx(plain.item(), rel=1e-6)
+        same(gradients(model, ours), wanted)
+    count = int((batch["labels"] != IGNORED).sum())
+    assert model(**batch, weights=3 * weights).loss.item() == pytest.approx(3 * plain.item(), rel=1e-6)
+    assert model(**batch, num_items_in_batch=2 * count).loss.item() == pytest.approx(plain.item() / 2, rel=1e-6)
+    assert model(input_ids=batch["input_ids"]).logits.shape[-1] == len(made.tokenizer)
+
+
+@EACH_ATTENTION
+@EACH_FAMILY
+def test_packed_padded_and_alone_are_one(made: SimpleNamespace, family: str, attention: str) -> None:
+    model = tiny_model(family, attention, len(made.tokenizer)).train()
+    objective.learn(model, None, None)
+    alone = torch.stack([model(**batches(made)([row]), num_items_in_batch=9).loss for row in made.rows]).sum()
+    wanted = gradients(model, alone)
+    for packing in (False, True):
+        together = model(**batches(made, packing=packing)(made.rows), num_items_in_batch=9).loss
+        assert together.item() == pytest.approx(alone.item(), rel=2e-6)
+        same(gradients(model, together), wanted)
+
+
+def test_packed_rows_need_their_positions(made: SimpleNamespace) -> None:
+    """What the test above would see if rows saw each other."""
+    model = tiny_model("llama", "sdpa", len(made.tokenizer))
+    objective.learn(model, None, None)
+    batch = batches(made, packing=True)(made.rows)
+    right = model(**batch).loss.item()
+    batch["position_ids"] = torch.arange(batch["input_ids"].shape[1])[None]
+    assert model(**batch).loss.item() != pytest.approx(right, rel=1e-3)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_parts_are_the_whole(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, packing: bool) -> None:
+    model = tiny_model("llama", "sdpa", len(made.tokenizer))
+    objective.learn(model, None, None)
+    batch = batches(made, packing=packing)(made.rows)
+    whole = model(**batch).loss
+    wanted = gradients(model, whole)
+    learned = int((batch["labels"] != IGNORED).sum())
+    for size in (1, 7, learned - 1, learned):
+        monkeypatch.setattr(objective, "ROWS_AT_ONCE", size)
+        parts = model(**batch).loss
+        assert parts.item() == pytest.approx(whole.item(), rel=1e-6)
+        same(gradients(model, parts), wanted)
+
+
+class Sizes(TorchDispatchMode):
+    """The most rows of a tensor as wide as the vocabulary that any operation makes."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.vocabulary, self.most = vocabulary, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for each in out if isinstance(out, tuple | list) else [out]:
+            if func.is_view:  # of the head's weights
+                continue
+            if isinstance(each, torch.Tensor) and each.dim() > 1 and each.shape[-1] == self.vocabulary:
+                self.most = max(self.most, each.numel() // self.vocabulary)
+        return out
+
+
+def test_logits_of_all_tokens_are_never_in_memory(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama", "sdpa", len(made.tokenizer))
+    batch = batches(made)(made.rows)
+    learned, tokens = int((batch["labels"] != IGNORED).sum()), batch["input_ids"].numel()
+    assert learned < tokens / 2
+
+    def most(**options: Any) -> int:
+        with Sizes(len(made.tokenizer)) as sizes:
+            model(**options).loss.backward()
+        return sizes.most
+
+    plain = {name: value for name, value in batch.items() if name != "weights"}
+    assert most(**plain) >= tokens - len(made.rows)
+    objective.learn(model, None, None)
+    assert most(**batch) == learned
+    monkeypatch.setattr(objective, "ROWS_AT_ONCE", 8)
+    assert most(**batch) == 8
+    raft = tiny_model("llama", "sdpa", len(made.tokenizer))
+    objective.learn(raft, recipes.RaftSpec(), made.tokens)
+    model = raft
+    assert most(**batches(made, raft=made.tokens)(made.rows)) == max(8, 2 * len(made.rows))
+
+
+def spelt(model: Any, row: dict[str, Any], tokens: Any) -> torch.Tensor:
+    """Probabilities of 1..10, from plain forward passes of a row's beginning, alone and with a 1 behind it."""
+    prefix = list(row["input_ids"][: row["value_start"]])
+
+    def after(ids: list[int]) -> torch.Tensor:
+        return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].softmax(-1)
+
+    first = after(prefix)
+    shares = [first[token] for token in tokens.first]
+    if tokens.zero is not None:
+        zero = after([*prefix, tokens.first[0]])[tokens.zero]
+        shares = [shares[0] * (1 - zero), *shares[1:9], shares[0] * zero]
+    whole = torch.stack(shares)
+    return whole / whole.sum()
+
+
+def raft_by_hand(model: Any, rows: list[dict[str, Any]], weighing: Any, tokens: Any, kind: str) -> torch.Tensor:
+    """The sum over rated rows of row weight times error."""
+    total = torch.zeros(())
+    for row in rows:
+        if not row["rating"]:
+            continue
+        mine, people = spelt(model, row, tokens), torch.tensor(row["people"])
+        if kind == "squared":
+            error = sum((mine[i] - people[i]) * (i + 1) for i in range(10)) ** 2
+        else:
+            error = sum((mine[: i + 1].sum() - people[: i + 1].sum()) ** 2 for i in range(10))
+        total = total + weighing.by_rating[row["rating"]] * error
+    return total
+
+
+@pytest.mark.parametrize(
+    ("family", "attention", "kind"),
+    [("llama", "sdpa", "squared")] + [(family, each, "rps") for family in FAMILIES for each in ("sdpa", "eager")],
+)
+def test_raft_is_sft_and_the_error_of_the_distribution(
+    made: SimpleNamespace, family: str, attention: str, kind: str
+) -> None:
+    model = tiny_model(family, attention, len(made.tokenizer)).train()
+    by_hand = raft_by_hand(model, made.rows, made.uneven, made.tokens, kind)
+    objective.learn(model, None, None)
+    cross_entropy = model(**batches(made)(made.rows), num_items_in_batch=50).loss
+    wanted = gradients(model, cross_entropy + 4.0 * by_hand / 50)
+    raft = tiny_model(family, attention, len(made.tokenizer)).train()
+    objective.learn(raft, recipes.RaftSpec(kind=kind, weight=4.0), made.tokens)
+    loss = raft(**batches(made, raft=made.tokens)(made.rows), num_items_in_batch=50).loss
+    assert by_hand.item() > 0.1
+    assert loss.item() - cross_entropy.item() == pytest.approx(4.0 * by_hand.item() / 50, rel=2e-4)
+    same(gradients(raft, loss), wanted)
+
+
+def test_the_branch_changes_nothing_else(made: SimpleNamespace) -> None:
+    """With a weight of 0 what is left is the cross-entropy of the verdicts, wherever a row stands."""
+    model = tiny_model("llama", "eager", len(made.tokenizer))
+    objective.learn(model, recipes.RaftSpec(weight=0.0), made.tokens)
+    with_branch = model(**batches(made, raft=made.tokens)(made.rows)).loss
+    wanted = gradients(model, model(**batches(made)(made.rows)).loss)
+    same(gradients(model, with_branch), wanted)
+
+
+def test_raft_teaches_the_distribution(made: SimpleNamespace) -> None:
+    model = tiny_model("llama", "sdpa", len(made.tokenizer))
+    objective.learn(model, recipes.RaftSpec(kind="rps", weight=50.0), made.tokens)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batch = batches(made, made.even, raft=made.tokens)(made.rows[:4])
+    for _ in range(40):
+        optimizer.zero_grad()
+        model(**batch).loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        for row in made.rows[:4]:
+            assert np.abs(spelt(model, row, made.tokens).numpy() - np.array(row["people"])).max() < 0.15
+
+
+SHARES = st.lists(st.floats(0.001, 1.0), min_size=10, max_size=10).map(lambda raw: np.array(raw) / sum(raw))
+
+
+@given(st.lists(st.tuples(SHARES, SHARES), min_size=1, max_size=4))
+def test_rating_errors_by_their_definition(pairs: list[tuple[Any, Any]]) -> None:
+    ours, people = (torch.tensor(np.array(side)) for side in zip(*pairs, strict=True))
+    squared = [(sum((k + 1) * (p[k] - q[k]) for k in range(10))) ** 2 for p, q in pairs]
+    rps = [sum((sum(p[: k + 1]) - sum(q[: k + 1])) ** 2 for k in range(10)) for p, q in pairs]
+    assert objective.rating_error("squared", ours.log(), people).tolist() == pytest.approx(squared, abs=1e-9)
+    assert objective.rating_error("rps", ours.log(), people).tolist() == pytest.approx(rps, abs=1e-9)
+
+
+def two_tokens() -> Any:
+    return objective.RatingTokens([3], [*range(10, 19), 10], 20)
+
+
+def one_token() -> Any:
+    return objective.RatingTokens([3], list(range(10, 20)), None)
+
+
+@given(st.lists(st.floats(-8, 8), min_size=60, max_size=60))
+def test_the_distribution_by_its_definition(numbers: list[float]) -> None:
+    at_rating, behind = torch.tensor(numbers).reshape(2, 1, 30)
+    first, second = at_rating.softmax(-1)[0].double().numpy(), behind.softmax(-1)[0].double().numpy()
+    ten = second[20]
+    raw = np.array([first[10] * (1 - ten), *first[11:19], first[10] * ten])
+    found = objective.log_distribution(two_tokens(), at_rating, behind).exp()[0].numpy()
+    assert found == pytest.approx(raw / raw.sum(), abs=2e-6)
+    raw = first[10:20]
+    found = objective.log_distribution(one_token(), at_rating, None).exp()[0].numpy()
+    assert found == pytest.approx(raw / raw.sum(), abs=2e-6)
+
+
+@pytest.mark.parametrize("sure", [-200.0, 200.0])
+def test_certainty_has_a_finite_loss_and_gradient(sure: float) -> None:
+    """Behind a 1 a 0 is certain, or cannot come; and the 1 itself is certain."""
+    at_rating, behind = torch.zeros(1, 30), torch.zeros(1, 30)
+    at_rating[0, 10], behind[0, 20] = 200.0, sure
+    at_rating.requires_grad_(), behind.requires_grad_()
+    people = torch.eye(10)[4:5]
+    for kind in ("squared", "rps"):
+        error = objective.rating_error(kind, objective.log_distribution(two_tokens(), at_rating, behind), people)
+        parts = torch.autograd.grad(error.sum(), [at_rating, behind])
+        assert bool(error.isfinite().all()) and all(bool(part.isfinite().all()) for part in parts)
+
+
+def tokenizer_that_isolates(pattern: str, texts: list[str], size: int = 320) -> PreTrainedTokenizerFast:
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    core.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    core.train_from_iterator(
+        texts * 5,
+        trainers.BpeTrainer(
+            vocab_size=size, special_tokens=["<pad>", "<end>"], initial_alphabet=alphabet, show_progress=False
+        ),
+    )
+    template = "{% for m in messages %}{{ m['content'] }}<end>{% endfor %}"
+    return PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<end>", chat_template=template)
+
+
+VERDICTS = [target(rating, "") for rating in range(1, 11)]
+
+
+def test_ratings_however_a_tokenizer_spells_them(made: SimpleNamespace) -> None:
+    digits = objective.rating_tokens(made.tokenizer)
+    assert [made.tokenizer.decode([token]) for token in digits.first] == [*"123456789", "1"]
+    assert made.tokenizer.decode([digits.zero]) == "0"
+    assert made.tokenizer.decode(digits.before) == '{"Rating":'
+    whole = tokenizer_that_isolates("10|[0-9]", VERDICTS)
+    found = objective.rating_tokens(whole)
+    assert found.zero is None and [whole.decode([token]) for token in found.first] == [str(n) for n in range(1, 11)]
+    with pytest.raises(UsageError, match="does not spell the ratings"):
+        objective.rating_tokens(tokenizer_that_isolates('[":]+[0-9]+', VERDICTS[:3]))
+
+
+@pytest.mark.parametrize("kind", ["squared", "rps"])
+def test_raft_where_ten_is_one_token(kind: str) -> None:
+    tokenizer = tokenizer_that_isolates("10|[0-9]", VERDICTS)
+    tokens = objective.rating_tokens(tokenizer)
+    rows = []
+    for rating, prompt in ((10, "good"), (1, "no good at all"), (4, "?")):
+        source = tokenizer(prompt).input_ids
+        ids = source + tokenizer(target(rating, "so")).input_ids + [1]
+        value = ids.index(tokens.first[rating - 1], len(source))
+        people = [float(each == rating) for each in range(1, 11)]
+        rows.append(
+            {"input_ids": ids, "source": len(source), "value_start": value, "value_end": value + 1}
+            | {"length": len(ids), "rating": rating, "people": people}
+        )
+    weighing = rows_module.Weights(1.0, [1.0] * 11)
+    model = tiny_model("llama", "sdpa", len(tokenizer))
+    by_hand = raft_by_hand(model, rows, weighing, tokens, kind)
+    objective.learn(model, recipes.RaftSpec(kind=kind, weight=4.0), tokens)
+    plain = model(**rows_module.Batches(0, weighing)(rows), num_items_in_batch=10).loss
+    loss = model(**rows_module.Batches(0, weighing, raft=tokens)(rows), num_items_in_batch=10).loss
+    assert loss.item() - plain.item() == pytest.approx(0.4 * by_hand.item(), rel=2e-4)
+
+
+def test_packed_rows_have_no_room_for_the_branch(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="packing: false"):
+        recipes.read_recipe(write_recipe(tmp_path, objective="raft", packing=True))
+
+
+def test_the_value_counts_more_in_every_form(made: SimpleNamespace) -> None:
+    recipe = sft.msgspec.convert(recipe_with(forms=MIX, rating_weight=5.0), recipes.Recipe)
+    weighing = rows_module.weights(recipe, made.data.rows)
+    values: dict[str, set[str]] = {}
+    for row in made.data.rows:
+        batch = batches(made, weighing)([row])
+        labels, shares = batch["labels"][0].tolist(), batch["weights"][0].tolist()
+        learned = [(share, label) for share, label in zip(shares, labels, strict=True) if label != IGNORED]
+        light = min(share for share, _ in learned)
+        assert {round(share / light, 4) for share, _ in learned} == {1.0, 5.0}
+        heavy = made.tokenizer.decode([label for share, label in learned if share > light])
+        values.setdefault(row["form"], set()).add(heavy)
+    assert values["pointwise"] == values["pointwise_reason_first"] == {"1", "2", "5", "6", "7", "9", "10"}
+    assert values["scale_5"] <= {*"12345"} and len(values["scale_5"]) >= 4
+    assert values["correct"] == {"yes", "no"} and values["pairwise"] == {"A", "B"}
+
+
+@pytest.mark.parametrize("balance", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("rating_weight", [1.0, 4.0])
+def test_weights_average_one_and_balance_the_ratings(
+    made: SimpleNamespace, balance: float, rating_weight: float
+) -> None:
+    recipe = sft.msgspec.convert(recipe_with(forms=MIX, rating_weight=rating_weight, balance=balance), recipes.Recipe)
+    weighing = rows_module.weights(recipe, made.data.rows)
+    every = [made.data.rows[place] for place in range(len(made.data.rows))]
+    batch = batches(made, weighing)(every)
+    learned = batch["labels"] != IGNORED
+    assert float(batch["weights"][learned].mean()) == pytest.approx(1.0, rel=1e-5)
+    counts = {k: sum(row["rating"] == k for row in every) for k in range(1, 11)}
+    present = [k for k in counts if counts[k]]
+    assert len(set(counts.values())) > 2
+    products = [weighing.by_rating[k] * (counts[k] / len(every)) ** balance for k in present]
+    assert products == pytest.approx([products[0]] * len(present))
+    rated = [weighing.by_rating[row["rating"]] for row in every if row["rating"]]
+    assert np.mean(rated) == pytest.approx(weighing.by_rating[0]), "rated rows count as much as the others on average"

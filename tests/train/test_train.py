@@ -1,0 +1,395 @@
+"""Training from the outside: recipes, mistakes in them, the launcher, and the folder that comes out."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from conftest import ROOT, assert_one_line_error, human_row
+from conftest import run as run_program
+from training import (
+    free_port,
+    logged,
+    losses,
+    pairs_of_answers,
+    recipe_with,
+    refused,
+    sample_rows,
+    save_base,
+    start,
+    tokenizer_for,
+    train,
+    whole,
+    write_recipe,
+    write_rows,
+)
+
+import meter  # isort: skip
+import recipe as recipes  # isort: skip
+import sft  # isort: skip
+import torch
+import yaml
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from critic import human_scored
+from critic.asking.examples import source_ids
+from critic.asking.prompt import load, prompt_hash, render
+from critic.errors import UsageError
+
+RECIPES = sorted((ROOT / "train/recipes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipes_that_come_with_it_can_be_read(path: Path, tmp_path: Path) -> None:
+    recipe = recipes.read_recipe(path)
+    small = sft.msgspec.structs.replace(recipe, training={**recipe.training, "bf16": False})
+    assert sft.arguments(small, tmp_path).max_steps > 0
+    text = path.read_text("utf-8")
+    assert "# Memory: " in text and f"deepspeed train/sft.py --config train/recipes/{path.name}" in text
+
+
+NEAREST = [
+    ({"max_sorce_tokens": 9}, "max_sorce_tokens", "max_source_tokens"),
+    ({"evalution": {"every": 2}}, "evalution", "evaluation"),
+    ({"tiny": {"layer": 2}}, "layer", "layers"),
+    ({"ema": {"decai": 0.5}}, "decai", "decay"),
+    ({"lora": {"alfa": 3}, "tiny": None, "base": "x"}, "alfa", "alpha"),
+    ({"raft": {"wight": 3}}, "wight", "weight"),
+    ({"evaluation": {"evry": 3}}, "evry", "every"),
+]
+
+
+@pytest.mark.parametrize(("change", "wrong", "right"), NEAREST, ids=[each[1] for each in NEAREST])
+def test_a_misspelt_key_and_the_nearest_right_one(
+    change: dict[str, Any], wrong: str, right: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=rf"recipe\.yaml: .*`{wrong}`.*did you mean {right}\?") as error:
+        recipes.read_recipe(write_recipe(tmp_path, **change))
+    assert "\n" not in str(error.value)
+
+
+PASSED_ON = [
+    ({"training": {"learning_rat": 1}}, "training section: there is no learning_rat; did you mean learning_rate?"),
+    ({"training": {"xyzzy": 1}}, "training section: there is no xyzzy"),
+    ({"deepspeed": {"zero_optimisation": {}}}, "deepspeed section: there is no zero_optimisation; did you mean"),
+    (
+        {"deepspeed": {"zero_optimization": {"stag": 1}}},
+        "deepspeed.zero_optimization section: there is no stag; did you mean stage?",
+    ),
+    ({"training": {"lr_scheduler_type": "cosin"}}, "training section: cosin is not a valid SchedulerType"),
+    ({"global_batch": 6}, "global_batch 6 is no multiple of 4 (per_device_train_batch_size 4 x 1 processes)"),
+    ({"training": {"save_steps": 3, "logging_steps": 2}}, "save_steps 3 must be a multiple of logging_steps 2"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), PASSED_ON)
+def test_mistakes_in_what_is_passed_on(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        sft.arguments(recipes.read_recipe(write_recipe(tmp_path, **change)), tmp_path)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_deepspeed_has_more_keys_for_goes_through(tmp_path: Path) -> None:
+    zero = {"stage": 3, "stage3_param_persistence_threshold": 10, "offload_optimizer": {"device": "cpu"}}
+    change = {"zero_optimization": zero, "wall_clock_breakdown": False, "flops_profiler": {"enabled": False}}
+    passed = sft.arguments(recipes.read_recipe(write_recipe(tmp_path, deepspeed=change)), tmp_path).deepspeed
+    assert passed["zero_optimization"].items() >= zero.items() and passed["flops_profiler"] == {"enabled": False}
+
+
+WRONG = [
+    ({"base": "some/model"}, "give either base"),
+    ({"tiny": None}, "give either base"),
+    ({"lora": {}}, "lora adapts a base"),
+    ({"tiny": {"layers": "two"}}, r"tiny\.layers"),
+    ({"forms": {"pointwis": 1.0}}, "forms: unknown form 'pointwis'; choose .*pointwise"),
+    ({"forms": {"pointwise": 1.5}}, "forms: .*0..1"),
+    ({"keep": 0}, "keep must be at least 1"),
+    ({"balance": 1.5}, "balance must be in 0..1"),
+    ({"rating_weight": 0.0}, "rating_weight must be above 0"),
+    ({"rating_weight": float("inf")}, "rating_weight must be above 0"),
+    ({"global_batch": 0}, "global_batch must be above 0"),
+    ({"raft": {"weight": -1.0}}, r"raft\.weight must be at least 0"),
+    ({"raft": {"kind": "mse"}}, r"mse"),
+    ({"evaluation": {"every": 0}}, r"evaluation\.every must be at least 1"),
+    ({"evaluation": {"batch_size": 0}}, r"evaluation\.batch_size must be at least 1"),
+    ({"attention": "varlen"}, "packing: true"),
+    ({"objective": "raft", "attention": "flash_attention_2"}, "sdpa or eager"),
+    ({"objective": "raft", "forms": {"correct": 1.0, "pointwise": 0.0}}, "needs a form on 1..10"),
+    ({"training": {"save_total_limit": 2}}, r"training\.save_total_limit is set by the program; give keep"),
+    ({"training": {"eval_steps": 2}}, "give evaluation"),
+    ({"deepspeed": {"gradient_accumulation_steps": 2}}, "give global_batch"),
+    ({"max_source_tokens": None}, "max_source_tokens"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG)
+def test_recipes_with_mistakes(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        recipes.read_recipe(write_recipe(tmp_path, **change))
+    assert "\n" not in str(error.value) and "recipe.yaml: " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("- 1\n", "Expected `object`"), ("tiny: [\n", "while parsing"), ("", "Expected `object`")]
+)
+def test_files_that_are_no_recipes(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(UsageError, match=message):
+        recipes.read_recipe(path)
+    with pytest.raises(UsageError, match=r"no such recipe; there are .*recipe\.yaml"):
+        recipes.read_recipe(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("number", ["1e-5", "1.0e-5", "0.00001", "1E-05"])
+def test_learning_rates_are_numbers_however_they_are_written(tmp_path: Path, number: str) -> None:
+    recipe = write_recipe(tmp_path)
+    recipe.write_text(recipe.read_text("utf-8").replace("learning_rate: 0.02", f"learning_rate: {number}"), "utf-8")
+    assert recipes.read_recipe(recipe).training["learning_rate"] == 1e-5
+    changed = recipes.read_recipe(recipe, [f"training.weight_decay={number}"])
+    assert changed.training["weight_decay"] == 1e-5 and changed.training["learning_rate"] == 1e-5
+
+
+def test_overrides(tmp_path: Path) -> None:
+    words = ["keep=7", "tiny.layers=5", "training.lr_scheduler_kwargs.a=b", "forms={scale_5: 0.5}", "ema=null"]
+    found = recipes.read_recipe(write_recipe(tmp_path), [*words, "raft.weight=9", "keep=8"])
+    assert found.keep == 8 and found.tiny is not None and found.tiny.layers == 5 and found.raft.weight == 9
+    assert found.training["lr_scheduler_kwargs"] == {"a": "b"} and found.forms == {"scale_5": 0.5}
+    assert found.ema is None
+    # As YAML 1.2 has it: a word where 1.1 reads false.
+    assert recipes.read_recipe(write_recipe(tmp_path), ["training.save_strategy=no"]).training["save_strategy"] == "no"
+    assert recipes.read_recipe(write_recipe(tmp_path), ["packing=true"]).packing is True
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("keep", "KEY=VALUE"),
+        ("keep=two", r"`int`, got `str` - at `\$\.keep`"),
+        ("kep=2", "did you mean keep"),
+        ("tiny.layer=2", "did you mean layers"),
+        ("keep.more=2", "keep.more is no place"),
+        ("training.a.b.c=[", "while parsing"),
+    ],
+)
+def test_mistakes_in_overrides(word: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        recipes.read_recipe(write_recipe(tmp_path), [word])
+    assert "\n" not in str(error.value)
+
+
+def test_a_mistake_is_one_line(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, ema=None, tiny={"layer": 2})
+    rows = write_rows(tmp_path)
+    words = ["train/sft.py", "--config", recipe, "--train", rows, "--out", tmp_path / "out"]
+    assert_one_line_error(run_program(*words), "recipe.yaml", "did you mean layers?")
+    assert not (tmp_path / "out").exists()
+
+
+def test_empty_data_is_one_line(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path, [])
+    refused(start(write_recipe(tmp_path, evaluation=None), rows, tmp_path / "out", internal=False), "the file is empty")
+
+
+def test_one_row_trains(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path, [human_row(0, reason="Three.")])
+    out = tmp_path / "out"
+    train(write_recipe(tmp_path, training={"max_steps": 2}), rows, out)
+    assert len(losses(out)) == 2 and json.loads((out / "critic.json").read_text("utf-8"))["rows"] == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_flash_attention_needs_a_gpu(tmp_path: Path) -> None:
+    recipe = recipes.read_recipe(write_recipe(tmp_path, attention="varlen", packing=True))
+    with pytest.raises(UsageError, match="needs a GPU; set attention: sdpa"):
+        sft.build_model(recipe, tokenizer_for(write_rows(tmp_path)), None)
+
+
+def test_bases_that_cannot_be_loaded(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path)
+    base = tmp_path / "base"
+    tokenizer_for(rows).save_pretrained(base)  # and no model
+    recipe = recipes.read_recipe(write_recipe(tmp_path, tiny=None, base=str(base)))
+    with pytest.raises(UsageError, match="cannot be loaded") as error:
+        sft.build_model(recipe, None, None)
+    assert "\n" not in str(error.value)
+    save_base(base, rows)
+    lora = sft.msgspec.structs.replace(recipe, lora=recipes.LoraSpec(target_modules=["no_such"]))
+    with pytest.raises(UsageError, match=r"lora: .*no_such"):
+        sft.build_model(lora, None, None)
+
+
+def test_a_finished_folder_is_another_judges(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    done = whole(tmp_path_factory)
+    recipe = recipes.read_recipe(done.recipe)
+    assert sft.finished(done.out, sft.describe(recipe, done.rows))
+    watched_otherwise = recipes.read_recipe(done.recipe, ["keep=1", "evaluation.every=9"])
+    assert sft.finished(done.out, sft.describe(watched_otherwise, done.rows))
+    assert not sft.finished(tmp_path, sft.describe(recipe, done.rows))
+    with pytest.raises(UsageError, match="another data"):
+        sft.finished(done.out, sft.describe(recipe, write_rows(tmp_path, sample_rows(3))))
+    with pytest.raises(UsageError, match="another recipe"):
+        sft.finished(done.out, sft.describe(recipes.read_recipe(done.recipe, ["training.seed=1"]), done.rows))
+
+
+def test_what_comes_out(tmp_path_factory: pytest.TempPathFactory) -> None:
+    done = whole(tmp_path_factory)
+    out = done.out
+    files = {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja", "generation_config.json"}
+    files |= {"README.md", "critic.json"}
+    for folder in (out, out / "best"):
+        assert files <= {path.name for path in folder.iterdir()}
+        pickled = [path for path in folder.iterdir() if path.suffix in {".bin", ".pt", ".pth", ".pkl", ".pickle"}]
+        assert not pickled
+    assert {"loss.jsonl", "loss.png", "tensorboard"} <= {path.name for path in out.iterdir()}
+    facts = json.loads((out / "critic.json").read_text("utf-8"))
+    data = hashlib.sha256(done.rows.read_bytes()).hexdigest()
+    weights = hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
+    assert facts["data"] == {done.rows.name: data} and facts["weights"] == {"model.safetensors": weights}
+    assert facts["prompts"] == {"pointwise": prompt_hash("pointwise")} and facts["rows"] == 24
+    assert facts["recipe"]["training"] == recipe_with()["training"] and facts["steps"] == 8
+    card = (out / "README.md").read_text("utf-8")
+    head = yaml.safe_load(card.split("---")[1])
+    assert head["library_name"] == "transformers" and f"| {done.rows.name} | `{data}` |" in card
+    assert prompt_hash("pointwise") in card and "8 steps of 4 rows" in card and "weights: ema" in card
+    generation = GenerationConfig.from_pretrained(out)
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer.decode(generation.eos_token_id) == "<|end|>" and not generation.do_sample
+    model = AutoModelForCausalLM.from_pretrained(out)
+    assert model.config.architectures == ["LlamaForCausalLM"] and model.dtype == torch.float32
+    response = human_scored.load(done.rows).responses[0]
+    messages = render(load("pointwise", "en"), response)
+    wanted = source_ids(tokenizer_for(done.rows), messages)
+    assert tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) == wanted
+
+
+MIX = {"pointwise": 1.0, "scale_5": 0.5, "pairwise": 1.0, "correct": 1.0}
+
+
+def launch(recipe: Path, rows: Path, out: Path, processes: int) -> subprocess.CompletedProcess[str]:
+    """As README.md says; ninja and deepspeed lie beside the interpreter."""
+    words = [str(Path(sys.executable).with_name("deepspeed")), "--log_level", "error", "--num_gpus", str(processes)]
+    words += ["--master_port", str(free_port()), "train/sft.py", "--config", str(recipe), "--train", str(rows)]
+    words += ["--out", str(out), "--cache", str(out.parent / "cache")]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu", "PATH": path}
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, env=environment)
+
+
+def test_launched_on_two_processes_it_learns_as_on_one(tmp_path: Path) -> None:
+    """The same rows a step give the same losses, however they are shared out over processes and micro-batches."""
+    rows = write_rows(tmp_path, [*sample_rows(), *(dict(row, id=f"p-{row['id']}") for row in pairs_of_answers())])
+    changes: dict[str, Any] = {"evaluation": None, "ema": None, "global_batch": 8, "forms": MIX, "objective": "raft"}
+    changes |= {"rating_weight": 3.0, "balance": 0.5}
+    steps = {"max_steps": 4, "save_steps": 4, "train_sampling_strategy": "random"}
+    one = write_recipe(tmp_path, "one.yaml", **changes, training={**steps, "per_device_train_batch_size": 8})
+    train(one, rows, tmp_path / "one", internal=False)
+    two = write_recipe(tmp_path, "two.yaml", **changes, training={**steps, "per_device_train_batch_size": 2})
+    done = launch(two, rows, tmp_path / "two", 2)
+    assert done.returncode == 0, done.stderr
+    assert "step 4/4" in done.stdout and f"judge saved in {tmp_path / 'two'}" in done.stdout
+    assert len(losses(tmp_path / "one")) == 4
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    norms = [[line["grad_norm"] for line in logged(tmp_path / name)] for name in ("one", "two")]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-3)
+    ours, others = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert all(torch.allclose(each, others[name], atol=2e-3) for name, each in ours.items())
+
+
+def test_packed_it_learns_the_same(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path)
+    for name, packing in (("padded", False), ("packed", True)):
+        changes: dict[str, Any] = {"evaluation": None, "ema": None, "packing": packing, "rating_weight": 3.0}
+        recipe = write_recipe(tmp_path, f"{name}.yaml", **changes, training={"max_steps": 3, "save_steps": 3})
+        train(recipe, rows, tmp_path / name, internal=False)
+    assert losses(tmp_path / "packed") == pytest.approx(losses(tmp_path / "padded"), rel=1e-5)
+
+
+def test_refused_rows_are_named(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path, [*sample_rows(8), human_row(90, reason="9" * 900), human_row(91, question="8" * 6000)])
+    changes: dict[str, Any] = {"evaluation": None, "training": {"max_steps": 1}}
+    run = train(write_recipe(tmp_path, **changes), rows, tmp_path / "out", internal=False)
+    assert "8 examples, 2 refused as too long (row-90 (pointwise), row-91 (pointwise)" in run.stdout
+    facts = json.loads((tmp_path / "out/critic.json").read_text("utf-8"))
+    assert facts["refused"] == ["row-90 (pointwise)", "row-91 (pointwise)"] and facts["rows"] == 8
+
+
+def train_a_recipe(path: Path, base: Path, rows: Path, out: Path) -> None:
+    """Two steps with a recipe's own settings on two processes; only base, lengths and batch are smaller, and the
+    attention is one that a CPU has."""
+    recipe = yaml.safe_load(path.read_text("utf-8"))
+    recipe |= {"base": str(base), "max_source_tokens": 2000, "max_target_tokens": 100, "global_batch": 8}
+    recipe["training"] |= {"max_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 2}
+    recipe["training"].pop("save_steps", None)
+    recipe["attention"] = "sdpa"
+    recipe["evaluation"] = {"every": 2}
+    file = out.parent / "recipe.yaml"
+    file.write_text(json.dumps(recipe), "utf-8")
+    train(file, rows, out, processes=2)
+    assert len(losses(out)) == 2
+    before, after = (AutoModelForCausalLM.from_pretrained(folder) for folder in (base, out))
+    pairs = list(zip(before.parameters(), after.parameters(), strict=True))
+    assert all(old.shape == new.shape for old, new in pairs)
+    assert any(not torch.equal(old, new) for old, new in pairs)
+
+
+LARGE = [path for path in RECIPES if "base:" in path.read_text("utf-8")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", LARGE, ids=lambda path: path.stem)
+def test_a_large_recipe_runs_with_a_tiny_base(path: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path)
+    base = save_base(tmp_path / "base", rows)
+    AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
+    train_a_recipe(path, base, rows, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_a_converted_chatglm3_trains(tmp_path: Path) -> None:
+    """A tiny checkpoint in the published layout, converted, trained with the recipe for it."""
+    published = pytest.importorskip("test_convert_chatglm3")
+    checkpoint = published.publish(tmp_path / "published", published.sentencepiece_model())
+    done = run_program("train/convert_chatglm3.py", checkpoint, tmp_path / "base")
+    assert done.returncode == 0, done.stderr
+    train_a_recipe(ROOT / "train/recipes/chatglm3-6b.yaml", tmp_path / "base", write_rows(tmp_path), tmp_path / "out")
+
+
+def test_a_random_model_follows_from_its_seed(tmp_path: Path) -> None:
+    spec = recipes.TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=1, heads=1)
+    tokenizer = tokenizer_for(write_rows(tmp_path))
+    one, same, other = (
+        sft.random_model(msgspec.structs.replace(spec, seed=seed), tokenizer, 100).lm_head.weight for seed in (3, 3, 4)
+    )
+    assert torch.equal(one, same) and not torch.equal(one, other)
+
+
+def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
+    """FLOPs of a forward and a backward pass by the formula, written out for two rows."""
+    spec = recipes.TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=2, heads=2)
+    tokenizer = tokenizer_for(write_rows(tmp_path))
+    model = sft.random_model(spec, tokenizer, 100)
+    watched = meter.Meter(model, tokenizer.pad_token_id)
+    ids = torch.full((2, 9), 7)
+    ids[1, 5:] = tokenizer.pad_token_id
+    labels = torch.full((2, 9), -100)
+    labels[0, 6:], labels[1, 3:5] = 7, 7
+    watched.add({"input_ids": ids, "labels": labels})
+    layer = 4 * 32 * 32 + 3 * 32 * 64
+    matrices = 2 * 2 * layer * 14
+    head = 2 * 32 * len(tokenizer) * 5
+    attention = 2 * (2 * 2 * 32 * (9 * 9 + 5 * 5)) / 2
+    norms = 2 * 2 * 2 * 32 * 14  # of no weight beside the matrices, but counted with them
+    assert watched.flops == pytest.approx(3 * (matrices + head + attention + norms))
+    watched.start()
+    watched.stop()
+    assert watched.take()["tokens_per_second"] > 0 and (watched.tokens, watched.learned, watched.flops) == (0, 0, 0)
+    packed = {"cu_seq_lens_q": torch.tensor([0, 9, 14]), "input_ids": ids[:1], "labels": labels.reshape(1, -1)}
+    watched.add(packed)
+    assert watched.flops == pytest.approx(3 * (matrices + head + attention + norms))
