@@ -54,7 +54,10 @@ def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
 
 
 def write(path: Path, records: Iterable[Any]) -> int:
-    """Write records to `path` in one step (a crash leaves the old file or none); returns how many."""
+    """Write records to `path` in one step (a crash leaves the old file or none); returns how many.
+
+    Its sidecar goes first: what it says is said of the file that was there.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     count = 0
@@ -62,6 +65,7 @@ def write(path: Path, records: Iterable[Any]) -> int:
         for record in records:
             file.write(msgspec.json.encode(record) + b"\n")
             count += 1
+    sidecar(path).unlink(missing_ok=True)
     partial.replace(path)
     return count
 
@@ -75,7 +79,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
-    """Write `path`.run.json: what made the file. Written last, so its presence means `path` is whole."""
+    """Write `path`.run.json: what made the file. Written last, and gone as soon as the file is changed (`write`,
+    `rewrite`, `Appender`), so its presence means `path` is whole."""
     write_json(
         sidecar(path),
         {"critic": version("critic"), "finished": datetime.now(UTC).isoformat(timespec="seconds"), **facts},
@@ -111,10 +116,12 @@ def repair(path: Path) -> int:
 
 
 class Appender:
-    """Appends records to a file, each line handed to the system whole as soon as it is known."""
+    """Appends records to a file, each line handed to the system whole as soon as it is known. The file's sidecar is
+    taken away at once."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        sidecar(path).unlink(missing_ok=True)
         self.cut = repair(path)
         self._file = path.open("ab", buffering=0)
 

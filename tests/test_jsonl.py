@@ -53,6 +53,22 @@ def test_after_a_cut_at_any_byte_whole_lines_stay(cut: int) -> None:
         assert path.read_bytes() == whole
 
 
+def test_a_file_that_is_changed_has_no_sidecar_until_it_is_whole_again(tmp_path: Path) -> None:
+    path, turns = tmp_path / "turns.jsonl", [Turn(user="a", assistant="b"), Turn(user="c", assistant="d")]
+
+    def whole() -> Path:
+        jsonl.write(path, turns)
+        jsonl.write_sidecar(path, {})
+        return jsonl.sidecar(path)
+
+    assert whole().is_file()
+    jsonl.rewrite(path, Turn, lambda turn: turn.user == "a")
+    assert not jsonl.sidecar(path).exists()
+    assert whole().is_file()
+    with jsonl.Appender(path):
+        assert not jsonl.sidecar(path).exists()
+
+
 def test_writing_whole_files_leaves_the_old_one_on_failure(tmp_path: Path) -> None:
     path = tmp_path / "turns.jsonl"
     jsonl.write(path, [Turn(user="a", assistant="b")])

@@ -495,7 +495,5 @@ def _complete(
         print(f"{out}: {done} turns before, {total} to go", file=sys.stderr)
     start = time.monotonic()
     if todo:
-        with writing(out):
-            jsonl.sidecar(out).unlink(missing_ok=True)
         asyncio.run(_run(runner, todo, known, total, out))
     return total, round(time.monotonic() - start, 1)

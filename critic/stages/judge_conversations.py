@@ -338,8 +338,6 @@ def judge_file(options: Options, backend: Backend, setup: Setup, max_tokens: int
     judge = ConversationJudge(backend, setup, max_tokens)
     start = time.monotonic()
     if len(known) < len(wanted):
-        with writing(options.out):
-            jsonl.sidecar(options.out).unlink(missing_ok=True)
         asyncio.run(_run(judge, plan, known, options))
     else:
         asyncio.run(_Run(judge, known, 1).check(plan))

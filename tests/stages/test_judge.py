@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 from pathlib import Path
@@ -391,6 +392,31 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted) -> None:
     assert sorted(line["response"]["id"] for line in lines) == sorted(f"row-{n}" for n in range(150))
     for line in lines:
         assert line["score"] == int(line["response"]["id"].split("-")[1]) % 9 + 1
+
+
+def test_killed_while_failed_rows_are_judged_again_it_leaves_no_sidecar(tmp_path: Path, scripted) -> None:
+    """What failed is dropped first: from then on until the end no sidecar may call the file whole."""
+    broken, hold = True, threading.Event()
+
+    def answer(body: dict[str, Any]) -> Any:
+        if not broken:
+            hold.wait(60)
+        bad = broken and "table 3?" in body["messages"][0]["content"]
+        return completion("") if bad else reply_with({"7": 1.0})
+
+    out, sidecar = tmp_path / "out.jsonl", tmp_path / "out.jsonl.run.json"
+    words = ["judge", str(rows(tmp_path / "rows.jsonl")), "--out", str(out), "--base-url", scripted(answer).url]
+    assert run("critic", *words).returncode == 3 and sidecar.is_file()
+    broken, before = False, out.stat().st_size
+    command = [sys.executable, "-c", "from critic.cli import main; main()", *words, "--retry-failed"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and out.stat().st_size >= before:
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert len(judged(out)) == 11 and not sidecar.exists()
+    hold.set()
+    assert run("critic", *words).returncode == 0 and len(judged(out)) == 12 and sidecar.is_file()
 
 
 def test_interrupted_it_says_how_to_go_on(tmp_path: Path, scripted) -> None:
