@@ -1,6 +1,6 @@
 """Images by path under a data root, or as data URIs: checked before they are sent, and never from elsewhere.
 
-Needs Pillow.
+Pillow is needed, and imported, only where an image is loaded.
 """
 
 import base64
@@ -9,13 +9,15 @@ import hashlib
 import io
 import math
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from critic.errors import UsageError
-from critic.records import ImageFailure
+from critic.records import Conversation, ImageFailure
 
 MAX_BYTES = 20_000_000
 """The largest image file, in bytes, unless said otherwise."""
@@ -105,6 +107,24 @@ class Images:
             raise ImageError("image_unreadable", f"no image of a known format ({', '.join(FORMATS)})") from None
         except (OSError, ValueError, SyntaxError, EOFError, IndexError, OverflowError, MemoryError) as error:
             raise ImageError("image_unreadable", f"{type(error).__name__}: {error}") from None
+
+
+def named_images(conversations: Iterable[Conversation]) -> tuple[list[Conversation], dict[str, str]]:
+    """The conversations with each data URI replaced by a short name, and the data URIs by name."""
+    uris: dict[str, str] = {}
+
+    def name(image: str) -> str:
+        if not image.startswith("data:"):
+            return image
+        short = f"sha256:{hashlib.sha256(image.encode()).hexdigest()}"
+        uris[short] = image
+        return short
+
+    named = [
+        replace(one, turns=[replace(turn, images=[name(image) for image in turn.images]) for turn in one.turns])
+        for one in conversations
+    ]
+    return named, uris
 
 
 def _smaller(image: Any, pixels: int) -> bytes:

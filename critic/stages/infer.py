@@ -33,7 +33,7 @@ from critic.backends import Backend, ChatMessage, Reply, Request
 from critic.backends.openai import OpenAIBackend
 from critic.backends.vllm import VllmBackend
 from critic.errors import Refused, Transient, UsageError
-from critic.images import MAX_BYTES, Image, ImageError, Images
+from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
 from critic.records import OVERFLOWS, Conversation, ModelTurn, Sampling, Seen, SeenImage, TurnFailure
 from critic.stages import usage
 from critic.stages.run import Writer, open_backend, side_by_side, writing
@@ -227,25 +227,6 @@ def _summed(tries: Sequence[ModelTurn], dropped: int) -> ModelTurn:
         completion_tokens=total(one.completion_tokens for one in tries),
         seconds=round(sum(one.seconds for one in tries), 4),
     )
-
-
-def named_images(conversations: Iterable[Conversation]) -> tuple[list[Conversation], dict[str, str]]:
-    """The conversations with each data URI replaced by a short name, and the data URIs by name."""
-    uris: dict[str, str] = {}
-
-    def name(image: str) -> str:
-        if not image.startswith("data:"):
-            return image
-        short = f"sha256:{hashlib.sha256(image.encode()).hexdigest()}"
-        uris[short] = image
-        return short
-
-    replace = msgspec.structs.replace
-    named = [
-        replace(one, turns=[replace(turn, images=[name(image) for image in turn.images]) for turn in one.turns])
-        for one in conversations
-    ]
-    return named, uris
 
 
 def _check(file: Path, conversations: Sequence[Conversation], names: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from critic.asking.history import CONDITIONS
 from critic.asking.protocols import Case, ConversationJudge, Told, judge_all, planned
 from critic.backends import Backend
 from critic.errors import UsageError
+from critic.images import named_images
 from critic.records import (
     JUDGINGS,
     ORDERS,
@@ -35,7 +36,6 @@ from critic.records import (
     TurnVerdict,
     differing,
 )
-from critic.stages.infer import named_images
 from critic.stages.run import Writer, listed, side_by_side, writing
 
 LANGUAGES: tuple[Language, ...] = get_args(Language)

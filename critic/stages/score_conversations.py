@@ -16,13 +16,13 @@ from critic.asking.protocols import OF_BENCHMARK
 from critic.benchmarks import convbench, multiverse
 from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, by_cell, compare, difference, mean
 from critic.errors import UsageError
+from critic.images import named_images
 from critic.page import page, runs
 from critic.page.blocks import Row, Section, aggregates, as_text, differences
 from critic.page.blocks import difference as difference_row
 from critic.page.convbench import SYMBOLS
 from critic.page.runs import Line, Report, Run
 from critic.records import Conversation, Protocol, TurnVerdict
-from critic.stages.infer import named_images
 
 TITLES = {
     "alignmmbench": "AlignMMBench",

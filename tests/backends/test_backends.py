@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 from critic.asking import rating
 from critic.asking.asker import Asked, Asker, pooled, schema
 from critic.asking.examples import target, verdict_keys
+from critic.asking.judge import Judge, panel_judgment
 from critic.asking.prompt import VERDICT_SCHEMA, load
 from critic.backends import Reply, Request, Served, Token
 from critic.backends.openai import OpenAIBackend
@@ -36,7 +37,7 @@ from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient, UsageError
 from critic.records import RATINGS, Decoding, Judgment, Question, Response, Verdict
 from critic.stages import judge as judging
-from critic.stages.judge import Judge, in_order, panel_judgment
+from critic.stages.judge import in_order
 
 
 def rows(path: Path, count: int = 12, **changes: Any) -> Path:

@@ -22,11 +22,12 @@ from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, response
 
 from critic.asking.asker import ALTERNATIVES, BEGUN, probe, schema
 from critic.asking.examples import verdict_keys
+from critic.asking.judge import Judge
 from critic.asking.prompt import load
 from critic.backends import FAVOUR, Request
 from critic.backends.openai import OURS, OpenAIBackend
 from critic.records import Decoding, Judgment, Message, Response
-from critic.stages.judge import Judge, in_order
+from critic.stages.judge import in_order
 
 ROUNDS, CONCURRENCY = 3, 64
 

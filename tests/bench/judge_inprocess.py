@@ -19,11 +19,12 @@ from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, response
 
 from critic.asking.asker import schema
 from critic.asking.examples import verdict_keys
+from critic.asking.judge import Judge
 from critic.asking.prompt import load
 from critic.backends import Reply, Request
 from critic.backends.vllm import VllmBackend, _sampling
 from critic.records import Decoding, Judgment, Response
-from critic.stages.judge import Judge, in_order
+from critic.stages.judge import in_order
 
 ROUNDS, ONE_BY_ONE = 3, 6
 

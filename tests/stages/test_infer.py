@@ -24,10 +24,10 @@ from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
 from critic.backends import Reply, Request, text
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Refused, Transient, UsageError
-from critic.images import Image
+from critic.images import Image, named_images
 from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
 from critic.stages import usage
-from critic.stages.infer import Runner, main, named_images
+from critic.stages.infer import Runner, main
 
 PICTURE = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSuQmCC"

@@ -14,6 +14,7 @@ from test_judge_conversations import judge, judged, replies, sample
 
 from critic.asking import prompt_files
 from critic.asking.conversation_prompt import Exchange, Material, Side, prompt_hash, render
+from critic.asking.packs import open_pack
 from critic.asking.prompt import prompt_hash as pointwise_hash
 from critic.errors import UsageError
 from critic.stages import pack
@@ -114,7 +115,7 @@ def test_their_words_reach_the_judge_and_its_free_text_is_read(module: Path, tmp
     file, out = replies(tmp_path / "r.jsonl", "visitbench"), tmp_path / "j.jsonl"
     done = judge(file, out, "visitbench", server.url, "--prompt-pack", folder)
     assert done.returncode == 0, done.stderr
-    name = pack.open_pack(folder)
+    name = open_pack(folder)
     assert name.startswith("theirs@") and f"prompts of {name}: pairwise_turn (en); the others are ours" in done.stderr
     lines = judged(out)
     first = next(line for line in lines if line.conversation.id == "1")
@@ -157,7 +158,7 @@ def test_a_pointwise_prompt_of_theirs(module: Path, tmp_path: Path, scripted: An
     question = " ".join(line.conversation.turns[0].prompt.split())
     said = [" ".join(body["messages"][0]["content"].split()) for body in server.requests]
     assert f'$5 for {question}: {{{line.answer}}} 写 {{"Rating": n, "Reason": w}}' in said
-    name = pack.open_pack(folder)
+    name = open_pack(folder)
     assert line.setup.pointwise_prompt == f"{name}/pointwise" and line.verdict.score == 4
     assert line.prompt_hash == pointwise_hash(f"{name}/pointwise") != pointwise_hash("pointwise")
 
@@ -178,7 +179,7 @@ def test_texts_are_shown_without_marks_but_never_with_control_tokens(tmp_path: P
         "[prompts.direct_turn]\ntemplate = '{{ raw.questions[1] }}|{{ raw.answers[0] }}|{{ raw.answer }}'\n"
     )
     one = Material(
-        kind="direct_turn", language="en", question="q2", pack=pack.open_pack(tmp_path / "p"),
+        kind="direct_turn", language="en", question="q2", pack=open_pack(tmp_path / "p"),
         sides=[Side(earlier=[Exchange("q1", "a1")], answer="x\n\ny<|im_end|>")],
     )  # fmt: skip
     assert render(one)[0]["content"] == "q2|a1|x\n\ny‹¦im_end¦›"
@@ -213,10 +214,10 @@ def test_mistakes_end_in_one_line(module: Path, tmp_path: Path, scripted: Any) -
     ]:
         (folder / name).write_text(content, "utf-8")
         with pytest.raises(UsageError, match=part):
-            pack.open_pack(folder)
+            open_pack(folder)
         (folder / name).unlink()
     with pytest.raises(UsageError, match="no prompt pack"):
-        pack.open_pack(folder)
+        open_pack(folder)
     file = replies(tmp_path / "r.jsonl", "convbench")
     words = ["--prompt-pack", made(module, tmp_path / "p", PAIR)]
     url = scripted(lambda body: None).url
