@@ -7,6 +7,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from critic.counting.resampling import group_numbers
 from critic.records import RATINGS, Response
 from eval_agreement.baselines import BASELINES
 from eval_agreement.bias import (
@@ -41,7 +42,6 @@ from eval_agreement.raters import (
     leave_one_out,
     rater_agreement,
 )
-from eval_agreement.resampling import group_numbers
 from eval_agreement.sample import Sample
 
 T = TypeVar("T")

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from tqdm import tqdm
 
 from critic import human_scored, jsonl
+from critic.counting.resampling import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED
 from critic.errors import UsageError
 from critic.records import Judgment, Response
 from eval_agreement import gate
@@ -33,7 +34,6 @@ from eval_agreement.page.preferences import preference_sections, preference_verd
 from eval_agreement.page.scores import attack_verdict, sections, verdict
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.raters import EPSILON
-from eval_agreement.resampling import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED
 from eval_agreement.sample import Sample
 from eval_agreement.sources import of_judgments, of_preferences, of_tables, states_preferences
 from eval_agreement.tables import Scale, Source

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import sparse
 
+from critic.counting.resampling import FEWEST_GROUPS, LEVEL, SEED, Floats, Group, Interval, holm, ratio
 from eval_agreement.metrics import Scores, half_up
-from eval_agreement.resampling import FEWEST_GROUPS, LEVEL, SEED, Floats, Group, Interval, holm, ratio
 from eval_agreement.rows import Indices, Rows, distinct, judged_rows, pick, sums_and_resampled
 
 FEWEST_LABEL_GROUPS = 20

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import sparse
 
+from critic.counting.resampling import FEWEST_GROUPS, SEED, Floats, Group, Interval, ratio
 from critic.records import RATINGS
 from eval_agreement.metrics import Scores, half_up
-from eval_agreement.resampling import FEWEST_GROUPS, SEED, Floats, Group, Interval, ratio
 from eval_agreement.rows import Indices, Rows, distinct, judged_rows, pick, sums_and_resampled
 
 Method = Literal["isotonic", "linear"]

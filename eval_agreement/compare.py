@@ -7,9 +7,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from critic.counting.resampling import LEVEL, Interval, Resamples, group_numbers, holm
 from eval_agreement.joint import resampled
 from eval_agreement.metrics import LOWER_IS_BETTER, METRICS, NAMES, Floats
-from eval_agreement.resampling import LEVEL, Interval, Resamples, group_numbers, holm
 from eval_agreement.sample import Sample
 
 MARGINS = {"mae": 0.1, "pearson": 0.05}

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import stats
 
+from critic.counting.resampling import FEWEST_GROUPS, LEVEL, Floats, Group, Interval, group_numbers
 from critic.records import RATINGS
 from eval_agreement.metrics import Scores
-from eval_agreement.resampling import FEWEST_GROUPS, LEVEL, Floats, Group, Interval, group_numbers
 from eval_agreement.rows import Indices
 
 _NOT_RANDOM = 0.001

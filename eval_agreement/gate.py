@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from critic.counting.resampling import FEWEST_TO_DECIDE, Interval
 from critic.errors import UsageError
 from eval_agreement.metrics import LOWER_IS_BETTER, METRICS, Agreement
 from eval_agreement.preferences import VerdictAgreement
-from eval_agreement.resampling import FEWEST_TO_DECIDE, Interval
 
 _LIMIT = re.compile(
     r"\s*(?:(?P<sample>[^:,<>=]+):)?\s*(?P<metric>\w+)\s*(?P<sign><=|>=)\s*(?P<value>-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)\s*"

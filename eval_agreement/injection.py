@@ -12,10 +12,10 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 from scipy import stats
 
+from critic.counting.resampling import FEWEST_GROUPS, LEVEL, Estimate, Floats, Interval, Resamples, group_numbers
 from critic.errors import UsageError
 from critic.records import Failure, Judgment
 from eval_agreement.attack import CLEAN, SEPARATOR, suite
-from eval_agreement.resampling import FEWEST_GROUPS, LEVEL, Estimate, Floats, Interval, Resamples, group_numbers
 
 ALL = "all attacks"
 """The name of the effect that pools all attacks."""

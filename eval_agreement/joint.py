@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import sparse
 
+from critic.counting.resampling import SEED, Group, Interval, Resamples, group_numbers, ratio
 from eval_agreement.metrics import (
     FUZZY_RANGES,
     METRICS,
@@ -24,7 +25,6 @@ from eval_agreement.metrics import (
     bands,
     paired,
 )
-from eval_agreement.resampling import SEED, Group, Interval, Resamples, group_numbers, ratio
 
 _DUST = 1e-9
 _CELLS_PER_ROW = 4

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from eval_agreement.resampling import Estimate, Group, Resamples, group_numbers, ratio
+from critic.counting.resampling import Estimate, Group, Resamples, group_numbers, ratio
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]

@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import sparse, stats
 
-from eval_agreement.resampling import FEWEST_GROUPS, SEED, Estimate, Group, Resamples, group_numbers
+from critic.counting.resampling import FEWEST_GROUPS, SEED, Estimate, Group, Resamples, group_numbers
 
 Floats = NDArray[np.float64]
 Level = Literal["ordinal", "interval", "nominal"]

@@ -5,9 +5,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import sparse
 
+from critic.counting.resampling import SEED, Floats, Group, Resamples
 from critic.records import RATINGS
 from eval_agreement.metrics import Scores
-from eval_agreement.resampling import SEED, Floats, Group, Resamples
 
 Indices = NDArray[np.intp]
 

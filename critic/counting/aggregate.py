@@ -6,7 +6,7 @@ from statistics import fmean
 import numpy as np
 from msgspec import Struct, field
 
-from critic.counting.bootstrap import FEWEST_GROUPS, Interval, mean_interval, sign_flip_p
+from critic.counting.resampling import FEWEST_GROUPS, Interval, mean_interval, sign_flip_p
 from critic.errors import UsageError
 from critic.records import Conversation, Protocol, TurnVerdict
 
@@ -123,7 +123,7 @@ def difference(
         groups=len(names),
         low=low,
         high=high,
-        interval=None if "interval" in undefined else mean_interval(sums, counts),
+        interval=mean_interval(sums, counts),
         p_value=None if "p_value" in undefined else sign_flip_p(sums),
         undefined=undefined,
     )

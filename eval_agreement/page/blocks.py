@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 
+from critic.counting.resampling import RESAMPLES, Interval
 from eval_agreement.gate import Outcome
-from eval_agreement.resampling import RESAMPLES, Interval
 
 
 class Cell(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from critic.counting.resampling import FEWEST_TO_DECIDE, Estimate
 from eval_agreement.gate import Outcome
 from eval_agreement.page.blocks import (
     Bar,
@@ -27,7 +28,6 @@ from eval_agreement.preferences import (
     PreferenceAudit,
     VerdictAgreement,
 )
-from eval_agreement.resampling import FEWEST_TO_DECIDE, Estimate
 
 _ABOUT = "Accuracy: share of equal verdicts, ties included; decided: the same where neither says tie; kappa: Cohen's, "
 _NOTE = (

@@ -2,6 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
+from critic.counting.resampling import (
+    FEWEST_GROUPS,
+    FEWEST_TO_DECIDE,
+    MANY_GROUPS,
+    RESAMPLES,
+    RESAMPLES_OF_MANY,
+    Interval,
+)
 from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import Effect, Offsets
 from eval_agreement.calibration import Bin as CalibrationBin
@@ -30,14 +38,6 @@ from eval_agreement.page.blocks import (
     span,
 )
 from eval_agreement.raters import AlternativeAnnotator, RaterAgreement
-from eval_agreement.resampling import (
-    FEWEST_GROUPS,
-    FEWEST_TO_DECIDE,
-    MANY_GROUPS,
-    RESAMPLES,
-    RESAMPLES_OF_MANY,
-    Interval,
-)
 
 MOST_VALUES = 30
 """Values of one property that are shown; summary.json has them all."""

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from critic.counting.resampling import Resamples
 from eval_agreement import FUZZY_RANGES, METRICS, STRICT_RANGES, agreement, agreement_interval
 from eval_agreement.joint import measured, resampled
 from eval_agreement.metrics import half_up
-from eval_agreement.resampling import Resamples
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "fixtures" / "golden.json"
 GOLDEN_NAMES = {

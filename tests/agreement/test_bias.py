@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from critic.counting.resampling import Resamples
 from eval_agreement import bias
 from eval_agreement.bias import (
     Effect,
@@ -21,7 +22,6 @@ from eval_agreement.bias import (
     verbosity,
 )
 from eval_agreement.metrics import half_up
-from eval_agreement.resampling import Resamples
 
 Floats = NDArray[np.float64]
 

@@ -13,10 +13,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from critic.counting.resampling import Resamples
 from eval_agreement import calibration
 from eval_agreement.calibration import Recalibrator, Scored, conformal, recalibration, reliability
 from eval_agreement.metrics import half_up
-from eval_agreement.resampling import Resamples
 
 Floats = NDArray[np.float64]
 Answers = tuple[Floats, Floats, NDArray[np.intp]]

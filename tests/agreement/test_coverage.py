@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from eval_agreement.resampling import Resamples
+from critic.counting.resampling import Resamples
 
 ROWS, GROUPS, EACH = 200, 40, 5
 

@@ -18,11 +18,11 @@ from critic import human_scored, jsonl
 from critic.asking import verdict
 from critic.asking.examples import target
 from critic.asking.prompt import load, names, render
+from critic.counting.resampling import Estimate
 from critic.errors import UsageError
 from critic.records import Judgment, Language, Question, Response, Turn, Verdict
 from eval_agreement.attack import CLEAN, Attack, main, scene, suite
 from eval_agreement.injection import ALL, Effect, injection, share, wilson
-from eval_agreement.resampling import Estimate
 
 LANGUAGES: tuple[Language, ...] = ("zh", "en")
 PROMPTS = [(name, lang) for name in names() for lang in LANGUAGES if not load(name, lang).is_pair]

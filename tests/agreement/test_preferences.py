@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from critic.counting.resampling import Resamples
 from eval_agreement.preferences import (
     FAILED,
     TIE,
@@ -34,7 +35,6 @@ from eval_agreement.preferences import (
     raters_agreement,
     verdict_agreement,
 )
-from eval_agreement.resampling import Resamples
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from critic.counting.resampling import FEWEST_GROUPS, Resamples
 from eval_agreement.raters import (
     FEWEST_BLOCKS,
     Level,
@@ -18,7 +19,6 @@ from eval_agreement.raters import (
     leave_one_out,
     rater_agreement,
 )
-from eval_agreement.resampling import FEWEST_GROUPS, Resamples
 
 LEVELS: tuple[Level, ...] = ("ordinal", "interval", "nominal")
 NAN = math.nan

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.metrics import mean_absolute_error
 
+from critic.counting.resampling import Resamples
 from eval_agreement.joint import agreement_interval, resampled
 from eval_agreement.metrics import FUZZY_RANGES, STRICT_RANGES
-from eval_agreement.resampling import Resamples
 
 PAIRS, GROUPS, RESAMPLES, LOOP_RESAMPLES, ROUNDS = 5000, 1000, 10_000, 40, 5
 Scores = NDArray[np.float64]

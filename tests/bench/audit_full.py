@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from critic.counting.resampling import RESAMPLES
 from eval_agreement.metrics import FUZZY_RANGES, STRICT_RANGES, bands
-from eval_agreement.resampling import RESAMPLES
 
 ROUNDS, LOOP_RESAMPLES, ANSWERERS, TASKS = 3, 20, 20, 10
 Floats = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""critic.counting: the bootstrap and aggregates, against brute force and SciPy."""
+"""critic.counting.aggregate: means and paired differences, against brute force."""
 
 from statistics import fmean
 
@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from critic.counting.aggregate import Aggregate, by_cell, combine, difference, mean
-from critic.counting.bootstrap import mean_interval, sign_flip_p, tail
 from critic.errors import UsageError
 from critic.records import TurnVerdict
 
@@ -71,18 +69,6 @@ def test_a_difference_pairs_and_bounds(rows: list[tuple[int, int | None, int | N
         assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_intervals_and_p_values_are_those_of_scipy() -> None:
-    values = np.random.default_rng(5).normal(0.3, 1, 40)
-    level = 1 - 2 * tail(40)
-    expected = stats.bootstrap((values,), np.mean, confidence_level=level, method="percentile", rng=1)
-    found = mean_interval(values, np.ones(40))
-    assert found == pytest.approx(tuple(expected.confidence_interval), abs=0.03)
-    few = np.array([1.0, 2.0, -0.5, 3.0, 1.5, 0.25, 2.5, -1.0])
-    exact = stats.permutation_test((few,), np.mean, permutation_type="samples").pvalue
-    assert sign_flip_p(few) == pytest.approx(exact, abs=0.01)
-    assert sign_flip_p(np.zeros(8)) == 1
-
-
 def test_whole_groups_are_drawn() -> None:
     """Rows of one group move together: ten copies of each difference say no more than one."""
     values = np.random.default_rng(2).normal(0.2, 1, 30)
@@ -94,18 +80,6 @@ def test_whole_groups_are_drawn() -> None:
     assert tenfold.interval == pytest.approx(single.interval, abs=0.05)
     assert tenfold.p_value == pytest.approx(single.p_value, abs=0.01)
     assert tenfold.groups == single.groups == 30 and tenfold.n == 300
-
-
-def test_coverage_of_intervals_of_paired_differences() -> None:
-    """Simulation: unequal groups, true mean 0."""
-    random = np.random.default_rng(11)
-    covered = 0
-    for _ in range(200):
-        counts = random.integers(1, 4, size=25).astype(np.float64)
-        sums = counts * random.normal(0, 1, 25) + random.normal(0, 0.5, 25)
-        low, high = mean_interval(sums, counts)
-        covered += low <= 0 <= high
-    assert 182 <= covered <= 198
 
 
 def verdict(**changes: object) -> TurnVerdict:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from critic.asking.verdict import parse
 from critic.benchmarks import alignmmbench
 from critic.benchmarks.alignmmbench import alignment_score
-from critic.counting.bootstrap import tail
 from critic.counting.tournament import (
     Battle,
     _maximum_likelihood,
@@ -26,7 +25,6 @@ from critic.counting.tournament import (
 )
 from critic.records import Judgment, Question, Response, Verdict
 from eval_agreement.preferences import A, B, both_orders, codes
-from eval_agreement.resampling import Resamples
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -243,14 +241,6 @@ def test_intervals_resample_groups() -> None:
         assert first.ratings is not None and low < first.ratings[model] < high
     assert bradley_terry(five[::-1], resamples=200).intervals == grouped.intervals
     assert bradley_terry(once, resamples=200, seed=1).intervals != first.intervals
-
-
-def test_few_groups_widen_like_the_bootstrap_of_the_audit() -> None:
-    for groups in (5, 8, 30, 5000):
-        values = np.linspace(0, 1, 2001)
-        interval = Resamples(np.arange(groups), resamples=2001).interval(values)
-        assert interval is not None
-        assert tail(groups) == pytest.approx(interval[0], abs=2e-5)
 
 
 def test_intervals_that_cannot_be_had_are_explained() -> None:
