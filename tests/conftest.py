@@ -1,7 +1,10 @@
 """What several tests share: the real data by path, sample records, and a scripted server on loopback."""
 
 import contextlib
+import io
 import json
+import runpy
+import signal
 import subprocess
 import sys
 import threading
@@ -13,12 +16,23 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from critic import cli
+
 # Machines are shared: how long an example takes says nothing about the code.
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no clock")
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
+
+Done = subprocess.CompletedProcess[str]
+"""A program that has ended: its exit code and what it printed."""
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background job. Programs started from here inherit that and would not hear Ctrl-C either; behind a
+    # handler, though it does nothing, they start as in a terminal.
+    signal.signal(signal.SIGINT, lambda *_: None)
 
 
 @pytest.fixture
@@ -29,16 +43,42 @@ def shared() -> Path:
     return SHARED
 
 
-def run(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """A program of the repository, by path or as `critic …`, in a process of its own."""
-    program = ["-c", "from critic.cli import main; main()"] if words[0] == "critic" else [str(words[0])]
-    rest = [str(word) for word in words[1:]]
-    return subprocess.run(
-        [sys.executable, *program, *rest], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, **options
-    )
+def command(*words: str | Path) -> list[str]:
+    """How a program of the repository is started: `critic …`, or by path as `data/human_scores.py …`."""
+    program = ["-c", "from critic.cli import main; main()"] if words[0] == "critic" else [str(ROOT / words[0])]
+    return [sys.executable, *program, *(str(word) for word in words[1:])]
 
 
-def assert_one_line_error(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+def run_apart(*words: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> Done:
+    """A program of the repository in a process of its own: for what needs one, such as vLLM, and to see it start."""
+    return subprocess.run(command(*words), cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+
+def run(*words: str | Path, cwd: Path = ROOT) -> Done:
+    """What `run_apart` gives, in this process: a second sooner. What the program does not catch is raised here."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    arguments = [str(word) for word in words]
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(cwd):
+        patch.setattr(sys, "argv", arguments)
+        patch.setattr(sys, "stdout", stdout)
+        patch.setattr(sys, "stderr", stderr)
+        try:
+            if words[0] == "critic":
+                cli.main()
+            else:
+                patch.syspath_prepend((ROOT / words[0]).parent)
+                runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+        except SystemExit as end:
+            assert isinstance(end.code, int), end.code
+            return subprocess.CompletedProcess(arguments, end.code, stdout.getvalue(), stderr.getvalue())
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    raise AssertionError("a command ends with an exit code")
+
+
+def assert_one_line_error(done: Done, *parts: str) -> None:
     """The caller's mistake: exit code 2 and one line that names what is wrong."""
     assert done.returncode == 2, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
@@ -82,6 +122,15 @@ def completion(text: str, finish: str = "stop", tokens: list[dict[str, Any]] | N
     if tokens is not None:
         choice["logprobs"] = {"content": tokens}
     return {"choices": [choice], "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}}
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that is gone; the standard library writes a traceback into whoever's stderr it is."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class Scripted:
@@ -131,8 +180,7 @@ class Scripted:
                 else:
                     self.send(200, {}, json.dumps(reply).encode())
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
+        self.server = _Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from conftest import Done
+from conftest import run as run_program
 
 from critic import jsonl
 from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdict
@@ -91,9 +91,8 @@ def training_rows(n: int = 60) -> list[dict[str, Any]]:
     ]
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-c", "from critic.cli import main; main()", "audit", *arguments]
-    return subprocess.run(program, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+def run(folder: Path, *arguments: str) -> Done:
+    return run_program("critic", "audit", *arguments, cwd=folder)
 
 
 def refused(folder: Path, *arguments: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from conftest import ROOT, assert_one_line_error, completion, human_row, run, write_jsonl
+from conftest import ROOT, assert_one_line_error, completion, human_row, run, run_apart, write_jsonl
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -615,7 +615,7 @@ def test_in_process_and_http_give_the_same_scores(checkpoint: Path, served: str,
     found = {}
     for name, words in ways.items():
         out = tmp_path / f"{name}.jsonl"
-        done = run("critic", "judge", data, "--out", out, "--max-tokens", "64", "--max-failed", "0.1", *words)
+        done = run_apart("critic", "judge", data, "--out", out, "--max-tokens", "64", "--max-failed", "0.1", *words)
         assert done.returncode == 0, done.stderr
         found[name] = judged(out)
         assert set(found[name]) == {row["id"] for row in made}
@@ -641,7 +641,7 @@ def test_a_panel_of_a_folder_and_a_server(checkpoint: Path, served: str, tmp_pat
     """One judge twice, by two ways: their panel says what each says. Two folders run one after the other."""
     data, out = rows(tmp_path / "rows.jsonl", 6, reason="x"), tmp_path / "out.jsonl"
     words = ["--judge", checkpoint, "--judge", served, "--judge", checkpoint, "--no-reason", "--aggregate", "median"]
-    done = run("critic", "judge", data, "--out", out, *words)
+    done = run_apart("critic", "judge", data, "--out", out, *words)
     assert done.returncode == 0, done.stderr
     for line in judged(out).values():
         assert [one["score"] for one in line["members"]] == pytest.approx([line["score"]] * 3, abs=SAME)
@@ -650,7 +650,7 @@ def test_a_panel_of_a_folder_and_a_server(checkpoint: Path, served: str, tmp_pat
 def test_a_burst_of_300_requests(served: str, tmp_path: Path) -> None:
     data, out = rows(tmp_path / "rows.jsonl", 300, reason="x"), tmp_path / "out.jsonl"
     words = ["--judge", served, "--concurrency", "300", "--no-reason"]
-    done = run("critic", "judge", data, "--out", out, *words)
+    done = run_apart("critic", "judge", data, "--out", out, *words)
     assert done.returncode == 0, done.stderr
     assert len(judged(out)) == 300 and all("score" in line for line in judged(out).values())
 
@@ -658,10 +658,10 @@ def test_a_burst_of_300_requests(served: str, tmp_path: Path) -> None:
 def test_a_folder_that_vllm_cannot_run(checkpoint: Path, tmp_path: Path) -> None:
     data = rows(tmp_path / "rows.jsonl", 2, reason="x")
     assert_one_line_error(
-        run("critic", "judge", data, "--out", tmp_path / "out.jsonl", "--judge", tmp_path), "no model folder"
+        run_apart("critic", "judge", data, "--out", tmp_path / "out.jsonl", "--judge", tmp_path), "no model folder"
     )
     (tmp_path / "model").mkdir()
     for name in ("config.json", "tokenizer_config.json"):
         (tmp_path / "model" / name).write_text("{}")
-    done = run("critic", "judge", data, "--out", tmp_path / "out.jsonl", "--judge", tmp_path / "model")
+    done = run_apart("critic", "judge", data, "--out", tmp_path / "out.jsonl", "--judge", tmp_path / "model")
     assert_one_line_error(done, "vLLM cannot run")

@@ -3,37 +3,30 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import pytest
+from conftest import Done, assert_one_line_error, run, run_apart
 
 from critic import human_scored
 from critic.records import Response
 
-PROGRAM = Path(__file__).parents[2] / "data" / "sample_world.py"
 EXTERNAL = "Nightjar-9B"
 DIALOGUE = {"Coherence", "Incoherence"}
 
 
-def run(out: Path, *options: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(PROGRAM), "--out", str(out), *options],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def made(out: Path, *options: str, hash_seed: str = "0") -> Done:
+    env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    return run_apart("data/sample_world.py", "--out", out, *options, env=env)
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("world") / "rows.jsonl"
-    assert run(out).returncode == 0
+    assert made(out).returncode == 0
     return out
 
 
@@ -51,9 +44,9 @@ def responses(file: Path) -> list[Response]:
 
 def test_same_seed_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
     same, again, other = (tmp_path / name for name in ("same.jsonl", "again.jsonl", "other.jsonl"))
-    run(same, "--questions", "52", hash_seed="1")
-    run(again, "--questions", "52", hash_seed="2")
-    run(other, "--questions", "52", "--seed", "1")
+    made(same, "--questions", "52", hash_seed="1")
+    made(again, "--questions", "52", hash_seed="2")
+    made(other, "--questions", "52", "--seed", "1")
     assert same.read_bytes() == again.read_bytes() != other.read_bytes()
 
 
@@ -90,7 +83,8 @@ def test_the_whole_scale_is_used_and_no_rating_dominates(responses: list[Respons
     shares = Counter(int(score + 0.5) for score in scores)
     assert set(shares) == set(range(1, 11))
     assert max(shares.values()) <= 0.25 * len(scores)
-    assert 2.3 <= fmean(abs(score - median(scores)) for score in scores) <= 2.8
+    middle = median(scores)
+    assert 2.3 <= fmean(abs(score - middle) for score in scores) <= 2.8
 
 
 def test_no_answerer_is_named_in_any_text(raw: list[dict[str, Any]]) -> None:
@@ -130,6 +124,6 @@ def test_right_and_wrong_answers_use_the_same_sentences(responses: list[Response
 
 
 def test_a_mistake_on_the_command_line_ends_with_exit_code_2(tmp_path: Path) -> None:
-    done = run(tmp_path / "rows.jsonl", "--questions", "1")
-    assert done.returncode == 2
-    assert "questions" in done.stderr and "Traceback" not in done.stderr
+    assert_one_line_error(
+        run("data/sample_world.py", "--out", tmp_path / "rows.jsonl", "--questions", "1"), "questions"
+    )

@@ -19,7 +19,7 @@ import httpx
 import pytest
 from clients.forms import FORMS, Form
 from clients.tiny_server import CONTEXT, make_judge, serving
-from conftest import ROOT, Scripted, assert_one_line_error, run
+from conftest import ROOT, Scripted, assert_one_line_error, run, run_apart
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_what_is_checked_cannot_be_gone_round(folder: Path, words: list[str]) ->
 
 def test_a_server_that_does_not_come_up(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="needs a serve extra")
-    done = run("serve/judge.py", folder, "--port", "8765", "--log", tmp_path / "serve.log")
+    done = run_apart("serve/judge.py", folder, "--port", "8765", "--log", tmp_path / "serve.log")
     assert_one_line_error(done, "before it was ready", "serve.log")
     assert "ready" not in done.stdout
 

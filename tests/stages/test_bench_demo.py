@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import run
+from conftest import run_apart
 
 pytestmark = pytest.mark.e2e
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.e2e
 def test_all_four_benchmarks_from_images_to_reports(tmp_path: Path) -> None:
     for module in ("PIL", "torch", "deepspeed", "vllm"):
         pytest.importorskip(module, reason="needs the train and serve extras")
-    done = run("data/bench_demo.py", "--out", tmp_path)
+    done = run_apart("data/bench_demo.py", "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     for benchmark in ("alignmmbench", "convbench", "multiverse", "visitbench"):
         replies = [
