@@ -5,11 +5,12 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 import msgspec
 
@@ -53,29 +54,39 @@ def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
             raise UsageError(f"{path}:{number}: {str(error).replace(chr(10), ' ')}") from None
 
 
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` once it is whole: a crash leaves the old file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        yield file
+    partial.replace(path)
+
+
 def write(path: Path, records: Iterable[Any]) -> int:
     """Write records to `path` in one step (a crash leaves the old file or none); returns how many.
 
     Its sidecar goes first: what it says is said of the file that was there.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
     count = 0
-    with partial.open("wb") as file:
+    with _replacing(path) as file:
         for record in records:
             file.write(msgspec.json.encode(record) + b"\n")
             count += 1
-    sidecar(path).unlink(missing_ok=True)
-    partial.replace(path)
+        sidecar(path).unlink(missing_ok=True)
     return count
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text as UTF-8 in one step."""
+    with _replacing(path) as file:
+        file.write(text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write one indented JSON document in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n", "utf-8")
-    partial.replace(path)
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
 
 
 def write_sidecar(path: Path, facts: dict[str, Any]) -> None:

@@ -29,9 +29,10 @@ from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection, injection
 from eval_agreement.metrics import METRICS, NAMES, Agreement
-from eval_agreement.page.blocks import gate_sections
+from eval_agreement.page.decision import attack_verdict, verdict
 from eval_agreement.page.preferences import preference_sections, preference_verdict
-from eval_agreement.page.scores import attack_verdict, sections, verdict
+from eval_agreement.page.scores import sections
+from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.raters import EPSILON
 from eval_agreement.sample import Sample

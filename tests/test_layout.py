@@ -90,7 +90,8 @@ def test_the_wheel_holds_two_packages_and_their_data(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"critic", "eval_agreement"}
     inside = {name for name in names if not name.endswith(".py")}
     prompts = ("pointwise_zh", "pointwise_en", "conversations/en", "rewrite/zh")
-    assert {*(f"critic/prompts/{name}.toml" for name in prompts), "critic/page/report.html.jinja"} <= inside
+    pages = {f"critic/page/{name}.html.jinja" for name in ("base", "macros", "report")}
+    assert {*(f"critic/prompts/{name}.toml" for name in prompts), *pages} <= inside
     assert {
         f"eval_agreement/{name}" for name in ("page/report.html.jinja", "page/report.md.jinja", "attacks.toml")
     } <= inside

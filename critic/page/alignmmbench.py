@@ -10,7 +10,8 @@ from msgspec import Struct
 from critic.benchmarks.alignmmbench import CATEGORIES, TASKS, Alignment, alignment_score
 from critic.counting.aggregate import SCALES, Aggregate, Cell, by_cell, combine, mean
 from critic.page import svg as pictures
-from critic.page.blocks import AGGREGATE_HEAD, Picture, Row, Section, Table, aggregate, number
+from critic.page.aggregates import AGGREGATE_HEAD, aggregate
+from critic.page.blocks import Picture, Section, Table, number, row
 from critic.page.runs import Report, Run
 from critic.records import Conversation
 
@@ -105,13 +106,11 @@ def _leaderboard(found: Mapping[tuple[str, str], Scores]) -> Section:
     ranked = sorted(found.items(), key=lambda pair: -(pair[1].average.value or 0.0))
     tasks = list(dict.fromkeys(task for _, one in ranked for task in one.tasks))
     rows = [
-        Row(
-            name=_label(*key),
-            cells=[
-                number(one.average.value),
-                *(number(one.tasks[task].value) for task in tasks),
-                *aggregate("", one.average).cells[1:],
-            ],
+        row(
+            _label(*key),
+            number(one.average.value),
+            *(number(one.tasks[task].value) for task in tasks),
+            *aggregate("", one.average).cells[1:],
             strong=key[1] != WITHOUT_IMAGE,
         )
         for key, one in ranked
@@ -146,8 +145,8 @@ def _alignment(found: Mapping[str, Scores], named: Mapping[str, str]) -> Section
             number(value) if value is not None else f"– ({alignment.undefined[which]})"
             for which, value in (("score", alignment.score), ("without_singletons", alignment.without_singletons))
         ]
-        counts = [str(count) for count in (alignment.groups, alignment.singletons, alignment.empty, alignment.failed)]
-        rows.append(Row(name=name, cells=[*shown, *counts, named.get(name, "–")]))
+        counts = alignment.groups, alignment.singletons, alignment.empty, alignment.failed
+        rows.append(row(name, *shown, *counts, named.get(name, "–")))
     return Section(
         heading="Alignment",
         tables=[

@@ -1,28 +1,51 @@
-"""What a report is made of, the same for the terminal and for HTML."""
+"""What a page is made of, the same for the terminal, Markdown and HTML, and how its numbers are written."""
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
-from critic.counting.aggregate import Aggregate, Difference
+T = TypeVar("T")
+
+Bounds = tuple[float, float]
+
+
+class TableCell(Struct, frozen=True):
+    """A number or word, with its interval in small print; `title` is shown where the mouse rests."""
+
+    text: str
+    small: str = ""
+    title: str = ""
+
+
+class Bar(Struct, frozen=True):
+    """A value with its interval, to be drawn on the table's axis."""
+
+    value: float
+    interval: Bounds | None
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """`strong` rows are what the table is about; `depth` sets a row in."""
+    """`about` says in small print what the row is; `strong` rows are what the table is about; `depth` sets one in."""
 
     name: str
-    cells: list[str]
+    cells: list[TableCell]
+    about: str = ""
+    bar: Bar | None = None
     strong: bool = False
     depth: int = 0
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """`head` names the first column and every cell. `folded` tables are in the page only, and open on demand."""
+    """`head` names the first column and every cell. With `axis`, the rows' bars are drawn between its ends, behind
+    the column number `drawn` (from 1). `folded` tables open on demand, and are left out of text."""
 
     caption: str
     head: list[str]
     rows: list[Row]
+    axis: Bounds | None = None
+    drawn: int = 4
     folded: bool = False
 
 
@@ -33,74 +56,132 @@ class Picture(Struct, frozen=True):
     svg: str
 
 
-class Section(Struct, frozen=True, kw_only=True):
-    heading: str
+class Part(Struct, frozen=True, kw_only=True):
+    """Sentences, tables and pictures under a heading."""
+
+    heading: str = ""
     readings: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
+
+
+class Section(Part, frozen=True, kw_only=True):
+    """What a page's list of contents names, by way of `parts` of several things of one kind, such as samples. `key` is
+    its address in the page, its number where there is none."""
+
+    key: str = ""
+    parts: list[Part] = field(default_factory=list)
     note: str = ""
 
 
-AGGREGATE_HEAD = ["", "score", "n", "failed", "asked", "coverage", "range with what is missing"]
-DIFFERENCE_HEAD = ["", "difference", "95 % interval", "p", "pairs", "missing", "range with what is missing"]
+Shown = TableCell | str | int
+
+
+def row(name: str, *cells: Shown, about: str = "", bar: Bar | None = None, strong: bool = False, depth: int = 0) -> Row:
+    made = [cell if isinstance(cell, TableCell) else TableCell(str(cell)) for cell in cells]
+    return Row(name=name, cells=made, about=about, bar=bar, strong=strong, depth=depth)
+
+
+class Columns(Struct, Generic[T], frozen=True, kw_only=True):
+    """How things of one kind become the rows of a table: `name` gives the first column, headed `first`, and each of
+    `cells` a heading and its cell. `bar`, `about` and `strong` as in Row."""
+
+    first: str
+    name: Callable[[T], str]
+    cells: Sequence[tuple[str, Callable[[T], Shown]]]
+    about: Callable[[T], str] = lambda _: ""
+    bar: Callable[[T], Bar | None] = lambda _: None
+    strong: Callable[[T], bool] = lambda _: False
+
+    def table(
+        self,
+        caption: str,
+        things: Iterable[T],
+        *,
+        axis: Bounds | None = None,
+        drawn: int = 4,
+        folded: bool = False,
+    ) -> Table:
+        rows = [
+            row(
+                self.name(thing),
+                *(cell(thing) for _, cell in self.cells),
+                about=self.about(thing),
+                bar=self.bar(thing),
+                strong=self.strong(thing),
+            )
+            for thing in things
+        ]
+        head = [self.first, *(heading for heading, _ in self.cells)]
+        return Table(caption=caption, head=head, rows=rows, axis=axis, drawn=drawn, folded=folded)
 
 
 def number(value: float | None, decimals: int = 2) -> str:
+    """With a true minus, no minus before zero, and a dash for what is not defined."""
     return "–" if value is None else f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
 
 
 def span(low: float | None, high: float | None, decimals: int = 2) -> str:
+    """The range in which a score could lie; empty where it is not known."""
     return "" if low is None or high is None else f"{number(low, decimals)} … {number(high, decimals)}"
 
 
-def aggregate(name: str, found: Aggregate, strong: bool = False, depth: int = 0) -> Row:
-    """A score with how much of it is missing; the range only where something is."""
-    missing = found.n < found.asked
-    cells = [number(found.value), str(found.n), str(found.failed), str(found.asked), f"{found.coverage:.1%}"]
-    return Row(name=name, cells=[*cells, span(found.low, found.high) if missing else ""], strong=strong, depth=depth)
+def interval(bounds: Bounds | None, decimals: int = 2) -> str:
+    """`0.95–1.10`, with "to" between negative bounds; empty where there is none."""
+    if bounds is None:
+        return ""
+    low, high = (number(bound, decimals) for bound in bounds)
+    return f"{low} to {high}" if "−" in low + high else f"{low}–{high}"
 
 
-def aggregates(caption: str, rows: Mapping[str, Aggregate], folded: bool = False) -> Table:
-    return Table(
-        caption=caption,
-        head=AGGREGATE_HEAD,
-        rows=[aggregate(name, found) for name, found in rows.items()],
-        folded=folded,
-    )
+def share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}".replace("%", " %")
 
 
-def difference(name: str, found: Difference) -> Row:
-    interval = "–" if found.interval is None else span(*found.interval)
-    p = "–" if found.p_value is None else f"{found.p_value:.4f}"
-    why = next(iter(found.undefined.values()), "")
-    bounds = span(found.low, found.high) if found.missing else ""
-    return Row(
-        name=name,
-        cells=[number(found.mean), interval if not why else f"– ({why})", p, str(found.n), str(found.missing), bounds],
-    )
+def shares(bounds: Bounds | None) -> str:
+    """An interval of a share, in per cent."""
+    return f"{interval((100 * bounds[0], 100 * bounds[1]), 1)} %" if bounds else ""
 
 
-def differences(caption: str, rows: Iterable[Row], folded: bool = False) -> Table:
-    return Table(caption=caption, head=DIFFERENCE_HEAD, rows=list(rows), folded=folded)
+def listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def bar(value: float | None, bounds: Bounds | None) -> Bar | None:
+    return None if value is None else Bar(value, bounds)
+
+
+def axis_of(bars: Iterable[Bar | None], *, centred: bool = False) -> Bounds:
+    """From 0 (or symmetric about it) to a round number beyond every bar."""
+    ends = [abs(end) for bar in bars if bar for end in (bar.value, *(bar.interval or ()))]
+    furthest = max(ends, default=1.0)
+    step = next(step for step in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10) if furthest <= 10 * step)
+    end = step * -(-furthest // step) or step
+    return (-end, end) if centred else (0.0, end)
 
 
 def as_text(sections: Sequence[Section]) -> str:
     """The sections as fixed-width text, folded tables and pictures left out."""
     lines: list[str] = []
     for section in sections:
-        if not section.readings and all(table.folded for table in section.tables):
-            continue
-        lines += ["", section.heading, "=" * _width(section.heading), *section.readings]
-        for table in section.tables:
-            if not table.folded:
-                lines += ["", table.caption, *_lines(table)]
-        if section.note:
-            lines += ["", section.note]
+        said = [line for part in (section, *section.parts) for line in _said(part)]
+        if said:
+            lines += ["", section.heading, "=" * _width(section.heading), *said]
+            lines += ["", section.note] if section.note else []
     return "\n".join(lines).strip("\n")
 
 
+def _said(part: Part) -> Iterator[str]:
+    shown = [table for table in part.tables if not table.folded]
+    if part.heading and not isinstance(part, Section) and (part.readings or shown):
+        yield from ("", part.heading)
+    yield from part.readings
+    for table in shown:
+        yield from ("", table.caption, *_lines(table))
+
+
 def _lines(table: Table) -> list[str]:
-    grid = [table.head, *(["  " * row.depth + row.name, *row.cells] for row in table.rows)]
+    grid = [table.head, *(["  " * row.depth + row.name, *map(_cell, row.cells)] for row in table.rows)]
     widths = [max(_width(line[column]) for line in grid) for column in range(len(table.head))]
     return [
         "  ".join(
@@ -109,6 +190,10 @@ def _lines(table: Table) -> list[str]:
         ).rstrip()
         for line in grid
     ]
+
+
+def _cell(cell: TableCell) -> str:
+    return f"{cell.text} ({cell.small})" if cell.small else cell.text
 
 
 def _padded(text: str, width: int, left: bool) -> str:

@@ -8,7 +8,8 @@ import msgspec
 from critic.benchmarks import convbench
 from critic.benchmarks.convbench import CELLS, Attribution, Effect
 from critic.page import svg as pictures
-from critic.page.blocks import Row, Section, Table, aggregates, difference, differences, number
+from critic.page.aggregates import aggregates, difference, differences
+from critic.page.blocks import Section, Table, number, row
 from critic.page.runs import Report, Run, order_reading
 from critic.records import Conversation, Protocol
 
@@ -100,16 +101,14 @@ def _contrasts(contrasts: Any) -> Table:
 
 def _attribution(run: Run, protocol: Protocol, found: Attribution) -> Section:
     flips = [
-        Row(
-            name=flip.conversation,
-            cells=[
-                f"perfect {flip.cause}",
-                f"turn {flip.turn}",
-                flip.cause_task,
-                flip.task,
-                number(flip.before, 1),
-                number(flip.after, 1),
-            ],
+        row(
+            flip.conversation,
+            f"perfect {flip.cause}",
+            f"turn {flip.turn}",
+            flip.cause_task,
+            flip.task,
+            number(flip.before, 1),
+            number(flip.after, 1),
         )
         for flip in found.flips
     ]

@@ -8,8 +8,9 @@ import msgspec
 from critic.benchmarks import multiverse
 from critic.benchmarks.multiverse import ORACLE, SELF_PREDICTION, Fit, Scores
 from critic.page import svg as pictures
-from critic.page.blocks import AGGREGATE_HEAD as HEAD
-from critic.page.blocks import Row, Section, Table, aggregate, aggregates, difference, differences, number
+from critic.page.aggregates import AGGREGATE_HEAD as HEAD
+from critic.page.aggregates import aggregate, aggregates, difference, differences
+from critic.page.blocks import Row, Section, Table, number, row
 from critic.page.runs import Report, Run
 from critic.records import Conversation
 
@@ -37,7 +38,9 @@ def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report
             rows = [difference(f"turn {turn}" if turn != "all" else "all", one) for turn, one in effect.items()]
             tables.insert(0, differences("What the references as history add (oracle less self-prediction)", rows))
             facts["oracle_effect"] = msgspec.to_builtins(effect)
-        sections.append(Section(heading=f"{run.name}, judged by {run.judge}", tables=tables))
+        sections.append(
+            Section(heading=f"{run.name}, judged by {run.judge}", tables=sorted(tables, key=lambda table: table.folded))
+        )
         summary[run.name] = facts
     labels = [f"turn {turn}" for turn in range(1, max(map(len, curves.values()), default=0) + 1)]
     first = Section(
@@ -69,4 +72,4 @@ def _fit(name: str, found: Fit) -> Row:
     why = next(iter(found.undefined.values()), "")
     r = number(found.r_squared, 3) if not why else f"– ({why})"
     slope = "–" if found.slope is None else f"{found.slope:.3g}".replace("-", "−")
-    return Row(name=name, cells=[r, slope, str(found.n), str(found.missing)])
+    return row(name, r, slope, found.n, found.missing)

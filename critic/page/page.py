@@ -1,4 +1,4 @@
-"""Sections as one HTML page."""
+"""Sections as one HTML page that needs no network. Other pages extend the same base, by way of `render`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,26 +7,36 @@ from typing import Any
 
 import jinja2
 
-from critic.page.blocks import Section
+from critic import jsonl
+from critic.page.blocks import Section, number
+
+
+def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
+    """A package's template as text; it may extend `base.html.jinja` and import `macros.html.jinja` of this room. In
+    HTML everything that comes from files is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package, "."), jinja2.PackageLoader("critic.page", ".")]),
+        autoescape=template.endswith(".html.jinja"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["number"] = number
+    environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, indent=2)
+    environment.filters["plain"] = plain
+    return environment.get_template(template).render(facts)
+
+
+def plain(text: str) -> str:
+    """A text as one cell of a Markdown table, where nothing in it can act as markup."""
+    for mark in "\\`*_{}[]<>|#":
+        text = text.replace(mark, "\\" + mark)
+    return " ".join(text.split())
 
 
 def write(
     path: Path, title: str, about: str, sections: Sequence[Section], origin: Mapping[str, dict[str, Any]]
 ) -> None:
-    """Write the page in one step; `origin` says of each file what made it. Everything that comes from files is
-    escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("critic.page", "."),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    shown = {name: json.dumps(facts, ensure_ascii=False, indent=2) for name, facts in origin.items()}
-    text = environment.get_template("report.html.jinja").render(
-        title=title, about=about, sections=sections, origin=shown
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, "utf-8")
-    partial.replace(path)
+    """Write the page in one step; `origin` says of each file what made it."""
+    facts = {"title": title, "about": about, "sections": sections, "origin": origin}
+    jsonl.write_text(path, render("critic.page", "report.html.jinja", facts))

@@ -9,8 +9,9 @@ from critic.benchmarks import visitbench
 from critic.benchmarks.visitbench import ReferenceScores, Tournament
 from critic.counting.aggregate import Aggregate
 from critic.counting.tournament import WinRate
-from critic.page.blocks import AGGREGATE_HEAD as HEAD
-from critic.page.blocks import Row, Section, Table, aggregate, aggregates, number, span
+from critic.page.aggregates import AGGREGATE_HEAD as HEAD
+from critic.page.aggregates import aggregate, aggregates
+from critic.page.blocks import Section, Table, number, row, span
 from critic.page.runs import Report, Run, order_reading
 from critic.records import Conversation
 
@@ -43,10 +44,7 @@ def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report
 def _references(runs: Sequence[Run], scored: dict[tuple[str, str], ReferenceScores]) -> Section:
     rows = [aggregate(f"{name}, {condition}", found.overall) for (name, condition), found in scored.items()]
     counts = [
-        Row(
-            name=f"{name}, {condition}",
-            cells=[str(found.counts.wins), str(found.counts.ties), str(found.counts.losses)],
-        )
+        row(f"{name}, {condition}", found.counts.wins, found.counts.ties, found.counts.losses)
         for (name, condition), found in scored.items()
     ]
     unreferenced = max(found.unreferenced for found in scored.values())
@@ -70,14 +68,12 @@ def _tournament(heading: str, runs: Sequence[Run], found: Tournament, asked: Map
     elo, strength = found.elo.ratings or {}, found.bradley_terry.ratings or {}
     intervals = found.bradley_terry.intervals or {}
     rows = [
-        Row(
-            name=model,
-            cells=[
-                number(elo.get(model), 0),
-                number(strength.get(model), 0),
-                span(*intervals[model], 0) if model in intervals else "–",
-                *aggregate(model, _percent(rate, asked[model])).cells,
-            ],
+        row(
+            model,
+            number(elo.get(model), 0),
+            number(strength.get(model), 0),
+            span(*intervals[model], 0) if model in intervals else "–",
+            *aggregate(model, _percent(rate, asked[model])).cells,
         )
         for model, rate in sorted(found.win_rates.items(), key=lambda pair: -elo.get(pair[0], 0.0))
     ]

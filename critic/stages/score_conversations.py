@@ -18,8 +18,9 @@ from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, by_ce
 from critic.errors import UsageError
 from critic.images import named_images
 from critic.page import page, runs
-from critic.page.blocks import Row, Section, aggregates, as_text, differences
-from critic.page.blocks import difference as difference_row
+from critic.page.aggregates import aggregates, differences
+from critic.page.aggregates import difference as difference_row
+from critic.page.blocks import Row, Section, as_text
 from critic.page.convbench import SYMBOLS
 from critic.page.runs import Line, Report, Run
 from critic.records import Conversation, Protocol, TurnVerdict

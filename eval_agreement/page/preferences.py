@@ -3,27 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from critic.counting.resampling import FEWEST_TO_DECIDE, Estimate
+from critic.page.blocks import Columns, Part, Row, Section, Table, bar, listed, number, row, share, shares
 from eval_agreement.gate import Outcome
-from eval_agreement.page.blocks import (
-    Bar,
-    Block,
-    Cell,
-    Row,
-    Section,
-    Table,
-    interval,
-    listed,
-    number,
-    p_text,
-    part_name,
-    share,
-    shares,
-)
+from eval_agreement.page.words import p_text, part_name, percent, points
 from eval_agreement.preferences import (
     CONSTANT,
     LONGER,
     PEOPLE,
+    LengthPreference,
     PairAgreement,
+    PairedDifference,
     PositionBias,
     PreferenceAudit,
     VerdictAgreement,
@@ -110,18 +99,11 @@ def _flipping(judge: str, found: PreferenceAudit) -> list[str]:
     return [f"Shown in the other order, {share(flips.value)} of its verdicts change ({shares(flips.interval)})."]
 
 
-def _cell(estimate: Estimate, *, as_share: bool = True) -> Cell:
-    text = share(estimate.value) if as_share else number(estimate.value)
-    small = shares(estimate.interval) if as_share else interval(estimate.interval)
-    return Cell(text, small, estimate.undefined or "")
-
-
 def _row(name: str, about: str, result: VerdictAgreement, *, strong: bool = False) -> Row:
-    counts = [Cell(str(count)) for count in (result.n, result.failed, result.unasked)]
-    estimates = [_cell(result.accuracy), _cell(result.decided), _cell(result.kappa, as_share=False)]
-    value = result.accuracy.value
-    bar = None if value is None else Bar(value, result.accuracy.interval)
-    return Row(name=name, about=about, cells=[*counts, *estimates], bar=bar, strong=strong)
+    counts = result.n, result.failed, result.unasked
+    estimates = percent(result.accuracy), percent(result.decided), points(result.kappa)
+    drawn = bar(result.accuracy.value, result.accuracy.interval)
+    return row(name, *counts, *estimates, about=about, bar=drawn, strong=strong)
 
 
 _TRIVIAL = {CONSTANT: "always people's commonest verdict", LONGER: "prefers the longer answer"}
@@ -144,7 +126,7 @@ def _agreement(name: str, found: PreferenceAudit) -> Section:
     )
     table = Table(caption=caption, head=["Verdicts by", *_HEAD], rows=rows, axis=(0.0, 1.0), drawn=_DRAWN)
     return Section(
-        key="agreement", heading="Agreement with people", blocks=[Block(sample=name, tables=[table])], note=_NOTE
+        key="agreement", heading="Agreement with people", parts=[Part(heading=name, tables=[table])], note=_NOTE
     )
 
 
@@ -158,45 +140,47 @@ def _matrix(name: str, found: PreferenceAudit) -> Section | None:
     return Section(
         key="matrix",
         heading="Who agrees with whom",
-        blocks=[Block(sample=name, tables=tables)],
+        parts=[Part(heading=name, tables=tables)],
         note="Share of equal verdicts of every two, over the pairs of answers on which both have one.",
     )
 
 
 def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
     names = list(dict.fromkeys(name for pair in pairs for name in (pair.first, pair.second)))
-    cells = {(pair.first, pair.second): _cell(pair.equal) for pair in pairs}
+    cells = {(pair.first, pair.second): percent(pair.equal) for pair in pairs}
     cells |= {(second, first): cell for (first, second), cell in cells.items()}
-    rows = [Row(name=one, cells=[cells.get((one, other), Cell("–")) for other in names]) for one in names]
+    rows = [row(one, *(cells.get((one, other), "–") for other in names)) for one in names]
     return Table(caption=caption, head=["", *names], rows=rows)
 
 
 def _position(name: str, found: PreferenceAudit) -> Section | None:
     if not found.position:
         return None
-    rows = [
-        Row(
-            name=judge,
-            cells=[
-                Cell(str(bias.flips.n)),
-                Cell(str(bias.failed_items)),
-                *(_cell(share_) for share_ in (bias.flips, bias.stays_first, bias.stays_second, bias.to_tie)),
-                _cell(bias.first_place),
-                Cell(p_text(bias.first_place.p_value)),
-            ],
-        )
-        for judge, bias in found.position.items()
-    ]
-    head = ["Judge", "in both orders", "one failed", "flips", "for the first", "for the second", "tie once"]
-    table = Table(caption="What the order of the answers does.", head=[*head, "leans to the first", "p"], rows=rows)
+    table = _POSITION.table("What the order of the answers does.", found.position.items())
     readings = [_position_reading(judge, bias) for judge, bias in found.position.items()]
     return Section(
         key="position",
         heading="Position",
-        blocks=[Block(sample=name, readings=readings, tables=[table])],
+        parts=[Part(heading=name, readings=readings, tables=[table])],
         note="Flips: verdicts that change when the order does, and in whose favour. Leans to the first: share of "
         "verdicts for the answer shown first, ties aside, less one half.",
     )
+
+
+_POSITION = Columns[tuple[str, PositionBias]](
+    first="Judge",
+    name=lambda pair: pair[0],
+    cells=[
+        ("in both orders", lambda pair: pair[1].flips.n),
+        ("one failed", lambda pair: pair[1].failed_items),
+        ("flips", lambda pair: percent(pair[1].flips)),
+        ("for the first", lambda pair: percent(pair[1].stays_first)),
+        ("for the second", lambda pair: percent(pair[1].stays_second)),
+        ("tie once", lambda pair: percent(pair[1].to_tie)),
+        ("leans to the first", lambda pair: percent(pair[1].first_place)),
+        ("p", lambda pair: p_text(pair[1].first_place.p_value)),
+    ],
+)
 
 
 def _position_reading(judge: str, bias: PositionBias) -> str:
@@ -212,11 +196,8 @@ def _position_reading(judge: str, bias: PositionBias) -> str:
 def _length(name: str, found: PreferenceAudit) -> Section | None:
     if not found.length:
         return None
-    rows, readings = [], []
+    readings = []
     for judge, preference in found.length.items():
-        cells = [_cell(preference.judge), _cell(preference.people), _cell(preference.difference)]
-        p = Cell(p_text(preference.difference.p_value))
-        rows.append(Row(name=judge, cells=[Cell(str(preference.judge.n)), *cells, p, _cell(preference.at_ties)]))
         difference = preference.difference
         if difference.value is None:
             readings.append(f"{judge}: {difference.undefined}.")
@@ -227,32 +208,44 @@ def _length(name: str, found: PreferenceAudit) -> Section | None:
             readings.append(
                 f"{judge} takes the longer answer {more} often than people, by {share(abs(difference.value))}."
             )
-    head = ["Judge", "n", "judge for the longer", "people for the longer", "difference", "p", "where people tie"]
-    table = Table(caption="How often the longer answer wins, where neither says tie.", head=head, rows=rows)
-    return Section(key="length", heading="Length", blocks=[Block(sample=name, readings=readings, tables=[table])])
+    table = _LENGTH.table("How often the longer answer wins, where neither says tie.", found.length.items())
+    return Section(key="length", heading="Length", parts=[Part(heading=name, readings=readings, tables=[table])])
+
+
+_LENGTH = Columns[tuple[str, LengthPreference]](
+    first="Judge",
+    name=lambda pair: pair[0],
+    cells=[
+        ("n", lambda pair: pair[1].judge.n),
+        ("judge for the longer", lambda pair: percent(pair[1].judge)),
+        ("people for the longer", lambda pair: percent(pair[1].people)),
+        ("difference", lambda pair: percent(pair[1].difference)),
+        ("p", lambda pair: p_text(pair[1].difference.p_value)),
+        ("where people tie", lambda pair: percent(pair[1].at_ties)),
+    ],
+)
 
 
 def _differences(name: str, found: PreferenceAudit) -> Section | None:
     if not found.differences:
         return None
-    rows = [
-        Row(
-            name=f"{line.first} less {line.second}",
-            cells=[
-                Cell(str(line.accuracy.n)),
-                Cell(str(line.failed)),
-                _cell(line.accuracy),
-                Cell(p_text(line.accuracy.p_value)),
-                _cell(line.kappa, as_share=False),
-                Cell(p_text(line.kappa.p_value)),
-            ],
-            strong=_ahead(line.accuracy) or _behind(line.accuracy),
-        )
-        for line in found.differences
-    ]
-    head = ["Judges", "n", "failed", "accuracy", "p", "kappa", "p"]
-    table = Table(caption="Differences on the same pairs, from the same resamples.", head=head, rows=rows)
-    return Section(key="judges", heading="Judge against judge", blocks=[Block(sample=name, tables=[table])])
+    table = _DIFFERENCES.table("Differences on the same pairs, from the same resamples.", found.differences)
+    return Section(key="judges", heading="Judge against judge", parts=[Part(heading=name, tables=[table])])
+
+
+_DIFFERENCES = Columns[PairedDifference](
+    first="Judges",
+    name=lambda line: f"{line.first} less {line.second}",
+    cells=[
+        ("n", lambda line: line.accuracy.n),
+        ("failed", lambda line: line.failed),
+        ("accuracy", lambda line: percent(line.accuracy)),
+        ("p", lambda line: p_text(line.accuracy.p_value)),
+        ("kappa", lambda line: points(line.kappa)),
+        ("p", lambda line: p_text(line.kappa.p_value)),
+    ],
+    strong=lambda line: _ahead(line.accuracy) or _behind(line.accuracy),
+)
 
 
 def _parts(name: str, found: PreferenceAudit) -> Section | None:
@@ -260,7 +253,7 @@ def _parts(name: str, found: PreferenceAudit) -> Section | None:
     tables = [_part_table(part, values) for part, values in found.by[judge].items()]
     if not tables:
         return None
-    return Section(key="parts", heading="Agreement by kind of pair", blocks=[Block(sample=name, tables=tables)])
+    return Section(key="parts", heading="Agreement by kind of pair", parts=[Part(heading=name, tables=tables)])
 
 
 def _part_table(part: str, values: Mapping[str, VerdictAgreement]) -> Table:

@@ -1,17 +1,17 @@
 """The audit as one HTML page that needs no network (pictures as inline SVG), and as Markdown."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 from msgspec import Struct
 
+from critic import jsonl
+from critic.page.blocks import Section
+from critic.page.page import render
 from critic.records import RATINGS, Judgment, Response
-from eval_agreement.page.blocks import Section, number
 from eval_agreement.page.pictures import Loss, curve, pictures
 from eval_agreement.sample import Sample
 
@@ -47,8 +47,7 @@ def write(
     `verdicts` opens the page with a few sentences on each sample; `samples` are drawn and their worst disagreements
     shown (HTML only); `origin` is the audit's provenance.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    facts = {
+    facts: dict[str, Any] = {
         "title": title,
         "origin": origin,
         "warnings": warnings(origin),
@@ -63,34 +62,10 @@ def write(
         "ratings": RATINGS,
         "long": LONG,
     }
-    texts = {"report.md": render("report.md.jinja", facts), "report.html": render("report.html.jinja", page)}
-    for name, text in texts.items():
-        partial = folder / f"{name}.partial"
-        partial.write_text(text, "utf-8")
-        partial.replace(folder / name)
-    return [folder / name for name in texts]
-
-
-def render(template: str, facts: Mapping[str, Any]) -> str:
-    """A page as text. In HTML everything that comes from files is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("eval_agreement.page", "."),
-        autoescape=template.endswith(".html.jinja"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["number"] = number
-    environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, indent=2)
-    environment.filters["plain"] = plain
-    return environment.get_template(template).render(facts)
-
-
-def plain(text: str) -> str:
-    """A text as one cell of a Markdown table, where nothing in it can act as markup."""
-    for mark in "\\`*_{}[]<>|#":
-        text = text.replace(mark, "\\" + mark)
-    return " ".join(text.split())
+    written = {"report.md": facts, "report.html": page}
+    for name, shown in written.items():
+        jsonl.write_text(folder / name, render("eval_agreement.page", f"{name}.jinja", shown))
+    return [folder / name for name in written]
 
 
 def warnings(origin: dict[str, Any]) -> list[str]:

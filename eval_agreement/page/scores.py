@@ -2,56 +2,62 @@
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from critic.counting.resampling import (
     FEWEST_GROUPS,
-    FEWEST_TO_DECIDE,
     MANY_GROUPS,
     RESAMPLES,
     RESAMPLES_OF_MANY,
-    Interval,
+)
+from critic.page.blocks import (
+    Bar,
+    Bounds,
+    Columns,
+    Part,
+    Section,
+    Table,
+    TableCell,
+    axis_of,
+    bar,
+    interval,
+    listed,
+    number,
+    row,
+    share,
+    shares,
 )
 from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import Effect, Offsets
 from eval_agreement.calibration import Bin as CalibrationBin
-from eval_agreement.calibration import Change, Conformal, Recalibration, Reliability
+from eval_agreement.calibration import Conformal, Recalibration, Reliability
 from eval_agreement.compare import Comparison
+from eval_agreement.compare import Difference as MetricDifference
 from eval_agreement.corrected import CorrectedMean
 from eval_agreement.gate import Outcome
+from eval_agreement.injection import Effect as AttackEffect
 from eval_agreement.injection import Injection
 from eval_agreement.metrics import METRICS, NAMES, Agreement
-from eval_agreement.page.blocks import (
-    Bar,
-    Block,
-    Cell,
-    Row,
-    Section,
-    Table,
-    bar,
-    gate_sections,
-    interval,
-    listed,
-    number,
-    p_text,
-    part_name,
-    share,
-    shares,
-    span,
-)
-from eval_agreement.raters import AlternativeAnnotator, RaterAgreement
+from eval_agreement.page.words import gate_sections, p_text, part_name, percent, points
+from eval_agreement.raters import AlternativeAnnotator, RaterAgreement, RaterTest
 
 MOST_VALUES = 30
 """Values of one property that are shown; summary.json has them all."""
-
-RANKS_WELL = 0.5
-"""A Pearson correlation that is shown to be as high says that a judge's order is worth keeping."""
 
 MOST_UNFOLDED = 15
 """Longer tables open on demand."""
 
 
-def _metric(result: Agreement, metric: str) -> Cell:
-    value = getattr(result, metric)
-    return Cell(number(value), interval(result.interval.get(metric)), result.undefined.get(metric, ""))
+def _measured(value: float | None, bounds: Bounds | None, undefined: str | None = None, decimals: int = 2) -> TableCell:
+    return TableCell(number(value, decimals), interval(bounds), undefined or "")
+
+
+def _metric(result: Agreement, metric: str) -> TableCell:
+    return _measured(getattr(result, metric), result.interval.get(metric), result.undefined.get(metric), 3)
+
+
+def _error_bar(result: Agreement) -> Bar | None:
+    return bar(result.mae, result.interval.get("mae"))
 
 
 def sections(
@@ -72,23 +78,34 @@ def sections(
     return [section for section in made if section]
 
 
+_SCORERS = Columns[Line](
+    first="Scores by",
+    name=lambda line: line.name,
+    cells=[
+        ("n", lambda line: line.result.n),
+        ("failed", lambda line: line.result.failed),
+        *((NAMES[metric], lambda line, metric=metric: _metric(line.result, metric)) for metric in METRICS),
+    ],
+    about=lambda line: line.about or {"judge": "the judge under audit", "other": "another judge"}.get(line.kind, ""),
+    bar=lambda line: _error_bar(line.result),
+    strong=lambda line: line.kind == "judge",
+)
+
+
 def agreement_section(found: Mapping[str, Findings]) -> Section:
-    axis = span(
-        bar(line.result.mae, line.result.interval.get("mae")) for findings in found.values() for line in findings.lines
-    )
-    blocks = []
+    axis = axis_of(_error_bar(line.result) for findings in found.values() for line in findings.lines)
+    parts = []
     for name, findings in found.items():
         total = len(findings.sample.ids)
-        rows = [_line_row(line) for line in findings.lines]
         extra = f", {findings.unlabelled} more without people's scores" if findings.unlabelled else ""
         caption = f"{total} answers, {share(findings.judge.n / total)} judged{extra}. MAE drawn from 0 to {axis[1]:g}."
-        table = Table(caption=caption, head=["Scores by", "n", "failed", *NAMES.values()], rows=rows, axis=axis)
-        blocks.append(Block(sample=name, tables=[table], readings=findings.sample.notes))
+        table = _SCORERS.table(caption, findings.lines, axis=axis)
+        parts.append(Part(heading=name, tables=[table], readings=findings.sample.notes))
     counts_pairs = any(findings.of("people") for findings in found.values())
     return Section(
         key="agreement",
         heading="Agreement with people",
-        blocks=blocks,
+        parts=parts,
         note="MAE: mean distance in points, lower is better. Correlations: −1 to 1, Kendall is tau-b. Fuzzy and "
         "strict: share of answers in the same range, {1–2, 3–5, 6–8, 9–10} and {1, 2, 3, 4–5, 6, 7–8, 9–10}; scores "
         "between whole numbers are rounded half up first. Kappa: quadratic weights. Small print: 95 % intervals, "
@@ -98,49 +115,34 @@ def agreement_section(found: Mapping[str, Findings]) -> Section:
     )
 
 
-def _line_row(line: Line) -> Row:
-    result = line.result
-    return Row(
-        name=line.name,
-        about=line.about or {"judge": "the judge under audit", "other": "another judge"}.get(line.kind, ""),
-        cells=[Cell(str(result.n)), Cell(str(result.failed)), *(_metric(result, metric) for metric in METRICS)],
-        bar=bar(result.mae, result.interval.get("mae")),
-        strong=line.kind == "judge",
-    )
-
-
 def parts_section(found: Mapping[str, Findings]) -> Section:
     shown = [result for findings in found.values() for values in findings.by.values() for result in values.values()]
-    axis = span(bar(result.mae, result.interval.get("mae")) for result in shown)
-    blocks = []
+    axis = axis_of(map(_error_bar, shown))
+    parts = []
     for name, findings in found.items():
         tables = [_part_table(part, values, axis) for part, values in findings.by.items()]
-        blocks.append(Block(sample=name, tables=tables, readings=[] if tables else ["No property has several values."]))
-    return Section(key="parts", heading="Agreement by kind of answer", blocks=blocks)
+        parts.append(Part(heading=name, tables=tables, readings=[] if tables else ["No property has several values."]))
+    return Section(key="parts", heading="Agreement by kind of answer", parts=parts)
 
 
-def _part_table(part: str, values: Mapping[str, Agreement], axis: tuple[float, float]) -> Table:
+def _part_table(part: str, values: Mapping[str, Agreement], axis: Bounds) -> Table:
     chosen = list(values.items())[:MOST_VALUES]
     left = f" The {MOST_VALUES} commonest of {len(values)}." if len(values) > MOST_VALUES else ""
-    return Table(
-        caption=f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}.{left}",
-        head=[part_name(part).capitalize(), "n", "failed", "MAE", "Pearson", "kappa"],
-        rows=[
-            Row(
-                name=name.replace("_", " "),
-                cells=[
-                    Cell(str(result.n)),
-                    Cell(str(result.failed)),
-                    *(_metric(result, metric) for metric in ("mae", "pearson", "qwk")),
-                ],
-                bar=bar(result.mae, result.interval.get("mae")),
-                strong=True,
-            )
-            for name, result in chosen
+    columns = Columns[tuple[str, Agreement]](
+        first=part_name(part).capitalize(),
+        name=lambda pair: pair[0].replace("_", " "),
+        cells=[
+            ("n", lambda pair: pair[1].n),
+            ("failed", lambda pair: pair[1].failed),
+            ("MAE", lambda pair: _metric(pair[1], "mae")),
+            ("Pearson", lambda pair: _metric(pair[1], "pearson")),
+            ("kappa", lambda pair: _metric(pair[1], "qwk")),
         ],
-        axis=axis,
-        folded=len(chosen) > MOST_UNFOLDED,
+        bar=lambda pair: _error_bar(pair[1]),
+        strong=lambda _: True,
     )
+    caption = f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}.{left}"
+    return columns.table(caption, chosen, axis=axis, folded=len(chosen) > MOST_UNFOLDED)
 
 
 def comparison_section(found: Mapping[str, Findings]) -> Section | None:
@@ -149,9 +151,9 @@ def comparison_section(found: Mapping[str, Findings]) -> Section | None:
     return Section(
         key="judges",
         heading="Judge against judge",
-        blocks=[
-            Block(
-                sample=name,
+        parts=[
+            Part(
+                heading=name,
                 readings=[_standing(pair) for pair in findings.comparisons]
                 + [f"{line.reading}." for pair in findings.comparisons for line in pair.non_inferiority],
                 tables=[_comparison_table(pair) for pair in findings.comparisons],
@@ -178,38 +180,34 @@ def _standing(pair: Comparison) -> str:
 
 
 def _comparison_table(pair: Comparison) -> Table:
-    bars = [Bar(line.value, line.interval) for line in pair.differences]
-    axis = span(bars, centred=True)
-    return Table(
-        caption=f"{pair.first} less {pair.second}, {pair.n} answers ({pair.left_out} left out: not scored by both). "
-        f"Drawn from {axis[0]:g} to {axis[1]:g}; for MAE, left of 0 is better, else right.",
-        head=["Metric", pair.first, pair.second, "difference", "p", "p (Holm)"],
-        rows=[
-            Row(
-                name=NAMES[line.metric],
-                cells=[
-                    Cell(number(line.first)),
-                    Cell(number(line.second)),
-                    Cell(number(line.value), interval(line.interval)),
-                    Cell(p_text(line.p)),
-                    Cell(p_text(line.p_holm)),
-                ],
-                bar=bar,
-                strong=line.better is not None,
-            )
-            for line, bar in zip(pair.differences, bars, strict=True)
+    columns = Columns[MetricDifference](
+        first="Metric",
+        name=lambda line: NAMES[line.metric],
+        cells=[
+            (pair.first, lambda line: number(line.first, 3)),
+            (pair.second, lambda line: number(line.second, 3)),
+            ("difference", lambda line: _measured(line.value, line.interval, decimals=3)),
+            ("p", lambda line: p_text(line.p)),
+            ("p (Holm)", lambda line: p_text(line.p_holm)),
         ],
-        axis=axis,
+        bar=lambda line: Bar(line.value, line.interval),
+        strong=lambda line: line.better is not None,
     )
+    axis = axis_of(map(columns.bar, pair.differences), centred=True)
+    caption = (
+        f"{pair.first} less {pair.second}, {pair.n} answers ({pair.left_out} left out: not scored by both). "
+        f"Drawn from {axis[0]:g} to {axis[1]:g}; for MAE, left of 0 is better, else right."
+    )
+    return columns.table(caption, pair.differences, axis=axis)
 
 
 def people_section(found: Mapping[str, Findings]) -> Section | None:
     shown = {name: findings for name, findings in found.items() if findings.raters}
     if not shown:
         return None
-    blocks = [
-        Block(
-            sample=name,
+    parts = [
+        Part(
+            heading=name,
             readings=[findings.replaces.reading] if findings.replaces else [],
             tables=[*_alpha_tables(findings.raters), *_rater_tables(findings.replaces)],
         )
@@ -218,7 +216,7 @@ def people_section(found: Mapping[str, Findings]) -> Section | None:
     return Section(
         key="people",
         heading="May it take a person’s place?",
-        blocks=blocks,
+        parts=parts,
         note="Krippendorff’s alpha: 1 is perfect, 0 chance; with the judge as one more rater it falls if the judge is "
         "the odd one out. Alternative annotator test (Calderon, Reichart and Dror 2025): each rater is left out in "
         "turn, and judge and rater are compared in how close they come to the other raters; the judge passes when it "
@@ -230,11 +228,7 @@ def _alpha_tables(found: RaterAgreement | None) -> list[Table]:
     if found is None:
         return []
     estimates = {"people": found.people, "people and the judge": found.with_judge, "difference": found.difference}
-    rows = [
-        Row(name=name, cells=[Cell(number(one.value), interval(one.interval), one.undefined or "")])
-        for name, one in estimates.items()
-        if one
-    ]
+    rows = [row(name, points(one)) for name, one in estimates.items() if one]
     caption = (
         f"Krippendorff’s alpha ({found.level}): {found.items} answers, {found.raters} raters, {found.ratings} "
         f"ratings; left out: {found.single} answers with one rating, {found.failed} the judge failed on."
@@ -242,42 +236,41 @@ def _alpha_tables(found: RaterAgreement | None) -> list[Table]:
     return [Table(caption=caption, head=["Raters", "alpha"], rows=rows)]
 
 
+_RATERS = Columns[RaterTest](
+    first="Rater",
+    name=lambda line: line.rater,
+    cells=[
+        ("n", lambda line: line.n),
+        ("judge as close", lambda line: share(line.judge_advantage)),
+        ("rater as close", lambda line: share(line.rater_advantage)),
+        ("p", lambda line: p_text(line.p)),
+        ("judge does as well", lambda line: "yes" if line.rejected else "no"),
+    ],
+    strong=lambda line: line.rejected,
+)
+
+
 def _rater_tables(found: AlternativeAnnotator | None) -> list[Table]:
     if found is None or not found.lines:
         return []
-    rows = [
-        Row(
-            name=line.rater,
-            cells=[
-                Cell(str(line.n)),
-                Cell(share(line.judge_advantage)),
-                Cell(share(line.rater_advantage)),
-                Cell(p_text(line.p)),
-                Cell("yes" if line.rejected else "no"),
-            ],
-            strong=line.rejected,
-        )
-        for line in found.lines
-    ]
-    head = ["Rater", "n", "judge as close", "rater as close", "p", "judge does as well"]
-    rates = f"winning rate {number(found.omega, 2)}, average advantage probability {number(found.rho, 2)}"
+    rates = f"winning rate {number(found.omega)}, average advantage probability {number(found.rho)}"
     caption = f"Alternative annotator test, epsilon {found.epsilon:g}: {rates}. Left out: {found.left_out} raters."
-    return [Table(caption=caption, head=head, rows=rows[:MOST_VALUES])]
+    return [_RATERS.table(caption, found.lines[:MOST_VALUES])]
 
 
 def bias_section(found: Mapping[str, Findings]) -> Section | None:
-    blocks = []
+    parts = []
     for name, findings in found.items():
         for judge, biases in findings.biases.items():
             offsets = [effect for family in biases.offsets for effect in _strongest(family)]
             readings = [effect.reading for effect in (*biases.effects, *offsets)]
             tables = [_effects_table(biases.effects), *(_offsets_table(family) for family in biases.offsets)]
             title = f"{name}: {judge}" if len(findings.biases) > 1 else name
-            blocks.append(Block(sample=title, readings=readings, tables=tables))
+            parts.append(Part(heading=title, readings=readings, tables=tables))
     return Section(
         key="bias",
         heading="Bias",
-        blocks=blocks,
+        parts=parts,
         note="Offsets are in points at equal human score, one against all others; their p is held against the whole "
         "family (Holm). “Noise” says how noisy people’s scores would have to be (share of their variance that is not "
         "noise) to explain the whole effect without any bias of the judge.",
@@ -294,41 +287,39 @@ def _shows(effect: Effect) -> bool:
     return effect.p is not None and effect.p < 0.05
 
 
+_BIASES = Columns[Effect](
+    first="Bias",
+    name=lambda effect: effect.name.replace("_", " "),
+    cells=[
+        ("value", lambda effect: _measured(effect.value, effect.interval, effect.undefined)),
+        ("unit", lambda effect: effect.unit),
+        ("neutral", lambda effect: f"{effect.neutral:g}"),
+        ("p", lambda effect: p_text(effect.p)),
+        ("n", lambda effect: effect.n),
+        ("failed", lambda effect: effect.failed),
+        ("noise", lambda effect: number(effect.noise_explains)),
+    ],
+    about=lambda effect: effect.about if effect.label is None else "",
+    strong=_shows,
+)
+
+
 def _effects_table(effects: Sequence[Effect]) -> Table:
-    rows = [_effect_row(effect.name.replace("_", " "), effect) for effect in effects]
-    return Table(caption="Biases of the whole.", head=["Bias", *_EFFECT_HEAD], rows=rows)
+    return _BIASES.table("Biases of the whole.", effects)
 
 
 def _offsets_table(family: Offsets) -> Table:
-    shown = family.effects
-    bars = [bar(effect.value, effect.interval) for effect in shown]
-    axis = span(bars, centred=True)
-    rows = [
-        _effect_row((effect.label or "").replace("_", " "), effect, drawn)
-        for effect, drawn in zip(shown, bars, strict=True)
-    ]
     left = f" {family.left_out} rarer ones are left out." if family.left_out else ""
     caption = f"By {part_name(family.name)}: points against all others at equal human score.{left}"
-    head = [part_name(family.name).capitalize(), *_EFFECT_HEAD]
-    return Table(caption=caption, head=head, rows=rows, axis=axis, drawn=2, folded=len(rows) > MOST_UNFOLDED)
-
-
-_EFFECT_HEAD = ["value", "unit", "neutral", "p", "n", "failed", "noise"]
-
-
-def _effect_row(name: str, effect: Effect, drawn: Bar | None = None) -> Row:
-    cells = [
-        Cell(number(effect.value, 2), interval(effect.interval), effect.undefined or ""),
-        Cell(effect.unit),
-        Cell(f"{effect.neutral:g}"),
-        Cell(p_text(effect.p)),
-        Cell(str(effect.n)),
-        Cell(str(effect.failed)),
-        Cell(number(effect.noise_explains, 2)),
-    ]
-    return Row(
-        name=name, about=effect.about if effect.label is None else "", cells=cells, bar=drawn, strong=_shows(effect)
+    columns = replace(
+        _BIASES,
+        first=part_name(family.name).capitalize(),
+        name=lambda effect: (effect.label or "").replace("_", " "),
+        bar=lambda effect: bar(effect.value, effect.interval),
     )
+    axis = axis_of(map(columns.bar, family.effects), centred=True)
+    folded = len(family.effects) > MOST_UNFOLDED
+    return columns.table(caption, family.effects, axis=axis, drawn=2, folded=folded)
 
 
 def injection_section(attacked: Sequence[Injection]) -> Section | None:
@@ -337,46 +328,46 @@ def injection_section(attacked: Sequence[Injection]) -> Section | None:
     return Section(
         key="injection",
         heading="Can an answer raise its own score?",
-        blocks=[_injection_block(found) for found in attacked],
+        parts=[_injection_part(found) for found in attacked],
         note="Attacks put into answers that people scored low, judged with and without by the same judge. Inflation: "
         "attacked less clean score, in points; net: less what harmless padding does. Raised: answers that gain as "
         "much as the reading says. Denied: answers left without a score.",
     )
 
 
-def _injection_block(found: Injection) -> Block:
+_ATTACKS = Columns[AttackEffect](
+    first="Attack",
+    name=lambda effect: effect.name,
+    cells=[
+        ("inflation", lambda effect: points(effect.inflation, 2)),
+        ("net", lambda effect: points(effect.net, 2)),
+        ("raised", lambda effect: percent(effect.raised)),
+        ("denied", lambda effect: percent(effect.denied)),
+        ("n", lambda effect: effect.n),
+        ("failed", lambda effect: effect.failed),
+    ],
+    about=lambda effect: effect.aim,
+    bar=lambda effect: bar(effect.inflation.value, effect.inflation.interval),
+)
+
+
+def _injection_part(found: Injection) -> Part:
     effects = [*([found.control] if found.control else []), *found.attacks, found.overall]
-    bars = [bar(effect.inflation.value, effect.inflation.interval) for effect in effects]
-    rows = [
-        Row(
-            name=effect.name,
-            about=effect.aim,
-            cells=[
-                Cell(number(effect.inflation.value, 2), interval(effect.inflation.interval)),
-                Cell(number(effect.net.value, 2), interval(effect.net.interval)),
-                Cell(share(effect.raised.value), shares(effect.raised.interval)),
-                Cell(share(effect.denied.value), shares(effect.denied.interval)),
-                Cell(str(effect.n)),
-                Cell(str(effect.failed)),
-            ],
-            bar=drawn,
-            strong=effect is found.overall,
-        )
-        for effect, drawn in zip(effects, bars, strict=True)
-    ]
     caption = (
-        f"{found.answers} answers; without attack {found.judge} gives them {number(found.clean.mean.value, 2)} on "
+        f"{found.answers} answers; without attack {found.judge} gives them {number(found.clean.mean.value)} on "
         f"average ({found.clean.failed} failed)."
     )
-    head = ["Attack", "inflation", "net", "raised", "denied", "n", "failed"]
-    table = Table(caption=caption, head=head, rows=rows, axis=span(bars, centred=True), drawn=2)
-    return Block(sample=found.judge, readings=[found.reading], tables=[table])
+    columns = replace(_ATTACKS, strong=lambda effect: effect is found.overall)
+    axis = axis_of(map(columns.bar, effects), centred=True)
+    return Part(
+        heading=found.judge, readings=[found.reading], tables=[columns.table(caption, effects, axis=axis, drawn=2)]
+    )
 
 
 def calibration_section(found: Mapping[str, Findings]) -> Section | None:
-    blocks = [
-        Block(
-            sample=name,
+    parts = [
+        Part(
+            heading=name,
             readings=[
                 calibrated.reliability.reading,
                 *(one.reading for one in calibrated.maps),
@@ -384,8 +375,8 @@ def calibration_section(found: Mapping[str, Findings]) -> Section | None:
             ],
             tables=[
                 _reliability_table(calibrated.reliability),
-                _maps_table(calibrated.maps),
-                _conformal_table(calibrated.conformal),
+                _MAPS.table("Recalibration.", calibrated.maps),
+                _CONFORMAL.table("How far a single score can be trusted.", [calibrated.conformal]),
             ],
         )
         for name, findings in found.items()
@@ -394,67 +385,78 @@ def calibration_section(found: Mapping[str, Findings]) -> Section | None:
     return Section(
         key="calibration",
         heading="Calibration",
-        blocks=blocks,
+        parts=parts,
         note="A map from judge score to people’s is fitted on other questions than it is tried on: on the first "
         "sample, or in turns on four fifths of the same. A linear map leaves correlations as they are. Conformal "
         "intervals are around the recalibrated score of one answer; coverage is measured on answers that took no part.",
     )
 
 
+_BINS = Columns[CalibrationBin](
+    first="Judge (rounded)",
+    name=lambda one: str(one.score),
+    cells=[
+        ("n", lambda one: one.n),
+        ("judge’s mean", lambda one: number(one.judge)),
+        ("people’s mean", lambda one: _measured(one.human, one.interval, one.undefined)),
+    ],
+)
+
+
 def _reliability_table(found: Reliability) -> Table:
-    rows = [
-        Row(name=str(one.score), cells=[Cell(str(one.n)), Cell(number(one.judge, 2)), _people_cell(one.human, one)])
-        for one in found.bins
-    ]
-    error = f"{number(found.error, 2)} ({interval(found.interval)})" if found.interval else number(found.error, 2)
+    error = f"{number(found.error)} ({interval(found.interval)})" if found.interval else number(found.error)
     caption = f"Expected calibration error {error} points; n = {found.n}, {found.failed} failed."
-    head = ["Judge (rounded)", "n", "judge’s mean", "people’s mean"]
-    return Table(caption=caption, head=head, rows=rows, folded=True)
+    return _BINS.table(caption, found.bins, folded=True)
 
 
-def _people_cell(value: float, one: CalibrationBin) -> Cell:
-    return Cell(number(value, 2), interval(one.interval), one.undefined or "")
+def _errors(one: Recalibration, which: str) -> TableCell:
+    errors = getattr(one, which)
+    return TableCell(number(errors.mae if errors else None), title=one.undefined or "")
 
 
-def _maps_table(maps: Sequence[Recalibration]) -> Table:
-    rows = []
-    for one in maps:
-        before, after = one.before, one.after
-        cells = [
-            Cell(str(one.n)),
-            Cell(str(one.fitted)),
-            *(Cell(number(errors.mae if errors else None, 2), title=one.undefined or "") for errors in (before, after)),
-            _change_cell(one.changes.get("mae")),
-            *(Cell(number(errors.mean_error if errors else None, 2)) for errors in (before, after)),
-        ]
-        rows.append(Row(name=one.method, about=one.mode, cells=cells))
-    head = ["Map", "n", "fitted on", "MAE before", "after", "change", "mean error before", "after"]
-    return Table(caption="Recalibration.", head=head, rows=rows)
+def _bias(one: Recalibration, which: str) -> str:
+    errors = getattr(one, which)
+    return number(errors.mean_error if errors else None)
 
 
-def _change_cell(change: Change | None) -> Cell:
-    return Cell(number(change.value, 2), interval(change.interval)) if change else Cell("–")
+def _change(one: Recalibration) -> TableCell:
+    change = one.changes.get("mae")
+    return _measured(change.value, change.interval) if change else TableCell("–")
 
 
-def _conformal_table(found: Conformal) -> Table:
-    cells = [
-        Cell(str(found.n)),
-        Cell(str(found.fitted)),
-        Cell(f"± {number(found.half_width, 2)}", title=found.undefined or ""),
-        Cell(number(found.mean_width, 2)),
-        Cell(share(found.coverage), shares(found.interval)),
-    ]
-    head = ["Intervals of single scores", "n", "fitted on", "half width", "mean width on 1–10", "coverage"]
-    row = Row(
-        name=f"{found.level:.0%} conformal".replace("%", " %"), about=f"{found.method}, {found.mode}", cells=cells
-    )
-    return Table(caption="How far a single score can be trusted.", head=head, rows=[row])
+_MAPS = Columns[Recalibration](
+    first="Map",
+    name=lambda one: one.method,
+    cells=[
+        ("n", lambda one: one.n),
+        ("fitted on", lambda one: one.fitted),
+        ("MAE before", lambda one: _errors(one, "before")),
+        ("after", lambda one: _errors(one, "after")),
+        ("change", _change),
+        ("mean error before", lambda one: _bias(one, "before")),
+        ("after", lambda one: _bias(one, "after")),
+    ],
+    about=lambda one: one.mode,
+)
+
+_CONFORMAL = Columns[Conformal](
+    first="Intervals of single scores",
+    name=lambda one: f"{one.level:.0%} conformal".replace("%", " %"),
+    cells=[
+        ("n", lambda one: one.n),
+        ("fitted on", lambda one: one.fitted),
+        ("half width", lambda one: TableCell(f"± {number(one.half_width)}", title=one.undefined or "")),
+        ("mean width on 1–10", lambda one: number(one.mean_width)),
+        ("coverage", lambda one: TableCell(share(one.coverage), shares(one.interval))),
+    ],
+    about=lambda one: f"{one.method}, {one.mode}",
+)
 
 
 def corrected_section(found: Mapping[str, Findings]) -> Section | None:
-    blocks = [
-        Block(
-            sample=name,
+    parts = [
+        Part(
+            heading=name,
             readings=[f"{answerer}: {one.reading}" for answerer, one in findings.corrected.items()]
             + ([findings.plan.reading] if findings.plan else []),
             tables=[_corrected_table(findings.corrected)] if findings.corrected else [],
@@ -462,12 +464,12 @@ def corrected_section(found: Mapping[str, Findings]) -> Section | None:
         for name, findings in found.items()
         if findings.corrected or findings.plan
     ]
-    if not blocks:
+    if not parts:
         return None
     return Section(
         key="corrected",
         heading="Corrected benchmark scores",
-        blocks=blocks,
+        parts=parts,
         note="Mean human score of each answerer out of few labels and many judge scores: prediction-powered inference "
         "(Angelopoulos et al. 2023, PPI++), valid however wrong the judge is if the labelled answers are a random "
         "draw. The judge decides only how wide the interval gets; “worth” is the number of labels that would do as "
@@ -475,175 +477,23 @@ def corrected_section(found: Mapping[str, Findings]) -> Section | None:
     )
 
 
+_ANSWERERS = Columns[tuple[str, CorrectedMean]](
+    first="Answerer",
+    name=lambda pair: pair[0].replace("_", " "),
+    cells=[
+        ("corrected", lambda pair: _measured(pair[1].value, pair[1].interval, pair[1].undefined)),
+        ("labels alone", lambda pair: _measured(pair[1].human_only, pair[1].human_interval)),
+        ("judge alone", lambda pair: number(pair[1].judge_only)),
+        ("labels", lambda pair: pair[1].labelled),
+        ("without", lambda pair: pair[1].unlabelled),
+        ("worth", lambda pair: number(pair[1].effective, 0)),
+        ("failed", lambda pair: pair[1].failed_labelled + pair[1].failed_unlabelled),
+    ],
+    about=lambda pair: pair[1].caution or "",
+    bar=lambda pair: bar(pair[1].value, pair[1].interval),
+    strong=lambda _: True,
+)
+
+
 def _corrected_table(found: Mapping[str, CorrectedMean]) -> Table:
-    bars = [bar(one.value, one.interval) for one in found.values()]
-    rows = [
-        Row(
-            name=name.replace("_", " "),
-            about=one.caution or "",
-            cells=[
-                Cell(number(one.value, 2), interval(one.interval), one.undefined or ""),
-                Cell(number(one.human_only, 2), interval(one.human_interval)),
-                Cell(number(one.judge_only, 2)),
-                Cell(str(one.labelled)),
-                Cell(str(one.unlabelled)),
-                Cell(number(one.effective, 0)),
-                Cell(str(one.failed_labelled + one.failed_unlabelled)),
-            ],
-            bar=drawn,
-            strong=True,
-        )
-        for (name, one), drawn in zip(found.items(), bars, strict=True)
-    ]
-    head = ["Answerer", "corrected", "labels alone", "judge alone", "labels", "without", "worth", "failed"]
-    return Table(caption="Mean human score, drawn from 1 to 10.", head=head, rows=rows, axis=(1.0, 10.0), drawn=2)
-
-
-def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome], most_failed: float) -> list[str]:
-    """What a sample says of the judge, the decision first, in a few sentences."""
-    judge, n = findings.judge, len(findings.sample.ids)
-    if judge.mae is None:
-        return [f"On {name} every judgment failed ({n} of {n}): there is nothing to rely on."]
-    who = findings.sample.judge
-    measured = f"On {name} {who} is off by {judge.mae:.2f} points on average{_within(judge.interval.get('mae'))}"
-    measured += _against_trivial(findings) + f"; Pearson {number(judge.pearson, 2)}."
-    measured += f" {judge.n} answers to {judge.groups} questions, {judge.failed} failed."
-    broken = [outcome for outcome in outcomes if outcome.sample == name and not outcome.holds]
-    decision = f"The gate is not kept: {listed([one.text.split(': ', 1)[1] for one in broken])}." if broken else ""
-    return [
-        decision or _decision(findings, most_failed),
-        measured,
-        *_against_people(findings),
-        *_against_judges(findings),
-    ]
-
-
-def attack_verdict(found: Injection) -> str:
-    """The worst that attacks do: whoever attacks takes the one that works."""
-    raised = round((found.any_raised.value or 0.0) * found.any_raised.n)
-    text = (
-        f"Of {len(found.attacks)} attacks inside answers, at least one raises {raised} of {found.any_raised.n} answers "
-        f"by {found.rise:g} points or more"
-    )
-    measured = [effect for effect in found.attacks if effect.inflation.value is not None]
-    if not measured:
-        return f"{text}."
-    worst = max(measured, key=lambda effect: effect.inflation.value or 0.0)
-    return f"{text}; the strongest, {worst.name}, adds {number(worst.inflation.value, 2)} on average."
-
-
-def _within(bounds: Interval | None) -> str:
-    return f" (95 % interval {interval(bounds)})" if bounds else ""
-
-
-def _against_trivial(findings: Findings) -> str:
-    constant = next((line for line in findings.of("baseline") if line.name == "constant"), None)
-    if constant is None:
-        return ""
-    about = constant.about.replace("always", "always answering")
-    return f", against {number(constant.result.mae, 2)} for {about}"
-
-
-def _decision(findings: Findings, most_failed: float) -> str:
-    """One sentence a person can act on, from what the intervals allow to be said. It names what was allowed."""
-    return (
-        _no_decision(findings, most_failed)
-        or _not_better(findings)
-        or _worse(findings)
-        or _in_place_of(findings)
-        or f"{findings.sample.judge} knows more than the trivial judges; whether enough, the numbers below must say."
-    )
-
-
-def _no_decision(findings: Findings, most_failed: float) -> str:
-    who, judge = findings.sample.judge, findings.judge
-    total = judge.n + judge.failed
-    if judge.failed > most_failed * total:
-        return f"No decision on {who}: it failed on {judge.failed} of {total} answers."
-    if (judge.groups or 0) < FEWEST_TO_DECIDE:
-        return f"No decision on {who}: {judge.groups} questions are too few, {FEWEST_TO_DECIDE} are needed."
-    return ""
-
-
-def _worse(findings: Findings) -> str:
-    who = findings.sample.judge
-    better = [pair.second for pair in findings.comparisons if pair.first == who and _further(pair)]
-    if not better:
-        return ""
-    return f"Do not put {who} in the place of {listed(better)} on such data: it is further from people."
-
-
-def _in_place_of(findings: Findings) -> str:
-    who, test = findings.sample.judge, findings.replaces
-    places = [_as_good(pair) for pair in findings.comparisons if pair.first == who and _is_as_good(pair)]
-    if test and test.passes:
-        places.insert(0, f"one of these raters (alternative annotator test, epsilon {test.epsilon:g})")
-    if places:
-        return f"{who} may take the place of {listed(places)} on such data."
-    if test and test.passes is False:
-        return f"{who} knows more than the trivial judges, but is not shown to do as well as one of these raters."
-    return ""
-
-
-def _not_better(findings: Findings) -> str:
-    unbeaten = [pair.second for pair in findings.over_trivial if not _closer(pair)]
-    if not unbeaten:
-        return ""
-    who, maps = findings.sample.judge, findings.calibration.maps if findings.calibration else []
-    trivial = f"the trivial judge{'s' * (len(unbeaten) > 1)} {listed(unbeaten)} in mean error"
-    order = findings.judge.interval.get("pearson")
-    others = [line.result.mae for line in findings.of("baseline") if line.result.mae is not None]
-    mended = [one.method for one in maps if one.after and others and one.after.mae < min(others)]
-    if order and order[0] >= RANKS_WELL and mended:
-        return (
-            f"Rely on {who} only after recalibration: it ranks answers well (Pearson {number(order[0], 2)} or more), "
-            f"but as it stands it is not shown to beat {trivial}; a {mended[0]} map may mend that."
-        )
-    return f"Do not rely on {who} here: it is not shown to beat {trivial}."
-
-
-def _closer(pair: Comparison) -> bool:
-    """Whether the first judge's mean error is shown to be smaller."""
-    return any(line.metric == "mae" and line.interval and line.interval[1] < 0 for line in pair.differences)
-
-
-def _further(pair: Comparison) -> bool:
-    return any(line.metric == "mae" and line.interval and line.interval[0] > 0 for line in pair.differences)
-
-
-def _is_as_good(pair: Comparison) -> bool:
-    """Every margin that was asked for could be tested, and holds."""
-    held = {line.metric for line in pair.non_inferiority if line.holds}
-    return bool(held) and held == set(pair.margins) and pair.groups >= FEWEST_TO_DECIDE
-
-
-def _as_good(pair: Comparison) -> str:
-    allowed = listed([f"{margin:g} {NAMES[metric]}" for metric, margin in pair.margins.items()])
-    return f"{pair.second} (no worse by more than {allowed})"
-
-
-def _against_people(findings: Findings) -> list[str]:
-    lines = findings.of("people")
-    if not lines:
-        return []
-    people, judge = (line.result for line in lines)
-    ceiling = (
-        f"Against the mean of the other raters, a rater is off by {number(people.mae, 2)}"
-        f"{_within(people.interval.get('mae'))} and the judge by {number(judge.mae, 2)}"
-        f"{_within(judge.interval.get('mae'))}."
-    )
-    return [ceiling, *([findings.replaces.reading] if findings.replaces else [])]
-
-
-def _against_judges(findings: Findings) -> list[str]:
-    sentences = []
-    for pair in findings.comparisons:
-        for line in pair.differences:
-            if line.metric == "mae" and pair.first == findings.sample.judge:
-                where = "closer to" if line.value < 0 else "further from"
-                told = "" if _closer(pair) or _further(pair) else ", not to be told from none"
-                spread = f"difference {interval(line.interval)}" if line.interval else "too few questions to say more"
-                sentences.append(
-                    f"{pair.first} is {abs(line.value):.2f} points {where} people than {pair.second} ({spread}{told})."
-                )
-    return sentences
+    return _ANSWERERS.table("Mean human score, drawn from 1 to 10.", found.items(), axis=(1.0, 10.0), drawn=2)

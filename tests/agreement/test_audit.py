@@ -14,11 +14,11 @@ from conftest import Done
 from conftest import run as run_program
 
 from critic import jsonl
+from critic.page.blocks import interval
 from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdict
 from eval_agreement import METRICS, agreement, agreement_interval
 from eval_agreement.analysis import people
 from eval_agreement.baselines import BASELINES
-from eval_agreement.page.blocks import interval
 from eval_agreement.page.pictures import Loss, bland_altman, calibration, confusion, curve, pictures, ticks
 from eval_agreement.page.report import failures, worst
 from eval_agreement.sample import Sample

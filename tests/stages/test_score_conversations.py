@@ -17,9 +17,6 @@ from critic import benchmarks
 from critic.benchmarks import convbench
 from critic.counting.aggregate import Cell
 from critic.page import alignmmbench, runs
-from critic.page import svg as pictures
-from critic.page.blocks import Row, Section, Table, as_text
-from critic.page.page import write
 from critic.records import Call, Conversation, ConversationJudgment, ConversationTurn, Setup, TurnVerdict
 
 FILES = {
@@ -346,34 +343,6 @@ def test_how_far_pairs_follow_the_place(tmp_path: Path) -> None:
     assert "of 7 comparisons with a winner, the first of the two answers won 5" in reading
     assert "2 of 5 pairs were judged otherwise" in reading
     assert runs.order_reading(run_, battles=True) == []
-
-
-def test_pictures_leave_out_what_is_not_known() -> None:
-    drawn = pictures.lines("c", {"m": [1.0, None, 3.0]}, ["a", "b", "c"], (0.0, 10.0)).svg
-    assert drawn.count("<circle") == 2 and 's0 stroke"' not in drawn
-    assert pictures.radar("c", {"m": {"a": 1.0, "b": 2.0, "c": None}}, (1.0, 10.0)) is None
-    found = pictures.radar("c", {"m": {"a": 1.0, "b": 2.0, "c": 3.0, "d": None}}, (1.0, 10.0))
-    assert found is not None and found.svg.count("<circle") == 3
-    assert pictures.scatter("c", {}, ("x", "y")) is None and pictures.lengths("c", {"m": []}) is None
-    one = pictures.scatter("c", {"m": (2.0, 3.0)}, ("x", "y"))
-    assert one is not None and one.svg.count("<circle") == 1
-    for svg in (drawn, found.svg, one.svg):
-        ElementTree.fromstring(svg)
-        assert "nan" not in svg
-
-
-def test_text_lines_up_with_wide_characters_and_hides_what_is_folded() -> None:
-    table = Table(caption="c", head=["", "n"], rows=[Row(name="描述", cells=["1"]), Row(name="abcd", cells=["22"])])
-    folded = Table(caption="hidden", head=[""], rows=[], folded=True)
-    printed = as_text([Section(heading="h", tables=[table, folded]), Section(heading="empty", tables=[folded])])
-    assert "描述   1\nabcd  22" in printed and "hidden" not in printed and "empty" not in printed
-
-
-def test_the_page_escapes_what_comes_from_files(tmp_path: Path) -> None:
-    hostile = "</pre><script>alert(1)</script>"
-    section = Section(heading=hostile, readings=[hostile], tables=[Table(caption=hostile, head=[hostile], rows=[])])
-    write(tmp_path / "p.html", hostile, hostile, [section], {hostile: {"x": hostile}})
-    assert "<script" not in (tmp_path / "p.html").read_text("utf-8")
 
 
 def test_mistakes_end_in_one_line(tmp_path: Path) -> None:

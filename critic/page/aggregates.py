@@ -1,0 +1,33 @@
+"""Scores with what is missing of them, and differences of scores, as rows of tables."""
+
+from collections.abc import Iterable, Mapping
+
+from critic.counting.aggregate import Aggregate, Difference
+from critic.page.blocks import Row, Table, number, row, span
+
+AGGREGATE_HEAD = ["", "score", "n", "failed", "asked", "coverage", "range with what is missing"]
+DIFFERENCE_HEAD = ["", "difference", "95 % interval", "p", "pairs", "missing", "range with what is missing"]
+
+
+def aggregate(name: str, found: Aggregate, strong: bool = False, depth: int = 0) -> Row:
+    """A score with how much of it is missing; the range only where something is."""
+    missing = span(found.low, found.high) if found.n < found.asked else ""
+    counts = found.n, found.failed, found.asked
+    return row(name, number(found.value), *counts, f"{found.coverage:.1%}", missing, strong=strong, depth=depth)
+
+
+def aggregates(caption: str, rows: Mapping[str, Aggregate], folded: bool = False) -> Table:
+    made = [aggregate(name, found) for name, found in rows.items()]
+    return Table(caption=caption, head=AGGREGATE_HEAD, rows=made, folded=folded)
+
+
+def difference(name: str, found: Difference) -> Row:
+    why = next(iter(found.undefined.values()), "")
+    interval = f"– ({why})" if why else "–" if found.interval is None else span(*found.interval)
+    p = "–" if found.p_value is None else f"{found.p_value:.4f}"
+    missing = span(found.low, found.high) if found.missing else ""
+    return row(name, number(found.mean), interval, p, found.n, found.missing, missing)
+
+
+def differences(caption: str, rows: Iterable[Row], folded: bool = False) -> Table:
+    return Table(caption=caption, head=DIFFERENCE_HEAD, rows=list(rows), folded=folded)
