@@ -10,6 +10,14 @@ ChatMessage = Mapping[str, Any]
 """`role` and `content`: a text, or the parts of a message as OpenAI-compatible servers take them
 (`{"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}`, `{"type": "text", "text": …}`)."""
 
+CONNECTIONS = 32
+"""Requests under way at once, unless said otherwise; a model in this process takes more."""
+
+ATTEMPTS = 5
+"""Tries for each request."""
+
+TIMEOUT = 300.0
+"""Seconds until a request counts as lost."""
 
 FAVOUR = 100.0
 """What is added to the logit of a favoured token: the most that OpenAI-compatible servers take."""

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import httpx
 
-from critic.backends import FAVOUR, ChatMessage, Reply, Request, Served, Token
+from critic.backends import ATTEMPTS, CONNECTIONS, FAVOUR, TIMEOUT, ChatMessage, Reply, Request, Served, Token
 from critic.errors import Refused, Transient, UsageError
 from critic.records import Failure
 
@@ -50,10 +50,10 @@ class OpenAIBackend:
         base_url: str,
         *,
         api_key: str | None = None,
-        timeout: float = 300.0,
-        attempts: int = 5,
+        timeout: float = TIMEOUT,
+        attempts: int = ATTEMPTS,
         pause: float = 0.5,
-        connections: int = 32,
+        connections: int = CONNECTIONS,
     ) -> None:
         root = base_url.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1")
         if not root.startswith(("http://", "https://")):

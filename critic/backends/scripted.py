@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from critic import jsonl
-from critic.backends import ChatMessage, Reply, Request, Served, text
+from critic.backends import CONNECTIONS, ChatMessage, Reply, Request, Served, text
 
 
 class ScriptedBackend:
@@ -20,7 +20,7 @@ class ScriptedBackend:
         self, answer: Callable[[Request], Reply], *, name: str = "scripted", context: int | None = None
     ) -> None:
         self.answer = answer
-        self.place, self.in_flight, self.retries = name, 32, 0
+        self.place, self.in_flight, self.retries = name, CONNECTIONS, 0
         self.served = Served(name, context, is_vllm=False)
 
     async def __aenter__(self) -> Self:

@@ -6,9 +6,7 @@ critic infer questions.jsonl --benchmark alignmmbench --out replies.jsonl --base
 
 import asyncio
 import hashlib
-import sys
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +14,6 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from tqdm import tqdm
 
 from critic import benchmarks, jsonl
 from critic.asking.history import (
@@ -29,18 +26,26 @@ from critic.asking.history import (
     missing_reference,
     without_oldest,
 )
-from critic.backends import Backend, ChatMessage, Reply, Request
-from critic.backends.openai import OpenAIBackend
-from critic.backends.vllm import VllmBackend
+from critic.backends import ATTEMPTS, TIMEOUT, Backend, ChatMessage, Reply, Request
 from critic.errors import Refused, Transient, UsageError
 from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
-from critic.records import OVERFLOWS, Conversation, ModelTurn, Sampling, Seen, SeenImage, TurnFailure
-from critic.stages import usage
-from critic.stages.run import Writer, open_backend, side_by_side, writing
-from critic.stages.usage import Totals
+from critic.records import OVERFLOWS, Conversation, ModelTurn, Overflow, Sampling, Seen, SeenImage, TurnFailure
+from critic.stages import options, usage
+from critic.stages.options import (
+    MAX_FAILED,
+    ApiKey,
+    Attempts,
+    BaseUrl,
+    Endpoint,
+    Seed,
+    Temperature,
+    Timeout,
+    VllmOptions,
+)
+from critic.stages.run import Outage, RunOptions, Stage, side_by_side
 
 
-class _Talk:
+class _ConversationRun:
     """One conversation while it runs: each of its prompts is generated once, each of its images read once."""
 
     def __init__(self, conversation: Conversation, known: Iterable[ModelTurn]) -> None:
@@ -83,7 +88,7 @@ class Runner:
         self.backend, self.system, self.conditions = backend, system, conditions
         self.sampling, self.load, self.concurrency = sampling, load, concurrency
         self._gate = asyncio.Semaphore(concurrency)
-        self._lost_in_a_row = 0
+        self._outage = Outage(backend, concurrency, "turns")
 
     async def converse(
         self, conversation: Conversation, known: Iterable[ModelTurn], keep: Callable[[ModelTurn], None]
@@ -92,10 +97,10 @@ class Runner:
 
         Raises UsageError where known turns were asked something else, or where the server seems to be gone.
         """
-        talk = _Talk(conversation, known)
+        talk = _ConversationRun(conversation, known)
         await side_by_side(self._turns(talk, name, keep) for name in self.conditions)
 
-    async def _turns(self, talk: _Talk, name: str, keep: Callable[[ModelTurn], None]) -> None:
+    async def _turns(self, talk: _ConversationRun, name: str, keep: Callable[[ModelTurn], None]) -> None:
         condition, conversation = CONDITIONS[name], talk.conversation
         replies: dict[int, str] = {}
         ended: str | None = None
@@ -123,7 +128,7 @@ class Runner:
         made = {"condition": "", "turn": 0, **fields}
         return ModelTurn(conversation=conversation, system=self.system, sampling=self.sampling, **made)
 
-    async def _answer(self, talk: _Talk, said: Sequence[Said], call: str) -> ModelTurn:
+    async def _answer(self, talk: _ConversationRun, said: Sequence[Said], call: str) -> ModelTurn:
         """The reply to these messages, or why there is none; condition and turn are left to be filled in."""
         record = self._record(talk.conversation, call=call)
         try:
@@ -152,12 +157,13 @@ class Runner:
             try:
                 reply = await self.backend.chat(request)
             except Transient as error:
-                self._lost(str(error))
+                self._outage.note("server_error", str(error))
                 return msgspec.structs.replace(record, seen=seen, failure="server_error", detail=str(error))
             except Refused as error:
+                self._outage.note(error.failure)
                 return msgspec.structs.replace(record, seen=seen, failure=error.failure, detail=str(error))
             seconds = time.monotonic() - start
-        self._lost_in_a_row = 0
+        self._outage.note(None)
         failure, detail = self._problem(reply)
         return msgspec.structs.replace(
             record,
@@ -183,14 +189,6 @@ class Runner:
         if reply.finish == "content_filter":
             return "refused", "the server's content filter ended the reply"
         return "empty", None
-
-    def _lost(self, detail: str) -> None:
-        self._lost_in_a_row += 1
-        if self._lost_in_a_row >= 2 * self.concurrency:
-            raise UsageError(
-                f"{self.backend.place} failed {self._lost_in_a_row} turns in a row ({detail}); "
-                f"see to the server, then run again with --retry-failed"
-            )
 
 
 def _seen(said: Said, images: Mapping[str, Image]) -> Seen:
@@ -243,92 +241,77 @@ def _check(file: Path, conversations: Sequence[Conversation], names: Sequence[st
                 raise UsageError(f"{file}: {one.id}: turn {turn} has no reference, and --condition {name} shows it")
 
 
-def _known(
-    out: Path, conversations: Sequence[Conversation], names: Sequence[str], origin: dict[str, Any]
-) -> dict[str, list[ModelTurn]]:
-    """The turns that are in `out` already, by conversation. Raises UsageError if they were made otherwise."""
-    found: dict[str, list[ModelTurn]] = {}
-    jsonl.repair(out)
-    if not out.is_file() or out.stat().st_size == 0:
-        return found
-    by_id = {one.id: one for one in conversations}
-    for number, line in jsonl.read(out, ModelTurn):
-        problem = None
-        for name, value in origin.items():
-            if getattr(line, name) != value:
-                problem = f"made with {name} {_shown(getattr(line, name))}, now {_shown(value)}"
-        if line.condition not in names:
-            problem = f"made under --condition {line.condition}, which is not asked for now"
-        elif line.conversation.id not in by_id:
-            problem = f"conversation {line.conversation.id!r} is not among those asked for now"
-        elif line.conversation != by_id[line.conversation.id]:
-            problem = f"conversation {line.conversation.id!r} reads otherwise now"
-        if problem is not None:
-            raise UsageError(f"{out}:{number}: {problem}; choose another --out")
-        found.setdefault(line.conversation.id, []).append(line)
-    return found
-
-
 def _shown(value: Any) -> str:
     return repr(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _wanted(conversation: Conversation, names: Sequence[str]) -> int:
-    return sum(len(CONDITIONS[name].asked(len(conversation.turns))) for name in names)
+class Infer(Stage[Conversation, ModelTurn]):
+    """The turns of conversations under conditions. `source` says in the sidecar where the conversations are from."""
 
+    name, unit, counted = "infer", "turn", "turns"
+    too_many = "of the turns have no reply; --retry-failed asks again"
 
-async def _run(
-    runner: Runner, conversations: Sequence[Conversation], known: dict[str, list[ModelTurn]], total: int, out: Path
-) -> None:
-    """Run what is not known, several conversations at a time; each turn is in the file once it is known."""
-    waiting = iter(conversations)
-    failures: Counter[str] = Counter()
-    with Writer(out) as file, tqdm(total=total, desc="infer", unit="turn") as bar:
-        async with runner.backend as backend:
+    def __init__(
+        self,
+        options: RunOptions,
+        runner: Runner,
+        conversations: Sequence[Conversation],
+        source: Mapping[str, Any],
+        prices: Mapping[str, usage.Price],
+    ) -> None:
+        super().__init__(options, ModelTurn, runner.backend)
+        self._runner, self._source, self._prices = runner, source, prices
+        self._conversations = {one.id: one for one in conversations}
+        self._known: dict[str, list[ModelTurn]] = {}
 
-            def keep(line: ModelTurn) -> None:
-                file.append(line)
-                if line.failure is not None:
-                    failures[line.failure] += 1
-                bar.set_postfix(failed=failures.total(), retries=backend.retries, refresh=False)
-                bar.update()
+    def problem(self, record: ModelTurn) -> str | None:
+        runner, one = self._runner, self._conversations.get(record.conversation.id)
+        if record.condition not in runner.conditions:
+            wrong = f"made under --condition {record.condition}, which is not asked for now"
+        elif one is None:
+            wrong = f"conversation {record.conversation.id!r} is not among those asked for now"
+        elif record.conversation != one:
+            wrong = f"conversation {record.conversation.id!r} reads otherwise now"
+        elif record.sampling != runner.sampling:
+            wrong = f"made with sampling {_shown(record.sampling)}, now {_shown(runner.sampling)}"
+        elif record.system != runner.system:
+            wrong = f"made with system {_shown(record.system)}, now {_shown(runner.system)}"
+        else:
+            return None
+        return f"{wrong}; choose another --out"
 
-            async def work() -> None:
-                for conversation in waiting:
-                    await runner.converse(conversation, known.get(conversation.id, []), keep)
+    def failure(self, record: ModelTurn) -> str | None:
+        return record.failure
 
-            await side_by_side(work() for _ in range(min(runner.concurrency, len(conversations))))
+    def know(self, record: ModelTurn) -> None:
+        self._known.setdefault(record.conversation.id, []).append(record)
 
+    def left(self) -> int:
+        return sum(map(self._lacking, self._conversations.values()))
 
-def _finish(out: Path, facts: dict[str, Any], max_failed: float, table: Mapping[str, usage.Price]) -> int:
-    """Write the sidecar, say what happened, and give the exit code: 3 when too many turns have no reply."""
-    totals = Totals()
-    for _, line in jsonl.read(out, ModelTurn):
-        totals.add(line)
-    if facts["turns_in_this_run"] or not jsonl.sidecar(out).is_file():
-        with writing(out):
-            jsonl.write_sidecar(out, {**facts, **totals.facts(), "costs": totals.costs(table)})
-    print("\n".join([*totals.lines(table), f"{out}: {totals.counts['turns']} turns"]))
-    if totals.failures.total() > max_failed * totals.counts["turns"]:
-        print(f"more than {max_failed:.0%} of the turns have no reply; --retry-failed asks again", file=sys.stderr)
-        return 3
-    return 0
+    def items(self) -> Iterable[Conversation]:
+        return (one for one in self._conversations.values() if self._lacking(one))
 
+    def _lacking(self, one: Conversation) -> int:
+        """How many turns of a conversation are not known."""
+        asked = sum(len(CONDITIONS[name].asked(len(one.turns))) for name in self._runner.conditions)
+        return asked - len(self._known.get(one.id, []))
 
-def _backend(
-    model: str | None, base_url: str | None, connect: Callable[[str], OpenAIBackend], vllm_options: list[str]
-) -> Backend:
-    if base_url is not None:
-        served = connect(base_url)
-        served.choose(model)
-        backend: Backend = served
-    elif model is not None:
-        backend = open_backend("--model", model, connect, None, vllm_options)
-    else:
-        raise UsageError("give --model FOLDER (vLLM in this process) or --base-url URL")
-    if vllm_options and not isinstance(backend, VllmBackend):
-        raise UsageError(f"{' '.join(vllm_options)}: options of vLLM need a --model that is a checkpoint folder")
-    return backend
+    async def work(self, item: Conversation, keep: Callable[..., None]) -> None:
+        await self._runner.converse(item, self._known.get(item.id, []), keep)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            **self._source,
+            "system": self._runner.system,
+            "model": self.backend.served.name,
+            "server": self.backend.place,
+            "sampling": msgspec.to_builtins(self._runner.sampling),
+            "concurrency": self.concurrency,
+        }
+
+    def tally(self) -> usage.Totals:
+        return usage.Totals(self.out, self._prices)
 
 
 def _loader(
@@ -349,50 +332,51 @@ def _loader(
     return lambda name: images.load(name, uris.get(name))
 
 
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="A checkpoint folder (vLLM in this process), a JSONL file of scripted replies; with "
+        "--base-url the model to ask for.",
+        show_default="the server's first",
+    ),
+]
+Conditions = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What of a conversation the model sees; several are run together. "
+        + "; ".join(f"{name}: {one.help}" for name, one in CONDITIONS.items()),
+        show_default="own",
+    ),
+]
+HowToFit = Annotated[
+    str,
+    typer.Option(
+        help="A prompt that does not fit: fail (a named failure), or drop-oldest (whole earlier exchanges are left "
+        "out until it fits, and counted; their images stay)."
+    ),
+]
+
+
 def main(
     benchmark_file: Annotated[Path, typer.Argument(help="The benchmark's published file.")],
     benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
     out: Annotated[Path, typer.Option(help="Where replies go (JSONL). Run again to resume.")],
-    vllm_options: Annotated[
-        list[str] | None, typer.Argument(help="Behind --: options passed to vLLM in this process.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A checkpoint folder (vLLM in this process), a JSONL file of scripted replies; with "
-            "--base-url the model to ask for.",
-            show_default="the server's first",
-        ),
-    ] = None,
-    base_url: Annotated[str | None, typer.Option(help="An OpenAI-compatible server.")] = None,
+    vllm_options: VllmOptions = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
     name: Annotated[
         str | None, typer.Option(help="The model's name in the records.", show_default="the model's own")
     ] = None,
-    condition: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What of a conversation the model sees; several are run together. "
-            + "; ".join(f"{name}: {one.help}" for name, one in CONDITIONS.items()),
-            show_default="own",
-        ),
-    ] = None,
+    condition: Conditions = None,
     data_root: Annotated[
         Path | None,
         typer.Option(help="The folder of the images; none is read outside it.", show_default="that of the file"),
     ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Requests under way at once.", show_default="32; in this process 256")
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply, in tokens.")] = 1024,
-    temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of what is sampled.")] = 0,
-    overflow: Annotated[
-        str,
-        typer.Option(
-            help="A prompt that does not fit: fail (a named failure), or drop-oldest (whole earlier exchanges are left "
-            "out until it fits, and counted; their images stay)."
-        ),
-    ] = "fail",
+    concurrency: Annotated[int | None, options.concurrency("Requests under way at once.")] = None,
+    max_tokens: Annotated[int, options.max_tokens(1)] = 1024,
+    temperature: Temperature = 0.0,
+    seed: Seed = 0,
+    overflow: HowToFit = "fail",
     max_image_pixels: Annotated[
         int | None, typer.Option(min=1, help="Make larger images smaller, to at most this many pixels.")
     ] = None,
@@ -400,81 +384,40 @@ def main(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
     max_failed: Annotated[
         float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of the turns has no reply.")
-    ] = 0.02,
+    ] = MAX_FAILED,
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Ask again where an earlier run failed, and go on from there.")
+        bool, options.retry_failed("Ask again where an earlier run failed, and go on from there.")
     ] = False,
     price_file: Annotated[
         Path | None, typer.Option("--prices", help="Price lists (TOML, see critic/usage.py): what it would cost.")
     ] = None,
-    attempts: Annotated[int, typer.Option(min=1, help="Tries for each request.")] = 5,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a request counts as lost.")] = 300.0,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="OPENAI_API_KEY", help="The server's API key.", show_default=False)
-    ] = None,
+    attempts: Attempts = ATTEMPTS,
+    timeout: Timeout = TIMEOUT,
+    api_key: ApiKey = None,
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
     if overflow not in OVERFLOWS:
         raise UsageError(f"--overflow must be one of {', '.join(OVERFLOWS)}, got {overflow!r}")
-    table = usage.read_prices(price_file) if price_file is not None else {}
+    prices = usage.read_prices(price_file) if price_file is not None else {}
     names = list(dict.fromkeys(condition or ["own"]))
     conversations, uris = named_images(benchmarks.read(benchmark, benchmark_file)[:limit])
     _check(benchmark_file, conversations, names)
     root = data_root or benchmark_file.parent
-    load = _loader(
-        conversations,
-        [CONDITIONS[one] for one in names],
-        uris,
-        lambda: Images(root, max_bytes=max_image_bytes, resize_to=max_image_pixels),
-    )
-
-    def connect(url: str) -> OpenAIBackend:
-        return OpenAIBackend(url, api_key=api_key, timeout=timeout, attempts=attempts, connections=concurrency or 32)
-
-    backend = _backend(model, base_url, connect, vllm_options or [])
+    images = partial(Images, root, max_bytes=max_image_bytes, resize_to=max_image_pixels)
+    load = _loader(conversations, [CONDITIONS[one] for one in names], uris, images)
+    backend = Endpoint(
+        model=model, base_url=base_url, api_key=api_key, timeout=timeout, attempts=attempts, concurrency=concurrency,
+        vllm_options=vllm_options or (),
+    ).open_one()  # fmt: skip
     sampling = Sampling(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed if temperature else 0,
-        overflow="fail" if overflow == "fail" else "drop-oldest",
-        max_image_pixels=max_image_pixels,
-    )
-    runner = Runner(backend, name or backend.served.name, names, sampling, load, concurrency or backend.in_flight)
-    turns, seconds = _complete(runner, conversations, out, retry_failed)
-    facts = {
-        "benchmark": benchmark,
-        "conversations": {"file": str(benchmark_file), "count": len(conversations)},
-        "data_root": str(root),
-        "system": runner.system,
-        "model": backend.served.name,
-        "server": backend.place,
-        "sampling": msgspec.to_builtins(sampling),
-        "concurrency": runner.concurrency,
-        "retries": backend.retries,
-        "seconds": seconds,
-        "turns_in_this_run": turns,
-    }
+        max_tokens=max_tokens, temperature=temperature, seed=seed if temperature else 0,
+        overflow=msgspec.convert(overflow, Overflow), max_image_pixels=max_image_pixels,
+    )  # fmt: skip
+    system = name or backend.served.name
+    runner = Runner(backend, system, names, sampling, load, concurrency or backend.in_flight)
+    file: dict[str, Any] = {"file": str(benchmark_file), "count": len(conversations)}
     if benchmark_file.is_file():
-        facts["conversations"]["sha256"] = jsonl.sha256(benchmark_file)
-    return _finish(out, facts, max_failed, table)
-
-
-def _complete(
-    runner: Runner, conversations: Sequence[Conversation], out: Path, retry_failed: bool
-) -> tuple[int, float]:
-    """Run what `out` lacks: how many turns that were, and the seconds it took."""
-    origin = {"system": runner.system, "sampling": runner.sampling}
-    known = _known(out, conversations, runner.conditions, origin)
-    if retry_failed and any(line.failure is not None for lines in known.values() for line in lines):
-        with writing(out):
-            jsonl.rewrite(out, ModelTurn, lambda line: line.failure is None)
-        known = _known(out, conversations, runner.conditions, origin)
-    todo = [one for one in conversations if len(known.get(one.id, [])) < _wanted(one, runner.conditions)]
-    done = sum(map(len, known.values()))
-    total = sum(_wanted(one, runner.conditions) for one in conversations) - done
-    if done:
-        print(f"{out}: {done} turns before, {total} to go", file=sys.stderr)
-    start = time.monotonic()
-    if todo:
-        asyncio.run(_run(runner, todo, known, total, out))
-    return total, round(time.monotonic() - start, 1)
+        file["sha256"] = jsonl.sha256(benchmark_file)
+    source = {"benchmark": benchmark, "conversations": file, "data_root": str(root)}
+    run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed)
+    return Infer(run, runner, conversations, source, prices).run()

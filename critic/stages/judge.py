@@ -27,14 +27,12 @@ from critic.asking.examples import verdict_keys
 from critic.asking.judge import Judge, panel_judgment
 from critic.asking.packs import open_pack
 from critic.asking.prompt import load, require_ten
-from critic.backends import Backend
-from critic.backends.openai import OpenAIBackend
-from critic.backends.vllm import VllmBackend
 from critic.benchmarks import BENCHMARKS, alignmmbench
 from critic.errors import UsageError
 from critic.records import GREEDY, Decoding, Judgment, Order, Response, Setup
 from critic.stages import judge_conversations
-from critic.stages.run import Writer, listed, open_backend, side_by_side, writing
+from critic.stages.options import Endpoint
+from critic.stages.run import Writer, listed, side_by_side, writing
 
 WINDOW = 4096
 """Responses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
@@ -446,17 +444,15 @@ def main(
         _refuse("without --benchmark", reference_free=reference_free, no_extraction=no_extraction)
     wanted = [] if talks is not None else _responses(responses, questions, system)
 
-    def connect(url: str) -> OpenAIBackend:
-        return OpenAIBackend(url, api_key=api_key, timeout=timeout, attempts=attempts, connections=concurrency or 32)
-
-    if not judge:
-        served = connect(base_url or DEFAULT_URL)
-        served.choose(model)
-        backends: list[Backend] = [served]
-    else:
-        backends = [open_backend("--judge", one, connect, model, vllm_options or []) for one in judge]
-    if vllm_options and not any(isinstance(backend, VllmBackend) for backend in backends):
-        raise UsageError(f"{' '.join(vllm_options)}: options of vLLM need a --judge that is a checkpoint folder")
+    backends = Endpoint(
+        model=model,
+        base_url=base_url or DEFAULT_URL,
+        api_key=api_key,
+        timeout=timeout,
+        attempts=attempts,
+        concurrency=concurrency,
+        vllm_options=vllm_options or (),
+    ).open("--judge", judge or [])
     if talks is not None:
         setup = Setup(
             judge=name or backends[0].served.name,

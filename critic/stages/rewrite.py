@@ -4,11 +4,10 @@ critic rewrite seeds.jsonl --out review.jsonl --base-url http://127.0.0.1:8000/v
 critic rewrite seeds.jsonl --out questions.jsonl --apply review.jsonl
 """
 
-import asyncio
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,16 +16,16 @@ from typing import Annotated, Any
 import jinja2
 import typer
 from msgspec import Struct
-from tqdm import tqdm
 
 from critic import jsonl
 from critic.asking.prompt import quote
-from critic.backends import Backend, Reply, Request
-from critic.backends.openai import OpenAIBackend
+from critic.backends import CONNECTIONS, Backend, Reply, Request
 from critic.benchmarks import alignmmbench
 from critic.errors import Refused, Transient, UsageError
 from critic.records import Language, Message, Question
-from critic.stages.run import Writer, listed, open_backend, side_by_side, writing
+from critic.stages import options
+from critic.stages.options import MAX_FAILED, ApiKey, BaseUrl, Endpoint, MaxFailed, Seed, Temperature
+from critic.stages.run import Outage, RunOptions, Stage, Tally, listed, writing
 
 VARIANTS = 5
 """Rewrites of a seed question (AlignMMBench §3.3)."""
@@ -89,39 +88,110 @@ def seeds(questions: Iterable[Question]) -> list[Question]:
     return list(found.values())
 
 
-async def _ask(backend: Backend, question: Question, max_tokens: int, temperature: float, seed: int) -> list[Rewrite]:
-    request = Request(
-        messages=prompt(question.prompt, question.lang),
-        max_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed if temperature else None,
-    )
-    try:
-        return rewrites(question, await backend.chat(request))
-    except Transient:
-        return [_failed(question, "server_error")]
-    except Refused as error:
-        return [_failed(question, error.failure)]
+class RewriteTally(Tally[Rewrite]):
+    """A review file, counted in seeds."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__()
+        self._out, self._wordings, self._seeds = out, 0, set[str]()
+
+    def add(self, record: Rewrite) -> None:
+        self._seeds.add(record.seed)
+        self.count = len(self._seeds)
+        if record.failure is None:
+            self._wordings += 1
+        else:
+            self.failures[record.failure] += 1
+
+    def facts(self) -> dict[str, Any]:
+        return {"seeds": self.count, "failed": dict(self.failures)}
+
+    def lines(self) -> Iterable[str]:
+        failed = self.failures.total()
+        yield (
+            f"{self._out}: {self.count} seeds, {self._wordings} rewrites to review, {failed} seeds failed"
+            + (f" ({listed(self.failures)})" if failed else "")
+        )
 
 
-def _whole(out: Path, asked: Sequence[Question]) -> set[str]:
-    """The seeds that a review file has all lines of; of others its lines are taken out. Raises UsageError for a seed
-    that is not asked for, and for a file that a person has begun to review."""
-    jsonl.repair(out)
-    if not out.is_file() or out.stat().st_size == 0:
-        return set()
-    known = {question.id: question.prompt for question in asked}
-    counts: Counter[str] = Counter()
-    for number, line in jsonl.read(out, Rewrite):
-        if known.get(line.seed) != line.question:
-            raise UsageError(f"{out}:{number}: {line.seed!r} is no seed, or asks something else; choose another --out")
-        if line.accepted is not None:
-            raise UsageError(f"{out}:{number}: reviewed already; --apply it, or choose another --out")
-        counts[line.seed] += VARIANTS if line.failure else 1
-    whole = {seed for seed, count in counts.items() if count >= VARIANTS}
-    if whole != set(counts):
-        jsonl.rewrite(out, Rewrite, lambda line: line.seed in whole)
-    return whole
+class AskForRewrites(Stage[Question, Rewrite]):
+    """The rewrites of seed questions, by id."""
+
+    name, unit, counted = "rewrite", "seed", "seeds"
+
+    def __init__(
+        self,
+        options: RunOptions,
+        backend: Backend,
+        questions: Path,
+        asked: Sequence[Question],
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+    ) -> None:
+        super().__init__(options, Rewrite, backend)
+        self._questions, self._asked = questions, {question.id: question for question in asked}
+        self._max_tokens, self._temperature, self._seed = max_tokens, temperature, seed
+        self._known: Counter[str] = Counter()
+        self._outage = Outage(backend, self.concurrency, "seeds")
+
+    def problem(self, record: Rewrite) -> str | None:
+        question = self._asked.get(record.seed)
+        if question is None or question.prompt != record.question:
+            return f"{record.seed!r} is no seed, or asks something else; choose another --out"
+        if record.accepted is not None:
+            return "reviewed already; --apply it, or choose another --out"
+        return None
+
+    def failure(self, record: Rewrite) -> str | None:
+        return record.failure
+
+    def know(self, record: Rewrite) -> None:
+        self._known[record.seed] += VARIANTS if record.failure else 1
+
+    def resume(self) -> int:
+        """A seed of which a killed run wrote some lines is asked again, without them."""
+        super().resume()
+        torn = {seed for seed, count in self._known.items() if count < VARIANTS}
+        if torn:
+            self.drop(lambda record: record.seed not in torn)
+        for seed in torn:
+            del self._known[seed]
+        return len(self._known)
+
+    def left(self) -> int:
+        return len(self._asked) - len(self._known)
+
+    def items(self) -> Iterable[Question]:
+        return (question for question in self._asked.values() if question.id not in self._known)
+
+    async def work(self, item: Question, keep: Callable[..., None]) -> None:
+        request = Request(
+            messages=prompt(item.prompt, item.lang),
+            max_tokens=self._max_tokens,
+            temperature=self._temperature,
+            seed=self._seed if self._temperature else None,
+        )
+        detail = None
+        try:
+            found = rewrites(item, await self.backend.chat(request))
+        except Transient as error:
+            found, detail = [_failed(item, "server_error")], str(error)
+        except Refused as error:
+            found = [_failed(item, error.failure)]
+        keep(*found)
+        self._outage.note(found[0].failure, detail)
+
+    def facts(self) -> dict[str, Any]:
+        seed = self._seed if self._temperature else 0
+        return {
+            "questions": {"file": str(self._questions), "sha256": jsonl.sha256(self._questions)},
+            "model": self.backend.served.name,
+            "sampling": {"temperature": self._temperature, "seed": seed, "max_tokens": self._max_tokens},
+        }
+
+    def tally(self) -> RewriteTally:
+        return RewriteTally(self.out)
 
 
 def apply(review: Sequence[tuple[int, Rewrite]], rows: Sequence[dict[str, Any]], place: str) -> list[dict[str, Any]]:
@@ -162,31 +232,6 @@ def _apply(questions: Path, review: Path, out: Path) -> int:
     return 0
 
 
-async def _run(
-    backend: Backend,
-    asked: Sequence[Question],
-    out: Path,
-    concurrency: int,
-    max_tokens: int,
-    temperature: float,
-    seed: int,
-) -> Counter[str]:
-    waiting, failures = iter(asked), Counter[str]()
-    with Writer(out) as file, tqdm(total=len(asked), desc="rewrite", unit="seed") as bar:
-        async with backend:
-
-            async def work() -> None:
-                for question in waiting:
-                    for line in await _ask(backend, question, max_tokens, temperature, seed):
-                        file.append(line)
-                        if line.failure:
-                            failures[line.failure] += 1
-                    bar.update()
-
-            await side_by_side(work() for _ in range(min(concurrency, len(asked))))
-    return failures
-
-
 def main(
     questions: Annotated[Path, typer.Argument(help="AlignMMBench questions; the first of each group is its seed.")],
     out: Annotated[Path, typer.Option(help="The review file (JSONL); with --apply the questions file to write.")],
@@ -197,51 +242,20 @@ def main(
         str | None,
         typer.Option(help="A checkpoint folder (vLLM in this process); with --base-url the model to ask for."),
     ] = None,
-    base_url: Annotated[str | None, typer.Option(help="An OpenAI-compatible server.")] = None,
-    temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of what is sampled.")] = 0,
-    max_tokens: Annotated[int, typer.Option(min=8, help="Longest reply, in tokens.")] = 1024,
-    concurrency: Annotated[int, typer.Option(min=1, help="Seeds asked at once.")] = 32,
-    max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share failed.")] = 0.02,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask again what failed before.")] = False,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="OPENAI_API_KEY", help="The server's API key.", show_default=False)
-    ] = None,
+    base_url: BaseUrl = None,
+    temperature: Temperature = 0.0,
+    seed: Seed = 0,
+    max_tokens: Annotated[int, options.max_tokens(8)] = 1024,
+    concurrency: Annotated[int, typer.Option(min=1, help="Seeds asked at once.")] = CONNECTIONS,
+    max_failed: MaxFailed = MAX_FAILED,
+    retry_failed: Annotated[bool, options.retry_failed("Ask again what failed before.")] = False,
+    api_key: ApiKey = None,
 ) -> int:
     """Rewrite seed questions in five wordings each. Set "accepted" in the review file to true or false, then --apply
     it: only what a person accepted is used."""
     if review is not None:
         return _apply(questions, review, out)
     asked = seeds(alignmmbench.read_questions(questions).values())
-    if base_url is None and model is None:
-        raise UsageError("give --model FOLDER (vLLM in this process) or --base-url URL")
-
-    def connect(url: str) -> OpenAIBackend:
-        return OpenAIBackend(url, api_key=api_key, timeout=300.0, attempts=5, connections=concurrency)
-
-    value = model if base_url is None else base_url
-    backend = open_backend("--model", value or "", connect, model if base_url else None, [])
-    done = _whole(out, asked)
-    if retry_failed and done:
-        with writing(out):
-            jsonl.rewrite(out, Rewrite, lambda line: line.failure is None)
-        done = _whole(out, asked) if out.stat().st_size else set()
-    todo = [question for question in asked if question.id not in done]
-    if todo:
-        asyncio.run(_run(backend, todo, out, concurrency, max_tokens, temperature, seed))
-    lines = [line for _, line in jsonl.read(out, Rewrite)]
-    failures = Counter(line.failure for line in lines if line.failure)
-    facts = {
-        "questions": {"file": str(questions), "sha256": jsonl.sha256(questions)},
-        "model": backend.served.name,
-        "sampling": {"temperature": temperature, "seed": seed if temperature else 0, "max_tokens": max_tokens},
-        "seeds": len(asked),
-        "failed": dict(failures),
-    }
-    with writing(out):
-        jsonl.write_sidecar(out, facts)
-    print(
-        f"{out}: {len(asked)} seeds, {len(lines) - failures.total()} rewrites to review, "
-        f"{failures.total()} seeds failed" + (f" ({listed(failures)})" if failures else "")
-    )
-    return 3 if failures.total() > max_failed * len(asked) else 0
+    endpoint = Endpoint(model=model, base_url=base_url, api_key=api_key, concurrency=concurrency)
+    run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed)
+    return AskForRewrites(run, endpoint.open_one(), questions, asked, max_tokens, temperature, seed).run()

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from critic.errors import UsageError
 from critic.records import ModelTurn
+from critic.stages.run import Tally
 
 
 class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,12 +56,14 @@ def cost(price: Price, prompt_tokens: int, cached_tokens: int, completion_tokens
     return (fresh * price.input + cached_tokens * cached + completion_tokens * price.output) / 1e6
 
 
-class Totals:
-    """What the records of a file add up to; a generation that several records share counts once."""
+class Totals(Tally[ModelTurn]):
+    """What the records of a file of replies add up to, at the prices of each list; a generation that several records
+    share counts once."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: Path, prices: Mapping[str, Price]) -> None:
+        super().__init__()
+        self._out, self._prices = out, prices
         self.by_condition: dict[str, Counter[str]] = {}
-        self.failures: Counter[str] = Counter()
         self.details: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
         self.by_turn: dict[int, Counter[str]] = {}
@@ -68,17 +71,17 @@ class Totals:
         self._calls: set[str] = set()
         self._resized: set[str] = set()
 
-    def add(self, line: ModelTurn) -> None:
-        result = "answered" if line.failure is None else "not_run" if line.failure == "not_run" else "failed"
-        self.by_condition.setdefault(line.condition, Counter())[result] += 1
-        self.counts["turns"] += 1
-        if line.failure is not None:
-            self.failures[line.failure] += 1
-            if line.detail:
-                self.details.setdefault(line.failure, line.detail)
-        if line.call is not None and line.call not in self._calls:
-            self._calls.add(line.call)
-            self._add_call(line)
+    def add(self, record: ModelTurn) -> None:
+        result = "answered" if record.failure is None else "not_run" if record.failure == "not_run" else "failed"
+        self.by_condition.setdefault(record.condition, Counter())[result] += 1
+        self.count += 1
+        if record.failure is not None:
+            self.failures[record.failure] += 1
+            if record.detail:
+                self.details.setdefault(record.failure, record.detail)
+        if record.call is not None and record.call not in self._calls:
+            self._calls.add(record.call)
+            self._add_call(record)
 
     def _add_call(self, line: ModelTurn) -> None:
         self.seconds += line.seconds
@@ -101,32 +104,33 @@ class Totals:
             turn[name] += count
         self.counts["cached_tokens"] += line.cached_tokens
 
-    def costs(self, table: Mapping[str, Price]) -> dict[str, float]:
+    def costs(self) -> dict[str, float]:
         """By price list, of the calls whose tokens are known."""
         count = self.counts
         spent = count["prompt_tokens"], count["cached_tokens"], count["completion_tokens"]
-        return {name: round(cost(price, *spent), 6) for name, price in table.items()}
+        return {name: round(cost(price, *spent), 6) for name, price in self._prices.items()}
 
     def facts(self) -> dict[str, Any]:
         return {
             "conditions": {name: dict(found) for name, found in sorted(self.by_condition.items())},
             "failed": dict(self.failures),
             "images_resized": len(self._resized),
+            "turns": self.count,
             **{name: count for name, count in self.counts.items() if count},
             "tokens_by_turn": {str(turn): dict(found) for turn, found in sorted(self.by_turn.items())},
             "seconds_of_calls": round(self.seconds, 1),
+            "costs": self.costs(),
         }
 
-    def lines(self, table: Mapping[str, Price]) -> Iterable[str]:
-        """What is worth reading at the end of a run."""
+    def lines(self) -> Iterable[str]:
         counts = self.counts
         yield f"{'condition':<30}{'answered':>9}{'failed':>8}{'not run':>9}"
         for name, found in sorted(self.by_condition.items()):
             yield f"{name:<30}{found['answered']:>9}{found['failed']:>8}{found['not_run']:>9}"
-        yield f"{counts['turns']} turns by {counts['calls']} calls"
+        yield f"{self.count} turns by {counts['calls']} calls"
         yield f"tokens: {counts['prompt_tokens']} in, {counts['completion_tokens']} out, {self._cached()}"
-        for name, amount in self.costs(table).items():
-            yield f"at the prices of {name}: {amount:.4f} {table[name].currency}"
+        for name, amount in self.costs().items():
+            yield f"at the prices of {name}: {amount:.4f} {self._prices[name].currency}"
         for name, text in (
             ("calls_without_token_counts", "calls without token counts: they are in no sum of tokens or costs"),
             ("calls_cut_at_max_tokens", "replies cut at --max-tokens"),
@@ -138,6 +142,7 @@ class Totals:
             yield f"{len(self._resized)} images made smaller to fit --max-image-pixels"
         for name, count in self.failures.most_common():
             yield f"{name}: {count} turns" + (f", first: {self.details[name]}" if name in self.details else "")
+        yield f"{self._out}: {self.count} turns"
 
     def _cached(self) -> str:
         if not self.by_turn:

@@ -171,10 +171,10 @@ def test_what_conditions_share_is_generated_once() -> None:
     assert len(set(sent)) == len(sent)
     for line in made:
         assert digest([{"role": one.role, "content": one.content} for one in line.seen]) in (line.reply or "")
-    totals = usage.Totals()
+    totals = usage.Totals(Path("out.jsonl"), {})
     for line in made:
         totals.add(line)
-    assert totals.counts["turns"] == len(made) and totals.counts["prompt_tokens"] == 10 * len(backend.requests)
+    assert totals.count == len(made) and totals.counts["prompt_tokens"] == 10 * len(backend.requests)
 
 
 def test_conversations_do_not_wait_for_the_slowest() -> None:
@@ -296,7 +296,7 @@ def test_overflow_drops_whole_oldest_exchanges_and_counts_them() -> None:
     found = by_place(made)
     assert [found["own", turn].dropped for turn in (1, 2, 3, 4)] == [0, 0, 1, 2]
     assert [one.content for one in found["own", 4].seen] == ["c0 ask 3", found["own", 3].reply, "c0 ask 4"]
-    totals = usage.Totals()
+    totals = usage.Totals(Path("out.jsonl"), {})
     for line in made:
         totals.add(line)
     assert totals.counts["calls_shortened"] == 2 and totals.counts["exchanges_dropped"] == 3
@@ -336,7 +336,7 @@ def test_a_reply_cut_at_max_tokens_is_a_reply() -> None:
     cut = Recorder(lambda request: Reply(text="and so on", truncated=True, prompt_tokens=5, completion_tokens=64))
     made = converse(talks(1), cut, "own")
     assert [line.finish for line in made] == ["length"] * 3 and all(line.reply for line in made)
-    totals = usage.Totals()
+    totals = usage.Totals(Path("out.jsonl"), {})
     totals.add(made[0])
     assert totals.counts["calls_cut_at_max_tokens"] == 1
 

@@ -1,0 +1,98 @@
+"""Options that several stages take, declared once, and where the replies come from that they name."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from msgspec import Struct
+from msgspec.structs import replace
+
+from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend
+from critic.backends.openai import OpenAIBackend
+from critic.backends.scripted import from_file
+from critic.backends.vllm import IN_FLIGHT, VllmBackend
+from critic.errors import UsageError
+
+MAX_FAILED = 0.02
+"""The share of failures above which a stage exits with 3."""
+
+VllmOptions = Annotated[list[str] | None, typer.Argument(help="Behind --: options passed to vLLM in this process.")]
+BaseUrl = Annotated[str | None, typer.Option(help="An OpenAI-compatible server.")]
+ApiKey = Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="The server's API key.", show_default=False)]
+Attempts = Annotated[int, typer.Option(min=1, help="Tries for each request.")]
+Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds until a request counts as lost.")]
+Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")]
+Seed = Annotated[int, typer.Option(help="Seed of what is sampled.")]
+MaxFailed = Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share failed.")]
+
+
+def max_tokens(least: int) -> Any:
+    return typer.Option(min=least, help="Longest reply, in tokens.")
+
+
+def concurrency(help_text: str) -> Any:
+    return typer.Option(min=1, help=help_text, show_default=f"{CONNECTIONS}; in this process {IN_FLIGHT}")
+
+
+def retry_failed(help_text: str) -> Any:
+    return typer.Option("--retry-failed", help=help_text)
+
+
+class Endpoint(Struct, frozen=True, kw_only=True):
+    """Where replies come from, as the options say, and how a server is called. `model` is the one to ask a server for,
+    unless its URL names one."""
+
+    model: str | None = None
+    base_url: str | None = None
+    api_key: str | None = None
+    timeout: float = TIMEOUT
+    attempts: int = ATTEMPTS
+    concurrency: int | None = None
+    vllm_options: Sequence[str] = ()
+
+    def connect(self, url: str, model: str | None) -> OpenAIBackend:
+        """The server at `url`, one of its models chosen. Raises UsageError where it does not answer or lacks it."""
+        connections = self.concurrency or CONNECTIONS
+        backend = OpenAIBackend(
+            url, api_key=self.api_key, timeout=self.timeout, attempts=self.attempts, connections=connections
+        )
+        backend.choose(model)
+        return backend
+
+    def open(self, option: str, values: Sequence[str]) -> list[Backend]:
+        """What each value of `option` names; the server at `base_url` where there is no value.
+
+        Raises UsageError where there is neither, and for options of vLLM that nothing takes.
+        """
+        if values:
+            made = [self._named(option, value) for value in values]
+        elif self.base_url is not None:
+            made = [self.connect(self.base_url, self.model)]
+        else:
+            raise UsageError(f"give {option} FOLDER (vLLM in this process) or --base-url URL")
+        if self.vllm_options and not any(isinstance(backend, VllmBackend) for backend in made):
+            shown = " ".join(self.vllm_options)
+            raise UsageError(f"{shown}: options of vLLM need a {option} that is a checkpoint folder")
+        return made
+
+    def open_one(self) -> Backend:
+        """What `--model` and `--base-url` name together: without a URL, `model` is where the replies come from."""
+        if self.base_url is None and self.model is not None:
+            (backend,) = replace(self, model=None).open("--model", [self.model])
+        else:
+            (backend,) = self.open("--model", [])
+        return backend
+
+    def _named(self, option: str, value: str) -> Backend:
+        """A server (URL or URL#MODEL), a checkpoint folder, or a file of scripted replies."""
+        url, _, named = value.partition("#")
+        if "://" in value:
+            return self.connect(url, named or self.model)
+        path = Path(value)
+        if path.is_dir():
+            return VllmBackend(path, list(self.vllm_options))
+        if path.is_file():
+            return from_file(path)
+        expected = "expected a checkpoint folder, a server's URL, URL#MODEL, or a file of replies"
+        raise UsageError(f"{option} {value}: {expected}")
