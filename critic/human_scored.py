@@ -6,8 +6,6 @@ scale_min, scale_max, score_1_10?, reason?, annotators?, group, flags[]`. Other 
 `_score_1_10` are scores of the same answer by other judges.
 """
 
-import csv
-import io
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from critic import jsonl
+from critic import jsonl, tables
 from critic.errors import UsageError
 from critic.records import RATINGS, HumanScore, Language, Question, Response, Turn
 
@@ -115,28 +113,28 @@ def response_of(row: Row, columns: dict[str, float]) -> Response:
 _JSON_COLUMNS = ("history", "references", "images", "annotators", "flags", "dims")
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    text = b"".join(line for _, line in jsonl.lines(path)).decode()
-    table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    missing = [name for name in Row.__struct_fields__[:11] if name not in (table.fieldnames or [])]
-    if missing:
-        raise UsageError(f"{path}:1: missing column {', '.join(missing)}")
-    for cells in table:
-        raw: dict[str, Any] = {name: value for name, value in cells.items() if value not in (None, "")}
-        for name in ("reference", "system"):
-            raw.setdefault(name, None)
-        raw.setdefault("response", "")
-        for name in _JSON_COLUMNS:
-            if name in raw:
-                try:
-                    raw[name] = json.loads(raw[name])
-                except json.JSONDecodeError:
-                    raise UsageError(f"{path}:{table.line_num}: column {name} must hold JSON") from None
-        yield table.line_num, raw
+def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a .csv as those of a .jsonl stand there: columns that hold JSON read, empty cells left out."""
+    for count, (place, cells) in enumerate(tables.rows(path, (".csv",))):
+        if not count and (missing := [name for name in Row.__struct_fields__[:11] if name not in cells]):
+            raise UsageError(f"{path}:1: missing column {', '.join(missing)}")
+        raw = {name: value for name, value in cells.items() if value}
+        yield place, {"reference": None, "system": None, "response": "", **raw, **_from_json(place, raw)}
 
 
-def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    yield from jsonl.read(path, dict[str, Any])
+def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    return ((f"{path}:{number}", raw) for number, raw in jsonl.read(path, dict[str, Any]))
+
+
+def _from_json(place: str, raw: dict[str, str]) -> dict[str, Any]:
+    found = {}
+    for name in _JSON_COLUMNS:
+        if name in raw:
+            try:
+                found[name] = json.loads(raw[name])
+            except json.JSONDecodeError:
+                raise UsageError(f"{place}: column {name} must hold JSON") from None
+    return found
 
 
 def files(path: Path) -> list[Path]:
@@ -167,18 +165,14 @@ def walk(
     the rest is checked. Raises UsageError, naming file, line and column, for a missing column, a score outside its
     scale, or an id that comes twice.
     """
-    seen: dict[str, tuple[Path, int]] = {}
+    ids = tables.Ids()
     for file in files(path):
-        for number, raw in _csv_rows(file) if file.suffix == ".csv" else _json_rows(file):
-            place = f"{file}:{number}"
+        for place, raw in _csv_rows(file) if file.suffix == ".csv" else _json_rows(file):
             try:
                 row = msgspec.convert(raw, Row, strict=file.suffix != ".csv")
             except msgspec.ValidationError as error:
                 raise UsageError(f"{place}: {error}") from None
-            if row.id in seen:
-                before, line = seen[row.id]
-                raise UsageError(f"{place}: duplicate id {row.id!r}, first seen at {before}:{line}")
-            seen[row.id] = (file, number)
+            ids.add(place, row.id)
             reasons = [UNUSABLE_FLAGS[flag] for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in keep_flags]
             if not reasons and not row.reference:
                 reasons = [UNUSABLE_FLAGS["no_reference"]]

@@ -1,8 +1,9 @@
-"""Tables as benchmarks are distributed in: rows of .csv, .xlsx, .jsonl and .parquet files, with their places."""
+"""Tables in files: rows of .csv, .jsonl, .parquet and .xlsx, each with the place that an error names."""
 
 import base64
 import csv
 import math
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -14,49 +15,67 @@ from critic.errors import UsageError
 
 Row = dict[str, Any]
 
+FORMATS = (".csv", ".jsonl", ".parquet", ".xlsx")
+"""What can be read, .parquet and .xlsx by libraries that are not part of a plain installation."""
+
 MEDIA_TYPES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
 """How the images inside parquet files begin."""
 
 
-def rows(path: Path, formats: Collection[str]) -> Iterator[tuple[str, Row]]:
-    """The rows of a table with their places (file:line; file:row N for spreadsheets and parquet).
+def place(path: Path, number: int) -> str:
+    """Where a row is: file:line, for spreadsheets and parquet file:row N."""
+    return f"{path}:{number}" if path.suffix in (".csv", ".jsonl") else f"{path}:row {number}"
 
-    Raises UsageError for a file that is missing, empty, torn or of another format, and where the library that reads it
-    is not installed.
+
+def rows(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[str, Row]]:
+    """The rows of a table with their places. Raises UsageError as `numbered` does."""
+    for number, row in numbered(path, formats):
+        yield place(path, number), row
+
+
+def numbered(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[int, Row]]:
+    """The rows of a table by column, read as they are asked for, with the line that each begins on (spreadsheets: the
+    row, parquet: the row from 1). Cells of .csv are text; the header of .csv and .xlsx is the first line.
+
+    Raises UsageError for a file that is missing, empty, torn or of another format, naming the line, and where the
+    library that reads it is not installed.
     """
-    readers = {".csv": _csv, ".xlsx": _xlsx, ".jsonl": _jsonl, ".parquet": _parquet}
+    readers = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet, ".xlsx": _xlsx}
     if path.suffix not in formats:
         raise UsageError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; expected {', '.join(formats)}")
     if not path.is_file():
         raise UsageError(f"{path}: no such file")
     found = False
-    for place, row in readers[path.suffix](path):
+    for number, row in readers[path.suffix](path):
         found = True
-        yield place, row
+        yield number, row
     if not found:
         raise UsageError(f"{path}: no rows")
 
 
-def _csv(path: Path) -> Iterator[tuple[str, Row]]:
+def _csv(path: Path) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(1 << 30)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            _check_header(path, list(reader.fieldnames or []))
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            header = next(reader, [])
+            _check_header(path, header)
             end = reader.line_num
-            for row in reader:
-                place, end = f"{path}:{end + 1}", reader.line_num
-                if None in row or None in row.values():
-                    expected = len(reader.fieldnames or [])
-                    raise UsageError(f"{place}: more or fewer cells than the {expected} columns of the header")
-                yield place, dict(row)
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: not UTF-8; save the sheet as CSV UTF-8") from None
-    except csv.Error as error:
-        raise UsageError(f"{path}: not CSV: {error}") from None
+            for cells in reader:
+                # A quoted cell may hold line breaks: a row begins where the one before ended.
+                number, end = end + 1, reader.line_num
+                if len(cells) not in (0, len(header)):
+                    raise UsageError(f"{path}:{number}: {len(cells)} cells, but the header has {len(header)}")
+                if cells:
+                    yield number, dict(zip(header, cells, strict=True))
+        except UnicodeDecodeError:
+            deque(jsonl.lines(path), maxlen=0)  # names the line that is not UTF-8
+            raise
+        except csv.Error as error:
+            raise UsageError(f"{path}:{reader.line_num}: not CSV: {error}") from None
 
 
-def _xlsx(path: Path) -> Iterator[tuple[str, Row]]:
+def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
     openpyxl = _library("openpyxl", path, "or save the sheet as CSV UTF-8")
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
@@ -69,17 +88,16 @@ def _xlsx(path: Path) -> Iterator[tuple[str, Row]]:
         for number, cells in enumerate(lines, 2):
             if any(cell is not None for cell in cells):
                 row = {column: cell for column, cell in zip(header, cells, strict=False) if column}
-                yield f"{path}:row {number}", row
+                yield number, row
     finally:
         book.close()
 
 
-def _jsonl(path: Path) -> Iterator[tuple[str, Row]]:
-    for number, row in jsonl.read(path, dict[str, Any]):
-        yield f"{path}:{number}", row
+def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:
+    return jsonl.read(path, dict[str, Any])
 
 
-def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
+def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
     parquet = _library("pyarrow.parquet", path)
     try:
         table = parquet.ParquetFile(path)
@@ -90,7 +108,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
         for batch in table.iter_batches(batch_size=32):  # images are inside: a few rows at a time
             for row in batch.to_pylist():
                 number += 1
-                yield f"{path}:row {number}", row
+                yield number, row
 
 
 def _library(name: str, path: Path, otherwise: str = "") -> ModuleType:
@@ -106,7 +124,7 @@ def _check_header(path: Path, header: list[str]) -> None:
         raise UsageError(f"{path}: no header row")
     twice = sorted({column for column in header if header.count(column) > 1})
     if twice:
-        raise UsageError(f"{path}: column {twice[0]!r} appears twice in the header")
+        raise UsageError(f"{path}:1: the column {twice[0]!r} is there twice")
 
 
 def text(place: str, row: Mapping[str, Any], column: str) -> str:

@@ -1,15 +1,14 @@
-"""Tables in files: CSV, JSONL and Parquet, in columns, with the place of every row."""
+"""Scores and preferences in tables, in columns, with the place of every row."""
 
-import csv
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
-from critic import jsonl
+from critic import tables
 from critic.errors import UsageError
 from critic.records import RATINGS
 from eval_agreement.metrics import Floats
@@ -36,14 +35,14 @@ class Source(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True):
-    """A file in columns. `line[i]` is the line (Parquet: the row, from 1) that row i came from."""
+    """A file in columns. `line[i]` is the line (Parquet and Excel: the row) that row i came from."""
 
     path: Path
     columns: dict[str, list[Any]]
     line: Sequence[int]
 
     def place(self, row: int) -> str:
-        return f"{self.path}:{self.line[row]}"
+        return tables.place(self.path, self.line[row])
 
     def column(self, name: str) -> list[Any]:
         """Raises UsageError naming the columns there are."""
@@ -87,51 +86,14 @@ class Table(Struct, frozen=True):
 
 
 def read_table(path: Path) -> Table:
-    """A CSV (with a header), JSONL or Parquet file. Raises UsageError naming file and line."""
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file")
-    readers: dict[str, Callable[[Path], Table]] = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
-    if path.suffix not in readers:
-        raise UsageError(f"{path}: expected a file that ends in {', '.join(readers)}")
-    table = readers[path.suffix](path)
-    if not table.line:
-        raise UsageError(f"{path}: no rows")
-    return table
-
-
-def _csv(path: Path) -> Table:
+    """A CSV (with a header), JSONL, Parquet or Excel file. Raises UsageError naming file and line."""
+    columns: dict[str, list[Any]] = {}
     lines: list[int] = []
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        try:
-            header = next(reader, [])
-            if twice := [name for name in header if header.count(name) > 1]:
-                raise UsageError(f"{path}:1: the column {twice[0]!r} is there twice")
-            columns: list[list[Any]] = [[] for _ in header]
-            for row in reader:
-                if len(row) not in (0, len(header)):
-                    raise UsageError(f"{path}:{reader.line_num}: {len(row)} cells, but the header has {len(header)}")
-                lines += [reader.line_num] if row else []
-                for column, cell in zip(columns, row, strict=False):
-                    column.append(cell)
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise UsageError(f"{path}: cannot be read after line {reader.line_num}: {error}") from None
-    return Table(path, dict(zip(header, columns, strict=True)), lines)
-
-
-def _jsonl(path: Path) -> Table:
-    rows = list(jsonl.read(path, dict[str, Any]))
-    names = list(dict.fromkeys(name for _, row in rows for name in row))
-    return Table(path, {name: [row.get(name) for _, row in rows] for name in names}, [number for number, _ in rows])
-
-
-def _parquet(path: Path) -> Table:
-    try:
-        from pyarrow import ArrowInvalid, parquet  # noqa: PLC0415 - only for those who have Parquet
-    except ImportError:
-        raise UsageError(f"{path}: to read Parquet, pip install pyarrow") from None
-    try:
-        table = parquet.read_table(path)
-    except (ArrowInvalid, OSError) as error:
-        raise UsageError(f"{path}: not a Parquet file: {error}") from None
-    return Table(path, table.to_pydict(), range(1, table.num_rows + 1))
+    for number, row in tables.numbered(path):
+        for name in row:
+            if name not in columns:
+                columns[name] = [None] * len(lines)
+        for name, cells in columns.items():
+            cells.append(row.get(name))
+        lines.append(number)
+    return Table(path, columns, lines)
