@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from critic.counting.resampling import group_numbers
+from critic.counting.resampling import Floats, group_numbers
 from critic.records import RATINGS, Response
 from eval_agreement.baselines import BASELINES
 from eval_agreement.bias import (
@@ -33,7 +33,7 @@ from eval_agreement.calibration import (
 from eval_agreement.compare import MARGINS, Comparison, compare, comparisons
 from eval_agreement.corrected import CorrectedMean, LabelPlan, corrected_mean, labels_needed
 from eval_agreement.joint import measured
-from eval_agreement.metrics import Agreement, Floats
+from eval_agreement.metrics import Agreement
 from eval_agreement.raters import (
     EPSILON,
     AlternativeAnnotator,

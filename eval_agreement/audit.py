@@ -28,7 +28,7 @@ from eval_agreement.analysis import STEPS, Asked, Findings, Kind, examine
 from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection, injection
-from eval_agreement.metrics import METRICS, NAMES, Agreement
+from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.decision import attack_verdict, verdict
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.page.scores import sections
@@ -406,12 +406,14 @@ def as_lines(outcomes: Iterable[gate.Outcome]) -> list[dict[str, Any]]:
 
 def as_json(result: Agreement) -> dict[str, Any]:
     total = result.n + result.failed
-    return {**msgspec.to_builtins(result), "coverage": result.n / total}
+    values = {name: one.value for name, one in result.estimates.items()}
+    about = {"undefined": result.undefined, "interval": result.interval, "groups": result.groups}
+    return {"n": result.n, "failed": result.failed, **values, **about, "coverage": result.n / total}
 
 
 def table(found: Mapping[str, Findings]) -> str:
     """The lines of the audit as aligned plain text, a block a sample."""
-    head = ["judge", "n", "failed", *NAMES.values()]
+    head = ["judge", "n", "failed", *(metric.name for metric in METRICS.values())]
     blocks = []
     for name, findings in found.items():
         rows = [head, *(cells(line.name, line.result) for line in findings.lines)]
@@ -425,11 +427,10 @@ def table(found: Mapping[str, Findings]) -> str:
 def cells(name: str, result: Agreement) -> list[str]:
     """A line of the table; MAE and Pearson with their intervals."""
     texts = [name, str(result.n), str(result.failed)]
-    for metric in METRICS:
-        value, interval = getattr(result, metric), result.interval.get(metric)
-        text = "-" if value is None else f"{round(value, 3) + 0.0:.3f}"
-        if interval and metric in ("mae", "pearson"):
-            text += f" [{interval[0]:.2f}, {interval[1]:.2f}]"
+    for metric, one in result.estimates.items():
+        text = "-" if one.value is None else f"{round(one.value, 3) + 0.0:.3f}"
+        if one.interval and metric in ("mae", "pearson"):
+            text += f" [{one.interval[0]:.2f}, {one.interval[1]:.2f}]"
         texts.append(text)
     return texts
 

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
+from critic.counting.resampling import Floats
 from critic.records import RATINGS, Response
 
-Floats = NDArray[np.float64]
 Predict = Callable[[Sequence[Response]], Floats]
 """Responses in, one score each on 1..10 out; NaN where the baseline has nothing to go by."""
 

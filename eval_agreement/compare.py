@@ -7,9 +7,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.counting.resampling import LEVEL, Interval, Resamples, group_numbers, holm
+from critic.counting.resampling import LEVEL, Floats, Interval, Resamples, group_numbers, holm
 from eval_agreement.joint import resampled
-from eval_agreement.metrics import LOWER_IS_BETTER, METRICS, NAMES, Floats
+from eval_agreement.metrics import METRICS
 from eval_agreement.sample import Sample
 
 MARGINS = {"mae": 0.1, "pearson": 0.05}
@@ -70,12 +70,13 @@ def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float
     both = ~np.isnan(sample.judges[first]) & ~np.isnan(sample.judges[second])
     human, one, other = (scores[both] for scores in (sample.human, sample.judges[first], sample.judges[second]))
     draws = Resamples(group_numbers(sample.group)[both])
-    spread = resampled(human, one, draws) - resampled(human, other, draws) if draws.enough else [None] * len(METRICS)
+    drawn = [resampled(human, scores, draws) for scores in (one, other)] if draws.enough else None
     found = []
-    for (metric, function), drawn in zip(METRICS.items(), spread, strict=True):
-        values = function(human, one), function(human, other)
+    for name, metric in METRICS.items():
+        values = metric.of_pairs(human, one), metric.of_pairs(human, other)
         if values[0] is not None and values[1] is not None:
-            found.append(_difference(metric, values[0], values[1], draws, drawn))
+            spread = drawn[0][name] - drawn[1][name] if drawn else None
+            found.append(_difference(name, values[0], values[1], draws, spread))
     adjusted = holm([difference.p for difference in found])
     return Comparison(
         first=first,
@@ -107,7 +108,7 @@ def _difference(metric: str, first: float, second: float, draws: Resamples, draw
 
 
 def _told_apart(line: Difference, p_holm: float | None, names: tuple[str, str]) -> Difference:
-    better = names[(line.value > 0) == (line.metric in LOWER_IS_BETTER)]
+    better = names[(line.value > 0) == METRICS[line.metric].lower_is_better]
     return replace(line, p_holm=p_holm, better=better if p_holm is not None and p_holm <= 1 - LEVEL else None)
 
 
@@ -115,11 +116,11 @@ def _non_inferior(difference: Difference, first: str, second: str, margin: float
     holds = None
     if difference.interval:
         low, high = difference.interval
-        holds = high < margin if difference.metric in LOWER_IS_BETTER else low > -margin
+        holds = high < margin if METRICS[difference.metric].lower_is_better else low > -margin
     word = {None: "cannot be told to be", True: "is", False: "is not shown to be"}[holds]
     return NonInferiority(
         metric=difference.metric,
         margin=margin,
         holds=holds,
-        reading=f"{first} {word} no worse than {second} by more than {margin:g} in {NAMES[difference.metric]}",
+        reading=f"{first} {word} no worse than {second} by more than {margin:g} in {METRICS[difference.metric].name}",
     )

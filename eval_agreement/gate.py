@@ -7,18 +7,15 @@ from msgspec import Struct
 
 from critic.counting.resampling import FEWEST_TO_DECIDE, Interval
 from critic.errors import UsageError
-from eval_agreement.metrics import LOWER_IS_BETTER, METRICS, Agreement
+from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.preferences import VerdictAgreement
 
 _LIMIT = re.compile(
     r"\s*(?:(?P<sample>[^:,<>=]+):)?\s*(?P<metric>\w+)\s*(?P<sign><=|>=)\s*(?P<value>-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)\s*"
 )
 
-SCORES = (*METRICS, "failed")
-"""What a limit on scores may be set on: a metric, or the share of answers the judge failed on (0..1)."""
-
 PREFERENCES = ("accuracy", "decided", "kappa", "failed")
-"""The same for preferences."""
+"""What a limit on preferences may be set on; `failed` is the share (0..1) of pairs without a verdict."""
 
 
 class Measured(Struct, frozen=True):
@@ -31,7 +28,7 @@ class Measured(Struct, frozen=True):
 
 
 def of_scores(result: Agreement) -> Measured:
-    metrics = {name: (getattr(result, name), result.interval.get(name)) for name in METRICS}
+    metrics = {name: (one.value, one.interval) for name, one in result.estimates.items()}
     return Measured(result.n, result.failed, result.groups, metrics)
 
 
@@ -51,7 +48,8 @@ class Limit(Struct, frozen=True):
 
     @property
     def sign(self) -> str:
-        return "<=" if self.metric in LOWER_IS_BETTER or self.metric == "failed" else ">="
+        lower = self.metric == "failed" or (self.metric in METRICS and METRICS[self.metric].lower_is_better)
+        return "<=" if lower else ">="
 
 
 class Outcome(Struct, frozen=True):
@@ -64,12 +62,14 @@ class Outcome(Struct, frozen=True):
     text: str
 
 
-def parse(text: str, names: Sequence[str] = SCORES) -> list[Limit]:
-    """`[SAMPLE:]METRIC<=NUMBER` or `>=`, separated by commas, the metrics out of `names`.
+def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
+    """`[SAMPLE:]METRIC<=NUMBER` or `>=`, separated by commas, the metrics out of `names`: unless given, those on scores
+    and the share of answers that the judge failed on (0..1).
 
     Raises UsageError for anything else, and for a limit against being too good (mae>=0.9).
     """
     limits = []
+    names = names or (*METRICS, "failed")
     for part in text.split(","):
         match = _LIMIT.fullmatch(part)
         if not match:

@@ -5,6 +5,7 @@ resample is a weighted sum of the groups' tables.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -12,19 +13,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.resampling import SEED, Group, Interval, Resamples, group_numbers, ratio
-from eval_agreement.metrics import (
-    FUZZY_RANGES,
-    METRICS,
-    SHARES,
-    STRICT_RANGES,
-    Agreement,
-    Floats,
-    Scores,
-    agreement,
-    bands,
-    paired,
-)
+from critic.counting.resampling import SEED, Floats, Group, Interval, Resamples, group_numbers
+from eval_agreement.metrics import METRICS, Agreement, OfPairs, PairCounts, Scores, agreement, paired
 
 _DUST = 1e-9
 _CELLS_PER_ROW = 4
@@ -49,8 +39,8 @@ def agreement_interval(
         return dict.fromkeys(METRICS)
     values = resampled(people, judged, draws)
     return {
-        name: _bounds(draws, column, share=name in SHARES) if metric(people, judged) is not None else None
-        for (name, metric), column in zip(METRICS.items(), values, strict=True)
+        name: _bounds(draws, values[name], share=metric.share) if metric.of_pairs(people, judged) is not None else None
+        for name, metric in METRICS.items()
     }
 
 
@@ -65,124 +55,101 @@ def measured(human: Scores, judge: Scores, group: Group) -> Agreement:
     result = agreement(human, judge)
     judged = ~np.isnan(paired(human, judge)[1])
     groups = len(np.unique(group_numbers(group)[judged]))
-    return replace(result, interval=agreement_interval(human, judge, group), groups=groups)
+    intervals = agreement_interval(human, judge, group)
+    estimates = {name: replace(one, interval=intervals[name]) for name, one in result.estimates.items()}
+    return replace(result, estimates=estimates, groups=groups)
 
 
-def resampled(human: Floats, judge: Floats, draws: Resamples) -> Floats:
-    """The metrics of each resample, shape (7, resamples) in the order of METRICS; NaN where undefined."""
-    if len(np.unique(human)) > len(np.unique(judge)):
-        human, judge = judge, human  # every metric is symmetric, and tables want the short side first
+def resampled(human: Floats, judge: Floats, draws: Resamples) -> dict[str, Floats]:
+    """Every metric of each resample, by name: shape (resamples,) each, NaN where undefined.
+
+    `human` and `judge`, shape (n,), are the scores of the rows that `draws` were made for.
+    """
     people, row = np.unique(human, return_inverse=True)
     judged, column = np.unique(judge, return_inverse=True)
+    blocks: Iterator[PairCounts]
     if len(people) * len(judged) > _CELLS_PER_ROW * len(row):
-        return np.concatenate(list(_by_rows(people, row, judged, column, draws)), axis=1)
-    blocks = draws.tables(row * len(judged) + column, len(people) * len(judged))
-    return np.concatenate([of_tables(block, people, judged) for block in blocks], axis=1)
+        pairs = _Pairs(people, row, judged, column)
+        blocks = (_RowCounts(pairs, weight) for weight in draws.weights())
+    else:
+        tables = draws.tables(row * len(judged) + column, len(people) * len(judged))
+        blocks = (TableCounts(people, judged, table) for table in tables)
+    found = [[metric.of_counts(block) for metric in METRICS.values()] for block in blocks]
+    return {name: np.concatenate(values) for name, values in zip(METRICS, zip(*found, strict=True), strict=True)}
 
 
-def of_tables(flat: Floats, people: Floats, judged: Floats) -> Floats:
-    """The metrics, shape (7, R), of tables of counts, shape (K x L, R), over K human and L judge values."""
-    tables = flat.reshape(len(people), len(judged), -1)
-    rows, columns = tables.sum(axis=1), tables.sum(axis=0)
-    human_ranks, judge_ranks = _centred_ranks(rows), _centred_ranks(columns)
-    product, balance = np.zeros((2, flat.shape[1]))
-    before = np.zeros_like(columns)
-    for table, rank in zip(tables, human_ranks, strict=True):
-        product += (table * judge_ranks).sum(axis=0) * rank
-        balance += (table * before).sum(axis=0)
-        up_to = table.cumsum(axis=0)
-        before += 2 * up_to - table - up_to[-1]
-    return _metrics(
-        _Sums(
-            human=rows,
-            judge=columns,
-            cells=_cell_values(people[:, None], judged).reshape(5, -1) @ flat,
-            ranks=np.stack([product, (rows * human_ranks**2).sum(axis=0), (columns * judge_ranks**2).sum(axis=0)]),
-            balance=balance,
-        ),
-        people,
-        judged,
-    )
+class TableCounts(PairCounts):
+    """Samples as tables of counts, shape (K x L, R), over K human and L judge values."""
+
+    def __init__(self, people: Floats, judged: Floats, flat: Floats) -> None:
+        self._flat, self._tables = flat, flat.reshape(len(people), len(judged), -1)
+        super().__init__(people, judged, self._tables.sum(axis=1), self._tables.sum(axis=0))
+
+    def total(self, of: OfPairs) -> Floats:
+        values = of(*np.broadcast_arrays(self.people[:, None], self.judged))
+        return np.asarray(values.ravel() @ self._flat)
+
+    @cached_property
+    def _short(self) -> tuple[Floats, Floats, Floats]:
+        """The tables with the side of fewer values first, and the ranks of that side and of the other: what ranks and
+        concordance say is the same with people and judge swapped, and their loops are over the first side."""
+        human, judge = self.centred_ranks
+        return (self._tables, human, judge) if len(human) <= len(judge) else (self._tables.swapaxes(0, 1), judge, human)
+
+    @cached_property
+    def rank_product(self) -> Floats:
+        tables, first, second = self._short
+        found = np.zeros(len(self.size))
+        for table, rank in zip(tables, first, strict=True):
+            found += (table * second).sum(axis=0) * rank
+        return found
+
+    @cached_property
+    def balance(self) -> Floats:
+        """Row by row, values ascending. `lead` says for each value of the other side how many pairs of earlier rows lie
+        below it, less those above: with a pair at that value these are the concordant and the discordant ones."""
+        tables, _, second = self._short
+        found, lead = np.zeros(len(self.size)), np.zeros_like(second)
+        for table in tables:
+            found += (table * lead).sum(axis=0)
+            up_to = table.cumsum(axis=0)
+            # Below a value lie up_to - table, above it what is left of the row: up_to[-1] - up_to.
+            lead += 2 * up_to - table - up_to[-1]
+        return found
 
 
-def _by_rows(
-    people: Floats, row: NDArray[np.intp], judged: Floats, column: NDArray[np.intp], draws: Resamples
-) -> Iterator[Floats]:
-    """The metrics in blocks of shape (7, r), where both sides have many distinct values.
+class _Pairs:
+    """The rows of a sample, `row` and `column` being the numbers of their values among `people` and `judged`, and how
+    often each value occurs as sums over rows."""
 
-    `row` and `column` are the numbers of each pair's values among `people` and `judged`.
-    """
-    cell_values, steps = _cell_values(people[row], judged[column]), _bits(row, column)
-    pairs = np.arange(len(row))
-    human_of = sparse.csr_array((np.ones(len(row)), (row, pairs)), shape=(len(people), len(row)))
-    judge_of = sparse.csr_array((np.ones(len(row)), (column, pairs)), shape=(len(judged), len(row)))
-    for weight in draws.weights():
-        human, judge = human_of @ weight, judge_of @ weight
-        human_ranks, judge_ranks = _centred_ranks(human), _centred_ranks(judge)
-        product = np.einsum("ij,ij,ij->j", weight, human_ranks[row], judge_ranks[column])
-        sums = _Sums(
-            human=human,
-            judge=judge,
-            cells=cell_values @ weight,
-            ranks=np.stack(
-                [
-                    product,
-                    np.einsum("ij,ij,ij->j", human, human_ranks, human_ranks),
-                    np.einsum("ij,ij,ij->j", judge, judge_ranks, judge_ranks),
-                ]
-            ),
-            balance=_balance(steps, weight),
-        )
-        yield _metrics(sums, people, judged)
+    def __init__(self, people: Floats, row: NDArray[np.intp], judged: Floats, column: NDArray[np.intp]) -> None:
+        self.people, self.row, self.judged, self.column = people, row, judged, column
+        ones, order = np.ones(len(row)), np.arange(len(row))
+        self.human_of = sparse.csr_array((ones, (row, order)), shape=(len(people), len(row)))
+        self.judge_of = sparse.csr_array((ones, (column, order)), shape=(len(judged), len(row)))
+        self.steps = _bits(row, column)
 
 
-class _Sums(Struct):
-    """What the metrics of R resamples need: counts of each human value (K, R) and judge value (L, R), and sums over
-    pairs: of the rows of `_cell_values` (5, R), of centred ranks (their product and both squares: 3, R), and
-    concordant less discordant pairs (R)."""
+class _RowCounts(PairCounts):
+    """Samples as weights of rows, shape (n, R), where both sides have many distinct values."""
 
-    human: Floats
-    judge: Floats
-    cells: Floats
-    ranks: Floats
-    balance: Floats
+    def __init__(self, pairs: _Pairs, weight: Floats) -> None:
+        self._pairs, self._weight = pairs, weight
+        super().__init__(pairs.people, pairs.judged, pairs.human_of @ weight, pairs.judge_of @ weight)
 
+    def total(self, of: OfPairs) -> Floats:
+        pairs = self._pairs
+        return np.asarray(of(pairs.people[pairs.row], pairs.judged[pairs.column]) @ self._weight)
 
-def _cell_values(human: Floats, judge: Floats) -> Floats:
-    """Of pairs: distance, same fuzzy range, same strict range, product, squared distance."""
-    distance = np.abs(human - judge)
-    same = [bands(human, ranges) == bands(judge, ranges) for ranges in (FUZZY_RANGES, STRICT_RANGES)]
-    return np.stack([distance, *same, human * judge, distance**2])
+    @cached_property
+    def rank_product(self) -> Floats:
+        human_ranks, judge_ranks = self.centred_ranks
+        ranks = human_ranks[self._pairs.row], judge_ranks[self._pairs.column]
+        return np.asarray(np.einsum("ij,ij,ij->j", self._weight, *ranks))
 
-
-def _centred_ranks(counts: Floats) -> Floats:
-    """Average ranks less their mean, shape (K, R), of K ascending values that occur `counts` times."""
-    return np.asarray(np.cumsum(counts, axis=0) - (counts + counts.sum(axis=0)) / 2)
-
-
-def _metrics(sums: _Sums, people: Floats, judged: Floats) -> Floats:
-    size = sums.human.sum(axis=0)
-    mae, fuzzy, strict, product, square = sums.cells / size
-    human_mean, human_variance = _mean_and_variance(people, sums.human)
-    judge_mean, judge_variance = _mean_and_variance(judged, sums.judge)
-    varied = ((sums.human > 0).sum(axis=0) > 1) & ((sums.judge > 0).sum(axis=0) > 1)
-    rank_product, human_ranks, judge_ranks = sums.ranks
-    untied = (size**2 - (sums.human**2).sum(axis=0)) * (size**2 - (sums.judge**2).sum(axis=0))
-    correlations = [
-        ratio(product - human_mean * judge_mean, np.sqrt(human_variance * judge_variance)),
-        ratio(rank_product, np.sqrt(human_ranks * judge_ranks)),
-        ratio(2 * sums.balance, np.sqrt(untied)),
-    ]
-    defined = [np.where(varied, np.clip(value, -1, 1), np.nan) for value in correlations]
-    expected = human_variance + judge_variance + (human_mean - judge_mean) ** 2
-    return np.stack([mae, *defined, fuzzy, strict, 1 - ratio(square, expected)])
-
-
-def _mean_and_variance(values: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Of each column of `counts` (K, R); the variance from distances, so that nothing cancels."""
-    size = counts.sum(axis=0)
-    mean = values @ counts / size
-    return mean, ((values[:, None] - mean) ** 2 * counts).sum(axis=0) / size
+    @cached_property
+    def balance(self) -> Floats:
+        return _balance(self._pairs.steps, self._weight)
 
 
 class _Bit(Struct):
@@ -202,10 +169,12 @@ def _bits(row: NDArray[np.intp], column: NDArray[np.intp]) -> list[_Bit]:
 
     Two human values compare as the highest bit in which their numbers differ. So for each bit, the rows that agree
     above it form a block, sorted by the judge value; a running sum over those without the bit tells each row with
-    the bit how many of them lie below and above.
+    the bit how many of them lie below and above. Every two rows meet in exactly one block of exactly one bit, and there
+    the one with the bit has the higher human value.
     """
     steps = []
     for bit in range(int(row.max()).bit_length()):
+        # One number for block and judge value, the block first: where rows stand when sorted by both.
         place = (row >> (bit + 1)) * (int(column.max()) + 1) + column
         order = np.argsort(place, kind="stable")
         has_bit = (row[order] >> bit & 1).astype(bool)
@@ -215,6 +184,7 @@ def _bits(row: NDArray[np.intp], column: NDArray[np.intp]) -> list[_Bit]:
             _Bit(
                 without=without,
                 having=having,
+                # Equal judge values are neither concordant nor discordant: they lie between `before` and `after`.
                 before=np.searchsorted(place[without], place[having]),
                 after=np.searchsorted(place[without], place[having], "right"),
                 block=np.flatnonzero(np.diff(block, prepend=-1)),
@@ -231,6 +201,8 @@ def _balance(steps: Sequence[_Bit], weight: Floats) -> Floats:
         running = np.zeros((len(step.without) + 1, len(total)))
         np.cumsum(weight[step.without], axis=0, out=running[1:])
         having = weight[step.having]
+        # Of a row's block, from `start` to `end` of the running sum, the rows up to `before` are below it and those
+        # from `after` above: (before - start) - (end - after). start + end is the block's, and taken off once.
         total += np.einsum("ij,ij->j", having, running[step.before] + running[step.after])
         start, end = running[step.block_ends]
         total -= (np.add.reduceat(having, step.block, axis=0) * (start + end)).sum(axis=0)

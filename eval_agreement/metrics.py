@@ -1,22 +1,27 @@
-"""Agreement between people's scores and a judge's, both on 1..10.
+"""Agreement between people's scores and a judge's, both on 1..10: one entry of METRICS for each way to measure it.
 
 Definitions: AlignMMBench §5.2 (mean absolute error, Pearson, Spearman, Kendall, fuzzy and strict ranges), and
-the quadratic weighted kappa.
+the quadratic weighted kappa. Each has two forms: of the pairs of one sample, and of many resamples at once, which
+depend on the pairs only through how often each pair of values occurs (`PairCounts`).
 """
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import stats
 
+from critic.counting.resampling import Estimate, Floats, Interval, ratio
 from critic.records import RATINGS
 
 Scores = Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer]
-Floats = NDArray[np.float64]
 Range = tuple[int, int]
+OfPairs = Callable[[Floats, Floats], Floats]
+"""People's and the judge's scores, arrays of one shape, to a number for each pair."""
 
 FUZZY_RANGES: tuple[Range, ...] = ((1, 2), (3, 5), (6, 8), (9, 10))
 """AlignMMBench §5.2: unusable, mostly wrong, mostly right, right. Both ends included."""
@@ -28,27 +33,81 @@ _LOW, _HIGH = RATINGS[0], RATINGS[-1]
 _DECIMALS = 12
 
 
-class Agreement(Struct, frozen=True, kw_only=True):
-    """The seven numbers over `n` pairs; `failed` judgments are left out of them.
+class PairCounts(ABC):
+    """R samples of pairs of scores, each known by how often every pair of values occurs in it.
 
-    mae is in points (0..9), fuzzy and strict are shares (0..1), the correlations and qwk lie in -1..1.
-    A metric is None exactly when `undefined` says why. `interval` holds the 95 % interval of each
-    metric, None where there is none, and is empty where no interval was asked for; `groups` is the number of
-    groups it stands on.
+    `people` (K,) and `judged` (L,) are the values there are, ascending; `human` (K, R) and `judge` (L, R) how often
+    each of them occurs in each sample. No sample is empty.
     """
 
-    n: int
-    failed: int
-    mae: float | None
-    pearson: float | None
-    spearman: float | None
-    kendall: float | None
-    fuzzy: float | None
-    strict: float | None
-    qwk: float | None
-    undefined: dict[str, str] = field(default_factory=dict)
-    interval: dict[str, tuple[float, float] | None] = field(default_factory=dict)
-    groups: int | None = None
+    def __init__(self, people: Floats, judged: Floats, human: Floats, judge: Floats) -> None:
+        self.people, self.judged, self.human, self.judge = people, judged, human, judge
+
+    @abstractmethod
+    def total(self, of: OfPairs) -> Floats:
+        """The sum over pairs of a function of both scores, in each sample: shape (R,)."""
+
+    @property
+    @abstractmethod
+    def rank_product(self) -> Floats:
+        """The sum over pairs of the product of both `centred_ranks`: shape (R,)."""
+
+    @property
+    @abstractmethod
+    def balance(self) -> Floats:
+        """Concordant less discordant pairs of pairs: shape (R,)."""
+
+    def mean(self, of: OfPairs) -> Floats:
+        """The mean over pairs of a function of both scores, in each sample: shape (R,)."""
+        return self.total(of) / self.size
+
+    @cached_property
+    def size(self) -> Floats:
+        """Pairs of each sample: shape (R,)."""
+        return np.asarray(self.human.sum(axis=0))
+
+    @cached_property
+    def moments(self) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+        """Mean and variance of people's scores and of the judge's, shape (R,) each."""
+        return _moments(self.people, self.human), _moments(self.judged, self.judge)
+
+    @cached_property
+    def centred_ranks(self) -> tuple[Floats, Floats]:
+        """Average ranks less their mean of people's values (K, R) and of the judge's (L, R)."""
+        return _centred_ranks(self.human), _centred_ranks(self.judge)
+
+    def correlation(self, values: Floats) -> Floats:
+        """`values` cut to -1..1, NaN in samples where either side is constant."""
+        varied = ((self.human > 0).sum(axis=0) > 1) & ((self.judge > 0).sum(axis=0) > 1)
+        return np.where(varied, np.clip(values, -1, 1), np.nan)
+
+
+def _moments(values: Floats, counts: Floats) -> tuple[Floats, Floats]:
+    """Of each column of `counts` (K, R); the variance from distances, so that nothing cancels."""
+    size = counts.sum(axis=0)
+    mean = values @ counts / size
+    return mean, ((values[:, None] - mean) ** 2 * counts).sum(axis=0) / size
+
+
+def _centred_ranks(counts: Floats) -> Floats:
+    """Average ranks less their mean, shape (K, R), of K ascending values that occur `counts` times."""
+    return np.asarray(np.cumsum(counts, axis=0) - (counts + counts.sum(axis=0)) / 2)
+
+
+class Metric(Struct, frozen=True, kw_only=True):
+    """A way to say how far a judge's scores agree with people's.
+
+    `name` is what people write. `of_pairs` takes both sides' scores, shape (n,) each, and gives None where the metric
+    is undefined; `of_counts` takes R samples and gives one number for each, shape (R,), NaN where it is undefined.
+    A `share` lies in 0..1. `note` explains the metric, and those after it without one, in the report's small print.
+    """
+
+    name: str
+    of_pairs: Callable[[Floats, Floats], float | None]
+    of_counts: Callable[[PairCounts], Floats]
+    lower_is_better: bool = False
+    share: bool = False
+    note: str = ""
 
 
 def half_up(scores: Floats) -> Floats:
@@ -61,23 +120,21 @@ def bands(scores: Floats, ranges: Sequence[Range]) -> NDArray[np.intp]:
     return np.searchsorted([high for _, high in ranges], half_up(scores))
 
 
-def _same_band(human: Floats, judge: Floats, ranges: Sequence[Range]) -> float | None:
-    return float(np.mean(bands(human, ranges) == bands(judge, ranges))) if human.size else None
+def _mean_of_pairs(of: OfPairs) -> Callable[[Floats, Floats], float | None]:
+    """The form for pairs of a metric that is the mean over pairs of a function; None without pairs."""
+    return lambda human, judge: float(np.mean(of(human, judge))) if human.size else None
 
 
-def mae(human: Floats, judge: Floats) -> float | None:
-    """Mean absolute difference in points; None without pairs."""
-    return float(np.mean(np.abs(human - judge))) if human.size else None
+def _distance(human: Floats, judge: Floats) -> Floats:
+    return np.abs(human - judge)
 
 
-def fuzzy(human: Floats, judge: Floats) -> float | None:
-    """Share of pairs in the same of FUZZY_RANGES; None without pairs."""
-    return _same_band(human, judge, FUZZY_RANGES)
+def _squared_distance(human: Floats, judge: Floats) -> Floats:
+    return (human - judge) ** 2
 
 
-def strict(human: Floats, judge: Floats) -> float | None:
-    """Share of pairs in the same of STRICT_RANGES; None without pairs."""
-    return _same_band(human, judge, STRICT_RANGES)
+def _same_band(ranges: Sequence[Range]) -> OfPairs:
+    return lambda human, judge: np.asarray(bands(human, ranges) == bands(judge, ranges), dtype=np.float64)
 
 
 def _no_correlation(human: Floats, judge: Floats) -> str | None:
@@ -91,28 +148,37 @@ def _no_correlation(human: Floats, judge: Floats) -> str | None:
     return None
 
 
-def _correlation(test: Callable[..., Any], human: Floats, judge: Floats) -> float | None:
-    if _no_correlation(human, judge):
-        return None
-    return float(np.clip(test(human, judge).statistic, -1, 1))
+def _scipy(test: Callable[..., Any]) -> Callable[[Floats, Floats], float | None]:
+    """A correlation of SciPy's; None with fewer than two pairs or where either side is constant."""
+
+    def correlation(human: Floats, judge: Floats) -> float | None:
+        if _no_correlation(human, judge):
+            return None
+        return float(np.clip(test(human, judge).statistic, -1, 1))
+
+    return correlation
 
 
-def pearson(human: Floats, judge: Floats) -> float | None:
-    """Pearson's r; None with fewer than two pairs or where either side is constant."""
-    return _correlation(stats.pearsonr, human, judge)
+def _pearson(counts: PairCounts) -> Floats:
+    (human_mean, human_variance), (judge_mean, judge_variance) = counts.moments
+    covariance = counts.mean(np.multiply) - human_mean * judge_mean
+    return counts.correlation(ratio(covariance, np.sqrt(human_variance * judge_variance)))
 
 
-def spearman(human: Floats, judge: Floats) -> float | None:
-    """Spearman's rho, ties at their average rank; None as for `pearson`."""
-    return _correlation(stats.spearmanr, human, judge)
+def _spearman(counts: PairCounts) -> Floats:
+    human, judge = counts.centred_ranks
+    squares = (counts.human * human**2).sum(axis=0) * (counts.judge * judge**2).sum(axis=0)
+    return counts.correlation(ratio(counts.rank_product, np.sqrt(squares)))
 
 
-def kendall(human: Floats, judge: Floats) -> float | None:
-    """Kendall's tau-b; None as for `pearson`."""
-    return _correlation(stats.kendalltau, human, judge)
+def _kendall(counts: PairCounts) -> Floats:
+    """Tau-b: `balance` over the root of the pairs of pairs not tied on each side, all counted in both orders."""
+    size = counts.size**2
+    untied = (size - (counts.human**2).sum(axis=0)) * (size - (counts.judge**2).sum(axis=0))
+    return counts.correlation(ratio(2 * counts.balance, np.sqrt(untied)))
 
 
-def qwk(human: Floats, judge: Floats) -> float | None:
+def _qwk(human: Floats, judge: Floats) -> float | None:
     """Cohen's kappa with quadratic weights over the whole scale 1..10 (Cohen 1968).
 
     1 - sum (h - j)^2 / expected sum under independence: for whole scores what scikit-learn gives with
@@ -125,30 +191,78 @@ def qwk(human: Floats, judge: Floats) -> float | None:
     return float(1 - np.mean((human - judge) ** 2) / expected) if expected else None
 
 
-METRICS: dict[str, Callable[[Floats, Floats], float | None]] = {
-    "mae": mae,
-    "pearson": pearson,
-    "spearman": spearman,
-    "kendall": kendall,
-    "fuzzy": fuzzy,
-    "strict": strict,
-    "qwk": qwk,
-}
-"""Every metric by name: two float arrays of one length on 1..10 in, a number out."""
+def _qwk_of_counts(counts: PairCounts) -> Floats:
+    (human_mean, human_variance), (judge_mean, judge_variance) = counts.moments
+    expected = human_variance + judge_variance + (human_mean - judge_mean) ** 2
+    return 1 - ratio(counts.mean(_squared_distance), expected)
 
-NAMES = {
-    "mae": "MAE",
-    "pearson": "Pearson",
-    "spearman": "Spearman",
-    "kendall": "Kendall",
-    "fuzzy": "fuzzy",
-    "strict": "strict",
-    "qwk": "kappa",
-}
-"""The metrics as people write them."""
 
-LOWER_IS_BETTER = frozenset({"mae"})
-SHARES = frozenset({"fuzzy", "strict"})
+_same_fuzzy, _same_strict = _same_band(FUZZY_RANGES), _same_band(STRICT_RANGES)
+
+METRICS: dict[str, Metric] = {
+    "mae": Metric(
+        name="MAE",
+        of_pairs=_mean_of_pairs(_distance),
+        of_counts=lambda counts: counts.mean(_distance),
+        lower_is_better=True,
+        note="MAE: mean distance in points, lower is better.",
+    ),
+    "pearson": Metric(
+        name="Pearson",
+        of_pairs=_scipy(stats.pearsonr),
+        of_counts=_pearson,
+        note="Correlations: −1 to 1, Kendall is tau-b.",
+    ),
+    "spearman": Metric(name="Spearman", of_pairs=_scipy(stats.spearmanr), of_counts=_spearman),
+    "kendall": Metric(name="Kendall", of_pairs=_scipy(stats.kendalltau), of_counts=_kendall),
+    "fuzzy": Metric(
+        name="fuzzy",
+        of_pairs=_mean_of_pairs(_same_fuzzy),
+        of_counts=lambda counts: counts.mean(_same_fuzzy),
+        share=True,
+        note="Fuzzy and strict: share of answers in the same range, {1–2, 3–5, 6–8, 9–10} and "
+        "{1, 2, 3, 4–5, 6, 7–8, 9–10}; scores between whole numbers are rounded half up first.",
+    ),
+    "strict": Metric(
+        name="strict",
+        of_pairs=_mean_of_pairs(_same_strict),
+        of_counts=lambda counts: counts.mean(_same_strict),
+        share=True,
+    ),
+    "qwk": Metric(name="kappa", of_pairs=_qwk, of_counts=_qwk_of_counts, note="Kappa: quadratic weights."),
+}
+"""Every metric by its name in options and files. What reports, gates, comparisons and training measure follows from
+this table: a metric is added by its two functions and an entry."""
+
+
+class Agreement(Struct, frozen=True, kw_only=True):
+    """Every metric of METRICS over `n` pairs, by name; `failed` judgments are left out of them.
+
+    `agreement.mae` is short for `agreement.estimates["mae"].value`: mae is in points (0..9), fuzzy and strict are
+    shares (0..1), the correlations and qwk lie in -1..1. An estimate's value is None exactly when its `undefined` says
+    why.
+    `groups` is the number of groups that the 95 % intervals stand on, None where none were asked for.
+    """
+
+    n: int
+    failed: int
+    estimates: Mapping[str, Estimate]
+    groups: int | None = None
+
+    def __getattr__(self, name: str) -> float | None:
+        if name not in METRICS:
+            raise AttributeError(f"{name!r} is neither a metric nor a field of Agreement")
+        return self.estimates[name].value
+
+    @property
+    def undefined(self) -> dict[str, str]:
+        """Why metrics have no value, by name; those that have one are not in it."""
+        return {name: one.undefined for name, one in self.estimates.items() if one.value is None and one.undefined}
+
+    @property
+    def interval(self) -> dict[str, Interval | None]:
+        """The 95 % interval of each metric, None where it has none; empty where no interval was asked for."""
+        return {} if self.groups is None else {name: one.interval for name, one in self.estimates.items()}
 
 
 def _array(scores: Scores, whose: str) -> Floats:
@@ -161,7 +275,7 @@ def _array(scores: Scores, whose: str) -> Floats:
 
 
 def paired(human: Scores, judge: Scores) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Both as float arrays, and which pairs have a judgment. Raises ValueError as `agreement` says."""
+    """Both as float arrays (n,), and which pairs have a judgment (n,). Raises ValueError as `agreement` says."""
     people, judged = _array(human, "human"), _array(judge, "judge")
     if len(people) != len(judged):
         raise ValueError(f"{len(people)} human scores but {len(judged)} judge scores")
@@ -184,17 +298,13 @@ def agreement(human: Scores, judge: Scores) -> Agreement:
     """
     people, judged, used = paired(human, judge)
     people, judged = people[used], judged[used]
-    values = {name: metric(people, judged) for name, metric in METRICS.items()}
-    reason = "no pairs" if not people.size else _no_correlation(people, judged)
+    reason = "no pairs" if not people.size else _no_correlation(people, judged) or "undefined on these scores"
+    values = {name: metric.of_pairs(people, judged) for name, metric in METRICS.items()}
     return Agreement(
-        n=int(used.sum()),
+        n=len(people),
         failed=int((~used).sum()),
-        mae=values["mae"],
-        pearson=values["pearson"],
-        spearman=values["spearman"],
-        kendall=values["kendall"],
-        fuzzy=values["fuzzy"],
-        strict=values["strict"],
-        qwk=values["qwk"],
-        undefined={name: reason for name, value in values.items() if value is None and reason},
+        estimates={
+            name: Estimate(value=value, n=len(people), undefined=reason if value is None else None)
+            for name, value in values.items()
+        },
     )

@@ -12,9 +12,8 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from critic.counting.resampling import Estimate, Group, Resamples, group_numbers, ratio
+from critic.counting.resampling import Estimate, Floats, Group, Resamples, group_numbers, ratio
 
-Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 Codes = NDArray[np.int8]
 Label = Literal["a", "tie", "b", "failed"]

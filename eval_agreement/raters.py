@@ -13,9 +13,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import sparse, stats
 
-from critic.counting.resampling import FEWEST_GROUPS, SEED, Estimate, Group, Resamples, group_numbers
+from critic.counting.resampling import FEWEST_GROUPS, SEED, Estimate, Floats, Group, Resamples, group_numbers
 
-Floats = NDArray[np.float64]
 Level = Literal["ordinal", "interval", "nominal"]
 Ratings = NDArray[np.floating] | Sequence[Mapping[str, float]]
 """Who gave which item which score: an array of shape (items, raters), NaN where a rater gave none, or each

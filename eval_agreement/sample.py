@@ -7,8 +7,9 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from critic.counting.resampling import Floats
 from critic.records import Judgment, Response
-from eval_agreement.metrics import Floats, Scores
+from eval_agreement.metrics import Scores
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct
 
 from critic import tables
+from critic.counting.resampling import Floats
 from critic.errors import UsageError
 from critic.records import RATINGS
-from eval_agreement.metrics import Floats
 
 Scale = tuple[float, float]
 

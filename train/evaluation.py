@@ -17,7 +17,6 @@ from critic.errors import UsageError
 from eval_agreement import agreement
 
 FORM = "pointwise"
-METRICS = ("mae", "pearson", "spearman", "kendall", "fuzzy", "strict")
 
 
 class HeldOut(Struct, frozen=True):
@@ -96,8 +95,8 @@ def _gathered(found: dict[int, NDArray[np.float64]], count: int) -> NDArray[np.f
 
 
 def figures(shares: NDArray[np.float64], human: list[float], kind: str) -> dict[str, float]:
-    """The six agreement metrics of AlignMMBench §5.2 and the number of rows; an undefined one is left out."""
+    """Every metric of agreement by name, and the number of rows `n`; an undefined metric is left out."""
     scores = [rating.score(list(each), kind) for each in shares]
     found = agreement(human, scores)
-    known = {name: getattr(found, name) for name in METRICS}
-    return {"n": float(len(human)), **{name: value for name, value in known.items() if value is not None}}
+    known = {name: one.value for name, one in found.estimates.items() if one.value is not None}
+    return {"n": float(len(human)), **known}

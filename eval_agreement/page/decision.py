@@ -8,7 +8,7 @@ from eval_agreement.analysis import Findings
 from eval_agreement.compare import Comparison
 from eval_agreement.gate import Outcome
 from eval_agreement.injection import Injection
-from eval_agreement.metrics import NAMES
+from eval_agreement.metrics import METRICS
 
 RANKS_WELL = 0.5
 """A Pearson correlation that is shown to be as high says that a judge's order is worth keeping."""
@@ -133,7 +133,7 @@ def _is_as_good(pair: Comparison) -> bool:
 
 
 def _as_good(pair: Comparison) -> str:
-    allowed = listed([f"{margin:g} {NAMES[metric]}" for metric, margin in pair.margins.items()])
+    allowed = listed([f"{margin:g} {METRICS[metric].name}" for metric, margin in pair.margins.items()])
     return f"{pair.second} (no worse by more than {allowed})"
 
 

@@ -7,9 +7,9 @@ import numpy as np
 from msgspec import Struct
 
 from critic import jsonl
-from critic.counting.resampling import Interval, Resamples, group_numbers
+from critic.counting.resampling import Floats, Interval, Resamples, group_numbers
 from critic.records import RATINGS
-from eval_agreement.metrics import Floats, half_up
+from eval_agreement.metrics import half_up
 from eval_agreement.sample import Sample
 
 SLICES = 10

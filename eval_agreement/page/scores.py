@@ -1,6 +1,6 @@
 """What an audit of scores found, as sections of sentences and tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -37,7 +37,7 @@ from eval_agreement.corrected import CorrectedMean
 from eval_agreement.gate import Outcome
 from eval_agreement.injection import Effect as AttackEffect
 from eval_agreement.injection import Injection
-from eval_agreement.metrics import METRICS, NAMES, Agreement
+from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.words import gate_sections, p_text, part_name, percent, points
 from eval_agreement.raters import AlternativeAnnotator, RaterAgreement, RaterTest
 
@@ -78,18 +78,23 @@ def sections(
     return [section for section in made if section]
 
 
-_SCORERS = Columns[Line](
-    first="Scores by",
-    name=lambda line: line.name,
-    cells=[
-        ("n", lambda line: line.result.n),
-        ("failed", lambda line: line.result.failed),
-        *((NAMES[metric], lambda line, metric=metric: _metric(line.result, metric)) for metric in METRICS),
-    ],
-    about=lambda line: line.about or {"judge": "the judge under audit", "other": "another judge"}.get(line.kind, ""),
-    bar=lambda line: _error_bar(line.result),
-    strong=lambda line: line.kind == "judge",
-)
+def _scorers() -> Columns[Line]:
+    def cell(metric: str) -> Callable[[Line], TableCell]:
+        return lambda line: _metric(line.result, metric)
+
+    kinds = {"judge": "the judge under audit", "other": "another judge"}
+    return Columns[Line](
+        first="Scores by",
+        name=lambda line: line.name,
+        cells=[
+            ("n", lambda line: line.result.n),
+            ("failed", lambda line: line.result.failed),
+            *((metric.name, cell(key)) for key, metric in METRICS.items()),
+        ],
+        about=lambda line: line.about or kinds.get(line.kind, ""),
+        bar=lambda line: _error_bar(line.result),
+        strong=lambda line: line.kind == "judge",
+    )
 
 
 def agreement_section(found: Mapping[str, Findings]) -> Section:
@@ -99,16 +104,14 @@ def agreement_section(found: Mapping[str, Findings]) -> Section:
         total = len(findings.sample.ids)
         extra = f", {findings.unlabelled} more without people's scores" if findings.unlabelled else ""
         caption = f"{total} answers, {share(findings.judge.n / total)} judged{extra}. MAE drawn from 0 to {axis[1]:g}."
-        table = _SCORERS.table(caption, findings.lines, axis=axis)
+        table = _scorers().table(caption, findings.lines, axis=axis)
         parts.append(Part(heading=name, tables=[table], readings=findings.sample.notes))
     counts_pairs = any(findings.of("people") for findings in found.values())
     return Section(
         key="agreement",
         heading="Agreement with people",
         parts=parts,
-        note="MAE: mean distance in points, lower is better. Correlations: −1 to 1, Kendall is tau-b. Fuzzy and "
-        "strict: share of answers in the same range, {1–2, 3–5, 6–8, 9–10} and {1, 2, 3, 4–5, 6, 7–8, 9–10}; scores "
-        "between whole numbers are rounded half up first. Kappa: quadratic weights. Small print: 95 % intervals, "
+        note=" ".join(metric.note for metric in METRICS.values() if metric.note) + " Small print: 95 % intervals, "
         f"whole questions resampled {RESAMPLES} times ({RESAMPLES_OF_MANY} above {MANY_GROUPS:,} questions); none "
         f"below {FEWEST_GROUPS}. A dash is a number that is not defined"
         + ("; “people” counts (answer, rater) pairs." if counts_pairs else "."),
@@ -171,7 +174,7 @@ def _standing(pair: Comparison) -> str:
     ahead: dict[str, list[str]] = {}
     for difference in pair.differences:
         if difference.better:
-            ahead.setdefault(difference.better, []).append(NAMES[difference.metric])
+            ahead.setdefault(difference.better, []).append(METRICS[difference.metric].name)
     if not ahead:
         return f"No metric is shown to tell {both} apart on these {pair.n} answers (p corrected over metrics)."
     return "; ".join(f"{name} is ahead of the other in {listed(metrics)}" for name, metrics in ahead.items()) + (
@@ -182,7 +185,7 @@ def _standing(pair: Comparison) -> str:
 def _comparison_table(pair: Comparison) -> Table:
     columns = Columns[MetricDifference](
         first="Metric",
-        name=lambda line: NAMES[line.metric],
+        name=lambda line: METRICS[line.metric].name,
         cells=[
             (pair.first, lambda line: number(line.first, 3)),
             (pair.second, lambda line: number(line.second, 3)),

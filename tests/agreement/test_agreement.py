@@ -305,6 +305,11 @@ def test_what_always_holds(both: list[tuple[int, int]]) -> None:
     assert (perfect.mae, perfect.fuzzy, perfect.strict) == (0.0, 1.0, 1.0)
 
 
+def columns(human: Any, judge: Any, draws: Resamples) -> Any:
+    """The metrics of each resample in the order of METRICS: shape (metrics, resamples)."""
+    return np.stack(list(resampled(human, judge, draws).values()))
+
+
 def simulated(kind: str, n: int = 300) -> tuple[Any, Any, Any]:
     random = np.random.default_rng(7)
     true = random.normal(5.5, 2.5, n)
@@ -322,7 +327,7 @@ def simulated(kind: str, n: int = 300) -> tuple[Any, Any, Any]:
 def test_resamples_equal_the_metrics_on_repeated_rows(kind: str, grouped: bool) -> None:
     human, judge, group = simulated(kind)
     draws = Resamples(group if grouped else np.arange(300), resamples=5)
-    found = resampled(human, judge, draws)
+    found = columns(human, judge, draws)
     counts = np.concatenate(list(draws.counts()), axis=1).astype(int)
     assert found.shape == (len(METRICS), 5) and (counts.sum(axis=0) == draws.groups).all()
     for values, count in zip(found.T, counts.T, strict=True):
@@ -338,7 +343,7 @@ def test_resamples_of_any_scores_equal_the_metrics_on_repeated_rows(both: list[t
     if swap:
         human = half_up(human)
     draws = Resamples(np.arange(len(both)) // 2, resamples=3)
-    for values, count in zip(resampled(human, judge, draws).T, np.concatenate(list(draws.counts()), 1).T, strict=True):
+    for values, count in zip(columns(human, judge, draws).T, np.concatenate(list(draws.counts()), 1).T, strict=True):
         rows = np.repeat(np.arange(len(both)), count[draws.member].astype(int))
         result = agreement(human[rows], judge[rows])
         expected = [getattr(result, name) for name in METRICS]
@@ -348,7 +353,7 @@ def test_resamples_of_any_scores_equal_the_metrics_on_repeated_rows(both: list[t
 def test_the_short_way_without_groups_draws_from_the_same_distribution() -> None:
     human, judge, _ = simulated("whole")
     alone = np.arange(len(human))
-    long, short = (resampled(human, judge, Resamples(alone, 2000, shared=shared)) for shared in (True, False))
+    long, short = (columns(human, judge, Resamples(alone, 2000, shared=shared)) for shared in (True, False))
     assert short.mean(axis=1) == pytest.approx(long.mean(axis=1), abs=0.01)
     assert short.std(axis=1) == pytest.approx(long.std(axis=1), rel=0.1)
     assert not np.array_equal(short, long)
@@ -357,7 +362,7 @@ def test_the_short_way_without_groups_draws_from_the_same_distribution() -> None
 def test_a_resample_without_variation_is_undefined() -> None:
     human, judge = np.array([3.0, 3.0, 8.0]), np.array([4.0, 5.0, 9.0])
     draws = Resamples([0, 0, 1], resamples=50)
-    values = resampled(human, judge, draws)
+    values = columns(human, judge, draws)
     one_sided = np.concatenate(list(draws.counts()), axis=1)[1] == 0
     assert one_sided.any()
     assert (values[0, one_sided] == 1.5).all() and (values[4, one_sided] == 1.0).all()

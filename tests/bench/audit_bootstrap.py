@@ -66,8 +66,8 @@ def loop(human: Scores, judge: Scores, draws: Resamples) -> Scores:
 def largest_difference(human: Scores, judge: Scores, group: NDArray[np.intp]) -> float:
     """Between our metrics and the libraries', on the same resamples."""
     draws = Resamples(group, LOOP_RESAMPLES)
-    ours, theirs = resampled(human, judge, draws), loop(human, judge, draws)
-    return float(np.abs(ours[:6] - theirs).max())
+    ours, theirs = list(resampled(human, judge, draws).values()), loop(human, judge, draws)
+    return float(np.abs(np.stack(ours[:6]) - theirs).max())
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -75,6 +75,8 @@ def figures_by_hand(scores: np.ndarray, people: np.ndarray) -> dict[str, float]:
         "kendall": stats.kendalltau(scores, people).statistic,
         "fuzzy": same(2, 5, 8, 10),
         "strict": same(1, 2, 3, 5, 6, 8, 10),
+        "qwk": 1
+        - ((scores - people) ** 2).mean() / (scores.var() + people.var() + (scores.mean() - people.mean()) ** 2),
     }
 
 
@@ -201,9 +203,9 @@ def test_batches_and_processes_change_nothing(tokenizer: Any, tmp_path: Path) ->
 def test_what_is_not_defined_is_left_out() -> None:
     one = np.eye(10)[[4, 4, 4]]
     found = evaluation.figures(one, [5.0, 5.0, 6.0], "expected")
-    assert found == pytest.approx({"n": 3.0, "mae": 1 / 3, "fuzzy": 2 / 3, "strict": 2 / 3})
+    assert found == pytest.approx({"n": 3.0, "mae": 1 / 3, "fuzzy": 2 / 3, "strict": 2 / 3, "qwk": 0.0})
     spread = np.eye(10)[[0, 4, 9]]
-    assert set(evaluation.figures(spread, [5.0, 5.0, 5.0], "median")) == {"n", "mae", "fuzzy", "strict"}
+    assert set(evaluation.figures(spread, [5.0, 5.0, 5.0], "median")) == {"n", "mae", "fuzzy", "strict", "qwk"}
 
 
 def test_all_scores_equal_trains(tmp_path: Path) -> None:
@@ -212,7 +214,7 @@ def test_all_scores_equal_trains(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, balance=1.0, training={"max_steps": 2}, objective="raft")
     train(recipe, rows, tmp_path / "out")
     (found,) = evaluations(tmp_path / "out").values()
-    assert set(found) == {"n", "mae", "fuzzy", "strict"}
+    assert set(found) == {"n", "mae", "fuzzy", "strict", "qwk"}
     assert "pearson" not in (tmp_path / "out/README.md").read_text("utf-8")
 
 

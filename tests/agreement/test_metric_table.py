@@ -1,0 +1,107 @@
+"""A metric is one entry of METRICS: a toy one shows wherever metrics do."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Done, run
+
+from critic.counting.resampling import Floats, Resamples
+from eval_agreement.joint import resampled
+from eval_agreement.metrics import METRICS, Metric, PairCounts, agreement
+
+
+def _above(human: Floats, judge: Floats) -> Floats:
+    return np.asarray(judge > human, dtype=np.float64)
+
+
+def _above_people(human: Floats, judge: Floats) -> float | None:
+    return float(_above(human, judge).mean()) if human.size else None
+
+
+def _above_people_of_counts(counts: PairCounts) -> Floats:
+    return counts.mean(_above)
+
+
+@pytest.fixture(autouse=True)
+def toy() -> Iterator[None]:
+    """The share of answers that the judge scores higher than people do: not the same with the two sides swapped."""
+    METRICS["above"] = Metric(
+        name="too high",
+        of_pairs=_above_people,
+        of_counts=_above_people_of_counts,
+        lower_is_better=True,
+        share=True,
+        note="Too high: share of answers scored above people.",
+    )
+    yield
+    del METRICS["above"]
+
+
+def audit(folder: Path, *options: str) -> Done:
+    random = np.random.default_rng(0)
+    human = random.integers(1, 11, 60)
+    ours, theirs = (np.clip(human + random.integers(-2, 2 + more, 60), 1, 10) for more in (0, 3))
+    for name, scores in {"people": human, "ours": ours, "theirs": theirs}.items():
+        lines = [f"{number},{score}" for number, score in enumerate(scores)]
+        (folder / f"{name}.csv").write_text("\n".join(["id,score", *lines]))
+    judges = ["--judge", "ours=ours.csv", "--judge", "theirs=theirs.csv"]
+    return run("critic", "audit", "--human", "people.csv", *judges, "--out", "out", *options, cwd=folder)
+
+
+def test_it_is_printed_written_and_compared(tmp_path: Path) -> None:
+    done = audit(tmp_path, "--gate", "above<=0.9", "--margin", "above=0.5")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^judge .* kappa +too high$", done.stdout, re.MULTILINE)
+    assert "above<=0.9 kept" in done.stdout
+    summary = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))
+    found = summary["people.csv"]
+    low, high = found["interval"]["above"]
+    assert 0 < low < found["above"] < high < 1
+    (pair,) = found["comparisons"]
+    difference = next(line for line in pair["differences"] if line["metric"] == "above")
+    assert difference["better"] == "ours" and difference["value"] < 0
+    assert pair["non_inferiority"][0]["reading"].endswith("by more than 0.5 in too high")
+    for name in ("report.md", "report.html"):
+        report = (tmp_path / "out" / name).read_text("utf-8")
+        assert report.count("too high") >= 3 and "Too high: share of answers scored above people." in report
+
+
+@pytest.mark.parametrize("option", ["--gate", "--margin"])
+def test_it_is_among_the_choices(option: str, tmp_path: Path) -> None:
+    done = audit(tmp_path, option, "no_metric<=0.5" if option == "--gate" else "no_metric=0.5")
+    assert done.returncode == 2 and ", above" in done.stderr
+
+
+def test_a_gate_on_it_knows_which_way_is_better(tmp_path: Path) -> None:
+    done = audit(tmp_path, "--gate", "above>=0.5")
+    assert done.returncode == 2 and "a gate on above reads above<=0.5" in done.stderr
+
+
+@pytest.mark.parametrize("people_vary_more", [True, False])
+@pytest.mark.parametrize("grouped_rows", [True, False])
+def test_both_forms_say_the_same_whichever_side_has_more_values(people_vary_more: bool, grouped_rows: bool) -> None:
+    random = np.random.default_rng(1)
+    coarse = random.integers(1, 11, 80).astype(np.float64) if grouped_rows else random.uniform(1, 10, 80)
+    fine = np.clip(np.round(coarse + random.normal(0, 1, 80), 2), 1, 10)
+    human, judge = (fine, coarse) if people_vary_more else (coarse, fine)
+    draws = Resamples(np.arange(80) // 2, resamples=4)
+    counts = np.concatenate(list(draws.counts()), axis=1).astype(int)
+    found = resampled(human, judge, draws)
+    for place, count in enumerate(counts.T):
+        rows = np.repeat(np.arange(80), count[draws.member])
+        for name, metric in METRICS.items():
+            value = metric.of_pairs(human[rows], judge[rows])
+            expected = math.nan if value is None else value
+            assert found[name][place] == pytest.approx(expected, abs=1e-12, nan_ok=True), name
+
+
+def test_it_is_a_field_of_agreement() -> None:
+    assert agreement([1, 5], [2, 4]).above == 0.5
+    assert agreement([1, 5], [None, None]).undefined["above"] == "no pairs"
+    with pytest.raises(AttributeError, match="no_metric"):
+        _ = agreement([1], [1]).no_metric
