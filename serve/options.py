@@ -1,0 +1,90 @@
+"""Whether options of vLLM leave alone what the server guards: read by vLLM's own parser, before anything is loaded.
+
+    python serve/options.py '["--model", "runs/demo/judge", "--port", "8000"]' '["--max-num-seqs", "8"]'
+
+A program of its own, as vLLM takes seconds and memory to import. The first list is ours, the second the user's. What
+counts is what both come to: abbreviations, underscores, `--config FILE` and dotted names are vLLM's to resolve.
+"""
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from critic.errors import UsageError
+
+LAYER = ["--middleware", "layer.JudgeLayer"]
+"""Behind all other options: the last middleware is the outermost, and no request may go round it."""
+
+BEFORE = "{} belongs before the --, where it is checked"
+GUARDED = {
+    "host": BEFORE.format("--host"),
+    "port": BEFORE.format("--port"),
+    "api_key": BEFORE.format("--api-key"),
+    "uds": "--uds would move the server away from the address that is checked",
+    "grpc": "--grpc would serve without the judge's layer",
+    "grpc_port": "--grpc-port would serve without the judge's layer",
+    "headless": "--headless would serve nothing",
+    "model": BEFORE.format("the model"),
+    "model_tag": BEFORE.format("the model"),
+    "served_model_name": "--served-model-name is set already; --alias, before the --, adds names",
+    "enable_log_requests": "--enable-log-requests is --log-requests before the --",
+    "enable_log_outputs": "--enable-log-outputs is --log-requests before the --",
+    "ssl_keyfile": "the server answers in plain HTTP: put a TLS proxy before it instead of --ssl-keyfile",
+    "ssl_certfile": "the server answers in plain HTTP: put a TLS proxy before it instead of --ssl-certfile",
+}
+"""vLLM's settings that move the server, its key or the log of requests, and what is said to who changes one."""
+
+
+def vllm_parser() -> Any:
+    """The parser of vLLM's server."""
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser  # noqa: PLC0415 - seconds
+    from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
+
+    return make_arg_parser(FlexibleArgumentParser())
+
+
+def check(parser: Any, ours: list[str], extra: list[str]) -> None:
+    """Raises UsageError where `extra`, the user's options, are none of vLLM's, or change a guarded setting."""
+    wanted, found = _parsed(parser, [*ours, *LAYER]), _parsed(parser, [*ours, *extra, *LAYER])
+    for name, problem in GUARDED.items():
+        if found[name] != wanted[name]:
+            raise UsageError(problem)
+    if found["middleware"][-1:] != LAYER[1:]:
+        raise UsageError("what stands behind the -- hides the judge's layer from vLLM")
+
+
+def _parsed(parser: Any, words: list[str]) -> dict[str, Any]:
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            return dict(vars(parser.parse_args(words)))
+    except SystemExit:
+        lines = [line.partition("error: ")[2] for line in said.getvalue().splitlines() if "error: " in line]
+        raise UsageError(f"behind the --: {lines[-1] if lines else 'only options to serve with'}") from None
+    except Exception as error:
+        raise UsageError(f"behind the --: {error}") from None
+
+
+def check_apart(ours: list[str], extra: list[str]) -> None:
+    """`check` in a process of its own; nothing is started for no options."""
+    if not extra:
+        return
+    words = [sys.executable, str(Path(__file__)), json.dumps(ours), json.dumps(extra)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UsageError(done.stderr.strip().splitlines()[-1])
+
+
+def main() -> None:
+    try:
+        check(vllm_parser(), *map(json.loads, sys.argv[1:]))
+    except UsageError as error:
+        raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    main()
