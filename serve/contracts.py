@@ -9,9 +9,11 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
+from reading import with_ranges
+from schemas import LOOSE, Limits, Unbounded, bounded, limited, longest
 
 from critic.errors import UsageError
 
@@ -26,11 +28,14 @@ REASONING_TOKENS = 400
 LEAST_REASONING = 16
 """Tokens of reasoning below which a request counts as too long, where its form allows reasoning."""
 
-LONGEST_STRING = 600
-LARGEST_NUMBER = 1_000_000
-LONGEST_ARRAY = 8
-BYTES_PER_CHARACTER = 4
-"""No character of UTF-8 has more; a token has at least one byte."""
+
+class Held(NamedTuple):
+    """A request with decoding held to its contract. Where a model that rambles could still be cut off, `tight` is
+    what to ask for then: a reply to it ends within its tokens, in at most `limits`."""
+
+    request: "Request"
+    tight: "Request | None" = None
+    limits: Limits | None = None
 
 
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -182,7 +187,11 @@ def form_of(request: Request) -> Form | None:
         return "tool"
     if request.get("tools") and request.get("tool_choice") not in (None, "none"):
         return None
-    kind = (request.get("response_format") or {}).get("type", "text")
+    response_format = request.get("response_format") or {}
+    kind = response_format.get("type", "text")
+    if kind == "json_schema":
+        named = response_format.get("json_schema")
+        return kind if isinstance(named, dict) and isinstance(named.get("schema"), dict) else None
     return kind if kind in ("text", "json_object", "json_schema") else None
 
 
@@ -205,27 +214,39 @@ def texts(request: Request) -> Iterator[str]:
             )
 
 
-def constrain(contract: Contract, request: Request, tokens: int) -> Request | None:
-    """The request with decoding held to the contract in at most `tokens` tokens; None if it needs no change.
+def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
+    """The request with decoding held to the contract in at most `tokens` tokens; None if it needs no change, or if its
+    schema is none that can be bounded.
 
     A forced function is asked for as a plain JSON reply: `as_tool_call` makes a call of it.
     """
-    changed = {name: value for name, value in request.items() if name not in ("response_format", "stop")}
+    free = {name: value for name, value in request.items() if name not in ("response_format", "stop")}
     if contract.verdict is not None:
-        return changed | {"structured_outputs": {"grammar": grammar(contract, tokens - contract.room - 1)}}
+        return Held(free | {"structured_outputs": {"grammar": grammar(contract, tokens - contract.room - 1)}})
     form, properties = form_of(request), _properties(contract, request)
     if form == "tool":
-        schema = bounded(_overlaid(_parameters(request), properties), tokens)
-        return changed | {"tool_choice": "none", "structured_outputs": {"json": schema}}
-    if form == "json_schema":
-        asked = request["response_format"]["json_schema"]
-        schema = bounded(_overlaid(asked["schema"], properties), tokens)
-        if schema == asked["schema"]:
-            return None
-        return request | {"response_format": {"type": "json_schema", "json_schema": {**asked, "schema": schema}}}
-    if not properties:
+        free["tool_choice"] = "none"
+        schema = _parameters(request)
+    elif form == "json_schema":
+        schema = request["response_format"]["json_schema"]["schema"]
+    elif properties:
+        schema = closed(properties)
+    else:
         return None
-    return changed | {"structured_outputs": {"json": bounded(closed(properties), tokens)}}
+    wanted = with_ranges(_overlaid(schema, properties), "\n\n".join(texts(request)))
+    try:
+        loose, tight, limits = limited(wanted, LOOSE), None, None
+        if longest(wanted, LOOSE) >= tokens:
+            tight, limits = bounded(wanted, tokens)
+    except Unbounded:
+        return None
+    if form == "json_schema" and loose == schema and not tight:
+        return None
+
+    def asking(schema: Schema) -> Request:
+        return free | {"structured_outputs": {"json": schema}}
+
+    return Held(asking(loose), asking(tight) if tight else None, limits)
 
 
 def _overlaid(schema: Schema, properties: dict[str, Schema]) -> Schema:
@@ -270,60 +291,6 @@ def closed(properties: dict[str, Schema]) -> Schema:
         "required": list(properties),
         "additionalProperties": False,
     }
-
-
-def bounded(schema: Schema, tokens: int) -> Schema:
-    """The schema with limits on what has none, so that a reply that fits it ends within `tokens` tokens.
-
-    Strings share the tokens left by the rest; each gets at least one character and at most
-    LONGEST_STRING. Limits that the schema sets itself stay.
-    """
-    longest = max(1, min(LONGEST_STRING, tokens // (2 * BYTES_PER_CHARACTER * max(1, _strings(schema)))))
-    limited = _bounded(schema, longest)
-    assert isinstance(limited, dict)
-    return limited
-
-
-def _is(kind: str, schema: Schema) -> bool:
-    """Whether the schema allows values of this JSON type, as its only one or among others."""
-    types = schema.get("type")
-    return kind in types if isinstance(types, list) else kind == types
-
-
-def _free_string(schema: Schema) -> bool:
-    return _is("string", schema) and not {"maxLength", "pattern", "format", "enum", "const"} & schema.keys()
-
-
-def _strings(schema: Any) -> int:
-    """How many strings without a limit a reply can hold."""
-    if isinstance(schema, list):
-        return sum(_strings(item) for item in schema)
-    if not isinstance(schema, dict):
-        return 0
-    times = schema.get("maxItems", LONGEST_ARRAY) if _is("array", schema) else 1
-    return _free_string(schema) + times * sum(
-        _strings(value) for name, value in schema.items() if name not in ("enum", "const")
-    )
-
-
-def _bounded(schema: Any, longest: int) -> Any:
-    if isinstance(schema, list):
-        return [_bounded(item, longest) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    limited = {name: value if name in ("enum", "const") else _bounded(value, longest) for name, value in schema.items()}
-    if _free_string(schema):
-        limited["maxLength"] = longest
-    if (_is("integer", schema) or _is("number", schema)) and not {"enum", "const"} & schema.keys():
-        if not {"minimum", "exclusiveMinimum"} & schema.keys():
-            limited["minimum"] = -LARGEST_NUMBER
-        if not {"maximum", "exclusiveMaximum"} & schema.keys():
-            limited["maximum"] = LARGEST_NUMBER
-        if _is("number", schema):
-            limited.setdefault("multipleOf", 0.01)
-    if _is("array", schema):
-        limited.setdefault("maxItems", LONGEST_ARRAY)
-    return limited
 
 
 def grammar(contract: Contract, reasoning: int) -> str:

@@ -14,22 +14,31 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+import sys
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from contracts import Contract, as_tool_call, constrain, forced_tool, load, recognise
-
-from critic.backends.openai import TOO_LONG
-
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
+from contracts import Contract, constrain, forced_tool, load, recognise
+from replies import (
+    Answer,
+    App,
+    Asked,
+    Events,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    resized,
+    rewritten,
+    says_something,
+    send_answer,
+    send_error,
+    shaped,
+    shaping,
+    sized,
+)
 
 SETTINGS = "CRITIC_SERVE_LAYER"
 """The environment variable that carries the settings (JSON) from judge.py to the server process."""
@@ -39,21 +48,40 @@ CHAT_PATH = re.compile(r"(/v1|/chat/completions)*/chat/completions/?")
 BLANK = re.compile(rb'"content":(null|"(\s|\\[nrtf])*")')
 SOME_TEXT = {"regex": r"\S(?s:.*)"}
 MOST_REPLIES = 128
+LEAST_REPLY = 16
+"""Tokens below which a request without a contract counts as too long."""
+
+MOST_FRAMES = 5000
+"""Schemas may be some hundreds of levels deep: Python's own limit is for loops without an end."""
+
 TEMPLATE_TOKENS = 16
 """More than a chat template puts around a message: part of the bound that spares most requests a count."""
-
-ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`model` is the true name, `aliases` its others; `contracts` the operator's files; `images` whether
-    the judge sees them."""
+    the judge sees them, and `strict_images` whether a request with some is refused if it does not."""
 
     model: str
     aliases: list[str]
     contracts: list[str]
     max_bytes: int
     images: bool
+    strict_images: bool = False
+
+
+class _Message(msgspec.Struct):
+    content: str | list[Any] | None = None
+
+
+class _Known(msgspec.Struct):
+    """What the layer reads of a chat request, and vLLM does not always check."""
+
+    messages: list[_Message]
+    structured_outputs: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
 
 
 class Refusal(Exception):
@@ -64,30 +92,6 @@ class Refusal(Exception):
         self.status, self.code = status, code
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """A whole reply of the inner server."""
-
-    status: int
-    headers: Headers
-    body: bytes
-
-
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat request as it goes on: its body, and what its reply needs. `copies` is how often a choice is
-    repeated, `tool` the function whose arguments the text is; `trim` takes the end of the text out of its logprobs."""
-
-    body: bytes
-    headers: Headers
-    stream: bool = False
-    copies: int = 1
-    tool: str | None = None
-    trim: bool = False
-
-    @property
-    def rewrites(self) -> bool:
-        return self.copies > 1 or self.tool is not None or self.trim
-
-
 class JudgeLayer:
     def __init__(self, app: App) -> None:
         self.app = app
@@ -96,6 +100,7 @@ class JudgeLayer:
         key = os.environ.get("VLLM_API_KEY")
         self.key_hash = _hash(key) if key else None
         self.context: int | None = None
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), MOST_FRAMES))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -115,9 +120,9 @@ class JudgeLayer:
             if path == CHAT and scope["method"] == "POST":
                 await self._chat(scope, body, receive, send)
             else:
-                await self._inner(scope, body, receive, _shaped(send))
+                await self._inner(scope, body, receive, shaping(send))
         except Refusal as refusal:
-            await _send_error(send, refusal.status, refusal.code, str(refusal))
+            await send_error(send, refusal.status, refusal.code, str(refusal))
 
     def _authorised(self, scope: Scope) -> bool:
         if self.key_hash is None:
@@ -153,37 +158,54 @@ class JudgeLayer:
         except (ValueError, RecursionError):
             request = None
         if not isinstance(request, dict) or not isinstance(request.get("messages"), list):
-            await self._inner(scope, body, receive, _shaped(send))  # vLLM says what is wrong with it
+            await self._inner(scope, body, receive, shaping(send))  # vLLM says what is wrong with it
             return
         try:
-            asked = await self._asked(scope, body, request)
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            msgspec.convert(request, _Known)
+        except msgspec.ValidationError as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a chat request: {error}") from None
+        try:
+            asked = await self._asked(scope, body, request)
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
+            await self._inner(scope, body, receive, shaping(send))
+            return
         if asked.stream:
             await self._stream(scope, asked, receive, send)
         else:
-            await _send(send, await self._whole(scope, asked, receive))
+            await send_answer(send, await self._whole(scope, asked, receive))
 
     async def _asked(self, scope: Scope, body: bytes, request: dict[str, Any]) -> Asked:
         """The request as it goes on. Raises Refusal when it cannot fit the context."""
         whole = request
         headers = [(b"x-critic-model", self._true_model(request.get("model")).encode("latin-1", "replace"))]
+        warnings = []
         contract = None if _header(scope, b"x-critic-contract") == "none" else recognise(request, self.contracts)
         if not self.settings.images:
             request, left_out = without_images(request)
             if left_out:
+                warnings.append(f"{left_out} image parts were left out: this judge reads text only")
                 headers.append((b"x-critic-left-out", f"images={left_out}".encode()))
+            if left_out and self.settings.strict_images:
+                raise Refusal(HTTPStatus.BAD_REQUEST, "image_not_supported", f"{warnings[0]} (--strict-images)")
         copies = _replies(request)
         if copies > 1 and request.get("temperature"):
             copies = 1  # samples differ: they are vLLM's
         elif copies > 1:
             request = {**request, "n": 1}
-        tokens = await self._tokens(scope, request, contract)
+        plain = contract is None and (_header(scope, b"x-critic-contract") == "none" or _constrained(request))
+        tokens = await self._tokens(scope, request, contract, plain)
         held = constrain(contract, request, tokens) if contract and tokens else None
         headers.append((b"x-critic-contract", contract.name.encode() if contract and held else b"none"))
         tool = forced_tool(request) if held and contract else None
+        tight = None
         if held:
-            request = {**held, **_limit(request, tokens)}
+            limit = _limit(request, tokens)
+            request = {**held.request, **limit}
+            if held.tight and request.get("stream"):  # what is said cannot be taken back
+                request = {**held.tight, **limit}
+            elif held.tight:
+                tight = json.dumps({**held.tight, **limit}).encode()
         elif tokens and tokens < (_wish(request) or 0):
             request = {**request, **_limit(request, tokens)}
         return Asked(
@@ -193,6 +215,9 @@ class JudgeLayer:
             copies=copies,
             tool=tool,
             trim=bool(held and request.get("logprobs")),
+            tight=tight,
+            limits=str(held.limits) if held and held.limits else "",
+            warnings=warnings,
         )
 
     def _true_model(self, name: Any) -> str:
@@ -203,14 +228,16 @@ class JudgeLayer:
             else (self.settings.model)
         )
 
-    async def _tokens(self, scope: Scope, request: dict[str, Any], contract: Contract | None) -> int | None:
-        """How long the reply may be: what is asked for or, without a wish, what the prompt leaves of the
-        context. None if that is not known, as the prompt is too long or no chat request.
+    async def _tokens(
+        self, scope: Scope, request: dict[str, Any], contract: Contract | None, plain: bool
+    ) -> int | None:
+        """How long the reply may be: what is asked for or what the prompt leaves of the context, if that is less.
+        None if that is not known, as the prompt is too long or no chat request.
 
-        Raises Refusal where the prompt leaves less than the request asks for or, under a contract, less than its
-        verdict needs. More than the whole context is no wish but a limit made for larger models: no shorter prompt
-        would help, so what is left has to do. A prompt is counted only where its size in bytes does not settle
-        the matter.
+        Raises Refusal where the prompt leaves less than LEAST_REPLY, under a contract less than its verdict needs.
+        A `plain` request gets all that it asks for or is refused: cut off, its own form would be worth nothing. But
+        more than the whole context is no wish but a limit made for larger models: no shorter prompt would help. A
+        prompt is counted only where its size in bytes does not settle the matter.
         """
         limit = _wish(request)
         if limit is None and contract is None:
@@ -218,7 +245,9 @@ class JudgeLayer:
         context = await self._context(scope)
         if context is None:
             return limit
-        needed = contract.least_tokens if contract else _at_least(limit, context)
+        needed = contract.least_tokens if contract else min(LEAST_REPLY, limit or 1)
+        if plain and limit and limit < context:
+            needed = limit
         longest = _most_tokens(request)
         if longest is not None and limit is not None and longest + limit <= context:
             return limit
@@ -265,7 +294,7 @@ class JudgeLayer:
             elif message["type"] == "http.response.body":
                 parts.append(message.get("body", b""))
 
-        await self._inner(_sized(scope, body), body, receive, keep)
+        await self._inner(sized(scope, body), body, receive, keep)
         return Answer(status, headers, b"".join(parts))
 
     async def _inner(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
@@ -284,22 +313,29 @@ class JudgeLayer:
                 raise
             logging.getLogger(__name__).exception("%s failed", scope["path"])
             answer = json.dumps({"error": {"message": f"{type(error).__name__}: {error}"}}).encode()
-            await _send(send, Answer(HTTPStatus.INTERNAL_SERVER_ERROR, [], answer))
+            await send_answer(send, Answer(HTTPStatus.INTERNAL_SERVER_ERROR, [], answer))
 
     async def _whole(self, scope: Scope, asked: Asked, receive: Receive) -> Answer:
         answer = await self._capture(scope, asked.body, receive)
         if answer.status >= HTTPStatus.BAD_REQUEST:
             return shaped(answer, asked.headers)
+        headers = asked.headers
+        if asked.tight and b'"finish_reason":"length"' in answer.body:
+            again = await self._capture(scope, asked.tight, receive)
+            if again.status == HTTPStatus.OK:
+                answer, headers = again, [*headers, (b"x-critic-limits", asked.limits.encode())]
         if BLANK.search(answer.body):
             answer = await self._with_text(scope, asked, receive, answer)
         body = answer.body
         if asked.rewrites and isinstance(reply := json.loads(body), dict):  # null to a client that hung up
-            body = json.dumps({**reply, "choices": _choices(reply, asked)}, ensure_ascii=False).encode()
-        return Answer(answer.status, _resized(answer.headers, body) + asked.headers, body)
+            body = json.dumps(rewritten(reply, asked), ensure_ascii=False).encode()
+        return Answer(answer.status, resized(answer.headers, body) + headers, body)
 
     async def _with_text(self, scope: Scope, asked: Asked, receive: Receive, answer: Answer) -> Answer:
         """The answer or, if a reply in it says nothing at all, another one that has to say something."""
-        if _constrained(asked.body) or all(_says(one["message"]) for one in json.loads(answer.body)["choices"]):
+        if _constrained(json.loads(asked.body)) or all(
+            says_something(one["message"]) for one in json.loads(answer.body)["choices"]
+        ):
             return answer
         again = await self._capture(scope, _must_say_something(asked.body), receive)
         return again if again.status == HTTPStatus.OK else answer
@@ -308,76 +344,12 @@ class JudgeLayer:
         """Pass events on as they come. Until a first piece of text they are held back, so that a reply without
         any can be asked for once more."""
         events = Events(asked, send)
-        await self._inner(_sized(scope, asked.body), asked.body, receive, events)
-        if events.said_nothing and not _constrained(asked.body):
+        await self._inner(sized(scope, asked.body), asked.body, receive, events)
+        if events.said_nothing and not _constrained(json.loads(asked.body)):
             body = _must_say_something(asked.body)
             events = Events(asked, send)
-            await self._inner(_sized(scope, body), body, receive, events)
+            await self._inner(sized(scope, body), body, receive, events)
         await events.close()
-
-
-class Events:
-    """The `send` of a streamed reply: gives it its headers and what its contract needs."""
-
-    def __init__(self, asked: Asked, send: Send) -> None:
-        self.asked, self.send = asked, send
-        self.start: Message = {}
-        self.held: list[bytes] = []
-        self.rest = b""
-        self.is_stream = self.started = False
-
-    @property
-    def said_nothing(self) -> bool:
-        return self.is_stream and not self.started
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.start = message
-            kind = dict(message.get("headers", [])).get(b"content-type", b"")
-            self.is_stream = message["status"] == HTTPStatus.OK and kind.startswith(b"text/event-stream")
-        elif message["type"] == "http.response.body":
-            *events, self.rest = (self.rest + message.get("body", b"")).split(b"\n\n")
-            for event in events:
-                await self._event(event + b"\n\n")
-
-    async def _event(self, event: bytes) -> None:
-        event, has_text = self._changed(event)
-        self.held.append(event)
-        if self.is_stream and (self.started or has_text):
-            await self._release(more=True)
-
-    def _changed(self, event: bytes) -> tuple[bytes, bool]:
-        """The event as the client gets it, and whether it says something (a space does not; an error does)."""
-        data = event.removeprefix(b"data: ").strip()
-        if not event.startswith(b"data: ") or data == b"[DONE]" or (self.started and not self.asked.rewrites):
-            return event, False
-        chunk = json.loads(data)
-        choices = chunk.get("choices", [])
-        says = "error" in chunk or any(_says(choice.get("delta") or {}) for choice in choices)
-        if self.asked.rewrites and choices:
-            chunk["choices"] = _choices(chunk, self.asked)
-            event = b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
-        return event, says
-
-    async def _release(self, more: bool) -> None:
-        if not self.started:
-            self.started = True
-            headers = [*self.start["headers"], *self.asked.headers]
-            await self.send({**self.start, "headers": headers})
-        body, self.held = b"".join(self.held), []
-        await self.send({"type": "http.response.body", "body": body, "more_body": more})
-
-    async def close(self) -> None:
-        """End the reply with what is left of it."""
-        if not self.start:
-            return
-        if self.is_stream:
-            self.held.append(self.rest)
-            await self._release(more=False)
-        else:
-            body = b"".join(self.held) + self.rest
-            answer = Answer(self.start["status"], list(self.start["headers"]), body)
-            await _send(self.send, shaped(answer, self.asked.headers))
 
 
 def without_images(request: dict[str, Any]) -> tuple[dict[str, Any], int]:
@@ -404,10 +376,6 @@ def _wish(request: dict[str, Any]) -> int | None:
     if isinstance(wish, int) and wish < 1:
         raise Refusal(HTTPStatus.BAD_REQUEST, None, f"max_tokens must be positive, got {wish}")
     return wish if isinstance(wish, int) else None
-
-
-def _at_least(wish: int | None, context: int) -> int:
-    return 1 if wish is None or wish >= context else wish
 
 
 def _replies(request: dict[str, Any]) -> int:
@@ -440,38 +408,8 @@ def _most_tokens(request: dict[str, Any]) -> int | None:
     return total
 
 
-def _choices(reply: dict[str, Any], asked: Asked) -> list[dict[str, Any]]:
-    choices = reply["choices"]
-    if asked.trim:
-        choices = [_without_end(choice) for choice in choices]
-    if asked.tool:
-        call_id = "call_" + _hash(reply["id"]).hex()[:24]
-        choices = [as_tool_call(choice, asked.tool, call_id) for choice in choices]
-    return (
-        [{**choice, "index": copy} for copy in range(asked.copies) for choice in choices]
-        if asked.copies > 1
-        else (choices)
-    )
-
-
-def _without_end(choice: dict[str, Any]) -> dict[str, Any]:
-    """The choice without the token that ended it: in OpenAI's logprobs the text's last token is the last."""
-    logprobs, message = choice.get("logprobs") or {}, choice.get("message") or choice.get("delta") or {}
-    tokens = logprobs.get("content")
-    if choice.get("finish_reason") != "stop" or not tokens:
-        return choice
-    if (message.get("content") or "").endswith(tokens[-1]["token"]):
-        return choice
-    return {**choice, "logprobs": {**logprobs, "content": tokens[:-1]}}
-
-
-def _says(message: dict[str, Any]) -> bool:
-    return bool((message.get("content") or "").strip() or message.get("tool_calls"))
-
-
-def _constrained(body: bytes) -> bool:
+def _constrained(request: dict[str, Any]) -> bool:
     """Whether a chat request says what its reply must be: then a blank one is what it asked for."""
-    request = json.loads(body)
     form = (request.get("response_format") or {}).get("type", "text")
     return bool(request.get("structured_outputs")) or form != "text"
 
@@ -480,61 +418,12 @@ def _must_say_something(body: bytes) -> bytes:
     return json.dumps({**json.loads(body), "response_format": None, "structured_outputs": SOME_TEXT}).encode()
 
 
-def shaped(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> Answer:
-    """An error in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`, `code` a word or null."""
-    try:
-        given = json.loads(answer.body)
-    except ValueError:
-        given = {"detail": answer.body.decode("utf-8", "replace")[:1000]}
-    error = given.get("error", given.get("detail", given)) if isinstance(given, dict) else given
-    details = error if isinstance(error, dict) else {}
-    message = str(details.get("message") or error)
-    code = details.get("code") if isinstance(details.get("code"), str) else None
-    if any(sign in message for sign in TOO_LONG) and code is None:
-        code = "context_length_exceeded"
-    if code == "context_length_exceeded" and code not in message:
-        message = f"{message} ({code})"
-    kind = ERROR_TYPES.get(answer.status, "server_error" if answer.status >= 500 else "invalid_request_error")
-    body = json.dumps({"error": {"message": message, "type": kind, "param": details.get("param"), "code": code}})
-    headers = [*_resized(answer.headers, body.encode()), *extra]
-    headers = [(name, value) for name, value in headers if name.lower() != b"content-type"]
-    return Answer(answer.status, [*headers, (b"content-type", b"application/json")], body.encode())
-
-
-def _shaped(send: Send) -> Send:
-    """`send` that gives errors OpenAI's shape and passes everything else on."""
-    failed: Message | None = None
-    parts: list[bytes] = []
-
-    async def shaping(message: Message) -> None:
-        nonlocal failed
-        if message["type"] == "http.response.start" and message["status"] >= HTTPStatus.BAD_REQUEST:
-            failed = message
-        elif failed is None:
-            await send(message)
-        else:
-            parts.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                await _send(send, shaped(Answer(failed["status"], list(failed.get("headers", [])), b"".join(parts))))
-
-    return shaping
-
-
-async def _send(send: Send, answer: Answer) -> None:
-    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-    await send({"type": "http.response.body", "body": answer.body})
-
-
-async def _send_error(send: Send, status: int, code: str | None, message: str) -> None:
-    body = json.dumps({"error": {"message": message, "code": code}}).encode()
-    await _send(send, shaped(Answer(status, [], body)))
-
-
 async def _refuse_connection(scope: Scope, send: Send) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
     else:
-        await _send_error(send, HTTPStatus.UNAUTHORIZED, "invalid_api_key", "the API key is missing or wrong")
+        message = "the API key is missing or wrong"
+        await send_error(send, HTTPStatus.UNAUTHORIZED, "invalid_api_key", message, [(b"www-authenticate", b"Bearer")])
 
 
 def _too_large(limit: int) -> Refusal:
@@ -559,15 +448,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 async def _never_disconnects() -> Message:
     await asyncio.Event().wait()
     raise AssertionError("unreachable: the event is never set")
-
-
-def _sized(scope: Scope, body: bytes) -> Scope:
-    return {**scope, "headers": _resized(scope["headers"], body)}
-
-
-def _resized(headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Headers:
-    kept = [(name, value) for name, value in headers if name.lower() != b"content-length"]
-    return [*kept, (b"content-length", str(len(body)).encode())]
 
 
 def _header(scope: Scope, name: bytes) -> str:

@@ -50,9 +50,10 @@ def test_an_open_address_needs_a_key(folder: Path) -> None:
     assert_one_line_error(run("serve/judge.py", folder, "--host", "no.such.host.invalid"), "--host")
 
 
-@pytest.mark.parametrize("words", [["--host", "0.0.0.0"], ["--port=1"], ["--api_key", "x"]])
-def test_what_is_checked_cannot_be_gone_round(folder: Path, words: list[str]) -> None:
-    assert_one_line_error(run("serve/judge.py", folder, "--", *words), "before the --")
+def test_what_is_checked_cannot_be_gone_round(folder: Path) -> None:
+    pytest.importorskip("vllm", reason="needs a serve extra")
+    assert_one_line_error(run("serve/judge.py", folder, "--", "--ho", "127.0.0.2"), "before the --")
+    assert_one_line_error(run("serve/judge.py", folder, "--", "--nope"), "behind the --", "--nope")
 
 
 def test_a_server_that_does_not_come_up(folder: Path, tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ def test_the_alternatives_of_a_one_token_answer(served: Served) -> None:
     "request_",
     [
         {"messages": [{"role": "user", "content": "how many apples " * 900}], "max_tokens": 12},
-        {**hello("how many apples " * 20), "max_tokens": CONTEXT - 20},
+        {**hello("how many apples " * 20), "max_tokens": CONTEXT - 20, "structured_outputs": {"regex": "a+"}},
         {
             **FORMS[0].request,
             "messages": [{"role": "user", "content": "apples " * 3000}, *FORMS[0].request["messages"]],
@@ -200,6 +201,40 @@ def test_what_does_not_fit_is_refused(served: Served, request_: dict[str, Any]) 
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["code"] == "context_length_exceeded" and "context_length_exceeded" in error["message"]
+
+
+def test_what_is_no_schema_is_the_clients_mistake(served: Served) -> None:
+    def wanting(schema: Any) -> dict[str, Any]:
+        return {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
+
+    deep: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 5}
+    for _ in range(300):
+        deep = {"type": "object", "properties": {"a": deep}, "required": ["a"]}
+    assert chat(served, **hello() | wanting({**deep, "properties": {"b": {"type": "null"}}})).status_code in (200, 400)
+    answer = chat(served, **{**hello(), "max_tokens": 600} | wanting(deep["properties"]["a"]["properties"]["a"]))
+    assert answer.status_code != 500, answer.text
+    for fields in ({"structured_outputs": 5}, wanting(5), wanting({"type": "nothing"}), {"tools": 5}, {"n": {}}):
+        answer = chat(served, **hello(), **fields)
+        assert answer.status_code == 400, (fields, answer.text)
+
+
+def test_a_schema_left_open_gives_whole_replies(served: Served) -> None:
+    """Tools as OpenAI's clients send them: an untrained model would invent keys until its tokens end."""
+    parameters = {
+        "type": "object",
+        "properties": {"notes": {"type": "array", "items": {"$ref": "#/$defs/note"}}, "score": {"type": "number"}},
+        "required": ["notes", "score"],
+        "$defs": {"note": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}},
+    }
+    forced = {"type": "function", "function": {"name": "grade"}}
+    tools = [{"type": "function", "function": {"name": "grade", "parameters": parameters}}]
+    words = {"messages": [{"role": "user", "content": "Score the answer from 0 to 10."}], "max_tokens": 300}
+    for seed in range(4):
+        answer = chat(served, **words, tools=tools, tool_choice=forced, temperature=1.5, seed=seed)
+        choice = answer.json()["choices"][0]
+        called = json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])
+        assert choice["finish_reason"] == "stop" and called.keys() == {"notes", "score"}
+        assert 0 <= called["score"] <= 10 and all(note.keys() == {"text"} for note in called["notes"])
 
 
 def test_errors(served: Served) -> None:

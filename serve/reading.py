@@ -1,0 +1,110 @@
+"""What a request's own words say of its reply where its schema leaves it open. Everything here is pure."""
+
+import re
+from typing import Any
+
+Schema = dict[str, Any]
+
+NUMBER = r"-?[0-9]{1,4}(?:\.[0-9]{1,3})?"
+MEANING = r"(?: ?(?:\([^()\n]{0,60}\)|=[^,;.\n]{0,40}))?"
+TO = r"(?:\s?(?:-|–|—|~|\.\.|…)\s?|,? (?:up )?(?:to|through) )"
+RANGE = re.compile(rf"(?<![\w.-])(?P<low>{NUMBER}){MEANING}{TO}(?P<high>{NUMBER})(?![\w-]|\.[0-9])")
+AND = re.compile(rf"(?i)\bbetween (?P<low>{NUMBER}){MEANING},? and (?P<high>{NUMBER})(?![\w-]|\.[0-9])")
+BINARY = re.compile(r"(?<![\w.-])(?P<low>0){0},? or (?P<high>1)(?![\w-]|\.[0-9])".replace("{0}", MEANING))
+INTERVAL = re.compile(rf"\[(?P<low>{NUMBER}), ?(?P<high>{NUMBER})\]")
+JUDGED = re.compile(r"(?i)\b(scale|scor|rat(?:e|ing)\b|grad)")
+VERDICT = re.compile(r"(?i)(^|_)(score|rating|grade|mark|points?|value|result|rank)(_|$)")
+"""Names of fields that hold the verdict itself."""
+
+SCORES = re.compile(r"(?im)^\W{0,6}score (?P<value>[0-9]{1,2})\b ?[:=(–-]")
+MOST_TEXT = 100_000
+"""Characters of a request that are read for what its schema leaves open."""
+
+
+def range_in(text: str, cue: re.Pattern[str] | None = None) -> tuple[float, float] | None:
+    """The first range of numbers that the text names ("from 0.0 to 1.0", "1-5"), behind a cue if one is given."""
+    found = [match for pattern in (RANGE, AND, BINARY, INTERVAL) for match in pattern.finditer(text)]
+    for match in sorted(found, key=lambda one: one.start()):
+        low, high = float(match["low"]), float(match["high"])
+        if low < high <= 1000 and (cue is None or cue.search(text, max(0, match.start() - 60), match.start())):
+            return low, high
+    return None
+
+
+def _of_rubric(text: str) -> tuple[float, float] | None:
+    """The range of a rubric that describes each score on a line of its own."""
+    values = sorted({int(match["value"]) for match in SCORES.finditer(text)})
+    return (values[0], values[-1]) if len(values) > 1 else None
+
+
+def _near(name: str, text: str) -> tuple[float, float] | None:
+    """The range that is named behind a field's name, in the same sentence."""
+    words = re.escape(name).replace("_", "[ _-]")
+    for match in re.finditer(rf"(?i)(?<!\w){words}(?!\w)[^\n]{{0,100}}", text):
+        if found := range_in(re.split(r"[.;] |[.;]$", match[0])[0]):
+            return found
+    return None
+
+
+def with_ranges(schema: Schema, text: str) -> Schema:
+    """The schema with the ranges that its descriptions and the request's words name for numbers that it leaves
+    open. What stands by no field's name is the range of the verdict, if only one field can be that."""
+    text = text[:MOST_TEXT]
+    verdicts = [name for name, field in _fields(schema).items() if _open_number(field) and VERDICT.search(name)]
+
+    def of(name: str, field: Schema) -> tuple[float, float] | None:
+        found = range_in(str(field.get("description") or "")) or _near(name, text)
+        return found or ((range_in(text, JUDGED) or _of_rubric(text)) if verdicts == [name] else None)
+
+    ranges = {name: of(name, field) for name, field in _fields(schema).items() if _open_number(field)}
+    filled: Schema = _filled(schema, {name: found for name, found in ranges.items() if found})
+    return filled
+
+
+def _open_number(schema: Any) -> bool:
+    limits = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"}
+    if not isinstance(schema, dict) or limits & schema.keys():
+        return False
+    types = schema.get("type")
+    return bool({"integer", "number"} & set(types if isinstance(types, list) else [types]))
+
+
+def _fields(schema: Any) -> dict[str, Schema]:
+    """The properties of all objects in the schema, by name."""
+    found: dict[str, Schema] = {}
+    waiting = [schema]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            properties = one.get("properties")
+            if isinstance(properties, dict):
+                found |= {name: field for name, field in properties.items() if isinstance(field, dict)}
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return found
+
+
+def _filled(schema: Any, ranges: dict[str, tuple[float, float]]) -> Any:
+    """The schema with these ranges for the open numbers of these names."""
+    if not ranges:
+        return schema
+    if isinstance(schema, list):
+        return [_filled(one, ranges) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    filled = {}
+    for key, value in schema.items():
+        filled[key] = value if key in ("enum", "const", "default", "examples") else _filled(value, ranges)
+    properties = filled.get("properties")
+    if isinstance(properties, dict):
+        filled["properties"] = {
+            name: _limited(field, *ranges[name]) if name in ranges and _open_number(field) else field
+            for name, field in properties.items()
+        }
+    return filled
+
+
+def _limited(field: Schema, low: float, high: float) -> Schema:
+    whole = low == int(low) and high == int(high)
+    return {**field, "minimum": int(low) if whole else low, "maximum": int(high) if whole else high}

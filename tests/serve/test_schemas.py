@@ -1,0 +1,179 @@
+"""Restricted schemas: every reply ends within its tokens and is one that the client's own schema allows.
+
+The oracles are the decoder's real grammar (llguidance, a token a byte) and the jsonschema package.
+"""
+
+import importlib
+import json
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+from clients.decoder import Decoder, refusal
+from conftest import ROOT
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(ROOT / "serve"))
+schemas: ModuleType = importlib.import_module("schemas")
+
+Schema = dict[str, Any]
+
+
+def check(schema: Schema, tokens: int, seeds: int = 3) -> None:
+    """What babbling under the restricted schema says ends, in time where that can be had, and the client takes it."""
+    jsonschema = pytest.importorskip("jsonschema")
+    held, limits = schemas.bounded(schema, tokens)
+    longest = schemas.longest(schema, limits)
+    assert refusal(held) is None, held
+    for seed in range(seeds):
+        said, length = Decoder({"structured_outputs": {"json": held}}).babble(seed, longest + 1)
+        assert length <= longest, (said, held)
+        jsonschema.validate(json.loads(said), schema)
+
+
+def numbers(whole: bool) -> st.SearchStrategy[Schema]:
+    bound = st.integers(-2000, 2000) if whole else st.floats(-2000, 2000).map(lambda value: round(value, 3))
+    kind = "integer" if whole else "number"
+
+    def made(low: float, width: float, parts: int) -> Schema:
+        schema: Schema = {"type": kind}
+        if parts & 1:
+            schema["exclusiveMinimum" if parts & 4 else "minimum"] = low
+        if parts & 2:
+            schema["exclusiveMaximum" if parts & 8 else "maximum"] = low + abs(width) + (2 if whole else 0.001)
+        return schema
+
+    return st.builds(made, bound, bound, st.integers(0, 15))
+
+
+STRINGS = st.one_of(
+    st.just({"type": "string"}),
+    st.builds(lambda least: {"type": "string", "minLength": least}, st.integers(0, 60)),
+    st.builds(lambda most: {"type": "string", "maxLength": most}, st.integers(0, 2000)),
+    st.just({"type": ["string", "null"]}),
+    st.sampled_from(["^[a-c]{2,5}$", "^x+$", "a"]).map(lambda pattern: {"type": "string", "pattern": pattern}),
+    st.sampled_from(["date", "email", "uuid", "date-time"]).map(lambda kind: {"type": "string", "format": kind}),
+)
+LEAVES = st.one_of(
+    STRINGS,
+    numbers(True),
+    numbers(False),
+    st.sampled_from([{"type": "boolean"}, {"type": "null"}, {"enum": ["a", 2, None]}, {"const": {"k": [1]}}, {}]),
+    st.sampled_from([{"$ref": "#/$defs/node"}, {"type": "object"}, {"type": "array"}]),
+)
+
+
+def objects(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
+    def made(properties: dict[str, Schema], required: int, closed: bool) -> Schema:
+        names = [name for at, name in enumerate(properties) if required >> at & 1]
+        schema: Schema = {"type": "object", "properties": properties, "required": names, "title": "T"}
+        return schema | ({"additionalProperties": False} if closed else {})
+
+    return st.builds(
+        made,
+        st.dictionaries(st.sampled_from(["a", "score", "理由", "x y"]), inner, max_size=3),
+        st.integers(0, 7),
+        st.booleans(),
+    )
+
+
+def arrays(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
+    return st.builds(
+        lambda items, least, more: (
+            {"type": "array", "items": items, "minItems": least} | ({"maxItems": least + more} if more else {})
+        ),
+        inner,
+        st.integers(0, 12),
+        st.integers(0, 30),
+    )
+
+
+def choices(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
+    return st.lists(inner, min_size=1, max_size=3).map(lambda parts: {"anyOf": parts})
+
+
+def dictionaries(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
+    return inner.map(lambda value: {"type": "object", "additionalProperties": value})
+
+
+SCHEMAS = st.recursive(LEAVES, lambda inner: st.one_of(*(m(inner) for m in (objects, arrays, choices, dictionaries))))
+NODE = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+    "required": ["name", "next"],
+}
+
+
+@settings(max_examples=150)
+@given(SCHEMAS, st.integers(20, 1500))
+def test_replies_to_any_schema_end_and_are_the_clients(schema: Schema, tokens: int) -> None:
+    whole = {**schema, "$defs": {"node": NODE}}
+    assume(refusal(whole) is None)
+    check(whole, tokens)
+
+
+@settings(max_examples=150)
+@given(SCHEMAS, st.integers(20, 1500))
+def test_the_longest_reply_fits_where_the_shortest_does(schema: Schema, tokens: int) -> None:
+    whole = {**schema, "$defs": {"node": NODE}}
+    least = schemas.longest(whole, schemas.Limits(1, 0, 1))
+    held, limits = schemas.bounded(whole, tokens)
+    assert schemas.longest(whole, limits) < tokens or least >= tokens
+    assert refusal(held) is None or refusal(whole) is not None
+
+
+@pytest.mark.parametrize(
+    ("schema", "tokens"),
+    [
+        ({"type": "string", "minLength": 50}, 100),
+        ({"type": "array", "items": {"type": "string"}, "minItems": 10}, 100),
+        ({"type": "number", "minimum": 2e6}, 100),
+        ({"type": "integer", "maximum": -5_000_000}, 100),
+        ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.005}, 100),
+        ({"type": "number", "minimum": 0.123456, "maximum": 0.123456}, 100),
+        ({"type": "string", "pattern": "^a{70,}$"}, 40),
+        ({"allOf": [{"$ref": "#/$defs/node"}], "description": "d"}, 300),
+        ({"$ref": "#/$defs/node"}, 300),
+        ({"type": "array", "items": {"$ref": "#/$defs/node"}, "minItems": 2}, 900),
+        ({"properties": {"a": {"minimum": 3}}}, 90),
+        ({"type": "object", "properties": {"a": {"type": "null"}}, "minProperties": 1}, 90),
+        ({"type": "object", "patternProperties": {"^x": {"type": "string"}}, "required": []}, 90),
+    ],
+)
+def test_limits_never_contradict_the_clients(schema: Schema, tokens: int) -> None:
+    check({**schema, "$defs": {"node": NODE}}, tokens, 6)
+
+
+def test_nothing_is_invented_in_definitions_either() -> None:
+    call = {"type": "object", "properties": {"v": {"$ref": "#/$defs/c"}}, "$defs": {"c": NODE | {"required": []}}}
+    call["$defs"]["node"] = NODE
+    decoder = Decoder({"structured_outputs": {"json": schemas.bounded(call, 500)[0]}})
+    assert decoder.feed('{"v":{"') == 7 and bytes(t for t in decoder.allowed() if t < 256) == b"n"
+
+
+def test_a_long_list_is_cut_only_where_its_tokens_end() -> None:
+    schema = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}}
+    assert schemas.bounded(schema, 500)[0]["maxItems"] == schemas.MOST_ITEMS
+    assert schemas.bounded({"type": "array", "items": {"type": "string"}}, 20_000)[0]["maxItems"] > 8
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "elsewhere.json"},
+        {"$ref": "#/$defs/none"},
+        {"allOf": [{"type": "string"}, {"type": "null"}]},
+        {"allOf": [{"enum": [1]}, {"enum": [2]}]},
+        {"type": "string", "pattern": "("},
+        {"type": "number", "minimum": "1"},
+        {"type": "object", "properties": 5},
+        {"$ref": "#"},
+        {"allOf": [{"$ref": "#"}]},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+    ],
+)
+def test_what_cannot_be_restricted_is_said_so(schema: Schema) -> None:
+    with pytest.raises(schemas.Unbounded):
+        schemas.bounded(schema, 100)
