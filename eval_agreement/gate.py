@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from critic.counting.resampling import FEWEST_TO_DECIDE, Interval
+from critic.counting.verdicts import VerdictAgreement
 from critic.errors import UsageError
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.preferences import VerdictAgreement
 
 _LIMIT = re.compile(
     r"\s*(?:(?P<sample>[^:,<>=]+):)?\s*(?P<metric>\w+)\s*(?P<sign><=|>=)\s*(?P<value>-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)\s*"

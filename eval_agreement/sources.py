@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from critic import human_scored, jsonl
 from critic.counting.resampling import Floats
+from critic.counting.verdicts import Codes, Label, codes
 from critic.errors import UsageError
 from critic.records import RATINGS, Judgment, Response
-from eval_agreement.preferences import PEOPLE, Codes, Label, Preferences, codes
+from eval_agreement.preferences import PEOPLE, Preferences
 from eval_agreement.sample import PARTS, Sample, scores
 from eval_agreement.tables import SCALE, Scale, Source, Table, read_table
 

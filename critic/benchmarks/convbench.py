@@ -5,13 +5,28 @@ A sheet row is one conversation of three turns: perception, reasoning, creation.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import Struct
 
 from critic import tables
-from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, Scale, by_cell, combine, difference, mean
+from critic.counting.aggregate import (
+    SCALES,
+    Aggregate,
+    Cell,
+    Difference,
+    EqualVerdicts,
+    Scale,
+    by_cell,
+    combine,
+    difference,
+    equal_verdicts,
+    mean,
+)
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, Protocol, TurnVerdict
+
+T = TypeVar("T")
 
 FORMATS = (".xlsx", ".csv", ".jsonl")
 
@@ -290,22 +305,19 @@ def contrasts(
 
 def agreement(
     one: Sequence[TurnVerdict], other: Sequence[TurnVerdict], conversations: Sequence[Conversation], protocol: Protocol
-) -> dict[str, Aggregate]:
-    """Per cent of equal verdicts of two judges, or a judge and a person, by cell name (tables 4 to 7) and over `all`
-    cells (table 3), for the cells that both judged. A verdict that either lacks is missing."""
-    first, second = _scores(one, protocol), _scores(other, protocol)
-    asked = [conversation.id for conversation in conversations]
-    shared = [name for name, cell in CELLS.items() if cell in first and cell in second]
-    equal = {name: _equal(first[CELLS[name]], second[CELLS[name]]) for name in shared}
-    found = {name: mean(equal[name], asked, (0, 100)) for name in shared}
-    pooled = {f"{name} {key}": score for name in shared for key, score in equal[name].items()}
-    return {**found, "all": mean(pooled, [f"{name} {key}" for name in shared for key in asked], (0, 100))}
+) -> dict[str, EqualVerdicts]:
+    """How often two judges, or a judge and a person, give equal verdicts: by cell name (tables 4 to 7) and over `all`
+    cells (table 3), for the cells that both judged. Intervals are over the conversations' groups."""
+    first, second = by_cell(one, protocol), by_cell(other, protocol)
+    groups = {conversation.id: conversation.group for conversation in conversations}
+    shared = {name: (first[cell], second[cell]) for name, cell in CELLS.items() if cell in first and cell in second}
+    found = {name: equal_verdicts(mine, theirs, groups) for name, (mine, theirs) in shared.items()}
 
+    def pooled(cells: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
+        return {f"{name} {key}": value for name, cell in cells.items() for key, value in cell.items()}
 
-def _equal(one: Mapping[str, float | None], other: Mapping[str, float | None]) -> dict[str, float | None]:
-    """100 where two verdicts are equal, 0 where not, None where either failed, by the ids that both judged."""
-    pairs = {key: (one[key], other[key]) for key in one if key in other}
-    return {key: None if a is None or b is None else 100.0 * (a == b) for key, (a, b) in pairs.items()}
+    mine, theirs = (pooled({name: pair[side] for name, pair in shared.items()}) for side in (0, 1))
+    return {**found, "all": equal_verdicts(mine, theirs, pooled(dict.fromkeys(shared, groups)))}
 
 
 def _scores(verdicts: Iterable[TurnVerdict], protocol: Protocol) -> dict[Cell, dict[str, float | None]]:

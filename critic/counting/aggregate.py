@@ -5,8 +5,10 @@ from statistics import fmean
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from critic.counting.resampling import FEWEST_GROUPS, Interval, mean_interval, sign_flip_p
+from critic.counting.verdicts import equal_share
 from critic.errors import UsageError
 from critic.records import Conversation, Protocol, TurnVerdict
 
@@ -139,6 +141,26 @@ def _bounds(
     low = [(lowest if a is None else a) - (highest if b is None else b) for b, a in paired]
     high = [(highest if a is None else a) - (lowest if b is None else b) for b, a in paired]
     return fmean(low), fmean(high)
+
+
+class EqualVerdicts(Aggregate, frozen=True, kw_only=True):
+    """How often two judges give equal verdicts, in per cent of the `n` on which both have one; the other counts and
+    bounds as in Aggregate. `interval` is a 95 % bootstrap interval over groups, None with fewer than FEWEST_GROUPS."""
+
+    interval: Interval | None
+
+
+def equal_verdicts(
+    one: Mapping[str, float | None], other: Mapping[str, float | None], groups: Mapping[str, str]
+) -> EqualVerdicts:
+    """Two judges' verdicts by id, over the ids of `groups` (id to group). Verdicts are equal when their scores are;
+    None is a failed judgment of either, and an id that either lacks was not judged."""
+    pairs = {key: (one[key], other[key]) for key in groups if key in one and key in other}
+    equal = {key: None if a is None or b is None else 100.0 * (a == b) for key, (a, b) in pairs.items()}
+    known = {key: bool(same) for key, same in equal.items() if same is not None}
+    share = equal_share(np.array(list(known.values()), dtype=bool), [groups[key] for key in known])
+    interval = share.interval and (100 * share.interval[0], 100 * share.interval[1])
+    return EqualVerdicts(**asdict(mean(equal, groups, (0, 100))), interval=interval)
 
 
 class Cell(Struct, frozen=True):

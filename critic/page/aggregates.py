@@ -2,18 +2,20 @@
 
 from collections.abc import Iterable, Mapping
 
-from critic.counting.aggregate import Aggregate, Difference
-from critic.page.blocks import Row, Table, number, row, span
+from critic.counting.aggregate import Aggregate, Difference, EqualVerdicts
+from critic.page.blocks import Row, Table, TableCell, interval, number, row, span
 
 AGGREGATE_HEAD = ["", "score", "n", "failed", "asked", "coverage", "range with what is missing"]
 DIFFERENCE_HEAD = ["", "difference", "95 % interval", "p", "pairs", "missing", "range with what is missing"]
 
 
 def aggregate(name: str, found: Aggregate, strong: bool = False, depth: int = 0) -> Row:
-    """A score with how much of it is missing; the range only where something is."""
+    """A score, with its interval where it has one, and how much of it is missing; the range only where something is."""
+    bounds = found.interval if isinstance(found, EqualVerdicts) else None
     missing = span(found.low, found.high) if found.n < found.asked else ""
     counts = found.n, found.failed, found.asked
-    return row(name, number(found.value), *counts, f"{found.coverage:.1%}", missing, strong=strong, depth=depth)
+    value = TableCell(number(found.value), interval(bounds))
+    return row(name, value, *counts, f"{found.coverage:.1%}", missing, strong=strong, depth=depth)
 
 
 def aggregates(caption: str, rows: Mapping[str, Aggregate], folded: bool = False) -> Table:
@@ -23,10 +25,10 @@ def aggregates(caption: str, rows: Mapping[str, Aggregate], folded: bool = False
 
 def difference(name: str, found: Difference) -> Row:
     why = next(iter(found.undefined.values()), "")
-    interval = f"– ({why})" if why else "–" if found.interval is None else span(*found.interval)
+    bounds = f"– ({why})" if why else "–" if found.interval is None else span(*found.interval)
     p = "–" if found.p_value is None else f"{found.p_value:.4f}"
     missing = span(found.low, found.high) if found.missing else ""
-    return row(name, number(found.mean), interval, p, found.n, found.missing, missing)
+    return row(name, number(found.mean), bounds, p, found.n, found.missing, missing)
 
 
 def differences(caption: str, rows: Iterable[Row], folded: bool = False) -> Table:

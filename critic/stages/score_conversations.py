@@ -14,7 +14,17 @@ import msgspec
 from critic import benchmarks, jsonl
 from critic.asking.protocols import OF_BENCHMARK
 from critic.benchmarks import convbench, multiverse
-from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, by_cell, compare, difference, mean
+from critic.counting.aggregate import (
+    SCALES,
+    Aggregate,
+    Cell,
+    Difference,
+    EqualVerdicts,
+    by_cell,
+    compare,
+    difference,
+    mean,
+)
 from critic.errors import UsageError
 from critic.images import named_images
 from critic.page import page, runs
@@ -130,7 +140,7 @@ def _others(name: str, scores: Mapping[str, Aggregate]) -> Section:
     )
 
 
-Agreed = dict[Protocol, dict[str, Aggregate]]
+Agreed = dict[Protocol, dict[str, EqualVerdicts]]
 
 
 def _same_answers(one: Run, other: Run) -> bool:
@@ -161,7 +171,8 @@ def _agreement(one: Run, other: Run, agreed: Agreed) -> Section:
     return Section(
         heading=f"How often {one.name} and {other.name} agree",
         tables=[aggregates(f"Equal verdicts in %, {protocol}", _named(cells)) for protocol, cells in agreed.items()],
-        note="On the same replies (tables 3 to 7 of the paper). Grades agree only when they are equal.",
+        note="On the same replies (tables 3 to 7 of the paper), with 95 % intervals: whole groups are resampled. "
+        "Grades agree only when they are equal.",
     )
 
 

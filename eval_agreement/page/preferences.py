@@ -3,20 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from critic.counting.resampling import FEWEST_TO_DECIDE, Estimate
+from critic.counting.verdicts import VerdictAgreement
 from critic.page.blocks import Columns, Part, Row, Section, Table, bar, listed, number, row, share, shares
 from eval_agreement.gate import Outcome
 from eval_agreement.page.words import p_text, part_name, percent, points
-from eval_agreement.preferences import (
-    CONSTANT,
-    LONGER,
-    PEOPLE,
-    LengthPreference,
-    PairAgreement,
-    PairedDifference,
-    PositionBias,
-    PreferenceAudit,
-    VerdictAgreement,
-)
+from eval_agreement.preference_bias import LengthPreference, PairedDifference, PositionBias
+from eval_agreement.preferences import CONSTANT, LONGER, PEOPLE, PairAgreement, PreferenceAudit
 
 _ABOUT = "Accuracy: share of equal verdicts, ties included; decided: the same where neither says tie; kappa: Cohen's, "
 _NOTE = (

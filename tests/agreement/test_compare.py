@@ -5,12 +5,12 @@ import pytest
 from scipy import stats
 
 from critic.counting.resampling import Floats, holm
+from critic.counting.verdicts import codes, verdict_agreement
 from critic.errors import UsageError
 from eval_agreement import METRICS, agreement
 from eval_agreement.compare import compare, comparisons
 from eval_agreement.gate import PREFERENCES, Limit, check, of_preferences, of_scores, parse
 from eval_agreement.joint import measured
-from eval_agreement.preferences import codes, verdict_agreement
 from eval_agreement.sample import Sample
 
 

@@ -11,30 +11,22 @@ import msgspec
 import numpy as np
 import pytest
 
-from critic.counting.resampling import Resamples
-from eval_agreement.preferences import (
+from critic.counting.resampling import Estimate, Resamples
+from critic.counting.verdicts import (
     FAILED,
     TIE,
     UNASKED,
     A,
     B,
     Codes,
-    Estimate,
-    Preferences,
-    against_raters,
     both_orders,
     breakdown,
     codes,
-    length_preference,
-    longer,
     majority,
-    matrix,
-    paired_difference,
-    position_bias,
-    preference_audit,
-    raters_agreement,
     verdict_agreement,
 )
+from eval_agreement.preference_bias import length_preference, paired_difference, position_bias
+from eval_agreement.preferences import Preferences, against_raters, longer, matrix, preference_audit, raters_agreement
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from conftest import human_row, write_jsonl
 
+from critic.counting.verdicts import FAILED, TIE, UNASKED, A, B
 from critic.errors import UsageError
-from eval_agreement.preferences import FAILED, TIE, UNASKED, A, B, Preferences
+from eval_agreement.preferences import Preferences
 from eval_agreement.sample import Sample
 from eval_agreement.sources import of_preferences, of_tables, states_preferences
 from eval_agreement.tables import Source, read_table

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from critic import benchmarks
 from critic.benchmarks import convbench
 from critic.counting.aggregate import Cell, compare
+from critic.counting.verdicts import Label, codes, verdict_agreement
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, TurnVerdict
 
@@ -324,6 +325,25 @@ def test_agreement_counts_equal_verdicts() -> None:
     assert (found["S1"].low, found["S1"].high) == (40, 60)
     both = convbench.agreement([*one, *verdicts_of({(whole, "0"): 1.0}, "pairwise")], other, asked, "pairwise")
     assert (both["all"].value, both["all"].n, both["all"].asked) == (60, 5, 10)
+    assert found["S1"].interval is None and both["all"].interval is None  # too few groups
+
+
+def test_agreement_is_that_of_the_audit_with_its_interval() -> None:
+    """The accuracy of an audit of the same verdicts, whole groups resampled, in per cent."""
+    asked = conversations(40)
+    ours = [(1.0, 0.5, 0.0)[number % 3] for number in range(40)]
+    theirs = [1.0 if number % 5 == 0 else score for number, score in enumerate(ours)]
+    one, other = (
+        verdicts_of({(Cell("own", 1), str(number)): score for number, score in enumerate(scores)}, "pairwise")
+        for scores in (ours, theirs)
+    )
+    found = convbench.agreement(one, other, asked, "pairwise")["S1"]
+    labels: dict[float, Label] = {1.0: "a", 0.5: "tie", 0.0: "b"}
+    people, judge = (codes([labels[score] for score in scores]) for scores in (ours, theirs))
+    expected = verdict_agreement(people, judge, [each.group for each in asked]).accuracy
+    assert expected.interval is not None and expected.value is not None
+    assert found.value == pytest.approx(100 * expected.value)
+    assert found.interval == pytest.approx([100 * end for end in expected.interval])
 
 
 def test_two_models_are_compared_on_the_same_conversations() -> None:

@@ -23,8 +23,8 @@ from critic.counting.tournament import (
     win_rate,
     win_rates,
 )
+from critic.counting.verdicts import A, B, both_orders, codes
 from critic.records import Judgment, Question, Response, Verdict
-from eval_agreement.preferences import A, B, both_orders, codes
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 

@@ -276,6 +276,8 @@ def test_two_judges_of_the_same_replies_agree_so_far(tmp_path: Path) -> None:
     assert (cells["S2"]["value"], cells["S2"]["n"], cells["S2"]["failed"]) == (40, 5, 1)
     assert (cells["S2"]["low"], cells["S2"]["high"]) == pytest.approx((100 * 2 / 6, 100 * 3 / 6))
     assert cells["all"]["value"] == pytest.approx(100 * 8 / 11)
+    low, high = cells["S2"]["interval"]
+    assert 0 <= low < 40 < high <= 100
     for text in (printed, page):
         assert "How often m by j and m by k agree" in text and "judge k and j" in text
         assert "Only m by j has, and not compared is: direct, own, turn 3" in text

@@ -1,0 +1,207 @@
+"""Verdicts out of three (a, tie, b): how far two judges, or a judge and people, give the same ones.
+
+Yes and no are the same with a for yes, b for no, and never a tie. Every statistic depends on a sample only through
+counts of verdicts, so intervals come from resampled tables of counts. Kappa: Cohen 1960.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Literal, TypeVar
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from critic.counting.resampling import Estimate, Floats, Group, Resamples, group_numbers, ratio
+
+Integers = NDArray[np.intp]
+Codes = NDArray[np.int8]
+Label = Literal["a", "tie", "b", "failed"]
+
+A, TIE, B, FAILED, UNASKED = range(5)
+"""Codes of verdicts in arrays; the first three are labels. FAILED: asked, but no verdict could be read."""
+
+CODES: dict[str | None, int] = {"a": A, "tie": TIE, "b": B, "failed": FAILED, None: UNASKED}
+LABELS = 3
+"""How many of them are labels."""
+
+
+def codes(verdicts: Iterable[Label | None]) -> Codes:
+    """Verdicts as codes: "a", "tie", "b", "failed" (asked, unreadable), None (not asked). Raises ValueError."""
+    given = list(verdicts)
+    unknown = len(CODES)
+    found = np.fromiter((CODES.get(verdict, unknown) for verdict in given), dtype=np.int8, count=len(given))
+    if (found == unknown).any():
+        place = int(np.argmax(found == unknown))
+        choices = ", ".join(str(name) for name in CODES)
+        raise ValueError(f"verdict {place} (from 0) is {given[place]!r}; expected one of {choices}")
+    return found
+
+
+def both_orders(orders: Codes) -> Codes:
+    """A judge's verdict on each item, shape (n,), from those in both orders, shape (n, 2) (or (n,): as it is).
+
+    Two equal verdicts are the verdict, two different ones a tie. Asked in one order only, that one counts. A failure in
+    either order is a failed judgment: half of an answer is not a tie.
+    """
+    if orders.ndim == 1:
+        return orders
+    a_first, b_first = orders.T
+    verdict = np.where(a_first == b_first, a_first, TIE)
+    verdict = np.where(a_first == UNASKED, b_first, verdict)
+    verdict = np.where(b_first == UNASKED, a_first, verdict)
+    return np.where((orders == FAILED).any(axis=1), FAILED, verdict).astype(np.int8)
+
+
+def majority(raters: Sequence[Codes]) -> Codes:
+    """What more than half of the raters of each item say; a tie where none has that many, UNASKED without raters."""
+    return _majority(_votes(raters))
+
+
+def _votes(raters: Sequence[Codes]) -> Integers:
+    """How many raters gave each of the three labels, shape (3, n)."""
+    return np.stack([sum((rater == label for rater in raters), start=np.intp(0)) for label in range(LABELS)])
+
+
+def _majority(votes: Integers) -> Codes:
+    total = votes.sum(axis=0)
+    chosen = np.where(2 * votes[A] > total, A, np.where(2 * votes[B] > total, B, TIE))
+    return np.where(total == 0, UNASKED, chosen).astype(np.int8)
+
+
+def labelled(first: Codes, second: Codes) -> NDArray[np.bool_]:
+    """On which items, shape (n,), both have a verdict."""
+    return (first < LABELS) & (second < LABELS)
+
+
+def failures(first: Codes, second: Codes) -> int:
+    """How many items both were asked about, but one of them or both failed on."""
+    asked = (first != UNASKED) & (second != UNASKED)
+    return int((asked & ~labelled(first, second)).sum())
+
+
+Statistic = Callable[[Floats], tuple[Floats, Floats]]
+"""Counts of C cells in r samples, shape (C, r), to the statistic in each, shape (r,), NaN where it is undefined, and
+the number of items it is about, shape (r,)."""
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class VerdictStatistic(Struct, frozen=True):
+    """A statistic, why it would be undefined, whether a p-value of 0 is asked for, and whether it is a share."""
+
+    statistic: Statistic
+    undefined: str
+    p_value: bool = False
+    share: bool = False
+
+
+def estimates(
+    cell: Integers, cells: int, group: Integers, wanted: Mapping[Key, VerdictStatistic]
+) -> dict[Key, Estimate]:
+    """Every statistic of the items' cells (0..cells - 1), on the sample and in the same resamples of its groups."""
+    # All of them come from the same tables, so these draws need not be those of any other call.
+    draws = Resamples(group, shared=False)
+    counts = np.bincount(cell, minlength=cells).astype(np.float64)[:, None]
+    drawn: dict[Key, list[Floats]] = {name: [] for name in wanted}
+    if draws.enough:
+        for block in draws.tables(cell, cells):
+            for name, one in wanted.items():
+                drawn[name].append(one.statistic(block)[0])
+    return {name: _estimate(one, counts, drawn[name], draws) for name, one in wanted.items()}
+
+
+def _estimate(wanted: VerdictStatistic, counts: Floats, drawn: list[Floats], draws: Resamples) -> Estimate:
+    (value,), (n,) = wanted.statistic(counts)
+    if np.isnan(value):
+        return Estimate(value=None, n=int(n), undefined=wanted.undefined if counts.any() else "no items")
+    if not draws.enough:
+        return Estimate(value=float(value), n=int(n))
+    values = np.concatenate(drawn)
+    p_value = draws.p_value(values) if wanted.p_value else None
+    return Estimate(value=float(value), n=int(n), interval=draws.interval(values, share=wanted.share), p_value=p_value)
+
+
+def share_of(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> Statistic:
+    """The share of items in the cells `part` among those in the cells `whole`, both of shape (C,)."""
+    part = part & whole
+
+    def statistic(counts: Floats) -> tuple[Floats, Floats]:
+        n = whole @ counts
+        return ratio(part @ counts, n), n
+
+    return statistic
+
+
+def kappa(counts: Floats) -> tuple[Floats, Floats]:
+    """Cohen's kappa of tables (9, r); undefined where both sides always give one and the same label."""
+    table = counts.reshape(LABELS, LABELS, -1)
+    n = counts.sum(axis=0)
+    chance = (table.sum(axis=0) * table.sum(axis=1)).sum(axis=0)
+    return ratio(n * np.einsum("iir->r", table) - chance, n**2 - chance), n
+
+
+FIRST, SECOND = np.divmod(np.arange(LABELS**2), LABELS)
+"""The two verdicts of each cell of a table of nine; and the cells where they are equal, where neither is a tie, all."""
+EQUAL = FIRST == SECOND
+DECIDED = (FIRST != TIE) & (SECOND != TIE)
+EVERY = np.ones(LABELS**2, dtype=bool)
+
+
+def equal_share(equal: NDArray[np.bool_], group: Group) -> Estimate:
+    """The share (0..1) of items on which two verdicts, of whatever kind, are equal. `equal`, shape (n,), says which."""
+    cells = np.array([False, True])
+    wanted = VerdictStatistic(share_of(cells, ~cells | cells), "no items", share=True)
+    return estimates(equal.astype(np.intp), 2, group_numbers(group), {"equal": wanted})["equal"]
+
+
+class VerdictAgreement(Struct, frozen=True, kw_only=True):
+    """Agreement of a judge with people over the `n` items on which both have a verdict.
+
+    Of the other items with a verdict of people the judge `failed` on some and was never asked about `unasked`.
+    `accuracy` is the share (0..1) of equal verdicts over all three labels; `decided` the same where neither says tie,
+    and `coverage` the share of those items; `kappa` is Cohen's, over three labels (-1..1). `table` counts the items:
+    a row for each label of people, a column for each of the judge, both in the order a, tie, b.
+    """
+
+    n: int
+    failed: int
+    unasked: int
+    table: list[list[int]]
+    accuracy: Estimate
+    decided: Estimate
+    coverage: Estimate
+    kappa: Estimate
+
+
+def verdict_agreement(people: Codes, judge: Codes, group: Group) -> VerdictAgreement:
+    """Agreement of two columns of verdicts, shape (n,) each; items that `people` were not asked about do not count."""
+    both = labelled(people, judge)
+    cell = people[both].astype(np.intp) * LABELS + judge[both]
+    found = estimates(cell, LABELS**2, group_numbers(group)[both], _AGREEMENT)
+    unasked = (people != UNASKED) & (judge == UNASKED)
+    table = np.bincount(cell, minlength=LABELS**2).reshape(LABELS, LABELS).tolist()
+    n = int(both.sum())
+    return VerdictAgreement(n=n, failed=failures(people, judge), unasked=int(unasked.sum()), table=table, **found)
+
+
+_AGREEMENT = {
+    "accuracy": VerdictStatistic(share_of(EQUAL, EVERY), "no items", share=True),
+    "decided": VerdictStatistic(share_of(EQUAL, DECIDED), "one side or the other says tie on every item", share=True),
+    "coverage": VerdictStatistic(share_of(DECIDED, EVERY), "no items", share=True),
+    "kappa": VerdictStatistic(kappa, "both sides give every item the same verdict"),
+}
+
+
+def breakdown(people: Codes, judge: Codes, group: Group, part: Sequence[str]) -> dict[str, VerdictAgreement]:
+    """`verdict_agreement` on the items of each value of `part`, the largest first."""
+    members = group_numbers(group)
+    return {value: verdict_agreement(people[rows], judge[rows], members[rows]) for value, rows in rows_of(part).items()}
+
+
+def rows_of(part: Sequence[str]) -> dict[str, Integers]:
+    """The rows of each value, the largest first, equally large ones by name."""
+    values, number, sizes = np.unique(np.array(part, dtype=object), return_inverse=True, return_counts=True)
+    rows = np.split(np.argsort(number, kind="stable"), np.cumsum(sizes)[:-1])
+    order = np.argsort(-sizes, kind="stable")
+    return {str(values[place]): rows[place] for place in order}
