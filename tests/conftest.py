@@ -1,10 +1,12 @@
-"""What several tests share: the real data by path, sample records, and a scripted server on loopback."""
+"""What several tests share: programs and how they are run, the real data by path, sample records, scripted servers and
+real ones, and a tiny judge that is trained and served once for all."""
 
 import contextlib
 import io
 import json
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -33,6 +35,42 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job. Programs started from here inherit that and would not hear Ctrl-C either; behind a
     # handler, though it does nothing, they start as in a terminal.
     signal.signal(signal.SIGINT, lambda *_: None)
+
+
+GROUPS = {
+    "demo": ("stages/test_demo.py", "stages/test_bench_demo.py"),
+    "train": ("train/",),
+    "judge": ("backends/test_vllm.py",),
+    "serve": ("serve/",),
+}
+"""Group -> files whose tests share what takes long to make; the longest group first. Other files are one each."""
+
+
+def _group(item: pytest.Item) -> str:
+    file = item.path.relative_to(ROOT / "tests").as_posix()
+    return next((name for name, files in GROUPS.items() if file.startswith(files)), file)
+
+
+REAL = {"demo", "served", "tiny_server", "vlm"}
+"""Fixtures that load a model into vLLM: who uses one is an end-to-end test."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what is end to end. With several processes (`make test`) a group is in one of them, the longest first."""
+    for item in items:
+        if isinstance(item, pytest.Function) and REAL & set(item.fixturenames):
+            item.add_marker("e2e")
+    if config.getoption("dist", "no") == "loadgroup":
+        ranks = {name: rank for rank, name in enumerate(GROUPS)}
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+        items.sort(key=lambda item: ranks.get(_group(item), len(ranks)))
+
+
+def needs(*modules: str) -> None:
+    """Skip the test where an optional library is not installed."""
+    for module in modules:
+        pytest.importorskip(module, reason="needs the train extra and a serve extra")
 
 
 @pytest.fixture
@@ -76,6 +114,45 @@ def run(*words: str | Path, cwd: Path = ROOT) -> Done:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
     raise AssertionError("a command ends with an exit code")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def serving(judge: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`serve/judge.py` on a judge: its process, and its URL without `/v1`."""
+    log = judge / "log"
+    words = command("serve/judge.py", judge, "--port", str(free_port()), "--log", log, "--stop-with-parent", *options)
+    server = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        ready = server.stdout.readline()
+        assert ready.startswith("ready: "), log.read_text("utf-8")[-3000:]
+        yield server, ready.split()[1].removesuffix("/v1")
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture(scope="session")
+def tiny_judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A judge that writes verdicts of its own accord, rating first or reason first."""
+    needs("deepspeed", "vllm")
+    import training
+
+    return training.tiny_judge(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tiny_judge: Path) -> Iterator[str]:
+    """The URL of a server of the tiny judge."""
+    with serving(tiny_judge) as (_, url):
+        yield f"{url}/v1"
 
 
 def assert_one_line_error(done: Done, *parts: str) -> None:

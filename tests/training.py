@@ -11,7 +11,6 @@ import os
 import random
 import runpy
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, human_row, write_jsonl
+from conftest import ROOT, free_port, human_row, write_jsonl
 
 pytest.importorskip("deepspeed", reason="needs the train extra")
 
@@ -117,13 +116,6 @@ def write_recipe(folder: Path, name: str = "recipe.yaml", **changes: Any) -> Pat
     path = folder / name
     path.write_text(yaml.safe_dump(recipe_with(**changes)), "utf-8")
     return path
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-    return port
 
 
 def _in_process(function: Callable[..., None], arguments: tuple[Any, ...], place: dict[str, str], log: Path) -> None:
@@ -255,6 +247,22 @@ def whole_of_two(factory: pytest.TempPathFactory) -> Whole:
     if "two" not in _DONE:
         _DONE["two"] = Whole(factory.mktemp("two"), 2, **changes)
     return _DONE["two"]
+
+
+ORDERS = ("pointwise", "pointwise_reason_first")
+"""The forms that the tiny judge is trained in."""
+
+
+def tiny_judge(folder: Path) -> Path:
+    """The tiny recipe in both orders, for as many steps as it takes to write verdicts of its own accord."""
+    steps = {"max_steps": 240, "save_steps": 240, "logging_steps": 60, "per_device_train_batch_size": 8}
+    steps |= {"learning_rate": 0.004, "warmup_steps": 20}
+    changes: dict[str, Any] = {"evaluation": None, "ema": None, "global_batch": 8, "max_source_tokens": 500}
+    # vLLM on a CPU knows no smaller heads than of 32 numbers.
+    changes["tiny"] = {"hidden_size": 64, "heads": 1, "initializer_range": 0.06}
+    recipe = write_recipe(folder, forms=dict.fromkeys(ORDERS, 1.0), **changes, training=steps)
+    train(recipe, write_rows(folder), folder / "judge", internal=False)
+    return folder / "judge"
 
 
 def tokenizer_for(rows: Path, **spec: Any) -> Any:

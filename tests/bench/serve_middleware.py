@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import contracts
 import judge
-from clients.tiny_server import free_port, make_judge
+from clients.tiny_server import make_judge
+from conftest import free_port
 from layer import Settings
 
 REQUESTS, IN_FLIGHT, ROUNDS, REPLY_TOKENS = 16, 16, 7, 48

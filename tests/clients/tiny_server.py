@@ -1,11 +1,7 @@
-"""An untrained tiny judge and a server for it: what the tests and measurements of serving share."""
+"""An untrained tiny judge: what the tests and measurements of serving share."""
 
-import contextlib
 import json
-import socket
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from clients.forms import FORMS
@@ -28,24 +24,3 @@ def make_judge(folder: Path) -> Path:
     tokenizer.save_pretrained(folder)
     (folder / "critic.json").write_text(json.dumps({"weights": {"model.safetensors": "x"}}))
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextlib.contextmanager
-def serving(judge: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`serve/judge.py` on the judge: its process, and its URL without `/v1`."""
-    words = [sys.executable, "serve/judge.py", str(judge), "--port", str(free_port()), "--log", str(judge / "log")]
-    server = subprocess.Popen([*words, "--stop-with-parent", *options], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout is not None
-        ready = server.stdout.readline()
-        assert ready.startswith("ready: "), (judge / "log").read_text("utf-8")[-3000:]
-        yield server, ready.split()[1].removesuffix("/v1")
-    finally:
-        server.terminate()
-        server.wait()

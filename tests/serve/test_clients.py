@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients.tiny_server import make_judge, serving
-from conftest import ROOT
+from clients.tiny_server import make_judge
+from conftest import ROOT, needs, serving
 
 pytestmark = pytest.mark.e2e
 
@@ -27,8 +27,7 @@ INSTALL_SECONDS = 300
 @pytest.fixture(scope="module")
 def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Each client's Python. Made before any server starts, as only they need the network."""
-    for module in ("deepspeed", "vllm"):
-        pytest.importorskip(module, reason="needs the train extra and a serve extra")
+    needs("deepspeed", "vllm")
     inspect = installed(tmp_path_factory.mktemp("inspect"), ["inspect-ai", "openai"])
     lmms = installed(tmp_path_factory.mktemp("lmms"), LMMS_IMPORTS, ["--no-deps", "lmms-eval"])
     return {"inspect_client.py": inspect, "lmms_client.py": lmms}

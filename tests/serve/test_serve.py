@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 import pytest
 from clients.forms import FORMS, Form
-from clients.tiny_server import CONTEXT, make_judge, serving
-from conftest import ROOT, Scripted, assert_one_line_error, run, run_apart
+from clients.tiny_server import CONTEXT, make_judge
+from conftest import ROOT, Scripted, assert_one_line_error, needs, run, run_apart, serving
 
 
 @pytest.fixture
@@ -56,6 +56,7 @@ def test_what_is_checked_cannot_be_gone_round(folder: Path) -> None:
     assert_one_line_error(run("serve/judge.py", folder, "--", "--nope"), "behind the --", "--nope")
 
 
+@pytest.mark.e2e
 def test_a_server_that_does_not_come_up(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="needs a serve extra")
     done = run_apart("serve/judge.py", folder, "--port", "8765", "--log", tmp_path / "serve.log")
@@ -102,8 +103,7 @@ Served = tuple[subprocess.Popen[str], httpx.Client]
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """An untrained judge behind the real server, with a key: the process, and a client that has it."""
-    for module in ("deepspeed", "vllm"):
-        pytest.importorskip(module, reason="needs the train extra and a serve extra")
+    needs("deepspeed", "vllm")
     judge = make_judge(tmp_path_factory.mktemp("judge"))
     options = ["--alias", "gpt-4", "--alias", "gpt-3.5-turbo", "--api-key", "secret", "--max-request-mb", "1"]
     headers = {"Authorization": "Bearer secret"}

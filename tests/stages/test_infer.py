@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
+from conftest import ROOT, assert_one_line_error, completion, needs, run, write_jsonl
 
 from critic.backends import Reply, Request, text
 from critic.backends.scripted import ScriptedBackend
@@ -688,7 +688,7 @@ def test_killed_at_random_moments(tmp_path: Path, scripted) -> None:
     killed_and_finished(tmp_path, scripted, kills=4, count=20)
 
 
-@pytest.mark.e2e
+@pytest.mark.slow
 def test_killed_twenty_times(tmp_path: Path, scripted) -> None:
     killed_and_finished(tmp_path, scripted, kills=20, count=90)
 
@@ -730,8 +730,7 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 def vlm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    for module in ("PIL", "torch", "transformers", "vllm"):
-        pytest.importorskip(module, reason="needs Pillow, the train extra and a serve extra")
+    needs("PIL", "torch", "transformers", "vllm")
     import tiny_vlm
 
     return tiny_vlm.build(tmp_path_factory.mktemp("vlm"))

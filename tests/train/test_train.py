@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, assert_one_line_error, human_row
+from conftest import ROOT, assert_one_line_error, free_port, human_row
 from conftest import run as run_program
 from training import (
-    free_port,
     logged,
     losses,
     pairs_of_answers,

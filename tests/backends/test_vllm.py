@@ -1,0 +1,177 @@
+"""One judge trained with the rating first and with the reason first, and asked for each: by vLLM in a process, by a
+real server, and by both as a panel."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Done, assert_one_line_error, human_row, run, write_jsonl
+
+from critic import human_scored
+from critic.asking.prompt import load, render
+
+pytestmark = pytest.mark.e2e
+
+KEYS = {"pointwise": ["Rating", "Reason"], "pointwise_reason_first": ["Reason", "Rating"]}
+SAME = 1e-3
+"""How far the probabilities of one rating may lie apart: float32 sums in another order, in another batch."""
+
+LONG, TOO_LONG = "row-60", "row-61"
+
+WAYS: dict[str, list[str]] = {
+    "here": ["--judge", "FOLDER", "--check-repeat", "12"],
+    "here, reason first": ["--judge", "FOLDER", "--prompt", "pointwise_reason_first"],
+    "served": ["--judge", "SERVER"],
+    "served, reason first": ["--judge", "SERVER", "--prompt", "pointwise_reason_first"],
+    "served, alone": ["--judge", "SERVER", "--no-reason"],
+    "served, sampled": ["--judge", "SERVER", "--samples", "3", "--seed", "1"],
+    "panel": [*["--judge", "FOLDER", "--judge", "SERVER", "--judge", "FOLDER", "--no-reason", "--aggregate", "median"]],
+}
+IN_A_PROCESS = ("here", "here, reason first", "panel")
+
+ONE_AFTER_THE_OTHER = """
+import json, pathlib, sys
+from conftest import run
+made = [run("critic", *words) for words in json.loads(sys.argv[1])]
+pathlib.Path(sys.argv[2]).write_text(json.dumps([[done.returncode, done.stderr] for done in made]))
+"""
+"""Several judgings in one process, since loading vLLM takes longest."""
+
+
+class Judged:
+    """What became of the same rows by every way."""
+
+    def __init__(self, folder: Path, judge: Path, server: str) -> None:
+        from training import sample_rows
+
+        self.rows = [
+            *sample_rows(),
+            human_row(60, response="many apples " * 400),
+            human_row(61, question="which apples " * 400),
+        ]
+        self.folder, self.places = folder, {"FOLDER": str(judge), "SERVER": server}
+        self.data = write_jsonl(folder / "rows.jsonl", self.rows)
+        made = [folder / "no config", folder / "no architecture"]
+        for each in made:
+            each.mkdir()
+        for name in ("config.json", "tokenizer_config.json"):
+            (made[1] / name).write_text("{}")
+        lines = [self.words(way) for way in IN_A_PROCESS]
+        lines += [["judge", str(self.data), "--judge", str(each), "--out", str(folder / "none.jsonl")] for each in made]
+        program = [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(lines), str(folder / "done.json")]
+        with subprocess.Popen(program, cwd=ROOT / "tests", stderr=subprocess.PIPE, text=True) as process:
+            self.done = {way: run("critic", *self.words(way)) for way in WAYS if way not in IN_A_PROCESS}
+            _, errors = process.communicate(timeout=400)
+        assert process.returncode == 0, errors
+        names = [*IN_A_PROCESS, "no config", "no architecture"]
+        for name, (code, said) in zip(names, json.loads((folder / "done.json").read_text("utf-8")), strict=True):
+            self.done[name] = Done(lines[0], code, "", said)
+
+    def words(self, way: str) -> list[str]:
+        places = [self.places.get(word, word) for word in WAYS[way]]
+        words = ["judge", str(self.data), "--out", str(self.folder / f"{way}.jsonl"), "--max-failed", "0.1", *places]
+        return words if way == "panel" else [*words, "--max-tokens", "64"]
+
+    def lines(self, way: str) -> dict[str, dict[str, Any]]:
+        """Row -> its judgment."""
+        assert self.done[way].returncode == 0, self.done[way].stderr
+        found = [json.loads(line) for line in (self.folder / f"{way}.jsonl").read_text("utf-8").splitlines()]
+        assert Counter(line["response"]["id"] for line in found) == Counter(row["id"] for row in self.rows)
+        return {line["response"]["id"]: line for line in found}
+
+
+@pytest.fixture(scope="module")
+def judged(tiny_judge: Path, tiny_server: str, tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    return Judged(tmp_path_factory.mktemp("judged"), tiny_judge, tiny_server)
+
+
+def test_both_are_trained(tiny_judge: Path) -> None:
+    """Unconstrained and greedily, it writes the verdict that the prompt asks for, and ends it."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    facts = json.loads((tiny_judge / "critic.json").read_text("utf-8"))
+    assert facts["forms"] == dict.fromkeys(KEYS, 24) and set(facts["prompts"]) == set(KEYS)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_judge)
+    model = AutoModelForCausalLM.from_pretrained(tiny_judge, dtype=torch.float32).eval()
+    responses = human_scored.load(tiny_judge.parent / "rows.jsonl").responses
+    for prompt, keys in KEYS.items():
+        for response in responses[:6]:
+            messages = render(load(prompt, response.question.lang), response)
+            asked = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )
+            with torch.no_grad():
+                written = model.generate(**asked, max_new_tokens=60, do_sample=False)
+            text = tokenizer.decode(written[0, asked["input_ids"].shape[1] :], skip_special_tokens=True)
+            assert list(json.loads(text)) == keys, text
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "panel"])
+def test_each_row_is_judged_as_asked_for(way: str, judged: Judged) -> None:
+    """With a distribution; or it has failed by name."""
+    lines, prompt = judged.lines(way), "pointwise_reason_first" if "reason first" in way else "pointwise"
+    failed = lines.pop(TOO_LONG)
+    del lines[LONG]  # unlike anything it was trained on: it may write without end
+    assert failed["verdict"]["failure"] == "context_length_exceeded" and "score" not in failed
+    for line in lines.values():
+        assert line["prompt"] == prompt and "failure" not in line["verdict"], line
+        shares = line["verdict"]["distribution"]
+        assert sum(shares) == pytest.approx(1.0) and min(shares) >= 0.0
+        assert line["score"] == pytest.approx(sum(n * share for n, share in enumerate(shares, 1)))
+        if "alone" not in way and "sampled" not in way:
+            assert list(json.loads(line["reply"])) == KEYS[prompt]
+            assert line["verdict"]["rating"] == json.loads(line["reply"])["Rating"]
+    scores = [line["score"] for line in lines.values()]
+    assert max(scores) - min(scores) > 1.0, "a judge that cannot tell rows apart proves nothing"
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way.startswith("served")])
+def test_server_and_process_agree(way: str, judged: Judged) -> None:
+    """Also without reasons, and as the mean of samples: behind the same beginning a rating has one distribution.
+    A long response is shortened alike, and one that cannot fit fails alike."""
+    here, served = judged.lines("here, reason first" if "reason first" in way else "here"), judged.lines(way)
+    assert served[LONG]["shortened"] == here[LONG]["shortened"]
+    for key, line in here.items():
+        assert served[key]["judge"] == line["judge"]
+        shares = line["verdict"].get("distribution")
+        assert served[key]["verdict"].get("distribution") == (shares and pytest.approx(shares, abs=SAME)), key
+        if way in ("served", "served, reason first"):
+            assert served[key].get("reply") == line.get("reply"), key
+
+
+def test_samples_differ(judged: Judged) -> None:
+    lines = [line for key, line in judged.lines("served, sampled").items() if key != TOO_LONG]
+    assert all(len(line["samples"]) == 3 for line in lines)
+    assert any(len({one["rating"] for one in line["samples"]}) > 1 for line in lines)
+
+
+def test_rows_that_are_judged_again_say_the_same(judged: Judged) -> None:
+    judged.lines("here")
+    repeated = json.loads((judged.folder / "here.jsonl.run.json").read_text("utf-8"))["judged_again"]
+    assert repeated["rows"] == 12 and repeated["largest_move_of_a_score"] <= SAME
+
+
+def test_a_panel_of_a_folder_and_a_server(judged: Judged) -> None:
+    """One judge twice, by two ways: their panel says what each says. Two folders run one after the other."""
+    for key, line in judged.lines("panel").items():
+        if key != TOO_LONG:
+            assert [one["score"] for one in line["members"]] == pytest.approx([line["score"]] * 3, abs=SAME)
+
+
+@pytest.mark.parametrize(("name", "why"), [("no config", "no model folder"), ("no architecture", "vLLM cannot run")])
+def test_a_folder_that_vllm_cannot_run(name: str, why: str, judged: Judged) -> None:
+    assert_one_line_error(judged.done[name], why)
+
+
+def test_a_burst_of_300_requests(tiny_server: str, tmp_path: Path) -> None:
+    data = write_jsonl(tmp_path / "rows.jsonl", [human_row(number, reason="x") for number in range(300)])
+    out = tmp_path / "out.jsonl"
+    done = run("critic", "judge", data, "--out", out, "--judge", tiny_server, "--concurrency", "300", "--no-reason")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    assert len({line["response"]["id"] for line in lines}) == 300 and all("score" in line for line in lines)
