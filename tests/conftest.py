@@ -240,7 +240,12 @@ class Scripted:
                 self.send(200, {}, json.dumps({"data": [model]}).encode())
 
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                length = int(self.headers["Content-Length"])
+                raw = self.rfile.read(length)
+                if len(raw) < length:  # the client is gone
+                    self.close_connection = True
+                    return
+                body = json.loads(raw)
                 if self.path == "/tokenize":
                     count = sum(len(message["content"]) for message in body["messages"])
                     last = body["messages"][-1]["content"][-1]

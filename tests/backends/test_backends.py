@@ -13,8 +13,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from conftest import ROOT, assert_one_line_error, completion, human_row, run, wr
 from hypothesis import given
 from hypothesis import strategies as st
 
+from critic import jsonl
 from critic.asking import rating
 from critic.asking.asker import Asked, Asker, pooled, schema
 from critic.asking.examples import target, verdict_keys
@@ -36,8 +36,9 @@ from critic.backends.openai import OpenAIBackend
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient, UsageError
 from critic.records import RATINGS, Decoding, Judgment, Question, Response, Verdict
-from critic.stages import judge as judging
-from critic.stages.judge import in_order
+from critic.stages import judge_responses as judging
+from critic.stages.judge_responses import JudgeResponses, in_order
+from critic.stages.run import RunOptions
 
 
 def rows(path: Path, count: int = 12, **changes: Any) -> Path:
@@ -355,13 +356,19 @@ def test_rows_whose_prompts_begin_alike_are_neighbours() -> None:
     assert taken == 50
 
 
-def settings(**changes: Any) -> Any:
-    common = {"source": "rows", "concurrency": 8, "max_failed": 1.0, "retry_failed": False, "check_repeat": 0}
-    return judging._Settings(**{**common, **changes})
+def stage(out: Path, judge: Judge, responses: Iterable[Response], check_repeat: int = 0) -> JudgeResponses:
+    run = RunOptions(out=out, concurrency=8, max_failed=1.0, retry_failed=False)
+    return JudgeResponses(run, judge, responses, "rows", check_repeat)
 
 
-def judge_all(responses: Iterator[Response], total: int, out: Path, judge: Judge) -> None:
-    asyncio.run(judging._run(judge, responses, total, out, settings(), Counter()))
+class Made(Iterable[Response]):
+    """Responses that are made anew each time one goes through them."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[Response]:
+        return (response(n, id=f"q{n}") for n in range(self.count))
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch) -> None:
@@ -370,9 +377,9 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch) -> None
 
     def peak(count: int) -> int:
         judge = Judge(ScriptedBackend(lambda request: certain(7)), "judge", "pointwise", "expected", 256)
-        made = (response(n, id=f"q{n}") for n in range(count))
+        run = stage(tmp_path / f"{count}.jsonl", judge, Made(count))
         tracemalloc.start()
-        judge_all(made, count, tmp_path / f"{count}.jsonl", judge)
+        asyncio.run(run.ask(count))
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -393,9 +400,9 @@ def test_ratings_that_change_with_the_batch_are_counted(tmp_path: Path) -> None:
 
     made = [response(n, prompt=f"How many apples lie on table {n}?") for n in range(50)]
     judge = Judge(ScriptedBackend(answer), "judge", "pointwise", "expected", 256)
-    failures: Any = Counter()
     out = tmp_path / "out.jsonl"
-    found = asyncio.run(judging._run(judge, iter(made), 50, out, settings(check_repeat=40), failures))
+    assert stage(out, judge, made, check_repeat=40).run() == 0
+    found = json.loads((tmp_path / "out.jsonl.run.json").read_text("utf-8"))["judged_again"]
     expected = sum(int(name[1:]) % 5 == 0 for name in list(judged(out))[:40])
     assert found["rows"] == 40 and found["ratings_changed"] == expected > 0
     assert found["largest_move_of_a_score"] == 1.0
@@ -417,11 +424,11 @@ def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_later(tmp_path: Path, 
         self._file.write(line)
 
     with monkeypatch.context() as patch:
-        patch.setattr(judging.jsonl.Appender, "append", full)
+        patch.setattr(jsonl.Appender, "append", full)
         with pytest.raises(UsageError, match=r"out\.jsonl: cannot be written: No space left on device"):
-            judge_all(iter(made), 60, out, judge)
+            stage(out, judge, made).run()
     assert out.read_bytes().count(b"\n") == 20
-    judging._complete(judge, made, out, settings())
+    assert stage(out, judge, made).run() == 0
     assert sorted(judged(out)) == sorted(one.id for one in made)
 
 

@@ -18,7 +18,7 @@ from critic.asking.examples import verdict_keys
 from critic.asking.prompt import load
 from critic.backends import Request
 from critic.backends.vllm import VllmBackend, _sampling
-from critic.stages.judge import in_order
+from critic.stages.judge_responses import in_order
 
 ROUNDS = 5
 

@@ -27,7 +27,7 @@ from critic.asking.prompt import load
 from critic.backends import FAVOUR, Request
 from critic.backends.openai import OURS, OpenAIBackend
 from critic.records import Decoding, Judgment, Message, Response
-from critic.stages.judge import in_order
+from critic.stages.judge_responses import in_order
 
 ROUNDS, CONCURRENCY = 3, 64
 

@@ -24,7 +24,7 @@ from critic.asking.prompt import load
 from critic.backends import Reply, Request
 from critic.backends.vllm import VllmBackend, _sampling
 from critic.records import Decoding, Judgment, Response
-from critic.stages.judge import in_order
+from critic.stages.judge_responses import in_order
 
 ROUNDS, ONE_BY_ONE = 3, 6
 

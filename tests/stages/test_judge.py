@@ -23,7 +23,7 @@ from critic import human_scored
 from critic.asking import rating
 from critic.asking.prompt import VERDICT_SCHEMA, load, render
 from critic.backends import Token
-from critic.stages import judge as judging
+from critic.stages import judge_responses as judging
 
 
 def rows(path: Path, count: int = 12) -> Path:

@@ -1,0 +1,270 @@
+"""The part of `critic judge` that judges single responses, by one judge or a panel."""
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from critic import human_scored, jsonl
+from critic.asking.judge import Judge, panel_judgment
+from critic.errors import UsageError
+from critic.records import Judgment, Response
+from critic.stages.run import Outage, RunOptions, Stage, Tally, finish, known, listed, side_by_side, writing
+
+WINDOW = 4096
+"""Responses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
+
+
+class Rows:
+    """Human-scored rows of a file or folder, read anew each time they are gone through: only their ids are in memory.
+    All are checked when it is made; raises UsageError for a mistake in one, or when none is usable."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        left_out: Counter[str] = Counter()
+        self._count = sum(1 for _ in human_scored.walk(path, left_out))
+        for reason, count in left_out.most_common():
+            print(f"left out {count} rows: {reason}", file=sys.stderr)
+        if not self._count:
+            raise UsageError(f"{path}: no usable row to judge")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Response]:
+        return (response for _, _, response in human_scored.walk(self._path, Counter()))
+
+
+def in_order(responses: Iterable[Response], window: int) -> Iterator[Response]:
+    """The same responses, those whose prompts begin alike side by side: language (the rubric), task (its rules),
+    question. Only `window` of them are held at a time."""
+    waiting = iter(responses)
+    while part := list(islice(waiting, window)):
+        part.sort(key=lambda one: (one.question.lang, one.question.task, one.question.id))
+        yield from part
+
+
+class JudgmentTally(Tally[Judgment]):
+    """Judgments, counted; `repeated` is what judging some of them again has shown."""
+
+    def __init__(self, out: Path, repeated: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self._out, self._repeated = out, repeated
+        self._tokens = Counter[str](prompt=0, cached=0, completion=0)
+        self._shortened: Counter[str] = Counter()
+
+    def add(self, record: Judgment) -> None:
+        self.count += 1
+        if record.verdict.failure is not None:
+            self.failures[record.verdict.failure] += 1
+        self._tokens["prompt"] += record.prompt_tokens
+        self._tokens["cached"] += record.cached_tokens
+        self._tokens["completion"] += record.completion_tokens
+        self._shortened.update(list(record.shortened))
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            **({} if self._repeated is None else {"judged_again": self._repeated}),
+            "rows": self.count,
+            "failed": dict(self.failures),
+            "shortened_rows": dict(self._shortened),
+            "tokens": dict(self._tokens),
+        }
+
+    def lines(self) -> Iterable[str]:
+        if (again := self._repeated) is not None:
+            yield (
+                f"judged again in another order: {again['ratings_changed']} of {again['rows']} ratings changed, "
+                f"scores by {again['largest_move_of_a_score']:.4f} at most"
+            )
+        failed = self.failures.total()
+        yield f"{self._out}: {self.count} judged, {failed} failed" + (f" ({listed(self.failures)})" if failed else "")
+        if self._shortened:
+            yield f"prompts shortened to fit: {listed(self._shortened)}"
+
+
+class JudgeResponses(Stage[Response, Judgment]):
+    """One judgment of each response. `responses` are gone through several times and never all held in memory; `source`
+    says in the sidecar where they are from. `check_repeat` of them are judged again at the end."""
+
+    name, unit, counted = "judge", "row", "judged"
+    too_many = "failed; --retry-failed judges them again"
+
+    def __init__(
+        self,
+        run: RunOptions,
+        judge: Judge,
+        responses: Iterable[Response],
+        source: dict[str, str] | str,
+        check_repeat: int = 0,
+    ) -> None:
+        super().__init__(run, Judgment, judge.backend)
+        self.judge, self.source, self._origin = judge, source, judge.origin()
+        self._responses, self._check_repeat = responses, check_repeat
+        self.always_opens = check_repeat > 0
+        self._ids = {response.id for response in responses}
+        self._done: set[str] = set()
+        self._repeated: dict[str, Any] | None = None
+        self._outage = Outage(judge.backend, self.concurrency, "rows")
+
+    def problem(self, record: Judgment, **other: Any) -> str | None:
+        """`other` are fields of a panel's judgments that differ from its members'."""
+        for name, value in {**self._origin, **other}.items():
+            if (found := getattr(record, name)) != value:
+                return f"made with {name} {found!r}, now {value!r}; choose another --out"
+        if record.response.id not in self._ids:
+            return f"judges {record.response.id!r}, which is not among the responses; choose another --out"
+        return None
+
+    def failure(self, record: Judgment) -> str | None:
+        return record.verdict.failure
+
+    def know(self, record: Judgment) -> None:
+        self._done.add(record.response.id)
+
+    def left(self) -> int:
+        return len(self._ids) - len(self._done)
+
+    def items(self) -> Iterable[Response]:
+        return in_order((one for one in self._responses if one.id not in self._done), WINDOW)
+
+    async def work(self, item: Response, keep: Callable[..., None]) -> None:
+        judgment = await self.judge.judge(item)
+        keep(judgment)
+        self._outage.note(judgment.verdict.failure, judgment.detail)
+
+    async def afterwards(self) -> None:
+        if self._check_repeat:
+            self._repeated = await _judged_again(self.judge, self.out, self._check_repeat, self.concurrency)
+
+    def facts(self) -> dict[str, Any]:
+        judge = self.judge
+        return {
+            "responses": self.source,
+            "judge": judge.name,
+            "model": judge.backend.served.name,
+            "server": judge.backend.place,
+            "prompt": {"name": judge.prompt, "hash": judge.prompt_hash},
+            "sampling": {
+                "temperature": judge.decoding.temperature,
+                "samples": judge.decoding.samples,
+                "seed": judge.decoding.seed,
+                "reason": judge.decoding.reason,
+                "max_tokens": judge.max_tokens,
+                "constrained": "json_schema",
+                "score": judge.score_kind,
+            },
+        }
+
+    def tally(self) -> JudgmentTally:
+        return JudgmentTally(self.out, self._repeated)
+
+
+async def _judged_again(judge: Judge, out: Path, rows: int, concurrency: int) -> dict[str, Any]:
+    """Judge the first `rows` scored responses of `out` once more in another order, hence in other batches, and
+    count how many ratings changed: the same input should get the same score whatever is judged beside it."""
+    before = {
+        line.response.id: line
+        for line in islice((line for _, line in jsonl.read(out, Judgment) if line.score is not None), rows)
+    }
+    responses = [line.response for line in before.values()]
+    random.Random(0).shuffle(responses)
+    waiting, after = iter(responses), dict[str, Judgment]()
+
+    async def work() -> None:
+        for response in waiting:
+            after[response.id] = await judge.judge(response)
+
+    await side_by_side(work() for _ in range(concurrency))
+    pairs = [(line, after[name]) for name, line in before.items()]
+    moves = [abs(one.score - other.score) for one, other in pairs if one.score is not None and other.score is not None]
+    return {
+        "rows": len(pairs),
+        "ratings_changed": sum(one.verdict.rating != other.verdict.rating for one, other in pairs),
+        "replies_changed": sum(one.reply != other.reply for one, other in pairs),
+        "largest_move_of_a_score": max(moves, default=0.0),
+    }
+
+
+def judge_by_panel(run: RunOptions, members: Sequence[JudgeResponses], how: str, name: str | None) -> int:
+    """Have each member judge into its own file, then make the panel's judgments of theirs, in `run.out`."""
+    first = members[0]
+    panel = name or f"{how}({', '.join(member.judge.name for member in members)})"
+    for _ in known(run.out, Judgment, partial(first.problem, judge=panel)):
+        pass  # only looked at: another panel's file is not written over
+    for member in members:
+        member.run()
+    with writing(run.out):
+        count = jsonl.write(run.out, _merged([member.out for member in members], how, panel))
+    facts = {
+        "responses": first.source,
+        "judge": panel,
+        "aggregate": how,
+        "members": [{"judge": member.judge.name, "file": str(member.out)} for member in members],
+        "judged_in_this_run": count,
+    }
+    return finish(run, Judgment, JudgmentTally(run.out), facts, changed=True, too_many=first.too_many)
+
+
+def judge_responses(
+    run: RunOptions,
+    judges: Sequence[Judge],
+    responses: Rows | list[Response],
+    source: dict[str, str] | str,
+    check_repeat: int,
+    how: str,
+    name: str | None,
+) -> int:
+    """By one judge into `run.out`, or by several into files beside it (`NAME.1.jsonl`, …) that make the panel's."""
+    if len(judges) == 1:
+        return JudgeResponses(run, judges[0], responses, source, check_repeat).run()
+    out = run.out
+    files = [out.with_name(f"{out.stem}.{number}{out.suffix}") for number in range(1, len(judges) + 1)]
+    members = [
+        JudgeResponses(replace(run, out=file), judge, responses, source, check_repeat)
+        for judge, file in zip(judges, files, strict=True)
+    ]
+    return judge_by_panel(run, members, how, name)
+
+
+def _merged(files: Sequence[Path], how: str, panel: str) -> Iterator[Judgment]:
+    """The panel's judgment of each response, from files that judge the same ones in any order."""
+    first, *others = files
+    places = [_places(file) for file in others]
+    with ExitStack() as stack:
+        opened = [stack.enter_context(file.open("rb")) for file in others]
+        for _, one in jsonl.read(first, Judgment):
+            members = [one]
+            for file, place in zip(opened, places, strict=True):
+                file.seek(place[one.response.id])
+                members.append(msgspec.json.decode(file.readline(), type=Judgment))
+            yield panel_judgment(members, how, panel)
+
+
+def _places(file: Path) -> dict[str, int]:
+    """Where in the file each response's line starts, in bytes."""
+    found, place = {}, 0
+    with file.open("rb") as lines:
+        for line in lines:
+            found[msgspec.json.decode(line, type=_Line).response.id] = place
+            place += len(line)
+    return found
+
+
+class _Id(Struct):
+    id: str
+
+
+class _Line(Struct):
+    """Of a judgment no more than whom it judges."""
+
+    response: _Id
