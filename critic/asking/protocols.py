@@ -52,14 +52,6 @@ from critic.records import (
     TurnVerdict,
 )
 
-OF_BENCHMARK: dict[str, tuple[Protocol, ...]] = {
-    "alignmmbench": ("pointwise",),
-    "convbench": ("pairwise", "direct"),
-    "multiverse": ("checklist", "quality"),
-    "visitbench": ("pairwise",),
-}
-"""The protocols by which each benchmark's scores are made."""
-
 OF_WHOLES: tuple[Protocol, ...] = ("direct", "pairwise")
 """The protocols that judge whole conversations as well as turns."""
 

@@ -1,18 +1,132 @@
-"""The benchmarks: one module each, which reads its published files and computes its scores."""
+"""The benchmarks: each module of this folder is one, with all that is known of it. README.md says how to add one."""
 
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from critic.errors import UsageError
-from critic.records import Conversation
+from critic.page.blocks import Section
+from critic.records import Conversation, Protocol, Setup, TurnVerdict
 
-BENCHMARKS = ("alignmmbench", "convbench", "multiverse", "visitbench")
+if TYPE_CHECKING:  # the commands that only list benchmarks need no NumPy
+    from critic.counting.aggregate import Difference
+
+BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))
+
+
+class JudgedTurn(Struct, frozen=True, kw_only=True):
+    """What scores are made of: a verdict, the conversation and the answer that it is on, and for each of the judge's
+    calls that came to a verdict who stood first ("model", "opponent") and the verdict ("A", "B", "tie")."""
+
+    conversation: Conversation
+    verdict: TurnVerdict
+    answer: str | None = None
+    calls: list[tuple[str | None, str]] = field(default_factory=list)
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """A file of judgments: one model's verdicts by one judge, asked in one way. `name` tells the runs of a report
+    apart."""
+
+    name: str
+    path: Path
+    system: str
+    judge: str
+    setup: Setup
+    turns: list[JudgedTurn]
+
+    @property
+    def verdicts(self) -> list[TurnVerdict]:
+        """Those that are not on another model's answers as well."""
+        return [turn.verdict for turn in self.turns if turn.verdict.opponent is None]
+
+    @property
+    def battles(self) -> list[TurnVerdict]:
+        """Those between two models."""
+        return [turn.verdict for turn in self.turns if turn.verdict.opponent is not None]
+
+    def protocols(self) -> list[Protocol]:
+        return list(dict.fromkeys(verdict.protocol for verdict in self.verdicts))
+
+    def conditions(self) -> list[str]:
+        return list(dict.fromkeys(verdict.condition for verdict in self.verdicts))
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """What is shown of a benchmark's scores, and the numbers for summary.json."""
+
+    sections: list[Section]
+    summary: dict[str, Any]
+
+
+def _is_standard(verdict: TurnVerdict) -> bool:
+    return verdict.judging == "standard" and verdict.opponent is None
+
+
+def _no_differences(_one: Run, _other: Run, _conversations: Sequence[Conversation]) -> "dict[str, Difference]":
+    return {}
+
+
+class Benchmark(Struct, frozen=True, kw_only=True):
+    """A benchmark, as the module of its name in this folder has to define it: `BENCHMARK = Benchmark(…)`.
+
+    `read` makes conversations of its published file, `protocols` are how answers are judged unless the user says
+    otherwise, and `report` makes tables of one or more runs and the conversations that were asked. Verdicts by these
+    protocols that are `scored` are part of that report; the means of all others are shown below it. `differences` are
+    rows, by name, that a comparison of two runs has beside those by protocol, condition and turn: the second run less
+    the first. `agreement` shows how far two judges agree on the same answers.
+    """
+
+    title: str
+    read: Callable[[Path], list[Conversation]]
+    protocols: tuple[Protocol, ...]
+    report: Callable[[Sequence[Run], Sequence[Conversation]], Report]
+    scored: Callable[[TurnVerdict], bool] = _is_standard
+    differences: "Callable[[Run, Run, Sequence[Conversation]], dict[str, Difference]]" = _no_differences
+    agreement: Callable[[Run, Run, Sequence[Conversation]], Report] | None = None
+
+
+def load(name: str) -> Benchmark:
+    """Raises UsageError for an unknown benchmark."""
+    if name not in BENCHMARKS:
+        raise UsageError(f"{name}: unknown benchmark; choose {', '.join(BENCHMARKS)}")
+    found: Benchmark = import_module(f"{__name__}.{name}").BENCHMARK
+    return found
 
 
 def read(name: str, path: Path) -> list[Conversation]:
     """The conversations of a benchmark's published file. Raises UsageError for an unknown benchmark, or naming file,
     line and key."""
-    if name not in BENCHMARKS:
-        raise UsageError(f"{name}: unknown benchmark; choose {', '.join(BENCHMARKS)}")
-    conversations: list[Conversation] = import_module(f"{__name__}.{name}").read_conversations(path)
-    return conversations
+    return load(name).read(path)
+
+
+def order_reading(run: Run, battles: bool = False) -> list[str]:
+    """How far pairwise verdicts, on the reference's answers or on another model's, follow the places of the answers."""
+    pairs = [
+        turn.calls
+        for turn in run.turns
+        if turn.verdict.protocol == "pairwise" and (turn.verdict.opponent is not None) == battles
+    ]
+    values = [value for calls in pairs for _, value in calls]
+    if not values:
+        return []
+    decided = sum(value != "tie" for value in values)
+    reading = (
+        f"{run.name}: of {decided} comparisons with a winner, the first of the two answers won {values.count('A')}"
+    )
+    # The last verdict of each order counts: a reply that could not be read was asked about once more.
+    both = [dict(calls) for calls in pairs if {first for first, _ in calls} == {"model", "opponent"}]
+    if both:
+        differ = sum(_winner(calls, "model") != _winner(calls, "opponent") for calls in both)
+        reading += f"; {differ} of {len(both)} pairs were judged otherwise in the other order and count as ties"
+    return [reading + "."]
+
+
+def _winner(calls: dict[str | None, str], first: str) -> str:
+    if calls[first] == "tie":
+        return "tie"
+    return first if calls[first] == "A" else "opponent" if first == "model" else "model"

@@ -1,21 +1,30 @@
-"""AlignMMBench: its published files as they are, and its scores.
+"""AlignMMBench: its published files as they are, its scores (§5.1, table 3; §5.3.2) and its report.
 
-Questions: `question_id, image_path, history, prompt, ref_answer, task, category`. Responses:
-`question_id, predict`; an older layout repeats the question beside them and is read the same way.
-Scores: AlignMMBench §5.1, table 3.
+A question, and an answer (an older layout repeats the question beside the answer and is read the same way):
+
+    {"question_id": "17-0", "image_path": "beach.png", "history": [], "prompt": "有几只风筝？", "ref_answer": "两只。",
+     "task": "Counting", "category": "Perception & Understanding"}
+    {"question_id": "17-0", "predict": "有两只风筝。"}
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import pstdev
+from statistics import fmean, median, pstdev
+from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from critic import jsonl
-from critic.counting import aggregate
+from critic.benchmarks import Benchmark, Report, Run
+from critic.counting.aggregate import SCALES, Aggregate, Cell, by_cell, combine, mean
 from critic.errors import UsageError
-from critic.records import Conversation, ConversationTurn, Judgment, Question, Response, Turn
+from critic.page import blocks
+from critic.page import svg as pictures
+from critic.page.aggregates import AGGREGATE_HEAD, aggregate
+from critic.page.blocks import Picture, Section, Table, TableCell
+from critic.records import Conversation, ConversationTurn, Question, Response, Turn
 
 CATEGORIES = {
     "Perception & Understanding": ("Description", "Recognition", "Counting", "OCR", "Meme", "Knowledge"),
@@ -24,6 +33,16 @@ CATEGORIES = {
 }
 TASKS = tuple(task for tasks in CATEGORIES.values() for task in tasks)
 CATEGORY_OF = {task: category for category, tasks in CATEGORIES.items() for task in tasks}
+
+WITHOUT_IMAGE = "no_image"
+
+QUADRANTS = {
+    (True, True): "Robust Convergence",
+    (True, False): "Component-Centric",
+    (False, True): "Alignment-Driven",
+    (False, False): "Baseline Limited",
+}
+"""By (mean of the tasks, alignment), each high or low (§5.3.2); the paper names no bar, ours is the median."""
 
 
 class _QuestionLine(Struct):
@@ -67,22 +86,23 @@ def read_questions(path: Path) -> dict[str, Question]:
 
 def read_conversations(path: Path) -> list[Conversation]:
     """The questions as conversations of one turn, after the history that some of them carry."""
-    return [
-        Conversation(
-            id=question.id,
-            benchmark="alignmmbench",
-            lang=question.lang,
-            group=question.group,
-            turns=[
-                ConversationTurn(
-                    prompt=question.prompt, reference=question.reference, task=question.task, images=question.images
-                )
-            ],
-            category=question.category,
-            history=question.history,
-        )
-        for question in read_questions(path).values()
-    ]
+    return [conversation_of(question, question.id) for question in read_questions(path).values()]
+
+
+def conversation_of(question: Question, key: str) -> Conversation:
+    """A single question as a conversation with the id `key`."""
+    turn = ConversationTurn(
+        prompt=question.prompt, reference=question.reference, task=question.task, images=question.images
+    )
+    return Conversation(
+        id=key,
+        benchmark="alignmmbench",
+        lang=question.lang,
+        group=question.group,
+        turns=[turn],
+        category=question.category,
+        history=question.history,
+    )
 
 
 def read_responses(path: Path, questions: dict[str, Question], system: str | None = None) -> list[Response]:
@@ -105,88 +125,6 @@ def read_responses(path: Path, questions: dict[str, Question], system: str | Non
             id=line.question_id, question=question, text=line.predict, system=system or path.stem
         )
     return list(responses.values())
-
-
-class Cell(Struct, kw_only=True):
-    """One line of a score table: the mean over the n scored of `asked` questions; `failed` were
-    judged without a score, the rest was never judged. `low` and `high` are what the mean would be had all that is
-    missing been rated lowest or highest, tasks without a score included."""
-
-    mean: float | None
-    n: int
-    failed: int
-    asked: int
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def coverage(self) -> float:
-        return self.n / self.asked if self.asked else 0.0
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    kept = list(values)
-    return sum(kept) / len(kept) if kept else None
-
-
-class Scores(Struct, kw_only=True):
-    """`overall` is the unweighted mean of the task means, the paper's Avg; `weighted` the mean over
-    questions. Tasks without a score are left out of `overall`: it is one of `tasks_scored` tasks."""
-
-    tasks: dict[str, Cell]
-    categories: dict[str, Cell]
-    overall: Cell
-    weighted: float | None
-    tasks_scored: int
-
-
-def scores(judgments: list[Judgment], asked: dict[str, int] | None = None) -> Scores:
-    """Scores of one model by one judge. `asked` is the number of questions of each task (from the
-    questions file); without it, what was judged counts as asked."""
-    by_task: dict[str, list[Judgment]] = {}
-    for judgment in judgments:
-        by_task.setdefault(judgment.response.question.task, []).append(judgment)
-    asked = asked or {task: len(found) for task, found in by_task.items()}
-    order = [*TASKS, *sorted(set(asked) - set(TASKS))]
-    tasks = {task: _cell(by_task.get(task, []), asked[task]) for task in order if asked.get(task)}
-    categories = {}
-    for category, members in CATEGORIES.items():
-        cells = [tasks[task] for task in members if task in tasks]
-        if cells:
-            categories[category] = _macro(cells)
-    everything = [judgment.score for judgment in judgments if judgment.score is not None]
-    return Scores(
-        tasks=tasks,
-        categories=categories,
-        overall=_macro(list(tasks.values())),
-        weighted=_mean(everything),
-        tasks_scored=sum(cell.n > 0 for cell in tasks.values()),
-    )
-
-
-def _cell(judgments: list[Judgment], asked: int) -> Cell:
-    scores = {str(number): judgment.score for number, judgment in enumerate(judgments)}
-    ids = map(str, range(max(asked, len(scores))))
-    found = aggregate.mean(scores, ids, aggregate.SCALES["pointwise"])
-    return Cell(mean=found.value, n=found.n, failed=found.failed, asked=asked, low=found.low, high=found.high)
-
-
-def _macro(cells: list[Cell]) -> Cell:
-    return Cell(
-        mean=_mean(cell.mean for cell in cells if cell.mean is not None),
-        n=sum(cell.n for cell in cells),
-        failed=sum(cell.failed for cell in cells),
-        asked=sum(cell.asked for cell in cells),
-        low=_mean(cell.low for cell in cells if cell.low is not None),
-        high=_mean(cell.high for cell in cells if cell.high is not None),
-    )
-
-
-def asked_per_task(questions: Iterable[Question]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for question in questions:
-        counts[question.task] = counts.get(question.task, 0) + 1
-    return counts
 
 
 class Alignment(Struct, frozen=True, kw_only=True):
@@ -231,3 +169,192 @@ def alignment_score(groups: Iterable[Sequence[float | None]]) -> Alignment:
             if scores[name] is None
         },
     )
+
+
+class MeanOfTasks(Aggregate, frozen=True, kw_only=True):
+    """The unweighted mean of the tasks that have a score, `scored` of `tasks`; the paper's Avg where all of them have.
+    `low` and `high` are what the mean of all `tasks` would be had what is missing been rated lowest, or highest."""
+
+    scored: int
+    tasks: int
+
+    @property
+    def whole(self) -> bool:
+        return self.scored == self.tasks
+
+    @property
+    def label(self) -> str:
+        counted = f"the {self.tasks}" if self.whole else f"{self.scored} of {self.tasks}"
+        return f"mean of {counted} task{'s' if self.tasks != 1 else ''}"
+
+
+class TaskScores(Struct, frozen=True, kw_only=True):
+    """Table 3's row for one model under one condition, ratings 1..10: by task, by category and over the tasks, and
+    the mean over questions, which the original script prints."""
+
+    tasks: dict[str, Aggregate]
+    categories: dict[str, MeanOfTasks]
+    task_mean: MeanOfTasks
+    questions: Aggregate
+    alignment: Alignment
+
+
+def scores(ratings: Mapping[str, float | None], conversations: Sequence[Conversation]) -> TaskScores:
+    """The scores of one model under one condition, from its ratings 1..10 by question id (None: failed). Tasks that are
+    not AlignMMBench's own come behind it, in no category."""
+    asked: dict[str, list[str]] = {}
+    groups: dict[str, list[float | None]] = {}
+    for one in conversations:
+        asked.setdefault(one.turns[0].task or "none", []).append(one.id)
+        if one.id in ratings:
+            groups.setdefault(one.group, []).append(ratings[one.id])
+    order = [task for task in (*TASKS, *sorted(asked.keys() - set(TASKS))) if task in asked]
+    tasks = {task: mean(ratings, asked[task], SCALES["pointwise"]) for task in order}
+    members = {name: [tasks[task] for task in found if task in tasks] for name, found in CATEGORIES.items()}
+    return TaskScores(
+        tasks=tasks,
+        categories={name: mean_of_tasks(found) for name, found in members.items() if found},
+        task_mean=mean_of_tasks(list(tasks.values())),
+        questions=mean(ratings, [one.id for one in conversations], SCALES["pointwise"]),
+        alignment=alignment_score(groups.values()),
+    )
+
+
+def mean_of_tasks(tasks: Sequence[Aggregate]) -> MeanOfTasks:
+    """One number of several tasks' means, at least one; its value is None when no task has one."""
+    values = [task.value for task in tasks if task.value is not None]
+    # Counts and bounds are those of all tasks; the value is of those that have one, and says of how many.
+    bounds = msgspec.structs.asdict(combine([(1 / len(tasks), task) for task in tasks]))
+    value = fmean(values) if values else None
+    return MeanOfTasks(**(bounds | {"value": value}), scored=len(values), tasks=len(tasks))
+
+
+def quadrants(placed: Mapping[str, tuple[float, float]]) -> dict[str, str]:
+    """The quadrant of each model by its (mean of the tasks, alignment): high is above the median of the models."""
+    if len(placed) < 2:
+        return {}
+    means, alignments = zip(*placed.values(), strict=True)
+    bars = median(means), median(alignments)
+    return {name: QUADRANTS[value > bars[0], alignment > bars[1]] for name, (value, alignment) in placed.items()}
+
+
+def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report:
+    """A leaderboard, the alignment score, and each model's tasks. Models with a task that has no score stand last, in
+    no quadrant: their means are of other tasks than the others'."""
+    found: dict[tuple[str, str], TaskScores] = {}
+    lengths: dict[str, list[int]] = {}
+    for run in runs:
+        for cell, ratings in by_cell(run.verdicts, "pointwise").items():
+            if cell == Cell(cell.condition, 1):
+                found[run.name, cell.condition] = scores(ratings, conversations)
+        for verdict in run.verdicts:
+            if verdict.length is not None and verdict.protocol == "pointwise":
+                lengths.setdefault(_label(run.name, verdict.condition), []).append(verdict.length)
+    if not found:
+        return Report(sections=[], summary={})
+    with_image = {_label(*key): one for key, one in found.items() if key[1] != WITHOUT_IMAGE}
+    placed = {
+        name: (one.task_mean.value, one.alignment.without_singletons)
+        for name, one in with_image.items()
+        if one.task_mean.whole and one.task_mean.value is not None and one.alignment.without_singletons is not None
+    }
+    named = quadrants(placed)
+    sections = [
+        _leaderboard(found),
+        _alignment({_label(*key): one for key, one in found.items()}, named),
+        *(_tasks(_label(*key), one) for key, one in found.items()),
+        Section(heading="Pictures", pictures=_pictures(with_image, placed, lengths)),
+    ]
+    summary: dict[str, Any] = {}
+    for (name, condition), one in found.items():
+        summary.setdefault(name, {})[condition] = msgspec.to_builtins(one)
+    return Report(sections=sections, summary=summary | ({"quadrants": named} if named else {}))
+
+
+def _label(name: str, condition: str) -> str:
+    return {"own": name, WITHOUT_IMAGE: f"{name}, without image"}.get(condition, f"{name}, {condition}")
+
+
+def _leaderboard(found: Mapping[tuple[str, str], TaskScores]) -> Section:
+    ranked = sorted(found.items(), key=lambda pair: (not pair[1].task_mean.whole, -(pair[1].task_mean.value or 0.0)))
+    tasks = list(dict.fromkeys(task for _, one in ranked for task in one.tasks))
+    rows = []
+    for key, one in ranked:
+        partly = "" if one.task_mean.whole else f"{one.task_mean.scored} of {one.task_mean.tasks}"
+        rows.append(
+            blocks.row(
+                _label(*key),
+                TableCell(blocks.number(one.task_mean.value), partly),
+                *(blocks.number(one.tasks[task].value) for task in tasks),
+                *aggregate("", one.task_mean).cells[1:],
+                strong=key[1] != WITHOUT_IMAGE,
+            )
+        )
+    return Section(
+        heading="Leaderboard",
+        tables=[
+            Table(caption="Mean rating 1 to 10", head=["", "mean of tasks", *tasks, *AGGREGATE_HEAD[2:]], rows=rows)
+        ],
+        note="The mean of tasks is unweighted. In brackets: of how many tasks it is where others have no score; such a "
+        "mean compares with no other, and the range is that of all tasks.",
+    )
+
+
+def _tasks(name: str, found: TaskScores) -> Section:
+    rows = []
+    for category, members in CATEGORIES.items():
+        if category in found.categories:
+            one = found.categories[category]
+            rows.append(aggregate(category if one.whole else f"{category}, {one.label}", one, strong=True))
+            rows += [aggregate(task, found.tasks[task], depth=1) for task in members if task in found.tasks]
+    rows += [aggregate(task, cell) for task, cell in found.tasks.items() if task not in CATEGORY_OF]
+    rows.append(aggregate(found.task_mean.label, found.task_mean, strong=True))
+    rows.append(aggregate("mean of the questions", found.questions))
+    return Section(
+        heading=f"{name}: tasks and categories",
+        tables=[Table(caption="Mean rating 1 to 10", head=AGGREGATE_HEAD, rows=rows)],
+    )
+
+
+def _alignment(found: Mapping[str, TaskScores], named: Mapping[str, str]) -> Section:
+    rows = []
+    for name, one in found.items():
+        alignment = one.alignment
+        shown = [
+            blocks.number(value) if value is not None else f"– ({alignment.undefined[which]})"
+            for which, value in (("score", alignment.score), ("without_singletons", alignment.without_singletons))
+        ]
+        counts = alignment.groups, alignment.singletons, alignment.empty, alignment.failed
+        rows.append(blocks.row(name, *shown, *counts, named.get(name, "–")))
+    return Section(
+        heading="Alignment",
+        tables=[
+            Table(
+                caption="How alike the ratings of one question's rewrites are: groups / sum of their deviations",
+                head=["", "all groups", "without singletons", "groups", "singletons", "empty", "failed", "quadrant"],
+                rows=rows,
+            )
+        ],
+        note="A group with one question has a deviation of 0 whatever the model does; one where all judgments failed "
+        "is empty and left out. Quadrants are split at the medians, by mean of tasks and by alignment without "
+        "singletons, of the models that have a score for every task; one alone has none.",
+    )
+
+
+def _pictures(
+    found: Mapping[str, TaskScores], placed: Mapping[str, Any], lengths: Mapping[str, Sequence[int]]
+) -> list[Picture]:
+    outlines = {name: {task: cell.value for task, cell in one.tasks.items()} for name, one in found.items()}
+    made = [
+        pictures.radar("Mean rating by task, 1 in the middle to 10 outside.", outlines, (1.0, 10.0)),
+        pictures.scatter(
+            "Mean of the tasks against alignment (without singletons); dashed: medians.",
+            placed,
+            ("mean of the tasks", "alignment"),
+        ),
+        pictures.lengths("Lengths of the answers in characters: share of them from each number up.", lengths),
+    ]
+    return [picture for picture in made if picture is not None]
+
+
+BENCHMARK = Benchmark(title="AlignMMBench", read=read_conversations, protocols=("pointwise",), report=report)

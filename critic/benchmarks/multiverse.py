@@ -1,7 +1,13 @@
 """MultiVerse: its data-set rows as documented on their page, and its scores.
 
-A row is one conversation about one image; its `conversation` alternates user and assistant, and each turn has a
-checklist of yes/no questions. A turn's score is completion ratio x quality (MultiVerse §4, table 2).
+A row is one conversation about one image, user and assistant in turn, with a checklist of yes/no questions each turn:
+
+    {"index": "17", "image": "beach.png", "main_goal_category": "Exploration", "main_task_category": "Recognition",
+     "image_main_category": "Outdoor", "conversation": [
+       {"speaker": "user", "utterance": "What flies there?", "checklist": [{"question": "Is a kite named?"}]},
+       {"speaker": "assistant", "utterance": "A red kite.", "checklist": []}, …]}
+
+A turn's score is completion ratio x quality (MultiVerse §4, table 2).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +20,15 @@ import numpy as np
 from msgspec import Struct, field
 
 from critic import tables
-from critic.counting.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, difference, mean
+from critic.benchmarks import Benchmark, Report, Run
+from critic.counting import aggregate as counted
+from critic.counting.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, mean
 from critic.errors import UsageError
+from critic.page import blocks
+from critic.page import svg as pictures
+from critic.page.aggregates import AGGREGATE_HEAD as HEAD
+from critic.page.aggregates import aggregate, aggregates, difference, differences
+from critic.page.blocks import Row, Section, Table
 from critic.records import Conversation, ConversationTurn, TurnVerdict
 
 FORMATS = (".parquet", ".jsonl")
@@ -193,7 +206,7 @@ def turn_scores(verdicts: Sequence[TurnVerdict], condition: str) -> dict[int, di
     return found
 
 
-class Scores(Struct, frozen=True, kw_only=True):
+class ConditionScores(Struct, frozen=True, kw_only=True):
     """Turn scores (0..100) of one model under one condition. `turns[i]` is the mean of turn i + 1 over the
     conversations that have one, `average` the mean of the turns' means, `slope` their least-squares slope (points a
     turn). `goals` and `tasks` are means over all their turns."""
@@ -205,7 +218,9 @@ class Scores(Struct, frozen=True, kw_only=True):
     tasks: dict[str, Aggregate]
 
 
-def scores(verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], condition: str = ORACLE) -> Scores:
+def scores(
+    verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], condition: str = ORACLE
+) -> ConditionScores:
     """Table 2's row, and the scores per interaction goal and per task, under a condition."""
     judged = _flat(turn_scores(verdicts, condition))
     longest = max((len(conversation.turns) for conversation in conversations), default=0)
@@ -220,7 +235,7 @@ def scores(verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation
         for number, turn in enumerate(one.turns, 1):
             goals.setdefault(one.goal or "none", []).append(_key(one.id, number))
             tasks.setdefault(turn.task or "none", []).append(_key(one.id, number))
-    return Scores(
+    return ConditionScores(
         turns=turns,
         average=average,
         slope=slope,
@@ -256,9 +271,9 @@ def oracle_effect(verdicts: Sequence[TurnVerdict], conversations: Sequence[Conve
     found = {}
     for turn in range(1, max((len(one.turns) for one in conversations), default=0) + 1):
         groups = {_key(one.id, turn): one.group for one in conversations if len(one.turns) >= turn}
-        found[str(turn)] = difference(own, oracle, groups, SCALE)
+        found[str(turn)] = counted.difference(own, oracle, groups, SCALE)
     groups = {one.id: one.group for one in conversations}
-    found["all"] = difference(_means(own, conversations), _means(oracle, conversations), groups, SCALE)
+    found["all"] = counted.difference(_means(own, conversations), _means(oracle, conversations), groups, SCALE)
     return found
 
 
@@ -309,3 +324,85 @@ def length_against_score(verdicts: Sequence[TurnVerdict], condition: str = ORACL
     """How far longer answers score higher, per turn (figure 9): the score on the answer's length in characters."""
     judged = turn_scores(verdicts, condition)
     return {turn: fit((one.length, one.score) for one in found.values()) for turn, found in judged.items()}
+
+
+NAMES = {ORACLE: "the references as history (oracle)", SELF_PREDICTION: "its own replies as history (self-prediction)"}
+
+
+def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report:
+    sections, summary = [], dict[str, Any]()
+    curves: dict[str, list[float | None]] = {}
+    for run in runs:
+        facts: dict[str, Any] = {}
+        tables = []
+        for condition in run.conditions():
+            found = scores(run.verdicts, conversations, condition)
+            ratio = ratio_against_quality(run.verdicts, condition)
+            lengths = length_against_score(run.verdicts, condition)
+            curves[f"{run.name}, {condition}"] = [turn.value for turn in found.turns]
+            tables += _tables(NAMES.get(condition, condition), found, ratio, lengths)
+            facts[condition] = msgspec.to_builtins(found) | {
+                "ratio_against_quality": msgspec.to_builtins(ratio),
+                "length_against_score": {str(turn): msgspec.to_builtins(one) for turn, one in lengths.items()},
+            }
+        if {ORACLE, SELF_PREDICTION} <= set(run.conditions()):
+            effect = oracle_effect(run.verdicts, conversations)
+            rows = [difference(f"turn {turn}" if turn != "all" else "all", one) for turn, one in effect.items()]
+            tables.insert(0, differences("What the references as history add (oracle less self-prediction)", rows))
+            facts["oracle_effect"] = msgspec.to_builtins(effect)
+        sections.append(
+            Section(heading=f"{run.name}, judged by {run.judge}", tables=sorted(tables, key=lambda table: table.folded))
+        )
+        summary[run.name] = facts
+    labels = [f"turn {turn}" for turn in range(1, max(map(len, curves.values()), default=0) + 1)]
+    first = Section(
+        heading="Scores by turn",
+        pictures=[pictures.lines("Mean score of each turn, 0 to 100.", curves, labels, (0.0, 100.0))],
+        note="A turn's score is completion ratio (share of yes) × 10 × quality (1 to 10).",
+    )
+    return Report(sections=[first, *sections], summary=summary)
+
+
+def _tables(condition: str, found: ConditionScores, ratio: Fit, lengths: dict[int, Fit]) -> list[Table]:
+    rows = [aggregate(f"turn {number}", turn) for number, turn in enumerate(found.turns, 1)]
+    rows += [aggregate("average of the turns", found.average, strong=True), aggregate("slope per turn", found.slope)]
+    fits = [_fit("quality on completion ratio, all turns", ratio)]
+    fits += [_fit(f"score on length in characters, turn {turn}", one) for turn, one in lengths.items()]
+    return [
+        Table(caption=f"Scores with {condition}", head=HEAD, rows=rows),
+        Table(
+            caption=f"What explains what, with {condition}",
+            head=["", "R²", "slope", "n", "missing"],
+            rows=fits,
+        ),
+        aggregates(f"By interaction goal, with {condition}", found.goals, folded=True),
+        aggregates(f"By task, with {condition}", found.tasks, folded=True),
+    ]
+
+
+def _fit(name: str, found: Fit) -> Row:
+    why = next(iter(found.undefined.values()), "")
+    r = blocks.number(found.r_squared, 3) if not why else f"– ({why})"
+    slope = "–" if found.slope is None else f"{found.slope:.3g}".replace("-", "−")
+    return blocks.row(name, r, slope, found.n, found.missing)
+
+
+def _differences(one: Run, other: Run, conversations: Sequence[Conversation]) -> dict[str, Difference]:
+    """other - one in the scores of turns, by condition: a turn judged by one protocol only has none."""
+    groups = {_key(each.id, turn): each.group for each in conversations for turn in range(1, len(each.turns) + 1)}
+    found = {}
+    for condition in one.conditions():
+        mine, theirs = (_flat(turn_scores(run.verdicts, condition)) for run in (one, other))
+        if mine and theirs:
+            name = f"completion ratio × quality, {condition}, all turns"
+            found[name] = counted.difference(mine, theirs, groups, SCALE)
+    return found
+
+
+BENCHMARK = Benchmark(
+    title="MultiVerse",
+    read=read_conversations,
+    protocols=("checklist", "quality"),
+    report=report,
+    differences=_differences,
+)

@@ -2,22 +2,36 @@
 
 Three layouts are published: the annotated example (`image_url`, `image_dense_caption`, `output_human_annotated`), the
 data set of single images and that of several (`images`, `images_dense_captions`), both with people's ratings of the
-GPT-4 answer that serves as the reference once they found it right.
+GPT-4 answer that serves as the reference once they found it right:
+
+    instruction_category   instruction               images         images_dense_captions
+    counting               How many kites are there? ["beach.png"]  ["Two kites above a beach."]
+
+    gpt4_prediction        human_ratings_gpt4_correct  human_ratings_problem_in_caption
+    There are two kites.   True                        False
 """
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import msgspec
 from msgspec import Struct
 
 from critic import tables
+from critic.benchmarks import Benchmark, Report, Run, order_reading
+from critic.counting import aggregate as counted
 from critic.counting import tournament as ratings
-from critic.counting.aggregate import Aggregate, Cell, by_cell, check, mean, name
+from critic.counting.aggregate import Aggregate, Cell, by_cell, check, mean
 from critic.counting.tournament import Battle, Outcome, Ratings, WinRate
 from critic.errors import UsageError
+from critic.page import blocks
+from critic.page.aggregates import AGGREGATE_HEAD as HEAD
+from critic.page.aggregates import aggregate, aggregates
+from critic.page.blocks import Section, Table
 from critic.records import Conversation, ConversationTurn, TurnVerdict
 
 FORMATS = (".csv", ".parquet", ".jsonl", ".xlsx")
@@ -195,11 +209,11 @@ def battles(
         check(verdict)
         pair = verdict.conversation, frozenset((verdict.system, verdict.opponent))
         if verdict.conversation not in groups:
-            raise UsageError(f"{name(verdict)}: not in the questions")
+            raise UsageError(f"{counted.name(verdict)}: not in the questions")
         if verdict.score not in outcomes:
-            raise UsageError(f"{name(verdict)}: score {verdict.score:g}; expected 1, 0.5 or 0")
+            raise UsageError(f"{counted.name(verdict)}: score {verdict.score:g}; expected 1, 0.5 or 0")
         if pair in seen:
-            raise UsageError(f"{name(verdict)}: {verdict.system} and {verdict.opponent} compared twice")
+            raise UsageError(f"{counted.name(verdict)}: {verdict.system} and {verdict.opponent} compared twice")
         seen.add(pair)
         outcome = outcomes[verdict.score]
         found.append(Battle(a=verdict.system, b=verdict.opponent, outcome=outcome, group=groups[verdict.conversation]))
@@ -230,3 +244,109 @@ def tournament(
         shuffles=shuffles,
         seed=seed,
     )
+
+
+def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report:
+    scored = {
+        (run.name, condition): against_reference(
+            [one for one in run.verdicts if one.condition == condition], conversations, condition
+        )
+        for run in runs
+        for condition in run.conditions()
+    }
+    sections = [_references(runs, scored)] if scored else []
+    summary: dict[str, Any] = {}
+    for (name, condition), against in scored.items():
+        summary.setdefault(name, {})[condition] = msgspec.to_builtins(against)
+    compared = [verdict for run in runs for verdict in run.battles]
+    for condition in dict.fromkeys(verdict.condition for verdict in compared):
+        fought = battles(compared, conversations, condition)
+        if fought:
+            name = "tournament" if condition == "own" else f"tournament, {condition}"
+            found = tournament(fought)
+            pairs = {frozenset((battle.a, battle.b)) for battle in fought}
+            asked = {model: len(conversations) * sum(model in pair for pair in pairs) for model in found.win_rates}
+            sections.append(_tournament(name.capitalize(), runs, found, asked))
+            summary[name] = msgspec.to_builtins(found) | {"asked": asked}
+    return Report(sections=sections, summary=summary)
+
+
+def _references(runs: Sequence[Run], scored: dict[tuple[str, str], ReferenceScores]) -> Section:
+    rows = [aggregate(f"{name}, {condition}", found.overall) for (name, condition), found in scored.items()]
+    counts = [
+        blocks.row(f"{name}, {condition}", found.counts.wins, found.counts.ties, found.counts.losses)
+        for (name, condition), found in scored.items()
+    ]
+    unreferenced = max(found.unreferenced for found in scored.values())
+    return Section(
+        heading="Against the reference",
+        readings=[line for run in runs for line in order_reading(run)],
+        tables=[
+            Table(caption="Win rate in %, a tie half a win", head=HEAD, rows=rows),
+            Table(caption="Verdicts", head=["", "wins", "ties", "losses"], rows=counts),
+            *(
+                aggregates(f"{name}, {condition}: by category", found.categories, folded=True)
+                for (name, condition), found in scored.items()
+            ),
+        ],
+        note=f"{unreferenced} instructions have no confirmed reference and are not asked." if unreferenced else "",
+    )
+
+
+def _tournament(heading: str, runs: Sequence[Run], found: Tournament, asked: Mapping[str, int]) -> Section:
+    """`asked`: the battles of each model, those that were never judged included."""
+    elo, strength = found.elo.ratings or {}, found.bradley_terry.ratings or {}
+    intervals = found.bradley_terry.intervals or {}
+    rows = [
+        blocks.row(
+            model,
+            blocks.number(elo.get(model), 0),
+            blocks.number(strength.get(model), 0),
+            blocks.span(*intervals[model], 0) if model in intervals else "–",
+            *aggregate(model, _percent(rate, asked[model])).cells,
+        )
+        for model, rate in sorted(found.win_rates.items(), key=lambda pair: -elo.get(pair[0], 0.0))
+    ]
+    ways = {run.setup for run in runs if run.battles}
+    why = [text for text in (found.elo.undefined, found.bradley_terry.undefined) if text]
+    if not why and not intervals and found.bradley_terry.no_intervals:
+        why = [f"no intervals: {found.bradley_terry.no_intervals}"]
+    return Section(
+        heading=heading,
+        readings=[
+            *(f"Ratings: {text}." for text in why),
+            *([f"The battles were judged in {len(ways)} ways, which the ratings mix."] if len(ways) > 1 else []),
+            *(line for run in runs for line in order_reading(run, battles=True)),
+        ],
+        tables=[
+            Table(
+                caption="Ratings of models by their battles",
+                head=["", "Elo", "Bradley–Terry", "95 % interval", "win rate, %", *HEAD[2:]],
+                rows=rows,
+            )
+        ],
+        note=f"Elo: online, K = {found.k:g}, the mean over {found.shuffles} random orders (seed {found.seed}). "
+        "Bradley–Terry: on the same scale, mean 1000, bootstrap over groups.",
+    )
+
+
+def _percent(rate: WinRate, asked: int) -> Aggregate:
+    """A win rate in per cent, with the range that it could lie in had the missing battles all been lost, or won."""
+    won = rate.wins + rate.ties / 2
+    return Aggregate(
+        value=None if rate.rate is None else 100 * rate.rate,
+        n=rate.n,
+        failed=rate.failed,
+        asked=asked,
+        low=100 * won / asked,
+        high=100 * (won + asked - rate.n) / asked,
+    )
+
+
+BENCHMARK = Benchmark(
+    title="VisIT-Bench",
+    read=read_conversations,
+    protocols=("pairwise",),
+    report=report,
+    scored=lambda verdict: verdict.judging == "standard",
+)

@@ -237,7 +237,7 @@ def judge_file(run: RunOptions, options: ConversationOptions, backend: Backend, 
             print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
     if options.questions is not None:
         _check_questions(options.questions, options.benchmark, mine.values())
-    chosen = options.protocols or protocols.OF_BENCHMARK[options.benchmark]
+    chosen = options.protocols or benchmarks.load(options.benchmark).protocols
     _check_options(options, setup, chosen)
     if setup.pack is not None:
         _say_pack(setup, chosen)

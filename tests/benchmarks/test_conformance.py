@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from critic.benchmarks import alignmmbench, convbench, multiverse
+from critic.benchmarks import alignmmbench, multiverse
+from critic.benchmarks.convbench import measures
 from critic.counting.aggregate import Aggregate
-from critic.records import Conversation, ConversationTurn, Judgment, Question, Response, TurnVerdict, Verdict
+from critic.records import Conversation, ConversationTurn, TurnVerdict
 
 
 def published(shared: Path, name: str) -> Any:
@@ -23,8 +24,8 @@ def mismatches(rows: list[dict[str, Any]], tolerance: dict[str, float], n: int) 
     """The derived cells that are not as printed, with what follows from the printed judged cells."""
     found = {}
     for row in rows:
-        cells = convbench.derived({name: cell(row[name], n) for name in convbench.CELLS})
-        assert set(cells) | set(convbench.CELLS) | {"model"} == set(row)
+        cells = measures.derived({name: cell(row[name], n) for name in measures.CELLS})
+        assert set(cells) | set(measures.CELLS) | {"model"} == set(row)
         for name, computed in cells.items():
             assert computed.value is not None
             if abs(computed.value - row[name]) > tolerance["R" if name.startswith("R") else "delta"]:
@@ -36,9 +37,7 @@ def test_convbench_table_1(shared: Path) -> None:
     paper = published(shared, "convbench")
     rows = paper["pairwise_win_rate_percent"]
     listed = {
-        (one["row"], one["cell"]): one["recomputed"]
-        for one in paper["known_errata"]
-        if one["cell"] in convbench.DERIVED
+        (one["row"], one["cell"]): one["recomputed"] for one in paper["known_errata"] if one["cell"] in measures.DERIVED
     }
     assert len(rows) == 20 and len(listed) == 3
     assert mismatches(rows, paper["tolerance"], paper["conversations"]) == listed
@@ -61,7 +60,7 @@ def test_convbench_table_1_from_verdicts(shared: Path) -> None:
     ]
     wrong = set()
     for row in paper["pairwise_win_rate_percent"]:
-        wins = {name: round(row[name] / 100 * count) for name in convbench.CELLS}
+        wins = {name: round(row[name] / 100 * count) for name in measures.CELLS}
         verdicts = [
             TurnVerdict(
                 conversation=str(number),
@@ -72,10 +71,10 @@ def test_convbench_table_1_from_verdicts(shared: Path) -> None:
                 turn=where.turn,
                 score=float(number < wins[name]),
             )
-            for name, where in convbench.CELLS.items()
+            for name, where in measures.CELLS.items()
             for number in range(count)
         ]
-        found = convbench.scores(verdicts, asked, "pairwise")
+        found = measures.scores(verdicts, asked, "pairwise")
         assert {one.coverage for one in found.values()} == {1.0}
         for name, score in found.items():
             assert score.value is not None and score.low == pytest.approx(score.value) == score.high
@@ -102,27 +101,24 @@ def test_multiverse_table_2(shared: Path) -> None:
     assert wrong == [(one["row"], one["cell"]) for one in paper.get("known_errata", [])]
 
 
-def judged(task: str, score: float) -> Judgment:
-    question = Question(id=task, prompt="?", task=task, group=task, lang="zh")
-    return Judgment(
-        response=Response(id=task, question=question, text="!"),
-        judge="CritiqueVLM",
-        prompt="pointwise_zh",
-        prompt_hash="",
-        score_kind="rating",
-        verdict=Verdict(rating=score),
-        score=score,
-    )
-
-
 def test_alignmmbench_table_3(shared: Path) -> None:
     paper = published(shared, "alignmmbench")
     assert len(paper["leaderboard"]) == 17
     for row in paper["leaderboard"]:
-        found = alignmmbench.scores([judged(task, score) for task, score in row["tasks"].items()])
-        assert found.tasks_scored == 13
+        asked = [
+            Conversation(
+                id=task,
+                benchmark="alignmmbench",
+                lang="zh",
+                group=task,
+                turns=[ConversationTurn(prompt="?", task=task)],
+            )
+            for task in row["tasks"]
+        ]
+        found = alignmmbench.scores(row["tasks"], asked).task_mean
+        assert found.whole and found.tasks == 13
         # Half a hundredth from rounding the tasks, and another from rounding their mean.
-        assert found.overall.mean == pytest.approx(row["average"], abs=0.01)
+        assert found.value == pytest.approx(row["average"], abs=0.01)
 
 
 def test_alignmmbench_questions_as_conversations(shared: Path) -> None:

@@ -1,123 +1,383 @@
-"""AlignMMBench: its files as they are, its scores, coverage."""
+"""critic score --benchmark: tables, summary.json and report.html of judged conversations."""
 
 import json
+import random
+import re
+from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean, median, pstdev
+from typing import Any
+from xml.etree import ElementTree
 
+import msgspec
 import pytest
-from conftest import assert_one_line_error, completion, run, write_jsonl
+from conftest import ROOT, assert_one_line_error, run
 
-from critic.benchmarks import alignmmbench
-from critic.errors import UsageError
-from critic.records import Judgment, Question, Response, Verdict
-from critic.stages import score
+from critic import benchmarks
+from critic.benchmarks import JudgedTurn, Run, alignmmbench, order_reading
+from critic.benchmarks.convbench import measures
+from critic.counting.aggregate import Cell
+from critic.records import Call, Conversation, ConversationJudgment, ConversationTurn, Setup, TurnVerdict
+from critic.stages.score import read_runs
 
-
-def judgment(number: int, task: str, score: float | None) -> Judgment:
-    question = Question(id=f"{number}", prompt="?", task=task, group=f"{number}", lang="zh", reference="r")
-    return Judgment(
-        response=Response(id=f"{number}", question=question, text="x", system="m"),
-        judge="j", prompt="pointwise", prompt_hash="h", score_kind="argmax",
-        verdict=Verdict(rating=score) if score else Verdict(failure="empty"), score=score,
-    )  # fmt: skip
-
-
-def made(cells: list[tuple[str, float | None]]) -> list[Judgment]:
-    return [judgment(number, task, score) for number, (task, score) in enumerate(cells)]
+FILES = {
+    "convbench": "ConvBench.csv",
+    "multiverse": "conversations.jsonl",
+    "visitbench": "visit_bench.csv",
+    "alignmmbench": "metadata.jsonl",
+}
+Score = Callable[[TurnVerdict], float | str]
+"""A verdict's score, or the name of its failure."""
 
 
-def test_overall_is_the_mean_of_tasks_and_the_weighted_one_is_apart() -> None:
-    found = alignmmbench.scores(made([("OCR", 8), ("OCR", 6), ("OCR", None), ("Chart", 3)]))
-    assert found.tasks["OCR"].mean == 7 and found.tasks["OCR"].n == 2 and found.tasks["OCR"].failed == 1
-    assert found.tasks["OCR"].coverage == pytest.approx(2 / 3)
-    assert found.overall.mean == 5 and found.weighted == pytest.approx(17 / 3)
-    assert found.categories["Perception & Understanding"].mean == 7
-    assert found.categories["Reasoning & Analysis"].mean == 3
-    assert "Dialogue Context" not in found.categories
+def sample(benchmark: str) -> Path:
+    return ROOT / "data" / "samples" / benchmark / FILES[benchmark]
 
 
-def test_coverage_is_of_what_was_asked() -> None:
-    found = alignmmbench.scores(made([("OCR", 8)]), {"OCR": 4, "Meme": 6})
-    assert found.tasks["OCR"].coverage == 0.25 and found.tasks["Meme"].mean is None
-    assert found.overall.coverage == 0.1 and found.tasks_scored == 1
+def judged(
+    path: Path,
+    benchmark: str,
+    asked: list[tuple[str, str, int | None]],
+    score: Score,
+    system: str = "m",
+    opponent: str | None = None,
+    only: int | None = None,
+    judge: str = "j",
+    answer: str | None = None,
+) -> Path:
+    """A file as `critic judge --benchmark` writes it, with a verdict by (protocol, condition, turn) of each
+    conversation that has the turn."""
+    lines = []
+    for one in benchmarks.read(benchmark, sample(benchmark))[:only]:
+        for protocol, condition, turn in asked:
+            if turn is not None and turn > len(one.turns):
+                continue
+            blank = TurnVerdict(
+                conversation=one.id, system=system, condition=condition, protocol=protocol, judge=judge, turn=turn,
+                opponent=opponent, length=None if turn is None else 10 * turn + len(one.id),
+            )  # type: ignore[arg-type]  # fmt: skip
+            value = score(blank)
+            made = {"failure": value} if isinstance(value, str) else {"score": value}
+            lines.append(
+                ConversationJudgment(
+                    conversation=one, verdict=msgspec.structs.replace(blank, **made),
+                    setup=Setup(judge=judge, score_kind="argmax"), prompt_hash="h", asked="a", answer=answer,
+                )
+            )  # fmt: skip
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines) + b"\n")
+    return path
 
 
-def test_what_is_missing_is_bounded() -> None:
-    """OCR: 8 and two without a score, of 4 asked 3 missing; Meme: nothing judged; anything from 1 to 10."""
-    found = alignmmbench.scores(made([("OCR", 8), ("OCR", None)]), {"OCR": 4, "Meme": 6})
-    assert (found.tasks["OCR"].low, found.tasks["OCR"].high) == ((8 + 3) / 4, (8 + 30) / 4)
-    assert (found.tasks["Meme"].low, found.tasks["Meme"].high) == (1, 10)
-    assert (found.overall.low, found.overall.high) == ((11 / 4 + 1) / 2, (38 / 4 + 10) / 2)
-    assert "2.75 … 9.50" in score.table(found)
+CONV = [("direct", cell.condition, cell.turn) for cell in measures.CELLS.values()]
+MULTI = [
+    (protocol, condition, turn)
+    for protocol in ("checklist", "quality")
+    for condition in ("own", "oracle")
+    for turn in range(1, 5)
+]
 
 
-def test_peer_totals(shared) -> None:
-    """The original script's total is our question-weighted mean."""
-    example = json.loads((shared / "fixtures/golden.json").read_text("utf-8"))["aggregates"]["alignmmbench"]["example"]
-    found = alignmmbench.scores(made([(task, None if score == -1 else score) for task, score in example["rows"]]))
-    assert found.weighted == pytest.approx(example["total"], abs=1e-12)
-    assert found.tasks["t1"].mean == example["t1"] and found.overall.failed == example["bad"]
+def scored(out: Path, benchmark: str, *words: str | Path, code: int = 0) -> tuple[dict[str, Any], str, str]:
+    """The summary, the page, and what was printed."""
+    done = run("critic", "score", *words, "--benchmark", benchmark, "--out", out)
+    assert done.returncode == code, done.stderr
+    page = (out / "report.html").read_text("utf-8")
+    return json.loads((out / "summary.json").read_text("utf-8")), page, done.stdout
 
 
-def test_published_averages_are_means_of_task_means(shared) -> None:
-    rows = [
-        json.loads(line) for line in (shared / "data/alignmmbench/leaderboard.jsonl").read_text("utf-8").splitlines()
+def grades(verdict: TurnVerdict) -> float:
+    """A whole grade 1..10 that is another one for each verdict."""
+    return float(random.Random(repr(verdict)).randint(1, 10))
+
+
+def test_convbench_from_file_to_page(tmp_path: Path) -> None:
+    file = judged(tmp_path / "j.jsonl", "convbench", CONV, grades)
+    summary, page, printed = scored(tmp_path / "out", "convbench", file)
+    lines = [json.loads(line)["verdict"] for line in file.read_text("utf-8").splitlines()]
+    cells: dict[Cell, dict[str, float]] = {}
+    for line in lines:
+        cells.setdefault(Cell(line["condition"], line.get("turn")), {})[line["conversation"]] = line["score"]
+    means = {name: fmean(cells[cell].values()) for name, cell in measures.CELLS.items()}
+    found = summary["systems"]["m"]["direct"]
+    assert {name: found["scores"][name]["value"] for name in means} == pytest.approx(means)
+    r2 = (means["S1"] + means["S2"] + means["S3"]) / 3
+    assert found["scores"]["R1"]["value"] == pytest.approx((r2 + means["SO"]) / 2)
+    flips = {
+        (turn, key)
+        for turn, before, after in [(2, "S2", "S2_hat"), (3, "S3", "S3_hat"), (3, "S3_hat", "S3_tilde")]
+        for key in cells[measures.CELLS[before]]
+        if cells[measures.CELLS[before]][key] != cells[measures.CELLS[after]][key]
+    }
+    assert {(flip["turn"], flip["conversation"]) for flip in found["attribution"]["flips"]} == flips
+    assert f"{means['S1']:.2f}" in printed and f"{means['S1']:.2f}" in page
+    assert "where errors come from" in printed and "Every verdict that changes" in page
+
+
+def self_contained(page: str) -> None:
+    assert not re.search(r"""(?:src|href)=["'](?!#)|url\(|<script|@import""", page)
+    assert "default-src 'none'" in page
+
+
+@pytest.mark.parametrize("benchmark", ["convbench", "multiverse", "visitbench", "alignmmbench"])
+def test_every_page_is_one_file_and_its_pictures_are_svg(tmp_path: Path, benchmark: str) -> None:
+    asked: dict[str, list[tuple[str, str, int | None]]] = {
+        "convbench": CONV,
+        "multiverse": MULTI,
+        "visitbench": [("pairwise", "own", 1)],
+        "alignmmbench": [("pointwise", "own", 1), ("pointwise", "no_image", 1)],
+    }
+
+    def score(verdict: TurnVerdict) -> float:
+        return {"pairwise": 0.5, "checklist": 0.25}.get(verdict.protocol, grades(verdict))
+
+    files = [
+        judged(tmp_path / f"{name}.jsonl", benchmark, asked[benchmark], score, system=f"<b>{name}</b>")
+        for name in ("m", "n")
     ]
-    assert len(rows) == 13
-    for row in rows:
-        found = alignmmbench.scores(made([(task, row[task]) for task in alignmmbench.TASKS]))
-        if row["arithmetic_ok"]:
-            assert found.overall.mean == pytest.approx(row["Avg"], abs=0.0061), row["model"]
+    _, page, _ = scored(tmp_path / "out", benchmark, *files)
+    self_contained(page)
+    assert "<b>" not in page and "&lt;b&gt;m&lt;/b&gt;" in page
+    drawn = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(drawn) == {"convbench": 2, "multiverse": 1, "visitbench": 0, "alignmmbench": 3}[benchmark]
+    for svg in drawn:
+        ElementTree.fromstring(svg)
 
 
-def test_the_published_questions_are_read(shared) -> None:
-    questions = alignmmbench.read_questions(shared / "data/alignmmbench/questions.jsonl")
-    assert len(questions) == 4978
-    assert alignmmbench.asked_per_task(questions.values())["Coherence"] == 181
-    assert sum(bool(question.history) for question in questions.values()) == 271
-    assert len({question.group for question in questions.values()}) == 1056
-    assert not any("\\n" in (question.reference or "") for question in questions.values())
+def test_multiverse_scores_slope_and_oracle_effect(tmp_path: Path) -> None:
+    """Quality 2 x turn, half of the checklist under own and all of it under oracle."""
+
+    def score(verdict: TurnVerdict) -> float:
+        if verdict.protocol == "checklist":
+            return 1.0 if verdict.condition == "oracle" else 0.5
+        return 2.0 * (verdict.turn or 0)
+
+    file = judged(tmp_path / "j.jsonl", "multiverse", MULTI, score)
+    summary, _, printed = scored(tmp_path / "out", "multiverse", file)
+    found = summary["systems"]["m"]
+    assert [turn["value"] for turn in found["oracle"]["turns"]] == [20, 40, 60, 80]
+    assert found["oracle"]["average"]["value"] == 50 and found["oracle"]["slope"]["value"] == pytest.approx(20)
+    assert found["own"]["slope"]["value"] == pytest.approx(10)
+    assert [found["oracle_effect"][str(turn)]["mean"] for turn in range(1, 5)] == [10, 20, 30, 40]
+    assert "slope per turn" in printed and "oracle less self-prediction" in printed
 
 
-def test_the_demo_file_from_end_to_end(shared, tmp_path: Path, scripted) -> None:
-    """AlignMMBench's own files, the responses in their older layout, through judge and score."""
-    folder = shared / "data/alignmmbench"
-    server = scripted(lambda body: completion('{"Rating":4,"Reason":"好"}'))
-    out = tmp_path / "judged.jsonl"
-    words = ["--questions", folder / "questions.jsonl", "--base-url", server.url, "--score", "argmax"]
-    done = run("critic", "judge", folder / "demo_response.jsonl", *words, "--out", out)
-    assert done.returncode == 0, done.stderr
-    bodies = [body["messages"][0]["content"] for body in server.requests]
-    assert any("> 柯尼卡美能达的CEO是谁？" in body and "> 用户：柯尼卡美能达高层人员架构" in body for body in bodies)
-    done = run("critic", "score", out, "--questions", folder / "questions.jsonl", "--out", tmp_path / "scores.json")
-    assert done.returncode == 0, done.stderr
-    assert "coverage" in done.stdout and "0.2%" in done.stdout
-    scores = json.loads((tmp_path / "scores.json").read_text("utf-8"))
-    assert scores["overall"]["mean"] == 4 and scores["overall"]["n"] == 10 and scores["tasks_scored"] == 2
+def test_visitbench_win_rates_and_tournament(tmp_path: Path) -> None:
+    points = {"m": 1.0, "n": 0.0}
+    files = [
+        judged(tmp_path / f"{name}.jsonl", "visitbench", [("pairwise", "own", 1)], lambda v: points[v.system], name)
+        for name in points
+    ]
+    fights = [("m", "n", 1.0), ("m", "o", 0.5), ("o", "n", 1.0)]
+    for one, other, value in fights:
+        file = tmp_path / f"{one}-{other}.jsonl"
+        judged(file, "visitbench", [("pairwise", "own", 1)], lambda v, value=value: value, one, other)  # type: ignore[misc]
+        files.append(file)
+    summary, _, printed = scored(tmp_path / "out", "visitbench", *files)
+    asked = [one for one in benchmarks.read("visitbench", sample("visitbench")) if one.turns[0].reference]
+    assert summary["systems"]["m"]["own"]["overall"]["value"] == 100
+    assert summary["systems"]["n"]["own"]["overall"]["n"] == len(asked)
+    assert set(summary["systems"]) == {"m", "n", "tournament"}
+    elo = summary["systems"]["tournament"]["elo"]["ratings"]
+    assert elo["m"] > elo["n"] and elo["o"] > elo["n"] and sum(elo.values()) == pytest.approx(3000)
+    assert "Tournament" in printed and "m against n" in printed and "judged in" not in printed
+    files[-1].write_bytes(files[-1].read_bytes().replace(b'"argmax"', b'"expected"'))
+    _, page, _ = scored(tmp_path / "mixed", "visitbench", *files)
+    assert "The battles were judged in 2 ways" in page
 
 
-def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    question = {"question_id": "1-0", "prompt": "p", "ref_answer": "r", "task": "OCR"}
-    questions = write_jsonl(tmp_path / "q.jsonl", [question])
-    read = alignmmbench.read_questions(questions)
-    for line, message in [
-        ({"question_id": "2-0", "predict": "x"}, "r.jsonl:1.*'2-0' is not in the questions"),
-        ({"question_id": "1-0"}, "r.jsonl:1.*predict"),
-        ({"question_id": "1-0", "predict": "x", "question": ["a", "other"]}, "asks 'p', the line has 'other'"),
+def test_alignment_and_the_mean_of_tasks_of_alignmmbench(tmp_path: Path) -> None:
+    file = judged(
+        tmp_path / "j.jsonl", "alignmmbench", [("pointwise", "own", 1), ("pointwise", "no_image", 1)],
+        lambda v: grades(v) if v.condition == "own" else 1.0,
+    )  # fmt: skip
+    summary, _, printed = scored(tmp_path / "out", "alignmmbench", file)
+    asked = benchmarks.read("alignmmbench", sample("alignmmbench"))
+    lines = [json.loads(line)["verdict"] for line in file.read_text("utf-8").splitlines()]
+    ratings = {line["conversation"]: line["score"] for line in lines if line["condition"] == "own"}
+    by_task: dict[str, list[float]] = {}
+    by_group: dict[str, list[float]] = {}
+    for one in asked:
+        by_task.setdefault(one.turns[0].task or "", []).append(ratings[one.id])
+        by_group.setdefault(one.group, []).append(ratings[one.id])
+    found = summary["systems"]["m"]["own"]
+    assert found["task_mean"]["value"] == pytest.approx(fmean(fmean(values) for values in by_task.values()))
+    assert found["questions"]["value"] == pytest.approx(fmean(ratings.values()))
+    sigmas = [pstdev(values) for values in by_group.values()]
+    assert found["alignment"]["score"] == pytest.approx(len(sigmas) / sum(sigmas))
+    several = [pstdev(values) for values in by_group.values() if len(values) > 1]
+    assert found["alignment"]["without_singletons"] == pytest.approx(len(several) / sum(several))
+    assert summary["systems"]["m"]["no_image"]["task_mean"]["value"] == pytest.approx(1) and "without image" in printed
+    assert "infinite" in printed
+
+
+def test_quadrants_are_split_at_the_medians() -> None:
+    placed = {"a": (9.0, 3.0), "b": (8.0, 1.0), "c": (2.0, 2.0), "d": (1.0, 0.5)}
+    assert alignmmbench.quadrants(placed) == {
+        "a": "Robust Convergence", "b": "Component-Centric", "c": "Alignment-Driven", "d": "Baseline Limited",
+    }  # fmt: skip
+    assert median(x for x, _ in placed.values()) == 5
+    assert alignmmbench.quadrants({"a": (9.0, 3.0)}) == {}
+
+
+def test_what_failed_or_was_never_judged_is_counted_and_bounded(tmp_path: Path) -> None:
+    """Of six conversations three are judged, one of them in vain: 2 of 6, the others anything from 1 to 10."""
+    file = judged(
+        tmp_path / "j.jsonl", "convbench", [("direct", "own", 1)],
+        lambda v: "image_missing" if v.conversation == "2" else 8.0, only=3,
+    )  # fmt: skip
+    words = ["--questions", sample("convbench")]
+    summary, page, printed = scored(tmp_path / "out", "convbench", file, *words, code=3)
+    cell = summary["systems"]["m"]["direct"]["scores"]["S1"]
+    assert (cell["value"], cell["n"], cell["failed"], cell["asked"]) == (8, 2, 1, 6)
+    assert cell["low"] == pytest.approx((16 + 4) / 6) and cell["high"] == pytest.approx((16 + 40) / 6)
+    for text in (printed, page):
+        assert "33.3%" in text and "3.33 … 9.33" in text and "image_missing 1" in text
+    assert scored(tmp_path / "all", "convbench", file, *words, "--max-failed", "1")[0] == {
+        **summary, "files": summary["files"],
+    }  # fmt: skip
+    without = scored(tmp_path / "part", "convbench", file, code=3)[0]
+    assert without["systems"]["m"]["direct"]["scores"]["S1"]["asked"] == 3
+
+
+def test_two_models_on_the_same_questions(tmp_path: Path) -> None:
+    one = judged(tmp_path / "m.jsonl", "multiverse", MULTI, lambda v: 0.5 if v.protocol == "checklist" else 4.0)
+    other = judged(
+        tmp_path / "n.jsonl", "multiverse", MULTI,
+        lambda v: (1.0 if v.protocol == "checklist" else 4.0) if v.turn != 2 else "empty", system="n",
+    )  # fmt: skip
+    found, page, printed = scored(tmp_path / "out", "multiverse", one, "--against", other, code=3)
+    changes = found["comparison"]["differences"]
+    assert (found["comparison"]["of"], found["comparison"]["less"]) == ("n", "m")
+    whole = changes["completion ratio × quality, own, all turns"]
+    asked = benchmarks.read("multiverse", sample("multiverse"))
+    turns = sum(len(each.turns) for each in asked)
+    assert whole["mean"] == pytest.approx(20) and whole["n"] == turns - len(asked) and whole["missing"] == len(asked)
+    assert whole["groups"] == len(asked) and whole["interval"] == pytest.approx([20, 20])
+    assert 0 < whole["p_value"] <= 0.05
+    assert changes["quality, own, turn 1"]["mean"] == 0 and changes["checklist, oracle, turn 3"]["mean"] == 0.5
+    assert changes["quality, own, turn 2"]["mean"] is None
+    assert "n less m" in printed and "n less m" in page
+
+
+def test_two_judges_of_the_same_replies_agree_so_far(tmp_path: Path) -> None:
+    """Equal in turn 1, in turn 2 for half of the six conversations, one of which the second judge could not judge."""
+
+    def other(verdict: TurnVerdict) -> float | str:
+        if verdict.turn == 2 and verdict.conversation == "1":
+            return "no_rating"
+        return 5.0 if verdict.turn == 1 or int(verdict.conversation) <= 3 else 4.0
+
+    asked = [("direct", "own", 1), ("direct", "own", 2)]
+    one = judged(tmp_path / "a" / "j.jsonl", "convbench", [*asked, ("direct", "own", 3)], lambda v: 5.0, answer="x")
+    two = judged(tmp_path / "b" / "j.jsonl", "convbench", asked, other, judge="k", answer="x")
+    found, page, printed = scored(tmp_path / "out", "convbench", one, "--against", two, "--max-failed", "1")
+    cells = found["agreement"]["direct"]
+    assert cells["S1"]["value"] == 100 and "S3" not in cells
+    assert (cells["S2"]["value"], cells["S2"]["n"], cells["S2"]["failed"]) == (40, 5, 1)
+    assert (cells["S2"]["low"], cells["S2"]["high"]) == pytest.approx((100 * 2 / 6, 100 * 3 / 6))
+    assert cells["all"]["value"] == pytest.approx(100 * 8 / 11)
+    low, high = cells["S2"]["interval"]
+    assert 0 <= low < 40 < high <= 100
+    for text in (printed, page):
+        assert "How often m by j and m by k agree" in text and "judge k and j" in text
+        assert "Only m by j has, and not compared is: direct, own, turn 3" in text
+    elsewhere = judged(tmp_path / "c.jsonl", "convbench", asked, other, judge="k", answer="y")
+    assert "agreement" not in scored(tmp_path / "no", "convbench", one, "--against", elsewhere, "--max-failed", "1")[0]
+
+
+def test_no_verdict_is_left_out_without_a_word(tmp_path: Path) -> None:
+    """Conditions that ConvBench's tables lack, verdicts between two models, and each condition's tournament."""
+    asked = [("direct", "own", 1), ("direct", "no_image", 1), ("direct", "own", 3)]
+    file = judged(tmp_path / "j.jsonl", "convbench", asked, lambda v: 3.0 if v.condition == "own" else 2.0)
+    summary, _, printed = scored(tmp_path / "out", "convbench", file)
+    assert {name: cell["value"] for name, cell in summary["others"]["m"].items()} == {"direct, no_image, turn 1": 2}
+    assert "m: other verdicts" in printed
+    fight = judged(tmp_path / "f.jsonl", "convbench", [("pairwise", "own", 1)], lambda v: 0.5, opponent="n")
+    summary, _, _ = scored(tmp_path / "fight", "convbench", fight)
+    (cells,) = summary["others"].values()
+    assert cells["pairwise against n, own, turn 1"]["value"] == 0.5
+    fights = [("pairwise", "own", 1), ("pairwise", "no_image", 1)]
+    both = judged(
+        tmp_path / "v.jsonl", "visitbench", fights, lambda v: 1.0 if v.condition == "own" else "empty",
+        opponent="n", only=4,
+    )  # fmt: skip
+    words = ["--questions", sample("visitbench"), "--max-failed", "1"]
+    summary, _, printed = scored(tmp_path / "visit", "visitbench", both, *words)
+    found = summary["systems"]
+    asked_ = len(benchmarks.read("visitbench", sample("visitbench")))
+    assert found["tournament"]["win_rates"]["m"]["wins"] == 4 and found["tournament"]["asked"]["m"] == asked_
+    assert found["tournament, no_image"]["win_rates"]["m"]["failed"] == 4
+    assert f"{100 * 4 / asked_:.2f} … 100.00" in printed and f"0.00 … {100 - 100 * 4 / asked_:.2f}" in printed
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    files = [
+        judged(tmp_path / name / "judged.jsonl", "alignmmbench", [("pointwise", "own", 1)], lambda v, n=n: float(n))  # type: ignore[misc]
+        for n, name in enumerate("ab", 2)
+    ]
+    summary, _, _ = scored(tmp_path / "out", "alignmmbench", *files)
+    averages = [one["own"]["task_mean"]["value"] for name, one in summary["systems"].items() if name != "quadrants"]
+    assert averages == pytest.approx([2, 3])
+    again = ["--benchmark", "alignmmbench"]
+    assert_one_line_error(run("critic", "score", files[0], files[0], *again), "judged.jsonl", "given twice")
+    mixed = tmp_path / "mixed.jsonl"
+    mixed.write_bytes(files[0].read_bytes() + files[0].read_bytes().replace(b'"argmax"', b'"expected"'))
+    assert_one_line_error(run("critic", "score", mixed, *again), "mixed.jsonl", "score_kind 'argmax', now 'expected'")
+
+
+def test_how_far_pairs_follow_the_place(tmp_path: Path) -> None:
+    """A first in either order: always the place. A then B: always the model."""
+    one = Conversation(id="c", benchmark="visitbench", lang="en", group="g", turns=[ConversationTurn(prompt="q")])
+    verdict = TurnVerdict(
+        conversation="c", system="m", condition="own", protocol="pairwise", judge="j", turn=1, score=0.5
+    )
+
+    def line(*values: str) -> JudgedTurn:
+        calls = list(zip(("model", "opponent"), values, strict=True))
+        return JudgedTurn(conversation=one, verdict=verdict, calls=calls)
+
+    run_ = Run(
+        name="m", path=Path("x"), system="m", judge="j", setup=Setup(judge="j", score_kind="argmax"),
+        turns=[line("A", "A"), line("A", "B"), line("tie", "A"), line("B", "A"), line("tie", "tie")],
+    )  # fmt: skip
+    (reading,) = order_reading(run_)
+    assert "of 7 comparisons with a winner, the first of the two answers won 5" in reading
+    assert "2 of 5 pairs were judged otherwise" in reading
+    assert order_reading(run_, battles=True) == []
+
+
+def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
+    file = judged(tmp_path / "j.jsonl", "convbench", [("direct", "own", 1)], grades)
+    battles = judged(tmp_path / "b.jsonl", "convbench", [("pointwise", "own", 1)], grades)
+    two = tmp_path / "two.jsonl"
+    two.write_bytes(file.read_bytes() + file.read_bytes().replace(b'"system":"m"', b'"system":"n"'))
+    for words, parts in [
+        ([file, "--benchmark", "visitbench"], ("j.jsonl:1", "judges convbench")),
+        ([file, "--benchmark", "x"], ("choose alignmmbench",)),
+        ([file], ("judged conversations; say of which --benchmark",)),
+        ([file, file, "--benchmark", "convbench"], ("given twice",)),
+        ([battles, "--benchmark", "convbench"], ("no verdict of a protocol",)),
+        ([two, "--benchmark", "convbench"], ("several models (m, n)",)),
+        ([file, "--benchmark", "convbench", "--questions", sample("multiverse")], ("the sheet lacks",)),
+        ([file, "--benchmark", "convbench", "--against", battles], ("no verdicts of the protocols",)),
+        ([tmp_path / "none.jsonl", "--benchmark", "convbench"], ("no such file",)),
     ]:
-        with pytest.raises(UsageError, match=message):
-            alignmmbench.read_responses(write_jsonl(tmp_path / "r.jsonl", [line]), read)
-    twice = [{"question_id": "1-0", "predict": "x"}] * 2
-    with pytest.raises(UsageError, match=r"r\.jsonl:2: duplicate"):
-        alignmmbench.read_responses(write_jsonl(tmp_path / "r.jsonl", twice), read)
-    with pytest.raises(UsageError, match=r"q\.jsonl:1: unknown task"):
-        alignmmbench.read_questions(write_jsonl(tmp_path / "q.jsonl", [{**question, "task": "ocr"}]))
+        assert_one_line_error(run("critic", "score", *words, "--out", tmp_path / "out"), *parts)
+    assert not (tmp_path / "out").exists()
 
 
-def test_several_models_are_not_averaged(tmp_path: Path) -> None:
-    import msgspec
-
-    rows = made([("OCR", 8), ("OCR", 6)])
-    other = msgspec.structs.replace(rows[1], response=msgspec.structs.replace(rows[1].response, system="n"))
+def test_calls_of_a_judgment_are_read_as_far_as_a_report_needs_them(tmp_path: Path) -> None:
+    line = ConversationJudgment(
+        conversation=Conversation(id="c", benchmark="convbench", lang="en", group="g",
+                                  turns=[ConversationTurn(prompt="q")]),
+        verdict=TurnVerdict(
+            conversation="c", system="m", condition="own", protocol="direct", judge="j", turn=1, score=3
+        ),
+        setup=Setup(judge="j", score_kind="argmax"), prompt_hash="h",
+        calls=[Call(reply="r", value="A", first="model", extracted=True)],
+    )  # fmt: skip
     path = tmp_path / "j.jsonl"
-    path.write_bytes(b"\n".join(msgspec.json.encode(row) for row in (rows[0], other)))
-    assert_one_line_error(run("critic", "score", path), "several models (m, n)")
+    path.write_bytes(msgspec.json.encode(line))
+    (found,) = read_runs([path], "convbench")
+    assert found.turns[0].calls == [("model", "A")]

@@ -1,15 +1,10 @@
-"""ConvBench: its sheet as it is, its scores, and where its errors come from.
-
-A sheet row is one conversation of three turns: perception, reasoning, creation. Scores: ConvBench §4, tables 1 and 8.
-"""
+"""ConvBench's scores (§4, tables 1 and 8), where its errors come from (§3.3, §5.2), and how far two judges agree."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
 
-from critic import tables
 from critic.counting.aggregate import (
     SCALES,
     Aggregate,
@@ -23,19 +18,9 @@ from critic.counting.aggregate import (
     equal_verdicts,
     mean,
 )
-from critic.errors import UsageError
-from critic.records import Conversation, ConversationTurn, Protocol, TurnVerdict
+from critic.records import Conversation, Protocol, TurnVerdict
 
 T = TypeVar("T")
-
-FORMATS = (".xlsx", ".csv", ".jsonl")
-
-INSTRUCTIONS = ("The_first_turn_instruction", "The_second_turn_instruction", "The_third_turn_instruction")
-TASKS = ("First_turn_instruction_category", "Second_turn_instruction_category", "Third_turn_instruction_category")
-REFERENCES = ("first_turn_answer", "second_turn_answer", "third_turn_answer")
-IMAGE, CAPTION, FOCUS = "image_id", "instruction-conditioned-caption", "third_turn_demands"
-COLUMNS = (IMAGE, CAPTION, *INSTRUCTIONS, *TASKS, *REFERENCES, FOCUS)
-"""What the benchmark's own script reads. The public sheet has only the image and the instructions."""
 
 OWN, PERCEPTION, REASONING = "own", "perfect_perception", "perfect_perception_reasoning"
 
@@ -71,50 +56,6 @@ CONTRASTS = {
 }
 """The paper's other ablations: turn 3 asked alone, judged without focus points, the whole judged without the judgments
 of its turns. Each is (with, without)."""
-
-
-def read_conversations(path: Path) -> list[Conversation]:
-    """The conversations of a ConvBench sheet (.xlsx, or saved as .csv; .jsonl with the same keys), in its order.
-
-    Images are paths as in the sheet's `image_id`; an optional column `lang` marks Chinese rows. Raises UsageError
-    naming what is missing for a sheet without references, captions, tasks or focus points, and place and column for an
-    empty cell or a duplicate id.
-    """
-    ids = tables.Ids()
-    found = []
-    for number, (place, row) in enumerate(tables.rows(path, FORMATS), 1):
-        _check_columns(path, row)
-        image = tables.text(place, row, IMAGE)
-        turns = [
-            ConversationTurn(
-                prompt=tables.text(place, row, INSTRUCTIONS[turn]),
-                reference=tables.text(place, row, REFERENCES[turn]),
-                task=tables.text(place, row, TASKS[turn]),
-                images=[image] if turn == 0 else [],
-                focus=tables.text(place, row, FOCUS) if turn == 2 else None,
-            )
-            for turn in range(3)
-        ]
-        found.append(
-            Conversation(
-                id=ids.add(place, tables.optional_text(row, "ID") or str(number)),
-                benchmark="convbench",
-                lang=tables.language(place, row),
-                group=image,
-                turns=turns,
-                caption=tables.text(place, row, CAPTION),
-            )
-        )
-    return found
-
-
-def _check_columns(path: Path, row: Mapping[str, object]) -> None:
-    missing = [column for column in COLUMNS if column not in row]
-    if missing:
-        raise UsageError(
-            f"{path}: the sheet lacks {', '.join(missing)}; the public ConvBench.xlsx has only image and instructions, "
-            "ask its authors for the full one"
-        )
 
 
 def scores(
@@ -175,7 +116,7 @@ class Flip(Struct, frozen=True, kw_only=True):
     after: float
 
 
-class Effect(Struct, frozen=True, kw_only=True):
+class AblationEffect(Struct, frozen=True, kw_only=True):
     """What making `cause` perfect adds to a turn's score (`turn` None: the whole conversation's), with how many
     conversations `gained` and `lost` by it. `cause_task` and `task` are None where all pairs are taken together."""
 
@@ -193,8 +134,8 @@ class Attribution(Struct, frozen=True, kw_only=True):
     pair, the costliest first (by mean difference times conversations)."""
 
     flips: list[Flip]
-    effects: list[Effect]
-    pairs: list[Effect]
+    effects: list[AblationEffect]
+    pairs: list[AblationEffect]
 
 
 class _Step(Struct, frozen=True):
@@ -234,7 +175,7 @@ def attribution(
     return found
 
 
-def _cost(effect: Effect) -> float:
+def _cost(effect: AblationEffect) -> float:
     return (effect.difference.mean or 0.0) * effect.difference.n
 
 
@@ -252,11 +193,11 @@ def _effect(
     conversations: Sequence[Conversation],
     protocol: Protocol,
     by_pair: bool = False,
-) -> Effect:
+) -> AblationEffect:
     before, after = judged[step.before], judged[step.after]
     groups = {conversation.id: conversation.group for conversation in conversations}
     changes = [a - b for key in groups if (a := after.get(key)) is not None and (b := before.get(key)) is not None]
-    return Effect(
+    return AblationEffect(
         cause=step.cause,
         turn=step.after.turn,
         cause_task=_task(conversations[0], step.cause_turn) if by_pair else None,

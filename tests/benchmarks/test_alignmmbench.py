@@ -1,0 +1,191 @@
+"""AlignMMBench: its files as they are, its scores, coverage."""
+
+import json
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
+
+from critic import jsonl
+from critic.benchmarks import alignmmbench
+from critic.benchmarks.alignmmbench import TaskScores
+from critic.errors import UsageError
+from critic.records import ConversationJudgment, Judgment, Question, Response, Setup, TurnVerdict, Verdict
+
+
+def judgment(number: int, task: str, score: float | None) -> Judgment:
+    question = Question(id=f"{number}", prompt="?", task=task, group=f"{number}", lang="zh", reference="r")
+    return Judgment(
+        response=Response(id=f"{number}", question=question, text="x", system="m"),
+        judge="j", prompt="pointwise", prompt_hash="h", score_kind="argmax",
+        verdict=Verdict(rating=score) if score else Verdict(failure="empty"), score=score,
+    )  # fmt: skip
+
+
+def made(cells: list[tuple[str, float | None]]) -> list[Judgment]:
+    return [judgment(number, task, score) for number, (task, score) in enumerate(cells)]
+
+
+def scored(cells: list[tuple[str, float | None]], asked: dict[str, int] | None = None) -> TaskScores:
+    """The scores of these judgments; `asked` is how many questions each task has, else those that are judged."""
+    rows = made(cells)
+    ids = {row.response.id: row.response.question for row in rows}
+    for task, count in (asked or {}).items():
+        more = count - sum(question.task == task for question in ids.values())
+        ids |= {f"{task}-{number}": judgment(0, task, None).response.question for number in range(more)}
+    conversations = [alignmmbench.conversation_of(question, key) for key, question in ids.items()]
+    return alignmmbench.scores({row.response.id: row.score for row in rows}, conversations)
+
+
+def test_the_mean_of_tasks_and_that_of_questions_are_two() -> None:
+    found = scored([("OCR", 8), ("OCR", 6), ("OCR", None), ("Chart", 3)])
+    assert found.tasks["OCR"].value == 7 and found.tasks["OCR"].n == 2 and found.tasks["OCR"].failed == 1
+    assert found.tasks["OCR"].coverage == pytest.approx(2 / 3)
+    assert found.task_mean.value == 5 and found.questions.value == pytest.approx(17 / 3)
+    assert found.task_mean.label == "mean of the 2 tasks"
+    assert found.categories["Perception & Understanding"].value == 7
+    assert found.categories["Reasoning & Analysis"].value == 3
+    assert "Dialogue Context" not in found.categories
+
+
+def test_coverage_is_of_what_was_asked() -> None:
+    found = scored([("OCR", 8)], {"OCR": 4, "Meme": 6})
+    assert found.tasks["OCR"].coverage == 0.25 and found.tasks["Meme"].value is None
+    assert found.task_mean.coverage == 0.1 and found.task_mean.label == "mean of 1 of 2 tasks"
+
+
+def test_what_is_missing_is_bounded() -> None:
+    """OCR: 8 and two without a score, of 4 asked 3 missing; Meme: nothing judged; anything from 1 to 10."""
+    found = scored([("OCR", 8), ("OCR", None)], {"OCR": 4, "Meme": 6})
+    assert (found.tasks["OCR"].low, found.tasks["OCR"].high) == ((8 + 3) / 4, (8 + 30) / 4)
+    assert (found.tasks["Meme"].low, found.tasks["Meme"].high) == (1, 10)
+    assert found.task_mean.value == 8 and not found.task_mean.whole
+    assert (found.task_mean.low, found.task_mean.high) == ((11 / 4 + 1) / 2, (38 / 4 + 10) / 2)
+
+
+def test_both_roads_to_alignmmbench_end_in_one_table(tmp_path: Path) -> None:
+    """Single answers and conversations judged alike, one task without any score: one set of numbers, one text; what is
+    of some tasks says of how many, and is called neither overall nor average."""
+    sample = ROOT / "data/samples/alignmmbench/metadata.jsonl"
+    questions = alignmmbench.read_questions(sample)
+    unscored = next(iter(questions.values())).task
+    singles, talks = [], []
+    for place, (key, question) in enumerate(questions.items()):
+        score = None if question.task == unscored else float(place % 10 + 1)
+        verdict = Verdict(failure="no_rating") if score is None else Verdict(rating=score)
+        singles.append(
+            Judgment(
+                response=Response(id=key, question=question, text="x" * place, system="m"), judge="j",
+                prompt="pointwise", prompt_hash="h", score_kind="argmax", verdict=verdict, score=score,
+            )
+        )  # fmt: skip
+        talks.append(
+            ConversationJudgment(
+                conversation=alignmmbench.conversation_of(question, key), setup=Setup(judge="j", score_kind="argmax"),
+                prompt_hash="h", answer="x" * place,
+                verdict=TurnVerdict(
+                    conversation=key, system="m", condition="own", protocol="pointwise", judge="j", turn=1,
+                    score=score, failure=verdict.failure, length=place,
+                ),
+            )
+        )  # fmt: skip
+    jsonl.write(tmp_path / "single.jsonl", singles)
+    jsonl.write(tmp_path / "talks.jsonl", talks)
+    words = ["--questions", sample, "--max-failed", "1", "--out"]
+    one = run("critic", "score", tmp_path / "single.jsonl", *words, tmp_path / "single.json")
+    other = run("critic", "score", tmp_path / "talks.jsonl", "--benchmark", "alignmmbench", *words, tmp_path / "talks")
+    assert one.returncode == other.returncode == 0, one.stderr + other.stderr
+    assert one.stdout.strip() == other.stdout.partition("\nopen ")[0].strip()
+    found = json.loads((tmp_path / "single.json").read_text("utf-8"))
+    assert found["systems"] == json.loads((tmp_path / "talks/summary.json").read_text("utf-8"))["systems"]
+    tasks = {question.task for question in questions.values()}
+    means = [
+        fmean(line.score for line in singles if line.response.question.task == task and line.score is not None)
+        for task in sorted(tasks - {unscored})
+    ]
+    partly = found["systems"]["m"]["own"]["task_mean"]
+    assert partly["value"] == pytest.approx(fmean(means)) and partly["tasks"] == partly["scored"] + 1 == len(tasks)
+    assert partly["low"] == pytest.approx((sum(means) + 1) / len(tasks))
+    assert partly["high"] == pytest.approx((sum(means) + 10) / len(tasks))
+    page = (tmp_path / "talks/report.html").read_text("utf-8")
+    for text in (one.stdout, page):
+        assert f"mean of {len(means)} of {len(tasks)} tasks" in text and "Alignment" in text
+        assert "overall" not in text.lower() and "average" not in text.lower()
+
+
+def test_peer_totals(shared) -> None:
+    """The original script's total is our mean over questions; its tasks are not AlignMMBench's, and stand last."""
+    example = json.loads((shared / "fixtures/golden.json").read_text("utf-8"))["aggregates"]["alignmmbench"]["example"]
+    found = scored([(task, None if score == -1 else score) for task, score in example["rows"]])
+    assert found.questions.value == pytest.approx(example["total"], abs=1e-12)
+    assert found.tasks["t1"].value == example["t1"] and found.task_mean.failed == example["bad"]
+
+
+def test_published_averages_are_means_of_task_means(shared) -> None:
+    rows = [
+        json.loads(line) for line in (shared / "data/alignmmbench/leaderboard.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert len(rows) == 13
+    for row in rows:
+        found = scored([(task, row[task]) for task in alignmmbench.TASKS])
+        if row["arithmetic_ok"]:
+            assert found.task_mean.whole
+            assert found.task_mean.value == pytest.approx(row["Avg"], abs=0.0061), row["model"]
+
+
+def test_the_published_questions_are_read(shared) -> None:
+    questions = alignmmbench.read_questions(shared / "data/alignmmbench/questions.jsonl")
+    assert len(questions) == 4978
+    assert sum(question.task == "Coherence" for question in questions.values()) == 181
+    assert sum(bool(question.history) for question in questions.values()) == 271
+    assert len({question.group for question in questions.values()}) == 1056
+    assert not any("\\n" in (question.reference or "") for question in questions.values())
+
+
+def test_the_demo_file_from_end_to_end(shared, tmp_path: Path, scripted) -> None:
+    """AlignMMBench's own files, the responses in their older layout, through judge and score."""
+    folder = shared / "data/alignmmbench"
+    server = scripted(lambda body: completion('{"Rating":4,"Reason":"好"}'))
+    out = tmp_path / "judged.jsonl"
+    words = ["--questions", folder / "questions.jsonl", "--base-url", server.url, "--score", "argmax"]
+    done = run("critic", "judge", folder / "demo_response.jsonl", *words, "--out", out)
+    assert done.returncode == 0, done.stderr
+    bodies = [body["messages"][0]["content"] for body in server.requests]
+    assert any("> 柯尼卡美能达的CEO是谁？" in body and "> 用户：柯尼卡美能达高层人员架构" in body for body in bodies)
+    done = run("critic", "score", out, "--questions", folder / "questions.jsonl", "--out", tmp_path / "scores.json")
+    assert done.returncode == 0, done.stderr
+    assert "coverage" in done.stdout and "0.2%" in done.stdout
+    scores = json.loads((tmp_path / "scores.json").read_text("utf-8"))
+    found = scores["systems"]["demo_response"]["own"]["task_mean"]
+    assert found["value"] == 4 and found["n"] == 10 and (found["scored"], found["tasks"]) == (2, 13)
+    elsewhere = run("critic", "score", out, "--questions", "data/samples/alignmmbench/metadata.jsonl")
+    assert_one_line_error(elsewhere, "metadata.jsonl", "is not there, or not as here")
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    question = {"question_id": "1-0", "prompt": "p", "ref_answer": "r", "task": "OCR"}
+    questions = write_jsonl(tmp_path / "q.jsonl", [question])
+    read = alignmmbench.read_questions(questions)
+    for line, message in [
+        ({"question_id": "2-0", "predict": "x"}, "r.jsonl:1.*'2-0' is not in the questions"),
+        ({"question_id": "1-0"}, "r.jsonl:1.*predict"),
+        ({"question_id": "1-0", "predict": "x", "question": ["a", "other"]}, "asks 'p', the line has 'other'"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            alignmmbench.read_responses(write_jsonl(tmp_path / "r.jsonl", [line]), read)
+    twice = [{"question_id": "1-0", "predict": "x"}] * 2
+    with pytest.raises(UsageError, match=r"r\.jsonl:2: duplicate"):
+        alignmmbench.read_responses(write_jsonl(tmp_path / "r.jsonl", twice), read)
+    with pytest.raises(UsageError, match=r"q\.jsonl:1: unknown task"):
+        alignmmbench.read_questions(write_jsonl(tmp_path / "q.jsonl", [{**question, "task": "ocr"}]))
+
+
+def test_several_models_are_not_averaged(tmp_path: Path) -> None:
+    import msgspec
+
+    rows = made([("OCR", 8), ("OCR", 6)])
+    other = msgspec.structs.replace(rows[1], response=msgspec.structs.replace(rows[1].response, system="n"))
+    path = tmp_path / "j.jsonl"
+    path.write_bytes(b"\n".join(msgspec.json.encode(row) for row in (rows[0], other)))
+    assert_one_line_error(run("critic", "score", path), "several models (m, n)")
