@@ -38,7 +38,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 GROUPS = {
-    "demo": ("stages/test_demo.py", "stages/test_bench_demo.py"),
+    "demo": ("stages/test_demo.py",),
     "train": ("train/",),
     "judge": ("backends/test_vllm.py",),
     "serve": ("serve/",),
@@ -124,8 +124,12 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(judge: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`serve/judge.py` on a judge: its process, and its URL without `/v1`."""
+def serving(
+    judge: Path, *options: str, end: signal.Signals = signal.SIGTERM
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`serve/judge.py` on a judge: its process, and its URL without `/v1`. Whatever ends it, vLLM ends with it."""
+    import psutil
+
     log = judge / "log"
     words = command("serve/judge.py", judge, "--port", str(free_port()), "--log", log, "--stop-with-parent", *options)
     server = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -135,8 +139,11 @@ def serving(judge: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str],
         assert ready.startswith("ready: "), log.read_text("utf-8")[-3000:]
         yield server, ready.split()[1].removesuffix("/v1")
     finally:
-        server.terminate()
-        server.wait()
+        started = psutil.Process(server.pid).children(recursive=True) if server.poll() is None else []
+        server.send_signal(end)
+        server.wait(60)
+        _, left = psutil.wait_procs(started, 60)
+    assert not left, f"after {end.name} there still run {left}"
 
 
 @pytest.fixture(scope="session")
@@ -150,8 +157,8 @@ def tiny_judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_server(tiny_judge: Path) -> Iterator[str]:
-    """The URL of a server of the tiny judge."""
-    with serving(tiny_judge) as (_, url):
+    """The URL of a server of the tiny judge, which is killed in the end."""
+    with serving(tiny_judge, "--alias", "gpt-4", end=signal.SIGKILL) as (_, url):
         yield f"{url}/v1"
 
 

