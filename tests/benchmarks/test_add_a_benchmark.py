@@ -1,0 +1,66 @@
+"""Adding a benchmark is one new file: the README's own example, put beside the others in a copy of the package."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Done, assert_one_line_error, run_apart, write_jsonl
+
+ROWS = [
+    {"id": "1", "topic": "sums", "question": "1 + 1?", "answer": "2"},
+    {"id": "2", "topic": "sums", "question": "2 + 2?", "answer": "4"},
+    {"id": "3", "topic": "names", "question": "Who?", "answer": "Ada"},
+]
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package with one file more."""
+    there = tmp_path / "package"
+    shutil.copytree(ROOT / "critic", there / "critic", ignore=shutil.ignore_patterns("__pycache__"))
+    (example,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "critic/benchmarks/README.md").read_text("utf-8"), re.DOTALL
+    )
+    (there / "critic/benchmarks/toy.py").write_text(example, "utf-8")
+    return there
+
+
+def test_a_file_more_is_a_benchmark_more(tmp_path: Path, package: Path) -> None:
+    """Listed, run, judged, scored and reported; each reply is judged a 7, but for one that cannot be read."""
+
+    def critic(*words: str | Path, code: int = 0) -> Done:
+        done = run_apart("critic", *words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(package)})
+        assert done.returncode == code, done.stderr
+        return done
+
+    for stage in ("infer", "judge", "score"):
+        helped = critic(stage, "--help").stdout
+        assert "toy" in helped and "visitbench" in helped, stage
+    rows = write_jsonl(tmp_path / "toy.jsonl", ROWS)
+    replies = write_jsonl(tmp_path / "model.jsonl", [{"text": "two"}])
+    critic("infer", rows, "--benchmark", "toy", "--model", replies, "--out", tmp_path / "replies.jsonl")
+    verdicts = write_jsonl(tmp_path / "judge.jsonl", [{"text": json.dumps({"Rating": 7, "Reason": "so"})}])
+    words = ["--benchmark", "toy", "--judge", verdicts, "--questions", rows]
+    critic("judge", tmp_path / "replies.jsonl", *words, "--out", tmp_path / "judged.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "judged.jsonl").read_text("utf-8").splitlines()]
+    assert [line["verdict"]["protocol"] for line in lines] == ["direct"] * 3
+    verdict = next(line["verdict"] for line in lines if line["conversation"]["id"] == "3")
+    del verdict["score"]
+    verdict["failure"] = "no_rating"
+    judged = write_jsonl(tmp_path / "judged.jsonl", lines)
+    words = ["--benchmark", "toy", "--questions", rows, "--out", tmp_path / "out", "--max-failed", "0.5"]
+    printed = critic("score", judged, *words).stdout
+    found = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))["systems"]["model, own"]
+    assert (found["value"], found["n"], found["failed"], found["asked"]) == (7, 2, 1, 3)
+    assert (found["low"], found["high"]) == (pytest.approx(15 / 3), pytest.approx(24 / 3))
+    page = (tmp_path / "out/report.html").read_text("utf-8")
+    assert "<title>Toy: scores</title>" in page
+    for text in (printed, page):
+        assert "Grades" in text and "5.00 … 8.00" in text and "model, judged by judge" in text
+        assert "other verdicts" not in text
+    rows.write_text(rows.read_text("utf-8").replace('"question": "Who?", ', ""), "utf-8")
+    infer = ["infer", rows, "--benchmark", "toy", "--model", replies, "--out", tmp_path / "more.jsonl"]
+    assert_one_line_error(critic(*infer, code=2), "toy.jsonl:3: 'question' is empty")
