@@ -28,7 +28,7 @@ from critic.page import blocks
 from critic.page import svg as pictures
 from critic.page.aggregates import AGGREGATE_HEAD as HEAD
 from critic.page.aggregates import aggregate, aggregates, difference, differences
-from critic.page.blocks import Row, Section, Table
+from critic.page.blocks import Section, Table, TableRow
 from critic.records import Conversation, ConversationTurn, TurnVerdict
 
 FORMATS = (".parquet", ".jsonl")
@@ -380,7 +380,7 @@ def _tables(condition: str, found: ConditionScores, ratio: Fit, lengths: dict[in
     ]
 
 
-def _fit(name: str, found: Fit) -> Row:
+def _fit(name: str, found: Fit) -> TableRow:
     why = next(iter(found.undefined.values()), "")
     r = blocks.number(found.r_squared, 3) if not why else f"– ({why})"
     slope = "–" if found.slope is None else f"{found.slope:.3g}".replace("-", "−")

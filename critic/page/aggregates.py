@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 
 from critic.counting.aggregate import Aggregate, Difference, EqualVerdicts
-from critic.page.blocks import Row, Table, TableCell, interval, number, row, span
+from critic.page.blocks import Table, TableCell, TableRow, interval, number, row, span
 
 AGGREGATE_HEAD = ["", "score", "n", "failed", "asked", "coverage", "range with what is missing"]
 DIFFERENCE_HEAD = ["", "difference", "95 % interval", "p", "pairs", "missing", "range with what is missing"]
 
 
-def aggregate(name: str, found: Aggregate, strong: bool = False, depth: int = 0) -> Row:
+def aggregate(name: str, found: Aggregate, strong: bool = False, depth: int = 0) -> TableRow:
     """A score, with its interval where it has one, and how much of it is missing; the range only where something is."""
     bounds = found.interval if isinstance(found, EqualVerdicts) else None
     missing = span(found.low, found.high) if found.n < found.asked else ""
@@ -23,7 +23,7 @@ def aggregates(caption: str, rows: Mapping[str, Aggregate], folded: bool = False
     return Table(caption=caption, head=AGGREGATE_HEAD, rows=made, folded=folded)
 
 
-def difference(name: str, found: Difference) -> Row:
+def difference(name: str, found: Difference) -> TableRow:
     why = next(iter(found.undefined.values()), "")
     bounds = f"– ({why})" if why else "–" if found.interval is None else span(*found.interval)
     p = "–" if found.p_value is None else f"{found.p_value:.4f}"
@@ -31,5 +31,5 @@ def difference(name: str, found: Difference) -> Row:
     return row(name, number(found.mean), bounds, p, found.n, found.missing, missing)
 
 
-def differences(caption: str, rows: Iterable[Row], folded: bool = False) -> Table:
+def differences(caption: str, rows: Iterable[TableRow], folded: bool = False) -> Table:
     return Table(caption=caption, head=DIFFERENCE_HEAD, rows=list(rows), folded=folded)

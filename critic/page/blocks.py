@@ -26,7 +26,7 @@ class Bar(Struct, frozen=True):
     interval: Bounds | None
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class TableRow(Struct, frozen=True, kw_only=True):
     """`about` says in small print what the row is; `strong` rows are what the table is about; `depth` sets one in."""
 
     name: str
@@ -43,7 +43,7 @@ class Table(Struct, frozen=True, kw_only=True):
 
     caption: str
     head: list[str]
-    rows: list[Row]
+    rows: list[TableRow]
     axis: Bounds | None = None
     drawn: int = 4
     folded: bool = False
@@ -77,14 +77,16 @@ class Section(Part, frozen=True, kw_only=True):
 Shown = TableCell | str | int
 
 
-def row(name: str, *cells: Shown, about: str = "", bar: Bar | None = None, strong: bool = False, depth: int = 0) -> Row:
+def row(
+    name: str, *cells: Shown, about: str = "", bar: Bar | None = None, strong: bool = False, depth: int = 0
+) -> TableRow:
     made = [cell if isinstance(cell, TableCell) else TableCell(str(cell)) for cell in cells]
-    return Row(name=name, cells=made, about=about, bar=bar, strong=strong, depth=depth)
+    return TableRow(name=name, cells=made, about=about, bar=bar, strong=strong, depth=depth)
 
 
 class Columns(Struct, Generic[T], frozen=True, kw_only=True):
     """How things of one kind become the rows of a table: `name` gives the first column, headed `first`, and each of
-    `cells` a heading and its cell. `bar`, `about` and `strong` as in Row."""
+    `cells` a heading and its cell. `bar`, `about` and `strong` as in TableRow."""
 
     first: str
     name: Callable[[T], str]

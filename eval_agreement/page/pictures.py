@@ -16,7 +16,7 @@ SLICES = 10
 """Parts of equal size into which answers are cut by length."""
 
 
-class Bin(Struct, frozen=True):
+class ScoreSpread(Struct, frozen=True):
     """Where the judge gave `score` (rounded half up): people's mean and the middle half of their scores."""
 
     score: int
@@ -73,7 +73,7 @@ class Pictures(Struct, frozen=True, kw_only=True):
     """Every picture of a sample. `confusion[h][j]` counts answers with human score h + 1 and judge score j + 1."""
 
     confusion: list[list[int]]
-    calibration: list[Bin]
+    calibration: list[ScoreSpread]
     differences: BlandAltman | None
     lengths: list[Slice]
 
@@ -96,14 +96,14 @@ def confusion(human: Floats, judge: Floats) -> list[list[int]]:
     return [[int(count) for count in row] for row in counts]
 
 
-def calibration(human: Floats, judge: Floats) -> list[Bin]:
+def calibration(human: Floats, judge: Floats) -> list[ScoreSpread]:
     """The human scores (not rounded) of each rounded judge score that occurs."""
     rounded = half_up(judge)
     bins = []
     for score in np.unique(rounded):
         values = human[rounded == score]
         low, high = np.quantile(values, [0.25, 0.75])
-        bins.append(Bin(int(score), len(values), float(values.mean()), float(low), float(high)))
+        bins.append(ScoreSpread(int(score), len(values), float(values.mean()), float(low), float(high)))
     return bins
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from critic.counting.resampling import FEWEST_TO_DECIDE, Estimate
 from critic.counting.verdicts import VerdictAgreement
-from critic.page.blocks import Columns, Part, Row, Section, Table, bar, listed, number, row, share, shares
+from critic.page.blocks import Columns, Part, Section, Table, TableRow, bar, listed, number, row, share, shares
 from eval_agreement.gate import Outcome
 from eval_agreement.page.words import p_text, part_name, percent, points
 from eval_agreement.preference_bias import LengthPreference, PairedDifference, PositionBias
@@ -91,7 +91,7 @@ def _flipping(judge: str, found: PreferenceAudit) -> list[str]:
     return [f"Shown in the other order, {share(flips.value)} of its verdicts change ({shares(flips.interval)})."]
 
 
-def _row(name: str, about: str, result: VerdictAgreement, *, strong: bool = False) -> Row:
+def _row(name: str, about: str, result: VerdictAgreement, *, strong: bool = False) -> TableRow:
     counts = result.n, result.failed, result.unasked
     estimates = percent(result.accuracy), percent(result.decided), points(result.kappa)
     drawn = bar(result.accuracy.value, result.accuracy.interval)

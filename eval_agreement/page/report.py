@@ -22,7 +22,7 @@ LONG = 400
 """Characters of a text that are shown before the rest is folded away."""
 
 
-class Case(Struct, frozen=True, kw_only=True):
+class Disagreement(Struct, frozen=True, kw_only=True):
     """An answer on which judge and people disagree, with what is known of it."""
 
     id: str
@@ -77,7 +77,7 @@ def warnings(origin: dict[str, Any]) -> list[str]:
     ]
 
 
-def worst(sample: Sample) -> list[Case]:
+def worst(sample: Sample) -> list[Disagreement]:
     """The judged answers furthest from people's score, furthest first; ties by id."""
     distance = np.abs(sample.human - sample.scores)
     judged = np.flatnonzero(~np.isnan(distance))
@@ -85,7 +85,7 @@ def worst(sample: Sample) -> list[Case]:
         judged = judged[distance[judged] >= np.partition(distance[judged], -WORST)[-WORST]]
     chosen = sorted(judged.tolist(), key=lambda row: (-distance[row], sample.ids[row]))[:WORST]
     return [
-        Case(
+        Disagreement(
             id=sample.ids[row],
             human=float(sample.human[row]),
             judge=float(sample.scores[row]),
