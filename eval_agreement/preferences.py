@@ -52,6 +52,7 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False):
       order is unknown or does not matter to the judge. FAILED is a failed judgment, UNASKED no judgment.
     - `parts[property]`, n names: what agreement is broken down by (category, turn, lang).
     - `length_a`, `length_b`, shape (n,): lengths of the answers, in any one unit.
+    - `yes_or_no`: each item is one answer, and a verdict is yes (A) or no (B).
 
     Raises ValueError where ids repeat, shapes or codes differ from this, or names are ambiguous.
     """
@@ -63,6 +64,7 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False):
     parts: dict[str, Sequence[str]] = field(default_factory=dict)
     length_a: Floats | None = None
     length_b: Floats | None = None
+    yes_or_no: bool = False
 
     def __post_init__(self) -> None:
         n = len(self.ids)
@@ -204,7 +206,7 @@ def _pooled(first: Sequence[Codes], second: Sequence[Codes], group: Group) -> Ve
     return found if found.n else None
 
 
-class PreferenceAudit(Struct, frozen=True, kw_only=True):
+class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that is known of judges' preferences, over `items` of which `rated` have a verdict of people.
 
     - `people_ties`: the share of ties in people's verdict (the `majority` of `raters` raters).
@@ -216,6 +218,7 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True):
     - `position[judge]` of judges whose order is known, `length[judge]` where lengths are known.
     - `differences` of every two judges, and of every judge and the trivial one.
     - `by[judge][property][value]`: agreement on a part of the items.
+    - `yes_or_no`: the verdicts are yes (a) and no (b), not preferences.
     """
 
     items: int
@@ -232,6 +235,12 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True):
     length: dict[str, LengthPreference]
     differences: list[PairedDifference]
     by: dict[str, dict[str, dict[str, VerdictAgreement]]]
+    yes_or_no: bool = False
+
+    @property
+    def things(self) -> str:
+        """What verdicts are about, in a word."""
+        return "items" if self.yes_or_no else "pairs"
 
 
 def preference_audit(sample: Preferences) -> PreferenceAudit:
@@ -253,6 +262,7 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
     return PreferenceAudit(
         items=len(people),
         rated=int(rated.sum()),
+        yes_or_no=sample.yes_or_no,
         groups=len(np.unique(group[rated])),
         raters=len(sample.people),
         people_ties=estimates(people[rated].astype(np.intp), LABELS, group[rated], {"": ties})[""],

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from critic.counting.resampling import Floats
-from critic.records import Judgment, Response
+from critic.records import ConversationJudgment, Judgment, Response
 from eval_agreement.metrics import Scores
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     parts: dict[str, list[str | None]] = field(default_factory=dict)
     length: Floats | None = None
     responses: list[Response | None] = field(default_factory=list)
-    judgments: list[Judgment | None] = field(default_factory=list)
+    judgments: list[Judgment | ConversationJudgment | None] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -10,6 +10,7 @@ from eval_agreement.page.words import p_text, part_name, percent, points
 from eval_agreement.preference_bias import LengthPreference, PairedDifference, PositionBias
 from eval_agreement.preferences import CONSTANT, LONGER, PEOPLE, PairAgreement, PreferenceAudit
 
+_YES_OR_NO = "Accuracy: share of equal verdicts; kappa: Cohen's. In tables a is yes and b is no, and nobody says tie."
 _ABOUT = "Accuracy: share of equal verdicts, ties included; decided: the same where neither says tie; kappa: Cohen's, "
 _NOTE = (
     _ABOUT
@@ -39,7 +40,7 @@ def preference_verdict(name: str, found: PreferenceAudit, outcomes: Sequence[Out
     broken = [outcome.text.split(": ", 1)[1] for outcome in outcomes if not outcome.holds]
     sentences = [
         f"The gate is not kept: {listed(broken)}." if broken else _decision(judge, found, most_failed),
-        f"On {name} {judge} agrees with people on {share(result.accuracy.value)} of {result.n} pairs"
+        f"On {name} {judge} agrees with people on {share(result.accuracy.value)} of {result.n} {found.things}"
         f"{_within(result.accuracy)}, kappa {number(result.kappa.value, 2)}; {result.failed} failed, "
         f"{result.unasked} not asked.",
     ]
@@ -61,7 +62,7 @@ def _decision(judge: str, found: PreferenceAudit, most_failed: float) -> str:
     result = found.agreement[judge]
     lost, total = result.failed + result.unasked, result.n + result.failed + result.unasked
     if lost > most_failed * total:
-        return f"No decision on {judge}: it has no verdict on {lost} of {total} pairs."
+        return f"No decision on {judge}: it has no verdict on {lost} of {total} {found.things}."
     if found.groups < FEWEST_TO_DECIDE:
         return f"No decision on {judge}: {found.groups} questions are too few, {FEWEST_TO_DECIDE} are needed."
     others = {line.second: line.accuracy for line in found.differences if line.first == judge}
@@ -71,7 +72,8 @@ def _decision(judge: str, found: PreferenceAudit, most_failed: float) -> str:
         than = listed(trivial) if trivial else "chance"
         return f"Do not rely on {judge} here: it is not shown to agree with people more than {than}."
     if better:
-        return f"Do not put {judge} in the place of {listed(better)} on such pairs: it agrees with people less."
+        place = f"in the place of {listed(better)} on such {found.things}"
+        return f"Do not put {judge} {place}: it agrees with people less."
     tried = listed(["chance", *found.baselines])
     return f"{judge} agrees with people more than {tried}; whether enough, the numbers below must say."
 
@@ -113,17 +115,18 @@ def _agreement(name: str, found: PreferenceAudit) -> Section:
     rows += [_row(f"{judge} as a rater", "with each single rater", one) for judge, one in found.as_a_rater.items()]
     rows += [_row(other, _TRIVIAL[other], result) for other, result in found.baselines.items()]
     caption = (
-        f"{found.items} pairs, {found.rated} with people's verdict ({share(found.people_ties.value)} ties). "
+        f"{found.items} {found.things}, {found.rated} with people's verdict ({share(found.people_ties.value)} ties). "
         "Accuracy drawn from 0 to 1."
     )
     table = Table(caption=caption, head=["Verdicts by", *_HEAD], rows=rows, axis=(0.0, 1.0), drawn=_DRAWN)
+    note = _YES_OR_NO if found.yes_or_no else _NOTE
     return Section(
-        key="agreement", heading="Agreement with people", parts=[Part(heading=name, tables=[table])], note=_NOTE
+        key="agreement", heading="Agreement with people", parts=[Part(heading=name, tables=[table])], note=note
     )
 
 
 def _matrix(name: str, found: PreferenceAudit) -> Section | None:
-    tables = [_matrix_table("All pairs", found.matrix.overall)]
+    tables = [_matrix_table(f"All {found.things}", found.matrix.overall)]
     for part, values in found.matrix.by.items():
         if part == "turn":
             tables += [_matrix_table(f"Turn {value}", pairs) for value, pairs in values.items()]
@@ -133,7 +136,8 @@ def _matrix(name: str, found: PreferenceAudit) -> Section | None:
         key="matrix",
         heading="Who agrees with whom",
         parts=[Part(heading=name, tables=tables)],
-        note="Share of equal verdicts of every two, over the pairs of answers on which both have one.",
+        note="Share of equal verdicts of every two, over the "
+        f"{'items' if found.yes_or_no else 'pairs of answers'} on which both have one.",
     )
 
 
@@ -221,7 +225,7 @@ _LENGTH = Columns[tuple[str, LengthPreference]](
 def _differences(name: str, found: PreferenceAudit) -> Section | None:
     if not found.differences:
         return None
-    table = _DIFFERENCES.table("Differences on the same pairs, from the same resamples.", found.differences)
+    table = _DIFFERENCES.table(f"Differences on the same {found.things}, from the same resamples.", found.differences)
     return Section(key="judges", heading="Judge against judge", parts=[Part(heading=name, tables=[table])])
 
 
@@ -245,7 +249,8 @@ def _parts(name: str, found: PreferenceAudit) -> Section | None:
     tables = [_part_table(part, values) for part, values in found.by[judge].items()]
     if not tables:
         return None
-    return Section(key="parts", heading="Agreement by kind of pair", parts=[Part(heading=name, tables=tables)])
+    heading = f"Agreement by kind of {found.things[:-1]}"
+    return Section(key="parts", heading=heading, parts=[Part(heading=name, tables=tables)])
 
 
 def _part_table(part: str, values: Mapping[str, VerdictAgreement]) -> Table:

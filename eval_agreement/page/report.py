@@ -11,7 +11,7 @@ from msgspec import Struct
 from critic import jsonl
 from critic.page.blocks import Section
 from critic.page.page import render
-from critic.records import RATINGS, Judgment, Response
+from critic.records import RATINGS, ConversationJudgment, Judgment, Response
 from eval_agreement.page.pictures import Loss, curve, pictures
 from eval_agreement.sample import Sample
 
@@ -30,7 +30,7 @@ class Disagreement(Struct, frozen=True, kw_only=True):
     judge: float
     raters: dict[str, float]
     response: Response | None
-    judgment: Judgment | None
+    judgment: Judgment | ConversationJudgment | None
 
 
 def write(

@@ -8,9 +8,10 @@ from conftest import human_row, write_jsonl
 
 from critic.counting.verdicts import FAILED, TIE, UNASKED, A, B
 from critic.errors import UsageError
+from eval_agreement.label_sources import kind_of, of_labels
 from eval_agreement.preferences import Preferences
 from eval_agreement.sample import Sample
-from eval_agreement.sources import of_preferences, of_tables, states_preferences
+from eval_agreement.sources import of_tables
 from eval_agreement.tables import Source, read_table
 
 PEOPLE = """id,rater,score,group,task,system,response
@@ -177,8 +178,8 @@ r,tie,ann,h,1,k,k
 def preferences(folder: Path, people: str, judge: str) -> Preferences:
     (folder / "pairs.csv").write_text(people, "utf-8")
     (folder / "j.csv").write_text(judge, "utf-8")
-    assert states_preferences(Source(folder / "pairs.csv"))
-    return of_preferences(Source(folder / "pairs.csv"), {"ours": Source(folder / "j.csv")})
+    assert kind_of(Source(folder / "pairs.csv")) == "preference"
+    return of_labels(Source(folder / "pairs.csv"), {"ours": Source(folder / "j.csv")}, "preference")
 
 
 def test_preferences_in_both_orders(tmp_path: Path) -> None:
@@ -217,6 +218,5 @@ def test_mistakes_in_preferences_are_one_line(tmp_path: Path, people: str, judge
 
 def test_scores_are_no_preferences(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id,score,winner\na,3,tie\n", "utf-8")
-    assert not states_preferences(Source(tmp_path / "t.csv"))
-    assert states_preferences(Source(tmp_path / "t.csv", "winner"))
-    assert not states_preferences(Source(tmp_path / "t.csv", "score"))
+    kinds = [kind_of(Source(tmp_path / "t.csv", column)) for column in (None, "winner", "score")]
+    assert kinds == ["score", "preference", "score"]

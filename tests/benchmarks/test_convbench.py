@@ -326,6 +326,7 @@ def test_agreement_counts_equal_verdicts() -> None:
     assert (found["S1"].low, found["S1"].high) == (40, 60)
     both = measures.agreement([*one, *verdicts_of({(whole, "0"): 1.0}, "pairwise")], other, asked, "pairwise")
     assert (both["all"].value, both["all"].n, both["all"].asked) == (60, 5, 10)
+    assert measures.agreement(one, other[1:], asked, "pairwise")["S1"].n == 3  # the first was judged once only
     assert found["S1"].interval is None and both["all"].interval is None  # too few groups
 
 

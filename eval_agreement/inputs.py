@@ -1,0 +1,135 @@
+"""What an audit is asked for on the command line: its files as samples, and its other options, checked."""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from critic import jsonl
+from critic.errors import UsageError
+from critic.records import Judgment
+from eval_agreement.baselines import BASELINES
+from eval_agreement.injection import Injection, injection
+from eval_agreement.metrics import METRICS
+from eval_agreement.sample import Sample
+from eval_agreement.sources import of_judgments, of_tables
+from eval_agreement.tables import Scale, Source
+
+RESERVED = ("baselines", "gate", "injection", "judges", "people", "provenance")
+"""Keys of summary.json beside the names of the samples."""
+
+
+class Inputs(Struct, frozen=True):
+    """The samples of an audit by name, and the files that each was read from."""
+
+    samples: dict[str, Sample]
+    files: dict[str, dict[str, Path]]
+
+
+def parse_scale(text: str) -> Scale:
+    """LOW:HIGH. Raises UsageError."""
+    try:
+        low, high = (float(end) for end in text.split(":"))
+    except ValueError:
+        raise UsageError(f"--scale {text!r}: expected LOW:HIGH, as in 1:5") from None
+    if not low < high < math.inf or low == -math.inf:
+        raise UsageError(f"--scale {text!r}: {low:g} is not below {high:g}, or one of them is not finite")
+    return low, high
+
+
+def parse_margins(text: str) -> dict[str, float]:
+    """METRIC=NUMBER, separated by commas. Raises UsageError."""
+    margins = {}
+    for part in text.split(","):
+        metric, _, value = part.partition("=")
+        if metric.strip() not in METRICS:
+            raise UsageError(f"--margin {part!r}: expected METRIC=NUMBER with a metric of {', '.join(METRICS)}")
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise UsageError(f"--margin {part!r}: {value!r} is not a number from 0 up")
+        margins[metric.strip()] = number
+    return margins
+
+
+def read(
+    judgments: Sequence[str], human: str | None, judges: Sequence[str], scale: Scale, judge_scale: Scale
+) -> Inputs:
+    """The samples that the command line names: files of judgments, or tables. Raises UsageError."""
+    if judgments and (human or judges):
+        raise UsageError("give files of judgments, or --human with --judge, not both")
+    if judgments:
+        files = named_files(judgments)
+        samples = {name: of_judgments(name, path) for name, path in files.items()}
+        return Inputs(samples, {name: {samples[name].judge: path} for name, path in files.items()})
+    if not human or not judges:
+        raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
+    people, sources = Source.parse(human), parse_judges(judges)
+    if taken := sorted(BASELINES.keys() & sources.keys()):
+        raise UsageError(f"--judge {taken[0]}: a trivial judge is called that; name yours otherwise")
+    sample = of_tables(people, sources, scale, judge_scale)
+    sample = replace(sample, name=sample_name(people.path))
+    paths = {"people": people.path, **{name: source.path for name, source in sources.items()}}
+    return Inputs({sample.name: sample}, {sample.name: paths})
+
+
+def sample_name(path: Path) -> str:
+    """A file's stem; its whole name where summary.json has another use for the stem."""
+    return path.name if path.stem in RESERVED else path.stem
+
+
+def parse_judges(texts: Iterable[str]) -> dict[str, Source]:
+    """NAME=FILE[:COLUMN] -> sources by judge. Raises UsageError."""
+    sources: dict[str, Source] = {}
+    for text in texts:
+        name, separator, file = text.partition("=")
+        if not separator or not name or not file or name in sources:
+            raise UsageError(f"--judge {text!r}: expected NAME=FILE[:COLUMN], each name once")
+        sources[name] = Source.parse(file)
+    if not sources:
+        raise UsageError("no judge to audit: give --judge NAME=FILE")
+    return sources
+
+
+def parse_own(texts: Iterable[str], samples: Iterable[Sample]) -> dict[str, list[str]]:
+    """JUDGE=ANSWERER -> answerers by judge. Raises UsageError for a judge or an answerer that is not there."""
+    given = list(samples)
+    judges = {judge for sample in given for judge in sample.judges}
+    answerers = {name for sample in given for name in sample.parts.get("answerer", ()) if name}
+    families: dict[str, list[str]] = {}
+    for text in texts:
+        judge, _, answerer = text.partition("=")
+        for name, there, what in ((judge, judges, "judge"), (answerer, answerers, "answerer")):
+            if name not in there:
+                raise UsageError(f"--own {text!r}: no {what} {name!r}; there are {', '.join(sorted(there)) or 'none'}")
+        families.setdefault(judge, []).append(answerer)
+    return families
+
+
+def attacks_of(path: Path) -> Injection:
+    """What the attacks in a file of judgments do. Raises UsageError naming the file."""
+    try:
+        return injection([judgment for _, judgment in jsonl.read(path, Judgment)])
+    except UsageError as error:
+        raise UsageError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+
+
+def named_files(arguments: Iterable[str]) -> dict[str, Path]:
+    """NAME=FILE or FILE -> files by sample name, in the order given."""
+    files: dict[str, Path] = {}
+    for argument in arguments:
+        name, separator, file = argument.partition("=")
+        if not separator or Path(argument).is_file():
+            name, file = Path(argument).stem, argument
+        if not name or not file:
+            raise UsageError(f"{argument!r}: expected NAME=FILE or FILE")
+        if name in RESERVED:
+            raise UsageError(f"{argument!r}: a sample cannot be called {name}; reserved: {', '.join(RESERVED)}")
+        if name in files:
+            raise UsageError(f"{argument!r}: the sample {name} is given twice; name them, as in NAME=FILE")
+        files[name] = Path(file)
+    return files

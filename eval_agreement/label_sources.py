@@ -1,0 +1,238 @@
+"""From files to samples of labels: preferences between two answers (a, b, tie), or verdicts of yes and no."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from critic.counting.resampling import Floats
+from critic.counting.verdicts import UNASKED, Codes, Label, both_orders, codes
+from critic.errors import UsageError
+from eval_agreement.items import AuditItem, Kind, holds_judgments, read_items
+from eval_agreement.preferences import PEOPLE, Preferences
+from eval_agreement.sample import scores
+from eval_agreement.sources import PART_COLUMNS, check_common, file_kind, keys_of, lengths_of
+from eval_agreement.tables import Source, Table, read_table
+
+LABELS: dict[Kind, dict[str, Label]] = {
+    "preference": {"a": "a", "b": "b", "tie": "tie"},
+    "yes or no": {"yes": "a", "no": "b"},
+}
+"""What a cell may say, in small letters, and the label it stands for."""
+
+COLUMNS: dict[Kind, str] = {"preference": "preference", "yes or no": "verdict"}
+"""The column that holds it, unless the user names another."""
+
+
+def kind_of(source: Source) -> Kind:
+    """What people say in a file: scores, preferences, or yes and no; by its column, first value or first verdicts.
+
+    Raises UsageError for judged conversations that hold several kinds, unless a protocol is named.
+    """
+    kind = file_kind(source)
+    if kind == "judged conversations":
+        return _kind_of_items(source)
+    if kind != "table":
+        return "score"
+    table = read_table(source.path)
+    if source.column is None:
+        named = [kind for kind, column in COLUMNS.items() if column in table.columns]
+        return named[0] if named and "score" not in table.columns else "score"
+    text = next((text.lower() for text in table.texts(source.column) if text), "")
+    return next((kind for kind, labels in LABELS.items() if text in labels), "score")
+
+
+def _kind_of_items(source: Source) -> Kind:
+    found = {str(item.parts["protocol"]): item.kind for item in _items(source)}
+    if len(set(found.values())) > 1:
+        example = f"{source.path}:{min(found)}"
+        raise UsageError(f"{source.path}: verdicts of several kinds ({', '.join(found)}); name one, as in {example}")
+    return next(iter(found.values()))
+
+
+def _items(source: Source) -> list[AuditItem]:
+    record = holds_judgments(source.path)
+    return [] if record is None else read_items(source.path, record, source.column)
+
+
+class _Labels(Struct, frozen=True, kw_only=True):
+    """What a file says of each id, in its order: `by[id]` with a shown first and with b shown first, or once where the
+    order is not known; people's verdicts by rater in `raters`. The other columns are as far as known."""
+
+    by: dict[str, list[Label | None]]
+    raters: dict[str, dict[str, Label | None]]
+    group: list[str | None]
+    parts: dict[str, list[str | None]]
+    lengths: Floats
+
+
+def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Preferences:
+    """People's and judges' verdicts of one kind, out of different files or columns, joined by id.
+
+    People: `id, preference[, rater][, group][, task, category, lang, system, turn][, length_a, length_b | response_a,
+    response_b]`, a line a pair of answers and rater. Judges: `id, preference[, first]`, where `first` says which
+    answer was shown first (a or b). A preference is a, b or tie; an empty one is a failed judgment. A judge that lacks
+    a pair was not asked. Of yes and no the column is `verdict`. Both may be judged conversations as well, and where
+    people's table has no groups, parts or lengths, these are those of the first judge's conversations.
+
+    Raises UsageError when no id is in both and for anything else in a cell, naming file and line.
+    """
+    people = _people(human, kind)
+    ids = list(people.by)
+    given = {name: _judged(source, kind) for name, source in judges.items()}
+    if not any(label for rater in people.raters.values() for label in rater.values()):
+        raise UsageError(f"{human.path}: {_NOBODY[kind]}; an audit needs people's")
+    for name, found in given.items():
+        check_common(human, ids, judges[name], list(found.by))
+    people = _described(people, next(iter(given.values())))
+    known = people.lengths.shape[1] == 2 and not np.isnan(people.lengths).any()
+    try:
+        return Preferences(
+            ids=ids,
+            group=[group or key for group, key in zip(people.group, ids, strict=True)],
+            people={rater: codes(given.get(key) for key in ids) for rater, given in people.raters.items()},
+            judges={name: _as_codes(found.by, ids) for name, found in given.items()},
+            parts={
+                part: [value or "unknown" for value in values]
+                for part, values in people.parts.items()
+                if len(set(values)) > 1
+            },
+            length_a=people.lengths[:, 0] if known else None,
+            length_b=people.lengths[:, 1] if known else None,
+            yes_or_no=kind == "yes or no",
+        )
+    except ValueError as error:
+        raise UsageError(f"{human.path}: {error}") from None
+
+
+_NOBODY = {"preference": "no pair has a preference", "yes or no": "nothing has a yes or no"}
+
+
+def _people(source: Source, kind: Kind) -> _Labels:
+    if file_kind(source) == "judged conversations":
+        found = _of_items(source, kind)
+        mine = {key: _one(labels) for key, labels in found.by.items()}
+        return replace(found, raters={PEOPLE: {key: None if one == "failed" else one for key, one in mine.items()}})
+    table = read_table(source.path)
+    rows, raters = _by_rater(table, source.column or COLUMNS[kind], kind)
+    first = list(rows.values())
+
+    def texts(name: str) -> list[str | None]:
+        values = table.texts(name)
+        return [values[row] for row in first]
+
+    return _Labels(
+        by={key: [] for key in rows},
+        raters=raters,
+        group=texts("group"),
+        parts={part: texts(name) for name, part in PART_COLUMNS.items()},
+        lengths=np.stack([lengths_of(table, f"_{side}")[first] for side in "ab"], axis=1),
+    )
+
+
+def _judged(source: Source, kind: Kind) -> _Labels:
+    if file_kind(source) in ("judgments", "judged conversations"):
+        return _of_items(source, kind)
+    by = _orders(read_table(source.path), source.column or COLUMNS[kind], kind)
+    return _Labels(by=by, raters={}, group=[None] * len(by), parts={}, lengths=np.full((len(by), 2), np.nan))
+
+
+def _of_items(source: Source, kind: Kind) -> _Labels:
+    found = [item for item in _items(source) if item.kind == kind]
+    if not found:
+        raise UsageError(f"{source.path}: no verdict is a {kind}")
+    return _Labels(
+        by={item.id: list(item.labels) for item in found},
+        raters={},
+        group=[item.group for item in found],
+        parts={part: [item.parts[part] for item in found] for part in found[0].parts},
+        lengths=np.stack([scores(item.lengths) for item in found]),
+    )
+
+
+def _described(people: _Labels, judge: _Labels) -> _Labels:
+    """`people` with what their file does not say of the ids and the judge's does."""
+    row = {key: number for number, key in enumerate(judge.by)}
+    rows = [row.get(key) for key in people.by]
+
+    def known(mine: Sequence[str | None], theirs: Sequence[str | None]) -> list[str | None]:
+        return [own if own is not None or at is None else theirs[at] for own, at in zip(mine, rows, strict=True)]
+
+    nobody: list[str | None] = [None] * len(rows)
+    lengths = people.lengths
+    if np.isnan(lengths).all():
+        unknown = np.full(judge.lengths.shape[1], np.nan)
+        lengths = np.stack([unknown if at is None else judge.lengths[at] for at in rows])
+    return replace(
+        people,
+        group=known(people.group, judge.group),
+        parts={
+            part: known(people.parts.get(part, nobody), judge.parts.get(part, [None] * len(row)))
+            for part in {**people.parts, **judge.parts}
+        },
+        lengths=lengths,
+    )
+
+
+def _one(labels: Sequence[Label | None]) -> Label | None:
+    """What one or two orders come to."""
+    (found,) = both_orders(codes([*labels, None][:2])[None]).tolist()
+    return None if found == UNASKED else _NAMES[found]
+
+
+_NAMES: list[Label] = ["a", "tie", "b", "failed"]
+
+
+def _labels(table: Table, column: str, kind: Kind) -> list[Label | None]:
+    table.column(column)
+    found: list[Label | None] = []
+    for row, text in enumerate(table.texts(column)):
+        label = LABELS[kind].get(text.lower()) if text else None
+        if text and not label:
+            raise UsageError(f"{table.place(row)}: {column} {text!r} is none of {', '.join(LABELS[kind])}")
+        found.append(label)
+    return found
+
+
+def _by_rater(table: Table, column: str, kind: Kind) -> tuple[dict[str, int], dict[str, dict[str, Label | None]]]:
+    """The first row of each id, and each rater's verdicts by id."""
+    rows: dict[str, int] = {}
+    raters: dict[str, dict[str, Label | None]] = {}
+    texts = table.texts(column)
+    given = zip(keys_of(table), table.texts("rater"), _labels(table, column, kind), strict=True)
+    for row, (key, rater, label) in enumerate(given):
+        if rater is None and "rater" in table.columns:
+            raise UsageError(f"{table.place(row)}: the rater is empty")
+        mine = raters.setdefault(rater or PEOPLE, {})
+        if mine.setdefault(key, label) != label:
+            before = next(name for name, known in LABELS[kind].items() if known == mine[key]) if mine[key] else "none"
+            now = (texts[row] or "none").lower()
+            raise UsageError(f"{table.place(row)}: {key!r} has the {COLUMNS[kind]} {now}, but {before} before")
+        rows.setdefault(key, row)
+    return rows, raters
+
+
+def _orders(table: Table, column: str, kind: Kind) -> dict[str, list[Label | None]]:
+    """By id, the verdict with a shown first and with b shown first; one verdict where the order is not known."""
+    known = "first" in table.columns
+    found: dict[str, list[Label | None]] = {}
+    given = zip(keys_of(table), table.texts("first"), _labels(table, column, kind), strict=True)
+    for row, (key, first, label) in enumerate(given):
+        if known and (first or "").lower() not in ("a", "b"):
+            raise UsageError(f"{table.place(row)}: first {first!r} is neither a nor b")
+        place = int(known and (first or "").lower() == "b")
+        mine = found.setdefault(key, [None, None] if known else [None])
+        if mine[place] is not None:
+            order = f" with {first} shown first" if known else "; a column first would tell two orders apart"
+            raise UsageError(f"{table.place(row)}: {key!r} was judged before{order}")
+        mine[place] = label or "failed"
+    return found
+
+
+def _as_codes(found: Mapping[str, Sequence[Label | None]], ids: Sequence[str]) -> Codes:
+    """Shape (n, 2): a shown first, b shown first; shape (n,) where a verdict was given without saying which it was."""
+    rows = [[*found.get(key, ()), None, None][:2] for key in ids]
+    both = np.stack([codes(row[place] for row in rows) for place in range(2)], axis=1)
+    ordered = all(len(labels) == 2 or labels[0] == "failed" for labels in found.values())
+    return both if ordered else both_orders(both)
