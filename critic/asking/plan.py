@@ -58,7 +58,7 @@ def paired(mine: dict[tuple[str, str], Told], against: Path, benchmark: str) -> 
     return [(one, theirs[name]) for name, one in mine.items()]
 
 
-class Plan(Struct, frozen=True):
+class VerdictPlan(Struct, frozen=True):
     """Which verdicts are asked for."""
 
     pairs: list[Pair]

@@ -23,17 +23,17 @@ from critic.benchmarks import BENCHMARKS, alignmmbench
 from critic.errors import UsageError
 from critic.records import GREEDY, Decoding, Order, Response, Setup
 from critic.stages import judge_conversations, options
-from critic.stages.judge_responses import Rows, judge_responses
+from critic.stages.judge_responses import ScoredResponses, judge_responses
 from critic.stages.options import MAX_FAILED, ApiKey, Attempts, Endpoint, MaxFailed, Seed, Timeout, VllmOptions
 from critic.stages.run import RunOptions
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
 
-def _responses(path: Path, questions: Path | None, system: str | None) -> Rows | list[Response]:
+def _responses(path: Path, questions: Path | None, system: str | None) -> ScoredResponses | list[Response]:
     if questions is not None:
         return alignmmbench.read_responses(path, alignmmbench.read_questions(questions), system)
-    return Rows(path)
+    return ScoredResponses(path)
 
 
 def _check_choices(**given: tuple[str, Iterable[str]]) -> None:
@@ -129,6 +129,12 @@ Judgings = Annotated[
         help="ConvBench's ablations beside the usual judging: no_focus, no_turn_verdicts.", show_default="standard"
     ),
 ]
+NoExtraction = Annotated[
+    bool, typer.Option("--no-extraction", help="Do not ask again for a verdict that cannot be read.")
+]
+SystemName = Annotated[
+    str | None, typer.Option(help="Name of the model that gave the responses.", show_default="the file's stem")
+]
 PromptPack = Annotated[
     Path | None,
     typer.Option(help="A folder of prompt files (critic pack) that stand in for ours.", show_default="our prompts"),
@@ -166,12 +172,8 @@ def main(
     reference_free: ReferenceFree = False,
     order: OrderOfTwo = "both",
     judging: Judgings = None,
-    no_extraction: Annotated[
-        bool, typer.Option("--no-extraction", help="Do not ask again for a verdict that cannot be read.")
-    ] = False,
-    system: Annotated[
-        str | None, typer.Option(help="Name of the model that gave the responses.", show_default="the file's stem")
-    ] = None,
+    no_extraction: NoExtraction = False,
+    system: SystemName = None,
     prompt: Annotated[str, typer.Option(help="Judging prompt (critic/prompts/).")] = "pointwise",
     prompt_pack: PromptPack = None,
     score: ScoreKind = None,

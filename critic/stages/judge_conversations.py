@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from critic import benchmarks, jsonl
 from critic.asking import protocols
 from critic.asking.conversation_prompt import Kind, Prompts, load
-from critic.asking.plan import Pair, Plan, VerdictKey, key, paired, read_transcripts
+from critic.asking.plan import Pair, VerdictKey, VerdictPlan, key, paired, read_transcripts
 from critic.asking.protocols import Case, ConversationJudge, Told, judge_all
 from critic.backends import Backend
 from critic.errors import UsageError
@@ -117,7 +117,9 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
     name, unit, counted = "judge", "verdict", "judged"
     too_many = "failed; --retry-failed judges them again"
 
-    def __init__(self, run: RunOptions, options: ConversationOptions, judge: ConversationJudge, plan: Plan) -> None:
+    def __init__(
+        self, run: RunOptions, options: ConversationOptions, judge: ConversationJudge, plan: VerdictPlan
+    ) -> None:
         super().__init__(run, ConversationJudgment, judge.backend)
         self._options, self._judge, self._plan = options, judge, plan
         self._wanted = set(plan.wanted())
@@ -244,7 +246,7 @@ def judge_file(run: RunOptions, options: ConversationOptions, backend: Backend, 
     pairs: list[Pair] = [(one, None) for one in mine.values()]
     if options.against is not None:
         pairs = paired(mine, options.against, options.benchmark)
-    plan = Plan(pairs, msgspec.convert(list(dict.fromkeys(chosen)), list[Protocol]), options.judgings)
+    plan = VerdictPlan(pairs, msgspec.convert(list(dict.fromkeys(chosen)), list[Protocol]), options.judgings)
     if not any(plan.wanted()):
         raise UsageError(f"{options.replies}: nothing to judge: {listed(plan.lacking()) or 'no such turn'}")
     return JudgeConversations(run, options, ConversationJudge(backend, setup, options.max_tokens), plan).run()

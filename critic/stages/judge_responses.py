@@ -24,7 +24,7 @@ WINDOW = 4096
 """Responses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
 
 
-class Rows:
+class ScoredResponses:
     """Human-scored rows of a file or folder, read anew each time they are gone through: only their ids are in memory.
     All are checked when it is made; raises UsageError for a mistake in one, or when none is usable."""
 
@@ -218,7 +218,7 @@ def judge_by_panel(run: RunOptions, members: Sequence[JudgeResponses], how: str,
 def judge_responses(
     run: RunOptions,
     judges: Sequence[Judge],
-    responses: Rows | list[Response],
+    responses: ScoredResponses | list[Response],
     source: dict[str, str] | str,
     check_repeat: int,
     how: str,

@@ -2,10 +2,8 @@
 forms of the verdict, and faults on the way."""
 
 import asyncio
-import errno
 import json
 import math
-import os
 import random
 import signal
 import socket
@@ -25,7 +23,6 @@ from conftest import ROOT, assert_one_line_error, completion, human_row, run, wr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from critic import jsonl
 from critic.asking import rating
 from critic.asking.asker import Asked, Asker, pooled, schema
 from critic.asking.examples import target, verdict_keys
@@ -34,7 +31,7 @@ from critic.asking.prompt import VERDICT_SCHEMA, load
 from critic.backends import Reply, Request, Served, Token
 from critic.backends.openai import OpenAIBackend
 from critic.backends.scripted import ScriptedBackend
-from critic.errors import Transient, UsageError
+from critic.errors import Transient
 from critic.records import RATINGS, Decoding, Judgment, Question, Response, Verdict
 from critic.stages import judge_responses as judging
 from critic.stages.judge_responses import JudgeResponses, in_order
@@ -406,39 +403,6 @@ def test_ratings_that_change_with_the_batch_are_counted(tmp_path: Path) -> None:
     expected = sum(int(name[1:]) % 5 == 0 for name in list(judged(out))[:40])
     assert found["rows"] == 40 and found["ratings_changed"] == expected > 0
     assert found["largest_move_of_a_score"] == 1.0
-
-
-def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_later(tmp_path: Path, monkeypatch) -> None:
-    """The disk takes half of the 21st line; other judgments are ready at that moment and must not follow it."""
-    made = [response(n) for n in range(60)]
-    judge = Judge(ScriptedBackend(lambda request: certain(7)), "judge", "pointwise", "expected", 256)
-    out, lines = tmp_path / "out.jsonl", 0
-
-    def full(self: Any, record: Any) -> None:
-        nonlocal lines
-        lines += 1
-        line = msgspec.json.encode(record) + b"\n"
-        if lines == 21:
-            self._file.write(line[: len(line) // 2])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._file.write(line)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(jsonl.Appender, "append", full)
-        with pytest.raises(UsageError, match=r"out\.jsonl: cannot be written: No space left on device"):
-            stage(out, judge, made).run()
-    assert out.read_bytes().count(b"\n") == 20
-    assert stage(out, judge, made).run() == 0
-    assert sorted(judged(out)) == sorted(one.id for one in made)
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_full_device_ends_in_one_line(tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    out.symlink_to("/dev/full")
-    script = scripted_file(tmp_path / "script.jsonl", 7)
-    done = run("critic", "judge", rows(tmp_path / "rows.jsonl"), "--out", out, "--judge", script)
-    assert_one_line_error(done, "No space left on device", "run the same command again")
 
 
 def test_a_server_that_hangs_or_trickles_is_given_up(tmp_path: Path, scripted) -> None:

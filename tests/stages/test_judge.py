@@ -493,9 +493,9 @@ def test_other_servers_get_no_vllm_fields(tmp_path: Path, scripted) -> None:
 def test_rows_are_read_as_they_are_judged(tmp_path: Path) -> None:
     """Of two thousand answers of 5 kB each hardly more than the ids are in memory, however often one goes through."""
     path = write_jsonl(tmp_path / "rows.jsonl", [human_row(n, response="w " * 2500) for n in range(2000)])
-    list(itertools.islice(judging.Rows(path), 1))  # what is made once
+    list(itertools.islice(judging.ScoredResponses(path), 1))  # what is made once
     tracemalloc.start()
-    found = judging.Rows(path)
+    found = judging.ScoredResponses(path)
     ids = [{response.id for response in found} for _ in range(2)]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -1,12 +1,15 @@
 """critic rewrite: seeds in other wordings, and only what a person accepted is used."""
 
 import json
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
+from conftest import ROOT, assert_one_line_error, command, completion, run, write_jsonl
 
+from critic import jsonl
 from critic.benchmarks import alignmmbench
 from critic.stages.rewrite import prompt, seeds, variants
 
@@ -101,3 +104,27 @@ def test_failures_are_named_and_half_written_seeds_asked_again(tmp_path: Path, s
     words = ["critic", "rewrite", SAMPLE, "--apply", strange, "--out", tmp_path / "q.jsonl"]
     assert_one_line_error(run(*words), "s.jsonl:1", "'x-0'")
     assert_one_line_error(run("critic", "rewrite", SAMPLE, "--out", tmp_path / "n.jsonl"), "--base-url")
+
+
+def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Any) -> None:
+    """A seed has five lines, and a run may be killed between two of them: it is asked again, and has five."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        time.sleep(0.05)
+        return completion("\n".join(LINES))
+
+    server, review = scripted(answer), tmp_path / "review.jsonl"
+    words = ["critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url, "--concurrency", "1"]
+    for cut in (3, 400):
+        process = subprocess.Popen(command(*words), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = review.stat().st_size if review.is_file() else 0
+        while process.poll() is None and (not review.is_file() or review.stat().st_size <= before):
+            time.sleep(0.002)
+        process.kill()
+        process.wait()
+        assert not jsonl.sidecar(review).exists(), "killed too late to prove anything"
+        review.write_bytes(review.read_bytes()[:-cut])
+    assert run(*words).returncode == 0 and jsonl.sidecar(review).is_file()
+    asked = seeds(alignmmbench.read_questions(SAMPLE).values())
+    found = sorted((line["seed"], line["prompt"]) for line in read(review))
+    assert found == sorted((seed.id, line) for seed in asked for line in LINES)

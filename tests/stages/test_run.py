@@ -1,0 +1,230 @@
+"""The run that every stage shares, on a stage that knows nothing of judging: it squares numbers by asking a model."""
+
+import asyncio
+import errno
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl
+from msgspec import Struct
+
+from critic import jsonl
+from critic.backends import Reply, Request
+from critic.backends.scripted import ScriptedBackend
+from critic.errors import Transient, UsageError
+from critic.stages.run import Outage, RunOptions, Stage, Tally
+
+Answer = Callable[[Request], Reply]
+
+
+class Square(Struct, omit_defaults=True):
+    number: int
+    square: int | None = None
+    failure: str | None = None
+
+
+class Count(Tally[Square]):
+    def add(self, record: Square) -> None:
+        self.count += 1
+        if record.failure is not None:
+            self.failures[record.failure] += 1
+
+    def facts(self) -> dict[str, Any]:
+        return {"squares": self.count}
+
+    def lines(self) -> Iterable[str]:
+        yield f"{self.count} squares, {self.failures.total()} failed"
+
+
+class Squares(Stage[int, Square]):
+    name, unit, counted = "square", "number", "squared"
+
+    def __init__(self, out: Path, numbers: Iterable[int], answer: Answer, **options: Any) -> None:
+        run = {"out": out, "concurrency": 4, "max_failed": 0.1, "retry_failed": False, **options}
+        super().__init__(RunOptions(**run), Square, ScriptedBackend(answer))
+        self.numbers, self.done = numbers, set[int]()
+        self.outage = Outage(self.backend, self.concurrency, "numbers")
+
+    def problem(self, record: Square) -> str | None:
+        return "not asked for; choose another --out" if record.number not in self.numbers else None
+
+    def failure(self, record: Square) -> str | None:
+        return record.failure
+
+    def know(self, record: Square) -> None:
+        self.done.add(record.number)
+
+    def left(self) -> int:
+        return len(set(self.numbers) - self.done)
+
+    def items(self) -> Iterable[int]:
+        return (number for number in self.numbers if number not in self.done)
+
+    async def work(self, item: int, keep: Callable[..., None]) -> None:
+        detail = None
+        try:
+            reply = await self.backend.chat(Request(messages=[{"role": "user", "content": str(item)}], max_tokens=8))
+            made = Square(item, int(reply.text))
+        except Transient as error:
+            made, detail = Square(item, failure="server_error"), str(error)
+        keep(made)
+        self.outage.note(made.failure, detail)
+
+    def facts(self) -> dict[str, Any]:
+        return {"numbers": len(set(self.numbers))}
+
+    def tally(self) -> Count:
+        return Count()
+
+
+def square(request: Request) -> Reply:
+    return Reply(text=str(int(request.messages[0]["content"]) ** 2))
+
+
+def gone(request: Request) -> Reply:
+    raise Transient("connection refused")
+
+
+def fails(*numbers: int) -> Answer:
+    return lambda request: gone(request) if int(request.messages[0]["content"]) in numbers else square(request)
+
+
+def squares(path: Path) -> list[int | None]:
+    """Squares by number, each number once."""
+    found = {record.number: record.square for _, record in jsonl.read(path, Square)}
+    assert len(found) == path.read_bytes().count(b"\n"), "a number is in the file twice"
+    return [found[number] for number in sorted(found)]
+
+
+def test_a_run_keeps_all_and_says_so_and_asks_nothing_twice(tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "out.jsonl"
+    assert Squares(out, range(20), square).run() == 0
+    assert squares(out) == [n * n for n in range(20)] and "20 squares, 0 failed" in capsys.readouterr().out
+    facts = json.loads(jsonl.sidecar(out).read_text("utf-8"))
+    assert facts["numbers"] == facts["squares"] == facts["squared_in_this_run"] == 20
+    jsonl.write_json(jsonl.sidecar(out), {"left": "as it is"})
+    assert Squares(out, range(20), gone).run() == 0
+    assert "left" in jsonl.sidecar(out).read_text("utf-8")
+    assert Squares(out, range(22), square).run() == 0 and squares(out)[20:] == [400, 441]
+    assert "20 squared before, 2 to go" in capsys.readouterr().err
+
+
+def test_too_many_failures_exit_3_and_are_asked_again_on_request_only(tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "out.jsonl"
+    assert Squares(out, range(20), fails(3, 5)).run() == 0
+    assert Squares(out, range(20), gone, max_failed=0.09).run() == 3
+    assert "more than 9% failed" in capsys.readouterr().err
+    assert Squares(out, range(20), square, retry_failed=True, max_failed=0.0).run() == 0
+    assert squares(out) == [n * n for n in range(20)]
+
+
+def test_cut_off_at_any_byte_it_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert Squares(out, range(9), square).run() == 0
+    whole = out.read_bytes()
+    for cut in range(len(whole)):
+        jsonl.sidecar(out).unlink()
+        out.write_bytes(whole[:cut])
+        assert Squares(out, range(9), square).run() == 0
+        assert squares(out) == [n * n for n in range(9)], cut
+
+
+def test_a_run_that_stops_leaves_no_sidecar(tmp_path: Path) -> None:
+    """Whatever stops it, and whether it has added anything yet: what the sidecar says is of a whole file."""
+    out = tmp_path / "out.jsonl"
+    assert Squares(out, range(20), fails(7)).run() == 0
+
+    def stop(request: Request) -> Reply:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Squares(out, range(20), stop, retry_failed=True).run()
+    assert out.read_bytes().count(b"\n") == 19 and not jsonl.sidecar(out).exists()
+
+
+def test_a_file_of_another_run_is_left_as_it_is(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert Squares(out, range(20), fails(0)).run() == 0
+    before = out.read_bytes()
+    with pytest.raises(UsageError, match=r"out\.jsonl:\d+: not asked for; choose another --out"):
+        Squares(out, range(19), square, retry_failed=True).run()
+    assert out.read_bytes() == before and jsonl.sidecar(out).is_file()
+
+
+def test_a_server_that_is_gone_ends_the_run_and_single_failures_do_not(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with pytest.raises(UsageError, match=r"scripted failed 8 numbers in a row \(connection refused\)"):
+        Squares(out, range(100), gone).run()
+    assert 8 <= out.read_bytes().count(b"\n") < 12 and not jsonl.sidecar(out).exists()
+    assert Squares(out, range(100), fails(*range(0, 100, 2)), retry_failed=True).run() == 3
+    assert Squares(out, range(100), square, retry_failed=True).run() == 0 and len(squares(out)) == 100
+
+
+def test_a_full_disk_ends_the_run_and_nothing_follows_half_a_line(tmp_path: Path, monkeypatch: Any) -> None:
+    out, lines = tmp_path / "out.jsonl", 0
+
+    def full(self: Any, record: Any) -> None:
+        nonlocal lines
+        lines += 1
+        line = msgspec.json.encode(record) + b"\n"
+        self._file.write(line[: len(line) // 2] if lines == 6 else line)
+        if lines == 6:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jsonl.Appender, "append", full)
+        with pytest.raises(UsageError, match=r"out\.jsonl: cannot be written: No space left on device"):
+            Squares(out, range(20), square).run()
+    assert out.read_bytes().count(b"\n") == 5 and not out.read_bytes().endswith(b"\n")
+    assert Squares(out, range(20), square).run() == 0 and squares(out) == [n * n for n in range(20)]
+
+
+def test_items_are_taken_as_they_are_worked_on(tmp_path: Path) -> None:
+    taken = finished = ahead = 0
+
+    class Numbers(Iterable[int]):
+        def __iter__(self) -> Any:
+            nonlocal taken, ahead
+            for number in range(200):
+                taken += 1
+                ahead = max(ahead, taken - finished)
+                yield number
+
+    class Slow(Squares):
+        async def work(self, item: int, keep: Callable[..., None]) -> None:
+            nonlocal finished
+            await asyncio.sleep(0)
+            await super().work(item, keep)
+            finished += 1
+
+    stage = Slow(tmp_path / "out.jsonl", Numbers(), square)
+    asyncio.run(stage.ask(200))
+    assert taken == 200 and ahead <= 4
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("stage", ["rewrite", "infer", "judge", "judge --benchmark"])
+def test_on_a_full_device_every_stage_ends_in_one_line(tmp_path: Path, stage: str) -> None:
+    samples = ROOT / "data" / "samples"
+    sheet = samples / "visitbench" / "visit_bench.csv"
+    script = write_jsonl(tmp_path / "script.jsonl", [{"text": '{"Rating":7,"Reason":"x"}'}])
+    replies = tmp_path / "replies.jsonl"
+    words: list[str | Path] = {
+        "rewrite": ["rewrite", samples / "alignmmbench" / "metadata.jsonl", "--model", script],
+        "infer": ["infer", sheet, "--benchmark", "visitbench", "--model", script, "--condition", "no_image"],
+        "judge": ["judge", write_jsonl(tmp_path / "rows.jsonl", [human_row(1)]), "--judge", script],
+        "judge --benchmark": ["judge", replies, "--benchmark", "visitbench", "--judge", script],
+    }[stage]
+    if stage == "judge --benchmark":
+        more = ["--benchmark", "visitbench", "--model", script, "--condition", "no_image"]
+        assert run("critic", "infer", sheet, "--out", replies, *more).returncode == 0
+    out = tmp_path / "out.jsonl"
+    out.symlink_to("/dev/full")
+    done = run("critic", *words, "--out", out)
+    assert_one_line_error(done, "No space left on device", "run the same command again")
+    assert not jsonl.sidecar(out).exists()
