@@ -1,5 +1,6 @@
 """critic judge --benchmark: replies to conversations -> verdicts by protocol, against a scripted server."""
 
+import asyncio
 import json
 import os
 import random
@@ -14,11 +15,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, assert_one_line_error, completion, run
+from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
 
 from critic import benchmarks
 from critic.asking.history import CONDITIONS
 from critic.asking.history import messages as history_messages
+from critic.backends import Reply, Request
+from critic.backends.scripted import ScriptedBackend
 from critic.benchmarks import multiverse, visitbench
 from critic.benchmarks.convbench import measures
 from critic.counting.aggregate import Cell, by_cell
@@ -369,6 +372,26 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Any, kills
 
     assert as_set(judged(out)) == as_set(whole)
     assert len(server.requests) < asked + kills * 4 * 2, "what was known was asked again"
+
+
+def test_no_more_is_asked_at_once_than_concurrency_says(tmp_path: Path, monkeypatch: Any) -> None:
+    """The turns of a conversation are judged side by side, and conversations too."""
+    under_way = most = 0
+
+    async def chat(self: ScriptedBackend, request: Request) -> Reply:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.01)
+        under_way -= 1
+        return self.answer(request)
+
+    monkeypatch.setattr(ScriptedBackend, "chat", chat)
+    file = replies(tmp_path / "r.jsonl", "convbench")
+    script = write_jsonl(tmp_path / "script.jsonl", [{"text": '{"Rating":7,"Reason":"so"}'}])
+    words = ["--benchmark", "convbench", "--protocol", "direct", "--judge", script, "--concurrency", "3"]
+    done = run("critic", "judge", file, "--out", tmp_path / "j.jsonl", *words)
+    assert done.returncode == 0 and most == 3, done.stderr
 
 
 def test_failed_ones_are_judged_again_and_the_whole_after_them(tmp_path: Path, scripted: Any) -> None:
