@@ -172,7 +172,7 @@ def alignment_score(groups: Iterable[Sequence[float | None]]) -> Alignment:
 
 
 class MeanOfTasks(Aggregate, frozen=True, kw_only=True):
-    """The unweighted mean of the tasks that have a score, `scored` of `tasks`; the paper's Avg where all of them have.
+    """The unweighted mean of the tasks that have a score, `scored` of `tasks`; the paper's Avg where all 13 have.
     `low` and `high` are what the mean of all `tasks` would be had what is missing been rated lowest, or highest."""
 
     scored: int

@@ -220,19 +220,13 @@ def agreement(one: Run, other: Run, conversations: Sequence[Conversation]) -> Re
     section = Section(
         heading=f"How often {one.name} and {other.name} agree",
         tables=[
-            aggregates(
-                f"Equal verdicts in %, {protocol}", {SYMBOLS.get(name, name): cell for name, cell in cells.items()}
-            )
+            aggregates(f"Equal verdicts in %, {protocol}", {SYMBOLS.get(name, name): cells[name] for name in cells})
             for protocol, cells in agreed.items()
         ],
         note="On the same replies (tables 3 to 7 of the paper), with 95 % intervals: whole groups are resampled. "
         "Grades agree only when they are equal.",
     )
-    return Report(sections=[section], summary=msgspec.to_builtins(agreed))
-
-
-def _named(cells: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
-    return {SYMBOLS.get(name, name): cell for name, cell in cells.items()}
+    return Report(sections=[section] if agreed else [], summary=msgspec.to_builtins(agreed))
 
 
 def _is_scored(verdict: TurnVerdict) -> bool:
