@@ -13,7 +13,7 @@ from eval_agreement.items import AuditItem, Kind, holds_judgments, read_items
 from eval_agreement.preferences import PEOPLE, Preferences
 from eval_agreement.sample import scores
 from eval_agreement.sources import PART_COLUMNS, check_common, file_kind, keys_of, lengths_of
-from eval_agreement.tables import Source, Table, read_table
+from eval_agreement.tables import ColumnTable, Source, read_table
 
 LABELS: dict[Kind, dict[str, Label]] = {
     "preference": {"a": "a", "b": "b", "tie": "tie"},
@@ -184,7 +184,7 @@ def _one(labels: Sequence[Label | None]) -> Label | None:
 _NAMES: list[Label] = ["a", "tie", "b", "failed"]
 
 
-def _labels(table: Table, column: str, kind: Kind) -> list[Label | None]:
+def _labels(table: ColumnTable, column: str, kind: Kind) -> list[Label | None]:
     table.column(column)
     found: list[Label | None] = []
     for row, text in enumerate(table.texts(column)):
@@ -195,7 +195,7 @@ def _labels(table: Table, column: str, kind: Kind) -> list[Label | None]:
     return found
 
 
-def _by_rater(table: Table, column: str, kind: Kind) -> tuple[dict[str, int], dict[str, dict[str, Label | None]]]:
+def _by_rater(table: ColumnTable, column: str, kind: Kind) -> tuple[dict[str, int], dict[str, dict[str, Label | None]]]:
     """The first row of each id, and each rater's verdicts by id."""
     rows: dict[str, int] = {}
     raters: dict[str, dict[str, Label | None]] = {}
@@ -213,7 +213,7 @@ def _by_rater(table: Table, column: str, kind: Kind) -> tuple[dict[str, int], di
     return rows, raters
 
 
-def _orders(table: Table, column: str, kind: Kind) -> dict[str, list[Label | None]]:
+def _orders(table: ColumnTable, column: str, kind: Kind) -> dict[str, list[Label | None]]:
     """By id, the verdict with a shown first and with b shown first; one verdict where the order is not known."""
     known = "first" in table.columns
     found: dict[str, list[Label | None]] = {}

@@ -14,7 +14,7 @@ from critic.errors import UsageError
 from critic.records import ConversationJudgment, Judgment
 from eval_agreement.items import AnyJudgment, AuditItem, holds_judgments, of_response, read_items
 from eval_agreement.sample import Sample, scores
-from eval_agreement.tables import SCALE, Scale, Source, Table, read_table
+from eval_agreement.tables import SCALE, ColumnTable, Scale, Source, read_table
 
 PART_COLUMNS = {"task": "task", "category": "category", "lang": "lang", "system": "answerer", "turn": "turn"}
 """Columns of a table that break a sample down, and the property each stands for."""
@@ -255,7 +255,7 @@ def file_kind(source: Source) -> FileKind:
     return "human-scored rows" if {"human_score", "scale_min", "response"} <= set(first) else "table"
 
 
-def _of_table(table: Table, column: str, scale: Scale) -> Sample:
+def _of_table(table: ColumnTable, column: str, scale: Scale) -> Sample:
     rows, by_rater = _by_rater(table, column, scale)
     given: dict[str, dict[str, float]] = {key: {} for key in rows}
     for rater, theirs in by_rater.items():
@@ -282,7 +282,9 @@ def _of_table(table: Table, column: str, scale: Scale) -> Sample:
     )
 
 
-def _by_rater(table: Table, column: str, scale: Scale) -> tuple[dict[str, int], dict[str | None, dict[str, float]]]:
+def _by_rater(
+    table: ColumnTable, column: str, scale: Scale
+) -> tuple[dict[str, int], dict[str | None, dict[str, float]]]:
     """The first row of each id, and each rater's score of each id (all under None without a column `rater`)."""
     rows: dict[str, int] = {}
     by_rater: dict[str | None, dict[str, float]] = {}
@@ -299,7 +301,7 @@ def _by_rater(table: Table, column: str, scale: Scale) -> tuple[dict[str, int], 
     return rows, by_rater
 
 
-def keys_of(table: Table) -> list[str]:
+def keys_of(table: ColumnTable) -> list[str]:
     """The ids; places where there is no such column."""
     if "id" not in table.columns:
         return [table.place(row) for row in range(len(table.line))]
@@ -309,7 +311,7 @@ def keys_of(table: Table) -> list[str]:
     return [key for key in keys if key is not None]
 
 
-def lengths_of(table: Table, which: str = "") -> Floats:
+def lengths_of(table: ColumnTable, which: str = "") -> Floats:
     """Characters of each answer, from a column `length`, `response` or `text` (`length_a` …); NaN where unknown."""
     length = f"length{which}"
     if length in table.columns:

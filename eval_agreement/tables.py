@@ -34,7 +34,7 @@ class Source(Struct, frozen=True):
         return cls(Path(file), column)
 
 
-class Table(Struct, frozen=True):
+class ColumnTable(Struct, frozen=True):
     """A file in columns. `line[i]` is the line (Parquet and Excel: the row) that row i came from."""
 
     path: Path
@@ -85,7 +85,7 @@ class Table(Struct, frozen=True):
         return None if math.isnan(number) else number
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> ColumnTable:
     """A CSV (with a header), JSONL, Parquet or Excel file. Raises UsageError naming file and line."""
     columns: dict[str, list[Any]] = {}
     lines: list[int] = []
@@ -96,4 +96,4 @@ def read_table(path: Path) -> Table:
         for name, cells in columns.items():
             cells.append(row.get(name))
         lines.append(number)
-    return Table(path, columns, lines)
+    return ColumnTable(path, columns, lines)
