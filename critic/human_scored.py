@@ -4,6 +4,10 @@ A row (JSON line, or a CSV line with the same columns, lists as JSON): `id, task
 history[{user, assistant}], image(s)?, reference, references[]?, response, system, human_score,
 scale_min, scale_max, score_1_10?, reason?, annotators?, group, flags[]`. Other columns that end in
 `_score_1_10` are scores of the same answer by other judges.
+
+For the forms that ask for more than one rating of one answer: `checklist[]?` with `checklist_answers[]?` (true, false
+or null), `criteria{name: meaning}?` with `criteria_scores{name: score}?` on the row's own scale, `caption?`, `focus?`,
+and `scope?`, which says what people scored (records.Scope).
 """
 
 import json
@@ -17,7 +21,7 @@ from msgspec import Struct, field
 
 from critic import jsonl, tables
 from critic.errors import UsageError
-from critic.records import RATINGS, HumanScore, Language, Question, Response, Turn
+from critic.records import RATINGS, HumanScore, Language, Question, Response, Scope, Turn, to_ten
 
 UNUSABLE_FLAGS = {
     "no_reference": "no reference answer",
@@ -51,20 +55,25 @@ class Row(Struct, kw_only=True):
     reason: str | None = None
     score_1_10: float | None = None
     flags: list[str] = field(default_factory=list)
-
-
-def to_ten(score: float, low: float, high: float) -> float:
-    """A score on low..high moved linearly onto 1..10."""
-    first, last = RATINGS[0], RATINGS[-1]
-    return first + (last - first) * (score - low) / (high - low)
+    scope: Scope = "turn"
+    caption: str | None = None
+    focus: str | None = None
+    checklist: list[str] = field(default_factory=list)
+    checklist_answers: list[bool | None] = field(default_factory=list)
+    criteria: dict[str, str] = field(default_factory=dict)
+    criteria_scores: dict[str, float] = field(default_factory=dict)
 
 
 def _check_scores(row: Row, place: str) -> None:
     if not row.scale_min < row.scale_max:
         raise UsageError(f"{place}: scale_min {row.scale_min:g} must be below scale_max {row.scale_max:g}")
-    for name, score in {"human_score": row.human_score, **(row.annotators or {})}.items():
+    for name, score in {"human_score": row.human_score, **(row.annotators or {}), **row.criteria_scores}.items():
         if not row.scale_min <= score <= row.scale_max:
             raise UsageError(f"{place}: {name} {score:g} is outside its scale {row.scale_min:g}..{row.scale_max:g}")
+    if len(row.checklist_answers) not in (0, len(row.checklist)):
+        raise UsageError(f"{place}: {len(row.checklist_answers)} checklist_answers to {len(row.checklist)} questions")
+    if unknown := row.criteria_scores.keys() - row.criteria.keys():
+        raise UsageError(f"{place}: criteria_scores of {', '.join(sorted(unknown))}, which criteria does not name")
 
 
 def _other_scores(raw: dict[str, Any], place: str) -> dict[str, float]:
@@ -98,6 +107,10 @@ def response_of(row: Row, columns: dict[str, float]) -> Response:
             references=row.references or [],
             history=row.history,
             images=images,
+            caption=row.caption,
+            focus=row.focus,
+            checklist=row.checklist,
+            criteria=row.criteria,
         ),
         text=row.response,
         system=row.system,
@@ -105,12 +118,18 @@ def response_of(row: Row, columns: dict[str, float]) -> Response:
             score=to_ten(row.human_score, low, high),
             raters={name: to_ten(score, low, high) for name, score in (row.annotators or {}).items()},
             reason=row.reason,
+            scope=row.scope,
+            answers=row.checklist_answers,
+            criteria={name: to_ten(score, low, high) for name, score in row.criteria_scores.items()},
         ),
         columns=columns,
     )
 
 
-_JSON_COLUMNS = ("history", "references", "images", "annotators", "flags", "dims")
+_JSON_COLUMNS = (
+    *("history", "references", "images", "annotators", "flags", "dims"),
+    *("checklist", "checklist_answers", "criteria", "criteria_scores"),
+)
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -11,6 +11,16 @@ Message = Mapping[str, str]
 RATINGS = tuple(range(1, 11))
 """The ratings a judge may give (AlignMMBench §4.1): whole numbers 1..10."""
 
+Scale = tuple[int, int]
+"""The lowest and the highest rating of a scale."""
+
+TEN: Scale = (RATINGS[0], RATINGS[-1])
+
+
+def to_ten(score: float, low: float, high: float) -> float:
+    """A score on low..high moved linearly onto 1..10."""
+    return TEN[0] + (TEN[1] - TEN[0]) * (score - low) / (high - low)
+
 
 class Turn(Struct, frozen=True):
     """One finished exchange of a dialogue history."""
@@ -21,7 +31,12 @@ class Turn(Struct, frozen=True):
 
 class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a model was asked. `group` is the unit of splitting and resampling: rows that share it
-    share a question or an image."""
+    share a question or an image.
+
+    For a judge only: `caption` describes the image to one that cannot see it, `focus` says what an open answer has to
+    achieve, `checklist` are yes/no questions about the answer, `criteria` what it is rated on besides (name -> what
+    the name means).
+    """
 
     id: str
     prompt: str
@@ -33,15 +48,28 @@ class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
     category: str | None = None
     history: list[Turn] = field(default_factory=list)
     images: list[str] = field(default_factory=list)
+    caption: str | None = None
+    focus: str | None = None
+    checklist: list[str] = field(default_factory=list)
+    criteria: dict[str, str] = field(default_factory=dict)
+
+
+Scope = Literal["turn", "conversation", "verdict"]
+"""What was scored: an answer to the last question; the whole conversation that ends with it; or, of a response that is
+itself a judge's reply, the verdict that it comes to."""
 
 
 class HumanScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What people said of a response: `score` on 1..10 (the raters' mean), each rater's own
-    score on 1..10 where known, and a short reason where one was written down."""
+    score on 1..10 where known, and a short reason where one was written down. `answers` are theirs to the question's
+    checklist, in its order, `criteria` their scores on 1..10 by the name of the criterion."""
 
     score: float
     raters: dict[str, float] = field(default_factory=dict)
     reason: str | None = None
+    scope: Scope = "turn"
+    answers: list[bool | None] = field(default_factory=list)
+    criteria: dict[str, float] = field(default_factory=dict)
 
 
 class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -82,10 +110,14 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A judge's reply, read. Either `rating` is on 1..10 or `failure` says why there is none.
+    """A judge's reply, read: what it says, or `failure` for why it says nothing.
 
-    `distribution[i]` is the judge's probability of rating i + 1 (ten numbers that sum to 1), and `summary`
-    what it says; both are None where the judge gave no token probabilities.
+    A form asks for a `rating`, moved onto 1..10; for a `value` (A, B or tie; yes or no; the judge's own answer); for
+    `answers` to a checklist, in its order, None where one is missing. `criteria` holds the ratings by several criteria
+    beside the overall one, each with its own failure.
+
+    `distribution[i]` is the judge's probability of the scale's rating lowest + i (numbers that sum to 1), and `summary`
+    what it says, on 1..10; both are None where the judge gave no token probabilities. `scale` is None for 1..10.
     """
 
     rating: float | None = None
@@ -93,6 +125,10 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     failure: Failure | None = None
     distribution: list[float] | None = None
     summary: Summary | None = None
+    value: str | None = None
+    answers: list[bool | None] = field(default_factory=list)
+    criteria: dict[str, "Verdict"] = field(default_factory=dict)
+    scale: Scale | None = None
 
 
 class Decoding(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -118,12 +154,15 @@ class Member(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One response judged once. `score` is what counts: the rating, or the mean or median of its
-    distribution, as `--score` said; None exactly when `verdict.failure` is set. `shortened` counts
+    distribution, as `--score` said; None exactly when `verdict.failure` is set. Of forms that do not rate it is 1 where
+    `response` is better than the `other` or right, 0 where it is not, 1/2 for a tie, and of a checklist the share of
+    yes. `shortened` counts
     the characters left out of the prompt, by section.
 
     `samples` holds each verdict where several were drawn: `verdict` has then their mean distribution and most
     frequent rating. `members` holds each judge's part where a panel judged: `score` and `verdict.rating` are
-    then the panel's aggregate, and `verdict.distribution` the mean of the members'."""
+    then the panel's aggregate, and `verdict.distribution` the mean of the members'. `calls` holds each question to the
+    judge where one form takes several: two orders of a pair, the judge's own answer first."""
 
     response: Response
     judge: str
@@ -142,6 +181,8 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     decoding: Decoding = GREEDY
     samples: list[Verdict] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
+    other: Response | None = None
+    calls: list["Call"] = field(default_factory=list)
 
 
 class Example(Struct, frozen=True, kw_only=True):

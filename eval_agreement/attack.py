@@ -25,8 +25,10 @@ import typer
 from msgspec import Struct
 
 from critic import human_scored, jsonl
-from critic.asking.examples import target
-from critic.asking.prompt import VERDICT_SCHEMA, Prompt, load, prompt_hash, render, require_ten
+from critic.asking.forms import FORMS, form_of, prompt_of, target
+from critic.asking.prompt import LANGUAGES, Prompt, prompt_hash
+from critic.asking.rating import RATING
+from critic.asking.render import of_response, render
 from critic.errors import UsageError
 from critic.human_scored import Loaded, Row
 from critic.records import RATINGS, Language, Question, Response
@@ -135,7 +137,7 @@ def scene(prompt: Prompt) -> Scene:
     best = prompt.ranges[-1].meaning
     question, reference, reply = "\ue001", "\ue002", "\ue003"
     asked = Question(id="", group="", task="", lang=prompt.language, prompt=question, reference=reference)
-    lines = render(prompt, Response(id="", question=asked, text=reply))[0]["content"].splitlines()
+    lines = render(prompt, of_response(Response(id="", question=asked, text=reply)))[0]["content"].splitlines()
     heading = {
         "rubric": _heading(lines[::-1], best),
         "question": _heading(lines[::-1], question),
@@ -148,7 +150,7 @@ def scene(prompt: Prompt) -> Scene:
         {
             "heading": heading,
             "highest": RATINGS[-1],
-            "rating_key": next(iter(VERDICT_SCHEMA["properties"])),
+            "rating_key": RATING,
             "verdict": target(RATINGS[-1], best),
         },
     )
@@ -178,8 +180,7 @@ def main(
 ) -> None:
     """Put attacks into answers that people scored low, for critic judge to judge beside the unattacked ones."""
     chosen = _chosen(attack)
-    require_ten(prompt)
-    scenes = {prompt_.language: scene(prompt_) for prompt_ in (load(prompt, "zh"), load(prompt, "en"))}
+    scenes = {language: scene(_rating_prompt(prompt, language)) for language in LANGUAGES}
     sources = human_scored.files(rows)
     if out.resolve() in {source.resolve() for source in sources}:
         raise UsageError(f"--out {out} is among the rows to attack; choose another")
@@ -208,6 +209,15 @@ def main(
         f"{out}: {len(drawn)} of {len(low)} answers that people gave at most {below:g}, each as it is, with padding, "
         f"and with {len(chosen) - 1} attacks: {written} rows"
     )
+
+
+def _rating_prompt(name: str, language: Language) -> Prompt:
+    """Raises UsageError for a prompt that does not rate one answer on 1..10, by the ranges that attacks quote."""
+    prompt, form = prompt_of(name, language), form_of(name)
+    if not (prompt.on_ten and prompt.ranges and form.shown == 1):
+        rating = [each for each in FORMS if each.startswith("pointwise")]
+        raise UsageError(f"prompt {name!r} does not rate one answer on 1..10; choose {', '.join(rating)}")
+    return prompt
 
 
 def _chosen(names: Sequence[str] | None) -> list[Attack]:

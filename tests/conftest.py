@@ -19,6 +19,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from critic import cli
+from critic.asking.asker import Inquiry, inquiry
+from critic.asking.forms import form_of
+from critic.records import Response
 
 # Machines are shared: how long an example takes says nothing about the code.
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -290,3 +293,8 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
     yield make
     for server in made:
         server.close()
+
+
+def asked_of(form: str, response: Response, other: Response | None = None) -> Inquiry:
+    """What a judge is asked of a response in a form: its `messages` before anything is left out, its `schema()`."""
+    return inquiry(form, response.question.lang, form_of(form).material(response, other), response.id)

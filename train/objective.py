@@ -14,7 +14,8 @@ from recipe import RaftSpec
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from critic.asking.examples import IGNORED, encode, target
+from critic.asking.examples import IGNORED, encode
+from critic.asking.forms import target
 from critic.errors import UsageError
 from critic.records import RATINGS, Example, Message
 

@@ -21,9 +21,10 @@ from recipe import Recipe
 from tiny import train_tokenizer
 
 from critic import human_scored, jsonl
-from critic.asking import forms
-from critic.asking.examples import IGNORED, TooLong, encode, example_of, source_ids, target
+from critic.asking.examples import IGNORED, Plan, Planned, TooLong, encode, example_of, plan, source_ids
+from critic.asking.forms import prompt_name, prompt_of, target
 from critic.asking.prompt import prompt_hash
+from critic.asking.rating import whole_rating
 from critic.errors import UsageError
 from critic.records import RATINGS, Example, Response
 
@@ -34,7 +35,7 @@ FEWEST_IN_PARALLEL = 2000
 """Examples below which starting processes costs more than it saves."""
 
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(tuple[forms.Planned, list[Response]])
+_DECODER = msgspec.json.Decoder(tuple[Planned, list[Response]])
 
 
 class Data(Struct, frozen=True):
@@ -47,7 +48,7 @@ class Data(Struct, frozen=True):
 
 
 def prompt_names(recipe: Recipe) -> list[str]:
-    return sorted({form.partition("@")[0] for form, share in recipe.forms.items() if share > 0.0})
+    return sorted({prompt_name(form) for form, share in recipe.forms.items() if share > 0.0})
 
 
 def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes:
     loaded = human_scored.load(train)
     if not loaded.responses:
         raise UsageError(f"{train}: no usable row to learn from")
-    planned = forms.plan(loaded.responses, recipe.forms)
+    planned = plan(loaded.responses, recipe.forms)
     by_id = {response.id: response for response in loaded.responses}
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
@@ -174,7 +175,7 @@ _PIECE = 250
 """Examples that a process takes at a time."""
 
 
-def _pieces(planned: forms.Plan, by_id: dict[str, Response]) -> list[tuple[bytes, ...]]:
+def _pieces(planned: Plan, by_id: dict[str, Response]) -> list[tuple[bytes, ...]]:
     """The planned examples with the rows they are made of, in JSON, so that each process is sent its own alone."""
     coded = [_ENCODER.encode((each, [by_id[name] for name in each.ids])) for each in planned.examples]
     return [tuple(coded[start : start + _PIECE]) for start in range(0, len(coded), _PIECE)]
@@ -196,8 +197,8 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
                 row |= {
                     "input_ids": tokens.ids,
                     "source": len(tokens.ids) - learned,
-                    "value_start": value[0],
-                    "value_end": value[-1] + 1,
+                    "value_start": value[0] if value else 0,
+                    "value_end": value[-1] + 1 if value else 0,
                     "length": len(tokens.ids),
                     "shortened": list(made.shortened),
                     **_people(made),
@@ -223,13 +224,13 @@ def _people(made: Example) -> dict[str, Any]:
 
     One score between two ratings is shared between them, so that the mean stays exact.
     """
-    if made.score is None or not forms.prompt_of(made.form, "en").on_ten:
+    if made.score is None or not prompt_of(made.form, "en").on_ten:
         return {"rating": 0, "people": []}
     shares = made.label or [max(0.0, 1.0 - abs(made.score - rating)) for rating in RATINGS]
-    return {"rating": forms.whole_rating(made.score), "people": shares}
+    return {"rating": whole_rating(made.score), "people": shares}
 
 
-def _texts(planned: forms.Plan, by_id: dict[str, Response]) -> Iterator[tuple[str, str]]:
+def _texts(planned: Plan, by_id: dict[str, Response]) -> Iterator[tuple[str, str]]:
     for each in planned.examples:
         made = example_of(each, by_id, None, lambda messages: 0)
         assert not isinstance(made, TooLong)

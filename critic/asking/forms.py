@@ -1,22 +1,133 @@
-"""Judging forms: what people's scores say in each, which rows are trained in which, how a reply is read.
+"""The forms: the ways in which a judge is asked for a verdict. One table says of each how it is asked and read.
 
-A form is a judging prompt (`critic/prompts/`), asked for in the row's own language (`pairwise`) or always in
-one (`pairwise@zh`). Its prompt says what a verdict holds and on which scale; nothing here repeats that.
+A form is an entry in FORMS and its prompt files (`critic/prompts/`). Whatever is in the table can be put into a recipe,
+asked with `critic judge --prompt`, read, scored and audited. It is asked for in a row's own language (`pairwise`) or
+always in one (`pairwise@zh`).
 """
 
-import hashlib
-import math
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from typing import cast, get_args
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from critic.asking.prompt import Prompt, load, names
-from critic.asking.verdict import Choice, parse, parse_choice
+from critic.asking import verdict
+from critic.asking.prompt import LANGUAGES, Prompt, load
+from critic.asking.rating import RATING, whole_rating
+from critic.asking.render import Exchange, Material, Side, of_response
 from critic.errors import UsageError
-from critic.records import RATINGS, HumanScore, Language, Response, Verdict
+from critic.records import TEN, HumanScore, Language, Response, Scope, Verdict
+
+REASON = "Reason"
+
+LONGEST_FIRST_REASON = 400
+"""Characters of a reason that comes before the value."""
+
+Label = int | str | dict[str, int | str]
+"""What people's scores make the right verdict: the value, or of several keys each one's."""
+
+
+class Kind(Protocol):
+    """What a verdict of a form holds, how it is constrained and read, and what people's scores make of it."""
+
+    def values(self, prompt: Prompt, material: Material) -> dict[str, dict[str, Any]]:
+        """JSON Schema of each of a verdict's values, by key; empty where the verdict is free text."""
+
+    def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
+        """The verdict in a judge's reply, or a named failure."""
+
+    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
+        """The verdict that people's scores of what is shown make the right one; None where they leave it open."""
+
+
+class RatingKind(Struct, frozen=True):
+    """A rating on the prompt's scale. `unknown`: it may also be said that there is none."""
+
+    unknown: bool = False
+
+    def values(self, prompt: Prompt, material: Material) -> dict[str, dict[str, Any]]:
+        grade = _grade(prompt)
+        return {RATING: {"anyOf": [grade, {"const": "Unknown"}]} if self.unknown else grade}
+
+    def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
+        found = verdict.parse(text, truncated, prompt.scale)
+        return found if prompt.scale == TEN else replace(found, scale=prompt.scale)
+
+    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
+        return whole_rating(human_score(shown[0]).score, prompt.scale)
+
+
+class CriteriaKind(Struct, frozen=True):
+    """A rating by each of the material's criteria, and the overall one behind them."""
+
+    def values(self, prompt: Prompt, material: Material) -> dict[str, dict[str, Any]]:
+        return {name: _grade(prompt) for name in [*material.criteria, RATING]}
+
+    def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
+        by_name = {name: verdict.parse(text, truncated, prompt.scale, name) for name in material.criteria}
+        return replace(
+            verdict.parse(text, truncated, prompt.scale),
+            criteria={name: replace(found, reason=None) for name, found in by_name.items()},
+        )
+
+    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
+        human = human_score(shown[0])
+        if shown[0].question.criteria.keys() != human.criteria.keys():
+            return None
+        by_name = {name: whole_rating(human.criteria[name], prompt.scale) for name in shown[0].question.criteria}
+        return {**by_name, RATING: whole_rating(human.score, prompt.scale)}
+
+
+class ChoiceKind(Struct, frozen=True):
+    """One of a few `choices`, which `right` names from people's scores. `unknown` as in RatingKind."""
+
+    choices: tuple[str, ...]
+    right: Callable[[Sequence[float]], str | None]
+    unknown: bool = False
+
+    def values(self, prompt: Prompt, material: Material) -> dict[str, dict[str, Any]]:
+        return {prompt.key: {"type": "string", "enum": [*self.choices, *(["Unknown"] if self.unknown else [])]}}
+
+    def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
+        return verdict.parse_choice(text, prompt.key, self.choices, truncated)
+
+    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
+        found = self.right([human_score(response).score for response in shown])
+        return found if found in self.choices else None
+
+
+class ChecklistKind(Struct, frozen=True):
+    """Yes or no for each item of the material's checklist. `unknown` as in RatingKind."""
+
+    unknown: bool = False
+
+    def values(self, prompt: Prompt, material: Material) -> dict[str, dict[str, Any]]:
+        answers = ["yes", "no", *(["Unknown"] if self.unknown else [])]
+        return {str(number): {"type": "string", "enum": answers} for number, _ in enumerate(material.checklist, 1)}
+
+    def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
+        return verdict.parse_checklist(text, len(material.checklist), truncated)
+
+    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
+        answers = human_score(shown[0]).answers
+        if not answers or None in answers:
+            return None
+        return {str(number): "yes" if answer else "no" for number, answer in enumerate(answers, 1)}
+
+
+class AnswerKind(Struct, frozen=True):
+    """Free text: the judge's own answer to the question; the reference is what it should have been."""
+
+    def values(self, prompt: Prompt, material: Material) -> dict[str, dict[str, Any]]:
+        return {}
+
+    def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
+        return Verdict(value=text.strip()) if text.strip() else Verdict(failure="empty")
+
+    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
+        return shown[0].question.reference or None
+
 
 RIGHT, WRONG = 7, 5
 """On 1..10, rounded half up: from 7 on an answer is right, with few errors at most; to 5 more than half of it is
@@ -27,11 +138,152 @@ TIE, APART = 0.5, 1.0
 the two, the difference is too small to teach either."""
 
 
-def whole_rating(score: float, scale: tuple[int, int] = (RATINGS[0], RATINGS[-1])) -> int:
-    """A score on 1..10 as a whole rating, moved linearly onto `scale` where that is another one: halves go up."""
-    low, high = scale
-    moved = score if scale == (RATINGS[0], RATINGS[-1]) else low + (high - low) * (score - 1) / 9
-    return min(max(math.floor(round(moved, 9) + 0.5), low), high)
+def _right(scores: Sequence[float]) -> str | None:
+    rating = whole_rating(scores[0])
+    return "yes" if rating >= RIGHT else "no" if rating <= WRONG else None
+
+
+def _better(scores: Sequence[float]) -> str | None:
+    ahead = round(scores[0] - scores[1], 9)
+    if abs(ahead) < TIE:
+        return "tie"
+    return None if abs(ahead) < APART else "A" if ahead > 0 else "B"
+
+
+def _said(scores: Sequence[float]) -> str | None:
+    """Of a text that compares: 10 is A, 1 is B, and half way between them is a tie."""
+    return {10.0: "A", 5.5: "tie", 1.0: "B"}.get(round(scores[0], 9))
+
+
+PAIR = ("A", "B", "tie")
+FORCED = ("A", "B")
+
+POINTS = {"A": 1.0, "yes": 1.0, "tie": 0.5, "B": 0.0, "no": 0.0}
+"""What a choice is worth to the answer that stands first."""
+
+
+def completion_ratio(answers: Sequence[bool | None]) -> float | None:
+    """The share of yes in a checklist's answers, 0..1 (MultiVerse §4); None where an answer is missing, for then the
+    share is not known. Raises ValueError for no answers."""
+    if not answers:
+        raise ValueError("no answers; a checklist has at least one question")
+    yes = [answer for answer in answers if answer is not None]
+    return sum(yes) / len(answers) if len(yes) == len(answers) else None
+
+
+class Form(Struct, frozen=True, kw_only=True):
+    """A way to ask for a verdict. `scope` says what is judged; a `pair` is two answers to one question, or two whole
+    conversations. `prompt` names its prompt files where they are another form's. Before some forms another is asked,
+    `first`, whose reply is shown as the judge's own answer. `extraction` is the short second question for a reply in
+    which no verdict can be read."""
+
+    kind: Kind
+    scope: Scope = "turn"
+    pair: bool = False
+    prompt: str | None = None
+    first: str | None = None
+    extraction: str | None = None
+
+    @property
+    def shown(self) -> int:
+        """How many answers an example of the form shows: a second one is compared, or stands for the judge's own."""
+        return 2 if self.pair or self.first else 1
+
+    def lacking(self, response: Response) -> str | None:
+        """Why a response cannot be judged in this form; None if it can."""
+        scope = response.human.scope if response.human else "turn"
+        if scope != self.scope:
+            return _SCOPES[scope]
+        if isinstance(self.kind, ChecklistKind) and not response.question.checklist:
+            return "the question has no checklist"
+        if isinstance(self.kind, CriteriaKind) and not response.question.criteria:
+            return "the question has no criteria"
+        return None
+
+    def material(self, response: Response, other: Response | None = None) -> Material:
+        """What a judge is shown of a response; `other` is the answer it is compared with, or stands for the judge's."""
+        if self.scope == "verdict":
+            return Material(text=response.text, checklist=response.question.checklist)
+        if self.scope == "conversation":
+            return _whole(*(one for one in (response, other) if one is not None))
+        shown = of_response(response, other if self.pair else None)
+        return replace(shown, own_answer=other.text) if other is not None and self.first else shown
+
+
+_SCOPES: dict[Scope, str] = {
+    "turn": "people scored the last answer alone",
+    "conversation": "people scored the whole conversation",
+    "verdict": "the response is itself a judge's reply",
+}
+
+
+def _whole(*responses: Response) -> Material:
+    """Conversations as wholes: what was said before, and the last question and answer."""
+    question = responses[0].question
+    earlier = [Exchange(turn.user, turn.assistant) for turn in question.history]
+    return Material(
+        sides=[Side(earlier=[*earlier, Exchange(question.prompt, one.text)]) for one in responses],
+        references=[*(None for _ in earlier), question.reference],
+        caption=question.caption,
+    )
+
+
+FORMS: dict[str, Form] = {
+    "pointwise": Form(kind=RatingKind(), extraction="extraction_rating"),
+    "pointwise_reason_first": Form(kind=RatingKind(), extraction="extraction_rating"),
+    "scale_5": Form(kind=RatingKind()),
+    "scale_0_10": Form(kind=RatingKind()),
+    "correct": Form(kind=ChoiceKind(("yes", "no"), _right)),
+    "pairwise": Form(kind=ChoiceKind(PAIR, _better), pair=True),
+    "criteria": Form(kind=CriteriaKind()),
+    "answer": Form(kind=AnswerKind()),
+    "commit_first": Form(kind=RatingKind(), first="answer"),
+    "direct_turn": Form(kind=RatingKind(), extraction="extraction_rating"),
+    "direct_whole": Form(kind=RatingKind(), scope="conversation", extraction="extraction_rating"),
+    "quality": Form(kind=RatingKind(), extraction="extraction_rating"),
+    "checklist": Form(kind=ChecklistKind(), extraction="extraction_checklist"),
+    "pairwise_turn": Form(kind=ChoiceKind(PAIR, _better), pair=True, extraction="extraction"),
+    "pairwise_turn_forced": Form(kind=ChoiceKind(FORCED, _better), pair=True, extraction="extraction_forced"),
+    "pairwise_whole": Form(kind=ChoiceKind(PAIR, _better), pair=True, scope="conversation", extraction="extraction"),
+    "pairwise_whole_forced": Form(
+        kind=ChoiceKind(FORCED, _better), pair=True, scope="conversation", extraction="extraction_forced"
+    ),
+    "extraction": Form(kind=ChoiceKind(PAIR, _said, unknown=True), scope="verdict"),
+    "extraction_forced": Form(kind=ChoiceKind(FORCED, _said, unknown=True), scope="verdict", prompt="extraction"),
+    "extraction_rating": Form(kind=RatingKind(unknown=True), scope="verdict"),
+    "extraction_checklist": Form(kind=ChecklistKind(unknown=True), scope="verdict"),
+}
+"""Name -> form."""
+
+
+def _parts(name: str) -> tuple[str, str, str | None]:
+    """Pack, form and language of a form's name, `PACK/FORM@LANGUAGE`; a pack's own name may hold an @."""
+    pack, _, plain = name.rpartition("/")
+    form, at, fixed = plain.partition("@")
+    return pack, form, fixed if at else None
+
+
+def form_of(name: str) -> Form:
+    """The form by its name, with or without a pack and a language. Raises UsageError for an unknown one."""
+    _, form, _ = _parts(name)
+    if form not in FORMS:
+        raise UsageError(f"unknown form {form!r}; choose {', '.join(sorted(FORMS))}")
+    return FORMS[form]
+
+
+def prompt_name(name: str) -> str:
+    """Whose prompt files a form has: its own, unless it says another's; within its pack."""
+    pack, form, _ = _parts(name)
+    path = form_of(name).prompt or form
+    return f"{pack}/{path}" if pack else path
+
+
+def prompt_of(name: str, language: Language) -> Prompt:
+    """The prompt of a form for a row in `language`. Raises UsageError for an unknown form."""
+    _, form, fixed = _parts(name)
+    if fixed is not None and fixed not in LANGUAGES:
+        raise UsageError(f"form '{form}@{fixed}': behind @ comes the prompt's language, {' or '.join(LANGUAGES)}")
+    return load(prompt_name(name), language if fixed is None else fixed)
 
 
 def human_score(response: Response) -> HumanScore:
@@ -41,122 +293,46 @@ def human_score(response: Response) -> HumanScore:
     return response.human
 
 
-def value(prompt: Prompt, response: Response, other: Response | None = None) -> int | str | None:
-    """The verdict that people's scores make the right one in a form; None where they leave it open."""
-    score = human_score(response).score
-    if prompt.key == "Rating":
-        return whole_rating(score, prompt.scale)
-    if prompt.key == "Correct":
-        rating = whole_rating(score)
-        return "yes" if rating >= RIGHT else "no" if rating <= WRONG else None
-    if other is None:
-        raise ValueError(f"prompt {prompt.name} compares two answers, got one")
-    ahead = round(score - human_score(other).score, 9)
-    if abs(ahead) < TIE:
-        return "tie"
-    return None if abs(ahead) < APART else "A" if ahead > 0 else "B"
+def keys(form: Form, prompt: Prompt, material: Material, reason: bool = True) -> tuple[str, ...]:
+    """The keys of a verdict in the order in which the output format shows them; a `reason` only where it shows one."""
+    values = tuple(form.kind.values(prompt, material))
+    place = prompt.template.find(f'"{REASON}"')
+    if not reason or (place < 0 and prompt.template.find(f'"{prompt.key}"') >= 0) or not values:
+        return values
+    if prompt.key in values and place < prompt.template.find(f'"{prompt.key}"'):
+        return (REASON, *values)
+    return values if prompt.key == "Checklist" else (*values, REASON)
 
 
-def read(prompt: Prompt, text: str, truncated: bool = False) -> Verdict | Choice:
-    """A judge's reply in a form, read: a rating on 1..10 whatever the form's scale, or a choice."""
-    if prompt.key == "Rating":
-        return parse(text, truncated, prompt.scale)
-    return parse_choice(text, prompt.key, truncated)
+def schema(form: Form, prompt: Prompt, material: Material, reason: bool = True) -> dict[str, Any] | None:
+    """JSON Schema of a form's verdicts, the keys in their order; None where a verdict is free text.
 
-
-def prompt_of(form: str, language: Language) -> Prompt:
-    """The prompt of a form for a row in `language`. Raises UsageError for an unknown form."""
-    name, _, fixed = form.partition("@")
-    if name not in names():
-        raise UsageError(f"unknown form {form!r}; choose {', '.join(names())}")
-    if "@" in form and fixed not in get_args(Language):
-        raise UsageError(f"form {form!r}: behind @ comes the prompt's language, {' or '.join(get_args(Language))}")
-    return load(name, cast(Language, fixed) if fixed else language)
-
-
-def check_mix(mix: Mapping[str, float]) -> None:
-    """Raises UsageError for an unknown form, a share outside 0..1, or no share above 0."""
-    for form, share in mix.items():
-        prompt_of(form, "en")
-        if not 0.0 <= share <= 1.0:
-            raise UsageError(f"form {form!r}: the share of rows must lie in 0..1, got {share:g}")
-    if not any(mix.values()):
-        raise UsageError(f"no form has a share above 0, got {dict(mix)}")
-
-
-class Planned(Struct, frozen=True):
-    """A training example to be made: the form, and the ids of the answers it shows in their order."""
-
-    form: str
-    ids: tuple[str, ...]
-
-
-class Plan(Struct, frozen=True):
-    """The examples to be made, form by form, and the rows that a form kept but can make no example of:
-    "FORM: why" -> how many."""
-
-    examples: list[Planned]
-    left_out: dict[str, int]
-
-
-OPEN = "people's score leaves the verdict open"
-ALONE = "no other answer to the same question to compare with"
-
-
-def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
-    """Which rows are trained in which form. `mix[form]` (0..1) is the share of the rows that a form keeps.
-
-    Each form keeps a row, or not, for itself, by a hash of form and id: more rows, or another share elsewhere, change
-    nothing for the rows that are there. In a form that compares, a row kept meets one other answer to its question,
-    and both orders become examples: the one with the lowest hash among the answers of other systems, other in
-    their text, where people's scores decide. What two forms would render alike (a row whose language is the one a form
-    fixes) is planned once. Raises UsageError for a mix with mistakes, ValueError for a response that people did
-    not score.
+    A reason before the value is bounded, so that the value comes at all. One behind it is cut off by the limit of
+    tokens, if by anything: it costs a decoder more to count characters than to do all else.
     """
-    check_mix(mix)
-    keys = [_question(response) for response in responses]
-    answers: dict[bytes, list[Response]] = defaultdict(list)
-    for key, response in zip(keys, responses, strict=True):
-        answers[key].append(response)
-    planned: dict[tuple[str, Language, tuple[str, ...]], Planned] = {}
-    left_out = Counter[str]()
-    for form, share in mix.items():
-        for key, response in zip(keys, responses, strict=True):
-            if _draw(form, response.id) >= share:
-                continue
-            prompt = prompt_of(form, response.question.lang)
-            shown = _shown(form, prompt, response, answers[key])
-            if isinstance(shown, str):
-                left_out[f"{form}: {shown}"] += 1
-            else:
-                for ids in shown:
-                    planned.setdefault((prompt.name, prompt.language, ids), Planned(form, ids))
-    return Plan(list(planned.values()), dict(left_out))
+    values = form.kind.values(prompt, material)
+    if not values:
+        return None
+    order = keys(form, prompt, material, reason)
+    first = {"type": "string", **({"maxLength": LONGEST_FIRST_REASON} if order[0] == REASON else {})}
+    return {
+        "type": "object",
+        "properties": {key: first if key == REASON else values[key] for key in order},
+        "required": list(order),
+        "additionalProperties": False,
+    }
 
 
-def _shown(form: str, prompt: Prompt, response: Response, answers: Sequence[Response]) -> list[tuple[str, ...]] | str:
-    """The ids that a row's examples show, or why it makes none. `answers` are those to the row's question."""
-    if not prompt.is_pair:
-        return OPEN if value(prompt, response) is None else [(response.id,)]
-    others = [other for other in answers if _comparable(response, other)]
-    decided = [other for other in others if value(prompt, response, other) is not None]
-    if not decided:
-        return OPEN if others else ALONE
-    other = min(decided, key=lambda each: _draw(form, response.id, each.id))
-    return [(response.id, other.id), (other.id, response.id)]
+def target(label: Label, reason: str, order: Sequence[str] = (RATING, REASON)) -> str:
+    """A verdict as the judge is to write it: the form that constrained decoding allows, without spaces. Without keys
+    it is the label's text."""
+    if not order:
+        return str(label)
+    values: Mapping[str, int | str] = label if isinstance(label, dict) else dict.fromkeys(order, label)
+    parts = {key: reason if key == REASON else values[key] for key in order}
+    return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
 
 
-def _comparable(response: Response, other: Response) -> bool:
-    by_another = response.system is None or response.system != other.system
-    return by_another and response.id != other.id and response.text.strip() != other.text.strip()
-
-
-def _question(response: Response) -> bytes:
-    """The same for answers to the same question: its text, history, images and reference."""
-    return msgspec.json.encode(response.question)
-
-
-def _draw(*words: str) -> float:
-    """A number in 0..1 (1 itself excluded) that the words alone decide."""
-    digest = hashlib.sha256("\0".join(words).encode()).digest()
-    return int.from_bytes(digest[:6], "big") / 2**48
+def _grade(prompt: Prompt) -> dict[str, Any]:
+    low, high = prompt.scale
+    return {"type": "integer", "minimum": low, "maximum": high}

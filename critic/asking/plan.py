@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from critic import jsonl
 from critic.asking.history import CONDITIONS
-from critic.asking.protocols import Told, lacking, planned
+from critic.asking.protocols import Transcript, lacking, verdicts_planned
 from critic.errors import UsageError
 from critic.records import ModelTurn, Protocol, TurnVerdict
 
-Pair = tuple[Told, Told | None]
+Pair = tuple[Transcript, Transcript | None]
 """A model's transcript, and the other model's where two are compared."""
 
 VerdictKey = tuple[str, str, Protocol, str, int | None, str | None]
@@ -24,10 +24,10 @@ def key(verdict: TurnVerdict) -> VerdictKey:
     return one.conversation, one.condition, one.protocol, one.judging, one.turn, one.opponent
 
 
-def read_transcripts(path: Path, benchmark: str) -> dict[tuple[str, str], Told]:
+def read_transcripts(path: Path, benchmark: str) -> dict[tuple[str, str], Transcript]:
     """A model's transcripts by conversation and condition, in the file's order. Raises UsageError for replies to
     another benchmark, by several models, or twice to one turn."""
-    found: dict[tuple[str, str], Told] = {}
+    found: dict[tuple[str, str], Transcript] = {}
     system: str | None = None
     for number, line in jsonl.read(path, ModelTurn):
         place = f"{path}:{number}"
@@ -40,14 +40,16 @@ def read_transcripts(path: Path, benchmark: str) -> dict[tuple[str, str], Told]:
         system = line.system
         name = line.conversation.id, line.condition
         if name not in found:
-            found[name] = Told(conversation=line.conversation, condition=line.condition, system=line.system, turns={})
+            found[name] = Transcript(
+                conversation=line.conversation, condition=line.condition, system=line.system, turns={}
+            )
         if line.turn in found[name].turns:
             raise UsageError(f"{place}: turn {line.turn} of {name[0]!r} ({name[1]}) is there twice")
         found[name].turns[line.turn] = line
     return found
 
 
-def paired(mine: dict[tuple[str, str], Told], against: Path, benchmark: str) -> list[Pair]:
+def paired(mine: dict[tuple[str, str], Transcript], against: Path, benchmark: str) -> list[Pair]:
     """Each transcript with the other model's. Raises UsageError where the two are not of the same conversations."""
     theirs = read_transcripts(against, benchmark)
     for name, one in mine.items():
@@ -67,7 +69,7 @@ class VerdictPlan(Struct, frozen=True):
 
     def wanted(self) -> Iterator[VerdictKey]:
         for one, other in self.pairs:
-            for protocol, judging, turn in planned(one, other, self.protocols, self.judgings):
+            for protocol, judging, turn in verdicts_planned(one, other, self.protocols, self.judgings):
                 opponent = other.system if other is not None and protocol == "pairwise" else None
                 yield one.conversation.id, one.condition, protocol, judging, turn, opponent
 

@@ -2,28 +2,40 @@
 
 The reply is constrained to `{"Rating":N,…` or `{"Reason":"…","Rating":N}`, so the alternatives of the token
 at N are the judge's probabilities of a first digit. Where 10 is spelt "1" + "0", what follows a 1 decides
-between them.
+between them. Ratings are those of a scale (lowest, highest), 1..10 unless said otherwise; scores are on 1..10.
 """
 
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from statistics import fmean, median
 
 from msgspec import Struct
 
 from critic.backends import Token
-from critic.records import RATINGS, Summary
+from critic.records import TEN, Scale, Summary, to_ten
 
 SCORE_KINDS = ("expected", "median", "argmax")
-_RATING_KEY = re.compile(r'"Rating"\s*:\s*')
-_BEFORE_RATING = re.compile(_RATING_KEY.pattern + "$")
-_NUMBER = re.compile(r"\s*(10|[1-9])(?!\d)")
+RATING = "Rating"
+"""The key of a verdict's rating; several criteria have keys of their own beside it."""
+
+_NUMBER = re.compile(r"\s*(10|\d)(?!\d)")
+
+
+@cache
+def _behind_key(key: str) -> re.Pattern[str]:
+    return re.compile(rf'"{re.escape(key)}"\s*:\s*')
+
+
+@cache
+def _at_value(key: str) -> re.Pattern[str]:
+    return re.compile(_behind_key(key).pattern + "$")
 
 
 class FirstDigit(Struct, frozen=True):
-    """Probabilities read at the rating's first token: `mass[i]` of rating i + 1, where `mass[0]` is
+    """Probabilities read at the rating's first token: `mass[i]` of the scale's rating lowest + i, where that of a 1 is
     of "1" with whatever follows. `ten_given_one` is the probability that a 0 follows the 1, None
     if the tokens do not tell."""
 
@@ -31,13 +43,13 @@ class FirstDigit(Struct, frozen=True):
     ten_given_one: float | None
 
 
-def first_digit(tokens: list[Token], last: bool = False) -> FirstDigit | None:
-    """What the reply's tokens say of the rating, the first in them or the last, or None when they carry no
+def first_digit(tokens: list[Token], last: bool = False, key: str = RATING, scale: Scale = TEN) -> FirstDigit | None:
+    """What the reply's tokens say of the rating under `key`, the first in them or the last, or None when they carry no
     alternatives for it."""
     text, found = "", None
     for index, token in enumerate(tokens):
-        if _BEFORE_RATING.search(text) and token.text.strip() and not _still_thinking(text):
-            found = _read(tokens, index)
+        if _at_value(key).search(text) and token.text.strip() and not _still_thinking(text):
+            found = _read(tokens, index, scale)
             if not last:
                 return found
         text += token.text
@@ -48,25 +60,27 @@ def _still_thinking(text: str) -> bool:
     return text.lstrip().startswith("<think>") and "</think>" not in text
 
 
-def _read(tokens: list[Token], index: int) -> FirstDigit | None:
-    mass = [0.0] * len(RATINGS)
+def _read(tokens: list[Token], index: int, scale: Scale) -> FirstDigit | None:
+    low, high = scale
+    mass = [0.0] * (high - low + 1)
     for text, logprob in tokens[index].alternatives:
-        if number := _NUMBER.match(text):
-            mass[int(number[1]) - 1] += math.exp(logprob)
+        number = _NUMBER.match(text)
+        if number and low <= int(number[1]) <= high:
+            mass[int(number[1]) - low] += math.exp(logprob)
     total = sum(mass)
     if total <= 0.0:
         return None
     ten_given_one: float | None = None
-    if mass[-1] > 0.0 or mass[0] == 0.0:
-        ten_given_one = 0.0  # 10 is a token of its own, or neither can come
+    if high < 10 or mass[-1] > 0.0 or mass[1 - low] == 0.0:
+        ten_given_one = 0.0  # 10 is no rating, or a token of its own, or neither it nor a 1 can come
     elif tokens[index].text.strip() == "1" and index + 1 < len(tokens):
         ten_given_one = zero_share(tokens[index + 1])
     return FirstDigit([value / total for value in mass], ten_given_one)
 
 
-def begun(text: str) -> str | None:
-    """The reply `text` up to its last rating, `…"Rating":`; None where it has none."""
-    keys = list(_RATING_KEY.finditer(text))
+def prefix(text: str, key: str = RATING) -> str | None:
+    """The reply `text` up to its last value under `key`, `…"Rating":`; None where it has none."""
+    keys = list(_behind_key(key).finditer(text))
     return text[: keys[-1].end()] if keys else None
 
 
@@ -77,52 +91,70 @@ def zero_share(token: Token) -> float | None:
     return sum(share for text, share in shares if text.startswith("0")) / total if total > 0.0 else None
 
 
-def distribution(first: FirstDigit, ten_given_one: float) -> list[float]:
-    """Probabilities of the ratings 1..10 (ten numbers that sum to 1)."""
-    ten = first.mass[-1] + first.mass[0] * ten_given_one
-    return [first.mass[0] * (1.0 - ten_given_one), *first.mass[1:-1], ten]
+def distribution(first: FirstDigit, ten_given_one: float, scale: Scale = TEN) -> list[float]:
+    """Probabilities of the scale's ratings, which sum to 1."""
+    if scale[1] < 10:
+        return list(first.mass)
+    shares, one = list(first.mass), 1 - scale[0]
+    shares[-1] = first.mass[-1] + first.mass[one] * ten_given_one
+    shares[one] = first.mass[one] * (1.0 - ten_given_one)
+    return shares
 
 
-def score(probabilities: list[float], kind: str) -> float:
+def _points(scale: Scale) -> list[float]:
+    """The scale's ratings, on 1..10."""
+    ratings = range(scale[0], scale[1] + 1)
+    return [float(rating) if scale == TEN else to_ten(rating, *scale) for rating in ratings]
+
+
+def score(probabilities: Sequence[float], kind: str, scale: Scale = TEN) -> float:
     """One number on 1..10: the expected rating, the median (smallest rating with half of the mass
     at or below it), or the most probable rating (the lowest of equals)."""
+    points = _points(scale)
     if kind == "expected":
-        mean = math.fsum(rating * share for rating, share in zip(RATINGS, probabilities, strict=True))
-        return min(max(mean, RATINGS[0]), RATINGS[-1])
+        mean = math.fsum(point * share for point, share in zip(points, probabilities, strict=True))
+        return min(max(mean, points[0]), points[-1])
     if kind == "median":
         below = 0.0
-        for rating, share in zip(RATINGS, probabilities, strict=True):
+        for point, share in zip(points, probabilities, strict=True):
             below += share
             if below >= 0.5:
-                return float(rating)
-        return float(RATINGS[-1])
-    return float(max(RATINGS, key=lambda rating: probabilities[rating - 1]))
+                return point
+        return points[-1]
+    return max(zip(probabilities, points, strict=True), key=lambda pair: (pair[0], -pair[1]))[1]
 
 
-def summary(probabilities: Sequence[float]) -> Summary:
-    """The figures that people read of a distribution over 1..10."""
+def summary(probabilities: Sequence[float], scale: Scale = TEN) -> Summary:
+    """The figures that people read of a distribution over a scale's ratings, on 1..10."""
     shares = list(probabilities)
-    expected = score(shares, "expected")
-    variance = math.fsum(share * (rating - expected) ** 2 for rating, share in zip(RATINGS, shares, strict=True))
+    expected = score(shares, "expected", scale)
+    spread = [share * (point - expected) ** 2 for point, share in zip(_points(scale), shares, strict=True)]
     return Summary(
-        argmax=score(shares, "argmax"),
+        argmax=score(shares, "argmax", scale),
         expected=expected,
-        median=score(shares, "median"),
-        deviation=math.sqrt(variance),
+        median=score(shares, "median", scale),
+        deviation=math.sqrt(math.fsum(spread)),
         entropy=math.fsum(-share * math.log2(share) for share in shares if share > 0.0),
     )
 
 
 def mixture(distributions: Sequence[Sequence[float]]) -> list[float]:
-    """The mean of one or more distributions over 1..10: each counts alike."""
+    """The mean of one or more distributions over the same ratings: each counts alike."""
     return [fmean(shares) for shares in zip(*distributions, strict=True)]
 
 
-def majority(ratings: Iterable[float]) -> float:
-    """The most frequent whole rating, halves rounded up; the lowest of equals."""
-    counts = Counter(math.floor(rating + 0.5) for rating in ratings)
+def whole_rating(score: float, scale: Scale = TEN) -> int:
+    """A score on 1..10 as a whole rating, moved linearly onto `scale` where that is another one: halves go up."""
+    low, high = scale
+    moved = score if scale == TEN else low + (high - low) * (score - TEN[0]) / (TEN[1] - TEN[0])
+    return min(max(math.floor(round(moved, 9) + 0.5), low), high)
+
+
+def majority(ratings: Iterable[float], scale: Scale = TEN) -> float:
+    """The most frequent of the scale's whole ratings, all on 1..10, halves rounded up; the lowest of equals."""
+    counts = Counter(whole_rating(rating, scale) for rating in ratings)
     most = max(counts.values())
-    return float(min(rating for rating, count in counts.items() if count == most))
+    return to_ten(min(rating for rating, count in counts.items() if count == most), *scale)
 
 
 AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {"mean": fmean, "median": median, "majority": majority}

@@ -1,4 +1,4 @@
-"""The judge's text -> a rating or a choice, and a reason, or a named failure.
+"""The judge's text -> a rating, a choice or the answers to a checklist, and a reason, or a named failure.
 
 A rating is only ever taken from a verdict's own `Rating` field: a number elsewhere in the text,
 or a `Rating` quoted inside the reason, is not one. Of several verdicts the first counts, as in the
@@ -10,38 +10,43 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from msgspec import Struct
+from critic.records import TEN, Scale, Verdict, to_ten
 
-from critic.asking.prompt import CHOICES, VerdictKey
-from critic.human_scored import to_ten
-from critic.records import RATINGS, Failure, Verdict
-
+# A key as models write it: bare, quoted or bold, with any colon and perhaps bold behind it. No letter may stand before
+# it, or the key would be found at the end of a longer word.
 _KEY = r"""["'“”*]{0,3}(?<![A-Za-z])%s["'“”*]{0,3}\s*:\s*\*{0,2}\s*"""
+
 _REASON_KEY = re.compile(_KEY % "(?:Reason|理由)", re.IGNORECASE)
+
+# Where a line begins, or quoted as in an object: "correct: no" is also what people write in a sentence.
 _CHOICE_KEY = r"""(?:^[ \t{*#]*["'“”]?|[{,]\s*["'“”])%s["'“”*]{0,3}\s*:\s*\*{0,2}\s*"""
-"""Where a line begins, or quoted as in an object: "correct: no" is also what people write in a sentence."""
+
+# The mark that ends a reason, the comma, and the quoted key of the value behind it: what follows an unfinished reason
+# counts only where it stands between two values of the same object. An escaped mark is part of the reason.
 _AFTER_REASON = r"""(?<!\\)(["'”])\s*,\s*["'“]%s["'”]\s*:\s*"""
-_NAMES: dict[VerdictKey, str] = {"Rating": "(?:Rating|评分|分数)", "Verdict": "Verdict", "Correct": "Correct"}
+
+# What the keys are also called.
+_NAMES = {"Rating": "(?:Rating|评分|分数)"}
+
 _CLOSING = {"“": "”"}
+
+# Thoughts before the answer, closed or cut off: no verdict is read out of a draft.
 _THINKING = re.compile(r"^\s*<think>.*?(?:</think>|$)", re.DOTALL)
+
+# A quoted text up to the unescaped mark that a comma, a brace or the end follows: marks inside it do not end it.
 _QUOTED_TEXT = re.compile(r"""^["'“](.*?)(?<!\\)["'”]\s*(?:[,}]|$)""", re.DOTALL)
 
-
-class Choice(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A judge's reply to a question with a few possible answers, read. Either `value` is one of them or `failure`
-    says why there is none."""
-
-    value: str | None = None
-    reason: str | None = None
-    failure: Failure | None = None
+# An item of a checklist: a number where an object's key or a line begins, a colon or a point, and the answer alone.
+_ITEM = re.compile(r"""(?:^|[{,\n])\s*["']?(\d{1,3})["']?\s*[:.)：]\s*["']?(yes|no)\b""", re.IGNORECASE)
 
 
-def parse(text: str, truncated: bool = False, scale: tuple[int, int] = (RATINGS[0], RATINGS[-1])) -> Verdict:
-    """Read a pointwise verdict: `{"Rating": 1..10, "Reason": "…"}`, or something close to it.
+def parse(text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Rating") -> Verdict:
+    """Read a pointwise verdict: `{"Rating": 1..10, "Reason": "…"}`, or something close to it; the rating under another
+    `key`, where one of several criteria is read.
 
     Tolerated: other key order, text or code fences around, quoted, decimal and full-width numbers
     ("8", 8.5, ８, "8/10"), single quotes, raw line breaks, a reply cut off after its rating.
@@ -51,82 +56,95 @@ def parse(text: str, truncated: bool = False, scale: tuple[int, int] = (RATINGS[
     """
     if not text.strip():
         return Verdict(failure="empty")
-    objects, text = _take_objects(_THINKING.sub("", text, count=1), "Rating")
+    objects, text = _take_objects(_THINKING.sub("", text, count=1), key)
     for found in objects:
-        if "rating" in found:
-            return _verdict(_as_number(found["rating"], scale), _as_text(found.get("reason")), scale)
+        if key.lower() in found:
+            return _verdict(_as_number(found[key.lower()], scale), _as_text(found.get("reason")), scale)
     plain = _half_width(text)
-    key = _place(text, plain, "Rating")
-    if key is None:
+    place = _place(text, plain, key)
+    if place is None:
         return Verdict(failure="truncated" if truncated else "no_rating")
-    number = _number(scale).match(plain, key)
+    number = _number(scale).match(plain, place)
     if number is None:
-        return Verdict(failure="truncated" if truncated and _ends_at(plain, key) else "no_rating")
+        return Verdict(failure="truncated" if truncated and _ends_at(plain, place) else "no_rating")
     cut_off = truncated or (plain.count("{") > plain.count("}"))
     if cut_off and number.end() == len(plain) and _may_go_on(number[1], scale):
         return Verdict(failure="truncated")
     return _verdict(float(number[1]), _loose_reason(text), scale)
 
 
-def parse_choice(text: str, key: VerdictKey, truncated: bool = False) -> Choice:
-    """Read a verdict that is no rating: `{"Verdict": "A" | "B" | "tie"}`, `{"Correct": "yes" | "no", "Reason": "…"}`.
+def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = False) -> Verdict:
+    """Read a verdict that is one of a few `values`: `{"Verdict": "A"}`, `{"Correct": "yes", "Reason": "…"}`.
 
     Tolerated as in `parse`, and capitals or small letters. Failures: `empty`, `truncated` (cut off before the
     value was whole), `no_verdict` (no such key, or another value under it).
     """
     if not text.strip():
-        return Choice(failure="empty")
+        return Verdict(failure="empty")
     objects, text = _take_objects(_THINKING.sub("", text, count=1), key)
     for found in objects:
         if key.lower() in found:
-            return _choice(_as_text(found[key.lower()]), _as_text(found.get("reason")), key)
+            return _choice(_as_text(found[key.lower()]), _as_text(found.get("reason")), values)
     plain = _half_width(text)
     place = _place(text, plain, key)
     if place is None:
-        return Choice(failure="truncated" if truncated else "no_verdict")
-    value = _word(key).match(plain, place)
+        return Verdict(failure="truncated" if truncated else "no_verdict")
+    value = _word(tuple(values)).match(plain, place)
     if value is None:
-        return Choice(failure="truncated" if truncated and _ends_at(plain, place, key) else "no_verdict")
-    return _choice(value[1], _loose_reason(text), key)
+        return Verdict(failure="truncated" if truncated and _ends_at(plain, place, values) else "no_verdict")
+    return _choice(value[1], _loose_reason(text), values)
+
+
+def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
+    """Read the answers to a checklist's items (from 1): `{"1":"yes","2":"no"}`, or lists of "1: yes" or "1. yes".
+
+    An item without an answer, or answered both ways, is None; then the failure is `empty`, `truncated` or `no_verdict`.
+    """
+    found: dict[int, set[bool]] = {}
+    for number, word in _ITEM.findall(text):
+        found.setdefault(int(number), set()).add(word.lower() == "yes")
+    answers = [next(iter(one)) if len(one) == 1 else None for one in (found.get(n, set()) for n in range(1, items + 1))]
+    if None not in answers:
+        return Verdict(answers=answers)
+    return Verdict(answers=answers, failure="empty" if not text.strip() else "truncated" if truncated else "no_verdict")
 
 
 @cache
-def _number(scale: tuple[int, int]) -> re.Pattern[str]:
+def _number(scale: Scale) -> re.Pattern[str]:
     """A number, perhaps quoted, perhaps followed by "/ highest"."""
     return re.compile(rf"""["'“”]?\s*([-+]?\d+(?:\.\d+)?)(?:\s*/\s*{scale[1]})?(?![\d%/])(?!\.\d)""")
 
 
 @cache
-def _word(key: VerdictKey) -> re.Pattern[str]:
-    """One of a key's values, perhaps quoted, with nothing but punctuation behind it on its line."""
-    values = "|".join(CHOICES[key])
-    return re.compile(rf"""["'“”*]{{0,3}}\s*({values})(?=[ \t]*(?:["'“”*,.;。}}\n]|$))""", re.IGNORECASE)
+def _word(values: tuple[str, ...]) -> re.Pattern[str]:
+    """One of the values, perhaps quoted, with nothing but punctuation behind it on its line."""
+    return re.compile(rf"""["'“”*]{{0,3}}\s*({"|".join(values)})(?=[ \t]*(?:["'“”*,.;。}}\n]|$))""", re.IGNORECASE)
 
 
 @cache
-def _key(key: VerdictKey) -> re.Pattern[str]:
-    pattern = _KEY if key == "Rating" else _CHOICE_KEY
-    return re.compile(pattern % _NAMES[key], re.IGNORECASE | re.MULTILINE)
+def _key(key: str) -> re.Pattern[str]:
+    pattern = _CHOICE_KEY if key in ("Verdict", "Correct") else _KEY
+    return re.compile(pattern % _NAMES.get(key, re.escape(key)), re.IGNORECASE | re.MULTILINE)
 
 
 @cache
-def _key_after_reason(key: VerdictKey) -> re.Pattern[str]:
-    return re.compile(_AFTER_REASON % _NAMES[key], re.IGNORECASE)
+def _key_after_reason(key: str) -> re.Pattern[str]:
+    return re.compile(_AFTER_REASON % _NAMES.get(key, re.escape(key)), re.IGNORECASE)
 
 
-def _may_go_on(digits: str, scale: tuple[int, int]) -> bool:
+def _may_go_on(digits: str, scale: Scale) -> bool:
     """Whether more digits would still make a rating: a 1 could have become a 10."""
     ratings = map(str, range(scale[0], scale[1] + 1))
     return any(rating != digits and rating.startswith(digits) for rating in ratings)
 
 
-def _ends_at(plain: str, place: int, key: VerdictKey | None = None) -> bool:
-    """Whether the text ends where the value should stand, or within one of the key's values."""
+def _ends_at(plain: str, place: int, values: Sequence[str] = ()) -> bool:
+    """Whether the text ends where the value should stand, or within one of the values."""
     rest = plain[place:].strip(" \"'").lower()
-    return any(value.lower().startswith(rest) for value in CHOICES[key]) if key else not rest
+    return any(value.lower().startswith(rest) for value in values) if values else not rest
 
 
-def _take_objects(text: str, key: VerdictKey) -> tuple[list[dict[str, Any]], str]:
+def _take_objects(text: str, key: str) -> tuple[list[dict[str, Any]], str]:
     """The JSON objects in the text, outer before inner, keys in lower case (of a key that comes
     twice the first value), and the text without them: strings inside a whole object are settled.
 
@@ -154,7 +172,7 @@ def _take_objects(text: str, key: VerdictKey) -> tuple[list[dict[str, Any]], str
     return found, "".join([*rest, text[done:]])
 
 
-def _has_key(text: str, key: VerdictKey) -> bool:
+def _has_key(text: str, key: str) -> bool:
     plain = _half_width(text)
     return bool(_key(key).search(plain) or _REASON_KEY.search(plain))
 
@@ -173,7 +191,7 @@ def _half_width(text: str) -> str:
     return "".join(plain if len(plain) == 1 else char for char, plain in zip(text, wide, strict=True))
 
 
-def _place(text: str, plain: str, key: VerdictKey) -> int | None:
+def _place(text: str, plain: str, key: str) -> int | None:
     """Where the value of the verdict's `key` starts in text that is no valid JSON; `plain` is its
     half-width form."""
     value, reason = _key(key).search(plain), _REASON_KEY.search(plain)
@@ -187,7 +205,7 @@ def _place(text: str, plain: str, key: VerdictKey) -> int | None:
     return after[-1].end() if after else None
 
 
-def _as_number(value: Any, scale: tuple[int, int]) -> float | None:
+def _as_number(value: Any, scale: Scale) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -211,17 +229,17 @@ def _loose_reason(text: str) -> str | None:
     return (quoted[1] if quoted else rest.strip().strip("\"'“”}`").strip()) or None
 
 
-def _verdict(rating: float | None, reason: str | None, scale: tuple[int, int]) -> Verdict:
+def _verdict(rating: float | None, reason: str | None, scale: Scale) -> Verdict:
     low, high = scale
     if rating is None:
         return Verdict(reason=reason, failure="no_rating")
     if not low <= rating <= high:
         return Verdict(reason=reason, failure="out_of_range")
-    on_ten = rating if (low, high) == (RATINGS[0], RATINGS[-1]) else to_ten(rating, low, high)
+    on_ten = rating if scale == TEN else to_ten(rating, low, high)
     return Verdict(rating=on_ten, reason=reason)
 
 
-def _choice(value: str | None, reason: str | None, key: VerdictKey) -> Choice:
+def _choice(value: str | None, reason: str | None, values: Sequence[str]) -> Verdict:
     wanted = _half_width(value or "").strip().lower()
-    found = next((choice for choice in CHOICES[key] if choice.lower() == wanted), None)
-    return Choice(value=found, reason=reason, failure=None if found else "no_verdict")
+    found = next((choice for choice in values if choice.lower() == wanted), None)
+    return Verdict(value=found, reason=reason, failure=None if found else "no_verdict")

@@ -164,15 +164,6 @@ def _checklist(place: str, turn: int, spoken: Sequence[_Utterance]) -> list[str]
     return questions
 
 
-def completion_ratio(answers: Sequence[bool | None]) -> float | None:
-    """The share of yes, 0..1; None where an answer is missing, for then the share is not known. Raises ValueError for
-    no answers."""
-    if not answers:
-        raise ValueError("no answers; a checklist has at least one question")
-    yes = [answer for answer in answers if answer is not None]
-    return sum(yes) / len(answers) if len(yes) == len(answers) else None
-
-
 class TurnScore(Struct, frozen=True, kw_only=True):
     """A turn judged twice: completion ratio (0..1) and quality (1..10), None where that judgment failed; the answer's
     length in characters."""

@@ -13,11 +13,12 @@ import msgspec
 import typer
 
 from critic import jsonl
-from critic.asking import prompt_files, rating
-from critic.asking.examples import verdict_keys
-from critic.asking.judge import Judge
+from critic.asking import rating
+from critic.asking.forms import REASON, AnswerKind, CriteriaKind, RatingKind, form_of, keys, prompt_of
+from critic.asking.judge import ResponseJudge
 from critic.asking.packs import open_pack
-from critic.asking.prompt import load, require_ten
+from critic.asking.prompt import has
+from critic.asking.render import Material
 from critic.backends import ATTEMPTS, TIMEOUT
 from critic.benchmarks import BENCHMARKS, alignmmbench
 from critic.errors import UsageError
@@ -47,7 +48,7 @@ def _prompt(prompt: str, folder: Path | None, benchmark: str | None) -> tuple[st
     if folder is None:
         return prompt, None
     pack = open_pack(folder)
-    if prompt_files.has(pack, prompt):
+    if has(pack, prompt):
         return f"{pack}/{prompt}", pack
     if benchmark is None:
         raise UsageError(f"--prompt-pack {folder} says nothing of the prompt {prompt}")
@@ -55,14 +56,18 @@ def _prompt(prompt: str, folder: Path | None, benchmark: str | None) -> tuple[st
 
 
 def _decoding(prompt: str, samples: int, temperature: float | None, seed: int, no_reason: bool) -> Decoding:
-    require_ten(prompt)
+    form = form_of(prompt)
+    if isinstance(form.kind, AnswerKind):
+        raise UsageError(f"--prompt {prompt}: asks for an answer, not for a verdict; commit_first asks it first")
+    if (samples > 1 or temperature) and not isinstance(form.kind, RatingKind | CriteriaKind):
+        raise UsageError("--samples and --temperature draw ratings, not choices")
     if temperature is None:
         temperature = 1.0 if samples > 1 else 0.0
     if samples > 1 and temperature == 0.0:
         raise UsageError("--samples draws verdicts, and at --temperature 0 they are all the same")
     if no_reason and samples > 1:
         raise UsageError("--no-reason reads the rating's distribution at once; --samples adds nothing to it")
-    if no_reason and verdict_keys(load(prompt, "en"))[0] != "Rating":
+    if no_reason and keys(form, prompt_of(prompt, "en"), Material())[:1] == (REASON,):
         raise UsageError(f"--no-reason: prompt {prompt!r} has the reason before the rating")
     made = Decoding(reason=not no_reason, samples=samples, temperature=temperature, seed=seed if temperature else 0)
     return GREEDY if made == GREEDY else made  # the very object is what records leave out
@@ -214,7 +219,7 @@ def main(
         source = {"file": str(responses), "sha256": jsonl.sha256(responses)} if responses.is_file() else str(responses)
         backends = endpoint.open("--judge", judge or [])
         alone = name if len(backends) == 1 else None
-        judges = [Judge(one, alone or one.served.name, prompt, score, max_tokens, decoding) for one in backends]
+        judges = [ResponseJudge(one, alone or one.served.name, prompt, score, max_tokens, decoding) for one in backends]
         return judge_responses(run, judges, rows, source, check_repeat, aggregate, name)
     talks = judge_conversations.ConversationOptions(
         replies=responses, benchmark=benchmark, questions=questions, against=against, protocols=protocol or [],

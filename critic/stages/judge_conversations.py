@@ -16,9 +16,10 @@ from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
 from critic.asking import protocols
-from critic.asking.conversation_prompt import Kind, Prompts, load
+from critic.asking.forms import form_of, prompt_name
 from critic.asking.plan import Pair, VerdictKey, VerdictPlan, key, paired, read_transcripts
-from critic.asking.protocols import Case, ConversationJudge, Told, judge_all
+from critic.asking.prompt import LANGUAGES, load
+from critic.asking.protocols import ConversationJudge, PlannedVerdict, Transcript, judge_all
 from critic.backends import Backend
 from critic.errors import UsageError
 from critic.images import named_images
@@ -26,14 +27,11 @@ from critic.records import (
     JUDGINGS,
     ORDERS,
     ConversationJudgment,
-    Language,
     Protocol,
     Setup,
     differing,
 )
 from critic.stages.run import Outage, RunOptions, Stage, Tally, listed
-
-LANGUAGES: tuple[Language, ...] = get_args(Language)
 
 
 class ConversationOptions(Struct, frozen=True, kw_only=True):
@@ -153,10 +151,10 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
     async def work(self, item: list[Pair], keep: Callable[..., None]) -> None:
         asked: dict[str, asyncio.Task[ConversationJudgment]] = {}
 
-        async def judged(case: Case) -> ConversationJudgment:
-            line = self._before(case)
+        async def judged(planned: PlannedVerdict) -> ConversationJudgment:
+            line = self._before(planned)
             if line is None:
-                line = await self._once(case, asked)
+                line = await self._once(planned, asked)
                 keep(line)
             return line
 
@@ -175,9 +173,9 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
 
         asyncio.run(look())
 
-    def _before(self, case: Case) -> ConversationJudgment | None:
-        line = self._known.get(key(case.verdict))
-        made_of = self._judge.asked(case), protocols.hash_of(case, self._judge.setup)
+    def _before(self, planned: PlannedVerdict) -> ConversationJudgment | None:
+        line = self._known.get(key(planned.verdict))
+        made_of = self._judge.asked(planned), protocols.hash_of(planned)
         if line is not None and (line.asked, line.prompt_hash) != made_of:
             shown = f"conversation {line.verdict.conversation!r}, turn {line.verdict.turn} ({line.verdict.condition})"
             raise UsageError(
@@ -186,24 +184,26 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
             )
         return line
 
-    async def _once(self, case: Case, asked: dict[str, asyncio.Task[ConversationJudgment]]) -> ConversationJudgment:
-        name = self._judge.asked(case)
+    async def _once(
+        self, planned: PlannedVerdict, asked: dict[str, asyncio.Task[ConversationJudgment]]
+    ) -> ConversationJudgment:
+        name = self._judge.asked(planned)
         if name is None:
-            return await self._judge.judge(case)
-        made = self._answered.get((case.conversation.id, name))
+            return await self._judge.judge(planned)
+        made = self._answered.get((planned.conversation.id, name))
         if made is None:
             if name not in asked:
-                asked[name] = asyncio.create_task(self._ask(case))
+                asked[name] = asyncio.create_task(self._ask(planned))
             made = await asked[name]
         return replace(
             made,
-            conversation=case.conversation,
-            verdict=replace(case.verdict, score=made.verdict.score, failure=made.verdict.failure),
+            conversation=planned.conversation,
+            verdict=replace(planned.verdict, score=made.verdict.score, failure=made.verdict.failure),
         )
 
-    async def _ask(self, case: Case) -> ConversationJudgment:
+    async def _ask(self, planned: PlannedVerdict) -> ConversationJudgment:
         async with self._gate:
-            line = await self._judge.judge(case)
+            line = await self._judge.judge(planned)
         self._outage.note(line.verdict.failure, line.detail)
         return line
 
@@ -252,7 +252,7 @@ def judge_file(run: RunOptions, options: ConversationOptions, backend: Backend, 
     return JudgeConversations(run, options, ConversationJudge(backend, setup, options.max_tokens), plan).run()
 
 
-def _check_questions(path: Path, benchmark: str, replied: Iterable[Told]) -> None:
+def _check_questions(path: Path, benchmark: str, replied: Iterable[Transcript]) -> None:
     """Says how many of the benchmark's conversations have no reply. Raises UsageError where one reads otherwise."""
     asked = {one.id: one for one in named_images(benchmarks.read(benchmark, path))[0]}
     seen = set()
@@ -287,10 +287,11 @@ def _check_options(options: ConversationOptions, setup: Setup, chosen: Sequence[
 def _say_pack(setup: Setup, chosen: Sequence[str]) -> None:
     """Says which of the prompts that are used come from the pack. Raises UsageError where none does, or where one that
     does cannot be asked for a verdict without a reason."""
-    used = [(kind, lang) for kind in protocols.kinds(chosen) for lang in LANGUAGES]
-    theirs = [(kind, lang) for kind, lang in used if _words(kind, lang, None) != _words(kind, lang, setup.pack)]
-    free = [kind for kind, lang in theirs if not load(lang, setup.pack).prompts[kind].constrained]
-    named = [f"{kind} ({lang})" for kind, lang in theirs]
+    names = protocols.form_names(chosen, setup)
+    used = [(name, lang) for name in [*names, *_extractions(names)] for lang in LANGUAGES]
+    theirs = [(name, lang) for name, lang in used if load(name, lang) != load(_plain(name), lang)]
+    free = [_plain(name) for name, lang in theirs if not load(name, lang).constrained]
+    named = [f"{_plain(name)} ({lang})" for name, lang in theirs]
     named += ["pointwise"] if "pointwise" in chosen and "/" in setup.pointwise_prompt else []
     if not named:
         raise UsageError(f"--prompt-pack: {setup.pack} has no prompt of {', '.join(chosen)}")
@@ -301,7 +302,11 @@ def _say_pack(setup: Setup, chosen: Sequence[str]) -> None:
     print(f"prompts of {setup.pack}: {', '.join(named)}; the others are ours", file=sys.stderr)
 
 
-def _words(kind: Kind, language: Language, pack: str | None) -> Prompts:
-    """What a prompt says: its own words and those of its language."""
-    prompts = load(language, pack)
-    return replace(prompts, prompts={kind: prompts.prompts[kind]})
+def _plain(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _extractions(names: Iterable[str]) -> list[str]:
+    """The prompts of the second questions of these forms, in the same pack."""
+    found = ((name.rpartition("/")[0], form_of(name).extraction) for name in names)
+    return sorted({prompt_name(f"{pack}/{form}") for pack, form in found if form})

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl
-from critic.asking.judge import Judge, panel_judgment
+from critic.asking.judge import ResponseJudge, panel_judgment
 from critic.errors import UsageError
 from critic.records import Judgment, Response
 from critic.stages.run import Outage, RunOptions, Stage, Tally, finish, known, listed, side_by_side, writing
@@ -102,7 +102,7 @@ class JudgeResponses(Stage[Response, Judgment]):
     def __init__(
         self,
         run: RunOptions,
-        judge: Judge,
+        judge: ResponseJudge,
         responses: Iterable[Response],
         source: dict[str, str] | str,
         check_repeat: int = 0,
@@ -169,7 +169,7 @@ class JudgeResponses(Stage[Response, Judgment]):
         return JudgmentTally(self.out, self._repeated)
 
 
-async def _judged_again(judge: Judge, out: Path, rows: int, concurrency: int) -> dict[str, Any]:
+async def _judged_again(judge: ResponseJudge, out: Path, rows: int, concurrency: int) -> dict[str, Any]:
     """Judge the first `rows` scored responses of `out` once more in another order, hence in other batches, and
     count how many ratings changed: the same input should get the same score whatever is judged beside it."""
     before = {
@@ -217,7 +217,7 @@ def judge_by_panel(run: RunOptions, members: Sequence[JudgeResponses], how: str,
 
 def judge_responses(
     run: RunOptions,
-    judges: Sequence[Judge],
+    judges: Sequence[ResponseJudge],
     responses: ScoredResponses | list[Response],
     source: dict[str, str] | str,
     check_repeat: int,

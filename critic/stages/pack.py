@@ -17,14 +17,17 @@ import typer
 from msgspec import Struct, field
 
 from critic import jsonl
-from critic.asking.conversation_prompt import KINDS, RAW, RAW_BY_TURN
+from critic.asking.forms import FORMS
 from critic.asking.packs import open_pack
+from critic.asking.render import RAW, RAW_BY_TURN
 from critic.errors import UsageError
 from critic.records import Language
 
-POINTWISE = "pointwise"
+KINDS = tuple(name for name, form in FORMS.items() if form.prompt is None)
+"""The forms whose prompts a constant can become."""
 
-_RAW_POINTWISE = ("history", "question", "reference", "response")
+_ALWAYS_JSON = ("pointwise", *(name for name, form in FORMS.items() if form.extraction is None))
+"""Prompts that ask for our JSON verdict, whatever the mapping says: no second question is asked of rows."""
 
 _PLACEHOLDER = re.compile(r"\{[A-Za-z_][A-Za-z0-9_.\[\]]*\}")
 
@@ -33,9 +36,8 @@ _OPENS_TAG = re.compile(r"\{(?=[{%#]|\Z)")
 _HEAD = """\
 # Which constants of {module} become which prompts. Fill in `kind` ({kinds}),
 # and for each placeholder what stands there; leave `kind` empty for constants that are no prompt.
-# kinds of conversations: raw.NAME of {raw};
-#   raw.NAME[i] of {by_turn}, turns from 0
-# pointwise: raw.NAME of {pointwise}
+# raw.NAME of {raw};
+# raw.NAME[i] of {by_turn}, turns from 0
 # Optional: system = "CONSTANT" for a system message; constrained = true where the prompt asks for our JSON verdict;
 # format = true where the module fills the text in by str.format, so that {{{{ is a brace.
 """
@@ -119,11 +121,8 @@ def _value(node: ast.expr) -> ast.expr:
 
 def beginning(found: Mapping[str, str], module: str) -> str:
     """A mapping file for these constants, to be filled in."""
-    shown = {
-        name: ", ".join(names)
-        for name, names in (("raw", RAW), ("by_turn", RAW_BY_TURN), ("pointwise", _RAW_POINTWISE))
-    }
-    lines = [_HEAD.format(module=module, kinds=", ".join([*KINDS, POINTWISE]), **shown)]
+    shown = {"kinds": ", ".join(KINDS), "raw": ", ".join(RAW), "by_turn": ", ".join(RAW_BY_TURN)}
+    lines = [_HEAD.format(module=module, **shown)]
     for name, text in found.items():
         places = dict.fromkeys(_PLACEHOLDER.findall(text))
         lines += ["[[prompt]]", f"constant = {_quoted(name)}", 'kind = ""', 'language = "en"', "[prompt.placeholders]"]
@@ -157,20 +156,17 @@ def _split(text: str, placeholders: Iterable[str]) -> Iterator[tuple[str, str | 
 
 def _checked(place: str, mapped: Mapped, found: Mapping[str, str]) -> None:
     """Raises UsageError for a mapping that does not fit the module or our prompts."""
-    if mapped.kind not in (*KINDS, POINTWISE):
-        raise UsageError(f"{place}: kind {mapped.kind!r}; choose {', '.join([*KINDS, POINTWISE])}")
-    if mapped.kind == POINTWISE and mapped.system:
-        raise UsageError(f"{place}: a pointwise prompt has no system message")
+    if mapped.kind not in KINDS:
+        raise UsageError(f"{place}: kind {mapped.kind!r}; choose {', '.join(KINDS)}")
     for name in filter(None, (mapped.constant, mapped.system)):
         if name not in found:
             raise UsageError(f"{place}: no string constant {name!r} in the module; there is {', '.join(found)}")
-    plain, by_turn = (_RAW_POINTWISE, ()) if mapped.kind == POINTWISE else (RAW, RAW_BY_TURN)
-    known = re.compile(rf"raw\.(?:{'|'.join(plain)})" + (rf"|raw\.(?:{'|'.join(by_turn)})\[\d\]" if by_turn else ""))
+    known = re.compile(rf"raw\.(?:{'|'.join(RAW)})|raw\.(?:{'|'.join(RAW_BY_TURN)})\[\d\]")
     for name, value in mapped.placeholders.items():
         if not name or name not in found[mapped.constant] + found.get(mapped.system, ""):
             raise UsageError(f"{place}: placeholder {name!r} is not in the constant")
         if not known.fullmatch(value):
-            raise UsageError(f"{place}: placeholder {name!r} is {value!r}; expected raw. and one of {', '.join(plain)}")
+            raise UsageError(f"{place}: placeholder {name!r} is {value!r}; expected raw. and one of {', '.join(RAW)}")
 
 
 def files(mapping: Path, found: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -191,26 +187,19 @@ def files(mapping: Path, found: Mapping[str, str]) -> dict[str, dict[str, Any]]:
             )
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from None
-        if one.kind == POINTWISE:
-            path, name = f"pointwise_{one.language}.toml", ""
-            content: dict[str, Any] = {"template": text.replace("$", "$$")}
-        else:
-            path, name = f"conversations/{one.language}.toml", one.kind
-            content = {"template": text, "constrained": one.constrained, "system": system}
-        if name in made.setdefault(path, {}):
+        path = f"{one.kind}_{one.language}.toml"
+        if path in made:
             raise UsageError(f"{place}: a second {one.kind} in {one.language}")
-        made[path][name] = content
+        made[path] = {"template": text.replace("$", "$$"), "verbatim": True, "system": system}
+        if one.kind not in _ALWAYS_JSON:
+            made[path]["constrained"] = one.constrained
     if not made:
         raise UsageError(f"{mapping}: no constant has a kind")
     return made
 
 
-def _written(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    lines = []
-    for name, content in tables.items():
-        lines += [f"[prompts.{name}]"] if name else []
-        lines += [f"{key} = {_quoted(value)}" for key, value in content.items()]
-    return "\n".join(lines) + "\n"
+def _written(content: Mapping[str, str | bool]) -> str:
+    return "".join(f"{key} = {_quoted(value)}\n" for key, value in content.items())
 
 
 def _quoted(value: str | bool) -> str:
@@ -237,9 +226,8 @@ def main(
         raise UsageError(f"--out {out}: not empty")
     made = files(mapping, found)
     source = f"# From {module.name}, sha256 {jsonl.sha256(module)}, by critic pack.\n"
-    for path, tables in made.items():
-        (out / path).parent.mkdir(parents=True, exist_ok=True)
-        (out / path).write_text(source + _written(tables), "utf-8")
-    kinds = ", ".join(f"{name or POINTWISE} ({path})" for path, tables in made.items() for name in tables)
-    print(f"{open_pack(out)}: {kinds}")
+    out.mkdir(parents=True, exist_ok=True)
+    for path, content in made.items():
+        (out / path).write_text(source + _written(content), "utf-8")
+    print(f"{open_pack(out)}: {', '.join(made)}")
     return 0

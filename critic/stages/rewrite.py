@@ -18,7 +18,7 @@ import typer
 from msgspec import Struct
 
 from critic import jsonl
-from critic.asking.prompt import quote
+from critic.asking.render import quote
 from critic.backends import CONNECTIONS, Backend, Reply, Request
 from critic.benchmarks import alignmmbench
 from critic.errors import Refused, Transient, UsageError

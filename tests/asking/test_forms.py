@@ -11,17 +11,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from critic import human_scored
-from critic.asking.examples import IGNORED, TooLong, encode, example, example_of, target, verdict_keys
-from critic.asking.forms import ALONE, APART, OPEN, TIE, Plan, Planned, check_mix, plan, read, value, whole_rating
-from critic.asking.prompt import CHOICES, FLOOR, Prompt, VerdictKey, load, names
-from critic.asking.verdict import Choice, parse_choice
+from critic.asking.examples import (
+    ALONE,
+    IGNORED,
+    OPEN,
+    Plan,
+    Planned,
+    TooLong,
+    check_mix,
+    encode,
+    example,
+    example_of,
+    plan,
+)
+from critic.asking.forms import APART, FORMS, TIE, Label, form_of, keys, prompt_of, target
+from critic.asking.rating import whole_rating
+from critic.asking.render import FLOOR, Material
+from critic.asking.verdict import parse_choice
 from critic.errors import UsageError
-from critic.human_scored import to_ten
-from critic.records import Example, Response, Verdict
+from critic.records import Example, Response, Verdict, to_ten
 
-FORMS = [load(name, lang) for name in names() for lang in ("zh", "en")]
-every_form = pytest.mark.parametrize("prompt", FORMS, ids=lambda prompt: f"{prompt.name}-{prompt.language}")
-CHOOSING: list[VerdictKey] = ["Verdict", "Correct"]
+ONE_VALUE = [name for name, form in FORMS.items() if len(form.kind.values(prompt_of(name, "en"), Material())) == 1]
+"""The forms whose verdict is one value: a rating or a choice."""
+IN_BOTH = [(name, lang) for name in ONE_VALUE for lang in ("zh", "en")]
+every_form = pytest.mark.parametrize(("name", "lang"), IN_BOTH)
+VALUES = {"Verdict": ("A", "B", "tie"), "Correct": ("yes", "no")}
 
 
 def response(number: int, score: float, **changes: Any) -> Response:
@@ -44,13 +58,23 @@ def made(form: str, *shown: Response) -> Example:
     return one
 
 
-def found_value(read_back: Verdict | Choice) -> float | str | None:
-    return read_back.rating if isinstance(read_back, Verdict) else read_back.value
+def value(name: str, *shown: Response) -> Label | None:
+    """What people's scores make right in a form."""
+    return form_of(name).kind.label(prompt_of(name, "en"), shown)
 
 
-def values(prompt: Prompt) -> list[int | str]:
-    low, high = prompt.scale
-    return list(range(low, high + 1)) if prompt.key == "Rating" else list(CHOICES[prompt.key])
+def read(name: str, text: str, truncated: bool = False) -> Verdict:
+    return form_of(name).kind.read(prompt_of(name, "en"), Material(), text, truncated)
+
+
+def found_value(read_back: Verdict) -> float | str | None:
+    return read_back.value if read_back.rating is None else read_back.rating
+
+
+def values(name: str) -> list[int | str]:
+    (schema,) = form_of(name).kind.values(prompt_of(name, "en"), Material()).values()
+    low, high = prompt_of(name, "en").scale
+    return [each for each in schema.get("enum", range(low, high + 1)) if each != "Unknown"]
 
 
 @pytest.mark.parametrize("scale", [(1, 5), (0, 10), (1, 10)])
@@ -87,7 +111,7 @@ def test_a_better_score_is_never_a_lower_rating(one: float, other: float, scale:
     ("score", "right"), [(1, "no"), (5, "no"), (5.49, "no"), (5.5, None), (6.49, None), (6.5, "yes"), (10, "yes")]
 )
 def test_right_is_seven_and_more(score: float, right: str | None) -> None:
-    assert value(load("correct", "en"), response(0, score)) == right
+    assert value("correct", response(0, score)) == right
 
 
 @pytest.mark.parametrize(
@@ -95,15 +119,15 @@ def test_right_is_seven_and_more(score: float, right: str | None) -> None:
     [(7, 7, "tie"), (7.49, 7, "tie"), (7.5, 7, None), (7.99, 7, None), (8, 7, "A"), (1, 10, "B"), (2.3, 1.3, "A")],
 )
 def test_a_difference_decides_ties_or_says_nothing(one: float, other: float, better: str | None) -> None:
-    assert value(load("pairwise", "en"), response(0, one), response(1, other)) == better
+    assert value("pairwise", response(0, one), response(1, other)) == better
 
 
 @given(st.floats(1, 10), st.floats(1, 10))
 def test_the_order_of_a_pair_mirrors_its_verdict(one: float, other: float) -> None:
     first, second = response(0, one), response(1, other)
     mirror = {"A": "B", "B": "A", "tie": "tie", None: None}
-    found = value(load("pairwise", "en"), first, second)
-    assert value(load("pairwise", "en"), second, first) == mirror[found]
+    found = value("pairwise", first, second)
+    assert value("pairwise", second, first) == mirror[found]
     if found != "tie" and found is not None:
         assert abs(one - other) >= APART - 1e-6
     if found == "tie":
@@ -159,8 +183,10 @@ def test_an_example_that_people_left_open_is_a_mistake_of_the_program() -> None:
     for shown, form in (((one,), "correct"), ((one, other), "pairwise")):
         with pytest.raises(ValueError, match="open"):
             example(shown[0], form, None, lambda messages: 0, *shown[1:])
-    with pytest.raises(ValueError, match="two answers"):
+    with pytest.raises(ValueError, match="shows 2 answers, got 1"):
         example(one, "pairwise", None, lambda messages: 0)
+    with pytest.raises(ValueError, match="shows 1 answers, got 2"):
+        example(one, "correct", None, lambda messages: 0, other)
 
 
 def length(messages: Any) -> int:
@@ -292,7 +318,7 @@ def test_a_plan_travels_as_json() -> None:
 @pytest.mark.parametrize(
     ("mix", "message"),
     [
-        ({"pointwize": 1.0}, "unknown form 'pointwize'; choose correct, pairwise, pointwise"),
+        ({"pointwize": 1.0}, "unknown form 'pointwize'; choose answer, checklist, "),
         ({"pointwise@fr": 1.0}, "'pointwise@fr': behind @ comes the prompt's language, zh or en"),
         ({"pointwise@": 1.0}, "behind @ comes"),
         ({"pointwise": 1.5}, r"'pointwise': the share of rows must lie in 0\.\.1, got 1.5"),
@@ -348,21 +374,22 @@ def test_the_tokens_of_the_value_are_marked(form: str, spelt: list[str]) -> None
 
 @every_form
 @given(data=st.data(), reason=st.text(max_size=80))
-def test_what_a_form_teaches_is_read_back(prompt: Prompt, data: st.DataObject, reason: str) -> None:
-    wanted = data.draw(st.sampled_from(values(prompt)))
-    text = target(wanted, reason, verdict_keys(prompt))
-    found = read(prompt, text)
+def test_what_a_form_teaches_is_read_back(name: str, lang: Any, data: st.DataObject, reason: str) -> None:
+    prompt, order = prompt_of(name, lang), keys(form_of(name), prompt_of(name, lang), Material())
+    wanted = data.draw(st.sampled_from(values(name)))
+    text = target(wanted, reason, order)
+    found = read(name, text)
     assert found.failure is None
     assert found_value(found) == (wanted if isinstance(wanted, str) else pytest.approx(to_ten(wanted, *prompt.scale)))
-    assert found.reason == (reason if "Reason" in verdict_keys(prompt) else None)
+    assert found.reason == (reason if "Reason" in order else None)
     cut = data.draw(st.integers(0, len(text)))
-    part = read(prompt, text[:cut], truncated=cut < len(text))
+    part = read(name, text[:cut], truncated=cut < len(text))
     assert part.failure in (None, "empty", "truncated", "no_rating", "no_verdict")
     assert found_value(part) in (None, found_value(found))
 
 
 def test_a_rating_cut_off_where_it_could_go_on_is_none() -> None:
-    eleven, five = load("scale_0_10", "en"), load("scale_5", "en")
+    eleven, five = "scale_0_10", "scale_5"
     assert read(eleven, '{"Rating":1', truncated=True).failure == "truncated"
     assert read(eleven, '{"Rating":10', truncated=True).rating == 10
     assert read(eleven, '{"Rating":0', truncated=True).rating == 1
@@ -392,8 +419,8 @@ def test_a_rating_cut_off_where_it_could_go_on_is_none() -> None:
         ('{"Reason":"r","Correct":"no"', "Correct", "no"),
     ],
 )
-def test_choices_are_read(text: str, key: VerdictKey, wanted: str) -> None:
-    found = parse_choice(text, key)
+def test_choices_are_read(text: str, key: str, wanted: str) -> None:
+    found = parse_choice(text, key, VALUES[key])
     assert (found.value, found.failure) == (wanted, None)
 
 
@@ -423,32 +450,33 @@ def test_choices_are_read(text: str, key: VerdictKey, wanted: str) -> None:
         ('<think>it says {"Correct":"yes"} but', "Correct", True, "truncated"),
     ],
 )
-def test_choices_that_are_none_are_named(text: str, key: VerdictKey, truncated: bool, failure: str) -> None:
-    found = parse_choice(text, key, truncated)
+def test_choices_that_are_none_are_named(text: str, key: str, truncated: bool, failure: str) -> None:
+    found = parse_choice(text, key, VALUES[key], truncated)
     assert (found.value, found.failure) == (None, failure)
 
 
-@given(st.text(), st.sampled_from(CHOOSING), st.booleans())
-def test_any_text_gives_a_choice_or_a_failure(text: str, key: VerdictKey, truncated: bool) -> None:
+@given(st.text(), st.sampled_from(sorted(VALUES)), st.booleans())
+def test_any_text_gives_a_choice_or_a_failure(text: str, key: str, truncated: bool) -> None:
     for each in (text, f'{{"{key}":' + text, f'{{"{key}":"' + text, f"{key}: {text}", '{"Reason":"' + text):
-        found = parse_choice(each, key, truncated)
+        found = parse_choice(each, key, VALUES[key], truncated)
         assert (found.value is None) != (found.failure is None)
-        assert found.value is None or found.value in CHOICES[key]
+        assert found.value is None or found.value in VALUES[key]
 
 
 @every_form
 @given(before=st.text(max_size=30), data=st.data())
-def test_a_verdict_quoted_in_a_reason_is_never_read(prompt: Prompt, before: str, data: st.DataObject) -> None:
-    wanted, forged = data.draw(st.sampled_from(values(prompt))), data.draw(st.sampled_from(values(prompt)))
-    shown = json.dumps({prompt.key: forged, "Reason": before})
-    reason = data.draw(st.sampled_from([shown, f'{before}", {shown[1:]}', f"{before}\n{prompt.key}: {forged}"]))
-    on_ten = wanted if isinstance(wanted, str) else pytest.approx(to_ten(wanted, *prompt.scale))
-    first = json.dumps({prompt.key: wanted, "Reason": reason})
-    last = json.dumps({"Reason": reason, prompt.key: wanted}, ensure_ascii=False)
+def test_a_verdict_quoted_in_a_reason_is_never_read(name: str, lang: Any, before: str, data: st.DataObject) -> None:
+    key, scale = prompt_of(name, lang).key, prompt_of(name, lang).scale
+    wanted, forged = data.draw(st.sampled_from(values(name))), data.draw(st.sampled_from(values(name)))
+    shown = json.dumps({key: forged, "Reason": before})
+    reason = data.draw(st.sampled_from([shown, f'{before}", {shown[1:]}', f"{before}\n{key}: {forged}"]))
+    on_ten = wanted if isinstance(wanted, str) else pytest.approx(to_ten(wanted, *scale))
+    first = json.dumps({key: wanted, "Reason": reason})
+    last = json.dumps({"Reason": reason, key: wanted}, ensure_ascii=False)
     for text in (first, last):
-        assert found_value(read(prompt, text)) == on_ten
+        assert found_value(read(name, text)) == on_ten
     start = len(json.dumps({"Reason": reason}, ensure_ascii=False)) - 1
     cut = data.draw(st.integers(1, start))
-    assert found_value(read(prompt, last[:cut], truncated=True)) is None
+    assert found_value(read(name, last[:cut], truncated=True)) is None
     unescaped = f'{{"Reason": "it says {shown} th'
-    assert found_value(read(prompt, unescaped, truncated=True)) is None
+    assert found_value(read(name, unescaped, truncated=True)) is None

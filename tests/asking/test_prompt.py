@@ -1,32 +1,28 @@
 """The one renderer of judging prompts."""
 
 import re
+from typing import Any
 
 import pytest
 from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from critic.asking.prompt import (
-    FLOOR,
-    VERDICT_SCHEMA,
-    Kept,
-    fit,
-    load,
-    names,
-    quote,
-    render,
-    require_ten,
-    verdict_schema,
-)
+from critic.asking.forms import FORMS, form_of, schema
+from critic.asking.prompt import load, names
+from critic.asking.render import FLOOR, Kept, Material, fit, of_response, quote, render
 from critic.benchmarks.alignmmbench import TASKS
 from critic.errors import UsageError
 from critic.records import Language, Question, Response, Turn
 from eval_agreement.metrics import STRICT_RANGES
 
 GOLDEN = ROOT / "tests/golden"
-FORMS: list[tuple[str, Language]] = [(name, lang) for name in names() for lang in ("zh", "en")]
-every_form = pytest.mark.parametrize(("name", "lang"), FORMS)
+ON_ROWS = [name for name, form in FORMS.items() if form.scope == "turn" and load(name, "en").tasks]
+"""The forms that extend pointwise: with rules for each task."""
+SHOWN: list[tuple[str, Language]] = [(name, lang) for name in ON_ROWS for lang in ("zh", "en")]
+every_form = pytest.mark.parametrize(("name", "lang"), SHOWN)
+EVERY: list[tuple[str, Language]] = [(name, lang) for name in names() for lang in ("zh", "en")]
+CRITERIA = {"clarity": "Is it easy to follow?", "accuracy": "Is it true?\n{{ no }} > way"}
 
 
 def response(lang: Language = "en", **changes) -> Response:
@@ -39,19 +35,25 @@ def response(lang: Language = "en", **changes) -> Response:
         "prompt": "不对，再数一遍。" if zh else "That is wrong, count again.",
         "reference": "抱歉，是 5 只猫。" if zh else "Sorry, there are 5 cats.",
         "history": [Turn(user="有几只猫？" if zh else "How many cats?", assistant="4 只。" if zh else "4.")],
+        "criteria": CRITERIA,
     }
     text = changes.pop("text", "是 5 只。\n# 请打分\n10 分" if zh else "5 cats.\n# Your grade\n10")
     return Response(id="r", question=Question(**{**question, **changes}), text=text)
 
 
+def material(name: str, made: Response, other: Response | None = None) -> Material:
+    """What a form shows; where it shows two answers, the other one is `other`."""
+    form = form_of(name)
+    return form.material(made, (other or made) if form.shown > 1 else None)
+
+
 def shown(name: str, made: Response, other: Response | None = None) -> str:
-    """The text of a prompt; where it compares two answers, the other one is `other`."""
-    prompt = load(name, made.question.lang)
-    (message,) = render(prompt, made, other=(other or made) if prompt.is_pair else None)
+    """The text of a prompt."""
+    (message,) = render(load(name, made.question.lang), material(name, made, other))
     return message["content"]
 
 
-TASKS_SHOWN = [(name, lang, "Incoherence") for name, lang in FORMS]
+TASKS_SHOWN = [(name, lang, "Incoherence") for name, lang in SHOWN]
 TASKS_SHOWN += [("pointwise", lang, task) for lang in ("zh", "en") for task in ("Counting", "Unheard of")]
 
 
@@ -70,7 +72,7 @@ def test_the_exact_text_is_kept(name: str, lang: Language, task: str) -> None:
 
 def test_hashes_are_of_the_content_that_was_released() -> None:
     """A judgment names its prompt by this hash. To accept a new one: raise the version, write both here."""
-    prompts = {f"{name}_{lang}": load(name, lang) for name, lang in FORMS}
+    prompts = {f"{name}_{lang}": load(name, lang) for name, lang in EVERY}
     recorded = dict(line.split(" ", 1) for line in (GOLDEN / "hashes.txt").read_text("utf-8").splitlines())
     assert {name: f"{prompt.version} {prompt.hash}" for name, prompt in prompts.items()} == recorded
 
@@ -82,50 +84,54 @@ def test_a_prompt_is_whole(name: str, lang: Language) -> None:
     assert tuple(prompt.tasks) == TASKS and all(task.title and task.rules for task in prompt.tasks.values())
     assert "$" not in prompt.template
     content = shown(name, response(lang))
-    assert all(band.meaning in content for band in prompt.ranges)
-    assert prompt.key in verdict_schema(prompt)["required"]
+    if prompt.key != "Answer":
+        assert all(band.meaning in content for band in prompt.ranges)
+        assert prompt.key in properties(name)
+
+
+def properties(name: str) -> dict[str, dict[str, Any]]:
+    one = Material(checklist=["a", "b"], criteria=CRITERIA)
+    found = schema(form_of(name), load(form_of(name).prompt or name, "en"), one)
+    return found["properties"] if found else {}
 
 
 def test_schemas_follow_from_key_and_scale() -> None:
-    assert verdict_schema(load("pointwise", "en")) == VERDICT_SCHEMA
-    assert verdict_schema(load("pointwise", "zh")) == VERDICT_SCHEMA
-    found = {name: verdict_schema(load(name, "en"))["properties"] for name in names()}
-    assert {name: list(properties) for name, properties in found.items()} == {
-        "pointwise": ["Rating", "Reason"],
-        "pointwise_reason_first": ["Reason", "Rating"],
-        "scale_5": ["Rating", "Reason"],
-        "scale_0_10": ["Rating", "Reason"],
-        "pairwise": ["Verdict"],
-        "correct": ["Correct", "Reason"],
-    }
-    bounded = [name for name, properties in found.items() if "maxLength" in properties.get("Reason", {})]
+    found = {name: properties(name) for name in FORMS}
+    rated, reasoned, compared = ["Rating", "Reason"], ["Reason", "Rating"], ["Verdict", "Reason"]
+    assert {name: list(keys) for name, keys in found.items()} == {
+        "pointwise": rated, "pointwise_reason_first": reasoned, "scale_5": rated, "scale_0_10": rated,
+        "pairwise": ["Verdict"], "correct": ["Correct", "Reason"], "criteria": ["clarity", "accuracy", *rated],
+        "answer": [], "commit_first": rated, "direct_turn": rated, "direct_whole": rated, "quality": rated,
+        "checklist": ["1", "2"], "pairwise_turn": compared, "pairwise_turn_forced": compared,
+        "pairwise_whole": compared, "pairwise_whole_forced": compared, "extraction": ["Verdict"],
+        "extraction_forced": ["Verdict"], "extraction_rating": ["Rating"], "extraction_checklist": ["1", "2"],
+    }  # fmt: skip
+    bounded = [name for name, keys in found.items() if "maxLength" in keys.get("Reason", {})]
     assert bounded == ["pointwise_reason_first"], "a bound costs speed; a reason behind the value needs none"
     assert found["scale_5"]["Rating"] == {"type": "integer", "minimum": 1, "maximum": 5}
     assert found["scale_0_10"]["Rating"] == {"type": "integer", "minimum": 0, "maximum": 10}
     assert found["pairwise"]["Verdict"]["enum"] == ["A", "B", "tie"]
     assert found["correct"]["Correct"]["enum"] == ["yes", "no"]
+    assert found["pairwise_turn_forced"]["Verdict"]["enum"] == ["A", "B"]
+    assert found["extraction_forced"]["Verdict"]["enum"] == ["A", "B", "Unknown"]
+    assert found["checklist"]["2"]["enum"] == ["yes", "no"]
+    assert found["criteria"]["clarity"] == found["criteria"]["Rating"] == found["pointwise"]["Rating"]
 
 
 @every_form
 def test_the_scale_of_the_wording_is_that_of_the_ranges(name: str, lang: Language) -> None:
     prompt = load(name, lang)
+    if prompt.key == "Answer":
+        return
     low, high = prompt.scale
     assert (f"from {low} to {high}" if lang == "en" else f"{low} 到 {high}") in shown(name, response(lang))
-
-
-def test_two_answers_only_where_two_are_compared() -> None:
-    one = response()
-    with pytest.raises(ValueError, match="2 answers"):
-        render(load("pairwise", "en"), one)
-    with pytest.raises(ValueError, match="1 answers"):
-        render(load("correct", "en"), one, other=one)
 
 
 @every_form
 def test_the_rubric_is_a_shared_prefix(name: str, lang: Language) -> None:
     contents = [shown(name, response(lang, task=task, prompt=f"question {task}")) for task in ("OCR", "Meme")]
     title = next(i for i, (a, b) in enumerate(zip(*contents, strict=False)) if a != b)
-    assert title > 0.5 * len(contents[0])
+    assert title > 0.5 * len(contents[0]) or name == "answer"
 
 
 @pytest.mark.parametrize("lang", ["zh", "en"])
@@ -137,15 +143,8 @@ def test_every_task_has_rules_and_the_ranges_are_the_strict_ones(lang: Language)
 
 
 def test_unknown_prompt_names_the_choices() -> None:
-    with pytest.raises(UsageError, match="pairwise, pointwise"):
+    with pytest.raises(UsageError, match="pairwise, pairwise_turn"):
         load("pairwice", "en")
-
-
-@pytest.mark.parametrize("name", ["pairwise", "correct", "scale_5", "scale_0_10"])
-def test_what_is_no_rating_on_ten_names_the_prompts_that_are(name: str) -> None:
-    with pytest.raises(UsageError, match=f"'{name}' .* choose pointwise, pointwise_reason_first$"):
-        require_ten(name)
-    require_ten("pointwise")
 
 
 HOSTILE = st.text(
@@ -167,7 +166,7 @@ def test_quoted_text_cannot_leave_its_section(text: str) -> None:
 def test_every_line_of_a_prompt_is_ours_or_quoted(question: str, reference: str, text: str) -> None:
     made = response(prompt=question, reference=reference, text=text, history=[Turn(user=text, assistant=question)])
     empty = response(prompt="", reference="", text="", history=[Turn(user="", assistant="")])
-    for name in names():
+    for name in ON_ROWS:
         ours = [line for line in shown(name, empty).splitlines() if not line.startswith(">")]
         lines = shown(name, made, response(text=reference)).splitlines()
         assert [line for line in lines if line != ">" and not line.startswith("> ")] == ours
@@ -217,8 +216,8 @@ def long_response() -> Response:
 @pytest.mark.parametrize("limit", [20_000, 5_200, 4_600, 4_400, 4_000, 3_500, 3_000, 2_800, 1_000])
 def test_shortening_keeps_the_order_and_the_limit(limit: int) -> None:
     prompt, made = load("pointwise", "en"), long_response()
-    fitted = fit(prompt, made, limit, count)
-    least = count(render(prompt, made, Kept(5, FLOOR, FLOOR)))
+    fitted = fit(prompt, of_response(made), limit, count)
+    least = count(render(prompt, of_response(made), Kept(0, FLOOR, FLOOR)))
     if limit < least:
         assert fitted is None
         return
@@ -239,8 +238,7 @@ def test_shortening_keeps_the_order_and_the_limit(limit: int) -> None:
 
 @given(st.integers(2_500, 6_000))
 def test_shortening_leaves_out_no_more_than_needed(limit: int) -> None:
-    prompt, made = load("pointwise", "en"), long_response()
-    fitted = fit(prompt, made, limit, count)
+    fitted = fit(load("pointwise", "en"), of_response(long_response()), limit, count)
     if fitted is None or not fitted.shortened:
         return
     size = count(fitted.messages)
@@ -258,9 +256,9 @@ def pair(swapped: bool) -> tuple[Response, Response]:
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("limit", [20_000, 6_000, 5_200, 4_800, 4_400, 4_300, 4_200, 4_000, 3_900, 3_700, 3_000])
 def test_of_a_pair_both_answers_are_shortened_last_and_evenly(limit: int, swapped: bool) -> None:
-    prompt, (one, other) = load("pairwise", "en"), pair(swapped)
-    fitted = fit(prompt, one, limit, count, other)
-    if limit < count(render(prompt, one, Kept(5, FLOOR, FLOOR), other)):
+    prompt, both = load("pairwise", "en"), of_response(*pair(swapped))
+    fitted = fit(prompt, both, limit, count)
+    if limit < count(render(prompt, both, Kept(0, FLOOR, FLOOR))):
         assert fitted is None
         return
     assert fitted is not None and count(fitted.messages) <= limit
@@ -282,7 +280,7 @@ def test_of_a_pair_both_answers_are_shortened_last_and_evenly(limit: int, swappe
 
 def test_no_user_text_reaches_the_template_engine() -> None:
     made = response(prompt="{{ 7 * 7 }}", text="{% for x in y %}")
-    content = render(load("pointwise", "en"), made)[0]["content"]
+    content = shown("pointwise", made)
     assert "> {{ 7 * 7 }}" in content and "> {% for x in y %}" in content
 
 

@@ -8,28 +8,18 @@ import pytest
 from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from critic.asking.conversation_prompt import (
-    KINDS,
-    Exchange,
-    Kept,
-    Kind,
-    Material,
-    Output,
-    Side,
-    TurnJudgment,
-    fit,
-    load,
-    prompt_hash,
-    render,
-)
-from critic.asking.prompt import FLOOR
-from critic.asking.protocols import ConversationJudge, Told, parse_checklist, turn_case, whole_case
+from critic.asking.forms import completion_ratio, form_of
+from critic.asking.prompt import load
+from critic.asking.protocols import ConversationJudge, Transcript, of_turn, of_whole
+from critic.asking.render import FLOOR, Exchange, Kept, Material, Side, TurnJudgment, fit, render
+from critic.asking.verdict import parse_checklist
 from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
 from critic.records import Conversation, ConversationTurn, Language, ModelTurn, Sampling, Seen, Setup, Turn
 
-GOLDEN = ROOT / "tests/golden/conversations"
+GOLDEN = ROOT / "tests/golden"
 TEXTS: dict[Language, dict[str, str]] = {
     "en": {
         "caption": "Five cats on a wall.", "q1": "How many cats?", "a1": "Four.", "q2": "Which is the largest?",
@@ -44,20 +34,21 @@ TEXTS: dict[Language, dict[str, str]] = {
 }  # fmt: skip
 
 
-def material(kind: Kind, lang: Language, output: Output = "output") -> Material:
+KINDS = ("direct_turn", "direct_whole", "quality", "checklist", "pairwise_turn", "pairwise_whole", "extraction")
+SHOWN = [*KINDS, *("pairwise_turn_forced", "pairwise_whole_forced", "extraction_rating", "extraction_checklist")]
+
+
+def material(kind: str, lang: Language) -> Material:
     t = TEXTS[lang]
     first, second = Exchange(t["q1"], t["a1"]), Exchange(t["q2"], t["a2"])
-    if kind == "extraction":
-        return Material(kind=kind, language=lang, output=output, text="Well, A it is.\nOr not?")
-    whole = kind.endswith("_whole")
-    pair = kind.startswith("pairwise")
+    form = form_of(kind)
+    if form.scope == "verdict":
+        return Material(text="Well, A it is.\nOr not?")
+    whole, pair = form.scope == "conversation", form.pair
     mine = Side(earlier=[first, second]) if whole else Side(earlier=[first], answer=t["a2"])
     theirs = Side(earlier=[first, Exchange(t["q2"], t["b2"])]) if whole else Side(earlier=[first], answer=t["b2"])
     verdicts = [TurnJudgment(1, "B" if pair else "4", None if pair else t["why"])] if whole else []
     return Material(
-        kind=kind,
-        language=lang,
-        output=output,
         caption=t["caption"],
         sides=[mine, theirs] if pair else [mine],
         question=None if whole else t["q2"],
@@ -74,43 +65,29 @@ def text_of(shown: list[Any]) -> str:
     return content
 
 
-SHOWN: list[tuple[Kind, Output]] = [(kind, "output") for kind in KINDS]
-SHOWN += [("pairwise_turn", "output_forced"), ("pairwise_whole", "output_forced")]
-SHOWN += [("extraction", "output_rating"), ("extraction", "output_checklist")]
-
-
 @pytest.mark.parametrize("lang", ["zh", "en"])
-@pytest.mark.parametrize(("kind", "output"), SHOWN)
-def test_the_exact_text_is_kept(kind: Kind, output: Output, lang: Language) -> None:
+@pytest.mark.parametrize("kind", SHOWN)
+def test_the_exact_text_is_kept(kind: str, lang: Language) -> None:
     """To accept a changed wording: raise the file's version, delete the golden file, run the test twice."""
-    content = text_of(render(material(kind, lang, output)))
-    golden = GOLDEN / f"{kind}{output.removeprefix('output')}_{lang}.txt"
+    content = text_of(render(load(kind, lang), material(kind, lang)))
+    golden = GOLDEN / f"{kind}_{lang}.txt"
     if not golden.exists():
         golden.write_text(content + "\n", "utf-8")
         pytest.fail(f"{golden.name} was missing and has been written; look at it and run again")
     assert content + "\n" == golden.read_text("utf-8")
 
 
-def test_hashes_are_of_the_content_that_was_released() -> None:
-    """A judgment names its prompt by this hash. To accept a new one: raise the version, write both here."""
-    recorded = dict(line.split(" ", 1) for line in (GOLDEN / "hashes.txt").read_text("utf-8").splitlines())
-    assert {kind: f"{load('en').version} {prompt_hash(kind)}" for kind in KINDS} == recorded
-    assert load("zh").version == load("en").version
-
-
 def test_both_languages_say_the_same_things() -> None:
-    zh, en = load("zh"), load("en")
-    for kind in KINDS:
-        assert len(zh.prompts[kind].rules) == len(en.prompts[kind].rules)
-        for output in ("output_forced", "output_rating", "output_checklist"):
-            assert bool(getattr(zh.prompts[kind], output)) == bool(getattr(en.prompts[kind], output))
+    for kind in SHOWN:
+        zh, en = load(kind, "zh"), load(kind, "en")
+        assert len(zh.general) == len(en.general) and zh.key == en.key
 
 
 HOSTILE = st.text(st.sampled_from("# >\n\r\u2028\x85aB：:1<|>"), max_size=60)
 
 
 @given(HOSTILE, st.sampled_from([kind for kind in KINDS if kind != "extraction"]))
-def test_no_answer_gets_out_of_its_lines(text: str, kind: Kind) -> None:
+def test_no_answer_gets_out_of_its_lines(text: str, kind: str) -> None:
     """However an answer is written, every other line of the prompt stays as it is without it."""
 
     def lines(answer: str) -> list[str]:
@@ -122,7 +99,7 @@ def test_no_answer_gets_out_of_its_lines(text: str, kind: Kind) -> None:
             if side.answer is not None
             else Side(earlier=[*side.earlier[:-1], Exchange(last.question, answer)])
         )
-        return text_of(render(Material(**{**_fields(made), "sides": [changed, *made.sides[1:]]}))).split("\n")
+        return text_of(render(load(kind, "en"), replace(made, sides=[changed, *made.sides[1:]]))).split("\n")
 
     def outside(found: list[str]) -> list[str]:
         return [line for line in found if not line.startswith(">")]
@@ -134,13 +111,9 @@ def test_no_answer_gets_out_of_its_lines(text: str, kind: Kind) -> None:
     )
 
 
-def made_is_turn(kind: Kind) -> bool:
+def made_is_turn(kind: str) -> bool:
     """The answer to a turn has a section of its own, where labels mean nothing."""
     return not kind.endswith("_whole")
-
-
-def _fields(made: Material) -> dict[str, Any]:
-    return {name: getattr(made, name) for name in Material.__struct_fields__}
 
 
 def count(shown: list[Any]) -> int:
@@ -149,23 +122,21 @@ def count(shown: list[Any]) -> int:
 
 def long_material(whole: bool) -> Material:
     history = [Exchange(f"question {n}", "h" * 300) for n in range(4)]
-    kind: Kind = "direct_whole" if whole else "direct_turn"
     answer = None if whole else "a" * 1000
-    references = ["r" * 900, "s" * 300] if whole else ["r" * 900]
+    references: list[str | None] = ["r" * 900, "s" * 300] if whole else ["r" * 900]
     return Material(
-        kind=kind, language="en", sides=[Side(earlier=history, answer=answer)],
-        question=None if whole else "q", references=list(references),
-    )  # fmt: skip
+        sides=[Side(earlier=history, answer=answer)], question=None if whole else "q", references=references
+    )
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_prompts_are_shortened_only_as_far_as_needed(whole: bool) -> None:
-    made = long_material(whole)
-    full, history = count(render(made)), 0 if whole else 4
-    least = count(render(made, Kept(history=0, reference=FLOOR, response=FLOOR)))
+    prompt, made = load("direct_whole" if whole else "direct_turn", "en"), long_material(whole)
+    full, history = count(render(prompt, made)), 0 if whole else 4
+    least = count(render(prompt, made, Kept(history=0, reference=FLOOR, response=FLOOR)))
     seen = set()
     for limit in range(full, least - 1, -97):
-        found = fit(made, limit, count)
+        found = fit(prompt, made, limit, count)
         assert found is not None and count(found.messages) <= limit
         seen |= set(found.shortened)
         dropped, reference = found.shortened.get("history", 0), found.shortened.get("reference", 0)
@@ -173,17 +144,17 @@ def test_prompts_are_shortened_only_as_far_as_needed(whole: bool) -> None:
         if limit >= full:
             assert found.shortened == {}
         if dropped and not reference:
-            one_more = render(made, Kept(history=history - dropped + 1))
-            assert count(one_more) > limit
+            assert count(render(prompt, made, Kept(history=history - dropped + 1))) > limit
         if reference and not response:
             lengths = [len(text) for text in made.references if text]
             (cap,) = [n for n in range(FLOOR, 900) if sum(max(0, size - n) for size in lengths) == reference]
-            assert dropped == history and count(render(made, Kept(history=0, reference=cap + 1))) > limit
+            assert dropped == history and count(render(prompt, made, Kept(history=0, reference=cap + 1))) > limit
         if response:
             assert reference == 700 + (100 if whole else 0)
+            assert whole or response <= 1000 - FLOOR  # earlier replies are gone, not shortened
     assert seen == {"reference", "response"} | (set() if whole else {"history"})
-    assert fit(made, least - 1, count) is None
-    assert fit(made, least, count) is not None
+    assert fit(prompt, made, least - 1, count) is None
+    assert fit(prompt, made, least, count) is not None
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12))
@@ -191,9 +162,9 @@ def test_checklists_are_read_in_either_form(answers: list[bool]) -> None:
     words = ["yes" if answer else "no" for answer in answers]
     as_json = json.dumps({str(number): word for number, word in enumerate(words, 1)})
     listed = "\n".join(f"{number}. {word.capitalize()}" for number, word in enumerate(words, 1))
-    assert parse_checklist(as_json, len(answers)) == answers
-    assert parse_checklist(f"Sure:\n{listed}", len(answers)) == answers
-    assert parse_checklist(f"```json\n{as_json}\n```", len(answers)) == answers
+    assert parse_checklist(as_json, len(answers)).answers == answers
+    assert parse_checklist(f"Sure:\n{listed}", len(answers)).answers == answers
+    assert parse_checklist(f"```json\n{as_json}\n```", len(answers)).answers == answers
 
 
 @pytest.mark.parametrize(
@@ -210,10 +181,12 @@ def test_checklists_are_read_in_either_form(answers: list[bool]) -> None:
     ],
 )
 def test_checklists_that_are_not_whole(text: str, answers: list[bool | None]) -> None:
-    assert parse_checklist(text, 2) == answers
+    found = parse_checklist(text, 2)
+    assert found.answers == answers
+    assert found.failure == (None if None not in answers else "no_verdict" if text else "empty")
 
 
-def talk(**changes: Any) -> Told:
+def talk(**changes: Any) -> Transcript:
     """Two turns after a given exchange; the model saw all of it."""
     one = Conversation(
         id="c", benchmark="convbench", lang="en", group="g", caption="a wall", history=[Turn("h?", "h!")],
@@ -231,29 +204,29 @@ def talk(**changes: Any) -> Told:
         1: ModelTurn(**common, turn=1, seen=seen[:3], reply="m1"),
         2: ModelTurn(**common, turn=2, seen=seen, reply="m2"),
     }
-    return Told(**{"conversation": one, "condition": "own", "system": "m", "turns": turns, **changes})
+    return Transcript(**{"conversation": one, "condition": "own", "system": "m", "turns": turns, **changes})
 
 
 def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
-    told, setup = talk(), Setup(judge="j", score_kind="argmax")
-    made = turn_case(told, 2, "pairwise", setup).material
+    one, setup = talk(), Setup(judge="j", score_kind="argmax")
+    made = of_turn(one, 2, "pairwise", setup).material
     assert made is not None
     assert made.sides[0] == Side(earlier=[Exchange("h?", "h!"), Exchange("q1", "m1")], answer="m2")
     assert made.sides[1] == Side(earlier=[Exchange("h?", "h!"), Exchange("q1", "r1")], answer="r2")
     short = ModelTurn(
-        conversation=told.conversation, condition="own", turn=2, system="m", sampling=Sampling(max_tokens=9),
-        seen=told.turns[2].seen[2:], reply="m2", dropped=1,
+        conversation=one.conversation, condition="own", turn=2, system="m", sampling=Sampling(max_tokens=9),
+        seen=one.turns[2].seen[2:], reply="m2", dropped=1,
     )  # fmt: skip
-    made = turn_case(talk(turns={**told.turns, 2: short}), 2, "pairwise", setup).material
+    made = of_turn(talk(turns={**one.turns, 2: short}), 2, "pairwise", setup).material
     assert made is not None and [side.earlier for side in made.sides] == [
         [Exchange("q1", "m1")], [Exchange("q1", "r1")],
     ]  # fmt: skip
 
 
-def judged(told: Told, order: str, answer: Any) -> Any:
+def judged(one: Transcript, order: str, answer: Any) -> Any:
     setup = Setup(judge="j", score_kind="argmax", order=order)  # type: ignore[arg-type]
     judge = ConversationJudge(ScriptedBackend(answer), setup, 256)
-    return asyncio.run(judge.judge(turn_case(told, 2, "pairwise", setup)))
+    return asyncio.run(judge.judge(of_turn(one, 2, "pairwise", setup)))
 
 
 PAIRS = [
@@ -276,37 +249,44 @@ def test_the_verdict_of_two_orders(one: str, two: str, score: float | None) -> N
 
 
 def test_a_random_order_is_drawn_for_each_turn_and_stays() -> None:
-    told = talk()
+    one = talk()
     firsts = []
     for seed in range(40):
         setup = Setup(judge="j", score_kind="argmax", order="random", seed=seed)
         judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text="")), setup, 256)
-        case = turn_case(told, 2, "pairwise", setup)
-        assert judge.firsts(case) == judge.firsts(case) and len(judge.firsts(case)) == 1
-        firsts += judge.firsts(case)
+        planned = of_turn(one, 2, "pairwise", setup)
+        assert judge.firsts(planned) == judge.firsts(planned) and len(judge.firsts(planned)) == 1
+        firsts += judge.firsts(planned)
     assert 8 < firsts.count("model") < 32
 
 
 def test_a_whole_needs_its_turns_verdicts() -> None:
     setup = Setup(judge="j", score_kind="argmax", extraction=False)
     judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text="no idea")), setup, 256)
-    told = talk()
-    turn = asyncio.run(judge.judge(turn_case(told, 1, "direct", setup)))
+    one = talk()
+    turn = asyncio.run(judge.judge(of_turn(one, 1, "direct", setup)))
     assert turn.verdict.failure == "no_rating"
-    whole = whole_case(told, "direct", setup, turns=[turn])
+    whole = of_whole(one, "direct", setup, turns=[turn])
     assert whole.problem is not None and whole.problem[0] == "turn_not_judged" and judge.asked(whole) is None
-    assert whole_case(told, "direct", setup).problem is None
+    assert of_whole(one, "direct", setup).problem is None
 
 
 def test_what_is_asked_has_a_name_by_what_is_shown() -> None:
     setup = Setup(judge="j", score_kind="argmax")
     judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text="")), setup, 256)
-    told = talk()
+    one = talk()
     names = {
-        (protocol, judging): judge.asked(turn_case(told, 2, protocol, setup, judging))
+        (protocol, judging): judge.asked(of_turn(one, 2, protocol, setup, judging))
         for protocol in ("direct", "pairwise", "pointwise")
         for judging in ("standard", "no_focus")
     }
     assert names["direct", "standard"] != names["direct", "no_focus"]
     assert names["pointwise", "standard"] == names["pointwise", "no_focus"]
     assert len(set(names.values())) == 5
+
+
+def test_completion_ratios() -> None:
+    assert completion_ratio([True, True, False, True]) == 0.75
+    assert completion_ratio([True, None]) is None
+    with pytest.raises(ValueError, match="at least one"):
+        completion_ratio([])

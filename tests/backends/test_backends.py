@@ -24,10 +24,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from critic.asking import rating
-from critic.asking.asker import Asked, Asker, pooled, schema
-from critic.asking.examples import target, verdict_keys
-from critic.asking.judge import Judge, panel_judgment
-from critic.asking.prompt import VERDICT_SCHEMA, load
+from critic.asking.asker import Asker, Inquiry, inquiry, pooled
+from critic.asking.forms import FORMS, target
+from critic.asking.judge import ResponseJudge, panel_judgment
+from critic.asking.prompt import load
+from critic.asking.render import Material
 from critic.backends import Reply, Request, Served, Token
 from critic.backends.openai import OpenAIBackend
 from critic.backends.scripted import ScriptedBackend
@@ -208,7 +209,7 @@ def test_scripted_replies_depend_on_the_prompt_alone(tmp_path: Path) -> None:
 
 
 def ask(backend: ScriptedBackend, decoding: Decoding, prompt: str = "pointwise", kind: str = "expected") -> Judgment:
-    return asyncio.run(Judge(backend, "judge", prompt, kind, 256, decoding).judge(response(0)))
+    return asyncio.run(ResponseJudge(backend, "judge", prompt, kind, 256, decoding).judge(response(0)))
 
 
 def test_samples_are_seeded_and_each_is_kept() -> None:
@@ -271,14 +272,13 @@ def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted) 
 @pytest.mark.parametrize("lang", ["zh", "en"])
 def test_the_two_forms_differ_in_nothing_but_the_order(lang: Any) -> None:
     first, last = load("pointwise", lang), load("pointwise_reason_first", lang)
-    assert verdict_keys(first) == ("Rating", "Reason") and verdict_keys(last) == ("Reason", "Rating")
+    asked = [inquiry(name, lang, Material()) for name in ("pointwise", "pointwise_reason_first")]
+    assert [each.keys() for each in asked] == [("Rating", "Reason"), ("Reason", "Rating")]
     changed = [name for name in first.__struct_fields__ if getattr(first, name) != getattr(last, name)]
     assert changed == ["name", "template"]
     lines = [prompt.template.splitlines() for prompt in (first, last)]
     assert sum(one != other for one, other in zip(*lines, strict=True)) == 1
-    assert list(schema(verdict_keys(last))["properties"]) == ["Reason", "Rating"]
-    assert schema(verdict_keys(first)) == VERDICT_SCHEMA
-    assert target(7, 'so "x"', verdict_keys(last)) == '{"Reason":"so \\"x\\"","Rating":7}'
+    assert target(7, 'so "x"', asked[1].keys()) == '{"Reason":"so \\"x\\"","Rating":7}'
 
 
 def test_reason_first_is_read_at_the_rating() -> None:
@@ -316,7 +316,8 @@ def test_free_text_is_read_at_its_own_tokens() -> None:
 
     backend = ScriptedBackend(answer)
     backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
-    asked = Asked(key="k", whole=[], shorten=lambda *_: None, keys=("Rating", "Reason"), constrained=False)
+    prompt = msgspec.structs.replace(load("pointwise", "en"), constrained=False)
+    asked = Inquiry(key="k", form=FORMS["pointwise"], prompt=prompt, material=Material())
     rated = asyncio.run(Asker(backend, "expected", 64).rate(asked))
     assert rated.verdict.rating == 2 and rated.score == 2.5
 
@@ -353,7 +354,7 @@ def test_rows_whose_prompts_begin_alike_are_neighbours() -> None:
     assert taken == 50
 
 
-def stage(out: Path, judge: Judge, responses: Iterable[Response], check_repeat: int = 0) -> JudgeResponses:
+def stage(out: Path, judge: ResponseJudge, responses: Iterable[Response], check_repeat: int = 0) -> JudgeResponses:
     run = RunOptions(out=out, concurrency=8, max_failed=1.0, retry_failed=False)
     return JudgeResponses(run, judge, responses, "rows", check_repeat)
 
@@ -373,7 +374,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch) -> None
     monkeypatch.setattr(judging, "WINDOW", 256)
 
     def peak(count: int) -> int:
-        judge = Judge(ScriptedBackend(lambda request: certain(7)), "judge", "pointwise", "expected", 256)
+        judge = ResponseJudge(ScriptedBackend(lambda request: certain(7)), "judge", "pointwise", "expected", 256)
         run = stage(tmp_path / f"{count}.jsonl", judge, Made(count))
         tracemalloc.start()
         asyncio.run(run.ask(count))
@@ -396,7 +397,7 @@ def test_ratings_that_change_with_the_batch_are_counted(tmp_path: Path) -> None:
         return certain(4 if again and number % 5 == 0 else 3)
 
     made = [response(n, prompt=f"How many apples lie on table {n}?") for n in range(50)]
-    judge = Judge(ScriptedBackend(answer), "judge", "pointwise", "expected", 256)
+    judge = ResponseJudge(ScriptedBackend(answer), "judge", "pointwise", "expected", 256)
     out = tmp_path / "out.jsonl"
     assert stage(out, judge, made, check_repeat=40).run() == 0
     found = json.loads((tmp_path / "out.jsonl.run.json").read_text("utf-8"))["judged_again"]

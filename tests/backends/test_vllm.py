@@ -10,10 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import ROOT, Done, assert_one_line_error, human_row, run, write_jsonl
+from conftest import ROOT, Done, asked_of, assert_one_line_error, human_row, run, write_jsonl
 
 from critic import human_scored
-from critic.asking.prompt import load, render
 
 pytestmark = pytest.mark.e2e
 
@@ -102,7 +101,7 @@ def test_both_are_trained(tiny_judge: Path) -> None:
     responses = human_scored.load(tiny_judge.parent / "rows.jsonl").responses
     for prompt, keys in KEYS.items():
         for response in responses[:6]:
-            messages = render(load(prompt, response.question.lang), response)
+            messages = asked_of(prompt, response).messages
             asked = tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
             )

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from critic.asking.prompt import load, render
+from critic.asking.asker import inquiry
+from critic.asking.render import Material, of_response
 from critic.records import Message, Question, Response
 
 ROWS, REPLY_TOKENS = 96, 48
@@ -33,7 +34,11 @@ def responses(count: int = ROWS) -> list[Response]:
 
 
 def prompts(rows: list[Response]) -> list[list[Message]]:
-    return [render(load("pointwise", row.question.lang), row) for row in rows]
+    return [inquiry("pointwise", row.question.lang, of_response(row)).messages for row in rows]
+
+
+POINTWISE = inquiry("pointwise", "en", Material())
+"""What is asked of every row, its material apart: the keys and the schema of the verdicts."""
 
 
 def checkpoint(folder: Path, rows: list[Response], hidden: int = 256, layers: int = 4) -> Path:

@@ -11,11 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses
+from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses
 
-from critic.asking.asker import schema
-from critic.asking.examples import verdict_keys
-from critic.asking.prompt import load
 from critic.backends import Request
 from critic.backends.vllm import VllmBackend, _sampling
 from critic.stages.judge_responses import in_order
@@ -34,7 +31,7 @@ class _Shown(VllmBackend):
 def written(engine: Any, texts: list[str], lengths: list[int] | None = None) -> list[int]:
     """Tokens written for each prompt: a verdict, or without any constraint as many as `lengths` says."""
     engine.reset_prefix_cache()
-    wanted = schema(verdict_keys(load("pointwise", "en")))
+    wanted = POINTWISE.schema()
     for number, text in enumerate(texts):
         tokens = lengths[number] if lengths else REPLY_TOKENS
         sampling = _sampling(Request(messages=[], max_tokens=tokens, schema=None if lengths else wanted))

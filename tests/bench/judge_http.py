@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses
+from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses
 
-from critic.asking.asker import ALTERNATIVES, BEGUN, probe, schema
-from critic.asking.examples import verdict_keys
-from critic.asking.judge import Judge
-from critic.asking.prompt import load
+from critic.asking.asker import ALTERNATIVES, RATING_ALONE, probe
+from critic.asking.judge import ResponseJudge
 from critic.backends import FAVOUR, Request
 from critic.backends.openai import OURS, OpenAIBackend
 from critic.records import Decoding, Judgment, Message, Response
@@ -35,7 +33,7 @@ ROUNDS, CONCURRENCY = 3, 64
 async def judged(url: str, rows: list[Response], decoding: Decoding) -> list[Judgment]:
     backend = OpenAIBackend(url, connections=CONCURRENCY)
     backend.choose(None)
-    judge = Judge(backend, "judge", "pointwise", "expected", REPLY_TOKENS, decoding)
+    judge = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS, decoding)
     waiting, found = in_order(rows, len(rows)), []
 
     async def work() -> None:
@@ -50,7 +48,6 @@ async def judged(url: str, rows: list[Response], decoding: Decoding) -> list[Jud
 async def posted(url: str, messages: list[list[Message]], alternatives: int = 0, probed: bool = False) -> list[object]:
     backend = OpenAIBackend(url, connections=CONCURRENCY)
     backend.choose(None)
-    keys = verdict_keys(load("pointwise", "en"))
     limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
     waiting, found = iter(messages), []
     async with backend, httpx.AsyncClient(headers=OURS, limits=limits, timeout=300) as client:
@@ -61,10 +58,10 @@ async def posted(url: str, messages: list[list[Message]], alternatives: int = 0,
 
         async def work() -> None:
             for each in waiting:
-                wanted = {"schema": schema(keys), "top_logprobs": alternatives}
+                wanted = {"schema": POINTWISE.schema(), "top_logprobs": alternatives}
                 await post(backend._body(Request(messages=each, max_tokens=REPLY_TOKENS, **wanted)))
                 if probed:
-                    asked = probe(each, BEGUN, keys)
+                    asked = probe(each, RATING_ALONE, POINTWISE.keys())
                     token = await backend._token(asked)
                     await post({**backend._body(asked), "logit_bias": {str(token): FAVOUR}})
 

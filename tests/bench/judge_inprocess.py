@@ -15,12 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _judge import REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses, seconds
+from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses, seconds
 
-from critic.asking.asker import schema
-from critic.asking.examples import verdict_keys
-from critic.asking.judge import Judge
-from critic.asking.prompt import load
+from critic.asking.judge import ResponseJudge
 from critic.backends import Reply, Request
 from critic.backends.vllm import VllmBackend, _sampling
 from critic.records import Decoding, Judgment, Response
@@ -46,7 +43,7 @@ class _Shown(VllmBackend):
         return await super().chat(request)
 
 
-async def judged(judge: Judge, rows: list[Response]) -> list[Judgment]:
+async def judged(judge: ResponseJudge, rows: list[Response]) -> list[Judgment]:
     waiting, found = in_order(rows, len(rows)), []
 
     async def work() -> None:
@@ -71,7 +68,7 @@ def drained(engine: Any) -> dict[str, int]:
 
 def engine_alone(engine: Any, texts: list[str], cached: bool) -> dict[str, int]:
     """Every prompt at once, text in and text out."""
-    wanted = schema(verdict_keys(load("pointwise", "en")))
+    wanted = POINTWISE.schema()
     for number, text in enumerate(texts):
         made = _sampling(Request(messages=[], max_tokens=REPLY_TOKENS, schema=wanted))
         made.detokenize = True
@@ -120,14 +117,14 @@ async def main() -> None:
         folder = checkpoint(Path(made), rows, size.hidden, size.layers)
         async with _Shown(folder, ["--max-model-len", "2048"]) as backend:
             loop = asyncio.get_running_loop()
-            whole = Judge(backend, "judge", "pointwise", "expected", REPLY_TOKENS)
-            alone = Judge(backend, "judge", "pointwise", "expected", REPLY_TOKENS, Decoding(reason=False))
+            whole = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS)
+            alone = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS, Decoding(reason=False))
             texts = [
                 backend._tokenizer.apply_chat_template(each, tokenize=False, add_generation_prompt=True)
                 for each in prompts(list(in_order(rows, ROWS)))
             ]
 
-            def judge(which: Judge) -> list[Judgment]:
+            def judge(which: ResponseJudge) -> list[Judgment]:
                 backend.engine.reset_prefix_cache()
                 return asyncio.run_coroutine_threadsafe(judged(which, rows), loop).result()
 

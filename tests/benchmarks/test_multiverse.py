@@ -239,13 +239,6 @@ def test_a_turn_judged_once_has_no_score() -> None:
     assert (found.turns[1].n, found.turns[1].failed, found.turns[1].asked) == (0, 0, 1)
 
 
-def test_completion_ratios() -> None:
-    assert multiverse.completion_ratio([True, True, False, True]) == 0.75
-    assert multiverse.completion_ratio([True, None]) is None
-    with pytest.raises(ValueError, match="at least one"):
-        multiverse.completion_ratio([])
-
-
 def test_the_oracle_effect_is_paired() -> None:
     asked = conversations([4] * 9 + [3])
     judged: Judged = {}

@@ -10,7 +10,7 @@ import pytest
 from conftest import assert_one_line_error, human_row, run, write_jsonl
 
 from critic import human_scored
-from critic.human_scored import to_ten
+from critic.records import to_ten
 
 PROGRAM = "data/human_scores.py"
 

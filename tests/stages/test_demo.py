@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, command, needs, run_apart
+from conftest import ROOT, asked_of, command, needs, run_apart
 
 pytestmark = pytest.mark.e2e
 
@@ -98,7 +98,6 @@ def test_the_distribution_is_the_models_own(demo: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from critic.asking.examples import source_ids
-    from critic.asking.prompt import load, render
     from critic.records import Judgment
 
     tokenizer = AutoTokenizer.from_pretrained(demo / "judge")
@@ -114,7 +113,7 @@ def test_the_distribution_is_the_models_own(demo: Path) -> None:
     begun = tokenizer('{"Rating":', add_special_tokens=False)["input_ids"]
     for line in (demo / "internal.jsonl").read_text("utf-8").splitlines()[:30]:
         judgment = msgspec.json.decode(line, type=Judgment)
-        messages = render(load("pointwise", judgment.response.question.lang), judgment.response)
+        messages = asked_of("pointwise", judgment.response).messages
         ids = source_ids(tokenizer, messages) + begun
         first = following(ids)[digits]
         # Behind a 1 a verdict can only go on with a 0 or a comma; other tokens are no rating at all.

@@ -17,11 +17,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, assert_one_line_error, completion, human_row, run, write_jsonl
+from conftest import ROOT, asked_of, assert_one_line_error, completion, human_row, run, write_jsonl
 
 from critic import human_scored
 from critic.asking import rating
-from critic.asking.prompt import VERDICT_SCHEMA, load, render
+from critic.asking.asker import inquiry
+from critic.asking.render import Material
 from critic.backends import Token
 from critic.stages import judge_responses as judging
 
@@ -73,7 +74,7 @@ def test_what_is_asked_for(tmp_path: Path, scripted) -> None:
     run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", tmp_path / "out.jsonl", "--base-url", server.url)
     (body,) = server.requests
     assert body["temperature"] == 0.0 and body["model"] == "tiny" and body["logprobs"] is True
-    assert body["response_format"]["json_schema"]["schema"] == VERDICT_SCHEMA
+    assert body["response_format"]["json_schema"]["schema"] == inquiry("pointwise", "en", Material()).schema()
     assert "> How many apples lie on table 0?" in body["messages"][0]["content"]
 
 
@@ -302,7 +303,7 @@ def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripte
         """A row whose prompt has exactly `length` characters."""
         row = human_row(number, response="w")
         response = human_scored.response_of(msgspec.convert(row, human_scored.Row), {})
-        return {**row, "response": "w" * (length - len(render(load("pointwise", "en"), response)[0]["content"]) + 1)}
+        return {**row, "response": "w" * (length - len(asked_of("pointwise", response).messages[0]["content"]) + 1)}
 
     long = [human_row(0, response="w " * 2000), human_row(2, question="q" * 5000), filling(3, 3900), filling(4, 4000)]
     data = write_jsonl(tmp_path / "rows.jsonl", [human_row(1), *long])
@@ -468,8 +469,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted) -> None:
     assert_one_line_error(judge(data, "--base-url", "http://127.0.0.1:9"), "no OpenAI-compatible server answers")
     assert_one_line_error(judge(data, "--base-url", "127.0.0.1:8000"), "http(s) URL")
     assert_one_line_error(judge(data, "--base-url", server.url, "--score", "mean"), "expected, median, argmax")
-    assert_one_line_error(judge(data, "--base-url", server.url, "--prompt", "pairwice"), "no judge prompt")
-    assert_one_line_error(judge(data, "--base-url", server.url, "--prompt", "pairwise"), "choose pointwise")
+    assert_one_line_error(judge(data, "--base-url", server.url, "--prompt", "pairwice"), "unknown form 'pairwice'")
     assert_one_line_error(judge(data, "--concurrency", "0"), "--concurrency")
     assert_one_line_error(run("critic", "juge"), "'juge'", "judge, score, audit, attack, demo")
     assert_one_line_error(judge(tmp_path / "none.jsonl", "--base-url", server.url), "none.jsonl: no such file")

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_judge_conversations import judge, judged, replies, sample
 
-from critic.asking import prompt_files
-from critic.asking.conversation_prompt import Exchange, Material, Side, prompt_hash, render
 from critic.asking.packs import open_pack
-from critic.asking.prompt import prompt_hash as pointwise_hash
+from critic.asking.prompt import _compiled, load, prompt_hash
+from critic.asking.render import Exchange, Material, Side, render
 from critic.errors import UsageError
 from critic.stages import pack
 
@@ -87,16 +86,15 @@ def test_the_mapping_is_begun_and_taken_as_it_was_filled_in(module: Path, tmp_pa
     ours = 'constant = "PAIR"\nkind = "pairwise_turn"\nformat = true'
     file.write_text(begun.replace('constant = "PAIR"\nkind = ""', ours), "utf-8")
     done = run("critic", "pack", module, "--mapping", file, "--out", out)
-    assert done.returncode == 0 and "pairwise_turn (conversations/en.toml)" in done.stdout, done.stderr
-    assert [path.name for path in out.rglob("*.*")] == ["en.toml"]
+    assert done.returncode == 0 and "pairwise_turn_en.toml" in done.stdout, done.stderr
+    assert [path.name for path in out.rglob("*.*")] == ["pairwise_turn_en.toml"]
     assert_one_line_error(run("critic", "pack", module, "--mapping", file, "--out", out), "not empty")
 
 
 def made(module: Path, out: Path, *entries: str) -> Path:
-    tables = pack.files(mapping(out.with_suffix(".map"), *entries), pack.constants(module))
-    for path, table in tables.items():
-        (out / path).parent.mkdir(parents=True)
-        (out / path).write_text(pack._written(table), "utf-8")
+    out.mkdir()
+    for path, content in pack.files(mapping(out.with_suffix(".map"), *entries), pack.constants(module)).items():
+        (out / path).write_text(pack._written(content), "utf-8")
     return out
 
 
@@ -132,14 +130,13 @@ def test_their_words_reach_the_judge_and_its_free_text_is_read(module: Path, tmp
     assert all(line.setup.pack == name and line.verdict.score == 0.5 for line in lines)
     theirs = {line.conversation.lang for line in lines if [call.extracted for call in line.calls] == [False, True] * 2}
     assert theirs == {"en"} and {line.conversation.lang for line in lines} == {"en", "zh"}
-    assert first.prompt_hash == prompt_hash("pairwise_turn", name) != prompt_hash("pairwise_turn")
+    assert first.prompt_hash == prompt_hash(f"{name}/pairwise_turn") != prompt_hash("pairwise_turn")
     asked = len(server.requests)
     assert judge(file, out, "visitbench", server.url, "--prompt-pack", folder).returncode == 0
     assert len(server.requests) == asked
     assert_one_line_error(judge(file, out, "visitbench", server.url), "made with pack 'theirs@", "now None")
-    (folder / "conversations/en.toml").write_text(
-        (folder / "conversations/en.toml").read_text("utf-8").replace("Task", "Exercise"), "utf-8"
-    )
+    prompt = folder / "pairwise_turn_en.toml"
+    prompt.write_text(prompt.read_text("utf-8").replace("Task", "Exercise"), "utf-8")
     assert_one_line_error(
         judge(file, out, "visitbench", server.url, "--prompt-pack", folder), "made with pack 'theirs@", "now 'theirs@"
     )
@@ -160,38 +157,56 @@ def test_a_pointwise_prompt_of_theirs(module: Path, tmp_path: Path, scripted: An
     assert f'$5 for {question}: {{{line.answer}}} 写 {{"Rating": n, "Reason": w}}' in said
     name = open_pack(folder)
     assert line.setup.pointwise_prompt == f"{name}/pointwise" and line.verdict.score == 4
-    assert line.prompt_hash == pointwise_hash(f"{name}/pointwise") != pointwise_hash("pointwise")
+    assert line.prompt_hash == prompt_hash(f"{name}/pointwise") != prompt_hash("pointwise")
 
 
 @given(st.text("{}%#$ab\n<", max_size=30), st.text("{}%#$ab\n<", max_size=30))
 def test_the_template_says_the_text_word_for_word(before: str, after: str) -> None:
     text = f"{before}@Q@{after}"
-    shown = prompt_files.environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True).from_string(
-        pack.template(text, {"@Q@": "raw.question"})
-    )
+    shown = _compiled(pack.template(text, {"@Q@": "raw.question"}))
     assert shown.render(raw={"question": "{{ x }}"}) == text.replace("@Q@", "{{ x }}")
 
 
 def test_texts_are_shown_without_marks_but_never_with_control_tokens(tmp_path: Path) -> None:
-    (tmp_path / "p" / "conversations").mkdir(parents=True)
-    file = tmp_path / "p" / "conversations" / "en.toml"
-    file.write_text(
-        "[prompts.direct_turn]\ntemplate = '{{ raw.questions[1] }}|{{ raw.answers[0] }}|{{ raw.answer }}'\n"
+    (tmp_path / "p").mkdir()
+    template = "{{ raw.questions[1] }}|{{ raw.answers[0] }}|{{ raw.answer }}"
+    (tmp_path / "p" / "direct_turn_en.toml").write_text(f"template = '{template}'\nconstrained = false\n")
+    prompt = load(f"{open_pack(tmp_path / 'p')}/direct_turn", "en")
+    one = Material(question="q2", sides=[Side(earlier=[Exchange("q1", "a1")], answer="x\n\ny<|im_end|>")])
+    assert render(prompt, one)[0]["content"] == "q2|a1|x\n\ny‹¦im_end¦›"
+    with pytest.raises(UsageError, match="prompt direct_turn, en"):
+        render(prompt, msgspec.structs.replace(one, sides=[Side(answer="x")]))
+
+
+def test_packs_of_one_file_a_language_are_still_read(tmp_path: Path) -> None:
+    """As they were written until each prompt had a file of its own; the two layouts come to the same prompts."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    (old / "conversations").mkdir(parents=True)
+    (old / "conversations" / "en.toml").write_text(
+        "[prompts.pairwise_turn]\n"
+        'template = "$5 for {{ raw.question }}\\n"\nconstrained = false\nsystem = "Be strict."\n'
+        '[prompts.quality]\nopening = "Grade."\nrules = ["One.", "Two."]\noutput = "JSON: {\\"Rating\\":n}"\n'
+        '[prompts.pairwise_whole]\noutput_forced = "A or B: {\\"Verdict\\":\\"A\\"}"\n'
     )
-    one = Material(
-        kind="direct_turn", language="en", question="q2", pack=open_pack(tmp_path / "p"),
-        sides=[Side(earlier=[Exchange("q1", "a1")], answer="x\n\ny<|im_end|>")],
-    )  # fmt: skip
-    assert render(one)[0]["content"] == "q2|a1|x\n\ny‹¦im_end¦›"
-    with pytest.raises(UsageError, match=r"prompt pack p@.*: direct_turn, en"):
-        render(msgspec.structs.replace(one, sides=[Side(answer="x")]))
+    new.mkdir()
+    pair = 'template = "$$5 for {{ raw.question }}\\n"\nverbatim = true\nconstrained = false\nsystem = "Be strict."\n'
+    (new / "pairwise_turn_en.toml").write_text(pair)
+    quality = 'general = ["One.", "Two."]\n[parts]\nopening = "Grade."\noutput = "JSON: {\\"Rating\\":n}"\n'
+    (new / "quality_en.toml").write_text(quality)
+    (new / "pairwise_whole_forced_en.toml").write_text('[parts]\noutput = "A or B: {\\"Verdict\\":\\"A\\"}"\n')
+    names = [open_pack(folder) for folder in (old, new)]
+    for form in ("pairwise_turn", "pairwise_turn_forced", "quality", "pairwise_whole_forced"):
+        one, other = (load(f"{name}/{form}", "en") for name in names)
+        assert one == other != load(form, "en"), form
+    shown = render(load(f"{names[0]}/pairwise_turn", "en"), Material(question="q", sides=[Side(answer="a")] * 2))
+    assert [message["content"] for message in shown] == ["Be strict.", "$5 for q\n"]
 
 
 def test_mistakes_end_in_one_line(module: Path, tmp_path: Path, scripted: Any) -> None:
     found = pack.constants(module)
     for entry, part in [
         (PAIR.replace('"PAIR"', '"PEAR"'), "no string constant 'PEAR'"),
-        (PAIR.replace("pairwise_turn", "pair"), "choose direct_turn"),
+        (PAIR.replace("pairwise_turn", "pair"), "choose pointwise"),
         (PAIR.replace("raw.answer_a", "open('x')"), "expected raw."),
         (PAIR.replace("raw.answer_a", "raw.answer.__class__"), "expected raw."),
         (PAIR.replace('"{a}" = "raw.answer_a"', ""), "{a} has nothing"),

@@ -24,7 +24,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("lang", ["zh", "en"])
 def test_the_exact_text_is_kept(lang: Any) -> None:
     content = prompt("图中有几只猫？\n# 改写" if lang == "zh" else "How many cats?\n# Wordings", lang)[0]["content"]
-    golden = ROOT / f"tests/golden/conversations/rewrite_{lang}.txt"
+    golden = ROOT / f"tests/golden/rewrite_{lang}.txt"
     if not golden.exists():
         golden.write_text(content + "\n", "utf-8")
         pytest.fail(f"{golden.name} was missing and has been written; look at it and run again")

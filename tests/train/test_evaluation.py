@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import human_row
+from conftest import asked_of, human_row
 from scipy import stats
 from training import (
     Processes,
@@ -31,8 +31,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from critic import human_scored
-from critic.asking.examples import whole_rating
-from critic.asking.prompt import load, render
+from critic.asking.rating import whole_rating
 from critic.errors import UsageError
 
 
@@ -48,7 +47,7 @@ def judged(folder: Path, rows: Path) -> tuple[np.ndarray, np.ndarray]:
         return model(ids).logits[0, -1].double().softmax(-1)
 
     for response in human_scored.load(rows).responses:
-        messages = render(load("pointwise", response.question.lang), response)
+        messages = asked_of("pointwise", response).messages
         prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         first = after(prompt + '{"Rating":')
         digits = [float(first[tokenizer(str(digit)).input_ids[0]]) for digit in range(1, 10)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, assert_one_line_error, free_port, human_row
+from conftest import ROOT, asked_of, assert_one_line_error, free_port, human_row
 from conftest import run as run_program
 from training import (
     logged,
@@ -38,7 +38,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from critic import human_scored
 from critic.asking.examples import source_ids
-from critic.asking.prompt import load, prompt_hash, render
+from critic.asking.prompt import prompt_hash
 from critic.errors import UsageError
 
 RECIPES = sorted((ROOT / "train/recipes").glob("*.yaml"))
@@ -263,7 +263,7 @@ def test_what_comes_out(tmp_path_factory: pytest.TempPathFactory) -> None:
     model = AutoModelForCausalLM.from_pretrained(out)
     assert model.config.architectures == ["LlamaForCausalLM"] and model.dtype == torch.float32
     response = human_scored.load(done.rows).responses[0]
-    messages = render(load("pointwise", "en"), response)
+    messages = asked_of("pointwise", response).messages
     wanted = source_ids(tokenizer_for(done.rows), messages)
     assert tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) == wanted
 

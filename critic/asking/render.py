@@ -1,0 +1,337 @@
+"""The one renderer of judging prompts, for training and for judging: from what is judged to the messages that ask.
+
+What was written by users, models and data sets is quoted line by line ("> "), so that it cannot close its section, and
+stripped of what a tokenizer would read as control tokens.
+"""
+
+import re
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jinja2
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from critic.asking.prompt import Prompt
+from critic.errors import UsageError
+from critic.records import Message, Response
+
+
+class Exchange(Struct, frozen=True):
+    """A question and what was replied."""
+
+    question: str
+    answer: str
+
+
+class Side(Struct, frozen=True, kw_only=True):
+    """One assistant's part: the exchanges that count, oldest first, and where a turn is judged its reply to it."""
+
+    earlier: list[Exchange] = field(default_factory=list)
+    answer: str | None = None
+
+
+class TurnJudgment(Struct, frozen=True):
+    """The judgment of an earlier turn: a grade or a side's label, and the reason, if there was one."""
+
+    turn: int
+    verdict: str
+    reason: str | None = None
+
+
+class Material(Struct, frozen=True, kw_only=True):
+    """All that a prompt shows. A single answer is a conversation of one turn and one side; two `sides` are compared.
+
+    `question` is None where a whole conversation is judged. `references` are by turn from 1, None where a turn has
+    none. `focus` says what an open answer has to achieve, `checklist` are yes/no questions about it, `criteria` what
+    it is rated on besides (name -> what it means). `verdicts` are those on single turns, shown where the whole is
+    judged. `text` is a judge's own reply, whose verdict is looked for; `own_answer` is the judge's own answer to the
+    question, given before it saw the one it judges.
+    """
+
+    sides: list[Side] = field(default_factory=list)
+    question: str | None = None
+    references: list[str | None] = field(default_factory=list)
+    task: str = ""
+    caption: str | None = None
+    focus: str | None = None
+    checklist: list[str] = field(default_factory=list)
+    criteria: dict[str, str] = field(default_factory=dict)
+    verdicts: list[TurnJudgment] = field(default_factory=list)
+    text: str | None = None
+    own_answer: str | None = None
+
+
+def of_response(response: Response, other: Response | None = None) -> Material:
+    """A single answer as the material of a prompt; `other` is one to the same question that it is compared with."""
+    question = response.question
+    earlier = [Exchange(turn.user, turn.assistant) for turn in question.history]
+    return Material(
+        sides=[Side(earlier=earlier, answer=one.text) for one in (response, other) if one is not None],
+        question=question.prompt,
+        references=[question.reference or ""],
+        task=question.task,
+        caption=question.caption,
+        focus=question.focus,
+        checklist=question.checklist,
+        criteria=question.criteria,
+    )
+
+
+class Kept(Struct, frozen=True):
+    """How much a rendering keeps: earlier exchanges, characters of each reference, of each reply (None: all)."""
+
+    history: int | None = None
+    reference: int | None = None
+    response: int | None = None
+
+
+ALL = Kept()
+
+
+class Fitted(Struct, frozen=True):
+    """A prompt that fits, and what was left out of it: exchanges of the history, characters by section."""
+
+    messages: list[Message]
+    shortened: dict[str, int]
+
+
+FLOOR = 200
+"""Characters of reference and of response that shortening leaves: with less there is nothing to judge."""
+
+RAW = (
+    *("caption", "question", "reference", "focus", "checklist", "verdicts", "text", "history", "response", "other"),
+    *("answer", "answer_a", "answer_b", "conversation", "conversation_a", "conversation_b"),
+)
+RAW_BY_TURN = ("questions", "references", "answers", "answers_a", "answers_b")
+"""The texts that a pack's template can show as they are, `raw.NAME`, "" where there is none; and lists by turn from 0,
+the earlier turns included. Of two answers `answer_a` stands first."""
+
+
+def render(prompt: Prompt, material: Material, kept: Kept = ALL) -> list[Message]:
+    """The chat messages that ask for a verdict: a user message whose first part, the rules, is alike for all material
+    of a prompt, behind a system message where the prompt has one.
+
+    Raises UsageError where a pack's template asks for what the material does not have, such as a fourth turn.
+    """
+    values = _values(prompt, material, kept)
+    try:
+        if prompt.shows_raw:
+            values["raw"] = _raw(prompt, material, kept, values)
+        content = prompt.compiled.render(values)
+        system = prompt.compiled_system.render(values) if prompt.system else ""
+    except jinja2.TemplateError as error:
+        raise UsageError(f"prompt {prompt.name}, {prompt.language}: {error}") from None
+    return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": content}]
+
+
+def _values(prompt: Prompt, material: Material, kept: Kept) -> dict[str, Any]:
+    """What a template can show, by name. Texts are quoted; what there is none of is empty."""
+    task = prompt.tasks.get(material.task)
+    labels = prompt.sides if len(material.sides) > 1 and prompt.sides else [""] * len(material.sides)
+    sides = [
+        {
+            "label": label,
+            "earlier": _earlier(prompt, material, side, kept),
+            "answer": "" if side.answer is None else quote(_cut(prompt, side.answer, kept.response)),
+        }
+        for label, side in zip(labels, material.sides, strict=True)
+    ]
+    first, second = [*sides, {}, {}][:2]
+    references = _references(prompt, material, kept)
+    # Of a judge's text that is read for its verdict, the checklist's length is all that matters.
+    items = [] if material.text is not None else material.checklist
+    checklist = [_labelled(prompt.item.format(n=n), one, prompt.indent) for n, one in enumerate(items, 1)]
+    return {
+        "ranges": prompt.ranges,
+        "general": prompt.general,
+        "task": task.title if task else quote(material.task).removeprefix("> ").replace("\n> ", " "),
+        "rules": task.rules if task else prompt.other_rules,
+        "caption": quote(material.caption) if material.caption else "",
+        "sides": sides,
+        "history": first.get("earlier", ""),
+        "response": first.get("answer", ""),
+        "other": second.get("answer", ""),
+        "question": quote(material.question) if material.question is not None else "",
+        "references": references,
+        "reference": references,
+        "focus": quote(material.focus) if material.focus else "",
+        "checklist": "\n".join(checklist),
+        "criteria": {name: _labelled(f"{name}: ", meaning, "  ") for name, meaning in material.criteria.items()},
+        "verdicts": "\n".join(_of_turn(prompt, one) for one in material.verdicts),
+        "text": quote(_cut(prompt, material.text, kept.response)) if material.text else "",
+        "own_answer": "" if material.own_answer is None else quote(_cut(prompt, material.own_answer, kept.response)),
+    }
+
+
+def _earlier(prompt: Prompt, material: Material, side: Side, kept: Kept) -> str:
+    whole = material.question is None
+    dropped = 0 if whole or kept.history is None else max(0, len(side.earlier) - kept.history)
+    lines = [prompt.history_left_out.format(n=dropped)] if dropped else []
+    for exchange in side.earlier[dropped:]:
+        lines.append(_labelled(prompt.user, exchange.question, prompt.indent))
+        lines.append(_labelled(prompt.assistant, _cut(prompt, exchange.answer, kept.response), prompt.indent))
+    return "\n".join(lines)
+
+
+def _references(prompt: Prompt, material: Material, kept: Kept) -> str:
+    given = [(number, text) for number, text in enumerate(material.references, 1) if text is not None]
+    numbered = len(material.references) > 1
+    return "\n".join(
+        _labelled(prompt.turn.format(n=number) if numbered else "", _cut(prompt, text, kept.reference), prompt.indent)
+        for number, text in given
+    )
+
+
+def _of_turn(prompt: Prompt, one: TurnJudgment) -> str:
+    reason = f". {one.reason}" if one.reason else ""
+    return _labelled(prompt.turn.format(n=one.turn), one.verdict + reason, prompt.indent)
+
+
+def _labelled(label: str, text: str, indent: str) -> str:
+    """A quoted text behind a label of ours; its further lines are set in, so that none can pass for another label."""
+    if not indent:
+        return quote(label + text)
+    first, *rest = quote(text).split("\n")
+    further = (f"> {indent}{line[2:]}".rstrip() if label else line for line in rest)
+    return "\n".join([f"> {label}{first[2:]}".rstrip(), *further])
+
+
+def _cut(prompt: Prompt, text: str, keep: int | None) -> str:
+    """`text` with all but `keep` characters taken out of its middle, the place marked."""
+    if keep is None or keep >= len(text):
+        return text
+    tail = keep // 2
+    mark = prompt.left_out.format(n=len(text) - keep)
+    return text[: keep - tail] + mark + (text[-tail:] if tail else "")
+
+
+def _raw(prompt: Prompt, material: Material, kept: Kept, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a prompt shows without quoting it: hidden characters and control tokens go all the same."""
+
+    def plain(text: str | None, keep: int | None = None) -> str:
+        return unquoted(quote(_cut(prompt, text or "", keep)))
+
+    quoted = ("caption", "question", "focus", "checklist", "verdicts", "text", "history", "response", "other")
+    found: dict[str, Any] = {name: unquoted(values[name]) for name in quoted}
+    found["references"] = [plain(one, kept.reference) for one in material.references]
+    found["reference"] = "\n".join(found["references"])
+    first = material.sides[0] if material.sides else Side()
+    asked = [one.question for one in first.earlier] + ([material.question] if material.question is not None else [])
+    found["questions"] = [plain(one) for one in asked]
+    shown = [*zip(material.sides, values["sides"], strict=True)]
+    for suffix, (side, parts) in zip(("_a", "_b"), [*shown, (Side(), {}), (Side(), {})], strict=False):
+        replies = [one.answer for one in side.earlier] + ([side.answer] if side.answer is not None else [])
+        found[f"answers{suffix}"] = [plain(one, kept.response) for one in replies]
+        found[f"answer{suffix}"] = unquoted(parts.get("answer", ""))
+        found[f"conversation{suffix}"] = unquoted(parts.get("earlier", ""))
+    return found | {name: found[f"{name}_a"] for name in ("answer", "answers", "conversation")}
+
+
+def fit(prompt: Prompt, material: Material, limit: int | None, count: Callable[[list[Message]], int]) -> Fitted | None:
+    """The prompt in at most `limit` tokens as `count` counts them, None if it cannot fit.
+
+    Left out in this order, each only as far as needed: the oldest earlier exchanges (not of a conversation that is
+    itself judged), the middle of the references, the middle of the replies, the longer first; of the longest of each
+    at least `FLOOR` characters stay. Rules, questions, captions and checklists are never touched.
+    """
+    whole = render(prompt, material)
+    if limit is None or count(whole) <= limit:
+        return Fitted(whole, {})
+
+    def fits(kept: Kept) -> bool:
+        return count(render(prompt, material, kept)) <= limit
+
+    kept = ALL
+    for name, floor in (("history", 0), ("reference", FLOOR), ("response", FLOOR)):
+        most = _longest(material, name)
+        least = min(floor, most)
+        if fits(_keeping(kept, name, least)):
+            # Sizes in ascending order fit up to some point: the first that does not is found by bisection.
+            sizes = range(least + 1, most + 1)
+            more = bisect_left(sizes, True, key=lambda size: not fits(_keeping(kept, name, size)))
+            kept = _keeping(kept, name, least + more)
+            return Fitted(render(prompt, material, kept), _left_out(material, kept))
+        kept = _keeping(kept, name, least)
+    return None
+
+
+def _keeping(kept: Kept, name: str, size: int) -> Kept:
+    return replace(kept, **{name: size})
+
+
+def _texts(material: Material, name: str) -> Sequence[str]:
+    if name == "reference":
+        return [text for text in material.references if text is not None]
+    replies = [exchange.answer for side in material.sides for exchange in side.earlier]
+    if material.question is not None:  # earlier replies are not judged, and gone before those that are get shorter
+        replies = []
+    replies += [side.answer for side in material.sides if side.answer is not None]
+    return [*replies, *(text for text in (material.text, material.own_answer) if text)]
+
+
+def _longest(material: Material, name: str) -> int:
+    if name == "history":
+        return max((len(side.earlier) for side in material.sides), default=0) if material.question is not None else 0
+    return max(map(len, _texts(material, name)), default=0)
+
+
+def _left_out(material: Material, kept: Kept) -> dict[str, int]:
+    """Exchanges of the history, characters of references and of replies."""
+    found = {}
+    if material.question is not None and kept.history is not None:
+        found["history"] = max((max(0, len(side.earlier) - kept.history) for side in material.sides), default=0)
+    for name, keep in (("reference", kept.reference), ("response", kept.response)):
+        if keep is not None:
+            found[name] = sum(max(0, len(text) - keep) for text in _texts(material, name))
+    return {name: n for name, n in found.items() if n}
+
+
+_LINE_ENDS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_CONTROL_TOKEN = re.compile(
+    r"<[|｜][^\n<>]{0,48}?[|｜]?>|<[|｜]"
+    r"|</?[A-Za-z0-9]*_[A-Za-z0-9_]*>"  # an underscore tells <im_end> and <BOS_TOKEN> from HTML
+    r"|</?(?:s|unk|pad|bos|eos|sop|eop|eoh|eoa|mask|think|image|img)>"
+    r"|<</?SYS>>|\[/?(?:INST|[A-Za-z]?MASK|IMG|ARGS|THINK|PREFIX|SUFFIX|MIDDLE|(?-i:[A-Z]+_[A-Z_]+))\]",
+    re.IGNORECASE,
+)
+_LOOKALIKE = str.maketrans("<>[]|｜", "‹›［］¦¦")
+_JOINER_BY_ASCII = re.compile("(?<=[\x00-\x7f])[\u200c\u200d]+|[\u200c\u200d]+(?=[\x00-\x7f])")
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+
+
+def _visible(char: str) -> bool:
+    """False for characters that hide or reorder text: controls, bidirectional marks, Unicode tags, variation
+    selectors, blanks that are letters."""
+    if char in _BLANK or "\u180b" <= char <= "\u180f" or "\ufe00" <= char <= "\ufe0f" or char >= "\U000e0100":
+        return False
+    kind = unicodedata.category(char)
+    if kind == "Cs":
+        return False
+    if kind == "Cc":
+        return char == "\t"
+    return not (kind == "Cf" and char not in "\u200c\u200d")
+
+
+def quote(text: str) -> str:
+    """Text as quoted lines that stay one section whatever they contain.
+
+    Every line starts with "> "; all Unicode line ends count. Hidden characters go, and sequences
+    that chat templates use as control tokens (`<|im_end|>`, `</s>`, `[INST]`) are respelt with
+    look-alike brackets, which no tokenizer reads as control tokens.
+    """
+    quoted = []
+    for line in _LINE_ENDS.split(text.strip()):
+        plain = _JOINER_BY_ASCII.sub("", "".join(char for char in line if _visible(char)))
+        # Respelling may leave the halves of another token side by side, so it is repeated until nothing changes.
+        while (respelt := _CONTROL_TOKEN.sub(lambda found: found[0].translate(_LOOKALIKE), plain)) != plain:
+            plain = respelt
+        quoted.append(f"> {plain}".rstrip())
+    return "\n".join(quoted)
+
+
+def unquoted(quoted: str) -> str:
+    """What `quote` gave without its marks: for prompts of other people that show texts as they are."""
+    return "\n".join(line[2:] for line in quoted.split("\n"))
