@@ -55,19 +55,31 @@ def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
 
 
 @contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Raises UsageError for what the system says against writing: a full disk, a missing right."""
+    try:
+        yield
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise UsageError(f"{path}: cannot be written: {problem}; then run the same command again to go on") from None
+
+
+@contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` once it is whole: a crash leaves the old file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        yield file
-    partial.replace(path)
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(path)
 
 
 def write(path: Path, records: Iterable[Any]) -> int:
     """Write records to `path` in one step (a crash leaves the old file or none); returns how many.
 
-    Its sidecar goes first: what it says is said of the file that was there.
+    Its sidecar goes first: what it says is said of the file that was there. Like everything here that writes, it raises
+    UsageError for what the system says against it.
     """
     count = 0
     with _replacing(path) as file:
@@ -127,17 +139,29 @@ def repair(path: Path) -> int:
 
 
 class Appender:
-    """Appends records to a file, each line handed to the system whole as soon as it is known. The file's sidecar is
-    taken away at once."""
+    """Appends records to a file, each line handed to the system whole as soon as it is known, and none behind a line
+    that could not be written whole. The file's sidecar is taken away at once.
+
+    Raises UsageError for what the system says against writing.
+    """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sidecar(path).unlink(missing_ok=True)
-        self.cut = repair(path)
-        self._file = path.open("ab", buffering=0)
+        self._path, self._broken = path, False
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            sidecar(path).unlink(missing_ok=True)
+            self.cut = repair(path)
+            self._file = path.open("ab", buffering=0)
 
     def append(self, record: Any) -> None:
-        line = msgspec.json.encode(record) + b"\n"
+        if self._broken:  # the run is ending; what else is ready must not follow half a line
+            return
+        self._broken = True
+        with _writing(self._path):
+            self._write(msgspec.json.encode(record) + b"\n")
+        self._broken = False
+
+    def _write(self, line: bytes) -> None:
         written = 0
         while written < len(line):
             written += self._file.write(line[written:])
@@ -148,8 +172,12 @@ class Appender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.fsync(self._file.fileno())
-        self._file.close()
+        try:
+            with _writing(self._path), self._file:
+                os.fsync(self._file.fileno())
+        except UsageError:
+            if kind is None:  # else the first error says more
+                raise
 
 
 def rewrite(path: Path, record: type[T], keep: Callable[[T], bool]) -> int:

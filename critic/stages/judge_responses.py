@@ -18,7 +18,7 @@ from critic import human_scored, jsonl
 from critic.asking.judge import ResponseJudge, panel_judgment
 from critic.errors import UsageError
 from critic.records import Judgment, Response
-from critic.stages.run import Outage, RunOptions, Stage, Tally, finish, known, listed, side_by_side, writing
+from critic.stages.run import Outage, RunOptions, Stage, Tally, finish, known, listed, side_by_side
 
 WINDOW = 4096
 """Responses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
@@ -203,8 +203,7 @@ def judge_by_panel(run: RunOptions, members: Sequence[JudgeResponses], how: str,
         pass  # only looked at: another panel's file is not written over
     for member in members:
         member.run()
-    with writing(run.out):
-        count = jsonl.write(run.out, _merged([member.out for member in members], how, panel))
+    count = jsonl.write(run.out, _merged([member.out for member in members], how, panel))
     facts = {
         "responses": first.source,
         "judge": panel,

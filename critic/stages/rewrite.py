@@ -25,7 +25,7 @@ from critic.errors import Refused, Transient, UsageError
 from critic.records import Language, Message, Question
 from critic.stages import options
 from critic.stages.options import MAX_FAILED, ApiKey, BaseUrl, Endpoint, MaxFailed, Seed, Temperature
-from critic.stages.run import Outage, RunOptions, Stage, Tally, listed, writing
+from critic.stages.run import Outage, RunOptions, Stage, Tally, listed
 
 VARIANTS = 5
 """Rewrites of a seed question (AlignMMBench §3.3)."""
@@ -154,7 +154,7 @@ class AskForRewrites(Stage[Question, Rewrite]):
         super().resume()
         torn = {seed for seed, count in self._known.items() if count < VARIANTS}
         if torn:
-            self.drop(lambda record: record.seed not in torn)
+            jsonl.rewrite(self.out, Rewrite, lambda record: record.seed not in torn)
         for seed in torn:
             del self._known[seed]
         return len(self._known)
@@ -222,8 +222,7 @@ def apply(review: Sequence[tuple[int, Rewrite]], rows: Sequence[dict[str, Any]],
 def _apply(questions: Path, review: Path, out: Path) -> int:
     lines = list(jsonl.read(review, Rewrite))
     rows = [row for _, row in jsonl.read(questions, dict[str, Any])]
-    with writing(out):
-        count = jsonl.write(out, apply(lines, rows, str(review)))
+    count = jsonl.write(out, apply(lines, rows, str(review)))
     said = Counter(
         "failed" if line.failure else {True: "accepted", False: "rejected", None: "undecided"}[line.accepted]
         for _, line in lines

@@ -6,10 +6,8 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 from tqdm import tqdm
@@ -141,17 +139,13 @@ class Stage(ABC, Generic[Item, Record]):
                 self.know(record)
                 count += 1
         if failed:
-            self.drop(lambda record: self.failure(record) is None)
+            jsonl.rewrite(self.out, self.record, lambda record: self.failure(record) is None)
         return count
-
-    def drop(self, keep: Callable[[Record], bool]) -> None:
-        with writing(self.out):
-            jsonl.rewrite(self.out, self.record, keep)
 
     async def ask(self, left: int) -> None:
         """Work on the items, `concurrency` at a time; each record is in the file once it is known."""
         waiting, failures = iter(self.items()), Counter[str]()
-        with Writer(self.out) as file, tqdm(total=left, desc=self.name, unit=self.unit) as bar:
+        with jsonl.Appender(self.out) as file, tqdm(total=left, desc=self.name, unit=self.unit) as bar:
             async with self.backend as backend:
 
                 def keep(*records: Record) -> None:
@@ -194,8 +188,7 @@ def finish(
     for _, line in jsonl.read(options.out, record):
         tally.add(line)
     if changed or not jsonl.sidecar(options.out).is_file():
-        with writing(options.out):
-            jsonl.write_sidecar(options.out, {**facts, **tally.facts()})
+        jsonl.write_sidecar(options.out, {**facts, **tally.facts()})
     for text in tally.lines():
         print(text)
     if tally.failures.total() > options.max_failed * tally.count:
@@ -229,46 +222,6 @@ async def side_by_side(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-
-
-class Writer:
-    """Appends records to `out`, none behind a line that could not be written whole."""
-
-    def __init__(self, out: Path) -> None:
-        self._out, self._broken = out, False
-        with writing(out):
-            self._file = jsonl.Appender(out)
-
-    def append(self, record: Any) -> None:
-        if self._broken:
-            return
-        self._broken = True
-        with writing(self._out):
-            self._file.append(record)
-        self._broken = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            with writing(self._out):
-                self._file.__exit__(kind, error, trace)
-        except UsageError:
-            if kind is None:  # else the first error says more
-                raise
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Raises UsageError for what the system says against writing: a full disk, a missing right."""
-    try:
-        yield
-    except OSError as error:
-        problem = error.strerror or str(error)
-        raise UsageError(f"{path}: cannot be written: {problem}; then run the same command again to go on") from None
 
 
 def listed(counts: Counter[str]) -> str:

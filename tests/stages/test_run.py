@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl
 from msgspec import Struct
@@ -168,16 +167,15 @@ def test_a_server_that_is_gone_ends_the_run_and_single_failures_do_not(tmp_path:
 def test_a_full_disk_ends_the_run_and_nothing_follows_half_a_line(tmp_path: Path, monkeypatch: Any) -> None:
     out, lines = tmp_path / "out.jsonl", 0
 
-    def full(self: Any, record: Any) -> None:
+    def full(self: Any, line: bytes) -> None:
         nonlocal lines
         lines += 1
-        line = msgspec.json.encode(record) + b"\n"
         self._file.write(line[: len(line) // 2] if lines == 6 else line)
         if lines == 6:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(jsonl.Appender, "append", full)
+        patch.setattr(jsonl.Appender, "_write", full)
         with pytest.raises(UsageError, match=r"out\.jsonl: cannot be written: No space left on device"):
             Squares(out, range(20), square).run()
     assert out.read_bytes().count(b"\n") == 5 and not out.read_bytes().endswith(b"\n")
