@@ -220,6 +220,30 @@ def test_quadrants_are_split_at_the_medians() -> None:
     assert alignmmbench.quadrants({"a": (9.0, 3.0)}) == {}
 
 
+def test_a_mean_of_some_tasks_competes_with_no_other(tmp_path: Path) -> None:
+    """Judged about 9 but for one task without a score, a model stands behind one of about 2, and in no quadrant."""
+    asked_ = benchmarks.read("alignmmbench", sample("alignmmbench"))
+    unread = {one.id for one in asked_ if one.turns[0].task == "OCR"}
+
+    def partly(verdict: TurnVerdict) -> float | str:
+        return "no_rating" if verdict.conversation in unread else 9.0 - int(verdict.conversation[-1])
+
+    asked = [("pointwise", "own", 1)]
+    scores: dict[str, Score] = {
+        "partly": partly,
+        "low": lambda v: 2.0 + int(v.conversation[-1]),
+        "high": lambda v: 7.0 + 2 * int(v.conversation[-1]),
+    }
+    files = [judged(tmp_path / f"{name}.jsonl", "alignmmbench", asked, scores[name], name) for name in scores]
+    summary, _, printed = scored(tmp_path / "out", "alignmmbench", *files, "--max-failed", "1")
+    ranked = [
+        line.split()[0] for line in printed.partition("Alignment")[0].splitlines() if line.startswith(tuple(scores))
+    ]
+    assert ranked[-3:] == ["high", "low", "partly"]
+    assert set(summary["systems"]["quadrants"]) == {"high", "low"}
+    assert summary["systems"]["partly"]["own"]["task_mean"]["value"] > 8
+
+
 def test_what_failed_or_was_never_judged_is_counted_and_bounded(tmp_path: Path) -> None:
     """Of six conversations three are judged, one of them in vain: 2 of 6, the others anything from 1 to 10."""
     file = judged(
