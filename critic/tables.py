@@ -54,7 +54,7 @@ def numbered(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[i
 
 
 def _csv(path: Path) -> Iterator[tuple[int, Row]]:
-    csv.field_size_limit(1 << 30)
+    csv.field_size_limit(1 << 30)  # cells may hold images as data URIs
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
         try:

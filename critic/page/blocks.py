@@ -120,6 +120,7 @@ class Columns(Struct, Generic[T], frozen=True, kw_only=True):
 
 def number(value: float | None, decimals: int = 2) -> str:
     """With a true minus, no minus before zero, and a dash for what is not defined."""
+    # Adding 0 to what is rounded makes −0.0 a 0.
     return "–" if value is None else f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
 
 
@@ -158,7 +159,7 @@ def axis_of(bars: Iterable[Bar | None], *, centred: bool = False) -> Bounds:
     ends = [abs(end) for bar in bars if bar for end in (bar.value, *(bar.interval or ()))]
     furthest = max(ends, default=1.0)
     step = next(step for step in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10) if furthest <= 10 * step)
-    end = step * -(-furthest // step) or step
+    end = step * -(-furthest // step) or step  # rounded up to a whole step, one at least
     return (-end, end) if centred else (0.0, end)
 
 

@@ -84,6 +84,7 @@ def read_runs(paths: Sequence[Path], benchmark: str, single: bool = False) -> li
     if twice:
         raise UsageError(f"{twice[0]}: given twice")
     runs = [_read_answers(path) if single else _read_conversations(path, benchmark) for path in paths]
+    # Names say no more than they must: the model, where that is not enough the judge, and then the file.
     runs = _told_apart(runs, [f"{run.name} by {run.judge}" for run in runs])
     stems = {run.path.stem for run in runs}
     return _told_apart(runs, [f"{run.name} ({run.path.stem if len(stems) == len(runs) else run.path})" for run in runs])
@@ -108,6 +109,7 @@ def _read_conversations(path: Path, benchmark: str) -> Run:
 
 def _read_answers(path: Path) -> Run:
     """Judged single answers, each as the only turn of a conversation with the answer's id."""
+    # Without --benchmark both kinds of file get here, and the decoder's word on the wrong one helps nobody.
     _, first = next(jsonl.read(path, dict[str, Any]))
     if "conversation" in first:
         raise UsageError(f"{path}: judged conversations; say of which --benchmark: {', '.join(BENCHMARKS)}")
@@ -142,6 +144,7 @@ def _run(path: Path, found: Sequence[tuple[int, Setup, JudgedTurn]]) -> Run:
     for number, other, _ in found:
         if other != setup:
             raise UsageError(f"{path}:{number}: {differing(setup, other)}; one of each in a file")
+    # A file of comparisons between two models is named by both, unless it has verdicts on the reference as well.
     system, opponents = verdicts[0].system, sorted({one.opponent or "" for one in verdicts})
     return Run(
         name=system if "" in opponents else f"{system} against {' and '.join(opponents)}",
@@ -177,6 +180,7 @@ def _scored(
 ) -> tuple[list[Section], dict[str, Any]]:
     """The benchmark's own tables, and the means of all verdicts that are in none of them."""
     made = benchmark.report(runs, asked)
+    # Comparisons of two models alone have no score in most benchmarks, but are shown below.
     if not made.sections and not any(run.battles for run in runs):
         raise UsageError(f"{runs[0].path}: no verdict of a protocol that {benchmark.title} is scored by")
     others = {run.name: found for run in runs if (found := other_scores(run, benchmark, asked))}
