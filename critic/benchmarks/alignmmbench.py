@@ -296,7 +296,7 @@ def _leaderboard(found: Mapping[tuple[str, str], TaskScores]) -> Section:
             Table(caption="Mean rating 1 to 10", head=["", "mean of tasks", *tasks, *AGGREGATE_HEAD[2:]], rows=rows)
         ],
         note="The mean of tasks is unweighted. In brackets: of how many tasks it is where others have no score; such a "
-        "mean compares with no other, and the range is that of all tasks.",
+        "mean compares only with means of the same tasks, and its range is that of all tasks.",
     )
 
 
