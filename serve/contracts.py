@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from dialects import forced_tool, parameters
 from reading import with_ranges
 from schemas import LOOSE, Limits, Unbounded, bounded, limited, longest
 
@@ -195,13 +196,6 @@ def form_of(request: Request) -> Form | None:
     return kind if kind in ("text", "json_object", "json_schema") else None
 
 
-def forced_tool(request: Request) -> str | None:
-    """The function that a named `tool_choice` forces."""
-    choice = request.get("tool_choice")
-    named = choice.get("function") if isinstance(choice, dict) else None
-    return named.get("name") if isinstance(named, dict) else None
-
-
 def texts(request: Request) -> Iterator[str]:
     """The text of all messages, in order."""
     for message in request.get("messages") or []:
@@ -218,7 +212,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     """The request with decoding held to the contract in at most `tokens` tokens; None if it needs no change, or if its
     schema is none that can be bounded.
 
-    A forced function is asked for as a plain JSON reply: `as_tool_call` makes a call of it.
+    A forced function is asked for as a plain JSON reply: the dialect makes a call of it.
     """
     free = {name: value for name, value in request.items() if name not in ("response_format", "stop")}
     if contract.verdict is not None:
@@ -226,7 +220,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     form, properties = form_of(request), _properties(contract, request)
     if form == "tool":
         free["tool_choice"] = "none"
-        schema = _parameters(request)
+        schema = parameters(request)
     elif form == "json_schema":
         schema = request["response_format"]["json_schema"]["schema"]
     elif properties:
@@ -253,14 +247,6 @@ def _overlaid(schema: Schema, properties: dict[str, Schema]) -> Schema:
     own = schema.get("properties") or {}
     replaced = {key: properties.get(key, value) for key, value in own.items()}
     return {**schema, "properties": replaced} if replaced != own else schema
-
-
-def _parameters(request: Request) -> Schema:
-    name = forced_tool(request)
-    for tool in request.get("tools") or []:
-        if tool.get("function", {}).get("name") == name:
-            return tool["function"].get("parameters") or {"type": "object", "properties": {}}
-    raise ValueError(f"tool_choice names the function {name!r}, which tools does not define")
 
 
 def _properties(contract: Contract, request: Request) -> dict[str, Schema]:
@@ -326,18 +312,3 @@ def grammar(contract: Contract, reasoning: int) -> str:
 def _literal(pattern: str) -> str:
     escaped = re.sub(r"(?<!\\)/", r"\\/", pattern).replace("\n", "\\n")
     return f"/{escaped}/"
-
-
-def as_tool_call(choice: dict[str, Any], name: str, call_id: str) -> dict[str, Any]:
-    """A choice whose JSON text becomes the arguments of a call of the function `name`; of a stream's choice
-    only its piece of them."""
-    part = "delta" if "delta" in choice else "message"
-    message = dict(choice[part])
-    text = message.pop("content", None)
-    if text is None and part == "delta":
-        return choice
-    call: dict[str, Any] = {"index": 0} if part == "delta" else {}
-    call |= {"id": call_id, "type": "function", "function": {"name": name, "arguments": text or ""}}
-    if part == "delta" and "role" not in message:
-        call = {"index": 0, "function": {"arguments": text or ""}}
-    return {**choice, part: {**message, "content": None, "tool_calls": [call]}}

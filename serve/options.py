@@ -47,14 +47,16 @@ def vllm_parser() -> Any:
     return make_arg_parser(FlexibleArgumentParser())
 
 
-def check(parser: Any, ours: list[str], extra: list[str]) -> None:
-    """Raises UsageError where `extra`, the user's options, are none of vLLM's, or change a guarded setting."""
+def check(parser: Any, ours: list[str], extra: list[str]) -> bool:
+    """Whether vLLM is to read calls of tools from free replies. Raises UsageError where `extra`, the user's options,
+    are none of vLLM's, or change a guarded setting."""
     wanted, found = _parsed(parser, [*ours, *LAYER]), _parsed(parser, [*ours, *extra, *LAYER])
     for name, problem in GUARDED.items():
         if found[name] != wanted[name]:
             raise UsageError(problem)
     if found["middleware"][-1:] != LAYER[1:]:
         raise UsageError("what stands behind the -- hides the judge's layer from vLLM")
+    return bool(found["enable_auto_tool_choice"])
 
 
 def _parsed(parser: Any, words: list[str]) -> dict[str, Any]:
@@ -69,19 +71,21 @@ def _parsed(parser: Any, words: list[str]) -> dict[str, Any]:
         raise UsageError(f"behind the --: {error}") from None
 
 
-def check_apart(ours: list[str], extra: list[str]) -> None:
+def check_apart(ours: list[str], extra: list[str]) -> bool:
     """`check` in a process of its own; nothing is started for no options."""
     if not extra:
-        return
+        return False
     words = [sys.executable, str(Path(__file__)), json.dumps(ours), json.dumps(extra)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UsageError(done.stderr.strip().splitlines()[-1])
+    return done.stdout.split()[-1:] == ["auto-tools"]
 
 
 def main() -> None:
     try:
-        check(vllm_parser(), *map(json.loads, sys.argv[1:]))
+        if check(vllm_parser(), *map(json.loads, sys.argv[1:])):
+            print("auto-tools")
     except UsageError as error:
         raise SystemExit(str(error)) from None
 

@@ -13,6 +13,13 @@ AND = re.compile(rf"(?i)\bbetween (?P<low>{NUMBER}){MEANING},? and (?P<high>{NUM
 BINARY = re.compile(r"(?<![\w.-])(?P<low>0){0},? or (?P<high>1)(?![\w-]|\.[0-9])".replace("{0}", MEANING))
 INTERVAL = re.compile(rf"\[(?P<low>{NUMBER}), ?(?P<high>{NUMBER})\]")
 JUDGED = re.compile(r"(?i)\b(scale|scor|rat(?:e|ing)\b|grad)")
+VERDICTS = re.compile(
+    r"(?i)(?<![a-z])(score|rating|rate|grade|graded|verdict|judge?ment|judge|evaluation|evaluate|assessment|pass|passed|"
+    r"correct|is_correct|correctness|criteria_met|winner|preference|preferred|better|best|best_output|choice|decision|"
+    r"label|relevant|relevance|faithful|faithfulness|attributed|hallucinated|ranking|ordered_models)(?![a-z])"
+)
+"""Names of fields and functions that speak of a verdict."""
+
 VERDICT = re.compile(r"(?i)(^|_)(score|rating|grade|mark|points?|value|result|rank)(_|$)")
 """Names of fields that hold the verdict itself."""
 
@@ -108,3 +115,8 @@ def _filled(schema: Any, ranges: dict[str, tuple[float, float]]) -> Any:
 def _limited(field: Schema, low: float, high: float) -> Schema:
     whole = low == int(low) and high == int(high)
     return {**field, "minimum": int(low) if whole else low, "maximum": int(high) if whole else high}
+
+
+def names_verdict(name: str) -> bool:
+    """Whether the name of a field or function speaks of a verdict."""
+    return bool(VERDICTS.search(name.replace("_", " ")) or VERDICTS.search(name))

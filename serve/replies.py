@@ -1,13 +1,12 @@
 """Replies on their way from vLLM to a client: whole ones, streams, and errors in OpenAI's shape."""
 
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from contracts import as_tool_call
+from dialects import Dialect
 
 from critic.backends.openai import TOO_LONG
 
@@ -30,10 +29,13 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat request as it goes on: its body, and what its reply needs. `copies` is how often a choice is
-    repeated, `tool` the function whose arguments the text is; `trim` takes the end of the text out of its logprobs.
-    `tight` is the body to send where the reply is cut off, `limits` what it limits; `warnings` stand in the reply."""
+    """A request as it goes on: its body, and what its reply needs. `request` is what the client sent, `copies` how
+    often a choice is repeated, `tool` the function whose arguments the text is; `trim` takes the end of the text out
+    of its logprobs. `tight` is the body to send where the reply is cut off, `limits` what it limits; `warnings` stand
+    in the reply."""
 
+    request: dict[str, Any]
+    dialect: Dialect
     body: bytes
     headers: Headers
     stream: bool = False
@@ -115,15 +117,14 @@ class Events:
 
 def rewritten(reply: dict[str, Any], asked: Asked) -> dict[str, Any]:
     """A reply, or a stream's piece of one, as its client needs it."""
-    choices = reply["choices"]
     if asked.trim:
-        choices = [_without_end(choice) for choice in choices]
-    if asked.tool:
-        call_id = "call_" + hashlib.sha256(reply["id"].encode()).hexdigest()[:24]
-        choices = [as_tool_call(choice, asked.tool, call_id) for choice in choices]
+        reply = {**reply, "choices": [_without_end(choice) for choice in reply["choices"]]}
+    if asked.tool is not None:
+        reply = asked.dialect.called(asked.request, reply, asked.tool)
     if asked.copies > 1:
-        choices = [{**choice, "index": copy} for copy in range(asked.copies) for choice in choices]
-    return {**reply, "choices": choices} | ({"warnings": asked.warnings} if asked.warnings else {})
+        copied = [{**choice, "index": copy} for copy in range(asked.copies) for choice in reply["choices"]]
+        reply = {**reply, "choices": copied}
+    return reply | ({"warnings": asked.warnings} if asked.warnings else {})
 
 
 def _without_end(choice: dict[str, Any]) -> dict[str, Any]:
@@ -200,3 +201,14 @@ def sized(scope: Scope, body: bytes) -> Scope:
 def resized(headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Headers:
     kept = [(name, value) for name, value in headers if name.lower() != b"content-length"]
     return [*kept, (b"content-length", str(len(body)).encode())]
+
+
+def with_headers(send: Send, headers: Headers) -> Send:
+    """`send` that adds headers to the answer."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", []), *headers]}
+        await send(message)
+
+    return sending

@@ -22,6 +22,7 @@ from critic.errors import UsageError
 
 sys.path.insert(0, str(ROOT / "serve"))
 contracts: ModuleType = importlib.import_module("contracts")
+dialects: ModuleType = importlib.import_module("dialects")
 
 TABLE = contracts.load()
 BUILT_IN = TABLE.tables[-1]
@@ -87,7 +88,7 @@ def test_recognition_takes_no_longer_than_the_text_is_long() -> None:
 def as_choice(form: Form, said: str) -> dict[str, Any]:
     choice = {"message": {"role": "assistant", "content": said}}
     name = contracts.forced_tool(form.request)
-    return contracts.as_tool_call(choice, name, "call_0") if name else choice
+    return dialects.as_tool_call(choice, name, "call_0") if name else choice
 
 
 @FORM

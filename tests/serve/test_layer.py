@@ -1,16 +1,14 @@
 """What the layer does with a request and its reply, before an inner server that keeps what it is asked."""
 
-import asyncio
 import importlib
 import json
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import httpx
 import pytest
 from clients.forms import FORMS
+from clients.inner import Ask, Inner, streamed
 from conftest import ROOT
 
 from critic.backends.openai import OURS
@@ -22,87 +20,7 @@ layer: ModuleType = importlib.import_module("layer")
 BY_NAME = {contract.name: contract for contract in contracts.load().tables[-1]}
 
 
-class Inner:
-    """An inner server that keeps what it is asked. `replies` are given in turn, the last one for ever."""
-
-    def __init__(self, *replies: str, tokens: int = 20, status: int = 200, error: Any = None) -> None:
-        self.replies, self.tokens, self.status, self.error = list(replies) or ["fine"], tokens, status, error
-        self.chats: list[bytes] = []
-        self.paths: list[str] = []
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.paths.append(scope["path"])
-        body = (await receive())["body"] if scope["method"] == "POST" else b""
-        headers, status = [(b"content-type", b"application/json")], 200
-        if scope["path"] == "/v1/models":
-            parts = [json.dumps({"data": [{"max_model_len": 1000}]})]
-        elif scope["path"] == "/tokenize":
-            parts = [json.dumps({"count": self.tokens})]
-        elif scope["path"] == "/v1/chat/completions":
-            self.chats.append(body)
-            reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
-            if self.error is not None:
-                status, parts = self.status, [json.dumps(self.error)]
-            elif json.loads(body).get("stream"):
-                headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
-                parts = [self.event({"role": "assistant", "content": ""}), *map(self.event, self.pieces(reply))]
-                parts += ["data: [DO", "NE]\n\n"]
-            else:
-                completion = {"id": "chatcmpl-1", "choices": [self.choice(reply)], "usage": {}}
-                parts = [json.dumps(completion, separators=(",", ":"))]
-        else:
-            status, parts = 404, ['{"detail":"Not Found"}']
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        for part in parts:
-            await send({"type": "http.response.body", "body": part.encode(), "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-
-    def choice(self, reply: str) -> dict[str, Any]:
-        return {"index": 0, "message": {"role": "assistant", "content": reply}, "finish_reason": "stop"}
-
-    def pieces(self, reply: str) -> list[dict[str, Any]]:
-        return [{"content": letter} for letter in reply] + [{}]
-
-    def event(self, delta: dict[str, Any]) -> str:
-        choice = {"index": 0, "delta": delta, "finish_reason": None if delta else "stop"}
-        return f"data: {json.dumps({'id': 'chatcmpl-1', 'choices': [choice]})}\n\n"
-
-
-@pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., httpx.Response]:
-    """One request through the layer to an inner server."""
-
-    def asking(
-        inner: Inner,
-        body: Any = None,
-        *,
-        path: str = "/v1/chat/completions",
-        method: str = "POST",
-        headers: dict[str, str] | None = None,
-        key: str | None = None,
-        max_bytes: int = 100_000,
-        images: bool = False,
-        strict_images: bool = False,
-    ) -> httpx.Response:
-        settings = {"model": "judge@1", "aliases": ["gpt-4"], "contracts": [], "max_bytes": max_bytes, "images": images}
-        settings["strict_images"] = strict_images
-        monkeypatch.setenv("CRITIC_SERVE_LAYER", json.dumps(settings))
-        monkeypatch.delenv("VLLM_API_KEY", raising=False)
-        if key:
-            monkeypatch.setenv("VLLM_API_KEY", key)
-        app = layer.JudgeLayer(inner)
-        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-
-        async def once() -> httpx.Response:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://judge") as client:
-                return await client.request(method, path, content=content, headers=headers)
-
-        return asyncio.run(once())
-
-    return asking
-
-
-Ask = Callable[..., httpx.Response]
+pytest_plugins = ["clients.asking"]
 HELLO = {"model": "gpt-4", "messages": [{"role": "user", "content": "hello"}]}
 
 
@@ -211,7 +129,7 @@ def test_more_than_the_whole_context_is_only_a_limit(ask: Ask, limit: int) -> No
     """Harnesses send what suits GPT-4, with their probes, too: no shorter prompt would help a smaller judge."""
     inner = Inner(tokens=20)
     assert ask(inner, {**HELLO, "max_tokens": limit}).status_code == 200
-    assert json.loads(inner.chats[0]) == {**HELLO, "max_tokens": 980, "max_completion_tokens": None}
+    assert json.loads(inner.chats[0]) == {**HELLO, "max_tokens": 980}
     inner = Inner(tokens=1000)
     answer = ask(inner, {**HELLO, "max_tokens": limit})
     assert answer.json()["error"]["code"] == "context_length_exceeded" and inner.chats == []
@@ -311,12 +229,6 @@ def test_a_wish_for_nothing_is_no_long_prompt(ask: Ask) -> None:
     inner = Inner()
     answer = ask(inner, {**HELLO, "max_tokens": 0})
     assert answer.status_code == 400 and answer.json()["error"]["code"] is None and inner.chats == []
-
-
-def streamed(answer: httpx.Response) -> list[dict[str, Any]]:
-    events = [event.removeprefix("data: ") for event in answer.text.split("\n\n") if event]
-    assert events[-1] == "[DONE]"
-    return [choice for event in events[:-1] for choice in json.loads(event)["choices"]]
 
 
 def test_several_greedy_replies_are_one_several_times(ask: Ask) -> None:
