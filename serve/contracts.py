@@ -1,8 +1,13 @@
 """Reply contracts: from a chat request to the reply form it asks for, and to decoding that keeps to it.
 
-The table is `contracts.toml`, which says what each field means. Everything here is pure.
+    python serve/contracts.py explain REQUEST.json [--contracts FILE]
+    python serve/contracts.py draft PROMPT.txt [--name NAME]
+
+The first says which contract a request falls under and what its reply is held to, the second writes an entry for a
+table of one's own. The table is `contracts.toml`, which says what each field means. Everything here is pure.
 """
 
+import hashlib
 import json
 import re
 import tomllib
@@ -11,9 +16,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import general
 import msgspec
 from dialects import forced_tool, parameters
-from reading import with_ranges
+from reading import with_fields, with_ranges
 from schemas import LOOSE, Limits, Unbounded, bounded, limited, longest
 
 from critic.errors import UsageError
@@ -25,6 +31,9 @@ Form = Literal["text", "json_object", "json_schema", "tool"]
 TABLE = Path(__file__).with_name("contracts.toml")
 REASONING_TOKENS = 400
 """The most that a model may write besides its verdict, in tokens: a judge that rambles costs no more."""
+
+TEMPLATE = 40
+"""Characters with which a request begins: they name its template, whatever data follows."""
 
 LEAST_REASONING = 16
 """Tokens of reasoning below which a request counts as too long, where its form allows reasoning."""
@@ -63,6 +72,9 @@ class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unkn
     properties: dict[str, Schema] | None = None
     bounds: str | None = None
     keys: Keys | None = None
+    schema: Schema | None = None
+    follow: str = ""
+    found: str = ""
 
     @cached_property
     def pattern(self) -> re.Pattern[str] | None:
@@ -74,7 +86,8 @@ class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unkn
     @property
     def least_tokens(self) -> int:
         """Tokens without which a reply cannot be given, the end of the text among them."""
-        return self.room + 1 + (LEAST_REASONING if self.reasoning == "before" else 0)
+        follow = len(self.follow.encode()) + LEAST_REASONING if self.follow else 0
+        return self.room + 1 + (LEAST_REASONING if self.reasoning == "before" else follow)
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,7 +132,7 @@ def _check(file: Path, contract: Contract) -> None:
             re.compile(pattern)
     except re.error as error:
         raise UsageError(f"{where}: no regular expression: {error.pattern!r}: {error}") from None
-    given = [name for name in ("verdict", "properties", "keys") if getattr(contract, name) is not None]
+    given = [name for name in ("verdict", "properties", "keys", "schema") if getattr(contract, name) is not None]
     if len(given) > 1:
         raise UsageError(f"{where}: {' and '.join(given)} exclude each other")
     if contract.verdict is not None and contract.forms != ("text",):
@@ -161,7 +174,33 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
         fitting = [one for one in table if form in one.forms and one.tool in (None, tool)]
         if contract := _asked_for(fitting, head, text):
             return contract
-    return None
+    return _general(request, form)
+
+
+def _general(request: Request, form: Form) -> Contract | None:
+    """A contract for this request alone, of what its own words say."""
+    if form not in ("text", "json_object") or (found := _found(request, form)) is None:
+        return None
+    fields = found.text if found.schema is None else {"schema": found.schema, "room": 32}
+    said = {"name": f"general-{found.kind}", "client": "any whose words say it", "found": found.what}
+    return msgspec.convert({**said, **(fields or {})}, Contract)
+
+
+def fingerprint(request: Request) -> str:
+    """Eight characters that the requests of one template share: a hash of how it begins, from which no text can be
+    read."""
+    begins = re.sub(r"\W+", " ", next(texts(request), "")[:TEMPLATE]).lower()
+    return hashlib.sha256(f"{form_of(request)} {begins}".encode()).hexdigest()[:8]
+
+
+def judges(request: Request) -> bool:
+    """Whether the request's words speak of judging."""
+    return any(general.JUDGING.search(text[: general.HEAD]) for text in texts(request))
+
+
+def _found(request: Request, form: Form) -> general.Found | None:
+    turns = [(str(one.get("role")), " ".join(texts({"messages": [one]}))) for one in request.get("messages") or []]
+    return general.find(turns, form != "text")
 
 
 def _asked_for(contracts: list[Contract], head: str, text: str) -> Contract | None:
@@ -216,18 +255,25 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     """
     free = {name: value for name, value in request.items() if name not in ("response_format", "stop")}
     if contract.verdict is not None:
-        return Held(free | {"structured_outputs": {"grammar": grammar(contract, tokens - contract.room - 1)}})
+        return Held(
+            free
+            | {"structured_outputs": {"grammar": grammar(contract, tokens - contract.room - len(contract.follow) - 1)}}
+        )
     form, properties = form_of(request), _properties(contract, request)
     if form == "tool":
         free["tool_choice"] = "none"
         schema = parameters(request)
     elif form == "json_schema":
         schema = request["response_format"]["json_schema"]["schema"]
-    elif properties:
-        schema = closed(properties)
+    elif properties or contract.schema:
+        schema = contract.schema or closed(properties)
     else:
         return None
-    wanted = with_ranges(_overlaid(schema, properties), "\n\n".join(texts(request)))
+    wanted = _overlaid(schema, properties)
+    if not properties:
+        told = None if contract.schema else _found(request, form or "text")
+        wanted = with_fields(wanted, (told.schema or {}).get("properties", {})) if told else wanted
+        wanted = with_ranges(wanted, "\n\n".join(texts(request)))
     try:
         loose, tight, limits = limited(wanted, LOOSE), None, None
         if longest(wanted, LOOSE) >= tokens:
@@ -288,6 +334,9 @@ def grammar(contract: Contract, reasoning: int) -> str:
     if contract.reasoning == "none" or budget < 1:
         return f"start: {verdict}\n"
     if contract.reasoning == "after":
+        if contract.follow:
+            after = f"after[max_tokens={budget}]: /[^ \\n](?s:.*)/\n"
+            return f"start: {verdict} {json.dumps(contract.follow)} after\n{after}"
         return f"start: {verdict} after?\nafter[max_tokens={budget}]: /\\n(?s:.*)/\n"
     lead = json.dumps(contract.lead)
     if contract.opening:
@@ -312,3 +361,11 @@ def grammar(contract: Contract, reasoning: int) -> str:
 def _literal(pattern: str) -> str:
     escaped = re.sub(r"(?<!\\)/", r"\\/", pattern).replace("\n", "\\n")
     return f"/{escaped}/"
+
+
+if __name__ == "__main__":
+    from explain import main
+
+    from critic.cli import run_program
+
+    run_program(main)

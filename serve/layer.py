@@ -15,12 +15,13 @@ import os
 import re
 import secrets
 import sys
+from collections import Counter
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from contracts import Contract, constrain, load, recognise
+from contracts import Contract, constrain, fingerprint, judges, load, recognise
 from dialects import Chat, Dialect, Responses, forced_tool, without_images
 from replies import (
     Answer,
@@ -55,6 +56,10 @@ SOME_TEXT = {"regex": r"\S(?s:.*)"}
 MOST_REPLIES = 128
 LEAST_REPLY = 16
 """Tokens below which a request without a contract counts as too long."""
+
+LABELS = {"requests": "contract", "unknown_forms": "fingerprint"}
+MOST_UNKNOWN = 100
+"""Fingerprints that are counted one by one."""
 
 MOST_FRAMES = 5000
 """Schemas may be some hundreds of levels deep: Python's own limit is for loops without an end."""
@@ -108,6 +113,7 @@ class JudgeLayer:
         key = os.environ.get("VLLM_API_KEY")
         self.key_hash = _hash(key) if key else None
         self.context: int | None = None
+        self.counts: Counter[tuple[str, str]] = Counter()
         sys.setrecursionlimit(max(sys.getrecursionlimit(), MOST_FRAMES))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,7 +131,9 @@ class JudgeLayer:
         scope = {**scope, "path": path, "raw_path": path.encode()}
         try:
             body = await self._read(scope, receive) if scope["method"] == "POST" else b""
-            if path in DIALECTS and scope["method"] == "POST":
+            if path == "/metrics":
+                await send_answer(send, await self._metrics(scope, receive))
+            elif path in DIALECTS and scope["method"] == "POST":
                 await self._generate(scope, body, receive, send)
             else:
                 await self._inner(scope, body, receive, shaping(send))
@@ -160,6 +168,22 @@ class JudgeLayer:
             raise _too_large(limit)
         return b"".join(parts)
 
+    async def _metrics(self, scope: Scope, receive: Receive) -> Answer:
+        """vLLM's metrics and how many requests fell under which contract. Requests that speak of judging and fall under
+        none are counted by the fingerprint of their template."""
+        answer = await self._capture(scope, b"", receive)
+        lines = [f'critic_{name}_total{{{LABELS[name]}="{value}"}} {n}' for (name, value), n in self.counts.items()]
+        types = [f"# TYPE critic_{name}_total counter" for name in LABELS]
+        body = answer.body + "\n".join([*types, *sorted(lines), ""]).encode()
+        return Answer(answer.status, resized(answer.headers, body), body)
+
+    def _counted(self, chat: dict[str, Any], contract: Contract | None) -> None:
+        self.counts["requests", contract.name if contract else "none"] += 1
+        if contract is None and judges(chat):
+            known = sum(name == "unknown_forms" for name, _ in self.counts)
+            one = ("unknown_forms", fingerprint(chat))
+            self.counts[one if known < MOST_UNKNOWN or one in self.counts else ("unknown_forms", "others")] += 1
+
     async def _generate(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         dialect = DIALECTS[scope["path"]]
         try:
@@ -187,9 +211,12 @@ class JudgeLayer:
         else:
             await self._inner(sized(scope, asked.body), asked.body, receive, shaping(with_headers(send, asked.headers)))
 
-    def _headers(self, request: dict[str, Any], contract: str = "none") -> Headers:
+    def _headers(self, request: dict[str, Any], contract: Contract | None = None) -> Headers:
         model = self._true_model(request.get("model")).encode("latin-1", "replace")
-        return [(b"x-critic-model", model), (b"x-critic-contract", contract.encode())]
+        headers = [(b"x-critic-model", model), (b"x-critic-contract", (contract.name if contract else "none").encode())]
+        if contract and contract.found:
+            headers.append((b"x-critic-found", contract.found.encode("ascii", "replace")[:200].replace(b"\n", b" ")))
+        return headers
 
     async def _asked(self, scope: Scope, body: bytes, request: dict[str, Any]) -> Asked:
         """The request as it goes on. Raises Refusal when it cannot fit the context."""
@@ -203,6 +230,8 @@ class JudgeLayer:
         chat = before = dialect.as_chat(request, self.settings.auto_tools)
         none = _header(scope, b"x-critic-contract") == "none"
         contract = None if none else recognise(chat, self.contracts)
+        if not none:
+            self._counted(chat, contract)
         copies = _replies(chat)
         if copies > 1 and chat.get("temperature"):
             copies = 1  # samples differ: they are vLLM's
@@ -224,7 +253,7 @@ class JudgeLayer:
             if tokens and tokens < (_wish(chat) or 0):
                 chat = {**chat, **_limit(chat, tokens)}
         going = dialect.from_chat(request, before, chat)
-        headers = self._headers(request, contract.name if contract and held else "none")
+        headers = self._headers(request, contract if held else None)
         return Asked(
             request=whole,
             dialect=dialect,

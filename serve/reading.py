@@ -14,9 +14,9 @@ BINARY = re.compile(r"(?<![\w.-])(?P<low>0){0},? or (?P<high>1)(?![\w-]|\.[0-9])
 INTERVAL = re.compile(rf"\[(?P<low>{NUMBER}), ?(?P<high>{NUMBER})\]")
 JUDGED = re.compile(r"(?i)\b(scale|scor|rat(?:e|ing)\b|grad)")
 VERDICTS = re.compile(
-    r"(?i)(?<![a-z])(score|rating|rate|grade|graded|verdict|judge?ment|judge|evaluation|evaluate|assessment|pass|passed|"
-    r"correct|is_correct|correctness|criteria_met|winner|preference|preferred|better|best|best_output|choice|decision|"
-    r"label|relevant|relevance|faithful|faithfulness|attributed|hallucinated|ranking|ordered_models)(?![a-z])"
+    r"(?i)(?<![a-z])(score|rating|rate|grade|graded|verdict|judge?ment|judge|evaluation|evaluate|assessment|result|pass|"
+    r"passed|correct|correctness|criteria met|winner|preference|preferred|better|best|choice|decision|label|relevant|"
+    r"relevance|faithful|faithfulness|attributed|hallucinated|ranking)s?(?![a-z])"
 )
 """Names of fields and functions that speak of a verdict."""
 
@@ -38,7 +38,7 @@ def range_in(text: str, cue: re.Pattern[str] | None = None) -> tuple[float, floa
     return None
 
 
-def _of_rubric(text: str) -> tuple[float, float] | None:
+def rubric_range(text: str) -> tuple[float, float] | None:
     """The range of a rubric that describes each score on a line of its own."""
     values = sorted({int(match["value"]) for match in SCORES.finditer(text)})
     return (values[0], values[-1]) if len(values) > 1 else None
@@ -61,7 +61,7 @@ def with_ranges(schema: Schema, text: str) -> Schema:
 
     def of(name: str, field: Schema) -> tuple[float, float] | None:
         found = range_in(str(field.get("description") or "")) or _near(name, text)
-        return found or ((range_in(text, JUDGED) or _of_rubric(text)) if verdicts == [name] else None)
+        return found or ((range_in(text, JUDGED) or rubric_range(text)) if verdicts == [name] else None)
 
     ranges = {name: of(name, field) for name, field in _fields(schema).items() if _open_number(field)}
     filled: Schema = _filled(schema, {name: found for name, found in ranges.items() if found})
@@ -119,4 +119,25 @@ def _limited(field: Schema, low: float, high: float) -> Schema:
 
 def names_verdict(name: str) -> bool:
     """Whether the name of a field or function speaks of a verdict."""
-    return bool(VERDICTS.search(name.replace("_", " ")) or VERDICTS.search(name))
+    return bool(VERDICTS.search(re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", name)))
+
+
+def with_fields(schema: Schema, known: dict[str, Schema]) -> Schema:
+    """The schema with what the request's example says of texts and numbers that its properties leave open."""
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return schema
+    filled = {}
+    for name, field in properties.items():
+        open_text = isinstance(field, dict) and field.get("type") == "string" and not OPEN & field.keys()
+        told = known.get(name, {})
+        takes = (open_text and all(isinstance(one, str) for one in told.get("enum", [0]))) or (
+            _open_number(field) and "minimum" in told
+        )
+        filled[name] = (
+            {**field, **{key: told[key] for key in ("enum", "minimum", "maximum") if key in told}} if takes else field
+        )
+    return {**schema, "properties": filled}
+
+
+OPEN = {"enum", "const", "pattern", "format", "maxLength"}

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from clients.dialects import as_response
 from clients.forms import FORMS, RESPONSE
 from clients.inner import Ask, Inner
 
@@ -62,19 +63,6 @@ def test_functions_are_called_in_their_own_form(ask: Ask) -> None:
     request = {**WORDS, "functions": [{"name": "get_weather", "parameters": {}}]}
     ask(inner, request)
     assert sent(inner) == request
-
-
-def as_response(request: dict[str, Any]) -> dict[str, Any]:
-    """A chat request as a client of /v1/responses sends it."""
-    changed: dict[str, Any] = {"input": request["messages"], "model": "gpt-4"}
-    if "max_tokens" in request:
-        changed["max_output_tokens"] = request["max_tokens"]
-    if form := request.get("response_format"):
-        changed["text"] = {"format": {"type": form["type"], **form.get("json_schema", {})}}
-    if tools := request.get("tools"):
-        changed["tools"] = [{"type": "function", **tool["function"]} for tool in tools]
-        changed["tool_choice"] = {"type": "function", "name": request["tool_choice"]["function"]["name"]}
-    return changed
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.contract)

@@ -416,3 +416,23 @@ def test_images_that_the_judge_cannot_see_are_left_out_and_counted(ask: Ask) -> 
     inner = Inner()
     answer = ask(inner, body := json.dumps(request).encode(), images=True)
     assert inner.chats == [body] and "x-critic-left-out" not in answer.headers
+
+
+def test_contracts_and_unknown_forms_are_counted(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(layer.JudgeLayer, "_authorised", lambda self, scope: made.append(self) or True)
+    unknown = {"messages": [{"role": "user", "content": "Judge the answer as you like, in a haiku."}]}
+    counted = layer.Counter()
+    for request in (HELLO, FORMS[0].request, unknown, unknown):
+        ask(Inner(), request)
+        counted.update(made[-1].counts)
+    asked_for = contracts.fingerprint(unknown)
+    assert counted == {
+        ("requests", "none"): 3,
+        ("requests", FORMS[0].contract): 1,
+        ("unknown_forms", asked_for): 2,
+    }
+    monkeypatch.setattr(layer, "Counter", lambda: counted)
+    text = ask(Inner(), method="GET", path="/metrics").text
+    assert f'critic_unknown_forms_total{{fingerprint="{asked_for}"}} 2' in text.split("\n")
+    assert 'critic_requests_total{contract="none"} 3' in text and "haiku" not in text

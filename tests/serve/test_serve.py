@@ -17,8 +17,10 @@ from typing import Any
 
 import httpx
 import pytest
+from clients.dialects import as_response
 from clients.forms import FORMS, Form
 from clients.tiny_server import CONTEXT, make_judge
+from clients.words import ASKED
 from conftest import ROOT, Scripted, assert_one_line_error, needs, run, run_apart, serving
 
 
@@ -235,6 +237,25 @@ def test_a_schema_left_open_gives_whole_replies(served: Served) -> None:
         called = json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])
         assert choice["finish_reason"] == "stop" and called.keys() == {"notes", "score"}
         assert 0 <= called["score"] <= 10 and all(note.keys() == {"text"} for note in called["notes"])
+
+
+def test_forms_that_stand_only_in_words_and_responses(served: Served) -> None:
+    for asked in ASKED:
+        answer = chat(served, **{"max_tokens": 400, **asked.request})
+        assert answer.headers["x-critic-contract"] == f"general-{asked.kind}", asked.name
+        assert asked.parse(answer.json()["choices"][0]["message"]["content"]) is not None, (asked.name, answer.text)
+    for form in FORMS:
+        if form.contract in ("grade-cpi", "tool-call", "json-schema", "best-identifier"):
+            request = {"model": "gpt-4", **as_response(form.request)}
+            answer = served[1].post("/v1/responses", json=request)
+            assert answer.status_code == 200, answer.text
+            (output,) = answer.json()["output"]
+            text = output["arguments"] if "tools" in request else output["content"][0]["text"]
+            message = {"content": text, "tool_calls": [{"function": {"arguments": text}}]}
+            assert answer.headers["x-critic-contract"] == form.contract
+            assert form.parse({"message": message}) is not None, answer.text
+    metrics = served[1].get("/metrics").text
+    assert 'critic_requests_total{contract="general-json"}' in metrics and "vllm:" in metrics
 
 
 def test_errors(served: Served) -> None:

@@ -1,0 +1,97 @@
+"""What the server makes of a request, and entries for an operator's own table: `python serve/contracts.py --help`."""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import contracts
+import general
+import typer
+from dialects import Chat, Responses
+
+from critic.errors import UsageError
+
+TOKENS = 512
+"""What a reply may have where the request names no limit."""
+
+
+def explain(request: Path, tables: list[Path]) -> None:
+    """Say which contract a request falls under, why, and what its reply is held to."""
+    try:
+        body = json.loads(request.read_text("utf-8"))
+        chat = (Responses() if "input" in body else Chat()).as_chat(body, False)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"{request}: no request: {error}") from None
+    contract = contracts.recognise(chat, contracts.load(tables))
+    form = contracts.form_of(chat)
+    print(f"form: {form or 'none: the request constrains or begins its reply itself'}")
+    if contract is None:
+        print(f"contract: none\nfingerprint: {contracts.fingerprint(chat)}")
+        return
+    print(f"contract: {contract.name} ({contract.client})")
+    asked = contract.pattern and contract.pattern.search("\n\n".join(contracts.texts(chat)).rstrip())
+    why = f"the words {asked[0][:200]!r}" if asked else f"the words say: {contract.found}" if contract.found else ""
+    print(f"why: {why or f'the request is of the form {form}'}")
+    tokens = max(chat.get("max_tokens") or chat.get("max_completion_tokens") or TOKENS, contract.least_tokens)
+    held = contracts.constrain(contract, chat, tokens)
+    if held is None:
+        print("held to: its own schema, as it is")
+        return
+    outputs = held.request["structured_outputs"]
+    print(f"held to, in {tokens} tokens:")
+    print(outputs.get("grammar") or json.dumps(outputs["json"], ensure_ascii=False, indent=2))
+    if held.limits:
+        print(f"and, if it is cut off, asked for once more with: {held.limits}")
+
+
+def draft(prompt: Path, name: str) -> None:
+    """Write an entry for a table of one's own, from what a prompt's words say."""
+    try:
+        text = prompt.read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{prompt}: {error}") from None
+    found = general.find([("user", text)], wants_object=False)
+    lines = [line.strip() for line in text.split("\n") if len(line.strip()) > 20] or [text]
+    asking = [line for line in lines if general.ANSWERS.search(line) or general.OBJECT.search(line)]
+    words = (asking or lines)[-1]
+    entry: dict[str, Any] = {"name": name, "client": f"the prompt of {prompt.name}"}
+    entry |= {"asks": re.escape(words[:120]).replace(r"\ ", " "), "where": "head", "room": 64}
+    if found is None:
+        entry |= {"verdict": "[1-5]", "room": 1}
+        print("# No form was found in the words: `verdict` is only an example.")
+    elif found.schema is not None:
+        entry |= {"forms": ["text", "json_object"], "schema": found.schema}
+    else:
+        entry |= found.text or {}
+    print("[[contract]]")
+    for key, value in entry.items():
+        print(f"{key} = {_toml(value)}")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, str) and "'" not in value and value.isprintable():
+        return f"'{value}'"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def main(
+    what: Annotated[str, typer.Argument(help="explain (a request) or draft (an entry for a prompt).")],
+    file: Annotated[Path, typer.Argument(help="The request's body (JSON), or the prompt's text.")],
+    tables: Annotated[
+        list[Path] | None, typer.Option("--contracts", help="Reply contracts of your own (TOML).")
+    ] = None,
+    name: Annotated[str, typer.Option(help="The name of the entry.")] = "mine",
+) -> None:
+    """Say which contract a request falls under, why, and what its reply is held to; or write an entry for your own
+    table, from what a prompt's words say."""
+    if what not in ("explain", "draft"):
+        raise UsageError(f"{what!r} is neither explain nor draft")
+    if what == "explain":
+        explain(file, tables or [])
+    else:
+        draft(file, name)

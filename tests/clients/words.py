@@ -1,0 +1,304 @@
+# ruff: noqa: E501
+"""Requests whose form stands only in their words, and requests that ask for no verdict at all. All wording is ours.
+
+`ASKED` are what home-made judges and other frameworks send, each with what its client reads from the reply;
+`PLAIN` are chat, coding, summaries, extraction and questions about judging: none of them may be constrained.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+OBJECT = {"response_format": {"type": "json_object"}}
+
+
+class Asked(NamedTuple):
+    """A request by name, the kind of form that its words ask for, and how its client reads the reply."""
+
+    name: str
+    kind: str
+    request: dict[str, Any]
+    parse: Callable[[str], Any]
+
+
+def user(content: str, system: str | None = None, **fields: Any) -> dict[str, Any]:
+    messages = [{"role": "system", "content": system}] if system else []
+    return {"messages": [*messages, {"role": "user", "content": content}], **fields}
+
+
+def keys(**types: Any) -> Callable[[str], Any]:
+    """Reads a JSON object with values of these types, or among these values or in this range."""
+
+    def fits(value: Any, wanted: Any) -> bool:
+        if isinstance(wanted, range):
+            return isinstance(value, int | float) and wanted.start <= value < wanted.stop
+        return value in wanted if isinstance(wanted, list) else isinstance(value, wanted)
+
+    def parse(said: str) -> Any:
+        reply = json.loads(said)
+        return reply if reply.keys() == types.keys() and all(fits(reply[k], v) for k, v in types.items()) else None
+
+    return parse
+
+
+def match(pattern: str) -> Callable[[str], Any]:
+    return lambda said: re.fullmatch(pattern, said, re.DOTALL)
+
+
+def last(pattern: str) -> Callable[[str], Any]:
+    return lambda said: len(re.findall(pattern, said)) == 1 or None
+
+
+SCHEMA = json.dumps(
+    {
+        "title": "Faithful",
+        "type": "object",
+        "properties": {"reason": {"type": "string"}, "verdict": {"type": "integer", "description": "0 or 1"}},
+        "required": ["reason", "verdict"],
+    }
+)
+RESPONSE = "Response: The table holds four apples.\n"
+STEPS = "Assess the faithfulness of each statement to the context.\n"
+
+ASKED = [
+    Asked(
+        "schema",
+        "json",
+        user(f"{STEPS}Return your output in a JSON format that follows this schema:\n{SCHEMA}\nNow: {RESPONSE}"),
+        keys(reason=str, verdict=[0, 1]),
+    ),
+    Asked(
+        "schema in the system's message",
+        "json",
+        user(
+            f"Judge this. {RESPONSE}",
+            f"You are a judge. Answer with an object that matches the following json_schema:\n\n{SCHEMA}",
+            **OBJECT,
+        ),
+        keys(reason=str, verdict=[0, 1]),
+    ),
+    Asked(
+        "schema beside an example of one",
+        "json",
+        user(
+            "You grade answers. Give your output as a JSON instance that conforms to the JSON schema below.\n\nFor example the schema "
+            '{"properties": {"foo": {"type": "string"}}} is met by {"foo": "bar"}.\n\nHere is the output schema:\n```\n'
+            f"{SCHEMA}\n```\n{RESPONSE}"
+        ),
+        keys(reason=str, verdict=[0, 1]),
+    ),
+    Asked(
+        "sketch without quotes",
+        "json",
+        user(
+            f"<Output>{RESPONSE}</Output><Rubric>It counts.</Rubric>",
+            "You grade an output by a rubric. You answer with a JSON object of this structure: {reason: string, pass: boolean, score: number}\n\n"
+            'Examples:\n\n<Output>Hi</Output>\n{"reason": "it greets", "pass": true, "score": 1.0}\n\n<Output>No</Output>\n'
+            '{"reason": "it does not greet", "pass": false, "score": 0.0}',
+        ),
+        keys(**{"reason": str, "pass": bool, "score": range(2)}),
+    ),
+    Asked(
+        "alternatives in a text",
+        "json",
+        user(
+            f"Say whether the claim is supported; you must determine if it is. {RESPONSE}\nReply using only the following json format, without markdown.\n"
+            '{\n  "rationale": "Why. Think first.",\n  "result": "yes|no"\n}'
+        ),
+        keys(rationale=str, result=["yes", "no"]),
+    ),
+    Asked(
+        "placeholders with a range",
+        "json",
+        user(
+            f'Rate the answer. {RESPONSE}Respond in JSON: {{"score": <integer from 1 to 5>, "explanation": "<why>"}}',
+            **OBJECT,
+        ),
+        keys(score=range(1, 6), explanation=str),
+    ),
+    Asked(
+        "range in the words",
+        "json",
+        user(
+            f'Rate the helpfulness of the answer on a scale of 0 to 10. {RESPONSE}Output JSON only, like {{"score": 7, "reason": "..."}}'
+        ),
+        keys(score=range(11), reason=str),
+    ),
+    Asked(
+        "examples that differ",
+        "json",
+        user(
+            f'Check the rubric item against the conversation. {RESPONSE}Return a json object with the fields "explanation" and "criteria_met".\n'
+            '```json\n{\n  "explanation": "It says so.",\n  "criteria_met": false\n}\n```\nReturn just the json object, for instance:\n'
+            '```json\n{\n  "explanation": "All of it.",\n  "criteria_met": true\n}\n```'
+        ),
+        keys(explanation=str, criteria_met=bool),
+    ),
+    Asked(
+        "a list of verdicts",
+        "json",
+        user(
+            f"For each statement judge whether it is relevant. {RESPONSE}Generate a JSON object in the following form:\n"
+            '{"verdicts": [{"verdict": "yes", "reason": "because"}, {"verdict": "no"}]}'
+        ),
+        lambda said: [one["verdict"] for one in json.loads(said)["verdicts"]] or True,
+    ),
+    Asked(
+        "fields in a list",
+        "json",
+        user(
+            f"Grade the answer. {RESPONSE}You must format your rating as a JSON object with the following fields:\n\n"
+            "- result (Literal['yes', 'no']): whether it is correct\n- rationale (str): why"
+        ),
+        keys(result=["yes", "no"], rationale=str),
+    ),
+    Asked(
+        "two lines",
+        "lines",
+        user(
+            "Score the answer.\n- Score 1: wrong\n- Score 3: partly right\n- Score 5: right\n"
+            f"{RESPONSE}You must return the following fields in two lines, one below the other:\n"
+            "score: Your numerical score for the answer\njustification: Your reasons for the score\n\nAdd no other lines."
+        ),
+        match(r"score: [1-5]\njustification: \S.*"),
+    ),
+    Asked(
+        "bracketed choice of five",
+        "labels",
+        user(
+            f"A: {RESPONSE}B: Five.",
+            "You judge two answers. Think, and then give one of: [[A>>B]] (much better), [[A>B]], [[A=B]], [[B>A]] or [[B>>A]] as verdict.",
+        ),
+        last(r"\[\[(?:A>>B|A>B|A=B|B>A|B>>A)\]\]"),
+    ),
+    Asked(
+        "one letter",
+        "labels",
+        user(
+            f'Grade the predicted answer.\n{RESPONSE}A: right\nB: wrong\nC: no attempt\n\nJust return the letters "A", "B", or "C", with no text around it.'
+        ),
+        match("[ABC]"),
+    ),
+    Asked(
+        "one of the options",
+        "labels",
+        user(
+            "Match an answer with the options of a question. Output a single uppercase character in A, B, C, D (if they are valid options), and Z, "
+            f"if none is meant.\nOptions: A. four B. five C. six D. seven\nAnswer: {RESPONSE}Your output: "
+        ),
+        match("[ABCDZ]"),
+    ),
+    Asked(
+        "one word",
+        "labels",
+        user(
+            "You match an answer with two options, to grade it. Output a single word among the following 3 options: Yes, No, Unknown.\n"
+            f"Example: it is so. Output: Yes\n{RESPONSE}Your output: "
+        ),
+        match("Yes|No|Unknown"),
+    ),
+    Asked(
+        "quoted words",
+        "labels",
+        user(f"Evaluate the submission. {RESPONSE}Answer with only 'correct' or 'incorrect'."),
+        match("correct|incorrect"),
+    ),
+    Asked(
+        "last line",
+        "line",
+        user(
+            f'Evaluate the answer step by step. {RESPONSE}End with a line "Final score: X" where X is a number from 1 to 5.'
+        ),
+        last(r"\nFinal score: [1-5]"),
+    ),
+    Asked(
+        "last line with its options",
+        "line",
+        user(f'Assess the answer. {RESPONSE}Explain, and finish with "Verdict: [PASS/FAIL]".'),
+        last(r"\nVerdict: (?:PASS|FAIL)"),
+    ),
+]
+
+_CHAT = """\
+Hello, how are you today?
+What is the capital of France?
+Answer yes or no: is Paris the capital of France?
+Tell me a joke about judges and lawyers.
+Write a poem about a score of two goals to one.
+Rate my outfit: blue jeans and a green jacket.
+How would you rate the film Alien on a scale of 1 to 10?
+What is the best way to grade eggs by size?
+Explain how the Elo rating works.
+Who won the match between the two teams in 1998, and what was the score?
+Translate "The judge gave her verdict" into German.
+Give me five tips to score higher in IELTS.
+Which is better for a beginner, the guitar or the piano?
+What does the A grade mean in the British school system?
+I feel sad today. Can you only listen and not judge me?
+Describe the criteria by which universities assess applicants.
+Only answer in French: what is the weather like in Lyon in May?
+Summarise the plot of Hamlet in a single sentence.
+Is the answer to life really 42?
+Suggest a name for my cat. Just one word please.
+Compare Python and Go for a web server. Which one would you choose?
+What are the pros and cons of electric cars?
+Plan a three day trip to Rome with a budget of 300 to 500 euros.
+My teacher gave me a B for this essay and I think it deserves an A. What should I do?
+Can you evaluate the integral of x squared from 0 to 1?
+Write a short story that ends with the words "Final verdict: guilty".
+Please rewrite this in a friendlier tone: you must return the books by Friday.
+Continue the list: red, green, blue
+Give me the recipe for pancakes as a list of steps.
+Play twenty questions with me. You answer only yes or no until I guess the animal."""
+_CODE = """\
+Write a Python function that returns a JSON object like {"score": 3, "reason": "x"} for a quiz.
+Write a function grade(points) that returns "A", "B" or "C" and nothing else.
+My API should return the following JSON: {"verdict": "pass", "score": 0.9}. Write the Flask endpoint for it.
+Evaluate this code and tell me where it is slow: for i in range(10): print(i)
+Review my pull request: the function rate() returns only 0 or 1.
+Generate a JSON schema for a rating with a score and a comment.
+Write a SQL query that selects the average score per grade.
+What does this regex match: GRADE: ([ABC])
+Create a TypeScript type for {"rating": 5, "label": "good"}.
+Write a unit test that asserts that judge() returns {"pass": true}.
+Parse this JSON and print the score: {"score": 12, "name": "Ann"}
+Explain this JSON: {"verdict": "guilty", "score": 9}
+Convert this dictionary to YAML: {"grade": "A", "score": 95}
+Write a script that reads scores from 1 to 10 and prints a histogram.
+Here is our schema: {"type": "object", "properties": {"score": {"type": "integer"}}}. Is it valid?
+Implement the class Judge with a method evaluate that returns one of "yes", "no", "maybe".
+Write a program which prints only "yes" or "no" depending on whether the input is a prime number.
+Write an evaluation harness in Python whose judge prompt ends with "Score: X" where X is from 1 to 5.
+How do I make GPT return only "A" or "B" as a verdict?
+Write a prompt for a judge that grades answers and replies with [[A]] or [[B]]."""
+_TEXT = """\
+Summarise the following review in two sentences: The film scores 8 out of 10. The critic's verdict is that it is worth it.
+Summarise: The judges rated the dishes from 1 to 10. The winner was Ann, with a score of 9.
+Extract all names and places from the text as JSON: {"people": [], "places": []}. Text: Ann went to Rome.
+Write a summary of this court ruling and its criteria: the court found for the plaintiff.
+List the action items from these minutes as bullet points: Bob will grade the papers by Friday.
+Shorten this text: The assessment of the two responses took three weeks, and both were rated poor.
+Correct the grammar: He have score two goals.
+Turn these notes into an e-mail: rating meeting moved, bring the rubric, score sheets by Monday.
+What is the tone of this message? "Your evaluation is due. Please return only signed forms."
+Write minutes: we discussed the rubric (1-5) and agreed that each grader ends with a short comment.
+Paraphrase: "Answer only yes or no," said the judge.
+Explain this paragraph to a child: the jury must determine whether the claim is supported.
+Draft a rubric for grading essays from 1 to 5, with a line for each score.
+Write three questions for an exam, each with the options A, B, C and D, and the criteria for grading.
+Give feedback on my essay about the verdict in the trial of Socrates.
+Describe the format of our report: it has a score, a reason and a table."""
+PLAIN = [user(line) for text in (_CHAT, _CODE, _TEXT) for line in text.split("\n")]
+PLAIN += [
+    user("What is 2 + 2?", "You are a helpful assistant."),
+    user("Tell me about grading on a curve.", "You are a tutor. Answer in at most three sentences."),
+    user("Extract the date and the amount.\nInvoice of May 3rd, 20 euros.", **OBJECT),
+    user('Give me a user profile as JSON, like {"name": "Ann", "age": 30}.', **OBJECT),
+    user("Write a review of the restaurant with a rating, in JSON.", **OBJECT),
+    user("Judge not, that ye be not judged. Where is that from?", "You are a scholar."),
+    user("Which of these is a fruit: apple, stone, car?"),
+    user("Evaluate the expression 3 * (4 + 5) and show your steps."),
+    user("How do rubrics work?", "You help teachers. Use plain words. Never give legal advice."),
+    user('He said: "End with a line Score: X". What did he mean?'),
+]

@@ -1,0 +1,139 @@
+"""The general contract: forms that stand only in a request's words are read, and nothing else is."""
+
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from clients.decoder import Decoder
+from clients.forms import FORMS
+from clients.words import ASKED, PLAIN, Asked
+from conftest import ROOT, assert_one_line_error, run
+
+sys.path.insert(0, str(ROOT / "serve"))
+contracts: ModuleType = importlib.import_module("contracts")
+
+TABLE = contracts.load()
+EACH = pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)
+
+
+@EACH
+def test_the_words_are_read_and_the_client_reads_its_verdict(asked: Asked) -> None:
+    """Of a model that never stops by itself."""
+    contract = contracts.recognise(asked.request, TABLE)
+    assert contract is not None and contract.name == f"general-{asked.kind}" and contract.found
+    for tokens in (max(contract.least_tokens, 150), 600):
+        held = contracts.constrain(contract, asked.request, tokens)
+        for seed in range(4):
+            said, length = Decoder(held.tight or held.request).babble(seed)
+            assert length < tokens and asked.parse(said) is not None, said
+
+
+def test_no_request_that_asks_for_no_verdict_is_constrained() -> None:
+    found = {json.dumps(one["messages"][-1]["content"]): contracts.recognise(one, TABLE) for one in PLAIN}
+    assert len(PLAIN) >= 75
+    assert {words: contract.name for words, contract in found.items() if contract} == {}
+
+
+def test_a_request_that_names_two_forms_is_left_alone() -> None:
+    for first in ASKED:
+        for second in ASKED[:3]:
+            if first.kind == "json" and first.name != second.name and "schema" not in first.name:
+                words = [one.request["messages"][-1]["content"] for one in (first, second)]
+                request = {"messages": [{"role": "user", "content": "\n\n".join(words)}]}
+                found = contracts.recognise(request, TABLE)
+                assert found is None or len(first.request["messages"]) > 1 or len(second.request["messages"]) > 1
+
+
+@EACH
+def test_the_systems_message_counts_before_what_is_quoted(asked: Asked) -> None:
+    system = "\n\n".join(message["content"] for message in asked.request["messages"])
+    for other in ASKED:
+        quoted = {"role": "user", "content": "Judge this: " + "\n\n".join(contracts.texts(other.request))}
+        request = {**asked.request, "messages": [{"role": "system", "content": system}, quoted]}
+        assert contracts.recognise(request, TABLE).found == contracts.recognise(asked.request, TABLE).found
+
+
+def test_reading_takes_no_longer_than_the_text_is_long() -> None:
+    began = time.process_time()
+    for asked in ASKED:
+        words = asked.request["messages"][-1]["content"]
+        for filling in (
+            " ",
+            "\n",
+            "{",
+            "}",
+            '{"score": ',
+            "A, ",
+            '"yes" or ',
+            "score 1: ",
+            "[[A]]",
+            "[",
+            "0 to ",
+            "return ",
+        ):
+            for content in (words + filling * 20_000, filling * 20_000 + words, words.replace(" ", filling * 50)):
+                contracts.recognise({"messages": [{"role": "user", "content": content}]}, TABLE)
+    assert time.process_time() - began < 20
+
+
+def test_an_open_text_of_a_schema_takes_what_the_words_allow() -> None:
+    asked = next(one for one in ASKED if one.name == "alternatives in a text")
+    schema = {"type": "object", "properties": {"rationale": {"type": "string"}, "result": {"type": "string"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    request: dict[str, Any] = {**asked.request, "response_format": form}
+    contract = contracts.recognise(request, TABLE)
+    held = contracts.constrain(contract, request, 600).request["structured_outputs"]["json"]
+    assert contract.name == "json-schema" and held["properties"]["result"]["enum"] == ["yes", "no"]
+    assert "enum" not in held["properties"]["rationale"]
+
+
+def explained(tmp_path: Path, request: dict[str, Any], *options: str | Path) -> str:
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps(request))
+    done = run("serve/contracts.py", "explain", file, *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_request_is_explained(tmp_path: Path) -> None:
+    said = explained(tmp_path, next(form.request for form in FORMS if form.contract == "grade-ci"))
+    assert "contract: grade-ci" in said and "GRADE: $LETTER" in said and "start: cut | whole" in said
+    said = explained(tmp_path, {"input": "Evaluate it. Answer only yes or no.", "max_output_tokens": 9})
+    assert "general-labels" in said and "yes | no" in said
+    said = explained(tmp_path, PLAIN[0])
+    assert "contract: none" in said and f"fingerprint: {contracts.fingerprint(PLAIN[0])}" in said
+    assert_one_line_error(run("serve/contracts.py", "explain", tmp_path / "none.json"), "none.json")
+    assert_one_line_error(run("serve/contracts.py", "explode", tmp_path / "none.json"), "explain")
+
+
+def test_a_draft_is_a_table_that_knows_the_prompt(tmp_path: Path) -> None:
+    for name in ("one letter", "placeholders with a range", "last line", "two lines"):
+        asked = next(one for one in ASKED if one.name == name)
+        prompt, table = tmp_path / "prompt.txt", tmp_path / "own.toml"
+        prompt.write_text(asked.request["messages"][-1]["content"])
+        done = run("serve/contracts.py", "draft", prompt, "--name", "own-1")
+        table.write_text(done.stdout)
+        contract = contracts.recognise(asked.request, contracts.load([table]))
+        assert contract.name == "own-1", done.stdout
+        said, _ = Decoder(contracts.constrain(contract, asked.request, 300).request).babble(1)
+        assert asked.parse(said) is not None
+    prompt.write_text("Say something about the answer that is given here.")
+    assert "No form was found" in run("serve/contracts.py", "draft", prompt).stdout
+
+
+def test_requests_of_one_template_share_a_fingerprint() -> None:
+    def asking(data: str) -> dict[str, Any]:
+        return {
+            "messages": [{"role": "user", "content": f"Evaluate the following answer of a student with care: {data}"}]
+        }
+
+    assert (
+        contracts.fingerprint(asking("four"))
+        == contracts.fingerprint(asking("five"))
+        != contracts.fingerprint(PLAIN[0])
+    )
