@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from critic.counting.resampling import RESAMPLES, Estimate
-from critic.page.blocks import Part, Section, TableCell, interval, number, share, shares
+from critic.page.blocks import Bounds, Part, Section, TableCell, interval, number, share, shares
 from eval_agreement.gate import Outcome
 
 
@@ -18,9 +18,14 @@ def part_name(part: str) -> str:
     return {"lang": "language"}.get(part, part)
 
 
+def measured(value: float | None, bounds: Bounds | None, undefined: str | None = None, decimals: int = 2) -> TableCell:
+    """A value with its interval in small print, and why there is none where the mouse rests."""
+    return TableCell(number(value, decimals), interval(bounds), undefined or "")
+
+
 def points(estimate: Estimate, decimals: int = 3) -> TableCell:
     """An estimate in points, or without a unit."""
-    return TableCell(number(estimate.value, decimals), interval(estimate.interval), estimate.undefined or "")
+    return measured(estimate.value, estimate.interval, estimate.undefined, decimals)
 
 
 def percent(estimate: Estimate) -> TableCell:
