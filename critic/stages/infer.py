@@ -53,6 +53,7 @@ class _ConversationRun:
         self.known = {(line.condition, line.turn): line for line in known}
         self._calls: dict[str, Awaitable[ModelTurn]] = {}
         self._images: dict[str, asyncio.Task[Image]] = {}
+        # What an earlier run generated under one condition is the reply under every other that shows the same.
         for line in self.known.values():
             if line.call is not None:
                 done = asyncio.get_running_loop().create_future()
@@ -97,15 +98,15 @@ class Runner:
 
         Raises UsageError where known turns were asked something else, or where the server seems to be gone.
         """
-        talk = _ConversationRun(conversation, known)
-        await side_by_side(self._turns(talk, name, keep) for name in self.conditions)
+        running = _ConversationRun(conversation, known)
+        await side_by_side(self._turns(running, name, keep) for name in self.conditions)
 
-    async def _turns(self, talk: _ConversationRun, name: str, keep: Callable[[ModelTurn], None]) -> None:
-        condition, conversation = CONDITIONS[name], talk.conversation
+    async def _turns(self, running: _ConversationRun, name: str, keep: Callable[[ModelTurn], None]) -> None:
+        condition, conversation = CONDITIONS[name], running.conversation
         replies: dict[int, str] = {}
         ended: str | None = None
         for turn in condition.asked(len(conversation.turns)):
-            line = talk.known.get((name, turn))
+            line = running.known.get((name, turn))
             if ended is not None:
                 if line is None:
                     keep(self._record(conversation, condition=name, turn=turn, failure="not_run", detail=ended))
@@ -113,7 +114,7 @@ class Runner:
             said = messages(conversation, turn, replies, condition)
             call = call_id(conversation, said)
             if line is None:
-                made = await talk.once(call, partial(self._answer, talk, said, call))
+                made = await running.once(call, partial(self._answer, running, said, call))
                 line = msgspec.structs.replace(made, condition=name, turn=turn)
                 keep(line)
             elif line.call != call:
@@ -128,11 +129,11 @@ class Runner:
         made = {"condition": "", "turn": 0, **fields}
         return ModelTurn(conversation=conversation, system=self.system, sampling=self.sampling, **made)
 
-    async def _answer(self, talk: _ConversationRun, said: Sequence[Said], call: str) -> ModelTurn:
+    async def _answer(self, running: _ConversationRun, said: Sequence[Said], call: str) -> ModelTurn:
         """The reply to these messages, or why there is none; condition and turn are left to be filled in."""
-        record = self._record(talk.conversation, call=call)
+        record = self._record(running.conversation, call=call)
         try:
-            images = {name: await talk.image(name, self.load) for one in said for name in one.images}
+            images = {name: await running.image(name, self.load) for one in said for name in one.images}
         except ImageError as error:
             return msgspec.structs.replace(record, failure=error.failure, detail=str(error))
         dropped, tries = 0, list[ModelTurn]()

@@ -23,14 +23,7 @@ from critic.asking.protocols import ConversationJudge, PlannedVerdict, Transcrip
 from critic.backends import Backend
 from critic.errors import UsageError
 from critic.images import named_images
-from critic.records import (
-    JUDGINGS,
-    ORDERS,
-    ConversationJudgment,
-    Protocol,
-    Setup,
-    differing,
-)
+from critic.records import JUDGINGS, ORDERS, ConversationJudgment, Protocol, Setup, differing
 from critic.stages.run import Outage, RunOptions, Stage, Tally, listed
 
 
@@ -73,9 +66,7 @@ class ConversationTally(Tally[ConversationJudgment]):
         self._extracted = self._unanswered = 0
 
     def add(self, record: ConversationJudgment) -> None:
-        self.count += 1
-        if record.verdict.failure is not None:
-            self.failures[record.verdict.failure] += 1
+        self.note(record.verdict.failure)
         self._unanswered += record.asked is None
         if record.asked is None or (record.conversation.id, record.asked) in self._asked:
             return
@@ -99,8 +90,7 @@ class ConversationTally(Tally[ConversationJudgment]):
         }
 
     def lines(self) -> Iterable[str]:
-        failed = self.failures.total()
-        yield f"{self._out}: {self.count} verdicts, {failed} failed" + (f" ({listed(self.failures)})" if failed else "")
+        yield f"{self._out}: {self.count} verdicts, {self.failed()}"
         if self._not_judged:
             yield f"turns not judged: {listed(self._not_judged)}"
         if self._unanswered:

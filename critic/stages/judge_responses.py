@@ -63,9 +63,7 @@ class JudgmentTally(Tally[Judgment]):
         self._shortened: Counter[str] = Counter()
 
     def add(self, record: Judgment) -> None:
-        self.count += 1
-        if record.verdict.failure is not None:
-            self.failures[record.verdict.failure] += 1
+        self.note(record.verdict.failure)
         self._tokens["prompt"] += record.prompt_tokens
         self._tokens["cached"] += record.cached_tokens
         self._tokens["completion"] += record.completion_tokens
@@ -86,8 +84,7 @@ class JudgmentTally(Tally[Judgment]):
                 f"judged again in another order: {again['ratings_changed']} of {again['rows']} ratings changed, "
                 f"scores by {again['largest_move_of_a_score']:.4f} at most"
             )
-        failed = self.failures.total()
-        yield f"{self._out}: {self.count} judged, {failed} failed" + (f" ({listed(self.failures)})" if failed else "")
+        yield f"{self._out}: {self.count} judged, {self.failed()}"
         if self._shortened:
             yield f"prompts shortened to fit: {listed(self._shortened)}"
 

@@ -39,6 +39,15 @@ class Tally(ABC, Generic[Record]):
     @abstractmethod
     def add(self, record: Record) -> None: ...
 
+    def note(self, failure: str | None) -> None:
+        """One more, and what it failed of."""
+        self.count += 1
+        if failure is not None:
+            self.failures[failure] += 1
+
+    def failed(self, word: str = "failed") -> str:
+        return f"{self.failures.total()} {word}" + (f" ({listed(self.failures)})" if self.failures else "")
+
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """For the sidecar."""

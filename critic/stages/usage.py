@@ -74,11 +74,9 @@ class Totals(Tally[ModelTurn]):
     def add(self, record: ModelTurn) -> None:
         result = "answered" if record.failure is None else "not_run" if record.failure == "not_run" else "failed"
         self.by_condition.setdefault(record.condition, Counter())[result] += 1
-        self.count += 1
-        if record.failure is not None:
-            self.failures[record.failure] += 1
-            if record.detail:
-                self.details.setdefault(record.failure, record.detail)
+        self.note(record.failure)
+        if record.failure is not None and record.detail:
+            self.details.setdefault(record.failure, record.detail)
         if record.call is not None and record.call not in self._calls:
             self._calls.add(record.call)
             self._add_call(record)

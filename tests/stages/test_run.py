@@ -29,15 +29,13 @@ class Square(Struct, omit_defaults=True):
 
 class Count(Tally[Square]):
     def add(self, record: Square) -> None:
-        self.count += 1
-        if record.failure is not None:
-            self.failures[record.failure] += 1
+        self.note(record.failure)
 
     def facts(self) -> dict[str, Any]:
         return {"squares": self.count}
 
     def lines(self) -> Iterable[str]:
-        yield f"{self.count} squares, {self.failures.total()} failed"
+        yield f"{self.count} squares, {self.failed()}"
 
 
 class Squares(Stage[int, Square]):
