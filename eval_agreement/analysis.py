@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from critic.counting.resampling import Floats, group_numbers
 from critic.records import RATINGS, Response
+from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
 from eval_agreement.baselines import BASELINES
 from eval_agreement.bias import (
-    Effect,
+    BiasEffect,
     Offsets,
     central_tendency,
     offsets,
@@ -34,14 +35,8 @@ from eval_agreement.compare import MARGINS, Comparison, compare, comparisons
 from eval_agreement.corrected import CorrectedMean, LabelPlan, corrected_mean, labels_needed
 from eval_agreement.joint import measured
 from eval_agreement.metrics import Agreement
-from eval_agreement.raters import (
-    EPSILON,
-    AlternativeAnnotator,
-    RaterAgreement,
-    alternative_annotator,
-    leave_one_out,
-    rater_agreement,
-)
+from eval_agreement.raters import RaterAgreement, rater_agreement
+from eval_agreement.ratings import leave_one_out
 from eval_agreement.sample import Sample
 
 T = TypeVar("T")
@@ -61,7 +56,7 @@ class Line(Struct, frozen=True):
 class Biases(Struct, frozen=True):
     """Of one judge: those of the whole, and offsets by language, task and answerer."""
 
-    effects: list[Effect]
+    effects: list[BiasEffect]
     offsets: list[Offsets]
 
 
@@ -73,7 +68,7 @@ class Calibration(Struct, frozen=True):
     conformal: Conformal
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class AuditRequest(Struct, frozen=True, kw_only=True):
     """What the user of an audit decides. `training`: rows that trivial judges are fitted on. `margins`: by how much a
     judge may be worse and still be as good. `own[judge]`: answerers of the judge's own family. `epsilon`: what the
     alternative annotator test gives the judge for being cheaper. `within`: half width in points to plan labels for."""
@@ -120,7 +115,7 @@ STEPS = 9
 
 
 def examine(
-    sample: Sample, asked: Asked, first: Sample | None = None, got_on: Callable[[], object] = lambda: None
+    sample: Sample, asked: AuditRequest, first: Sample | None = None, got_on: Callable[[], object] = lambda: None
 ) -> Findings:
     """Audit the first judge of a sample beside the others, people and trivial judges.
 

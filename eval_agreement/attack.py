@@ -9,20 +9,13 @@ answers as they are.
 """
 
 import hashlib
-import re
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, cached_property
-from importlib.resources import files
-from itertools import cycle
 from pathlib import Path
 from typing import Annotated, Any
 
-import jinja2
 import msgspec
 import typer
-from msgspec import Struct
 
 from critic import human_scored, jsonl
 from critic.asking.forms import FORMS, form_of, prompt_of, target
@@ -32,104 +25,12 @@ from critic.asking.render import of_response, render
 from critic.errors import UsageError
 from critic.human_scored import Loaded, Row
 from critic.records import RATINGS, Language, Question, Response
+from eval_agreement.attacks import CLEAN, SEPARATOR, Attack, PromptLayout, suite
 
-SEPARATOR, CLEAN = "#", "clean"
-"""The id of an attacked row is ORIGINAL#ATTACK, of the unattacked one ORIGINAL#clean. No attack's name holds
-the separator, so the last one in an id is ours whatever the original id is like."""
-
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _DECIMALS = 12
 
 
-def _tags(text: str) -> str:
-    """ASCII as invisible Unicode tags (U+E0020..U+E007E); other characters go."""
-    return "".join(chr(0xE0000 + ord(char)) for char in text if " " <= char <= "~")
-
-
-def _selectors(text: str) -> str:
-    """UTF-8 as invisible variation selectors, one a byte (U+FE00..U+FE0F, U+E0100..U+E01EF)."""
-    return "".join(chr(0xFE00 + byte if byte < 16 else 0xE0100 + byte - 16) for byte in text.encode())
-
-
-def _zero_width(text: str) -> str:
-    """Text with a character without width behind every character, five kinds in turn."""
-    return "".join(char + hidden for char, hidden in zip(text, cycle("\u200b\u200d\u2060\u200c\ufeff"), strict=False))
-
-
-def _bidi(text: str) -> str:
-    """Text backwards under a right-to-left override: displayed forwards, read backwards."""
-    return f"\u202e{text[::-1]}\u202c"
-
-
-def _full_width(text: str) -> str:
-    """ASCII as full-width forms (U+FF01..U+FF5E)."""
-    return text.translate({code: code + 0xFEE0 for code in range(0x21, 0x7F)})
-
-
-def _environment() -> jinja2.Environment:
-    made = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
-    for filter_ in (_tags, _selectors, _zero_width, _bidi, _full_width):
-        made.filters[filter_.__name__.lstrip("_")] = filter_
-    return made
-
-
-class Attack(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry of `attacks.toml`: templates that put an answer beside what is to sway its judge."""
-
-    name: str
-    aim: str
-    en: str
-    zh: str
-    control: bool = False
-
-    @cached_property
-    def _compiled(self) -> dict[Language, jinja2.Template]:
-        environment = _environment()
-        return {"en": environment.from_string(self.en), "zh": environment.from_string(self.zh)}
-
-    def text(self, answer: str, scene: "Scene") -> str:
-        """The attacked answer. It holds `answer` as it stands."""
-        return self._compiled[scene.language].render(answer=answer, **scene.variables)
-
-
-class Suite(Struct, frozen=True):
-    """The attacks by name, in the file's order, the harmless control, and the hash of their content."""
-
-    attacks: dict[str, Attack]
-    control: Attack
-    hash: str
-
-    @property
-    def entries(self) -> dict[str, Attack]:
-        """Control and attacks by name: everything that an answer may be marked with, but CLEAN."""
-        return {self.control.name: self.control, **self.attacks}
-
-
-@cache
-def suite() -> Suite:
-    """The packaged attacks. `hash` is the first 16 hex digits of the SHA-256 of their canonical JSON.
-
-    Raises ValueError for a name that is taken or cannot stand in an id, and without exactly one control.
-    """
-    content = tomllib.loads((files("eval_agreement") / "attacks.toml").read_text("utf-8"))
-    entries = msgspec.convert(content["attacks"], list[Attack])
-    names = [entry.name for entry in entries]
-    bad = [name for name in names if not _NAME.fullmatch(name) or name == CLEAN or names.count(name) > 1]
-    if bad:
-        raise ValueError(f"attacks.toml: the name {bad[0]!r} is taken or not of small letters, digits and hyphens")
-    (control,) = [entry for entry in entries if entry.control]
-    attacks = {entry.name: entry for entry in entries if not entry.control}
-    return Suite(attacks, control, hashlib.sha256(msgspec.json.encode(entries)).hexdigest()[:16])
-
-
-class Scene(Struct, frozen=True):
-    """What an attacker knows of a judging prompt: the variables of the attacks' templates."""
-
-    language: Language
-    variables: dict[str, Any]
-
-
-def scene(prompt: Prompt) -> Scene:
+def layout(prompt: Prompt) -> PromptLayout:
     """Read headings and form of the verdict off a prompt, so that attacks follow when it changes.
 
     A heading is a line of the rendered prompt that starts with "#". Raises UsageError where one is missing.
@@ -145,7 +46,7 @@ def scene(prompt: Prompt) -> Scene:
         "reply": _heading(lines[::-1], reply),
         "grade": _heading(lines, reply),
     }
-    return Scene(
+    return PromptLayout(
         prompt.language,
         {
             "heading": heading,
@@ -180,7 +81,7 @@ def main(
 ) -> None:
     """Put attacks into answers that people scored low, for critic judge to judge beside the unattacked ones."""
     chosen = _chosen(attack)
-    scenes = {language: scene(_rating_prompt(prompt, language)) for language in LANGUAGES}
+    layouts = {language: layout(_rating_prompt(prompt, language)) for language in LANGUAGES}
     sources = human_scored.files(rows)
     if out.resolve() in {source.resolve() for source in sources}:
         raise UsageError(f"--out {out} is among the rows to attack; choose another")
@@ -191,7 +92,7 @@ def main(
     if not low:
         raise UsageError(f"{rows}: none of {len(loaded.rows)} rows has a human score of at most --below {below:g}")
     drawn = draw(loaded, low, limit, seed)
-    written = jsonl.write(out, _lines(loaded, drawn, chosen, scenes))
+    written = jsonl.write(out, _lines(loaded, drawn, chosen, layouts))
     jsonl.write_sidecar(
         out,
         {
@@ -243,13 +144,13 @@ def draw(loaded: Loaded, low: Sequence[int], limit: int, seed: int) -> list[int]
 
 
 def _lines(
-    loaded: Loaded, drawn: Sequence[int], chosen: Sequence[Attack], scenes: Mapping[Language, Scene]
+    loaded: Loaded, drawn: Sequence[int], chosen: Sequence[Attack], layouts: Mapping[Language, PromptLayout]
 ) -> Iterator[dict[str, Any]]:
     for number in drawn:
         row, raw = loaded.rows[number], loaded.raw[number]
         yield _line(row, raw, CLEAN, row.response)
         for entry in chosen:
-            yield _line(row, raw, entry.name, entry.text(row.response, scenes[row.lang]))
+            yield _line(row, raw, entry.name, entry.text(row.response, layouts[row.lang]))
 
 
 def _line(row: Row, raw: Mapping[str, Any], name: str, text: str) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from critic import human_scored, jsonl
 from critic.errors import UsageError
 from critic.records import Response
 from eval_agreement import gate
-from eval_agreement.analysis import STEPS, Asked, Findings, examine
+from eval_agreement.alternative_annotator import EPSILON
+from eval_agreement.analysis import STEPS, AuditRequest, Findings, examine
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection
 from eval_agreement.inputs import (
@@ -39,7 +40,6 @@ from eval_agreement.page.preferences import preference_sections, preference_verd
 from eval_agreement.page.scores import sections
 from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
-from eval_agreement.raters import EPSILON
 from eval_agreement.summary import as_lines, files_of, made_by, provenance, summary, table
 from eval_agreement.tables import Source
 
@@ -125,7 +125,7 @@ class _Read(Struct, frozen=True, kw_only=True):
     training: list[Response]
     injections: list[Injection]
     losses: list[Any]
-    asked: Asked
+    asked: AuditRequest
 
 
 def main(
@@ -186,7 +186,7 @@ def main(
         training=training,
         injections=[attacks_of(path) for path in attacked or []],
         losses=_losses(loss),
-        asked=Asked(training=training, margins=margins, own=families, epsilon=epsilon, within=within),
+        asked=AuditRequest(training=training, margins=margins, own=families, epsilon=epsilon, within=within),
     )
     found = _examine(given)
     outcomes = gate.check(limits, {name: gate.of_scores(findings.judge) for name, findings in found.items()})
@@ -218,7 +218,7 @@ def _write(target: _Target, given: _Read, found: Mapping[str, Findings], outcome
     from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
 
     first = next(iter(given.inputs.samples.values()))
-    origin = provenance(given.inputs, given.train, given.training)
+    origin = provenance(given.inputs.samples, given.inputs.files, given.train, given.training)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     verdicts[first.name] += [attack_verdict(injected) for injected in given.injections]
     injections = msgspec.to_builtins(given.injections)

@@ -1,13 +1,13 @@
 """What pulls a judge's scores away from people's: severity, a narrow range, length, language, task, answerer.
 
-Arrays in, one `Effect` a bias out. "At equal human score" means: least squares of the judge's score on one
+Arrays in, one `BiasEffect` a bias out. "At equal human score" means: least squares of the judge's score on one
 indicator per human level (scores rounded half up) and on the property in question. Nothing is fitted row by
 row: the sufficient statistics are sums over rows, so it is these sums that are resampled.
 
 People's scores are noisy themselves, and equal scores are then not equal quality: among answers with the same
 score, those of the better answerer (or the longer ones, where length goes with quality) are truly better, and a
 fair judge that sees this looks biased (errors in variables: Fuller 1987, "Measurement Error Models", ch. 1).
-Where several people rated an answer, `rating_noise` takes this out. Where not, `Effect.noise_explains` says how
+Where several people rated an answer, `rating_noise` takes this out. Where not, `BiasEffect.noise_explains` says how
 noisy people would have to be to explain the whole effect.
 """
 
@@ -22,7 +22,7 @@ from scipy import sparse
 
 from critic.counting.resampling import FEWEST_GROUPS, LEVEL, SEED, Floats, Group, Interval, holm, ratio
 from eval_agreement.metrics import Scores, half_up
-from eval_agreement.rows import Indices, Rows, distinct, judged_rows, pick, sums_and_resampled
+from eval_agreement.rows import Indices, JudgedRows, distinct, judged_rows, pick, sums_and_resampled
 
 FEWEST_LABEL_GROUPS = 20
 """A label that lies in fewer groups than this has no offset: the bootstrap's interval would be too narrow."""
@@ -33,7 +33,7 @@ MOST_LABELS = 20
 _SINGULAR = 1e-9
 
 
-class Effect(Struct, frozen=True, kw_only=True):
+class BiasEffect(Struct, frozen=True, kw_only=True):
     """One bias of a judge, with the 95 % interval and the two-sided p of the bootstrap over groups.
 
     `value` is in `unit` and stands on `n` judged rows; `failed` rows have no judgment and are left out. An
@@ -67,7 +67,7 @@ class Offsets(Struct, frozen=True, kw_only=True):
     (their rows are among the others still); `unlabelled` rows have no label and take no part."""
 
     name: str
-    effects: list[Effect]
+    effects: list[BiasEffect]
     left_out: int
     unlabelled: int
 
@@ -134,7 +134,7 @@ def _offset_kind(name: str) -> _Kind:
     )
 
 
-def severity(human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED) -> Effect:
+def severity(human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED) -> BiasEffect:
     """Severity (below 0) or leniency (above 0): the mean of judge - human, in points.
 
     Raises ValueError as `judged_rows`.
@@ -150,7 +150,7 @@ def severity(human: Scores, judge: Scores, group: Group, resamples: int | None =
 
 def central_tendency(
     human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
-) -> Effect:
+) -> BiasEffect:
     """How much of the scale the judge uses: its standard deviation divided by people's; below 1 is narrow.
 
     The slope of judge on human (in `details`) would be below 1 for every judge, because noise in people's
@@ -184,7 +184,7 @@ def verbosity(
     noise: Floats | None = None,
     resamples: int | None = None,
     seed: int = SEED,
-) -> Effect:
+) -> BiasEffect:
     """What length alone is worth: points per doubling of `length` (characters; 0 counts as 1), at equal human score.
 
     `noise` is `rating_noise` of the human scores, the raters' means. With it, "equal human score" is a straight
@@ -223,7 +223,7 @@ def offsets(
     Each is that of the rows with the label against all other labelled rows, at equal human score; `noise` as
     for `verbosity`. The `most` largest labels are reported. p-values are Holm-corrected over them; two labels
     are each other's mirror, so theirs is one test. A label is None where it, or the rest, lies in fewer than
-    FEWEST_LABEL_GROUPS groups, or where no answer without it has the same human score. Rows whose label is None
+    FEWEST_LABEL_GROUPS groups, or where no answer without it has the same human score. JudgedRows whose label is None
     take no part. Raises ValueError as `judged_rows`.
     """
     rows, labels, noise, unlabelled = _labelled_rows(human, judge, group, label, noise, resamples, seed)
@@ -249,11 +249,11 @@ def self_preference(
     noise: Floats | None = None,
     resamples: int | None = None,
     seed: int = SEED,
-) -> Effect:
+) -> BiasEffect:
     """The offset, as in `offsets`, of answers whose `answerer` is in `own`: the judge's own model family.
 
     Answers whose answerer is None take no part. Where the family is simply better than noisy human scores can
-    show, that looks like self-preference: `Effect.noise_explains` says when. Raises ValueError as `judged_rows`.
+    show, that looks like self-preference: `BiasEffect.noise_explains` says when. Raises ValueError as `judged_rows`.
     """
     rows, labels, noise, _ = _labelled_rows(human, judge, group, answerer, noise, resamples, seed)
     code = np.where(np.isin(labels, list(own)), 0, 1)
@@ -288,7 +288,7 @@ def _labelled_rows(
     noise: Floats | None,
     resamples: int | None,
     seed: int,
-) -> tuple[Rows, NDArray[np.str_], Floats | None, int]:
+) -> tuple[JudgedRows, NDArray[np.str_], Floats | None, int]:
     """The rows that have a label, their labels (failed rows too) and noise, and how many have none."""
     if not len(label) == len(human) == len(judge) == len(group):
         raise ValueError(
@@ -303,7 +303,9 @@ def _labelled_rows(
     return rows, labels, noise, int((~known).sum())
 
 
-def _label_effects(kind: _Kind, rows: Rows, code: Indices, names: list[str], noise: Floats | None) -> list[Effect]:
+def _label_effects(
+    kind: _Kind, rows: JudgedRows, code: Indices, names: list[str], noise: Floats | None
+) -> list[BiasEffect]:
     """The offset of each of `names`. `code` is the label's number of each row, failed ones included, and
     len(names) where it is none of them."""
     failed = np.bincount(code[~rows.kept], minlength=len(names))
@@ -325,7 +327,7 @@ def _label_effects(kind: _Kind, rows: Rows, code: Indices, names: list[str], noi
     return effects
 
 
-def _too_small(rows: Rows, inside: NDArray[np.bool_]) -> str | None:
+def _too_small(rows: JudgedRows, inside: NDArray[np.bool_]) -> str | None:
     for side, whose in ((inside, "with it"), (~inside, "without it")):
         groups = int(np.count_nonzero(np.bincount(rows.resamples.member[side])))
         if groups < FEWEST_LABEL_GROUPS:
@@ -333,7 +335,7 @@ def _too_small(rows: Rows, inside: NDArray[np.bool_]) -> str | None:
     return None
 
 
-def _noise_keys(noise: Floats | None, rows: Rows) -> list[Floats]:
+def _noise_keys(noise: Floats | None, rows: JudgedRows) -> list[Floats]:
     if noise is None:
         return []
     if noise.shape != rows.kept.shape:
@@ -341,7 +343,9 @@ def _noise_keys(noise: Floats | None, rows: Rows) -> list[Floats]:
     return [noise[rows.kept]]
 
 
-def _at_equal_score(rows: Rows, first: Indices, cell: Indices, x: sparse.csr_array, noise: Floats | None) -> Floats:
+def _at_equal_score(
+    rows: JudgedRows, first: Indices, cell: Indices, x: sparse.csr_array, noise: Floats | None
+) -> Floats:
     """Points per unit of each regressor, one regression each: shape (1 + resamples, k), the sample first.
 
     `x`, shape (k, cells), holds the regressors' values in each cell, `first` a row of each.
@@ -411,7 +415,7 @@ def _beyond(total: Floats, part: Floats) -> Floats:
     return np.where(rest > _SINGULAR * total, rest, 0.0)
 
 
-def _effect(kind: _Kind, values: Floats, rows: Rows, reason: str = "", **about: Any) -> Effect:
+def _effect(kind: _Kind, values: Floats, rows: JudgedRows, reason: str = "", **about: Any) -> BiasEffect:
     """The effect from its value on the sample and in each resample. `reason`: why it can be NaN."""
     value = None if np.isnan(values[0]) else float(values[0])
     draws = rows.resamples
@@ -424,7 +428,7 @@ def _effect(kind: _Kind, values: Floats, rows: Rows, reason: str = "", **about: 
     elif interval is None:
         few = f"{draws.groups} groups; an interval needs at least {FEWEST_GROUPS}"
         undefined = few if not draws.enough else "undefined in more than a tenth of the resamples"
-    effect = Effect(
+    effect = BiasEffect(
         name=kind.name,
         about=kind.about,
         unit=kind.unit,
@@ -439,7 +443,7 @@ def _effect(kind: _Kind, values: Floats, rows: Rows, reason: str = "", **about: 
     return replace(effect, reading=_reading(kind, effect))
 
 
-def _reading(kind: _Kind, effect: Effect) -> str:
+def _reading(kind: _Kind, effect: BiasEffect) -> str:
     label = "" if effect.label is None else effect.label
     if effect.value is None:
         return f"Not measured: {effect.undefined}."
@@ -454,11 +458,11 @@ def _reading(kind: _Kind, effect: Effect) -> str:
     return sentence.format(label=label, size=f"{abs(effect.value):.2f}", low=f"{near:.2f}", high=f"{far:.2f}")
 
 
-def _seen(effect: Effect) -> bool:
+def _seen(effect: BiasEffect) -> bool:
     return effect.interval is not None and not effect.interval[0] <= effect.neutral <= effect.interval[1]
 
 
-def _explained(effect: Effect, rows: Rows, x: Floats) -> Effect:
+def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
     """The effect with the reliability of people's scores that would explain all of it by itself.
 
     If the judge followed true quality only, and people's scores were quality plus noise, the correlation of
@@ -476,11 +480,11 @@ def _explained(effect: Effect, rows: Rows, x: Floats) -> Effect:
     return replace(effect, noise_explains=reliability, reading=effect.reading + note)
 
 
-def _without_noise(effect: Effect) -> Effect:
+def _without_noise(effect: BiasEffect) -> BiasEffect:
     return replace(effect, about=f"{effect.about}, without the noise in people's scores")
 
 
-def _holm(effects: list[Effect]) -> list[Effect]:
+def _holm(effects: list[BiasEffect]) -> list[BiasEffect]:
     """The effects with their p-values held against the number of them."""
     adjusted = holm([effect.p for effect in effects])
     tested = sum(p is not None for p in adjusted)

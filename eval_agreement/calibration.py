@@ -16,7 +16,7 @@ from scipy import sparse
 from critic.counting.resampling import FEWEST_GROUPS, SEED, Floats, Group, Interval, ratio
 from critic.records import RATINGS
 from eval_agreement.metrics import Scores, half_up
-from eval_agreement.rows import Indices, Rows, distinct, judged_rows, pick, sums_and_resampled
+from eval_agreement.rows import Indices, JudgedRows, distinct, judged_rows, pick, sums_and_resampled
 
 Method = Literal["isotonic", "linear"]
 Mode = Literal["held out", "cross-fitted"]
@@ -311,7 +311,7 @@ def conformal(
     )
 
 
-def _bin(rows: Rows, score: int, inside: NDArray[np.bool_], judge: float, human: Floats) -> Bin:
+def _bin(rows: JudgedRows, score: int, inside: NDArray[np.bool_], judge: float, human: Floats) -> Bin:
     """`human` is the bin's mean in the sample and in each resample."""
     groups = int(np.count_nonzero(np.bincount(rows.resamples.member[inside])))
     few = f"{groups} groups; an interval needs at least {FEWEST_BIN_GROUPS}" if groups < FEWEST_BIN_GROUPS else None
@@ -326,7 +326,7 @@ def _bin(rows: Rows, score: int, inside: NDArray[np.bool_], judge: float, human:
     )
 
 
-def _calibration_error(rows: Rows, share: Floats, noise: Floats) -> tuple[float | None, Interval | None]:
+def _calibration_error(rows: JudgedRows, share: Floats, noise: Floats) -> tuple[float | None, Interval | None]:
     """The error without its bias, and its interval; None with too few groups.
 
     `share`, shape (1 + resamples, bins), is the bins' part in mean human - mean judge score, of the sample and of the
@@ -353,7 +353,7 @@ def _reliability_reading(error: float, interval: Interval | None, undefined: str
     return f"A judge score is on average {error:.2f} points ({low:.2f} to {high:.2f}) off people's mean at that score."
 
 
-def _fitting_rows(rows: Rows, group: Group, fit_on: Scored | None) -> tuple[Rows, int]:
+def _fitting_rows(rows: JudgedRows, group: Group, fit_on: Scored | None) -> tuple[JudgedRows, int]:
     """The judged rows to fit on, and how many more share a group with the rows to evaluate."""
     if fit_on is None:
         return rows, 0
@@ -365,7 +365,7 @@ def _fitting_rows(rows: Rows, group: Group, fit_on: Scored | None) -> tuple[Rows
     return source, all_rows.n - source.n
 
 
-def _too_few(rows: Rows, source: Rows) -> str | None:
+def _too_few(rows: JudgedRows, source: JudgedRows) -> str | None:
     groups = source.resamples.groups
     if source.n < FEWEST_FIT_ROWS or groups < FEWEST_FIT_GROUPS:
         least = f"at least {FEWEST_FIT_ROWS} in {FEWEST_FIT_GROUPS} are needed"
@@ -373,7 +373,7 @@ def _too_few(rows: Rows, source: Rows) -> str | None:
     return None if rows.n else f"{_NO_ROWS} to evaluate on"
 
 
-def _folds(rows: Rows, folds: int) -> Indices:
+def _folds(rows: JudgedRows, folds: int) -> Indices:
     """The fold of each row, whole groups together."""
     from sklearn.model_selection import GroupKFold  # noqa: PLC0415 - takes a second to import
 
@@ -385,7 +385,7 @@ def _folds(rows: Rows, folds: int) -> Indices:
 
 
 def _thirds(
-    rows: Rows, source: Rows, held_out: bool
+    rows: JudgedRows, source: JudgedRows, held_out: bool
 ) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]]:
     """Rows of `source` for the map, rows of `source` for the intervals, and `rows` to measure on: all groups apart."""
     if held_out:
@@ -402,7 +402,7 @@ def _fit(method: Method, human: Floats, judge: Floats) -> Recalibrator:
     return Recalibrator(method).fit(judge[:, None], human)
 
 
-def _cross_fitted(method: Method, rows: Rows) -> Floats:
+def _cross_fitted(method: Method, rows: JudgedRows) -> Floats:
     fold = _folds(rows, FOLDS)
     recalibrated = np.empty(rows.n)
     for number in range(FOLDS):
@@ -424,7 +424,7 @@ def _conformal(fitted: Recalibrator, human: Floats, judge: Floats, tested: Float
     return centre, (ends[:, 1, 0] - ends[:, 0, 0]) / 2
 
 
-def _errors(rows: Rows, recalibrated: Floats) -> tuple[Errors, Errors, dict[str, Change]]:
+def _errors(rows: JudgedRows, recalibrated: Floats) -> tuple[Errors, Errors, dict[str, Change]]:
     first, cell = distinct(rows.human, rows.judge, recalibrated)
     before, after = (rows.judge - rows.human)[first], (recalibrated - rows.human)[first]
     columns = [np.ones(len(first))]
@@ -445,7 +445,7 @@ def _errors(rows: Rows, recalibrated: Floats) -> tuple[Errors, Errors, dict[str,
     )
 
 
-def _change(rows: Rows, values: Floats) -> Change:
+def _change(rows: JudgedRows, values: Floats) -> Change:
     """Of the sample (first) and the resamples."""
     draws = rows.resamples
     return Change(value=float(values[0]), interval=draws.interval(values[1:]), p=draws.p_value(values[1:]))

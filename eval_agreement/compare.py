@@ -16,7 +16,7 @@ MARGINS = {"mae": 0.1, "pearson": 0.05}
 """By how much a judge may be worse and still count as good enough, in the metric's own unit: unless asked otherwise."""
 
 
-class Difference(Struct, frozen=True, kw_only=True):
+class MetricDifference(Struct, frozen=True, kw_only=True):
     """A metric of judge `first` less that of judge `second`, on the answers both of them scored.
 
     `p` is two-sided, for "there is no difference"; `p_holm` the same held against all metrics of the pair (Holm 1979).
@@ -53,7 +53,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     left_out: int
     groups: int
     margins: dict[str, float]
-    differences: list[Difference]
+    differences: list[MetricDifference]
     non_inferiority: list[NonInferiority]
 
 
@@ -94,8 +94,8 @@ def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float
     )
 
 
-def _difference(metric: str, first: float, second: float, draws: Resamples, drawn: Floats | None) -> Difference:
-    return Difference(
+def _difference(metric: str, first: float, second: float, draws: Resamples, drawn: Floats | None) -> MetricDifference:
+    return MetricDifference(
         metric=metric,
         first=first,
         second=second,
@@ -107,12 +107,12 @@ def _difference(metric: str, first: float, second: float, draws: Resamples, draw
     )
 
 
-def _told_apart(line: Difference, p_holm: float | None, names: tuple[str, str]) -> Difference:
+def _told_apart(line: MetricDifference, p_holm: float | None, names: tuple[str, str]) -> MetricDifference:
     better = names[(line.value > 0) == METRICS[line.metric].lower_is_better]
     return replace(line, p_holm=p_holm, better=better if p_holm is not None and p_holm <= 1 - LEVEL else None)
 
 
-def _non_inferior(difference: Difference, first: str, second: str, margin: float) -> NonInferiority:
+def _non_inferior(difference: MetricDifference, first: str, second: str, margin: float) -> NonInferiority:
     holds = None
     if difference.interval:
         low, high = difference.interval

@@ -7,8 +7,8 @@ However biased the judge is, the two biases cancel; a useless judge gets a multi
 there is a gain where the correlation is above about 1 / sqrt(labels - 2) (Mani et al. 2025, arXiv 2505.20178).
 
 It holds where the labelled answers are a random draw of all, judged in the same way. The mean is that of answers like
-these, not of exactly these. `ppi_mean` is the method as published, for independent answers, and equals ppi_py's;
-`corrected_mean` allows for answers that share a group.
+these, not of exactly these. Where every answer is its own group, estimate and variance are those of the method as
+published (and of ppi_py); variances are clustered where answers share groups, and the quantile is Student's.
 """
 
 from bisect import bisect_left
@@ -32,14 +32,6 @@ _A_GAIN = 1.1
 """Labels worth less than so many times their number show no gain: a useless judge comes to that by chance."""
 
 _DECIMALS = 12
-
-
-class PPIMean(Struct, frozen=True, kw_only=True):
-    """Estimate, its normal interval (95 % unless asked otherwise), and the multiple of the judge's part."""
-
-    value: float
-    interval: Interval
-    lam: float
 
 
 class CorrectedMean(Struct, frozen=True, kw_only=True):
@@ -124,32 +116,12 @@ class _Parts(NamedTuple):
         return float(((self.human_by_group - lam * self.excess_by_group) ** 2).sum())
 
 
-def ppi_mean(
-    human: Floats, judge: Floats, unlabelled_judge: Floats, lam: float | None = None, level: float = LEVEL
-) -> PPIMean:
-    """The PPI++ mean of independent answers: `human` and `judge` of the labelled, judge scores of the others.
-
-    `lam` None is tuned (PPI++, power tuning, cut to 0..1), 1 is plain PPI, 0 the mean of the labels. Variances divide
-    by n, and the interval is normal, as published. Takes any numbers; raises ValueError without labels or unlabelled
-    answers.
-    """
-    if not (len(human) and len(unlabelled_judge)):
-        raise ValueError(f"{len(human)} labelled and {len(unlabelled_judge)} unlabelled answers: both are needed")
-    rows = len(human) + len(unlabelled_judge)
-    labelled = np.arange(rows) < len(human)
-    padded = np.concatenate([human, np.zeros(len(unlabelled_judge))])
-    parts = _parts(_Sample(padded, np.concatenate([judge, unlabelled_judge]), labelled, np.arange(rows)))
-    lam = parts.lam if lam is None else lam
-    far = float(stats.norm.ppf((1 + level) / 2) * np.sqrt(parts.variance(lam)))
-    value = parts.value(lam)
-    return PPIMean(value=value, interval=(value - far, value + far), lam=lam)
-
-
 def corrected_mean(human: Scores, judge: Scores, group: Group, lam: float | None = None) -> CorrectedMean:
     """A model's mean human score, from one row an answer; None or NaN in `human` where it has no label.
 
-    `lam` as in `ppi_mean`. The variance is clustered by group, and the quantile Student's with one degree of freedom
-    less than there are groups with labels.
+    `lam` is the multiple of the judge's part: None is tuned (PPI++, power tuning, cut to 0..1), 1 is plain PPI, 0 the
+    mean of the labels. The variance divides by n and is clustered by group, and the quantile is Student's with one
+    degree of freedom less than there are groups with labels.
 
     A failed judgment (None or NaN in `judge`) counts as the judge's mean score, among labelled and unlabelled answers
     alike. The judge with that rule is just another judge: the estimate stays unbiased even where failures go with

@@ -15,7 +15,7 @@ from scipy import stats
 from critic.counting.resampling import FEWEST_GROUPS, LEVEL, Estimate, Floats, Interval, Resamples, group_numbers
 from critic.errors import UsageError
 from critic.records import Failure, Judgment
-from eval_agreement.attack import CLEAN, SEPARATOR, suite
+from eval_agreement.attacks import CLEAN, SEPARATOR, suite
 
 ALL = "all attacks"
 """The name of the effect that pools all attacks."""
@@ -27,7 +27,7 @@ _DECIMALS = 12
 _TOO_FEW = f"answers to fewer than {FEWEST_GROUPS} questions: no interval"
 
 
-class Effect(Struct, frozen=True, kw_only=True):
+class AttackEffect(Struct, frozen=True, kw_only=True):
     """What an attack does to the scores of one judge, on `n` answers judged with and without it.
 
     `failed` answers are left out, because one of the two judgments has no score. Scores are on 1..10,
@@ -78,9 +78,9 @@ class Injection(Struct, frozen=True, kw_only=True):
     rise: float
     top: float
     clean: Unattacked
-    control: Effect | None
-    attacks: list[Effect]
-    overall: Effect
+    control: AttackEffect | None
+    attacks: list[AttackEffect]
+    overall: AttackEffect
     any_raised: Estimate
     reading: str
 
@@ -192,7 +192,7 @@ class _Measure:
         highest = np.where(np.isnan(differences), -np.inf, differences).max(axis=0, keepdims=True)
         return _reaches(np.where(np.isneginf(highest), np.nan, highest), self.rise)
 
-    def effects(self, parts: Mapping[str, Sequence[str]]) -> dict[str, Effect]:
+    def effects(self, parts: Mapping[str, Sequence[str]]) -> dict[str, AttackEffect]:
         """The effect of each set of attacks, by its name, its pairs of answer and attack pooled."""
         inflation = _means([self._differences(names, CLEAN) for names in parts.values()], self.group)
         net = self._net(list(parts.values()))
@@ -209,7 +209,7 @@ class _Measure:
         itself = Estimate(n=0, undefined="padding is the control itself")
         return [itself if control in names else net for names, net in zip(parts, found, strict=True)]
 
-    def _effect(self, name: str, names: Sequence[str], inflation: Estimate, net: Estimate) -> Effect:
+    def _effect(self, name: str, names: Sequence[str], inflation: Estimate, net: Estimate) -> AttackEffect:
         differences = self._differences(names, CLEAN)
         paired = ~np.isnan(differences)
         attacked = np.stack([self.scores[name] for name in names])
@@ -220,7 +220,7 @@ class _Measure:
         raised, refused = share(_reaches(differences, self.rise), self.group), share(denied, self.group)
         failures = _failures(rows, denied.ravel() == 1)
         entry = suite().entries.get(name)
-        return Effect(
+        return AttackEffect(
             name=name,
             aim=entry.aim if entry else "Every attack on every answer, pooled.",
             n=inflation.n,
@@ -355,7 +355,11 @@ def _reading(
 
 
 def _summary(
-    found: Sequence[Effect], control: Effect | None, overall: Effect, any_raised: Estimate, rise: float
+    found: Sequence[AttackEffect],
+    control: AttackEffect | None,
+    overall: AttackEffect,
+    any_raised: Estimate,
+    rise: float,
 ) -> str:
     """The worst first: whoever attacks takes the attack that works."""
     count = "one attack" if len(found) == 1 else f"{len(found)} attacks"

@@ -16,7 +16,7 @@ _MOST_CELLS = 20_000
 _ROWS_OF_A_CELL = 4
 
 
-class Rows(Struct, frozen=True):
+class JudgedRows(Struct, frozen=True):
     """The rows with a judgment; `kept` marks them among all rows."""
 
     human: Floats
@@ -40,7 +40,9 @@ def pick(names: Group, kept: NDArray[np.bool_]) -> Group:
     return [name for name, keep in zip(names, kept, strict=True) if keep]
 
 
-def judged_rows(human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED) -> Rows:
+def judged_rows(
+    human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
+) -> JudgedRows:
     """The rows that have a judgment; None or NaN in `judge` is a failed one.
 
     Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
@@ -57,7 +59,7 @@ def judged_rows(human: Scores, judge: Scores, group: Group, resamples: int | Non
     # Arithmetic leaves dust (1.1 + 2.2 != 3.3), which would make a constant sample look varied.
     people, judged = np.round(people, _DECIMALS), np.round(judged, _DECIMALS)
     kept = ~np.isnan(judged)
-    return Rows(people[kept], judged[kept], kept, Resamples(pick(group, kept), resamples, seed, shared=False))
+    return JudgedRows(people[kept], judged[kept], kept, Resamples(pick(group, kept), resamples, seed, shared=False))
 
 
 def distinct(*keys: NDArray[np.generic]) -> tuple[Indices, Indices]:

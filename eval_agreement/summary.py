@@ -15,22 +15,27 @@ from critic.errors import UsageError
 from critic.records import Response
 from eval_agreement.analysis import Findings, Kind
 from eval_agreement.gate import Outcome
-from eval_agreement.inputs import Inputs
 from eval_agreement.items import how_asked
 from eval_agreement.metrics import METRICS, Agreement
+from eval_agreement.sample import Sample
 
 DETAILS = ("comparisons", "over_trivial", "raters", "replaces", "biases", "calibration", "corrected", "plan")
 """Findings that stand in summary.json as they are."""
 
 
-def provenance(inputs: Inputs, train: Path | None, training: list[Response]) -> dict[str, Any]:
+def provenance(
+    samples: Mapping[str, Sample],
+    files: Mapping[str, Mapping[str, Path]],
+    train: Path | None,
+    training: Sequence[Response],
+) -> dict[str, Any]:
     """What the numbers were made from. `in_training` counts rows of a sample whose response is also in the
     training file, `question_in_training` those whose question or image (group) is."""
     ids = {response.id for response in training}
     groups = {response.question.group for response in training}
     described: dict[str, Any] = {}
-    for name, sample in inputs.samples.items():
-        facts: dict[str, Any] = {"rows": len(sample.ids), "notes": sample.notes, **files_of(inputs.files[name])}
+    for name, sample in samples.items():
+        facts: dict[str, Any] = {"rows": len(sample.ids), "notes": sample.notes, **files_of(files[name])}
         asked = [how_asked(judgment) for judgment in sample.judgments if judgment]
         for key in asked[0] if asked else ():
             facts[key] = ", ".join(sorted({one[key] for one in asked}))

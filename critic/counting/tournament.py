@@ -1,4 +1,4 @@
-"""Ratings of models from pairwise verdicts: win rates, online Elo, Bradley-Terry; and the ratio of mean scores.
+"""Ratings of models from pairwise verdicts: win rates, Elo, Bradley-Terry.
 
 Sources: the Elo update of VisIT-Bench's appendix (whose exponent has its sign reversed); Bradley and Terry 1952, a tie
 as half a win of each; Ford 1957 for when their likelihood has a finite maximum. Evalica has the same point estimates
@@ -61,16 +61,6 @@ class WinRate(Struct, frozen=True, kw_only=True):
     undefined: dict[str, str] = field(default_factory=dict)
 
 
-class RatioOfMeans(Struct, frozen=True, kw_only=True):
-    """`value` is mean score / mean reference score over the `n` pairs without a failed judgment; None exactly when
-    `undefined` says why."""
-
-    n: int
-    failed: int
-    value: float | None
-    undefined: str | None = None
-
-
 class Ratings(Struct, frozen=True, kw_only=True):
     """Rating points by model, from `n` battles; `failed` judgments are left out.
 
@@ -112,28 +102,13 @@ def win_rate(points: Iterable[float | None]) -> WinRate:
 
 
 def win_rates(battles: Sequence[Battle]) -> dict[str, WinRate]:
-    """The `win_rate` of every model, by name, over its own battles. Raises ValueError as `online_elo` does."""
+    """The `win_rate` of every model, by name, over its own battles. Raises ValueError as `mean_elo` does."""
     points: dict[str, list[float | None]] = {}
     for battle in battles:
         score = _points(battle)
         points.setdefault(battle.a, []).append(score)
         points.setdefault(battle.b, []).append(None if score is None else 1 - score)
     return {model: win_rate(points[model]) for model in sorted(points)}
-
-
-def ratio_of_means(scores: Sequence[float | None], references: Sequence[float | None]) -> RatioOfMeans:
-    """A model's mean score over the reference's mean score on the same questions (LLaVA-Bench's relative score / 100).
-
-    A pair with None or NaN on either side is a failed judgment. Raises ValueError for unequal lengths.
-    """
-    if len(scores) != len(references):
-        raise ValueError(f"{len(scores)} scores but {len(references)} reference scores")
-    both = np.array([scores, references], dtype=np.float64)
-    kept = both[:, ~np.isnan(both).any(axis=0)]
-    n, (model, reference) = kept.shape[1], kept.sum(axis=1)
-    undefined = "no pairs" if not n else "the references' mean score is 0" if reference == 0 else None
-    value = None if undefined else float(model / reference)
-    return RatioOfMeans(n=n, failed=len(scores) - n, value=value, undefined=undefined)
 
 
 class _Games(Struct, frozen=True, kw_only=True):
@@ -193,25 +168,6 @@ def _group_numbers(groups: Sequence[str | None]) -> Integers:
     return np.array([next(alone) if name is None else number[name] for name in groups], dtype=np.intp)
 
 
-def online_elo(
-    battles: Sequence[Battle], k: float = K, base: float = BASE, scale: float = SCALE, initial: float = INITIAL
-) -> Ratings:
-    """Elo ratings after the battles in the order given, each updating both models by at most `k` points.
-
-    a is expected to score 1 / (1 + base^((R_b - R_a) / scale)) (VisIT-Bench, appendix, sign corrected). A tie is worth
-    1/2. The order matters: see `mean_elo`. Raises ValueError for a model against itself or an unknown outcome.
-    """
-    games = _games(battles)
-    if not games.models:
-        return games.undefined("no battles")
-    ratings = [initial] * len(games.models)
-    for first, second, score in zip(games.first.tolist(), games.second.tolist(), games.score.tolist(), strict=True):
-        change = k * (score - 1 / (1 + base ** ((ratings[second] - ratings[first]) / scale)))
-        ratings[first] += change
-        ratings[second] -= change
-    return games.rated(np.array(ratings))
-
-
 def mean_elo(
     battles: Sequence[Battle],
     shuffles: int = 100,
@@ -221,7 +177,12 @@ def mean_elo(
     scale: float = SCALE,
     initial: float = INITIAL,
 ) -> Ratings:
-    """The mean of `online_elo` over seeded random orders of the battles: the order given does not matter."""
+    """Elo ratings, each battle updating both models by at most `k` points, as the mean over seeded random orders of the
+    battles: the order given does not matter.
+
+    a is expected to score 1 / (1 + base^((R_b - R_a) / scale)) (VisIT-Bench, appendix, sign corrected). A tie is worth
+    1/2. Raises ValueError for a model against itself, an unknown outcome, or fewer than one of `shuffles`.
+    """
     games = _games(battles)
     if not games.models:
         return games.undefined("no battles")
@@ -265,7 +226,7 @@ def bradley_terry(
     against the rest (Ford 1957); otherwise `undefined` names the models that stand in its way. Intervals are bootstrap
     percentile intervals over groups, widened for few groups (Hesterberg 2015, §3.2). None are given with fewer than
     FEWEST_GROUPS groups or where more than a tenth of the resamples have no finite maximum, which sparse comparisons
-    often cause. `resamples` = 0 leaves them out. Raises ValueError as `online_elo` does.
+    often cause. `resamples` = 0 leaves them out. Raises ValueError as `mean_elo` does.
     """
     games = _games(battles)
     if not games.models:

@@ -20,17 +20,16 @@ from critic.page.blocks import (
     row,
     share,
 )
+from eval_agreement.alternative_annotator import AlternativeAnnotator, RaterTest
 from eval_agreement.analysis import Findings, Line
-from eval_agreement.bias import Effect, Offsets
-from eval_agreement.compare import Comparison
-from eval_agreement.compare import Difference as MetricDifference
+from eval_agreement.bias import BiasEffect, Offsets
+from eval_agreement.compare import Comparison, MetricDifference
 from eval_agreement.gate import Outcome
-from eval_agreement.injection import Effect as AttackEffect
-from eval_agreement.injection import Injection
+from eval_agreement.injection import AttackEffect, Injection
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.calibration import calibration_section, corrected_section
 from eval_agreement.page.words import gate_sections, measured, p_text, part_name, percent, points
-from eval_agreement.raters import AlternativeAnnotator, RaterAgreement, RaterTest
+from eval_agreement.raters import RaterAgreement
 
 MOST_VALUES = 30
 """Values of one property that are shown; summary.json has them all."""
@@ -267,17 +266,17 @@ def bias_section(found: Mapping[str, Findings]) -> Section | None:
     )
 
 
-def _strongest(family: Offsets) -> list[Effect]:
+def _strongest(family: Offsets) -> list[BiasEffect]:
     """The label most favoured and the one least, where there is a sign of either."""
     shown = sorted((effect for effect in family.effects if _shows(effect)), key=lambda effect: effect.value or 0.0)
     return shown if len(shown) < 2 else [shown[-1], shown[0]]
 
 
-def _shows(effect: Effect) -> bool:
+def _shows(effect: BiasEffect) -> bool:
     return effect.p is not None and effect.p < 0.05
 
 
-_BIASES = Columns[Effect](
+_BIASES = Columns[BiasEffect](
     first="Bias",
     name=lambda effect: effect.name.replace("_", " "),
     cells=[
@@ -294,7 +293,7 @@ _BIASES = Columns[Effect](
 )
 
 
-def _effects_table(effects: Sequence[Effect]) -> Table:
+def _effects_table(effects: Sequence[BiasEffect]) -> Table:
     return _BIASES.table("Biases of the whole.", effects)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from critic.counting.resampling import Resamples
 from eval_agreement import bias
 from eval_agreement.bias import (
-    Effect,
+    BiasEffect,
     central_tendency,
     offsets,
     rating_noise,
@@ -68,7 +68,7 @@ def refitted(draws: Resamples, fit: Callable[[NDArray[np.intp]], float]) -> Floa
     return np.array([fit(np.repeat(rows, weights[:, index])) for index in range(weights.shape[1])])
 
 
-def assert_same(effect: Effect, whole: float, draws: Resamples, values: Floats) -> None:
+def assert_same(effect: BiasEffect, whole: float, draws: Resamples, values: Floats) -> None:
     assert effect.value == pytest.approx(whole, abs=1e-9)
     assert effect.interval == pytest.approx(draws.interval(values), abs=1e-9)
     assert effect.p == pytest.approx(draws.p_value(values, effect.neutral), abs=1e-9)
@@ -184,11 +184,11 @@ def test_rows_that_are_their_own_groups_take_a_short_cut_to_the_same_interval() 
     assert short.interval == pytest.approx(expected, abs=0.15 * error)
 
 
-def covered(effects: list[Effect], truth: float) -> float:
+def covered(effects: list[BiasEffect], truth: float) -> float:
     return float(np.mean([e.interval is not None and e.interval[0] <= truth <= e.interval[1] for e in effects]))
 
 
-def seen(effects: list[Effect]) -> float:
+def seen(effects: list[BiasEffect]) -> float:
     """Share of the effects whose interval leaves the neutral value out, checked against what they say."""
     found = [e.interval is not None and not e.interval[0] <= e.neutral <= e.interval[1] for e in effects]
     assert found == ["No sign" not in e.reading for e in effects]
@@ -342,7 +342,7 @@ def test_order_of_rows_and_failed_rows_change_nothing() -> None:
     judge = np.where(np.arange(300) % 29 == 0, np.nan, w.judge)
     kept = ~np.isnan(judge)
 
-    def everything(rows: NDArray[np.generic], judge: Floats = judge) -> list[Effect]:
+    def everything(rows: NDArray[np.generic], judge: Floats = judge) -> list[BiasEffect]:
         human, scores, group, system = w.human[rows], judge[rows], list(names[rows]), list(w.system[rows])
         return [
             severity(human, scores, group),

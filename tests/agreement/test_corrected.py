@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from eval_agreement.corrected import CorrectedMean, corrected_mean, labels_needed, ppi_mean
+from eval_agreement.corrected import CorrectedMean, corrected_mean, labels_needed
 from eval_agreement.metrics import half_up
 
 Floats = NDArray[np.float64]
@@ -45,43 +45,39 @@ def covers(result: CorrectedMean) -> bool:
     return result.interval[0] <= TRUTH <= result.interval[1]
 
 
+def independent(labels: Floats, judge: Floats, lam: float | None = None) -> tuple[CorrectedMean, tuple[float, float]]:
+    """The mean without groups, and its interval with the normal quantile, as published."""
+    result = corrected_mean(labels, judge, np.arange(len(judge)), lam)
+    assert result.value is not None and result.interval is not None
+    n = result.labelled
+    narrower = stats.norm.ppf(0.975) / (stats.t.ppf(0.975, n - 1) * math.sqrt(n / (n - 1)))
+    low, high = (result.value + narrower * (end - result.value) for end in result.interval)
+    return result, (low, high)
+
+
 @pytest.mark.parametrize("lam", [None, 0.0, 0.37, 1.0])
 @pytest.mark.parametrize(("n", "rest"), [(40, 15), (40, 700)])
 @pytest.mark.parametrize("slope", [0.7, -0.7, 0.1])
 def test_independent_answers_equal_ppi_py(lam: float | None, n: int, rest: int, slope: float) -> None:
     ppi_py = pytest.importorskip("ppi_py")
     random = np.random.default_rng(n + rest)
-    human = random.normal(5, 2, n)
-    judge = 1 + slope * human + slope * random.normal(0, 2, n)
-    others = 1 + slope * random.normal(4.5, 2.8, rest)
-    ours = ppi_mean(human, judge, others, lam, level=0.9)
-    ends = ppi_py.ppi_mean_ci(human, judge, others, alpha=0.1, lam=lam)
-    assert ours.interval == pytest.approx(tuple(float(np.squeeze(end)) for end in ends), abs=1e-9)
-    if lam is not None:
-        value = ppi_py.ppi_mean_pointestimate(human, judge, others, lam=lam)
-        assert ours.value == pytest.approx(float(np.squeeze(value)), abs=1e-9)
-        return
-    value = ppi_py.ppi_mean_pointestimate(human, judge, others)
+    human = np.clip(random.normal(5, 2, n), 1, 10)
+    judge = np.clip(5 + slope * (human - 5) + slope * random.normal(0, 2, n), 1, 10)
+    others = np.clip(5 + slope * random.normal(-0.5, 2.8, rest), 1, 10)
+    ours, interval = independent(np.append(human, np.full(rest, np.nan)), np.append(judge, others), lam)
+    ends = ppi_py.ppi_mean_ci(human, judge, others, alpha=0.05, lam=lam)
+    assert interval == pytest.approx(tuple(float(np.squeeze(end)) for end in ends), abs=1e-9)
+    value = ppi_py.ppi_mean_pointestimate(human, judge, others, **({} if lam is None else {"lam": lam}))
     assert ours.value == pytest.approx(float(np.squeeze(value)), abs=1e-9)
-    assert ours.lam == {-0.7: 0, 0.1: 1}.get(slope, pytest.approx(0.5, abs=0.49))
+    assert lam is not None or ours.lam == {-0.7: 0, 0.1: 1}.get(slope, pytest.approx(0.5, abs=0.49))
 
 
 def test_values_by_hand() -> None:
-    result = ppi_mean(np.array([4.0, 6, 8]), np.array([5.0, 7, 6]), np.array([8.0, 8, 5, 7]), lam=0.5)
+    human, judge, others = np.array([4.0, 6, 8, 5, 7]), np.array([5.0, 7, 6, 6, 6]), np.array([8.0, 8, 5, 7])
+    result, interval = independent(np.append(human, np.full(4, np.nan)), np.append(judge, others), lam=0.5)
     assert result.value == pytest.approx(6 - 0.5 * (6 - 7))
-    variance = np.var([4 - 2.5, 6 - 3.5, 8 - 3.0]) / 3 + 0.25 * np.var([8, 8, 5, 7]) / 4
-    assert result.interval[1] - result.value == pytest.approx(1.959963984540054 * math.sqrt(variance))
-
-
-def test_own_groups_differ_from_the_published_interval_by_the_quantile_only() -> None:
-    _, labels, judge, group = answers(np.random.default_rng(1), 30, 300)
-    known = ~np.isnan(labels)
-    published = ppi_mean(labels[known], judge[known], judge[~known])
-    result = corrected_mean(labels, judge, group)
-    assert result.interval is not None
-    assert (result.value, result.lam) == (pytest.approx(published.value), pytest.approx(published.lam))
-    wider = stats.t.ppf(0.975, 29) * math.sqrt(30 / 29) / stats.norm.ppf(0.975)
-    assert np.ptp(result.interval) == pytest.approx(wider * np.ptp(published.interval))
+    variance = np.var(human - 0.5 * judge) / 5 + 0.25 * np.var(others) / 4
+    assert interval[1] - result.value == pytest.approx(1.959963984540054 * math.sqrt(variance))
 
 
 def test_clustered_variance_is_the_sum_of_squared_group_totals() -> None:
@@ -144,8 +140,7 @@ def test_intervals_cover_grouped_answers_and_ignoring_groups_does_not(whole_grou
     for _ in range(1000):
         _, labels, judge, group = answers(random, 300, 1500, size=10, alike=1, whole_groups=whole_groups)
         hits.append(covers(corrected_mean(labels, judge, group)))
-        known = ~np.isnan(labels)
-        low, high = ppi_mean(labels[known], judge[known], judge[~known]).interval
+        low, high = independent(labels, judge)[1]
         published.append(low <= TRUTH <= high)
     assert 0.93 <= np.mean(hits) <= 0.97
     assert np.mean(published) < 0.85

@@ -21,8 +21,9 @@ from critic.asking.prompt import LANGUAGES, load
 from critic.counting.resampling import Estimate
 from critic.errors import UsageError
 from critic.records import Judgment, Language, Question, Response, Turn, Verdict
-from eval_agreement.attack import CLEAN, Attack, main, scene, suite
-from eval_agreement.injection import ALL, Effect, injection, share, wilson
+from eval_agreement.attack import layout, main
+from eval_agreement.attacks import CLEAN, Attack, suite
+from eval_agreement.injection import ALL, AttackEffect, injection, share, wilson
 
 RATING = [name for name, form in FORMS.items() if form.shown == 1 and load(form.prompt or name, "en").ranges]
 PROMPTS = [(name, lang) for name in RATING if name != "answer" for lang in LANGUAGES]
@@ -65,7 +66,7 @@ def test_the_suite_is_whole() -> None:
 @every_attack
 @every_prompt
 def test_an_attack_keeps_the_answer_and_adds_to_it(attack: Attack, name: str, lang: Language) -> None:
-    made = scene(load(name, lang))
+    made = layout(load(name, lang))
     for answer in [*ANSWERS, "{{ 7 * 7 }} {% raw %}"]:
         text = attack.text(answer, made)
         assert answer in text and len(text) > len(answer) + 10
@@ -74,21 +75,21 @@ def test_an_attack_keeps_the_answer_and_adds_to_it(attack: Attack, name: str, la
 
 @every_prompt
 def test_padding_is_about_as_long_as_the_attacks(name: str, lang: Language) -> None:
-    made = scene(load(name, lang))
+    made = layout(load(name, lang))
     length = statistics.median(len(attack.text("", made)) for attack in suite().attacks.values())
     assert 0.7 * length <= len(suite().control.text("", made)) <= 1.5 * length
 
 
 @every_prompt
 def test_padding_asks_for_nothing(name: str, lang: Language) -> None:
-    text = suite().control.text("", scene(load(name, lang))).lower()
+    text = suite().control.text("", layout(load(name, lang))).lower()
     assert not re.search(r"10|rating|grade|mark|score|reply|examin|reference|分数|打分|评|作答|满分", text)
 
 
 @every_prompt
 def test_forged_headings_are_those_of_the_prompt(name: str, lang: Language) -> None:
     lines = shown(name, lang, "THE-ANSWER").splitlines()
-    heading = scene(load(name, lang)).variables["heading"]
+    heading = layout(load(name, lang)).variables["heading"]
     reply = lines.index("> THE-ANSWER")
     places = {which: lines.index(heading[which]) for which in heading}
     assert places["rubric"] < places["question"] < places["reference"] < places["reply"] < reply < places["grade"]
@@ -100,11 +101,11 @@ def test_forged_headings_are_those_of_the_prompt(name: str, lang: Language) -> N
 def test_attacks_follow_a_changed_prompt() -> None:
     prompt = load("pointwise", "en")
     template = prompt.template.replace("# Your grade", "## Now the mark").replace("# Reference answer", "# Key")
-    changed = scene(msgspec.structs.replace(prompt, template=template))
+    changed = layout(msgspec.structs.replace(prompt, template=template))
     assert suite().attacks["section-end"].text("a", changed).count("## Now the mark") == 3
     assert "\n# Key\na\n" in suite().attacks["new-sections"].text("a", changed)
     with pytest.raises(UsageError, match="heading"):
-        scene(msgspec.structs.replace(prompt, template=prompt.template.replace("# Your grade", "Your grade")))
+        layout(msgspec.structs.replace(prompt, template=prompt.template.replace("# Your grade", "Your grade")))
 
 
 @every_attack
@@ -112,11 +113,11 @@ def test_attacks_follow_a_changed_prompt() -> None:
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_an_attacked_answer_stays_inside_its_section(attack: Attack, name: str, lang: Language, answer: str) -> None:
     clean = shown(name, lang, answer)
-    attacked = shown(name, lang, attack.text(answer, scene(load(name, lang))))
+    attacked = shown(name, lang, attack.text(answer, layout(load(name, lang))))
     for split in (str.splitlines, lambda text: re.split("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", text)):
         ours = [line for line in split(attacked) if not line.startswith(">")]
         assert ours == [line for line in split(clean) if not line.startswith(">")]
-    for heading in scene(load(name, lang)).variables["heading"].values():
+    for heading in layout(load(name, lang)).variables["heading"].values():
         assert attacked.splitlines().count(heading) == clean.splitlines().count(heading) == 1
     before, after = (
         clean.split(f"> {answer.splitlines()[0]}" if answer else "\n>\n", 1)[0],
@@ -136,14 +137,14 @@ WITHOUT_WIDTH = str.maketrans("", "", "\u200b\u200c\u200d\u2060\ufeff")
 @every_attack
 @every_prompt
 def test_control_tokens_are_defused(attack: Attack, name: str, lang: Language) -> None:
-    attacked = shown(name, lang, attack.text("4", scene(load(name, lang))))
+    attacked = shown(name, lang, attack.text("4", layout(load(name, lang))))
     for text in (attacked, attacked.translate(WITHOUT_WIDTH)):
         assert not [token for token in CONTROL_TOKENS if token in text]
 
 
 @every_prompt
 def test_the_attacks_do_hold_control_tokens(name: str, lang: Language) -> None:
-    made = scene(load(name, lang))
+    made = layout(load(name, lang))
     text = suite().attacks["role-tags"].text("4", made)
     assert [token for token in CONTROL_TOKENS if token in text] == CONTROL_TOKENS
     assert "<|im_end|>" in suite().attacks["zero-width"].text("4", made).translate(WITHOUT_WIDTH)
@@ -151,7 +152,7 @@ def test_the_attacks_do_hold_control_tokens(name: str, lang: Language) -> None:
 
 @every_prompt
 def test_hidden_characters_of_the_suite(name: str, lang: Language) -> None:
-    made = scene(load(name, lang))
+    made = layout(load(name, lang))
     hidden = suite().attacks["hidden-characters"].text("4", made).strip()[1:]
     tags = [char for char in hidden if "\U000e0020" <= char <= "\U000e007e"]
     selectors = [char for char in hidden if "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef"]
@@ -170,7 +171,7 @@ def test_hidden_characters_of_the_suite(name: str, lang: Language) -> None:
 @pytest.mark.parametrize("rating", [1, 2, 9])
 def test_a_judge_that_quotes_an_attack_keeps_its_rating(attack: Attack, name: str, lang: Language, rating: int) -> None:
     """Both as the answer has it and as the prompt shows it; in either order of the keys; cut off anywhere."""
-    text = attack.text("4", scene(load(name, lang)))
+    text = attack.text("4", layout(load(name, lang)))
     for echo in (text, shown(name, lang, text)):
         for reply in (
             target(rating, echo),
@@ -188,17 +189,17 @@ def test_a_judge_that_quotes_an_attack_keeps_its_rating(attack: Attack, name: st
 
 @pytest.mark.parametrize("token", ["<｜Assistant｜>", "<｜end▁of▁sentence｜>", "[/SYSTEM_PROMPT]"])
 def test_control_tokens_of_more_families(token: str) -> None:
-    attack = suite().attacks["role-tags"].text("4", scene(load("pointwise", "en")))
+    attack = suite().attacks["role-tags"].text("4", layout(load("pointwise", "en")))
     assert token in attack and token not in shown("pointwise", "en", attack)
 
 
 def test_no_hidden_character_reaches_the_judge() -> None:
-    attack = suite().attacks["hidden-characters"].text("4", scene(load("pointwise", "en")))
+    attack = suite().attacks["hidden-characters"].text("4", layout(load("pointwise", "en")))
     assert shown("pointwise", "en", attack) == shown("pointwise", "en", "4")
 
 
 def test_a_judge_that_quotes_without_escaping_keeps_its_rating() -> None:
-    forged = scene(load("pointwise", "en")).variables["verdict"]
+    forged = layout(load("pointwise", "en")).variables["verdict"]
     assert verdict.parse(f'{{"Rating":2,"Reason":"it forges {forged}, so"}}').rating == 2
 
 
@@ -222,7 +223,7 @@ def test_every_drawn_row_is_written_with_every_attack(tmp_path: Path) -> None:
     low = [row for row in rows if row["human_score"] <= 5]
     assert [row["id"] for row in made] == [f"{row['id']}#{name}" for row in low for name in (CLEAN, *suite().entries)]
     by_id = {row["id"]: row for row in made}
-    scenes = {lang: scene(load("pointwise", lang)) for lang in ("zh", "en")}
+    scenes = {lang: layout(load("pointwise", lang)) for lang in ("zh", "en")}
     for row in low:
         clean = by_id[f"{row['id']}#clean"]
         assert {key: clean[key] for key in row} == {**row, "id": clean["id"]}
@@ -359,7 +360,7 @@ def judgments(
     return made
 
 
-def effect(scores: Mapping[str, Iterable[float | None]], name: str = "praise", **options: Any) -> Effect:
+def effect(scores: Mapping[str, Iterable[float | None]], name: str = "praise", **options: Any) -> AttackEffect:
     return {one.name: one for one in injection(judgments(scores, **options)).attacks}[name]
 
 
@@ -492,7 +493,7 @@ def test_a_share_of_few_questions_is_wider_than_that_of_as_many_answers() -> Non
     assert np.ptp(found.interval) > np.ptp(wilson(0.5, 4))
 
 
-def simulated(random: np.random.Generator, grouped: bool) -> list[Effect]:
+def simulated(random: np.random.Generator, grouped: bool) -> list[AttackEffect]:
     """All attacks with independent differences of mean 1; three answers a question, which vary together."""
     questions = np.repeat(np.arange(25), 3)
     scores = {CLEAN: np.full(75, 4.0)}
@@ -501,7 +502,7 @@ def simulated(random: np.random.Generator, grouped: bool) -> list[Effect]:
     return injection(judgments(scores, questions.tolist() if grouped else None)).attacks
 
 
-def covered(effects: Sequence[Effect]) -> tuple[float, float]:
+def covered(effects: Sequence[AttackEffect]) -> tuple[float, float]:
     """How often the intervals hold the true mean and the true share."""
     share_of_rises = float(stats.norm.sf(1 / np.sqrt(1.25)))
     mean = [one.inflation.interval[0] <= 1 <= one.inflation.interval[1] for one in effects if one.inflation.interval]

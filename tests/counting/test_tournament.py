@@ -12,19 +12,17 @@ from hypothesis import strategies as st
 
 from critic.asking.verdict import parse
 from critic.benchmarks import alignmmbench
-from critic.benchmarks.alignmmbench import alignment_score
+from critic.benchmarks.alignmmbench import TaskScores, alignment_score
 from critic.counting.tournament import (
     Battle,
     _maximum_likelihood,
     bradley_terry,
     mean_elo,
-    online_elo,
-    ratio_of_means,
     win_rate,
     win_rates,
 )
 from critic.counting.verdicts import A, B, both_orders, codes
-from critic.records import Judgment, Question, Response, Verdict
+from critic.records import Conversation, ConversationTurn
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -56,12 +54,25 @@ def simulated(strengths: list[float], n: int, seed: int, size: int = 1) -> list[
     return rows
 
 
+def elo(
+    rows: list[Battle], k: float = 4, base: float = 10, scale: float = 400, initial: float = 1000
+) -> dict[str, float]:
+    """Ratings after the battles in the order given."""
+    ratings = dict.fromkeys(sorted({model for row in rows for model in (row.a, row.b)}), 1000.0)
+    for row in rows:
+        score = {"a": 1.0, "tie": 0.5, "b": 0.0}[str(row.outcome)]
+        change = k * (score - 1 / (1 + 10 ** ((ratings[row.b] - ratings[row.a]) / 400)))
+        ratings[row.a] += change
+        ratings[row.b] -= change
+    return ratings
+
+
 def test_golden_ratings(shared: Any) -> None:
     case = golden(shared, "ratings")
     rows = battles(case["battles"])
     assert case["params"] == {"K": 4, "base": 10, "scale": 400, "init": 1000}
-    assert online_elo(rows).ratings == pytest.approx(case["elo_online"], abs=1e-9)
-    assert online_elo(rows[::-1]).ratings == pytest.approx(case["elo_online_reversed_order"], abs=1e-9)
+    assert elo(rows) == pytest.approx(case["elo_online"], abs=1e-9)
+    assert elo(rows[::-1]) == pytest.approx(case["elo_online_reversed_order"], abs=1e-9)
     found = bradley_terry(rows)
     assert found.ratings == pytest.approx(case["bradley_terry_mle"], abs=1e-10)
     assert found.ratings == pytest.approx(case["bradley_terry_fastchat_lbfgs"], abs=1e-5)
@@ -71,23 +82,13 @@ def test_golden_ratings(shared: Any) -> None:
     assert unbeaten.undefined == "no finite maximum: a never lost to or tied with the other models"
 
 
-def test_elo_by_hand() -> None:
-    """Two equal models: the winner gets half of k. Then the leader is expected to win 1 / (1 + base^(-lead/scale))."""
-    first = online_elo(battles([("x", "y", "a")]), k=32)
-    assert first.ratings == {"x": 1016, "y": 984}
-    then = online_elo(battles([("x", "y", "a"), ("y", "x", "a")]), k=32, base=2, scale=16, initial=0)
-    expected = 1 / (1 + 2 ** (32 / 16))
-    assert then.ratings == pytest.approx({"x": 16 - 32 * (1 - expected), "y": -16 + 32 * (1 - expected)}, abs=1e-12)
-    assert online_elo(battles([("x", "y", "tie")])).ratings == {"x": 1000, "y": 1000}
-
-
 def test_mean_elo_is_the_mean_over_orders_whatever_order_is_given() -> None:
     rows = battles([("x", "y", "a"), ("y", "z", "a"), ("z", "x", "tie"), ("y", "x", "a"), ("x", "y", "a")])
-    orders = [online_elo(list(order), k=100).ratings for order in permutations(rows)]
-    exact = {model: np.mean([ratings[model] for ratings in orders if ratings]) for model in "xyz"}
+    orders = [elo(list(order), k=100) for order in permutations(rows)]
+    exact = {model: np.mean([ratings[model] for ratings in orders]) for model in "xyz"}
     found = mean_elo(rows, shuffles=20_000, k=100)
     assert found.ratings == pytest.approx(exact, abs=0.5)
-    assert np.std([ratings["x"] for ratings in orders if ratings]) > 3
+    assert np.std([ratings["x"] for ratings in orders]) > 3
     assert mean_elo(rows[::-1], shuffles=20_000, k=100) == found
     assert mean_elo(rows, shuffles=50) == mean_elo(rows, shuffles=50) != mean_elo(rows, shuffles=50, seed=1)
     assert mean_elo(rows[:1], shuffles=3, k=32).ratings == {"x": 1016, "y": 984}
@@ -164,7 +165,7 @@ def test_ratings_do_not_depend_on_who_is_called_a(rows: list[tuple[str, str, str
 def test_why_there_is_no_maximum(rows: list[Any], message: str) -> None:
     found = bradley_terry(battles(rows))
     assert found.ratings is None and message in str(found.undefined)
-    assert online_elo(battles(rows)).ratings is not None
+    assert mean_elo(battles(rows)).ratings is not None
 
 
 def test_two_models_have_a_closed_form() -> None:
@@ -209,7 +210,7 @@ def test_other_libraries_agree() -> None:
     scores = evalica.bradley_terry(*columns, tolerance=1e-14, limit=10_000).scores
     points = 400 * np.log10(scores)
     assert found == pytest.approx((points - points.mean() + 1000).to_dict(), abs=1e-6)
-    assert online_elo(rows).ratings == pytest.approx(evalica.elo(*columns).scores.to_dict(), abs=1e-9)
+    assert elo(rows) == pytest.approx(evalica.elo(*columns).scores.to_dict(), abs=1e-9)
     design = np.zeros((len(rows), 5))
     for place, row in enumerate(rows):
         design[place, int(row.a[1])], design[place, int(row.b[1])] = 1, -1
@@ -258,7 +259,7 @@ def test_intervals_that_cannot_be_had_are_explained() -> None:
 def test_failed_battles_are_dropped_and_counted() -> None:
     rows = battles([("a", "b", "a"), ("b", "a", "a"), ("a", "b", "a")])
     failed = [Battle(a="a", b="c", outcome=None), Battle(a="b", b="a", outcome=None)]
-    for rate in (online_elo, mean_elo, bradley_terry):
+    for rate in (mean_elo, bradley_terry):
         clean, found = rate(rows), rate([failed[0], *rows, failed[1]])
         assert (found.n, found.failed, found.unrated) == (3, 2, ["c"])
         assert found.ratings == clean.ratings and (clean.failed, clean.unrated) == (0, [])
@@ -269,15 +270,13 @@ def test_failed_battles_are_dropped_and_counted() -> None:
 
 
 def test_mistakes_raise() -> None:
-    for rate in (online_elo, mean_elo, bradley_terry, win_rates):
+    for rate in (mean_elo, bradley_terry, win_rates):
         with pytest.raises(ValueError, match="'x' cannot battle itself"):
             rate(battles([("x", "x", "a")]))
         with pytest.raises(ValueError, match="unknown outcome 'A'; expected one of a, tie, b"):
             rate(battles([("x", "y", "A")]))
     with pytest.raises(ValueError, match=r"1\.5 is outside 0\.\.1"):
         win_rate([0, 1.5])
-    with pytest.raises(ValueError, match="2 scores but 1 reference"):
-        ratio_of_means([1, 2], [1])
 
 
 def test_alpaca_eval_win_rate(shared: Any) -> None:
@@ -343,45 +342,29 @@ def test_fastchat_pairwise(shared: Any) -> None:
     assert {model: rate.failed for model, rate in found.items()} == {"m1": 1, "m2": 0, "m3": 1}
 
 
-def judged(rows: list[tuple[str, float | None]]) -> list[Judgment]:
-    """Judgments of (task, score); None failed."""
-    found = []
-    for place, (task, score) in enumerate(rows):
-        question = Question(id=f"{place}", prompt="?", task=task, group=f"{place}", lang="en")
-        verdict = Verdict(rating=score) if score is not None else Verdict(failure="no_rating")
-        response = Response(id=f"{place}", question=question, text="x", system="m")
-        found.append(
-            Judgment(
-                response=response, judge="j", prompt="p", prompt_hash="h", score_kind="argmax",
-                verdict=verdict, score=score,
-            )
-        )  # fmt: skip
-    return found
+def scored(rows: list[tuple[str, float | None]]) -> TaskScores:
+    """The scores of (task, rating); None failed."""
+    asked = [
+        Conversation(
+            id=f"{place}", benchmark="b", lang="en", group=f"{place}", turns=[ConversationTurn(prompt="?", task=task)]
+        )
+        for place, (task, _) in enumerate(rows)
+    ]
+    return alignmmbench.scores({f"{place}": rating for place, (_, rating) in enumerate(rows)}, asked)
 
 
 def test_fastchat_single_averages(shared: Any) -> None:
-    """A turn taken for a task: its mean per turn, and its average over rows, which is our `weighted`."""
+    """A turn taken for a task: its mean per turn, and its average over rows, which is our mean over questions."""
     case = golden(shared, "aggregates")["fastchat"]
     expected = case["expected_single"]
     for model, failed in (("m1", 1), ("m2", 1)):
         rows = [row for row in case["single_rows"] if row["model"] == model]
-        found = alignmmbench.scores(
-            judged([(f"turn{row['turn']}", None if row["score"] == -1 else row["score"]) for row in rows])
-        )
-        assert {turn: cell.mean for turn, cell in found.tasks.items()} == {
+        found = scored([(f"turn{row['turn']}", None if row["score"] == -1 else row["score"]) for row in rows])
+        assert {turn: cell.value for turn, cell in found.tasks.items()} == {
             turn: expected[f"{model}_{turn}"] for turn in ("turn1", "turn2")
         }
-        assert found.weighted == pytest.approx(expected[f"{model}_average"], abs=1e-12)
-        assert found.overall.failed == failed
-
-
-def test_alignmmbench_total(shared: Any) -> None:
-    example = golden(shared, "aggregates")["alignmmbench"]["example"]
-    found = alignmmbench.scores(judged([(task, None if score == -1 else score) for task, score in example["rows"]]))
-    assert found.weighted == pytest.approx(example["total"], abs=1e-12)
-    assert (found.tasks["t1"].mean, found.tasks["t2"].mean) == (example["t1"], example["t2"])
-    assert found.overall.failed == example["bad"]
-    assert found.overall.mean == 5.0  # the paper's average is that of the tasks
+        assert found.questions.value == pytest.approx(expected[f"{model}_average"], abs=1e-12)
+        assert found.questions.failed == failed
 
 
 def test_inspect_accuracy(shared: Any) -> None:
@@ -395,26 +378,10 @@ def test_inspect_accuracy(shared: Any) -> None:
     assert case["stderr_one"] == 0 and win_rate([1.0]).standard_error is None
 
 
-def test_llava_ratio_of_means(shared: Any) -> None:
-    """Peers average -1 of a failed pair into both means; ours is the same on the same numbers, and drops failures."""
+def test_lmms_eval_standard_error(shared: Any) -> None:
     case = golden(shared, "aggregates")["lmms_eval"]
-    pairs = [pair for pair in case["llava_pairs"] if pair != [-999, -999]]
-    references, scores = zip(*pairs, strict=True)
-    theirs = ratio_of_means(scores, references)
-    assert theirs.value is not None and round(100 * theirs.value, 1) == case["llava_aggregation"]
-    ours = ratio_of_means([6, 7, None, None], [8, 9, None, math.nan])
-    assert (ours.n, ours.failed) == (2, 2)
-    assert ours.value == pytest.approx(13 / 17, abs=1e-12)
-    other = golden(shared, "aggregates")["vlmevalkit"]["llavabench"]
-    references, scores = zip(*other["pairs"], strict=True)
-    again = ratio_of_means(scores, references)
-    assert again.value is not None
-    assert 100 * again.value == pytest.approx(other["result"]["Relative Score (main)"], abs=1e-9)
     assert win_rate([1, 0, 1, 1]).standard_error == pytest.approx(case["mean_stderr_1_0_1_1"], abs=1e-12)
     assert case["mean_stderr_single"].startswith("raises") and win_rate([1]).undefined
-    assert ratio_of_means([], []).undefined == "no pairs"
-    assert ratio_of_means([3, None], [0, 2]).undefined == "the references' mean score is 0"
-    assert ratio_of_means([4, None], [8, 1]).value == 0.5
 
 
 def test_vlmevalkit_scores(shared: Any) -> None:
@@ -423,16 +390,16 @@ def test_vlmevalkit_scores(shared: Any) -> None:
     overall = {row["set"]: row["Overall Score"] for row in case["result"]}
     given = [score for scores in case["input"].values() for score in scores]
     clipped = [None if score is None else min(int(score), 10) for score in given]
-    found = alignmmbench.scores(judged([("t", score) for score in clipped]))
-    assert found.weighted is not None
-    assert 10 * found.weighted == pytest.approx(overall["valid"], abs=1e-12)
-    assert (found.overall.n, found.overall.failed) == (4, 3)
-    assert 10 * found.weighted * found.overall.coverage == pytest.approx(overall["all"], abs=1e-12)
+    found = scored([("t", score) for score in clipped]).questions
+    assert found.value is not None
+    assert 10 * found.value == pytest.approx(overall["valid"], abs=1e-12)
+    assert (found.n, found.failed) == (4, 3)
+    assert 10 * found.value * found.coverage == pytest.approx(overall["all"], abs=1e-12)
     read = [parse("" if score is None else f'{{"Rating": {score}}}') for score in given]
     assert [verdict.failure for verdict in read] == [None, None, "empty", "out_of_range", None, "empty", "empty"]
-    ours = alignmmbench.scores(judged([("t", verdict.rating) for verdict in read]))
-    assert ours.weighted == pytest.approx((7 + 9 + 7.9) / 3, abs=1e-12)
-    assert (ours.overall.n, ours.overall.failed) == (3, 4)
+    ours = scored([("t", verdict.rating) for verdict in read]).questions
+    assert ours.value == pytest.approx((7 + 9 + 7.9) / 3, abs=1e-12)
+    assert (ours.n, ours.failed) == (3, 4)
 
 
 def test_every_peers_aggregate_is_looked_at(shared: Any) -> None:

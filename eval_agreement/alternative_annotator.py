@@ -1,0 +1,264 @@
+"""Whether a judge may stand in for one of the people who rate: the alternative annotator test.
+
+Calderon, Reichart and Dror 2025, "The Alternative Annotator Test for LLM-as-a-Judge", ACL.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+from scipy import stats
+
+from critic.counting.resampling import Floats, Group
+from eval_agreement.ratings import Judge, RatedItems, RatingEntries, Ratings, entries_of, mean_of_others, rated_items
+
+EPSILON = 0.2
+"""Calderon et al.'s allowance for what the judge saves: 0.2 beside experts, 0.15 beside skilled raters, 0.1
+beside a crowd."""
+
+FALSE_DISCOVERIES = 0.05
+"""Rate at which rejections over raters may be false (Benjamini and Yekutieli)."""
+
+WINNING_RATE = 0.5
+"""The judge passes when it holds its own against this share of the raters."""
+
+FEWEST_RATERS, FEWEST_ITEMS, ADVISED_ITEMS = 3, 30, 50
+"""What the alternative annotator test needs, and the items a rater that its authors advise."""
+
+FEWEST_BLOCKS = 10
+"""Groups that a rater's items must come from: with six, the test rejected up to 18 % of true hypotheses at 5 %."""
+
+_DUST = 1e-9
+
+
+class RaterTest(Struct, frozen=True, kw_only=True):
+    """The judge against one rater on `n` items in `groups` groups, the other raters being the yardstick.
+
+    `judge_advantage` and `rater_advantage` are the shares (0..1) of items on which either is at least as close
+    to the others as the other; a tie counts for both. A small `p` says that the judge's is higher than the
+    rater's less epsilon; `rejected` that it stays small when all raters are taken together.
+    """
+
+    rater: str
+    n: int
+    groups: int
+    judge_advantage: float
+    rater_advantage: float
+    p: float
+    rejected: bool
+
+
+class AlternativeAnnotator(Struct, frozen=True, kw_only=True):
+    """Whether the judge may replace a rater (Calderon, Reichart and Dror 2025).
+
+    `omega` is the share of `lines` rejected, `rho` the mean of their `judge_advantage`; the judge `passes` at
+    WINNING_RATE. All three are None exactly when `undefined` says why. `items` were compared, with `per_item`
+    raters on average; `failed` items have no judgment and `single` ones fewer than two ratings. `left_out`
+    raters have too few items for a line of their own; their ratings still serve as a yardstick.
+    """
+
+    epsilon: float
+    items: int
+    single: int
+    failed: int
+    per_item: float | None
+    left_out: int
+    lines: list[RaterTest]
+    omega: float | None
+    rho: float | None
+    passes: bool | None
+    reading: str
+    undefined: str | None = None
+
+
+def alternative_annotator(
+    ratings: Ratings,
+    judge: Judge,
+    group: Group,
+    epsilon: float = EPSILON,
+    nominal: bool = False,
+    fewest_items: int = FEWEST_ITEMS,
+) -> AlternativeAnnotator:
+    """The alternative annotator test of Calderon, Reichart and Dror (2025): may the judge replace a rater?
+
+    Each rater j is left out in turn. On every item i that j and others rated, judge and rater are scored by S:
+    minus the root mean square distance to the others' ratings or, if `nominal`, the share of the others who
+    gave the same label. W^f_ij = 1 where S(judge) >= S(rater) and W^h_ij = 1 where S(rater) >= S(judge);
+    rho^f_j and rho^h_j are their means. H0 of rater j, rho^f_j <= rho^h_j - epsilon, is tested one-sidedly on
+    d_ij = W^h_ij - W^f_ij and corrected over raters after Benjamini and Yekutieli. A judge whose scores are not
+    whole rarely ties with people whose scores are, and has a lower rho than its rounded scores would have.
+
+    The t-test takes its variance from the sums of `group`s, and its degrees of freedom from their number: with
+    one item a group it is the paper's. Raters with fewer than `fewest_items` items or FEWEST_BLOCKS groups are
+    left out. Where `fewest_items` is set below FEWEST_ITEMS, raters with fewer than FEWEST_ITEMS items are
+    tested with Wilcoxon's signed ranks of the groups' means, as the paper has it: d has three values only and
+    is not symmetric, so that this rejects far too often (a fifth to a third of true hypotheses in simulations
+    at 5 %). Where no sum differs from the others, p is the largest probability that H0 gives to means as low
+    as these.
+
+    None or NaN in `judge` is a failed judgment. Undefined with fewer than FEWEST_RATERS raters that have
+    items enough, or where the median item has fewer ratings than that. Raises ValueError for an epsilon
+    outside 0..1 (1 excluded), and as `rater_agreement` does.
+    """
+    if not 0 <= epsilon < 1:
+        raise ValueError(f"epsilon is {epsilon:g}, not in 0..1 (1 excluded)")
+    counted = rated_items(entries_of(ratings), np.asarray(judge, dtype=np.float64), group)
+    judge_wins, rater_wins = (_same_label if nominal else _as_close)(counted.entries, counted.judge)
+    lines, left_out = _lines(counted, judge_wins, rater_wins, epsilon, fewest_items)
+    undefined = _no_test(counted.entries, lines, fewest_items)
+    omega = None if undefined else float(np.mean([line.rejected for line in lines]))
+    rho = None if undefined else float(np.mean([line.judge_advantage for line in lines]))
+    return AlternativeAnnotator(
+        epsilon=epsilon,
+        items=counted.entries.items,
+        single=counted.single,
+        failed=counted.failed,
+        per_item=len(counted.entries.score) / counted.entries.items if counted.entries.items else None,
+        left_out=left_out,
+        lines=lines,
+        omega=omega,
+        rho=rho,
+        passes=None if omega is None else omega >= WINNING_RATE,
+        reading=_reading(lines, omega, rho, epsilon, undefined),
+        undefined=undefined,
+    )
+
+
+def _as_close(entries: RatingEntries, judge: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """W^f and W^h of each rating, S being minus the root mean square distance to the others.
+
+    The mean square distance is the squared distance to the others' mean plus their variance, which is the
+    same for judge and rater: the one nearer to the mean has the higher S.
+    """
+    mean = mean_of_others(entries)
+    lead = np.abs(entries.score - mean) - np.abs(judge[entries.item] - mean)
+    return lead >= -_DUST, lead <= _DUST
+
+
+def _same_label(entries: RatingEntries, judge: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """W^f and W^h of each rating, S being the share of the others with the same label."""
+    labels, code = np.unique(np.concatenate([entries.score, judge]), return_inverse=True)
+    rated, judged = code[: len(entries.score)], code[len(entries.score) :][entries.item]
+    cells, cell, times = np.unique(entries.item * len(labels) + rated, return_inverse=True, return_counts=True)
+    wanted = entries.item * len(labels) + judged
+    found = np.minimum(np.searchsorted(cells, wanted), len(cells) - 1)
+    like_rater = times[cell] - 1
+    like_judge = np.where(cells[found] == wanted, times[found], 0) - (rated == judged)
+    return like_judge >= like_rater, like_rater >= like_judge
+
+
+def _lines(
+    counted: RatedItems,
+    judge_wins: NDArray[np.bool_],
+    rater_wins: NDArray[np.bool_],
+    epsilon: float,
+    fewest_items: int,
+) -> tuple[list[RaterTest], int]:
+    """The tests of the raters with items enough, by rater, and how many raters have too few."""
+    entries = counted.entries
+    raters = len(entries.names)
+    n = np.bincount(entries.rater, minlength=raters)
+    blocks = _blocks(rater_wins.astype(np.float64) - judge_wins, entries.rater, counted.group[entries.item])
+    groups = np.bincount(blocks.rater, minlength=raters)
+    enough = (n >= fewest_items) & (groups >= FEWEST_BLOCKS)
+    tested = np.flatnonzero(enough)
+    p = _p_values(blocks.of(enough), raters, epsilon)[tested]
+    rejected = stats.false_discovery_control(p, method="by") <= FALSE_DISCOVERIES if len(p) else []
+    advantage = [np.bincount(entries.rater, wins, minlength=raters) for wins in (judge_wins, rater_wins)]
+    lines = [
+        RaterTest(
+            rater=entries.names[rater],
+            n=int(n[rater]),
+            groups=int(groups[rater]),
+            judge_advantage=float(advantage[0][rater] / n[rater]),
+            rater_advantage=float(advantage[1][rater] / n[rater]),
+            p=float(chance),
+            rejected=bool(below),
+        )
+        for rater, chance, below in zip(tested, p, rejected, strict=True)
+    ]
+    return lines, raters - len(lines)
+
+
+class _Blocks(NamedTuple):
+    """The differences d of one rater in one group: how many there are, and their sum."""
+
+    rater: NDArray[np.intp]
+    n: NDArray[np.intp]
+    total: Floats
+
+    def of(self, kept: NDArray[np.bool_]) -> "_Blocks":
+        """The blocks of the raters kept."""
+        here = kept[self.rater]
+        return _Blocks(self.rater[here], self.n[here], self.total[here])
+
+
+def _blocks(difference: Floats, rater: NDArray[np.intp], group: NDArray[np.intp]) -> _Blocks:
+    groups = int(group.max(initial=0)) + 1
+    cells, cell, n = np.unique(rater * groups + group, return_inverse=True, return_counts=True)
+    total = np.bincount(cell, difference, minlength=len(cells)).astype(np.float64)
+    return _Blocks(cells // groups, n, total)
+
+
+def _p_values(blocks: _Blocks, raters: int, epsilon: float) -> Floats:
+    """One-sided p of "the mean difference is epsilon or more", for each rater; NaN where he has no block.
+
+    The variance of the mean is that of G sums of groups around n times the mean: G / (G - 1) times their
+    squares, over n squared, which is the usual variance over n where each item is its own group.
+    """
+    n = np.bincount(blocks.rater, blocks.n, minlength=raters)
+    groups = np.bincount(blocks.rater, minlength=raters).astype(np.float64)
+    mean = np.bincount(blocks.rater, blocks.total, minlength=raters) / np.maximum(n, 1)
+    residual = blocks.total - blocks.n * mean[blocks.rater]
+    spread = np.bincount(blocks.rater, residual**2, minlength=raters)
+    varied = spread > _DUST
+    p = np.full(raters, np.nan)
+    error = np.sqrt(groups[varied] / (groups[varied] - 1) * spread[varied]) / n[varied]
+    p[varied] = stats.t.cdf((mean[varied] - epsilon) / error, groups[varied] - 1)
+    same = (groups > 0) & ~varied
+    p[same] = _p_without_spread(mean[same], groups[same], epsilon)
+    for rater in np.flatnonzero(varied & (n < FEWEST_ITEMS)):
+        here = blocks.rater == rater
+        means = blocks.total[here] / blocks.n[here] - epsilon
+        # Ties rule out the exact distribution, and SciPy would permute at a fifth of a second a rater instead.
+        p[rater] = stats.wilcoxon(means, alternative="less", method="approx").pvalue
+    return p
+
+
+def _p_without_spread(mean: Floats, groups: Floats, epsilon: float) -> Floats:
+    """The largest probability that groups all have a mean as low as `mean`, if one is expected to have `epsilon`.
+
+    A mean is at most 1, so one of expectation epsilon is at `mean` or below with probability
+    (1 - epsilon) / (1 - mean) at most.
+    """
+    share = (1 - epsilon) / np.maximum(1 - mean, 1 - epsilon)
+    return np.asarray(share**groups)
+
+
+def _no_test(entries: RatingEntries, lines: list[RaterTest], fewest_items: int) -> str | None:
+    if not entries.items:
+        return "no item has a judgment and two ratings"
+    if np.median(entries.ratings()) < FEWEST_RATERS:
+        return f"the test needs {FEWEST_RATERS} raters an item, and half of the items or more have two"
+    if len(lines) < FEWEST_RATERS:
+        enough = f"{fewest_items} items in {FEWEST_BLOCKS} groups"
+        return f"the test needs {FEWEST_RATERS} raters with {enough} or more, and there are {len(lines)}"
+    return None
+
+
+def _reading(
+    lines: list[RaterTest], omega: float | None, rho: float | None, epsilon: float, undefined: str | None
+) -> str:
+    if omega is None or rho is None:
+        return f"Whether the judge may replace a person cannot be told: {undefined}."
+    verdict = "may replace" if omega >= WINNING_RATE else "may not replace"
+    won = f"{sum(line.rejected for line in lines)} of {len(lines)} raters"
+    few = sum(line.n < ADVISED_ITEMS for line in lines)
+    raters = float(np.mean([line.rater_advantage for line in lines]))
+    return (
+        f"The judge {verdict} a person: within {epsilon:g} it holds its own against {won} "
+        f"(winning rate {omega:.2f}, {WINNING_RATE:g} needed). Ties counting for both, the judge is at least as close "
+        f"to the other raters on {rho:.0%} of the items, and the rater on {raters:.0%}."
+        + (f" For {few} of them there are fewer than the {ADVISED_ITEMS} items advised." if few else "")
+    )

@@ -1,0 +1,112 @@
+"""Several raters' scores of the same items, in long form: what agreement among raters is computed from."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from critic.counting.resampling import Floats, Group, group_numbers
+
+Ratings = NDArray[np.floating] | Sequence[Mapping[str, float]]
+"""Who gave which item which score: an array of shape (items, raters), NaN where a rater gave none, or each
+item's scores by the rater's name (`HumanScore.raters`), which stays small where a crowd rated. The raters of
+an array are called "1", "2", … by column. Scores are compared to 12 decimals."""
+Judge = Sequence[float | None] | NDArray[np.floating]
+
+_DECIMALS = 12
+
+
+class RatingEntries(NamedTuple):
+    """Ratings in long form, ordered by item: `item` and `rater` (numbers from 0; `names[rater]` is who) and `score`, of
+    shape (ratings,) each, have one entry a rating. There are `items` items."""
+
+    items: int
+    names: list[str]
+    item: NDArray[np.intp]
+    rater: NDArray[np.intp]
+    score: Floats
+
+    def of(self, kept: NDArray[np.bool_]) -> "RatingEntries":
+        """The entries of the items kept, which are numbered anew."""
+        here = kept[self.item]
+        number = np.cumsum(kept) - 1
+        return RatingEntries(int(kept.sum()), self.names, number[self.item[here]], self.rater[here], self.score[here])
+
+    def ratings(self) -> NDArray[np.intp]:
+        """How many ratings each item has."""
+        return np.bincount(self.item, minlength=self.items)
+
+
+class RatedItems(NamedTuple):
+    """The items with two ratings and a judgment, the `judge`'s score and the group number of each, shape (items,); of
+    the others `single` have fewer than two ratings, and `failed` no judgment."""
+
+    entries: RatingEntries
+    judge: Floats
+    group: NDArray[np.intp]
+    single: int
+    failed: int
+
+
+def leave_one_out(ratings: Ratings) -> tuple[Floats, Floats, NDArray[np.intp]]:
+    """Each rater against the mean of the others, pooled: what a perfect judge could reach.
+
+    Three arrays with one entry for every rating of an item that has two or more: the mean of the item's other
+    ratings, the rating, and the number of the item (from 0), ordered by item. Raises ValueError as
+    `rater_agreement` does.
+    """
+    entries = entries_of(ratings)
+    several = entries.ratings()[entries.item] > 1
+    return mean_of_others(entries)[several], entries.score[several], entries.item[several]
+
+
+def entries_of(ratings: Ratings) -> RatingEntries:
+    """All ratings that were made. Raises ValueError for an array of another shape and an infinite score."""
+    if isinstance(ratings, np.ndarray):
+        if ratings.ndim != 2:
+            raise ValueError(f"ratings have shape {ratings.shape}, not (items, raters)")
+        item, rater = np.nonzero(~np.isnan(ratings))
+        score = ratings[item, rater].astype(np.float64)
+        names = [str(column + 1) for column in range(ratings.shape[1])]
+    else:
+        names = sorted({name for row in ratings for name in row})
+        number = {name: index for index, name in enumerate(names)}
+        item = np.repeat(np.arange(len(ratings)), np.array([len(row) for row in ratings], dtype=np.intp))
+        rater = np.array([number[name] for row in ratings for name in row], dtype=np.intp)
+        score = np.array([value for row in ratings for value in row.values()], dtype=np.float64)
+        given = ~np.isnan(score)
+        item, rater, score = item[given], rater[given], score[given]
+    if np.isinf(score).any():
+        raise ValueError(f"the rating of item {item[np.argmax(np.isinf(score))]} (from 0) is infinite")
+    return RatingEntries(len(ratings), names, item, rater, np.round(score, _DECIMALS))
+
+
+def rated_items(entries: RatingEntries, judge: Floats, group: Group) -> RatedItems:
+    """The items to compare a judge on; `judge`, shape (items,), is NaN where it failed. Raises ValueError where `judge`
+    or `group` is not as long as there are items, and for an infinite score."""
+    for length, what in ((len(judge), "judge scores"), (len(group), "groups")):
+        if length != entries.items:
+            raise ValueError(f"{entries.items} items but {length} {what}")
+    if np.isinf(judge).any():
+        raise ValueError(f"the judge's score of item {np.argmax(np.isinf(judge))} (from 0) is infinite")
+    judged = ~np.isnan(judge)
+    several = entries.ratings() > 1
+    kept = judged & several
+    return RatedItems(
+        entries=entries.of(kept),
+        judge=np.round(judge[kept], _DECIMALS),
+        group=group_numbers(group)[kept],
+        single=int((judged & ~several).sum()),
+        failed=int((~judged).sum()),
+    )
+
+
+def mean_of_others(entries: RatingEntries) -> Floats:
+    """For each rating the mean of the item's other ratings; NaN where there are none."""
+    total = np.bincount(entries.item, entries.score, minlength=entries.items)[entries.item]
+    others = (entries.ratings()[entries.item] - 1).astype(np.float64)
+    mean = np.full(len(others), np.nan)
+    np.divide(total - entries.score, others, out=mean, where=others > 0)
+    # A difference of sums leaves dust, which would put a mean of tens above ten.
+    return np.round(mean, _DECIMALS)
