@@ -1,6 +1,9 @@
 """The two families of errors: the caller's mistake, and what is worth another try."""
 
-from critic.records import Failure
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the records know nothing of errors, and errors no more of records than a name
+    from critic.records import Failure
 
 
 class UsageError(Exception):
@@ -21,6 +24,6 @@ class Transient(Exception):
 class Refused(Exception):
     """A call the server will refuse however often it is repeated (4xx); `failure` is its short name."""
 
-    def __init__(self, failure: Failure, message: str) -> None:
+    def __init__(self, failure: "Failure", message: str) -> None:
         super().__init__(message)
         self.failure = failure

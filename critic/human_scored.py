@@ -11,8 +11,9 @@ and `scope?`, which says what people scored (records.Scope).
 """
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,19 @@ class Row(Struct, kw_only=True):
     criteria_scores: dict[str, float] = field(default_factory=dict)
 
 
+_CRITERION = re.compile(r"\w[\w .-]{0,39}")
+
+
+def check_criteria(criteria: Mapping[str, str], place: str) -> None:
+    """Raises UsageError for a criterion whose name cannot stand in a verdict beside the rating and the reason."""
+    for name in criteria:
+        if not _CRITERION.fullmatch(name) or name.lower() in ("rating", "reason"):
+            raise UsageError(
+                f"{place}: criterion {name!r}: a name is up to 40 letters, digits, spaces, dots and hyphens, "
+                "and neither Rating nor Reason"
+            )
+
+
 def _check_scores(row: Row, place: str) -> None:
     if not row.scale_min < row.scale_max:
         raise UsageError(f"{place}: scale_min {row.scale_min:g} must be below scale_max {row.scale_max:g}")
@@ -72,6 +86,7 @@ def _check_scores(row: Row, place: str) -> None:
             raise UsageError(f"{place}: {name} {score:g} is outside its scale {row.scale_min:g}..{row.scale_max:g}")
     if len(row.checklist_answers) not in (0, len(row.checklist)):
         raise UsageError(f"{place}: {len(row.checklist_answers)} checklist_answers to {len(row.checklist)} questions")
+    check_criteria(row.criteria, place)
     if unknown := row.criteria_scores.keys() - row.criteria.keys():
         raise UsageError(f"{place}: criteria_scores of {', '.join(sorted(unknown))}, which criteria does not name")
 

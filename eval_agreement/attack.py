@@ -18,10 +18,10 @@ import msgspec
 import typer
 
 from critic import human_scored, jsonl
-from critic.asking.forms import FORMS, form_of, prompt_of, target
+from critic.asking.forms import FORMS, form_of, prompt_of
 from critic.asking.prompt import LANGUAGES, Prompt, prompt_hash
-from critic.asking.rating import RATING
 from critic.asking.render import of_response, render
+from critic.asking.tokens import RATING, target
 from critic.errors import UsageError
 from critic.human_scored import Loaded, Row
 from critic.records import RATINGS, Language, Question, Response

@@ -12,7 +12,8 @@ from recipe import EvaluationSpec
 
 from critic import human_scored
 from critic.asking import rating
-from critic.asking.examples import TooLong, example, source_ids
+from critic.asking.examples import TooLong, example
+from critic.asking.tokens import source_ids
 from critic.errors import UsageError
 from eval_agreement import agreement
 

@@ -5,19 +5,20 @@ what is decoded in the end, a number made from the distribution over the ratings
 """
 
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 from msgspec import Struct
-from recipe import RaftSpec
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from critic.asking.examples import IGNORED, encode
-from critic.asking.forms import target
+from critic.asking.tokens import IGNORED, encode, target
 from critic.errors import UsageError
 from critic.records import RATINGS, Example, Message
+
+if TYPE_CHECKING:
+    from recipe import RaftSpec
 
 ROWS_AT_ONCE = 4096
 """Learned positions whose logits are in memory at once (the rest are computed again in the backward pass)."""
@@ -106,7 +107,7 @@ def _with_loss(head: Any) -> None:
     head.forward = types.MethodType(forward, head)
 
 
-def learn(model: Any, raft: RaftSpec | None, tokens: RatingTokens | None) -> None:
+def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> None:
     """Give `model` the forward pass of training; without labels it stays what it was.
 
     A judging prompt is thirty times as long as its verdict, so only the learned positions are turned into logits:

@@ -11,8 +11,7 @@ import yaml
 from msgspec import Struct, field
 from tiny import TinySpec
 
-from critic.asking.examples import check_mix
-from critic.asking.forms import prompt_of
+from critic.asking.forms import check_mix, prompt_of
 from critic.errors import UsageError
 
 

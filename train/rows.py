@@ -21,10 +21,11 @@ from recipe import Recipe
 from tiny import train_tokenizer
 
 from critic import human_scored, jsonl
-from critic.asking.examples import IGNORED, Plan, Planned, TooLong, encode, example_of, plan, source_ids
-from critic.asking.forms import prompt_name, prompt_of, target
+from critic.asking.examples import Plan, Planned, TooLong, example_of, plan
+from critic.asking.forms import prompt_name, prompt_of
 from critic.asking.prompt import prompt_hash
 from critic.asking.rating import whole_rating
+from critic.asking.tokens import IGNORED, encode, source_ids, target
 from critic.errors import UsageError
 from critic.records import RATINGS, Example, Response
 

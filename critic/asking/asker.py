@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from critic.asking import rating
 from critic.asking.forms import CriteriaKind, Form, form_of, keys, prompt_of, schema
 from critic.asking.prompt import Prompt
-from critic.asking.rating import RATING
 from critic.asking.render import Fitted, Material, fit, render
+from critic.asking.tokens import RATING
 from critic.backends import Backend, Reply, Request, Token
 from critic.errors import Refused, UsageError
 from critic.records import GREEDY, TEN, Decoding, Language, Message, Scale, Verdict

@@ -1,34 +1,19 @@
-"""Human-scored rows -> training examples: which rows are trained in which form, what the judge is shown, what it should
-say, and which tokens are learned."""
+"""Human-scored rows -> training examples: which rows are trained in which form, what the judge is shown, and what it
+should say."""
 
 import hashlib
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 
-from critic.asking.forms import AnswerKind, RatingKind, form_of, human_score, keys, prompt_of, target
+from critic.asking.forms import AnswerKind, RatingKind, check_mix, form_of, human_score, keys, prompt_of
 from critic.asking.prompt import Prompt
 from critic.asking.rating import whole_rating
 from critic.asking.render import fit
-from critic.errors import UsageError
+from critic.asking.tokens import target
 from critic.records import Example, HumanScore, Language, Message, Response
-
-IGNORED = -100
-"""Label of a token that is shown but not learned (PyTorch's cross-entropy default)."""
-
-
-def check_mix(mix: Mapping[str, float]) -> None:
-    """Raises UsageError for an unknown form, a share outside 0..1, or no share above 0."""
-    for form, share in mix.items():
-        prompt_of(form, "en")
-        if not 0.0 <= share <= 1.0:
-            raise UsageError(f"form {form!r}: the share of rows must lie in 0..1, got {share:g}")
-    if not any(mix.values()):
-        raise UsageError(f"no form has a share above 0, got {dict(mix)}")
 
 
 class Planned(Struct, frozen=True):
@@ -181,89 +166,3 @@ def example_of(
     """A planned example, made of the responses it names."""
     response, *others = (by_id[name] for name in planned.ids)
     return example(response, planned.form, max_source_tokens, count, *others)
-
-
-class ChatTokenizer(Protocol):
-    """What is used of a transformers tokenizer."""
-
-    def apply_chat_template(
-        self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool
-    ) -> Any: ...
-
-    def __call__(self, text: str, *, add_special_tokens: bool, return_offsets_mapping: bool = False) -> Any: ...
-
-
-def source_ids(tokenizer: ChatTokenizer, messages: list[Message]) -> list[int]:
-    """Token ids of a prompt, as a server renders it before the judge answers."""
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids
-
-
-class Encoded(Struct, frozen=True):
-    """Token ids and labels of an example, equally long: the prompt is IGNORED, the verdict and the end of
-    the turn are learned. `rating[i]` tells whether token i spells the verdict's value: a rating, A, B, yes …; of a
-    checklist each answer, of an answer of the judge's own nothing."""
-
-    ids: list[int]
-    labels: list[int]
-    rating: list[bool]
-
-
-def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
-    """The tokens of an example, and which of them are learned.
-
-    Prompt and verdict are tokenized apart, as in serving. Raises UsageError for a chat template
-    that does not write the answer straight behind the prompt.
-    """
-    prompt = tokenizer.apply_chat_template(example.messages, tokenize=False, add_generation_prompt=True)
-    answered = [*example.messages, {"role": "assistant", "content": example.target}]
-    whole = tokenizer.apply_chat_template(answered, tokenize=False, add_generation_prompt=False)
-    if not whole.startswith(prompt + example.target):
-        raise UsageError(
-            "the tokenizer's chat template rewrites the answer; choose a chat base without a thinking template"
-        )
-    source = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    learned, places = _behind(tokenizer, source, prompt, whole)
-    spans = _value_spans(example)
-    return Encoded(
-        ids=source + learned,
-        labels=[IGNORED] * len(source) + learned,
-        rating=[False] * len(source)
-        + [any(start < last and end > first for first, last in spans) for start, end in places],
-    )
-
-
-def _behind(
-    tokenizer: ChatTokenizer, source: list[int], prompt: str, whole: str
-) -> tuple[list[int], list[tuple[int, int]]]:
-    """The tokens of `whole` behind `prompt` (whose tokens are `source`), and where in that text each stands.
-
-    They are read in their place, since SentencePiece tokenizers put a space before the start of a text, which a
-    served judge never writes; apart only where prompt and answer would share a token.
-    """
-    both = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
-    if both["input_ids"][: len(source)] != source:
-        answer = tokenizer(whole[len(prompt) :], add_special_tokens=False, return_offsets_mapping=True)
-        return answer["input_ids"], answer["offset_mapping"]
-    moved = [(start - len(prompt), end - len(prompt)) for start, end in both["offset_mapping"][len(source) :]]
-    return both["input_ids"][len(source) :], moved
-
-
-def _value_spans(example: Example) -> list[tuple[int, int]]:
-    """Where a target spells the verdict's values, without quotation marks, as positions of characters.
-
-    Of several criteria only the overall rating is marked. Quotation marks inside the reason are escaped, so a key is
-    found nowhere else.
-    """
-    prompt = prompt_of(example.form, "en")
-    if prompt.key == "Answer":
-        return []
-    names = [prompt.key] if prompt.key != "Checklist" else list(json.loads(example.target))
-    return [_value_span(example.target, f'"{name}":') for name in names]
-
-
-def _value_span(target: str, key: str) -> tuple[int, int]:
-    first = target.index(key) + len(key)
-    verdict, last = json.JSONDecoder().raw_decode(target, first)
-    return (first + 1, last - 1) if isinstance(verdict, str) else (first, last)

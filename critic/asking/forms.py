@@ -5,7 +5,6 @@ asked with `critic judge --prompt`, read, scored and audited. It is asked for in
 always in one (`pairwise@zh`).
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -14,18 +13,14 @@ from msgspec.structs import replace
 
 from critic.asking import verdict
 from critic.asking.prompt import LANGUAGES, Prompt, load
-from critic.asking.rating import RATING, whole_rating
+from critic.asking.rating import whole_rating
 from critic.asking.render import Exchange, Material, Side, of_response
+from critic.asking.tokens import RATING, REASON, Label
 from critic.errors import UsageError
 from critic.records import TEN, HumanScore, Language, Response, Scope, Verdict
 
-REASON = "Reason"
-
 LONGEST_FIRST_REASON = 400
 """Characters of a reason that comes before the value."""
-
-Label = int | str | dict[str, int | str]
-"""What people's scores make the right verdict: the value, or of several keys each one's."""
 
 
 class Kind(Protocol):
@@ -323,16 +318,21 @@ def schema(form: Form, prompt: Prompt, material: Material, reason: bool = True) 
     }
 
 
-def target(label: Label, reason: str, order: Sequence[str] = (RATING, REASON)) -> str:
-    """A verdict as the judge is to write it: the form that constrained decoding allows, without spaces. Without keys
-    it is the label's text."""
-    if not order:
-        return str(label)
-    values: Mapping[str, int | str] = label if isinstance(label, dict) else dict.fromkeys(order, label)
-    parts = {key: reason if key == REASON else values[key] for key in order}
-    return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
-
-
 def _grade(prompt: Prompt) -> dict[str, Any]:
     low, high = prompt.scale
     return {"type": "integer", "minimum": low, "maximum": high}
+
+
+def graded(score: float) -> str:
+    """A rating as a prompt shows it."""
+    return f"{score:.3g}"
+
+
+def check_mix(mix: Mapping[str, float]) -> None:
+    """Raises UsageError for an unknown form, a share outside 0..1, or no share above 0."""
+    for form, share in mix.items():
+        prompt_of(form, "en")
+        if not 0.0 <= share <= 1.0:
+            raise UsageError(f"form {form!r}: the share of rows must lie in 0..1, got {share:g}")
+    if not any(mix.values()):
+        raise UsageError(f"no form has a share above 0, got {dict(mix)}")

@@ -1,20 +1,45 @@
 """One judge, whatever it is shown: from material and form to an opinion; and a panel's judgment of one response."""
 
 import asyncio
+import hashlib
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic.asking import rating
 from critic.asking.asker import Asker, Inquiry, Rated, inquiry, with_mixture
-from critic.asking.forms import POINTS, ChecklistKind, ChoiceKind, completion_ratio, form_of, prompt_name
+from critic.asking.forms import (
+    POINTS,
+    ChecklistKind,
+    ChoiceKind,
+    completion_ratio,
+    form_of,
+    graded,
+    prompt_name,
+    prompt_of,
+)
 from critic.asking.prompt import Prompt, prompt_hash
-from critic.asking.render import Fitted, Material
+from critic.asking.protocols import PlannedVerdict
+from critic.asking.render import Fitted, Material, render
 from critic.backends import Backend, Reply
 from critic.errors import Refused, Transient
-from critic.records import GREEDY, Call, Decoding, Failure, Judgment, Language, Member, Response, Verdict
+from critic.records import (
+    GREEDY,
+    Call,
+    ConversationJudgment,
+    Decoding,
+    Failure,
+    Judgment,
+    Language,
+    Member,
+    Message,
+    Response,
+    Setup,
+    Verdict,
+)
 
 UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
 """Failures of a reply that says something, which a second, short question may settle."""
@@ -208,9 +233,9 @@ def _shown(found: Verdict) -> str | None:
     return found.value if found.rating is None else graded(found.rating)
 
 
-def graded(score: float) -> str:
-    """A rating as a prompt shows it."""
-    return f"{score:.3g}"
+def key_of(response: Response, other: Response | None = None) -> str:
+    """What tells the judgments of a file apart: of two answers both ids."""
+    return response.id if other is None else f"{response.id}+{other.id}"
 
 
 class ResponseJudge:
@@ -234,7 +259,7 @@ class ResponseJudge:
     async def judge(self, response: Response, other: Response | None = None) -> Judgment:
         """One judgment: a score, or a named failure; of a form that compares, on `response` beside the `other`. Never
         raises for what a server does."""
-        key = response.id if other is None else f"{response.id}+{other.id}"
+        key = key_of(response, other)
         material = self.form.material(response, other)
         found = await self._judge.opinion(self.prompt, response.question.lang, material, key, self.firsts)
         calls = found.calls
@@ -264,6 +289,86 @@ class ResponseJudge:
             "score_kind": self.score_kind,
             "decoding": self.decoding,
         }
+
+
+def hash_of(planned: PlannedVerdict) -> str:
+    """The hash of the prompt by which a verdict is asked for."""
+    return prompt_hash(prompt_name(planned.form))
+
+
+class ConversationJudge:
+    """A judge of conversations, with one setup."""
+
+    def __init__(self, backend: Backend, setup: Setup, max_tokens: int) -> None:
+        self.backend, self.setup = backend, setup
+        self._judge = Judge(backend, setup.score_kind, max_tokens, setup.decoding, setup.extraction)
+
+    def shown(self, planned: PlannedVerdict) -> list[list[Message]]:
+        """The prompts of a verdict as they are before anything is left out; a pair's in the order of `firsts`."""
+        if planned.material is None:
+            return []
+        prompt, material = prompt_of(planned.form, planned.conversation.lang), planned.material
+        if planned.verdict.protocol != "pairwise":
+            return [render(prompt, material)]
+        orders = {"model": material, "opponent": swapped(prompt, material)}
+        return [render(prompt, orders[first]) for first in self.firsts(planned)]
+
+    def asked(self, planned: PlannedVerdict) -> str | None:
+        """A name for what is shown to the judge, None where nothing is."""
+        if planned.problem is not None:
+            return None
+        shown = [self.setup, planned.verdict.protocol, self.shown(planned)]
+        return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
+
+    def firsts(self, planned: PlannedVerdict) -> tuple[Player, ...]:
+        """Who stands first, question by question: a random order is the same in every run."""
+        if self.setup.order == "both":
+            return PLAYERS
+        one = planned.verdict
+        words = (
+            f"{self.setup.seed}/{one.system}/{one.conversation}/{one.condition}/{one.turn}/{one.judging}/{one.opponent}"
+        )
+        return (PLAYERS[hashlib.sha256(words.encode()).digest()[0] % 2],)
+
+    async def judge(self, planned: PlannedVerdict) -> ConversationJudgment:
+        """One judgment: a score, or a named failure. Never raises for what a server does."""
+        if planned.problem is not None or planned.material is None:
+            failure, detail = planned.problem or ("not_run", "nothing to judge")
+            return self._record(planned, score=None, failure=failure, detail=detail)
+        one = planned.verdict
+        # A pointwise question is the same whatever the turn it comes from, so its samples are.
+        pointwise = one.protocol == "pointwise"
+        key = one.conversation if pointwise else f"{one.conversation}/{one.condition}/{one.turn}/{one.protocol}"
+        firsts = self.firsts(planned) if one.protocol == "pairwise" else PLAYERS[:1]
+        found = await self._judge.opinion(planned.form, planned.conversation.lang, planned.material, key, firsts)
+        return self._judged(planned, found)
+
+    def _judged(self, planned: PlannedVerdict, found: Opinion) -> ConversationJudgment:
+        verdict = found.verdict
+        rates = bool(found.calls) and planned.verdict.protocol not in ("pairwise", "checklist")
+        return self._record(
+            planned,
+            score=found.score,
+            failure=verdict.failure,
+            detail=found.detail,
+            rating=verdict if rates else None,
+            answers=verdict.answers,
+            reason=verdict.reason,
+            calls=found.calls,
+        )
+
+    def _record(
+        self, planned: PlannedVerdict, score: float | None, failure: str | None, **facts: Any
+    ) -> ConversationJudgment:
+        return ConversationJudgment(
+            conversation=planned.conversation,
+            verdict=replace(planned.verdict, score=score, failure=failure),
+            setup=self.setup,
+            prompt_hash=hash_of(planned),
+            asked=self.asked(planned),
+            answer=planned.material.sides[0].answer if planned.material else None,
+            **facts,
+        )
 
 
 def panel_judgment(members: Sequence[Judgment], how: str, name: str) -> Judgment:

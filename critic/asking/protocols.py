@@ -6,25 +6,19 @@ checklist and quality: yes or no by item, and 1..10 with the reference fixed at 
 """
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.asking.forms import prompt_name, prompt_of
+from critic.asking.forms import graded, prompt_of
 from critic.asking.history import CONDITIONS
-from critic.asking.judge import PLAYERS, Judge, Opinion, Player, graded, swapped
-from critic.asking.prompt import prompt_hash
-from critic.asking.render import Exchange, Material, Side, TurnJudgment, render
-from critic.backends import Backend
+from critic.asking.render import Exchange, Material, Side, TurnJudgment
 from critic.records import (
     Conversation,
     ConversationJudgment,
     ConversationTurn,
-    Message,
     ModelTurn,
     Protocol,
     Setup,
@@ -246,86 +240,6 @@ def _whole(one: Transcript) -> Side:
     given = [Exchange(turn.user, turn.assistant) for turn in one.conversation.history]
     asked = enumerate(one.conversation.turns, 1)
     return Side(earlier=[*given, *(Exchange(turn.prompt, one.answer(number)) for number, turn in asked)])
-
-
-def hash_of(planned: PlannedVerdict) -> str:
-    """The hash of the prompt by which a verdict is asked for."""
-    return prompt_hash(prompt_name(planned.form))
-
-
-class ConversationJudge:
-    """A judge of conversations, with one setup."""
-
-    def __init__(self, backend: Backend, setup: Setup, max_tokens: int) -> None:
-        self.backend, self.setup = backend, setup
-        self._judge = Judge(backend, setup.score_kind, max_tokens, setup.decoding, setup.extraction)
-
-    def shown(self, planned: PlannedVerdict) -> list[list[Message]]:
-        """The prompts of a verdict as they are before anything is left out; a pair's in the order of `firsts`."""
-        if planned.material is None:
-            return []
-        prompt, material = prompt_of(planned.form, planned.conversation.lang), planned.material
-        if planned.verdict.protocol != "pairwise":
-            return [render(prompt, material)]
-        orders = {"model": material, "opponent": swapped(prompt, material)}
-        return [render(prompt, orders[first]) for first in self.firsts(planned)]
-
-    def asked(self, planned: PlannedVerdict) -> str | None:
-        """A name for what is shown to the judge, None where nothing is."""
-        if planned.problem is not None:
-            return None
-        shown = [self.setup, planned.verdict.protocol, self.shown(planned)]
-        return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
-
-    def firsts(self, planned: PlannedVerdict) -> tuple[Player, ...]:
-        """Who stands first, question by question: a random order is the same in every run."""
-        if self.setup.order == "both":
-            return PLAYERS
-        one = planned.verdict
-        words = (
-            f"{self.setup.seed}/{one.system}/{one.conversation}/{one.condition}/{one.turn}/{one.judging}/{one.opponent}"
-        )
-        return (PLAYERS[hashlib.sha256(words.encode()).digest()[0] % 2],)
-
-    async def judge(self, planned: PlannedVerdict) -> ConversationJudgment:
-        """One judgment: a score, or a named failure. Never raises for what a server does."""
-        if planned.problem is not None or planned.material is None:
-            failure, detail = planned.problem or ("not_run", "nothing to judge")
-            return self._record(planned, score=None, failure=failure, detail=detail)
-        one = planned.verdict
-        # A pointwise question is the same whatever the turn it comes from, so its samples are.
-        pointwise = one.protocol == "pointwise"
-        key = one.conversation if pointwise else f"{one.conversation}/{one.condition}/{one.turn}/{one.protocol}"
-        firsts = self.firsts(planned) if one.protocol == "pairwise" else PLAYERS[:1]
-        found = await self._judge.opinion(planned.form, planned.conversation.lang, planned.material, key, firsts)
-        return self._judged(planned, found)
-
-    def _judged(self, planned: PlannedVerdict, found: Opinion) -> ConversationJudgment:
-        verdict = found.verdict
-        rates = bool(found.calls) and planned.verdict.protocol not in ("pairwise", "checklist")
-        return self._record(
-            planned,
-            score=found.score,
-            failure=verdict.failure,
-            detail=found.detail,
-            rating=verdict if rates else None,
-            answers=verdict.answers,
-            reason=verdict.reason,
-            calls=found.calls,
-        )
-
-    def _record(
-        self, planned: PlannedVerdict, score: float | None, failure: str | None, **facts: Any
-    ) -> ConversationJudgment:
-        return ConversationJudgment(
-            conversation=planned.conversation,
-            verdict=replace(planned.verdict, score=score, failure=failure),
-            setup=self.setup,
-            prompt_hash=hash_of(planned),
-            asked=self.asked(planned),
-            answer=planned.material.sides[0].answer if planned.material else None,
-            **facts,
-        )
 
 
 async def judge_all(

@@ -14,13 +14,11 @@ from statistics import fmean, median
 
 from msgspec import Struct
 
+from critic.asking.tokens import RATING
 from critic.backends import Token
 from critic.records import TEN, Scale, Summary, to_ten
 
 SCORE_KINDS = ("expected", "median", "argmax")
-RATING = "Rating"
-"""The key of a verdict's rating; several criteria have keys of their own beside it."""
-
 _NUMBER = re.compile(r"\s*(10|\d)(?!\d)")
 
 

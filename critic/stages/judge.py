@@ -5,36 +5,63 @@ critic judge test.jsonl --out judged.jsonl --judge runs/demo/judge --judge http:
 critic judge replies.jsonl --benchmark convbench --out judged.jsonl     # what critic infer wrote, by protocol
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
-from critic import jsonl
+from critic import human_scored, jsonl
 from critic.asking import rating
-from critic.asking.forms import REASON, AnswerKind, CriteriaKind, RatingKind, form_of, keys, prompt_of
+from critic.asking.forms import AnswerKind, CriteriaKind, RatingKind, form_of, keys, prompt_of
 from critic.asking.judge import ResponseJudge
 from critic.asking.packs import open_pack
 from critic.asking.prompt import has
 from critic.asking.render import Material
+from critic.asking.tokens import REASON
 from critic.backends import ATTEMPTS, TIMEOUT
 from critic.benchmarks import BENCHMARKS, alignmmbench
 from critic.errors import UsageError
 from critic.records import GREEDY, Decoding, Order, Response, Setup
 from critic.stages import judge_conversations, options
-from critic.stages.judge_responses import ScoredResponses, judge_responses
+from critic.stages.judge_responses import Responses, judge_responses
 from critic.stages.options import MAX_FAILED, ApiKey, Attempts, Endpoint, MaxFailed, Seed, Timeout, VllmOptions
 from critic.stages.run import RunOptions
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
 
-def _responses(path: Path, questions: Path | None, system: str | None) -> ScoredResponses | list[Response]:
+def _responses(path: Path, questions: Path | None, system: str | None, form: str, criteria: Path | None) -> Responses:
+    given = {} if criteria is None else _criteria(criteria)
+    fixed = None
     if questions is not None:
-        return alignmmbench.read_responses(path, alignmmbench.read_questions(questions), system)
-    return ScoredResponses(path)
+        fixed = alignmmbench.read_responses(path, alignmmbench.read_questions(questions), system)
+
+    def read(left_out: Counter[str]) -> Iterable[Response]:
+        found = fixed or (response for _, _, response in human_scored.walk(path, left_out))
+        return (_with_criteria(one, given) for one in found) if given else found
+
+    return Responses(read, path, form)
+
+
+def _criteria(path: Path) -> dict[str, str]:
+    """Criteria out of a TOML file, name = "what it means". Raises UsageError for anything else."""
+    try:
+        found = msgspec.toml.decode(path.read_bytes(), type=dict[str, str])
+    except (OSError, ValueError) as error:
+        raise UsageError(f'--criteria {path}: expected lines of the form name = "what it means": {error}') from None
+    human_scored.check_criteria(found, f"--criteria {path}")
+    return found
+
+
+def _with_criteria(response: Response, criteria: dict[str, str]) -> Response:
+    """A row's own criteria come first."""
+    if response.question.criteria:
+        return response
+    return replace(response, question=replace(response.question, criteria=criteria))
 
 
 def _check_choices(**given: tuple[str, Iterable[str]]) -> None:
@@ -55,12 +82,16 @@ def _prompt(prompt: str, folder: Path | None, benchmark: str | None) -> tuple[st
     return prompt, pack
 
 
-def _decoding(prompt: str, samples: int, temperature: float | None, seed: int, no_reason: bool) -> Decoding:
+def _decoding(
+    prompt: str, samples: int, temperature: float | None, seed: int, no_reason: bool, panel: bool
+) -> Decoding:
     form = form_of(prompt)
     if isinstance(form.kind, AnswerKind):
         raise UsageError(f"--prompt {prompt}: asks for an answer, not for a verdict; commit_first asks it first")
     if (samples > 1 or temperature) and not isinstance(form.kind, RatingKind | CriteriaKind):
         raise UsageError("--samples and --temperature draw ratings, not choices")
+    if panel and not isinstance(form.kind, RatingKind | CriteriaKind):
+        raise UsageError(f"several --judge make a panel of ratings, and --prompt {prompt} does not rate")
     if temperature is None:
         temperature = 1.0 if samples > 1 else 0.0
     if samples > 1 and temperature == 0.0:
@@ -154,6 +185,10 @@ ScoreKind = Annotated[
 CheckRepeat = Annotated[
     int, typer.Option(min=0, help="Judge this many again in another order and say how many ratings changed.")
 ]
+CriteriaFile = Annotated[
+    Path | None,
+    typer.Option(help='With --prompt criteria: a TOML file, name = "what it means".', show_default="the rows' own"),
+]
 
 
 def main(
@@ -195,6 +230,7 @@ def main(
     max_failed: MaxFailed = MAX_FAILED,
     retry_failed: Annotated[bool, options.retry_failed("Judge again what failed in an earlier run.")] = False,
     check_repeat: CheckRepeat = 0,
+    criteria: CriteriaFile = None,
     attempts: Attempts = ATTEMPTS,
     timeout: Timeout = TIMEOUT,
     api_key: ApiKey = None,
@@ -211,11 +247,11 @@ def main(
     if judge and base_url:
         raise UsageError("give either --judge or --base-url; a URL is a --judge, too")
     prompt, pack = _prompt(prompt, prompt_pack, benchmark)
-    decoding = _decoding(prompt, samples, temperature, seed, no_reason)
+    decoding = _decoding(prompt, samples, temperature, seed, no_reason, panel=len(judge or []) > 1)
     if benchmark is None:
         _refuse("without --benchmark", protocol=protocol, against=against, judging=judging, order=order != "both")
         _refuse("without --benchmark", reference_free=reference_free, no_extraction=no_extraction)
-        rows = _responses(responses, questions, system)
+        rows = _responses(responses, questions, system, prompt, criteria)
         source = {"file": str(responses), "sha256": jsonl.sha256(responses)} if responses.is_file() else str(responses)
         backends = endpoint.open("--judge", judge or [])
         alone = name if len(backends) == 1 else None

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from critic import benchmarks, jsonl
 from critic.asking import protocols
 from critic.asking.forms import form_of, prompt_name
+from critic.asking.judge import ConversationJudge, hash_of
 from critic.asking.plan import Pair, VerdictKey, VerdictPlan, key, paired, read_transcripts
 from critic.asking.prompt import LANGUAGES, load
-from critic.asking.protocols import ConversationJudge, PlannedVerdict, Transcript, judge_all
+from critic.asking.protocols import PlannedVerdict, Transcript, judge_all
 from critic.backends import Backend
 from critic.errors import UsageError
 from critic.images import named_images
@@ -165,7 +166,7 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
 
     def _before(self, planned: PlannedVerdict) -> ConversationJudgment | None:
         line = self._known.get(key(planned.verdict))
-        made_of = self._judge.asked(planned), protocols.hash_of(planned)
+        made_of = self._judge.asked(planned), hash_of(planned)
         if line is not None and (line.asked, line.prompt_hash) != made_of:
             shown = f"conversation {line.verdict.conversation!r}, turn {line.verdict.turn} ({line.verdict.condition})"
             raise UsageError(

@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -14,42 +14,77 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic import human_scored, jsonl
-from critic.asking.judge import ResponseJudge, panel_judgment
+from critic import jsonl
+from critic.asking.examples import ALONE, comparable, partner, question_key
+from critic.asking.forms import form_of
+from critic.asking.judge import ResponseJudge, key_of, panel_judgment
 from critic.errors import UsageError
-from critic.records import Judgment, Response
+from critic.records import Judgment, Response, Verdict
 from critic.stages.run import Outage, RunOptions, Stage, Tally, finish, known, listed, side_by_side
 
 WINDOW = 4096
 """Responses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
 
 
-class ScoredResponses:
-    """Human-scored rows of a file or folder, read anew each time they are gone through: only their ids are in memory.
-    All are checked when it is made; raises UsageError for a mistake in one, or when none is usable."""
+Shown = tuple[Response, Response | None]
+"""What one judgment is of: a response, and where two are compared the other one."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+
+class Responses:
+    """What is judged in a form, read anew each time it is gone through: only ids are in memory, but for a form that
+    compares, which needs all answers to a question at once.
+
+    `read` gives the responses. Those that cannot be judged in the form are counted and said. In a form that compares,
+    each answer meets one other to its question, as in training. Raises UsageError when nothing is left.
+    """
+
+    def __init__(self, read: Callable[[Counter[str]], Iterable[Response]], place: Path, form: str) -> None:
+        self._read, self._name, self._form = read, form, form_of(form)
+        self._pairs: list[Shown] | None = None
         left_out: Counter[str] = Counter()
-        self._count = sum(1 for _ in human_scored.walk(path, left_out))
+        if self._form.pair:
+            self._pairs = _paired([one for one in read(left_out) if self._usable(one, left_out)], form, left_out)
+        self.ids = {key_of(*shown) for shown in (self._pairs if self._pairs is not None else self._alone(left_out))}
         for reason, count in left_out.most_common():
             print(f"left out {count} rows: {reason}", file=sys.stderr)
-        if not self._count:
-            raise UsageError(f"{path}: no usable row to judge")
+        if not self.ids:
+            raise UsageError(f"{place}: no usable row to judge")
 
-    def __len__(self) -> int:
-        return self._count
+    def __iter__(self) -> Iterator[Shown]:
+        return iter(self._pairs) if self._pairs is not None else self._alone(Counter())
 
-    def __iter__(self) -> Iterator[Response]:
-        return (response for _, _, response in human_scored.walk(self._path, Counter()))
+    def _alone(self, left_out: Counter[str]) -> Iterator[Shown]:
+        return ((one, None) for one in self._read(left_out) if self._usable(one, left_out))
+
+    def _usable(self, response: Response, left_out: Counter[str]) -> bool:
+        lacking = self._form.lacking(response)
+        if lacking is not None:
+            left_out[lacking] += 1
+        return lacking is None
 
 
-def in_order(responses: Iterable[Response], window: int) -> Iterator[Response]:
-    """The same responses, those whose prompts begin alike side by side: language (the rubric), task (its rules),
-    question. Only `window` of them are held at a time."""
-    waiting = iter(responses)
+def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) -> list[Shown]:
+    """Each response with its partner among the answers to its question; two that chose each other are one pair."""
+    answers: dict[bytes, list[Response]] = defaultdict(list)
+    for one in responses:
+        answers[question_key(one)].append(one)
+    found: dict[frozenset[str], Shown] = {}
+    for one in responses:
+        others = [other for other in answers[question_key(one)] if comparable(one, other)]
+        if others:
+            other = partner(form, one, others)
+            found.setdefault(frozenset((one.id, other.id)), (one, other))
+        else:
+            left_out[ALONE] += 1
+    return list(found.values())
+
+
+def in_order(shown: Iterable[Shown], window: int) -> Iterator[Shown]:
+    """The same, those whose prompts begin alike side by side: language (the rubric), task (its rules), question. Only
+    `window` of them are held at a time."""
+    waiting = iter(shown)
     while part := list(islice(waiting, window)):
-        part.sort(key=lambda one: (one.question.lang, one.question.task, one.question.id))
+        part.sort(key=lambda one: (one[0].question.lang, one[0].question.task, one[0].question.id))
         yield from part
 
 
@@ -89,7 +124,7 @@ class JudgmentTally(Tally[Judgment]):
             yield f"prompts shortened to fit: {listed(self._shortened)}"
 
 
-class JudgeResponses(Stage[Response, Judgment]):
+class JudgeResponses(Stage[Shown, Judgment]):
     """One judgment of each response. `responses` are gone through several times and never all held in memory; `source`
     says in the sidecar where they are from. `check_repeat` of them are judged again at the end."""
 
@@ -100,7 +135,7 @@ class JudgeResponses(Stage[Response, Judgment]):
         self,
         run: RunOptions,
         judge: ResponseJudge,
-        responses: Iterable[Response],
+        responses: Responses,
         source: dict[str, str] | str,
         check_repeat: int = 0,
     ) -> None:
@@ -108,7 +143,7 @@ class JudgeResponses(Stage[Response, Judgment]):
         self.judge, self.source, self._origin = judge, source, judge.origin()
         self._responses, self._check_repeat = responses, check_repeat
         self.always_opens = check_repeat > 0
-        self._ids = {response.id for response in responses}
+        self._ids = responses.ids
         self._done: set[str] = set()
         self._repeated: dict[str, Any] | None = None
         self._outage = Outage(judge.backend, self.concurrency, "rows")
@@ -118,24 +153,24 @@ class JudgeResponses(Stage[Response, Judgment]):
         for name, value in {**self._origin, **other}.items():
             if (found := getattr(record, name)) != value:
                 return f"made with {name} {found!r}, now {value!r}; choose another --out"
-        if record.response.id not in self._ids:
-            return f"judges {record.response.id!r}, which is not among the responses; choose another --out"
+        if (key := key_of(record.response, record.other)) not in self._ids:
+            return f"judges {key!r}, which is not among the responses; choose another --out"
         return None
 
     def failure(self, record: Judgment) -> str | None:
         return record.verdict.failure
 
     def know(self, record: Judgment) -> None:
-        self._done.add(record.response.id)
+        self._done.add(key_of(record.response, record.other))
 
     def left(self) -> int:
         return len(self._ids) - len(self._done)
 
-    def items(self) -> Iterable[Response]:
-        return in_order((one for one in self._responses if one.id not in self._done), WINDOW)
+    def items(self) -> Iterable[Shown]:
+        return in_order((shown for shown in self._responses if key_of(*shown) not in self._done), WINDOW)
 
-    async def work(self, item: Response, keep: Callable[..., None]) -> None:
-        judgment = await self.judge.judge(item)
+    async def work(self, item: Shown, keep: Callable[..., None]) -> None:
+        judgment = await self.judge.judge(*item)
         keep(judgment)
         self._outage.note(judgment.verdict.failure, judgment.detail)
 
@@ -170,26 +205,30 @@ async def _judged_again(judge: ResponseJudge, out: Path, rows: int, concurrency:
     """Judge the first `rows` scored responses of `out` once more in another order, hence in other batches, and
     count how many ratings changed: the same input should get the same score whatever is judged beside it."""
     before = {
-        line.response.id: line
+        key_of(line.response, line.other): line
         for line in islice((line for _, line in jsonl.read(out, Judgment) if line.score is not None), rows)
     }
-    responses = [line.response for line in before.values()]
-    random.Random(0).shuffle(responses)
-    waiting, after = iter(responses), dict[str, Judgment]()
+    shown = [(line.response, line.other) for line in before.values()]
+    random.Random(0).shuffle(shown)
+    waiting, after = iter(shown), dict[str, Judgment]()
 
     async def work() -> None:
-        for response in waiting:
-            after[response.id] = await judge.judge(response)
+        for one in waiting:
+            after[key_of(*one)] = await judge.judge(*one)
 
     await side_by_side(work() for _ in range(concurrency))
     pairs = [(line, after[name]) for name, line in before.items()]
     moves = [abs(one.score - other.score) for one, other in pairs if one.score is not None and other.score is not None]
     return {
         "rows": len(pairs),
-        "ratings_changed": sum(one.verdict.rating != other.verdict.rating for one, other in pairs),
+        "ratings_changed": sum(_said(one.verdict) != _said(other.verdict) for one, other in pairs),
         "replies_changed": sum(one.reply != other.reply for one, other in pairs),
         "largest_move_of_a_score": max(moves, default=0.0),
     }
+
+
+def _said(found: Verdict) -> object:
+    return found.rating, found.value, found.answers
 
 
 def judge_by_panel(run: RunOptions, members: Sequence[JudgeResponses], how: str, name: str | None) -> int:
@@ -214,7 +253,7 @@ def judge_by_panel(run: RunOptions, members: Sequence[JudgeResponses], how: str,
 def judge_responses(
     run: RunOptions,
     judges: Sequence[ResponseJudge],
-    responses: ScoredResponses | list[Response],
+    responses: Responses,
     source: dict[str, str] | str,
     check_repeat: int,
     how: str,
@@ -241,7 +280,7 @@ def _merged(files: Sequence[Path], how: str, panel: str) -> Iterator[Judgment]:
         for _, one in jsonl.read(first, Judgment):
             members = [one]
             for file, place in zip(opened, places, strict=True):
-                file.seek(place[one.response.id])
+                file.seek(place[key_of(one.response, one.other)])
                 members.append(msgspec.json.decode(file.readline(), type=Judgment))
             yield panel_judgment(members, how, panel)
 
@@ -251,7 +290,8 @@ def _places(file: Path) -> dict[str, int]:
     found, place = {}, 0
     with file.open("rb") as lines:
         for line in lines:
-            found[msgspec.json.decode(line, type=_Line).response.id] = place
+            one = msgspec.json.decode(line, type=_Line)
+            found[one.response.id if one.other is None else f"{one.response.id}+{one.other.id}"] = place
             place += len(line)
     return found
 
@@ -264,3 +304,4 @@ class _Line(Struct):
     """Of a judgment no more than whom it judges."""
 
     response: _Id
+    other: _Id | None = None

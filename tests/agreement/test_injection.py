@@ -16,8 +16,9 @@ from scipy import stats
 
 from critic import human_scored, jsonl
 from critic.asking import verdict
-from critic.asking.forms import FORMS, target
+from critic.asking.forms import FORMS
 from critic.asking.prompt import LANGUAGES, load
+from critic.asking.tokens import target
 from critic.counting.resampling import Estimate
 from critic.errors import UsageError
 from critic.records import Judgment, Language, Question, Response, Turn, Verdict

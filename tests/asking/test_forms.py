@@ -13,20 +13,18 @@ from hypothesis import strategies as st
 from critic import human_scored
 from critic.asking.examples import (
     ALONE,
-    IGNORED,
     OPEN,
     Plan,
     Planned,
     TooLong,
-    check_mix,
-    encode,
     example,
     example_of,
     plan,
 )
-from critic.asking.forms import APART, FORMS, TIE, Label, form_of, keys, prompt_of, target
+from critic.asking.forms import APART, FORMS, TIE, check_mix, form_of, keys, prompt_of
 from critic.asking.rating import whole_rating
 from critic.asking.render import FLOOR, Material
+from critic.asking.tokens import IGNORED, Label, encode, target
 from critic.asking.verdict import parse_choice
 from critic.errors import UsageError
 from critic.records import Example, Response, Verdict, to_ten

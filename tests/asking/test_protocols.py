@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from critic.asking.forms import completion_ratio, form_of
+from critic.asking.judge import ConversationJudge
 from critic.asking.prompt import load
-from critic.asking.protocols import ConversationJudge, Transcript, of_turn, of_whole
+from critic.asking.protocols import Transcript, of_turn, of_whole
 from critic.asking.render import FLOOR, Exchange, Kept, Material, Side, TurnJudgment, fit, render
 from critic.asking.verdict import parse_checklist
 from critic.backends import Reply, Request

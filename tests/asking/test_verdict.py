@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from critic.asking.examples import target
+from critic.asking.tokens import target
 from critic.asking.verdict import parse
 
 READ = [

@@ -97,7 +97,7 @@ def test_the_distribution_is_the_models_own(demo: Path) -> None:
     import msgspec
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from critic.asking.examples import source_ids
+    from critic.asking.tokens import source_ids
     from critic.records import Judgment
 
     tokenizer = AutoTokenizer.from_pretrained(demo / "judge")

@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from critic.asking import rating
 from critic.asking.asker import inquiry
 from critic.asking.render import Material
 from critic.backends import Token
+from critic.records import Response
 from critic.stages import judge_responses as judging
 
 
@@ -493,11 +496,93 @@ def test_other_servers_get_no_vllm_fields(tmp_path: Path, scripted) -> None:
 def test_rows_are_read_as_they_are_judged(tmp_path: Path) -> None:
     """Of two thousand answers of 5 kB each hardly more than the ids are in memory, however often one goes through."""
     path = write_jsonl(tmp_path / "rows.jsonl", [human_row(n, response="w " * 2500) for n in range(2000)])
-    list(itertools.islice(judging.ScoredResponses(path), 1))  # what is made once
+
+    def read(left_out: Counter[str]) -> Iterator[Response]:
+        return (response for _, _, response in human_scored.walk(path, left_out))
+
+    list(itertools.islice(judging.Responses(read, path, "pointwise"), 1))  # what is made once
     tracemalloc.start()
-    found = judging.ScoredResponses(path)
-    ids = [{response.id for response in found} for _ in range(2)]
+    found = judging.Responses(read, path, "pointwise")
+    ids = [{response.id for response, _ in found} for _ in range(2)]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(found) == 2000 == len(ids[0]) and ids[0] == ids[1]
+    assert len(found.ids) == 2000 == len(ids[0]) and ids[0] == ids[1] == found.ids
     assert peak < path.stat().st_size / 5
+
+
+def two_questions(path: Path) -> Path:
+    """Three answers to one question and two to another, one of them alone of its kind."""
+    asked = {0: [9, 3, 5], 1: [2, 8]}
+    lines = [
+        human_row(
+            10 * question + number, question=f"Question {question}?", reference="r", group=f"g{question}", image=None,
+            system=f"system-{number}", response=f"answer {number}", human_score=score, scale_min=1, scale_max=10,
+            annotators=None,
+        )
+        for question, scores in asked.items()
+        for number, score in enumerate(scores)
+    ]  # fmt: skip
+    lines.append(human_row(99, question="Alone?", image=None))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return path
+
+
+def test_answers_to_one_question_are_compared(tmp_path: Path, scripted) -> None:
+    """Who says A to whatever stands first is undecided; a killed run goes on with the same pairs."""
+    server = scripted(lambda body: completion('{"Verdict":"A"}'))
+    data, out = two_questions(tmp_path / "rows.jsonl"), tmp_path / "pairs.jsonl"
+    words = [
+        "critic",
+        "judge",
+        data,
+        "--out",
+        out,
+        "--base-url",
+        server.url,
+        "--prompt",
+        "pairwise",
+        "--concurrency",
+        "1",
+    ]
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    assert "left out 1 rows: no other answer to the same question to compare with" in done.stderr
+    lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    assert {line["response"]["question"]["prompt"] for line in lines} == {"Question 0?", "Question 1?"}
+    assert all(line["response"]["question"] == line["other"]["question"] for line in lines)
+    assert all(line["score"] == 0.5 and [call["value"] for call in line["calls"]] == ["A", "A"] for line in lines)
+    assert len(server.requests) == 2 * len(lines)
+    out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:1]))
+    assert run(*words).returncode == 0
+    assert sorted(map(json.dumps, lines)) == sorted(
+        json.dumps(json.loads(line)) for line in out.read_text("utf-8").splitlines()
+    )
+    assert_one_line_error(run(*words[:-4], "--prompt", "pairwise_turn"), "made with prompt 'pairwise'")
+    panel = [*words[:-6], "--judge", server.url, "--judge", server.url, "--prompt", "pairwise"]
+    assert_one_line_error(run(*panel), "does not rate")
+    assert_one_line_error(run(*words[:-2], "--samples", "3"), "draw ratings, not choices")
+
+
+def test_criteria_come_with_the_rows_or_in_a_file(tmp_path: Path, scripted) -> None:
+    server = scripted(lambda body: completion('{"clarity":3,"Rating":6,"Reason":"so"}'))
+    data, out, file = rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl", tmp_path / "criteria.toml"
+    words = [
+        "critic",
+        "judge",
+        data,
+        "--out",
+        out,
+        "--base-url",
+        server.url,
+        "--prompt",
+        "criteria",
+        "--score",
+        "argmax",
+    ]
+    assert_one_line_error(run(*words), "no usable row to judge")
+    for content, part in (("clarity = 3", "name = "), ('Rating = "so"', "'Rating'"), ("a b", "criteria.toml")):
+        file.write_text(content, "utf-8")
+        assert_one_line_error(run(*words, "--criteria", file), part)
+    file.write_text('clarity = "Is it easy to follow?"', "utf-8")
+    assert run(*words, "--criteria", file).returncode == 0
+    assert all(line["verdict"]["criteria"] == {"clarity": {"rating": 3.0}} for line in judged(out))

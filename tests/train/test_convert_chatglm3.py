@@ -17,7 +17,7 @@ from conftest import ROOT, assert_one_line_error, run
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from critic.asking.examples import IGNORED, encode
+from critic.asking.tokens import IGNORED, encode
 from critic.errors import UsageError
 from critic.records import Example
 

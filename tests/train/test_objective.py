@@ -19,8 +19,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedTokenizerFast
 
-from critic.asking.examples import IGNORED
-from critic.asking.forms import target
+from critic.asking.tokens import IGNORED, target
 from critic.errors import UsageError
 
 MIX = {"pointwise": 1.0, "pointwise_reason_first": 1.0, "scale_5": 1.0, "correct": 1.0, "pairwise": 1.0}

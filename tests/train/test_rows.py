@@ -15,9 +15,9 @@ import rows as rows_module  # isort: skip
 import msgspec
 
 from critic import human_scored
-from critic.asking.examples import IGNORED, encode, example, source_ids
-from critic.asking.forms import target
+from critic.asking.examples import example
 from critic.asking.rating import whole_rating
+from critic.asking.tokens import IGNORED, encode, source_ids, target
 from critic.errors import UsageError
 from critic.records import Response
 

@@ -37,8 +37,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from critic import human_scored
-from critic.asking.examples import source_ids
 from critic.asking.prompt import prompt_hash
+from critic.asking.tokens import source_ids
 from critic.errors import UsageError
 
 RECIPES = sorted((ROOT / "train/recipes").glob("*.yaml"))

@@ -1,0 +1,116 @@
+"""Verdicts as text and as tokens: how a target is written, and which tokens of an example are learned."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from critic.errors import UsageError
+from critic.records import Example, Message
+
+RATING, REASON = "Rating", "Reason"
+"""The keys of a verdict's rating and of its reason."""
+
+Label = int | str | dict[str, int | str]
+"""What people's scores make the right verdict: the value, or of several keys each one's."""
+
+IGNORED = -100
+"""Label of a token that is shown but not learned (PyTorch's cross-entropy default)."""
+
+
+def target(label: Label, reason: str, order: Sequence[str] = (RATING, REASON)) -> str:
+    """A verdict as the judge is to write it: the form that constrained decoding allows, without spaces. Without keys
+    it is the label's text."""
+    if not order:
+        return str(label)
+    values: Mapping[str, int | str] = label if isinstance(label, dict) else dict.fromkeys(order, label)
+    parts = {key: reason if key == REASON else values[key] for key in order}
+    return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+
+
+class ChatTokenizer(Protocol):
+    """What is used of a transformers tokenizer."""
+
+    def apply_chat_template(
+        self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool
+    ) -> Any: ...
+
+    def __call__(self, text: str, *, add_special_tokens: bool, return_offsets_mapping: bool = False) -> Any: ...
+
+
+def source_ids(tokenizer: ChatTokenizer, messages: list[Message]) -> list[int]:
+    """Token ids of a prompt, as a server renders it before the judge answers."""
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+class Encoded(Struct, frozen=True):
+    """Token ids and labels of an example, equally long: the prompt is IGNORED, the verdict and the end of
+    the turn are learned. `rating[i]` tells whether token i spells the verdict's value: a rating, A, B, yes …; of a
+    checklist each answer, of an answer of the judge's own nothing."""
+
+    ids: list[int]
+    labels: list[int]
+    rating: list[bool]
+
+
+def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
+    """The tokens of an example, and which of them are learned.
+
+    Prompt and verdict are tokenized apart, as in serving. Raises UsageError for a chat template
+    that does not write the answer straight behind the prompt.
+    """
+    prompt = tokenizer.apply_chat_template(example.messages, tokenize=False, add_generation_prompt=True)
+    answered = [*example.messages, {"role": "assistant", "content": example.target}]
+    whole = tokenizer.apply_chat_template(answered, tokenize=False, add_generation_prompt=False)
+    if not whole.startswith(prompt + example.target):
+        raise UsageError(
+            "the tokenizer's chat template rewrites the answer; choose a chat base without a thinking template"
+        )
+    source = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    learned, places = _behind(tokenizer, source, prompt, whole)
+    spans = _value_spans(example)
+    return Encoded(
+        ids=source + learned,
+        labels=[IGNORED] * len(source) + learned,
+        rating=[False] * len(source)
+        + [any(start < last and end > first for first, last in spans) for start, end in places],
+    )
+
+
+def _behind(
+    tokenizer: ChatTokenizer, source: list[int], prompt: str, whole: str
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """The tokens of `whole` behind `prompt` (whose tokens are `source`), and where in that text each stands.
+
+    They are read in their place, since SentencePiece tokenizers put a space before the start of a text, which a
+    served judge never writes; apart only where prompt and answer would share a token.
+    """
+    both = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+    if both["input_ids"][: len(source)] != source:
+        answer = tokenizer(whole[len(prompt) :], add_special_tokens=False, return_offsets_mapping=True)
+        return answer["input_ids"], answer["offset_mapping"]
+    moved = [(start - len(prompt), end - len(prompt)) for start, end in both["offset_mapping"][len(source) :]]
+    return both["input_ids"][len(source) :], moved
+
+
+def _value_spans(example: Example) -> list[tuple[int, int]]:
+    """Where a target spells the verdict's values, without quotation marks, as positions of characters.
+
+    Of several ratings only the overall one is marked; a target that is no JSON has no value. Quotation marks inside the
+    reason are escaped, so a key is found nowhere else.
+    """
+    try:
+        verdict = json.loads(example.target)
+    except json.JSONDecodeError:
+        return []
+    keys = [key for key in verdict if key != REASON] if isinstance(verdict, dict) else []
+    return [_value_span(example.target, f'"{key}":') for key in ([RATING] if RATING in keys else keys)]
+
+
+def _value_span(target: str, key: str) -> tuple[int, int]:
+    first = target.index(key) + len(key)
+    verdict, last = json.JSONDecoder().raw_decode(target, first)
+    return (first + 1, last - 1) if isinstance(verdict, str) else (first, last)

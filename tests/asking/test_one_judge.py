@@ -1,0 +1,196 @@
+"""One judge for every form: what it asks, what it reads, and what a judgment of single responses keeps of it."""
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from conftest import human_row
+
+from critic import human_scored
+from critic.asking.judge import ResponseJudge, key_of
+from critic.backends import Reply, Request, Token
+from critic.backends.scripted import ScriptedBackend
+from critic.records import GREEDY, Decoding, Judgment, Response
+
+CRITERIA = {"clarity": "Is it easy to follow?", "depth of detail": "Does it say enough?"}
+
+
+def response(number: int = 0, **changes: Any) -> Response:
+    return human_scored.response_of(msgspec.convert(human_row(number, **changes), human_scored.Row), {})
+
+
+def judged(
+    form: str, answer: Callable[[Request], Reply], *shown: Response, vllm: bool = True, decoding: Decoding = GREEDY
+) -> Judgment:
+    backend = ScriptedBackend(answer)
+    backend.served = msgspec.structs.replace(backend.served, is_vllm=vllm)
+    return asyncio.run(ResponseJudge(backend, "judge", form, "expected", 256, decoding).judge(*shown))
+
+
+def chances(**shares: float) -> Token:
+    """A token's alternatives, by what they say behind an underscore."""
+    return Token(next(iter(shares))[1:], [(name[1:], math.log(share)) for name, share in shares.items()])
+
+
+def _alpha_first(request: Request) -> bool:
+    text = request.messages[0]["content"]
+    return text.index("> alpha") < text.index("> omega")
+
+
+def verdict(**values: Any) -> str:
+    return json.dumps(values, separators=(",", ":"))
+
+
+def test_every_criterion_has_its_own_rating_and_distribution() -> None:
+    """Each is asked behind the verdict up to its own key, so that what was written before it counts."""
+    probes: dict[str, Token] = {
+        '{"clarity":': chances(_2=0.5, _4=0.5),
+        '{"clarity":3,"depth of detail":': chances(_9=1.0),
+        '{"clarity":3,"depth of detail":8,"Rating":': chances(_6=0.75, _8=0.25),
+    }
+    asked: list[Request] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request)
+        if request.continue_final:
+            return Reply(text="", tokens=[probes[request.messages[-1]["content"]], chances(**{"_,": 1.0})])
+        return Reply(text='{"clarity":3,"depth of detail":8,"Rating":6,"Reason":"so"}')
+
+    found = judged("criteria", answer, response(criteria=CRITERIA))
+    assert asked[0].schema is not None
+    assert list(asked[0].schema["properties"]) == ["clarity", "depth of detail", "Rating", "Reason"]
+    assert all(f"> {name}: {meaning}" in asked[0].messages[0]["content"] for name, meaning in CRITERIA.items())
+    assert (found.score, found.verdict.rating, found.verdict.reason) == (6.5, 6, "so")
+    parts = found.verdict.criteria
+    assert {name: part.rating for name, part in parts.items()} == {"clarity": 3, "depth of detail": 8}
+    assert parts["clarity"].summary is not None and parts["clarity"].summary.expected == 3
+    assert parts["clarity"].distribution == [0, 0.5, 0, 0.5, 0, 0, 0, 0, 0, 0]
+    assert parts["depth of detail"].summary is not None and parts["depth of detail"].summary.expected == 9
+    assert len(asked) == 4 and asked[1].regex is not None and asked[1].regex.endswith(",.*")
+
+
+def test_a_criterion_that_is_missing_fails_by_itself() -> None:
+    reply = Reply(
+        text='{"clarity":30,"Rating":6,"Reason":"so"}', tokens=[Token('{"clarity":30,"Rating":', []), chances(_6=1.0)]
+    )
+    found = judged("criteria", lambda request: reply, response(criteria=CRITERIA), vllm=False)
+    assert found.verdict.failure is None and found.score == 6
+    assert {name: part.failure for name, part in found.verdict.criteria.items()} == {
+        "clarity": "out_of_range",
+        "depth of detail": "no_rating",
+    }
+
+
+def test_the_judge_commits_itself_before_it_sees_the_answer() -> None:
+    one = response(response="I see 3 apples.", reference="There are 4 apples.")
+    asked: list[Request] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request)
+        if request.continue_final:
+            return Reply(text="", tokens=[chances(_7=1.0)])
+        return Reply(text="I count five." if len(asked) == 1 else verdict(Rating=7, Reason="so"))
+
+    found = judged("commit_first", answer, one)
+    first, second = (request.messages[0]["content"] for request in asked[:2])
+    assert one.question.prompt in first and asked[0].schema is None
+    assert "3 apples" not in first and "4 apples" not in first
+    assert "> I count five." in second and "3 apples" in second and "4 apples" in second
+    assert (found.score, found.reply) == (7, verdict(Rating=7, Reason="so"))
+    assert [call.value for call in found.calls] == ["I count five.", "7", None]
+    nothing = judged("commit_first", lambda request: Reply(text=" "), one)
+    assert nothing.verdict.failure == "empty" and nothing.score is None
+
+
+@pytest.mark.parametrize(
+    ("with_first", "with_second", "score", "value"),
+    [
+        ("A", "B", 1.0, "A"),
+        ("B", "A", 0.0, "B"),
+        ("A", "A", 0.5, "tie"),
+        ("tie", "tie", 0.5, "tie"),
+        ("A", "tie", 0.5, "tie"),
+    ],
+)
+def test_two_answers_are_compared_in_both_orders(with_first: str, with_second: str, score: float, value: str) -> None:
+    one, other = response(0, response="alpha"), response(1, response="omega")
+
+    def answer(request: Request) -> Reply:
+        return Reply(text=verdict(Verdict=with_first if _alpha_first(request) else with_second))
+
+    found = judged("pairwise", answer, one, other)
+    assert (found.score, found.verdict.value, found.other, key_of(one, other)) == (score, value, other, "row-0+row-1")
+    assert [(call.first, call.value) for call in found.calls] == [("model", with_first), ("opponent", with_second)]
+
+
+def test_a_comparison_fails_where_either_order_does() -> None:
+    def answer(request: Request) -> Reply:
+        return Reply(text=verdict(Verdict="A") if _alpha_first(request) else "hm")
+
+    found = judged("pairwise", answer, response(0, response="alpha"), response(1, response="omega"))
+    assert (found.score, found.verdict.failure) == (None, "no_verdict")
+
+
+def test_choices_and_checklists_are_scored_by_their_share() -> None:
+    assert judged("correct", lambda request: Reply(text=verdict(Correct="yes", Reason="r")), response()).score == 1.0
+    assert judged("correct", lambda request: Reply(text=verdict(Correct="no", Reason="r")), response()).score == 0.0
+    items = response(checklist=["Four?", "Green?"])
+    found = judged("checklist", lambda request: Reply(text='{"1":"yes","2":"no"}'), items)
+    assert found.score == 0.5 and found.verdict.answers == [True, False]
+    half = judged("checklist", lambda request: Reply(text='{"1":"yes"}'), items)
+    assert half.score is None and half.verdict.failure == "no_verdict" and half.verdict.answers == [True, None]
+
+
+@pytest.mark.parametrize(
+    ("form", "first", "shares", "score", "regex"),
+    [
+        ("scale_5", chances(_1=0.5, _5=0.5), [0.5, 0, 0, 0, 0.5], 5.5, "[1-5],.*"),
+        ("scale_0_10", chances(_0=0.5, _5=0.5), [0.5, 0, 0, 0, 0, 0.5, 0, 0, 0, 0, 0], 3.25, "(10|[0-9]),.*"),
+    ],
+)
+def test_other_scales_have_distributions_too(
+    form: str, first: Token, shares: list[float], score: float, regex: str
+) -> None:
+    """The distribution is over the scale's own ratings; the score and what is said of it are on 1..10."""
+
+    def answer(request: Request) -> Reply:
+        if request.continue_final:
+            assert request.regex == regex
+            return Reply(text="", tokens=[first])
+        return Reply(text=verdict(Rating=5, Reason="so"))
+
+    found = judged(form, answer, response())
+    assert found.verdict.distribution == shares and found.score == score
+    assert found.verdict.rating == (10 if form == "scale_5" else 5.5)
+    assert found.verdict.summary is not None and found.verdict.summary.expected == score
+
+
+def test_of_ten_on_another_scale_what_follows_a_one_is_asked() -> None:
+    def answer(request: Request) -> Reply:
+        if request.continue_final:
+            assert request.favoured == "1"
+            return Reply(text="", tokens=[chances(_1=0.8, _0=0.2), chances(_0=0.25, **{"_,": 0.75})])
+        return Reply(text=verdict(Rating=1, Reason="so"))
+
+    found = judged("scale_0_10", answer, response())
+    assert found.verdict.distribution == pytest.approx([0.2, 0.6, 0, 0, 0, 0, 0, 0, 0, 0, 0.2])
+
+
+def test_whole_conversations_and_verdicts_are_judged_where_they_were_scored() -> None:
+    history = [{"user": "Hello?", "assistant": "Hi."}]
+    whole = response(history=history, scope="conversation")
+    asked: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request.messages[0]["content"])
+        return Reply(text=verdict(Rating=4, Reason="so"), tokens=[Token('{"Rating":', []), chances(_4=1.0)])
+
+    assert judged("direct_whole", answer, whole, vllm=False).score == 4
+    assert "> User: Hello?\n> Assistant: Hi.\n> User: How many" in asked[0] and "# Question" not in asked[0]
+    text = response(response="All in all it deserves a four.", scope="verdict")
+    assert judged("extraction_rating", answer, text, vllm=False).score == 4
+    assert "> All in all it deserves a four." in asked[1] and "apples" not in asked[1]
