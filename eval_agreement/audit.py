@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 from tqdm import tqdm
 
 from critic import human_scored, jsonl
@@ -21,27 +22,29 @@ from critic.records import Response
 from eval_agreement import gate
 from eval_agreement.alternative_annotator import EPSILON
 from eval_agreement.analysis import STEPS, AuditRequest, Findings, examine
+from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection
 from eval_agreement.inputs import (
-    Inputs,
     attacks_of,
+    named_files,
     parse_judges,
     parse_margins,
     parse_own,
     parse_scale,
-    read,
     sample_name,
 )
-from eval_agreement.items import Kind
-from eval_agreement.label_sources import kind_of, of_labels
+from eval_agreement.items import Kind, file_kind
+from eval_agreement.label_sources import judge_in, kind_of, kind_of_judgments, of_labels
 from eval_agreement.page.decision import attack_verdict, verdict
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.page.scores import sections
 from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
+from eval_agreement.sample import Sample
+from eval_agreement.sources import of_judgments, of_tables
 from eval_agreement.summary import as_lines, files_of, made_by, provenance, summary, table
-from eval_agreement.tables import Source
+from eval_agreement.tables import Scale, Source
 
 Judgments = Annotated[
     list[str] | None,
@@ -117,6 +120,13 @@ class _Target(Struct, frozen=True, kw_only=True):
         return [] if self.gates is None else gate.parse(self.gates, names)
 
 
+class Inputs(Struct, frozen=True):
+    """The samples of an audit by name, and the files that each was read from."""
+
+    samples: dict[str, Sample]
+    files: dict[str, dict[str, Path]]
+
+
 class _Read(Struct, frozen=True, kw_only=True):
     """The files of an audit of scores; `train` is where the `training` rows are from."""
 
@@ -166,13 +176,13 @@ def main(
     Exit codes: 0; 1 when the gate is not kept; 2 for a mistake; 3 when too many judgments failed.
     """
     target = _Target(out=out, title=title, gates=gates, max_failed=max_failed)
-    kind = kind_of(Source.parse(human)) if human else "score"
-    if human and kind != "score":
+    kind, of = _kind(judgments or [], human)
+    if kind != "score":
         unused = {"--train": train, "--own": own, "--within": within, "--attacked": attacked, "--loss": loss}
         for option, value in unused.items():
             if value:
-                raise UsageError(f"{option} says nothing about {_MANY[kind]}; {human} holds {_MANY[kind]}")
-        return _audit_labels(human, judge or [], kind, target)
+                raise UsageError(f"{option} says nothing about {_MANY[kind]}; {of} holds {_MANY[kind]}")
+        return _audit_labels(judgments or [], human, judge or [], kind, target)
     limits = target.limits()
     margins = parse_margins(margin)
     inputs = read(judgments or [], human, judge or [], parse_scale(scale), parse_scale(judge_scale or scale))
@@ -193,7 +203,40 @@ def main(
     return _write(target, given, found, outcomes)
 
 
+def read(
+    judgments: Sequence[str], human: str | None, judges: Sequence[str], scale: Scale, judge_scale: Scale
+) -> Inputs:
+    """The samples that the command line names: files of judgments, or tables. Raises UsageError."""
+    if judgments and (human or judges):
+        raise UsageError("give files of judgments, or --human with --judge, not both")
+    if judgments:
+        files = named_files(judgments)
+        found = [(sample, path) for name, path in files.items() for sample in of_judgments(name, path)]
+        return Inputs(
+            {sample.name: sample for sample, _ in found}, {sample.name: {sample.judge: path} for sample, path in found}
+        )
+    if not human or not judges:
+        raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
+    people, sources = Source.parse(human), parse_judges(judges)
+    if taken := sorted(BASELINES.keys() & sources.keys()):
+        raise UsageError(f"--judge {taken[0]}: a trivial judge is called that; name yours otherwise")
+    sample = of_tables(people, sources, scale, judge_scale)
+    sample = replace(sample, name=sample_name(people.path))
+    paths = {"people": people.path, **{name: source.path for name, source in sources.items()}}
+    return Inputs({sample.name: sample}, {sample.name: paths})
+
+
 _MANY: dict[Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
+
+
+def _kind(judgments: Sequence[str], human: str | None) -> tuple[Kind, str]:
+    """What is audited, and the file that says so."""
+    if human:
+        return kind_of(Source.parse(human)), human
+    for path in named_files(judgments).values():
+        if file_kind(Source(path)) == "judgments" and (kind := kind_of_judgments(path)) != "score":
+            return kind, str(path)
+    return "score", ""
 
 
 def _losses(path: Path | None) -> list[Any]:
@@ -203,12 +246,12 @@ def _losses(path: Path | None) -> list[Any]:
 
 
 def _examine(given: _Read) -> dict[str, Findings]:
-    """What is found on each sample; maps of scores are fitted on the first."""
-    samples = given.inputs.samples
+    """What is found on each sample. Maps of scores are fitted on the first one, those of its own file on themselves."""
+    samples, files = given.inputs.samples, given.inputs.files
     first = next(iter(samples.values()))
     with tqdm(total=STEPS * len(samples), desc="audit", unit="step", leave=False, delay=2) as bar:
         return {
-            name: examine(sample, given.asked, None if sample is first else first, bar.update)
+            name: examine(sample, given.asked, None if files[name] == files[first.name] else first, bar.update)
             for name, sample in samples.items()
         }
 
@@ -239,13 +282,29 @@ def _write(target: _Target, given: _Read, found: Mapping[str, Findings], outcome
     return _finish(outcomes, [target.out / "summary.json", *pages], _failed(found), target.max_failed)
 
 
-def _audit_labels(human: str, judges: Sequence[str], kind: Kind, target: _Target) -> int:
+def _label_sources(
+    judgments: Sequence[str], human: str | None, judges: Sequence[str]
+) -> tuple[str, Source, dict[str, Source]]:
+    """The sample's name, people's file and the judges'. Raises UsageError."""
+    if human:
+        if judgments:
+            raise UsageError("give files of judgments, or --human with --judge, not both")
+        people = Source.parse(human)
+        return sample_name(people.path), people, parse_judges(judges)
+    if len(judgments) > 1 or judges:
+        raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
+    ((name, path),) = named_files(judgments).items()
+    return name, Source(path), {judge_in(path): Source(path)}
+
+
+def _audit_labels(
+    judgments: Sequence[str], human: str | None, judges: Sequence[str], kind: Kind, target: _Target
+) -> int:
     """An audit of preferences, or of yes and no; the exit code."""
     from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
 
     limits = target.limits(gate.PREFERENCES)
-    people, sources = Source.parse(human), parse_judges(judges)
-    sample = sample_name(people.path)
+    sample, people, sources = _label_sources(judgments, human, judges)
     found = preference_audit(of_labels(people, sources, kind))
     name, result = next(iter(found.agreement.items()))
     outcomes = gate.check(limits, {sample: gate.of_preferences(result, found.groups)})

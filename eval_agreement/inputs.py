@@ -1,31 +1,19 @@
 """What an audit is asked for on the command line: its files as samples, and its other options, checked."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-
-from msgspec import Struct
-from msgspec.structs import replace
 
 from critic import jsonl
 from critic.errors import UsageError
 from critic.records import Judgment
-from eval_agreement.baselines import BASELINES
 from eval_agreement.injection import Injection, injection
 from eval_agreement.metrics import METRICS
 from eval_agreement.sample import Sample
-from eval_agreement.sources import of_judgments, of_tables
 from eval_agreement.tables import Scale, Source
 
 RESERVED = ("baselines", "gate", "injection", "judges", "people", "provenance")
 """Keys of summary.json beside the names of the samples."""
-
-
-class Inputs(Struct, frozen=True):
-    """The samples of an audit by name, and the files that each was read from."""
-
-    samples: dict[str, Sample]
-    files: dict[str, dict[str, Path]]
 
 
 def parse_scale(text: str) -> Scale:
@@ -54,27 +42,6 @@ def parse_margins(text: str) -> dict[str, float]:
             raise UsageError(f"--margin {part!r}: {value!r} is not a number from 0 up")
         margins[metric.strip()] = number
     return margins
-
-
-def read(
-    judgments: Sequence[str], human: str | None, judges: Sequence[str], scale: Scale, judge_scale: Scale
-) -> Inputs:
-    """The samples that the command line names: files of judgments, or tables. Raises UsageError."""
-    if judgments and (human or judges):
-        raise UsageError("give files of judgments, or --human with --judge, not both")
-    if judgments:
-        files = named_files(judgments)
-        samples = {name: of_judgments(name, path) for name, path in files.items()}
-        return Inputs(samples, {name: {samples[name].judge: path} for name, path in files.items()})
-    if not human or not judges:
-        raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
-    people, sources = Source.parse(human), parse_judges(judges)
-    if taken := sorted(BASELINES.keys() & sources.keys()):
-        raise UsageError(f"--judge {taken[0]}: a trivial judge is called that; name yours otherwise")
-    sample = of_tables(people, sources, scale, judge_scale)
-    sample = replace(sample, name=sample_name(people.path))
-    paths = {"people": people.path, **{name: source.path for name, source in sources.items()}}
-    return Inputs({sample.name: sample}, {sample.name: paths})
 
 
 def sample_name(path: Path) -> str:

@@ -1,8 +1,9 @@
 """What judgments say, item by item: `items_of` alone knows how a score, a preference or a yes stands in each record.
 
-An answer goes by its id. A verdict on a conversation goes by `CONVERSATION/CONDITION/PROTOCOL/TURN`, where TURN is
-`whole` for the whole conversation; behind it stand, where there are any, `/judging=NAME` (other than standard),
-`/opponent=MODEL` (other than the reference) and `/item=N` (of a checklist, from 1).
+An answer goes by its id, two that are compared by ID1+ID2; behind it stand, where there are any, `/criterion=NAME` and
+`/item=N` (of a checklist, from 1). A verdict on a conversation goes by `CONVERSATION/CONDITION/PROTOCOL/TURN`, where
+TURN is `whole` for the whole conversation; behind it stand `/judging=NAME` (other than standard), `/opponent=MODEL`
+(other than the reference) and `/item=N`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,14 +14,32 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl
+from critic.asking import rating
+from critic.asking.forms import FORMS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
 from critic.counting.aggregate import check
 from critic.counting.verdicts import Label
 from critic.errors import UsageError
-from critic.records import RATINGS, ConversationJudgment, HumanScore, Judgment, Protocol, Response, TurnVerdict
+from critic.records import (
+    RATINGS,
+    TEN,
+    Call,
+    ConversationJudgment,
+    HumanScore,
+    Judgment,
+    Protocol,
+    Response,
+    TurnVerdict,
+    Verdict,
+)
 from eval_agreement.sample import PARTS
+from eval_agreement.tables import Source, read_table
 
 Kind = Literal["score", "preference", "yes or no"]
 AnyJudgment = Judgment | ConversationJudgment
+FileKind = Literal["judgments", "judged conversations", "human-scored rows", "table"]
+
+OVERALL = "overall"
+"""The criterion of a score that is not by one of several."""
 
 COLUMN_SUFFIX = "_score_1_10"
 """Columns of human-scored rows that hold another judge's scores."""
@@ -34,7 +53,8 @@ class AuditItem(Struct, frozen=True, kw_only=True):
       a shown first and the one with b shown first, or a single one where the order does not matter or is not known;
       "failed" is a failed judgment, None an order that was not asked.
 
-    `human` and `others` (by column) are people's and other judges' scores where the record holds them. Items that share
+    `human` or `human_label`, and `others` (scores by column), are people's and other judges' where the record holds
+    them. Items that share
     a `group` are resampled together; `parts` is what agreement is broken down by (None: not known), `lengths` the
     characters of the answer, or of both (None: not known).
     """
@@ -45,6 +65,7 @@ class AuditItem(Struct, frozen=True, kw_only=True):
     score: float | None = None
     labels: tuple[Label | None, ...] = ()
     human: HumanScore | None = None
+    human_label: Label | None = None
     others: dict[str, float] = field(default_factory=dict)
     parts: dict[str, str | None]
     lengths: tuple[float | None, ...]
@@ -58,12 +79,91 @@ class AuditItem(Struct, frozen=True, kw_only=True):
 
 
 def items_of(judgment: AnyJudgment) -> list[AuditItem]:
-    """Everything that one record says, each with the id by which people's verdicts are found."""
-    if isinstance(judgment, Judgment):
-        return [replace(of_response(judgment.response), score=judgment.score, judgment=judgment)]
+    """Everything that one record says, each with the id by which people's verdicts are found. Of an answer the form
+    that it was judged in says what to look for; a form that is not ours rates."""
+    if isinstance(judgment, ConversationJudgment):
+        return _of_conversation(judgment)
+    base, form = replace(of_response(judgment.response), judgment=judgment), _form(judgment)
+    if form.pair and judgment.other is None:
+        return []
+    if isinstance(form.kind, ChoiceKind):
+        return [_choice(base, judgment, form.kind)]
+    if isinstance(form.kind, ChecklistKind):
+        return _checklist(base, judgment)
+    if isinstance(form.kind, CriteriaKind):
+        return _by_criterion(base, judgment)
+    return [] if isinstance(form.kind, AnswerKind) else [replace(base, score=judgment.score)]
+
+
+def _form(judgment: Judgment) -> Form:
+    try:
+        return form_of(judgment.prompt)
+    except UsageError:
+        return FORMS["pointwise"]
+
+
+def _choice(base: AuditItem, judgment: Judgment, kind: ChoiceKind) -> AuditItem:
+    """A choice of the judge's, and the one that people's scores make right (None where they leave it open)."""
+    shown = [one for one in (judgment.response, judgment.other) if one is not None]
+    scores = [one.human.score for one in shown if one.human]
+    return replace(
+        base,
+        id="+".join(one.id for one in shown),
+        kind="yes or no" if "yes" in kind.choices else "preference",
+        labels=_orders(judgment.calls) or (_LABELS.get(judgment.verdict.value, "failed"),),
+        human_label=_LABELS.get(kind.right(scores)) if len(scores) == len(shown) else None,
+        human=None,
+        lengths=tuple(len(one.text) for one in shown),
+    )
+
+
+def _checklist(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
+    human = judgment.response.human
+    theirs = (human.answers if human else []) or [None] * len(judgment.response.question.checklist)
+    ours = judgment.verdict.answers or [None] * len(theirs)
+    return [
+        replace(
+            base,
+            id=f"{base.id}/item={number}",
+            kind="yes or no",
+            labels=(_yes_or_no(answer),),
+            human_label=None if right is None else _yes_or_no(right),
+        )
+        for number, (answer, right) in enumerate(zip(ours, theirs, strict=True), 1)
+    ]
+
+
+def _by_criterion(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
+    """The overall score, and one for each criterion of the question."""
+    found = [replace(base, score=judgment.score, parts={**base.parts, "criterion": OVERALL})]
+    people = judgment.response.human.criteria if judgment.response.human else {}
+    for name in judgment.response.question.criteria:
+        verdict = judgment.verdict.criteria.get(name)
+        found.append(
+            replace(
+                base,
+                id=f"{base.id}/criterion={name}",
+                score=verdict and _score(verdict, judgment.score_kind),
+                human=HumanScore(score=people[name]) if name in people else None,
+                others={},
+                parts={**base.parts, "criterion": name},
+            )
+        )
+    return found
+
+
+def _score(verdict: Verdict, kind: str) -> float | None:
+    if verdict.failure is not None or verdict.distribution is None:
+        return verdict.rating
+    return rating.score(verdict.distribution, kind, verdict.scale or TEN)
+
+
+def _of_conversation(judgment: ConversationJudgment) -> list[AuditItem]:
     verdict = judgment.verdict
     if verdict.protocol == "pairwise":
-        labels, lengths = _orders(judgment), (verdict.length, _reference_length(judgment))
+        points = {None: "failed", 1.0: "A", 0.0: "B", 0.5: "tie"}
+        labels = _orders(judgment.calls) or (_LABELS.get(points[verdict.score], "failed"),)
+        lengths = verdict.length, _reference_length(judgment)
         return [_of_turn(judgment, "preference", labels=labels, lengths=lengths)]
     if verdict.protocol == "checklist":
         return [
@@ -111,18 +211,20 @@ def _of_turn(judgment: ConversationJudgment, kind: Kind, item: int | None = None
     return AuditItem(id=key, kind=kind, group=conversation.group, parts=parts, judgment=judgment, **said)
 
 
-def _orders(judgment: ConversationJudgment) -> tuple[Label | None, ...]:
-    """The verdict with the model's answer (a) shown first and with the opponent's (b) shown first. The last call of an
-    order counts: it reads what the first left open. A judgment without calls, as people's, has a score only."""
-    last = {call.first: call for call in judgment.calls if call.first}
-    if not last:
-        score = judgment.verdict.score
-        return (("failed" if score is None else "a" if score > 0.5 else "b" if score < 0.5 else "tie"),)
+def _orders(calls: Sequence[Call]) -> tuple[Label | None, ...]:
+    """The verdict with a (the model's answer) shown first and with b (the opponent's) shown first. The last call of an
+    order counts: it reads what the first left open. Empty where no call says who stood first, as in people's verdicts
+    and in those on one answer."""
+    last = {call.first: call for call in calls if call.first}
     found: list[Label | None] = []
-    for first, labels in (("model", ("a", "b")), ("opponent", ("b", "a"))):
-        named: dict[str | None, Label] = {"A": labels[0], "B": labels[1], "tie": "tie"}  # type: ignore[dict-item]
-        found.append(named.get(last[first].value, "failed") if first in last else None)
-    return tuple(found)
+    for first, other in (("model", False), ("opponent", True)):
+        label = _LABELS.get(last[first].value, "failed") if first in last else None
+        found.append(_SWAPPED.get(label, label) if other else label)
+    return tuple(found) if last else ()
+
+
+_LABELS: dict[str | None, Label] = {"A": "a", "B": "b", "tie": "tie", "yes": "a", "no": "b"}
+_SWAPPED: dict[Label | None, Label] = {"a": "b", "b": "a"}
 
 
 def _reference_length(judgment: ConversationJudgment) -> float | None:
@@ -172,7 +274,7 @@ def read_items(path: Path, record: type[AnyJudgment], protocol: str | None = Non
         first = first or judge
         if judge != first:
             raise UsageError(f"{place}: judged by {judge!r}, line 1 by {first!r}; one judge a file")
-        for item in items_of(judgment):
+        for item in _items_at(place, judgment):
             if protocol is not None and item.parts["protocol"] != protocol:
                 continue
             if item.id in lines:
@@ -183,6 +285,13 @@ def read_items(path: Path, record: type[AnyJudgment], protocol: str | None = Non
     if not found:
         raise UsageError(f"{path}: no verdict" + (f" by the protocol {protocol}" if protocol else ""))
     return found
+
+
+def _items_at(place: str, judgment: AnyJudgment) -> list[AuditItem]:
+    try:
+        return items_of(judgment)
+    except ValueError as error:
+        raise UsageError(f"{place}: people's and the judge's answers are not alike: {error}") from None
 
 
 _WHAT = {Judgment: "response id", ConversationJudgment: "verdict"}
@@ -223,3 +332,33 @@ def how_asked(judgment: AnyJudgment) -> dict[str, str]:
         return {key: getattr(judgment, key) for key in ("judge", "prompt", "prompt_hash", "score_kind")}
     prompt, kind = judgment.verdict.protocol, judgment.setup.score_kind
     return {"judge": judge_of(judgment), "prompt": prompt, "prompt_hash": judgment.prompt_hash, "score_kind": kind}
+
+
+def file_kind(source: Source) -> FileKind:
+    """What a file holds, by the keys of its first line; a column of its own makes it a table, but of judged
+    conversations it names the protocol."""
+    path = source.path
+    if path.suffix != ".jsonl":
+        return "table"
+    record = holds_judgments(path)
+    if record is ConversationJudgment:
+        return "judged conversations"
+    if source.column:
+        return "table"
+    if record is Judgment:
+        return "judgments"
+    _, first = next(jsonl.read(path, dict[str, Any]))
+    return "human-scored rows" if {"human_score", "scale_min", "response"} <= set(first) else "table"
+
+
+def check_common(human: Source, people: Sequence[str], judge: Source, judged: Sequence[str]) -> None:
+    """Raises UsageError where the two have no id in common."""
+    if set(people) & set(judged):
+        return
+    for source in (human, judge):
+        if file_kind(source) == "table" and human.path != judge.path and "id" not in read_table(source.path).columns:
+            columns = ", ".join(read_table(source.path).columns)
+            raise UsageError(f"{source.path}: no column 'id' to join by; there are {columns}")
+    raise UsageError(
+        f"{human.path} and {judge.path} have no id in common: the first holds {people[0]!r}, the second {judged[0]!r}"
+    )

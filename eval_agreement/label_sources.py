@@ -1,19 +1,30 @@
 """From files to samples of labels: preferences between two answers (a, b, tie), or verdicts of yes and no."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from critic import jsonl
 from critic.counting.resampling import Floats
 from critic.counting.verdicts import UNASKED, Codes, Label, both_orders, codes
 from critic.errors import UsageError
-from eval_agreement.items import AuditItem, Kind, holds_judgments, read_items
+from critic.records import Judgment
+from eval_agreement.items import (
+    AuditItem,
+    Kind,
+    check_common,
+    file_kind,
+    holds_judgments,
+    items_of,
+    judge_of,
+    read_items,
+)
 from eval_agreement.preferences import PEOPLE, Preferences
 from eval_agreement.sample import scores
-from eval_agreement.sources import PART_COLUMNS, check_common, file_kind, keys_of, lengths_of
-from eval_agreement.tables import ColumnTable, Source, read_table
+from eval_agreement.tables import PART_COLUMNS, ColumnTable, Source, keys_of, lengths_of, read_table
 
 LABELS: dict[Kind, dict[str, Label]] = {
     "preference": {"a": "a", "b": "b", "tie": "tie"},
@@ -33,6 +44,8 @@ def kind_of(source: Source) -> Kind:
     kind = file_kind(source)
     if kind == "judged conversations":
         return _kind_of_items(source)
+    if kind == "judgments":
+        return kind_of_judgments(source.path)
     if kind != "table":
         return "score"
     table = read_table(source.path)
@@ -41,6 +54,19 @@ def kind_of(source: Source) -> Kind:
         return named[0] if named and "score" not in table.columns else "score"
     text = next((text.lower() for text in table.texts(source.column) if text), "")
     return next((kind for kind, labels in LABELS.items() if text in labels), "score")
+
+
+def kind_of_judgments(path: Path) -> Kind:
+    """What the judgments of answers in a file say, all of which are in one form."""
+    _, first = next(jsonl.read(path, Judgment))
+    items = items_of(first)
+    return items[0].kind if items else "score"
+
+
+def judge_in(path: Path) -> str:
+    """Who judged the answers in a file of judgments."""
+    _, first = next(jsonl.read(path, Judgment))
+    return judge_of(first)
 
 
 def _kind_of_items(source: Source) -> Kind:
@@ -110,7 +136,10 @@ _NOBODY = {"preference": "no pair has a preference", "yes or no": "nothing has a
 
 
 def _people(source: Source, kind: Kind) -> _Labels:
-    if file_kind(source) == "judged conversations":
+    held = file_kind(source)
+    if held == "judgments":
+        return _of_items(source, kind)
+    if held == "judged conversations":
         found = _of_items(source, kind)
         mine = {key: _one(labels) for key, labels in found.by.items()}
         return replace(found, raters={PEOPLE: {key: None if one == "failed" else one for key, one in mine.items()}})
@@ -144,7 +173,7 @@ def _of_items(source: Source, kind: Kind) -> _Labels:
         raise UsageError(f"{source.path}: no verdict is a {kind}")
     return _Labels(
         by={item.id: list(item.labels) for item in found},
-        raters={},
+        raters={PEOPLE: {item.id: item.human_label for item in found}},
         group=[item.group for item in found],
         parts={part: [item.parts[part] for item in found] for part in found[0].parts},
         lengths=np.stack([scores(item.lengths) for item in found]),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -12,30 +12,41 @@ from critic import human_scored, jsonl
 from critic.counting.resampling import Floats
 from critic.errors import UsageError
 from critic.records import ConversationJudgment, Judgment
-from eval_agreement.items import AnyJudgment, AuditItem, holds_judgments, of_response, read_items
+from eval_agreement.items import (
+    OVERALL,
+    AnyJudgment,
+    AuditItem,
+    check_common,
+    file_kind,
+    holds_judgments,
+    of_response,
+    read_items,
+)
 from eval_agreement.sample import Sample, scores
-from eval_agreement.tables import SCALE, ColumnTable, Scale, Source, read_table
-
-PART_COLUMNS = {"task": "task", "category": "category", "lang": "lang", "system": "answerer", "turn": "turn"}
-"""Columns of a table that break a sample down, and the property each stands for."""
-
-FileKind = Literal["judgments", "judged conversations", "human-scored rows", "table"]
+from eval_agreement.tables import PART_COLUMNS, SCALE, ColumnTable, Scale, Source, keys_of, lengths_of, read_table
 
 
-def of_judgments(name: str, path: Path) -> Sample:
-    """The judgments of one judge, people's scores inside.
+def of_judgments(name: str, path: Path) -> list[Sample]:
+    """The judgments of one judge, people's scores inside; behind them, as samples NAME/CRITERION, its scores by each of
+    several criteria that people scored as well.
 
     Raises UsageError naming file and line for an id that comes twice, a second judge or a score outside 1..10,
     and naming the file when people scored none of the answers.
     """
     if path.is_file() and holds_judgments(path) is ConversationJudgment:
         raise UsageError(f"{path}: judged conversations hold no people's verdicts; give --human FILE --judge NAME=FILE")
-    found = read_items(path, Judgment)
-    sample = _of_items(name, found)
-    if np.isnan(sample.human).all():
+    found: dict[str, list[AuditItem]] = {}
+    for item in read_items(path, Judgment):
+        found.setdefault(item.parts.get("criterion") or OVERALL, []).append(item)
+    samples = []
+    for criterion, items in found.items():
+        sample = _of_items(name if criterion == OVERALL else f"{name}/{criterion}", items)
+        parts = {part: values for part, values in sample.parts.items() if part != "criterion"}
+        judges = {items[0].judge: _scores_of(items), **sample.judges}
+        samples.append(replace(sample, parts=parts, judges=judges))
+    if np.isnan(samples[0].human).all():
         raise UsageError(f"{path}: no answer has people's scores (response.human); an audit needs them")
-    judges = {found[0].judge: _scores_of(found), **sample.judges}
-    return replace(sample, judges=judges)
+    return [sample for sample in samples if not np.isnan(sample.human).all()]
 
 
 def _of_items(name: str, items: Sequence[AuditItem]) -> Sample:
@@ -114,19 +125,6 @@ def of_tables(
     )
 
 
-def check_common(human: Source, people: Sequence[str], judge: Source, judged: Sequence[str]) -> None:
-    """Raises UsageError where the two have no id in common."""
-    if set(people) & set(judged):
-        return
-    for source in (human, judge):
-        if file_kind(source) == "table" and human.path != judge.path and "id" not in read_table(source.path).columns:
-            columns = ", ".join(read_table(source.path).columns)
-            raise UsageError(f"{source.path}: no column 'id' to join by; there are {columns}")
-    raise UsageError(
-        f"{human.path} and {judge.path} have no id in common: the first holds {people[0]!r}, the second {judged[0]!r}"
-    )
-
-
 def _unmatched(people: Sequence[str], ids: Sequence[str], judged: Mapping[str, Sequence[str]]) -> list[str]:
     """What the join leaves without a partner, in words."""
     notes = []
@@ -181,7 +179,7 @@ def _people(source: Source, scale: Scale) -> Sample:
     path = source.path
     kind = file_kind(source)
     if kind == "judgments":
-        return replace(of_judgments(path.stem, path), judges={}, judgments=[])
+        return replace(of_judgments(path.stem, path)[0], judges={}, judgments=[])
     if kind == "judged conversations":
         return replace(_scored(source, scale), judgments=[])
     if kind == "human-scored rows":
@@ -203,22 +201,27 @@ def _scored(source: Source, scale: Scale) -> Sample:
     return replace(_of_items(path.stem, found), human=_scores_of(found), judges={}, raters=[])
 
 
+_SEVERAL = ("protocol", "criterion")
+"""Parts of one record's verdicts that people need not have given all of."""
+
+
 def _graded(judge: Sample, people: Sample) -> Sample:
-    """Of judged conversations, the verdicts by protocols of which people gave some, if they gave any."""
-    protocols = judge.parts.get("protocol", [])
+    """Of verdicts by several protocols or criteria, those by which people gave some, if they gave any."""
     known = set(people.ids)
-    theirs = {protocol for key, protocol in zip(judge.ids, protocols, strict=False) if key in known}
-    if not theirs:
-        return judge
-    kept = np.array([protocol in theirs for protocol in protocols])
-    left = sorted({str(protocol) for protocol in protocols} - {str(protocol) for protocol in theirs})
-    notes = [f"verdicts of {judge.name} by protocols that people did not use are left out: {', '.join(left)}"]
-    return replace(judge.rows(kept), notes=[*judge.notes, *(notes if left else [])])
+    for part in _SEVERAL:
+        values = judge.parts.get(part, [])
+        theirs = {value for key, value in zip(judge.ids, values, strict=False) if key in known}
+        left = sorted({str(value) for value in values if value not in theirs})
+        if theirs and left:
+            notes = [f"verdicts of {judge.name} by {part}s that people did not use are left out: {', '.join(left)}"]
+            judge = replace(judge.rows(np.array([value in theirs for value in values])), notes=[*judge.notes, *notes])
+    return judge
 
 
 def _described(people: Sample, judge: Sample) -> Sample:
-    """`people` with the groups, parts and lengths of judged conversations, where their own table has none."""
-    if "protocol" not in judge.parts:
+    """`people` with the groups, parts and lengths of judged conversations, or of answers judged by several criteria,
+    where their own table has none."""
+    if not any(part in judge.parts for part in _SEVERAL):
         return people
     row = {key: number for number, key in enumerate(judge.ids)}
     rows = [row.get(key) for key in people.ids]
@@ -236,23 +239,6 @@ def _described(people: Sample, judge: Sample) -> Sample:
         parts={part: known(values, people.parts.get(part, nobody)) for part, values in judge.parts.items()},
         length=np.array(lengths) if people.length is None or np.isnan(people.length).all() else people.length,
     )
-
-
-def file_kind(source: Source) -> FileKind:
-    """What a file holds, by the keys of its first line; a column of its own makes it a table, but of judged
-    conversations it names the protocol."""
-    path = source.path
-    if path.suffix != ".jsonl":
-        return "table"
-    record = holds_judgments(path)
-    if record is ConversationJudgment:
-        return "judged conversations"
-    if source.column:
-        return "table"
-    if record is Judgment:
-        return "judgments"
-    _, first = next(jsonl.read(path, dict[str, Any]))
-    return "human-scored rows" if {"human_score", "scale_min", "response"} <= set(first) else "table"
 
 
 def _of_table(table: ColumnTable, column: str, scale: Scale) -> Sample:
@@ -299,29 +285,6 @@ def _by_rater(
             raise UsageError(f"{table.place(row)}: {key!r} has the score {score:g}, but {before:g} before{who}")
         rows.setdefault(key, row)
     return rows, by_rater
-
-
-def keys_of(table: ColumnTable) -> list[str]:
-    """The ids; places where there is no such column."""
-    if "id" not in table.columns:
-        return [table.place(row) for row in range(len(table.line))]
-    keys = table.texts("id")
-    if None in keys:
-        raise UsageError(f"{table.place(keys.index(None))}: the id is empty")
-    return [key for key in keys if key is not None]
-
-
-def lengths_of(table: ColumnTable, which: str = "") -> Floats:
-    """Characters of each answer, from a column `length`, `response` or `text` (`length_a` …); NaN where unknown."""
-    length = f"length{which}"
-    if length in table.columns:
-        found = scores([table.number(row, length, value) for row, value in enumerate(table.columns[length])])
-        if (found < 0).any():
-            raise UsageError(f"{table.place(int(np.argmax(found < 0)))}: {length} is below 0")
-        return found
-    name = next((name for name in (f"response{which}", f"text{which}") if name in table.columns), None)
-    texts = table.columns[name] if name else [None] * len(table.line)
-    return scores([None if text is None else len(str(text)) for text in texts])
 
 
 def _joined_lengths(*samples: Sample) -> Floats | None:

@@ -19,6 +19,10 @@ SCALE: Scale = (RATINGS[0], RATINGS[-1])
 """The scale of scores, unless the user names another."""
 
 
+PART_COLUMNS = {"task": "task", "category": "category", "lang": "lang", "system": "answerer", "turn": "turn"}
+"""Columns of a table that break a sample down, and the property each stands for."""
+
+
 class Source(Struct, frozen=True):
     """A file and the column that holds the scores; None: the usual one."""
 
@@ -97,3 +101,27 @@ def read_table(path: Path) -> ColumnTable:
             cells.append(row.get(name))
         lines.append(number)
     return ColumnTable(path, columns, lines)
+
+
+def keys_of(table: ColumnTable) -> list[str]:
+    """The ids; places where there is no such column."""
+    if "id" not in table.columns:
+        return [table.place(row) for row in range(len(table.line))]
+    keys = table.texts("id")
+    if None in keys:
+        raise UsageError(f"{table.place(keys.index(None))}: the id is empty")
+    return [key for key in keys if key is not None]
+
+
+def lengths_of(table: ColumnTable, which: str = "") -> Floats:
+    """Characters of each answer, from a column `length`, `response` or `text` (`length_a` …); NaN where unknown."""
+    length = f"length{which}"
+    if length in table.columns:
+        given = [table.number(row, length, value) for row, value in enumerate(table.columns[length])]
+        found = np.array(given, dtype=np.float64)
+        if (found < 0).any():
+            raise UsageError(f"{table.place(int(np.argmax(found < 0)))}: {length} is below 0")
+        return found
+    name = next((name for name in (f"response{which}", f"text{which}") if name in table.columns), None)
+    texts = table.columns[name] if name else [None] * len(table.line)
+    return np.array([None if text is None else len(str(text)) for text in texts], dtype=np.float64)

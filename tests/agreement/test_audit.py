@@ -412,7 +412,7 @@ def test_chrf_takes_the_best_reference() -> None:
 
 def sample_of(folder: Path, rows: list[Judgment]) -> Sample:
     jsonl.write(folder / "x.jsonl", rows)
-    return of_judgments("x", folder / "x.jsonl")
+    return of_judgments("x", folder / "x.jsonl")[0]
 
 
 def test_people_compares_each_rater_with_the_mean_of_the_others(tmp_path: Path) -> None:

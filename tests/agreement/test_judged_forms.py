@@ -1,0 +1,143 @@
+"""critic audit on answers judged in every form: criteria one by one, choices and checklists as labels."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Done, assert_one_line_error, completion, human_row, run, write_jsonl
+
+from critic import jsonl
+from critic.asking.forms import FORMS
+from critic.records import Call, HumanScore, Judgment, Question, Response, Verdict
+from eval_agreement import agreement
+from eval_agreement.items import items_of
+
+COUNT = 40
+CRITERIA = {"clarity": "Is it clear?", "tone": "Is it polite?"}
+
+
+def response(number: int, score: float, name: str = "r", **human: Any) -> Response:
+    question = Question(
+        id=f"q{number}", prompt="?", task="OCR", group=f"g{number // 2}", lang="en", checklist=["red?", "round?"],
+        criteria=CRITERIA,
+    )  # fmt: skip
+    return Response(
+        id=f"{name}{number}", question=question, text="x" * (number + 1), human=HumanScore(score=score, **human)
+    )
+
+
+def judgment(form: str, of: Response, verdict: Verdict, **more: Any) -> Judgment:
+    return Judgment(
+        response=of, judge="j", prompt=form, prompt_hash="h", score_kind="expected", verdict=verdict, **more
+    )  # fmt: skip
+
+
+def audit(folder: Path, *words: str, code: int = 0) -> tuple[dict[str, Any], Done]:
+    done = run("critic", "audit", "--out", "out", *words, cwd=folder)
+    assert done.returncode == code, done.stderr
+    return json.loads((folder / "out/summary.json").read_text("utf-8")), done
+
+
+def test_every_form_says_something_but_an_answer_of_its_own() -> None:
+    """A form that is added has to be told apart here, or it is taken for a rating."""
+    kinds = {}
+    for name, form in FORMS.items():
+        other = response(1, 5, "s") if form.pair else None
+        line = judgment(name, response(0, 5), Verdict(failure="empty"), other=other)
+        kinds[name] = {item.kind for item in items_of(line)}
+    rated = {"pointwise", "pointwise_reason_first", "scale_5", "scale_0_10", "criteria", "commit_first", "direct_turn"}
+    rated |= {"direct_whole", "quality", "extraction_rating"}
+    assert {name for name, kind in kinds.items() if kind == {"score"}} == rated
+    yes = {"correct", "checklist", "extraction_checklist"}
+    assert {name for name, kind in kinds.items() if kind == {"yes or no"}} == yes
+    assert {name for name, kind in kinds.items() if not kind} == {"answer"}
+    assert {name for name, kind in kinds.items() if kind == {"preference"}} == FORMS.keys() - rated - yes - {"answer"}
+
+
+def test_each_criterion_is_a_sample(tmp_path: Path) -> None:
+    """Beside the overall score, by its own people's scores, and by its distribution as the overall one is."""
+    random = np.random.default_rng(0)
+    lines, people, ours = [], [], []
+    for number in range(COUNT):
+        overall, clarity = random.integers(1, 11, 2).tolist()
+        shares = np.zeros(10)
+        place = int(np.clip(clarity - 1 + random.integers(-1, 2), 1, 8))
+        shares[place - 1 : place + 2] = (0.25, 0.25, 0.5)
+        people.append(float(clarity))
+        ours.append(place + 1.25)
+        verdict = Verdict(
+            rating=overall,
+            criteria={
+                "clarity": Verdict(rating=place + 2, distribution=shares.tolist()),
+                "tone": Verdict(rating=5) if number else Verdict(failure="no_rating"),
+            },
+        )
+        human = {"criteria": {"clarity": float(clarity)}}
+        lines.append(judgment("criteria", response(number, overall, **human), verdict, score=float(overall)))
+    jsonl.write(tmp_path / "judged.jsonl", lines)
+    summary, done = audit(tmp_path, "judged.jsonl", "--gate", "judged/clarity:mae<=1.5")
+    assert summary["judged"]["mae"] == 0 and summary["judged"]["n"] == COUNT
+    found = summary["judged/clarity"]
+    assert found["mae"] == pytest.approx(agreement(people, ours).mae)
+    assert found["interval"]["mae"] and found["groups"] == COUNT // 2 and "criterion" not in found["by"]
+    assert {one["mode"] for one in found["calibration"]["maps"]} == {"cross-fitted"}  # on answers to the same questions
+    assert "judged/tone" not in summary  # nobody scored the tone
+    assert "judged/clarity: mae<=1.5 kept" in done.stdout
+    # In a table of people's: only the criteria that they scored count, answers keep their groups.
+    rows = [f"r{number}/criterion=clarity,{score}" for number, score in enumerate(people)]
+    (tmp_path / "people.csv").write_text("\n".join(["id,score", *rows]))
+    summary, _ = audit(tmp_path, "--human", "people.csv", "--judge", "ours=judged.jsonl")
+    table = summary["people.csv"]
+    assert (table["mae"], table["interval"]["mae"], table["unlabelled"]) == (found["mae"], found["interval"]["mae"], 0)
+
+
+def test_choices_are_audited_against_what_people_s_scores_make_right(tmp_path: Path, scripted: Any) -> None:
+    """critic judge --prompt correct: people's 7 and more are right, 5 and less wrong, a 6 says neither."""
+    scores = [9, 6, 3] * 12
+    rows = [human_row(number, human_score=score, scale_min=1, scale_max=10) for number, score in enumerate(scores)]
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    server = scripted(lambda body: completion('{"Correct":"yes"}'))
+    words = ["--prompt", "correct", "--base-url", server.url, "--out", "judged.jsonl"]
+    done = run("critic", "judge", "rows.jsonl", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    summary, _ = audit(tmp_path, "judged.jsonl", "--gate", "accuracy>=0.1")
+    found = summary["judged"]
+    assert (found["items"], found["rated"], found["yes_or_no"]) == (36, 24, True)
+    assert found["agreement"]["tiny"]["accuracy"]["value"] == 0.5
+    assert found["agreement"]["tiny"]["kappa"]["value"] == 0 and "failed" in found["agreement"]["tiny"]
+
+
+def test_pairs_and_checklists(tmp_path: Path) -> None:
+    pairs, lists = [], []
+    for number in range(COUNT):
+        one, two = response(number, 8.0, answers=[True, None]), response(number, 8.0 - number % 3, "s")
+        right = {0: "tie", 1: "A", 2: "A"}[number % 3]
+        calls = [Call(reply="", value="A", first="model"), Call(reply="", value="B", first="opponent")]
+        if number % 4 == 0:
+            calls = [Call(reply="", value="tie", first="model"), Call(reply="", value="tie", first="opponent")]
+        said = "tie" if number % 4 == 0 else "A"
+        verdict = Verdict(value=said)
+        pairs.append((right, said, judgment("pairwise", one, verdict, other=two, calls=calls, score=1.0)))
+        lists.append(judgment("checklist@en", one, Verdict(answers=[number % 5 > 0, True]), score=1.0))
+    lists[1] = judgment("checklist@en", lists[1].response, Verdict(failure="server_error"))
+    jsonl.write(tmp_path / "pairs.jsonl", [line for _, _, line in pairs])
+    jsonl.write(tmp_path / "lists.jsonl", lists)
+    summary, _ = audit(tmp_path, "p=pairs.jsonl")
+    found = summary["p"]["agreement"]["j"]
+    assert found["accuracy"]["value"] == np.mean([right == said for right, said, _ in pairs]) and found["n"] == COUNT
+    assert summary["p"]["position"]["j"]["flips"]["value"] == 0 and summary["p"]["groups"] == COUNT // 2
+    assert summary["p"]["length"]["j"]["judge"]["n"] == 0  # equally long
+    summary, _ = audit(tmp_path, "lists.jsonl", "--max-failed", "0.1")
+    found = summary["lists"]["agreement"]["j"]
+    assert (found["n"], found["failed"], summary["lists"]["rated"]) == (COUNT - 1, 1, COUNT)
+    assert found["accuracy"]["value"] == pytest.approx(1 - 8 / (COUNT - 1))
+    done = run("critic", "audit", "pairs.jsonl", "lists.jsonl", cwd=tmp_path)
+    assert_one_line_error(done, "one file of judgments is audited at a time")
+    done = run("critic", "audit", "pairs.jsonl", "--within", "0.2", cwd=tmp_path)
+    assert_one_line_error(done, "--within says nothing about preferences; pairs.jsonl holds preferences")
+    odd = judgment("checklist", response(0, 5, answers=[True]), Verdict(answers=[True, True]))
+    jsonl.write(tmp_path / "odd.jsonl", [judgment("pointwise", response(1, 5), Verdict(rating=5), score=5.0), odd])
+    done = run("critic", "audit", "odd.jsonl", cwd=tmp_path)
+    assert_one_line_error(done, "odd.jsonl:2: people's and the judge's answers are not alike")
