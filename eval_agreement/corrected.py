@@ -217,21 +217,26 @@ class _Forecast(NamedTuple):
         )
 
     def variance(self, labels: int, judged: bool) -> float:
+        """Of the mean with so many labels, with the judge's part or without."""
         alone = self.shared + self.human / labels
         rest = self.rows - labels
         if not (judged and rest and self.judge):
             return alone
+        # The judge's part is the difference of two means of its scores, over n labelled and T - n other answers:
+        # its variance is v/n + v/(T - n) = v T / (n (T - n)), and its covariance with the mean label c/n.
         spread = self.judge * self.rows / (labels * rest)
         lam = min(max(self.covariance / labels / spread, 0.0), 1.0)
         return alone - 2 * lam * self.covariance / labels + lam**2 * spread
 
     def half_width(self, labels: int, judged: bool) -> float:
+        """Of the 95 % interval; the labels are taken to lie in as many groups as there can be."""
         groups = max(min(labels, self.groups), FEWEST_GROUPS)
         return float(stats.t.ppf((1 + LEVEL) / 2, groups - 1) * np.sqrt(self.variance(labels, judged)))
 
     def labels(self, half_width: float, judged: bool) -> int | None:
         """The fewest that are enough; None where all are not. More labels never make an interval wider."""
         possible = range(FEWEST_GROUPS, self.rows + 1)
+        # False, …, False, True, …, True: the first True is where the half width has become small enough.
         index = bisect_left(possible, True, key=lambda labels: self.half_width(labels, judged) <= half_width)
         return possible[index] if index < len(possible) else None
 
@@ -266,6 +271,7 @@ def _shared_variance(sample: _Sample, rows: int) -> float | None:
         return None
     human = sample.human[sample.labelled]
     human = human - human.mean()
+    # The products of all pairs of a group are the square of its total, those of an answer with itself taken off.
     totals = np.bincount(sample.member[sample.labelled], human)
     covariance = (totals @ totals - human @ human) / labelled_pairs
     return max(0.0, float(covariance * pairs / (answers * (rows - 1))))
@@ -290,6 +296,8 @@ def _parts(sample: _Sample) -> _Parts:
     if not rest or np.ptp(sample.judge) == 0:
         return _Parts(human_mean, 0.0, by_group, np.zeros_like(by_group), 0.0)
     judge_mean, rest_mean = float(sample.judge[labelled].mean()), float(sample.judge[~labelled].mean())
+    # What each answer adds to (judge's mean over the labelled - over the others), less its expectation: with the same
+    # of the mean label, sums over a group's answers are independent of other groups', and their squares the variance.
     excess = np.where(labelled, (sample.judge - judge_mean) / n, (rest_mean - sample.judge) / rest)
     excess_by_group: Floats = np.bincount(sample.member, excess).astype(np.float64)
     pooled = float(np.var(sample.judge, ddof=1)) * (1 / n + 1 / rest)

@@ -28,6 +28,7 @@ class Measured(Struct, frozen=True):
 
 
 def of_scores(result: Agreement) -> Measured:
+    """Every metric of an audit of scores."""
     metrics = {name: (one.value, one.interval) for name, one in result.estimates.items()}
     return Measured(result.n, result.failed, result.groups, metrics)
 

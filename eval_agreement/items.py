@@ -323,6 +323,7 @@ def _check(place: str, item: AuditItem) -> None:
 
 
 def judge_of(judgment: AnyJudgment) -> str:
+    """The judge's name."""
     return judgment.judge if isinstance(judgment, Judgment) else judgment.verdict.judge
 
 

@@ -112,10 +112,12 @@ def summary(found: Mapping[str, Findings], outcomes: Sequence[Outcome]) -> dict[
 
 
 def as_lines(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
+    """How the gate stands, as JSON values."""
     return [{"text": outcome.text, "holds": outcome.holds, "bound": outcome.bound} for outcome in outcomes]
 
 
 def as_json(result: Agreement) -> dict[str, Any]:
+    """Every metric by name beside the counts, reasons, intervals and groups."""
     total = result.n + result.failed
     values = {name: one.value for name, one in result.estimates.items()}
     about = {"undefined": result.undefined, "interval": result.interval, "groups": result.groups}

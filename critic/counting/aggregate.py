@@ -40,6 +40,7 @@ class Aggregate(Struct, frozen=True, kw_only=True):
 
     @property
     def coverage(self) -> float:
+        """The share (0..1) of what was asked that has a verdict."""
         return self.n / self.asked if self.asked else 0.0
 
 
@@ -229,5 +230,6 @@ def check(verdict: TurnVerdict) -> None:
 
 
 def name(verdict: TurnVerdict) -> str:
+    """A verdict in an error message."""
     turn = "whole conversation" if verdict.turn is None else f"turn {verdict.turn}"
     return f"conversation {verdict.conversation!r}, {turn}, condition {verdict.condition}"

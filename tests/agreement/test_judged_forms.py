@@ -74,7 +74,7 @@ def test_each_criterion_is_a_sample(tmp_path: Path) -> None:
                 "tone": Verdict(rating=5) if number else Verdict(failure="no_rating"),
             },
         )
-        human = {"criteria": {"clarity": float(clarity)}}
+        human: dict[str, Any] = {"criteria": {"clarity": float(clarity)}}
         lines.append(judgment("criteria", response(number, overall, **human), verdict, score=float(overall)))
     jsonl.write(tmp_path / "judged.jsonl", lines)
     summary, done = audit(tmp_path, "judged.jsonl", "--gate", "judged/clarity:mae<=1.5")

@@ -1,4 +1,4 @@
-"""A metric is one entry of METRICS: a toy one shows wherever metrics do."""
+"""A metric is one entry of METRICS: the README's example shows wherever metrics do."""
 
 import json
 import math
@@ -8,38 +8,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Done, run
+from conftest import ROOT, Done, run
 
-from critic.counting.resampling import Floats, Resamples
+from critic.counting.resampling import Resamples
+from eval_agreement import metrics
 from eval_agreement.joint import resampled
-from eval_agreement.metrics import METRICS, Metric, PairCounts, agreement
-
-
-def _above(human: Floats, judge: Floats) -> Floats:
-    return np.asarray(judge > human, dtype=np.float64)
-
-
-def _above_people(human: Floats, judge: Floats) -> float | None:
-    return float(_above(human, judge).mean()) if human.size else None
-
-
-def _above_people_of_counts(counts: PairCounts) -> Floats:
-    return counts.mean(_above)
+from eval_agreement.metrics import METRICS, agreement
 
 
 @pytest.fixture(autouse=True)
 def toy() -> Iterator[None]:
-    """The share of answers that the judge scores higher than people do: not the same with the two sides swapped."""
-    METRICS["above"] = Metric(
-        name="too high",
-        of_pairs=_above_people,
-        of_counts=_above_people_of_counts,
-        lower_is_better=True,
-        share=True,
-        note="Too high: share of answers scored above people.",
-    )
+    """The README's own example, run where a metric is added. It is not the same with the two sides swapped."""
+    readme = (ROOT / "eval_agreement/README.md").read_text("utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    known = dict(METRICS)
+    exec(example, vars(metrics))  # noqa: S102 - our own README
     yield
-    del METRICS["above"]
+    METRICS.clear()
+    METRICS.update(known)
+    del metrics._above  # type: ignore[attr-defined]
 
 
 def audit(folder: Path, *options: str) -> Done:
