@@ -84,18 +84,18 @@ def shared() -> Path:
     return SHARED
 
 
-def command(*words: str | Path) -> list[str]:
+def command(*words: object) -> list[str]:
     """How a program of the repository is started: `critic …`, or by path as `data/human_scores.py …`."""
-    program = ["-c", "from critic.cli import main; main()"] if words[0] == "critic" else [str(ROOT / words[0])]
+    program = ["-c", "from critic.cli import main; main()"] if words[0] == "critic" else [str(ROOT / str(words[0]))]
     return [sys.executable, *program, *(str(word) for word in words[1:])]
 
 
-def run_apart(*words: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> Done:
+def run_apart(*words: object, cwd: Path = ROOT, env: dict[str, str] | None = None) -> Done:
     """A program of the repository in a process of its own: for what needs one, such as vLLM, and to see it start."""
     return subprocess.run(command(*words), cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
-def run(*words: str | Path, cwd: Path = ROOT) -> Done:
+def run(*words: object, cwd: Path = ROOT) -> Done:
     """What `run_apart` gives, in this process: a second sooner. What the program does not catch is raised here."""
     stdout, stderr = io.StringIO(), io.StringIO()
     arguments = [str(word) for word in words]
@@ -108,8 +108,9 @@ def run(*words: str | Path, cwd: Path = ROOT) -> Done:
             if words[0] == "critic":
                 cli.main()
             else:
-                patch.syspath_prepend((ROOT / words[0]).parent)
-                runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+                program = ROOT / arguments[0]
+                patch.syspath_prepend(program.parent)
+                runpy.run_path(str(program), run_name="__main__")
         except SystemExit as end:
             assert isinstance(end.code, int), end.code
             return subprocess.CompletedProcess(arguments, end.code, stdout.getvalue(), stderr.getvalue())
@@ -281,8 +282,11 @@ class Scripted:
         self.server.server_close()
 
 
+Servers = Callable[..., Scripted]
+
+
 @pytest.fixture
-def scripted() -> Iterator[Callable[..., Scripted]]:
+def scripted() -> Iterator[Servers]:
     """Makes scripted servers and stops them after the test."""
     made: list[Scripted] = []
 

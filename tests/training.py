@@ -157,7 +157,7 @@ class Processes:
         """End all at once, as SIGKILL does."""
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
-                if process.exitcode is None:
+                if process.exitcode is None and process.pid is not None:
                     os.kill(process.pid, signal.SIGKILL)
         for process in self.processes:
             process.join()
@@ -255,8 +255,8 @@ ORDERS = ("pointwise", "pointwise_reason_first")
 
 def tiny_judge(folder: Path) -> Path:
     """The tiny recipe in both orders, for as many steps as it takes to write verdicts of its own accord."""
-    steps = {"max_steps": 240, "save_steps": 240, "logging_steps": 60, "per_device_train_batch_size": 8}
-    steps |= {"learning_rate": 0.004, "warmup_steps": 20}
+    steps: dict[str, float] = {"max_steps": 240, "save_steps": 240, "logging_steps": 60, "warmup_steps": 20}
+    steps |= {"per_device_train_batch_size": 8, "learning_rate": 0.004}
     changes: dict[str, Any] = {"evaluation": None, "ema": None, "global_batch": 8, "max_source_tokens": 500}
     # vLLM on a CPU knows no smaller heads than of 32 numbers.
     changes["tiny"] = {"hidden_size": 64, "heads": 1, "initializer_range": 0.06}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -112,7 +113,7 @@ def test_offsets_are_least_squares_in_every_resample(people: str) -> None:
         values = refitted(draws, fit)
         uncorrected.append(draws.p_value(values))
         assert_same(
-            bias.replace(effect, p=uncorrected[-1]),
+            msgspec.structs.replace(effect, p=uncorrected[-1]),
             fit(np.arange(300)),
             draws,
             values,
@@ -129,7 +130,7 @@ def test_without_noise_is_corrected_least_squares_in_every_resample() -> None:
     world = World(3, sees_quality=True)
     noise = rating_noise(world.raters)
     length = verbosity(world.human, world.judge, world.group, world.length, noise, resamples=150)
-    own = self_preference(world.human, world.judge, world.group, world.system, ["a"], noise, resamples=150)
+    own = self_preference(world.human, world.judge, world.group, list(world.system), ["a"], noise, resamples=150)
     draws = Resamples(world.group, 150)
     for effect, x in ((length, world.doublings), (own, (world.system == "a").astype(float))):
 
@@ -174,7 +175,7 @@ def test_rows_that_are_their_own_groups_take_a_short_cut_to_the_same_interval() 
     error = difference.std() / math.sqrt(4000)
     expected = (difference.mean() - 1.96 * error, difference.mean() + 1.96 * error)
     assert lenient.interval == pytest.approx(expected, abs=0.1 * error)
-    short = self_preference(human, judge, np.arange(4000), system, ["a"])
+    short = self_preference(human, judge, np.arange(4000), list(system), ["a"])
     x = design(human, system == "a")
     inverse = np.linalg.inv(x.T @ x)
     coefficients = inverse @ x.T @ judge
@@ -212,7 +213,7 @@ def test_self_preference_is_found_and_covered(own: float) -> None:
     effects = []
     for seed in range(500):
         w = World(seed, own=own)
-        effects.append(self_preference(w.human, w.judge, w.group, w.system, ["a"], resamples=400, seed=seed))
+        effects.append(self_preference(w.human, w.judge, w.group, list(w.system), ["a"], resamples=400, seed=seed))
     assert 0.93 <= covered(effects, own) <= 0.97
     assert seen(effects) > 0.99 if own else seen(effects) < 0.07
 
@@ -381,7 +382,7 @@ def test_labels_that_cannot_be_compared() -> None:
     level = ["high" if score >= 6 else "low" for score in w.human]
     apart = offsets("task", w.human, w.judge, w.group, level).effects
     assert {effect.undefined for effect in apart} == {"no answer without it has the same human score"}
-    nobody = self_preference(w.human, w.judge, w.group, w.system, ["z"])
+    nobody = self_preference(w.human, w.judge, w.group, list(w.system), ["z"])
     assert (nobody.n, nobody.value) == (0, None) and nobody.undefined == "0 groups with it; at least 20 are needed"
     assert offsets("task", [], [], [], []).effects == []
     unjudged = offsets("task", [3, 4], [None, None], ["a", "b"], ["x", "y"])
@@ -391,7 +392,7 @@ def test_labels_that_cannot_be_compared() -> None:
 def test_two_labels_are_one_test_and_many_are_cut() -> None:
     w = World(8, own=-0.13)
     two = offsets("side", w.human, w.judge, w.group, ["own" if name == "a" else "other" for name in w.system])
-    own = self_preference(w.human, w.judge, w.group, w.system, ["a"])
+    own = self_preference(w.human, w.judge, w.group, list(w.system), ["a"])
     other, mirror = two.effects
     assert mirror.value == own.value and mirror.interval == own.interval and mirror.p == own.p
     assert own.value is not None and other.value == pytest.approx(-own.value)

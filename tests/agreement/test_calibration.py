@@ -17,6 +17,7 @@ from critic.counting.resampling import Resamples
 from eval_agreement import calibration
 from eval_agreement.calibration import Recalibrator, Scored, conformal, recalibration, reliability
 from eval_agreement.metrics import half_up
+from eval_agreement.rows import judged_rows
 
 Floats = NDArray[np.float64]
 Answers = tuple[Floats, Floats, NDArray[np.intp]]
@@ -276,7 +277,7 @@ def test_half_width_is_the_quantile_of_split_conformal_prediction() -> None:
     fit_on = Scored(*answers(random, 101, 1))
     human, judge, group = answers(random, 200, 1)
     result = conformal(human, judge, group + 1000, "linear", fit_on)
-    half = calibration._folds(calibration.judged_rows(*fit_on), 2)
+    half = calibration._folds(judged_rows(*fit_on), 2)
     people, judged = np.array(fit_on.human), np.array(fit_on.judge)
     line = np.polyfit(judged[half == 0], people[half == 0], 1)
     residuals = np.sort(np.abs(people - np.polyval(line, judged))[half == 1])

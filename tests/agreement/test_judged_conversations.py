@@ -85,7 +85,7 @@ def table(path: Path, column: str, rows: Iterable[tuple[str, object]]) -> Path:
     return path
 
 
-def audit(folder: Path, *words: str | Path, code: int = 0) -> tuple[dict[str, Any], Done]:
+def audit(folder: Path, *words: object, code: int = 0) -> tuple[dict[str, Any], Done]:
     done = run("critic", "audit", "--out", "out", *words, cwd=folder)
     assert done.returncode == code, done.stderr
     return json.loads((folder / "out/summary.json").read_text("utf-8")), done

@@ -43,7 +43,7 @@ def orders(a_first: str, b_first: str) -> Codes:
     return np.stack([column(a_first), column(b_first)], axis=1)
 
 
-def alone(verdicts: Sequence[Any]) -> np.ndarray[Any, Any]:
+def alone(verdicts: Sequence[Any] | Codes) -> np.ndarray[Any, Any]:
     return np.arange(len(verdicts))
 
 

@@ -433,7 +433,7 @@ def test_a_copy_of_a_careful_rater_passes_and_a_random_judge_does_not() -> None:
     copy = alternative_annotator(ratings, ratings[:, 0], np.arange(150))
     assert (copy.passes, copy.omega) == (True, 1.0)
     assert copy.rho is not None and copy.rho > 0.7
-    random = alternative_annotator(ratings, np.random.default_rng(0).integers(1, 11, 150), np.arange(150))
+    random = alternative_annotator(ratings, np.random.default_rng(0).integers(1, 11, 150).astype(float), np.arange(150))
     assert (random.passes, random.omega) == (False, 0.0)
     assert random.rho is not None and random.rho < 0.35
     assert "may not replace" in random.reading

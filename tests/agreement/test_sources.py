@@ -1,6 +1,7 @@
 """Samples out of any two columns: CSV, JSONL, Parquet, judgments, human-scored rows."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def test_csv_jsonl_parquet_and_excel_say_the_same(tmp_path: Path) -> None:
     parquet, openpyxl = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("openpyxl")
     import pyarrow
 
-    rows = [{"id": "a", "score": 4.0, "task": None}, {"id": "b", "score": None, "task": "OCR"}]
+    rows: list[dict[str, Any]] = [{"id": "a", "score": 4.0, "task": None}, {"id": "b", "score": None, "task": "OCR"}]
     (tmp_path / "t.csv").write_text("\ufeffid,score,task\na,4,\nb,,OCR\n", "utf-8")
     write_jsonl(tmp_path / "t.jsonl", rows)
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")

@@ -25,7 +25,7 @@ EVERY: list[tuple[str, Language]] = [(name, lang) for name in names() for lang i
 CRITERIA = {"clarity": "Is it easy to follow?", "accuracy": "Is it true?\n{{ no }} > way"}
 
 
-def response(lang: Language = "en", **changes) -> Response:
+def response(lang: Language = "en", **changes: Any) -> Response:
     zh = lang == "zh"
     question = {
         "id": "q",
@@ -204,7 +204,7 @@ def test_plain_text_is_left_alone() -> None:
     assert quote(text) == f"> {text}"
 
 
-def count(messages) -> int:
+def count(messages: Any) -> int:
     return sum(len(message["content"]) for message in messages)
 
 

@@ -1,6 +1,7 @@
 """The judge's text -> a rating, or a named failure."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -77,7 +78,7 @@ def test_names_the_failure(text: str, truncated: bool, failure: str) -> None:
     assert (found.failure, found.rating) == (failure, None)
 
 
-def test_peer_replies(shared) -> None:
+def test_peer_replies(shared: Path) -> None:
     """Where AlignMMBench's own script reads a rating, ours is the same, except that 11 is refused."""
     parsers = json.loads((shared / "fixtures/golden.json").read_text("utf-8"))["parsers"]
     for name, peer in parsers["by_peer"]["alignmmbench"]["parsed"].items():

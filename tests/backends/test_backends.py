@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from conftest import ROOT, assert_one_line_error, completion, human_row, run, write_jsonl
+from conftest import ROOT, Servers, assert_one_line_error, completion, human_row, run, write_jsonl
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -161,7 +161,7 @@ def test_a_panel_from_the_command_line(tmp_path: Path) -> None:
     assert_one_line_error(run(*words, "--aggregate", "best"), "mean, median, majority")
 
 
-def test_a_panel_goes_on_where_a_member_was_lost(tmp_path: Path, scripted) -> None:
+def test_a_panel_goes_on_where_a_member_was_lost(tmp_path: Path, scripted: Servers) -> None:
     """A member that failed some rows: the panel fails those rows by name, and --retry-failed completes it."""
     broken = True
 
@@ -180,11 +180,11 @@ def test_a_panel_goes_on_where_a_member_was_lost(tmp_path: Path, scripted) -> No
     assert {line["score"] for line in judged(out).values()} == {5.0}
 
 
-def test_what_is_no_judge_is_said(tmp_path: Path, scripted) -> None:
+def test_what_is_no_judge_is_said(tmp_path: Path, scripted: Servers) -> None:
     data, out = rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
     server = scripted(lambda body: completion('{"Rating":7,"Reason":"x"}'))
 
-    def judge(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    def judge(*words: object) -> subprocess.CompletedProcess[str]:
         return run("critic", "judge", data, "--out", out, *words)
 
     assert_one_line_error(judge("--judge", tmp_path / "none"), "checkpoint folder", "URL#MODEL")
@@ -248,7 +248,7 @@ def test_without_a_reason_other_servers_are_asked_for_the_rating_alone() -> None
     assert list(asked[0].schema["properties"]) == asked[0].schema["required"] == ["Rating"]
 
 
-def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted) -> None:
+def test_without_a_reason_vllm_is_asked_for_one_probe(tmp_path: Path, scripted: Servers) -> None:
     """A 10 that starts with the same token as a 1 is still told from it."""
 
     def answer(body: dict[str, Any]) -> dict[str, Any]:
@@ -364,7 +364,7 @@ def stage(
     return JudgeResponses(run, judge, Responses(lambda _: made(), out, "pointwise"), "rows", check_repeat)
 
 
-def test_memory_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch) -> None:
+def test_memory_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows come from a generator: eight times as many have the same peak."""
     monkeypatch.setattr(judging, "WINDOW", 256)
 
@@ -407,7 +407,7 @@ def test_ratings_that_change_with_the_batch_are_counted(tmp_path: Path) -> None:
     assert found["largest_move_of_a_score"] == 1.0
 
 
-def test_a_server_that_hangs_or_trickles_is_given_up(tmp_path: Path, scripted) -> None:
+def test_a_server_that_hangs_or_trickles_is_given_up(tmp_path: Path, scripted: Servers) -> None:
     """Neither silence nor a byte now and then may hold a row longer than --timeout."""
     calls = 0
 
@@ -447,7 +447,7 @@ def test_a_server_that_hangs_or_trickles_is_given_up(tmp_path: Path, scripted) -
 
 
 @pytest.mark.parametrize("wish", ["1", "date"])
-def test_retry_after_is_obeyed(tmp_path: Path, scripted, wish: str) -> None:
+def test_retry_after_is_obeyed(tmp_path: Path, scripted: Servers, wish: str) -> None:
     from email.utils import formatdate
 
     times: list[float] = []
@@ -515,7 +515,7 @@ time.sleep(100)
     assert len(judged(out)) == 120 and all(line["score"] == 7 for line in judged(out).values())
 
 
-def test_a_response_of_ten_megabytes_is_cut_or_refused(tmp_path: Path, scripted) -> None:
+def test_a_response_of_ten_megabytes_is_cut_or_refused(tmp_path: Path, scripted: Servers) -> None:
     def answer(body: dict[str, Any]) -> Any:
         if sum(len(message["content"]) for message in body["messages"]) > 8192 - 256:
             return 400, {}, b'{"error": {"message": "This model\'s maximum context length is 8192 tokens."}}'

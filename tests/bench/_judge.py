@@ -3,12 +3,13 @@
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from critic.asking.asker import inquiry
 from critic.asking.render import Material, of_response
 from critic.records import Message, Question, Response
+from critic.stages.judge_responses import in_order
 
 ROWS, REPLY_TOKENS = 96, 48
 TASKS = ("Counting", "OCR", "Meme", "Chart")
@@ -76,13 +77,18 @@ def checkpoint(folder: Path, rows: list[Response], hidden: int = 256, layers: in
     return folder
 
 
+def ordered(rows: list[Response]) -> list[Response]:
+    """Rows in the order in which `critic judge` asks for them."""
+    return [row for row, _ in in_order(((row, None) for row in rows), len(rows))]
+
+
 def seconds(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
-def alternated(works: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def alternated(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Median seconds of each piece of work; all are run in turn, so that a busy machine slows all alike."""
     found: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):

@@ -11,11 +11,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses
+from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, ordered, prompts, responses
 
 from critic.backends import Request
 from critic.backends.vllm import VllmBackend, _sampling
-from critic.stages.judge_responses import in_order
 
 ROUNDS = 5
 
@@ -52,7 +51,7 @@ async def main() -> None:
         async with _Shown(folder, ["--max-model-len", "2048"]) as backend:
             texts = [
                 backend._tokenizer.apply_chat_template(each, tokenize=False, add_generation_prompt=True)
-                for each in prompts(list(in_order(rows, ROWS)))
+                for each in prompts(ordered(rows))
             ]
             lengths = await asyncio.to_thread(written, backend.engine, texts)
             assert await asyncio.to_thread(written, backend.engine, texts, lengths) == lengths

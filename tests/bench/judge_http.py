@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses
+from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, ordered, prompts, responses
 
 from critic.asking.asker import ALTERNATIVES, RATING_ALONE, probe
 from critic.asking.judge import ResponseJudge
 from critic.backends import FAVOUR, Request
 from critic.backends.openai import OURS, OpenAIBackend
 from critic.records import Decoding, Judgment, Message, Response
-from critic.stages.judge_responses import in_order
 
 ROUNDS, CONCURRENCY = 3, 64
 
@@ -34,7 +33,7 @@ async def judged(url: str, rows: list[Response], decoding: Decoding) -> list[Jud
     backend = OpenAIBackend(url, connections=CONCURRENCY)
     backend.choose(None)
     judge = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS, decoding)
-    waiting, found = in_order(rows, len(rows)), []
+    waiting, found = iter(ordered(rows)), []
 
     async def work() -> None:
         for row in waiting:
@@ -58,7 +57,7 @@ async def posted(url: str, messages: list[list[Message]], alternatives: int = 0,
 
         async def work() -> None:
             for each in waiting:
-                wanted = {"schema": POINTWISE.schema(), "top_logprobs": alternatives}
+                wanted: dict[str, Any] = {"schema": POINTWISE.schema(), "top_logprobs": alternatives}
                 await post(backend._body(Request(messages=each, max_tokens=REPLY_TOKENS, **wanted)))
                 if probed:
                     asked = probe(each, RATING_ALONE, POINTWISE.keys())
@@ -81,7 +80,7 @@ def main() -> None:
         assert server.stdout is not None
         try:
             url = server.stdout.readline().split()[1]
-            messages = prompts(list(in_order(rows, ROWS)))
+            messages = prompts(ordered(rows))
             greedy, alone = Decoding(), Decoding(reason=False)
             found = asyncio.run(judged(url, rows, greedy))
             assert all(line.score is not None for line in found), [line.verdict for line in found][:3]

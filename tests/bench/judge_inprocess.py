@@ -15,13 +15,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, prompts, responses, seconds
+from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, ordered, prompts, responses, seconds
 
 from critic.asking.judge import ResponseJudge
 from critic.backends import Reply, Request
 from critic.backends.vllm import VllmBackend, _sampling
 from critic.records import Decoding, Judgment, Response
-from critic.stages.judge_responses import in_order
 
 ROUNDS, ONE_BY_ONE = 3, 6
 
@@ -44,7 +43,7 @@ class _Shown(VllmBackend):
 
 
 async def judged(judge: ResponseJudge, rows: list[Response]) -> list[Judgment]:
-    waiting, found = in_order(rows, len(rows)), []
+    waiting, found = iter(ordered(rows)), []
 
     async def work() -> None:
         for row in waiting:
@@ -121,7 +120,7 @@ async def main() -> None:
             alone = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS, Decoding(reason=False))
             texts = [
                 backend._tokenizer.apply_chat_template(each, tokenize=False, add_generation_prompt=True)
-                for each in prompts(list(in_order(rows, ROWS)))
+                for each in prompts(ordered(rows))
             ]
 
             def judge(which: ResponseJudge) -> list[Judgment]:

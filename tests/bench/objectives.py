@@ -89,7 +89,7 @@ def main() -> None:
     for extra in given.raft or [""]:
         variants[f"raft {extra}".strip()] = ["objective=raft", *filter(None, extra.split(";"))]
     limit = read_recipe(given.recipe, given.set).max_source_tokens
-    runs = []
+    runs: list[tuple[str, Path, list[str], int]] = []
     for seed in range(given.seeds):
         for number, (name, settings) in enumerate(variants.items()):
             own = [f"training.seed={seed}", f"tiny.seed={seed}", "training.save_strategy=no"]
@@ -104,7 +104,7 @@ def main() -> None:
         print("\n".join(table(results, split)), "\n")
 
     def mean(name: str, kind: str, metric: str) -> float:
-        return statistics.mean(run["internal"][kind].get(metric, 0.0) for run in results[name])
+        return float(statistics.mean(run["internal"][kind].get(metric, 0.0) for run in results[name]))
 
     means = {(name, kind): (mean(name, kind, "mae"), mean(name, kind, "pearson")) for name in results for kind in KINDS}
     plain = means["sft", "argmax"]

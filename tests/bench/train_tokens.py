@@ -44,7 +44,7 @@ class Clock(transformers.TrainerCallback):
     """Seconds and learned tokens of the steps behind the first."""
 
     def __init__(self) -> None:
-        self.seconds = self.learned = 0.0
+        self.seconds = self.learned = self.last = 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         now = time.monotonic()

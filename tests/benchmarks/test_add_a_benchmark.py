@@ -31,7 +31,7 @@ def package(tmp_path: Path) -> Path:
 def test_a_file_more_is_a_benchmark_more(tmp_path: Path, package: Path) -> None:
     """Listed, run, judged, scored and reported; each reply is judged a 7, but for one that cannot be read."""
 
-    def critic(*words: str | Path, code: int = 0) -> Done:
+    def critic(*words: object, code: int = 0) -> Done:
         done = run_apart("critic", *words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(package)})
         assert done.returncode == code, done.stderr
         return done

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
+from conftest import ROOT, Servers, assert_one_line_error, completion, run, write_jsonl
 
 from critic import jsonl
 from critic.benchmarks import alignmmbench
@@ -114,7 +114,7 @@ def test_both_roads_to_alignmmbench_end_in_one_table(tmp_path: Path) -> None:
         assert "overall" not in text.lower() and "average" not in text.lower()
 
 
-def test_peer_totals(shared) -> None:
+def test_peer_totals(shared: Path) -> None:
     """The original script's total is our mean over questions; its tasks are not AlignMMBench's, and stand last."""
     example = json.loads((shared / "fixtures/golden.json").read_text("utf-8"))["aggregates"]["alignmmbench"]["example"]
     found = scored([(task, None if score == -1 else score) for task, score in example["rows"]])
@@ -122,7 +122,7 @@ def test_peer_totals(shared) -> None:
     assert found.tasks["t1"].value == example["t1"] and found.task_mean.failed == example["bad"]
 
 
-def test_the_published_questions_are_read(shared) -> None:
+def test_the_published_questions_are_read(shared: Path) -> None:
     questions = alignmmbench.read_questions(shared / "data/alignmmbench/questions.jsonl")
     assert len(questions) == 4978
     assert sum(question.task == "Coherence" for question in questions.values()) == 181
@@ -131,7 +131,7 @@ def test_the_published_questions_are_read(shared) -> None:
     assert not any("\\n" in (question.reference or "") for question in questions.values())
 
 
-def test_the_demo_file_from_end_to_end(shared, tmp_path: Path, scripted) -> None:
+def test_the_demo_file_from_end_to_end(shared: Path, tmp_path: Path, scripted: Servers) -> None:
     """AlignMMBench's own files, the responses in their older layout, through judge and score."""
     folder = shared / "data/alignmmbench"
     server = scripted(lambda body: completion('{"Rating":4,"Reason":"好"}'))

@@ -173,7 +173,7 @@ CELLS = list(measures.CELLS.items())
 def test_scores_are_those_of_brute_force(luck: random.Random, protocol: str, count: int) -> None:
     choices: list[Fate] = [0.0, 0.5, 1.0, None, "never"] if protocol == "pairwise" else [1.0, 4.0, 10.0, None, "never"]
     asked = conversations(count)
-    fates = {(cell, one.id): luck.choice(choices) for _, cell in CELLS for one in asked}
+    fates: dict[tuple[Cell, str], Fate] = {(cell, one.id): luck.choice(choices) for _, cell in CELLS for one in asked}
     run = ["own", "perfect_perception", "perfect_perception_reasoning"]
     found = measures.scores(verdicts_of(fates, protocol), asked, protocol, run)  # type: ignore[arg-type]
     unit = 100 if protocol == "pairwise" else 1
@@ -232,7 +232,9 @@ def test_scores_per_task() -> None:
 def test_error_attribution_is_that_of_brute_force() -> None:
     luck = random.Random(7)
     asked = conversations(60)
-    fates = {(cell, one.id): luck.choice([0.0, 1.0, 1.0, None]) for _, cell in CELLS for one in asked}
+    fates: dict[tuple[Cell, str], Fate] = {
+        (cell, one.id): luck.choice([0.0, 1.0, 1.0, None]) for _, cell in CELLS for one in asked
+    }
     found = measures.attribution(verdicts_of(fates, "pairwise"), asked, "pairwise")
     steps = [
         ("perception", 1, 2, "S2", "S2_hat"),
@@ -385,6 +387,6 @@ def test_the_samples_are_what_the_program_writes(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for name in folders for path in (committed / name).rglob("*")) < 300_000
     for name in folders:
         (file,) = [path for path in (committed / name).iterdir() if path.is_file()]
-        for one in benchmarks.read(name, file):
+        for one in benchmarks.read(str(name), file):
             images = [path for turn in one.turns for path in turn.images]
             assert images and all((committed / name / path).is_file() for path in images)

@@ -22,7 +22,7 @@ class Asked(NamedTuple):
     parse: Callable[[str], Any]
 
 
-def user(content: str, system: str | None = None, **fields: Any) -> dict[str, Any]:
+def user(content: str, system: Any = None, **fields: Any) -> dict[str, Any]:
     messages = [{"role": "system", "content": system}] if system else []
     return {"messages": [*messages, {"role": "user", "content": content}], **fields}
 

@@ -26,7 +26,14 @@ from critic.records import Conversation, ConversationTurn
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
-OUTCOMES = {"model_a": "a", "model_b": "b", "model_1": "a", "model_2": "b", "tie": "tie", "tie (bothbad)": "tie"}
+OUTCOMES: dict[str, Any] = {
+    "model_a": "a",
+    "model_b": "b",
+    "model_1": "a",
+    "model_2": "b",
+    "tie": "tie",
+    "tie (bothbad)": "tie",
+}
 LOGIT = 400 / math.log(10)
 
 

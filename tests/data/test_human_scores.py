@@ -142,7 +142,7 @@ def test_scales_are_moved_onto_one_to_ten(score: float, low: float, high: float,
     assert to_ten(score, low, high) == pytest.approx(ten, abs=1e-12)
 
 
-def test_real_files(shared, tmp_path: Path) -> None:
+def test_real_files(shared: Path, tmp_path: Path) -> None:
     """The counts of rows and the splits that figures are compared on."""
     folder = shared / "data/human_scored"
     expected = {"llmeval2": (6919, 700, 399), "alignbench_zh": (328, 42, None), "topical_chat": (306, 54, None)}

@@ -420,7 +420,7 @@ def test_images_that_the_judge_cannot_see_are_left_out_and_counted(ask: Ask) -> 
 
 def test_contracts_and_unknown_forms_are_counted(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(layer.JudgeLayer, "_authorised", lambda self, scope: made.append(self) or True)
+    monkeypatch.setattr(layer.JudgeLayer, "_authorised", lambda self, scope: not made.append(self))  # type: ignore[func-returns-value]
     unknown = {"messages": [{"role": "user", "content": "Judge the answer as you like, in a haiku."}]}
     counted = layer.Counter()
     for request in (HELLO, FORMS[0].request, unknown, unknown):

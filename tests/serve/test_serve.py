@@ -230,7 +230,10 @@ def test_a_schema_left_open_gives_whole_replies(served: Served) -> None:
     }
     forced = {"type": "function", "function": {"name": "grade"}}
     tools = [{"type": "function", "function": {"name": "grade", "parameters": parameters}}]
-    words = {"messages": [{"role": "user", "content": "Score the answer from 0 to 10."}], "max_tokens": 300}
+    words: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "Score the answer from 0 to 10."}],
+        "max_tokens": 300,
+    }
     for seed in range(4):
         answer = chat(served, **words, tools=tools, tool_choice=forced, temperature=1.5, seed=seed)
         choice = answer.json()["choices"][0]

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, assert_one_line_error, completion, needs, run, write_jsonl
+from conftest import ROOT, Servers, assert_one_line_error, completion, needs, run, write_jsonl
 
 from critic.backends import Reply, Request, text
 from critic.backends.scripted import ScriptedBackend
@@ -56,7 +56,7 @@ def sheet(folder: Path, count: int, **images: str) -> Path:
     return write_jsonl(folder / "sheet.jsonl", rows)
 
 
-def infer(file: Path, out: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def infer(file: Path, out: Path, *words: object) -> subprocess.CompletedProcess[str]:
     return run("critic", "infer", file, "--benchmark", "convbench", "--out", out, *words)
 
 
@@ -424,7 +424,7 @@ def test_a_price_file_with_a_mistake(tmp_path: Path, body: str) -> None:
 # --- the command, against a server
 
 
-def test_what_is_sent_and_what_is_written(tmp_path: Path, scripted) -> None:
+def test_what_is_sent_and_what_is_written(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(echo)
     out = tmp_path / "out.jsonl"
     (tmp_path / "prices.toml").write_text("[list]\ninput = 1.0\noutput = 1.0\n")
@@ -458,7 +458,7 @@ def test_what_is_sent_and_what_is_written(tmp_path: Path, scripted) -> None:
     assert "at the prices of list: 0.0005 USD" in done.stdout or "0.0004 USD" in done.stdout
 
 
-def test_a_rerun_asks_nothing_and_another_condition_only_what_is_new(tmp_path: Path, scripted) -> None:
+def test_a_rerun_asks_nothing_and_another_condition_only_what_is_new(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(echo)
     file, out = sheet(tmp_path / "b", 3), tmp_path / "out.jsonl"
     go = partial(main, file, "convbench", out, base_url=server.url)
@@ -490,7 +490,7 @@ def bomb(side: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IEND", b"")
 
 
-def test_images_that_cannot_be_sent(tmp_path: Path, scripted) -> None:
+def test_images_that_cannot_be_sent(tmp_path: Path, scripted: Servers) -> None:
     pytest.importorskip("PIL", reason="needs Pillow")
     server = scripted(echo)
     bad = {
@@ -526,7 +526,7 @@ def test_images_that_cannot_be_sent(tmp_path: Path, scripted) -> None:
     assert len(lines(out)) == 7 * 5
 
 
-def test_without_image_none_is_read(tmp_path: Path, scripted) -> None:
+def test_without_image_none_is_read(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(echo)
     file = sheet(tmp_path / "b", 2, row_0="missing.png")
     words = ("--base-url", server.url, "--condition", "no_image", "--data-root", tmp_path / "nowhere")
@@ -537,7 +537,7 @@ def test_without_image_none_is_read(tmp_path: Path, scripted) -> None:
 FAULTS = ("fine", "busy", "broken", "hangs", "cut off", "empty", "refused", "too long", "filtered", "half a character")
 
 
-def test_faults_of_a_server(tmp_path: Path, scripted) -> None:
+def test_faults_of_a_server(tmp_path: Path, scripted: Servers) -> None:
     """Each conversation meets one fault, at its second turn; 429 goes away."""
     busy_since: list[float] = []
 
@@ -597,13 +597,13 @@ def test_faults_of_a_server(tmp_path: Path, scripted) -> None:
     assert len(third) == 3, "turn 3 was asked after a failed turn 2"
 
 
-def test_too_many_failures_exit_3(tmp_path: Path, scripted) -> None:
+def test_too_many_failures_exit_3(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(lambda body: completion("" if len(body["messages"]) == 5 else "fine"))
     go = partial(main, sheet(tmp_path / "b", 4), "convbench", tmp_path / "out.jsonl", base_url=server.url)
     assert go(max_failed=0.34) == 0 and go(max_failed=0.33) == 3
 
 
-def test_a_sidecar_says_that_the_file_is_whole(tmp_path: Path, scripted) -> None:
+def test_a_sidecar_says_that_the_file_is_whole(tmp_path: Path, scripted: Servers) -> None:
     down = False
     server = scripted(lambda body: (500, {}, b"{}") if down else echo(body))
     file, out = sheet(tmp_path / "b", 4), tmp_path / "out.jsonl"
@@ -617,7 +617,7 @@ def test_a_sidecar_says_that_the_file_is_whole(tmp_path: Path, scripted) -> None
     assert go(condition=["own", "oracle"], retry_failed=True) == 0 and (tmp_path / "out.jsonl.run.json").exists()
 
 
-def test_the_callers_mistakes_end_in_one_line(tmp_path: Path, scripted) -> None:
+def test_the_callers_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(echo)
     file, out = sheet(tmp_path / "b", 1), tmp_path / "out.jsonl"
     wrong = infer(file, out, "--base-url", server.url, "--condition", "own_history")
@@ -646,7 +646,7 @@ def test_the_callers_mistakes_end_in_one_line(tmp_path: Path, scripted) -> None:
 CONDITIONS = ("own", "perfect_perception", "perfect_perception_reasoning", "no_history")
 
 
-def killed_and_finished(tmp_path: Path, scripted: Callable[..., Any], kills: int, count: int) -> None:
+def killed_and_finished(tmp_path: Path, scripted: Servers, kills: int, count: int) -> None:
     """Kill a run at random moments, finish it, and compare with a run that was left alone."""
 
     def slow(body: dict[str, Any]) -> Any:
@@ -684,12 +684,12 @@ def killed_and_finished(tmp_path: Path, scripted: Callable[..., Any], kills: int
     assert len(server.requests) - asked <= asked + kills * 6, "turns that were known were asked again"
 
 
-def test_killed_at_random_moments(tmp_path: Path, scripted) -> None:
+def test_killed_at_random_moments(tmp_path: Path, scripted: Servers) -> None:
     killed_and_finished(tmp_path, scripted, kills=4, count=20)
 
 
 @pytest.mark.slow
-def test_killed_twenty_times(tmp_path: Path, scripted) -> None:
+def test_killed_twenty_times(tmp_path: Path, scripted: Servers) -> None:
     killed_and_finished(tmp_path, scripted, kills=20, count=90)
 
 

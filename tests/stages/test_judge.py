@@ -13,13 +13,13 @@ import threading
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT, asked_of, assert_one_line_error, completion, human_row, run, write_jsonl
+from conftest import ROOT, Servers, asked_of, assert_one_line_error, completion, human_row, run, write_jsonl
 
 from critic import human_scored
 from critic.asking import rating
@@ -55,7 +55,7 @@ def reply_with(first: dict[str, float], chosen: str = "7", after_one: dict[str, 
     return completion(f'{{"Rating":{chosen},{tail}', tokens=[*tokens, token(tail)])
 
 
-def test_expected_median_and_argmax_of_the_distribution(tmp_path: Path, scripted) -> None:
+def test_expected_median_and_argmax_of_the_distribution(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(lambda body: reply_with({"7": 0.6, "2": 0.3, "9": 0.1}))
     data = rows(tmp_path / "rows.jsonl", 3)
     for kind, score in {"expected": 0.6 * 7 + 0.3 * 2 + 0.1 * 9, "median": 7, "argmax": 7}.items():
@@ -72,7 +72,7 @@ def test_expected_median_and_argmax_of_the_distribution(tmp_path: Path, scripted
     assert json.loads((tmp_path / "expected.jsonl.run.json").read_text("utf-8"))["rows"] == 3
 
 
-def test_what_is_asked_for(tmp_path: Path, scripted) -> None:
+def test_what_is_asked_for(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(lambda body: reply_with({"7": 1.0}))
     run("critic", "judge", rows(tmp_path / "rows.jsonl", 1), "--out", tmp_path / "out.jsonl", "--base-url", server.url)
     (body,) = server.requests
@@ -106,7 +106,7 @@ class LikeVllm:
 
 @pytest.mark.parametrize("ten", [0.0, 0.25, 0.9])
 @pytest.mark.parametrize("refuses", [False, True], ids=["", "speculating"])
-def test_ten_is_told_from_one(tmp_path: Path, scripted, ten: float, refuses: bool) -> None:
+def test_ten_is_told_from_one(tmp_path: Path, scripted: Servers, ten: float, refuses: bool) -> None:
     """Where 10 is "1" then "0", the mass of the 1 is split by what follows it: in one probe, or in two where the
     server cannot be made to write a 1."""
     server = scripted(LikeVllm({"7": 0.5, "1": 0.4, "3": 0.1}, ten, refuses), owner="vllm")
@@ -123,7 +123,7 @@ def test_ten_is_told_from_one(tmp_path: Path, scripted, ten: float, refuses: boo
     assert [body.get("logprobs") for body in server.requests[:2]] == [None, True], "verdicts are cheap without"
 
 
-def test_no_second_probe_where_a_one_is_out_of_the_question(tmp_path: Path, scripted) -> None:
+def test_no_second_probe_where_a_one_is_out_of_the_question(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(LikeVllm({"7": 0.99995, "1": 0.00005}, 0.5, refuses_bias=True), owner="vllm")
     out = tmp_path / "out.jsonl"
     words = ["--base-url", server.url, "--concurrency", "1"]
@@ -131,7 +131,7 @@ def test_no_second_probe_where_a_one_is_out_of_the_question(tmp_path: Path, scri
     assert len(server.requests) == 1 + 3 * 2 and len(judged(out)) == 3
 
 
-def test_log_probabilities_that_show_what_was_asked_for_end_the_run(tmp_path: Path, scripted) -> None:
+def test_log_probabilities_that_show_what_was_asked_for_end_the_run(tmp_path: Path, scripted: Servers) -> None:
     """A server can be told to give them as sampling leaves them: then every answer would look like a 1."""
     like = LikeVllm({"1": 1.0, "7": 1e-44, "3": 1e-44}, 0.5)
     out, data = tmp_path / "out.jsonl", rows(tmp_path / "rows.jsonl", 2)
@@ -143,7 +143,7 @@ def test_log_probabilities_that_show_what_was_asked_for_end_the_run(tmp_path: Pa
     assert run(*words).returncode == 0, "a judge may be as sure as that"
 
 
-def test_a_probe_that_is_not_constrained_is_no_rating(tmp_path: Path, scripted) -> None:
+def test_a_probe_that_is_not_constrained_is_no_rating(tmp_path: Path, scripted: Servers) -> None:
     """Where the model would go on with a space, what little is left to the favoured 1 says nothing."""
     server = scripted(LikeVllm({" ": 0.99, "1": 0.01}, 0.5), owner="vllm")
     out, data = tmp_path / "out.jsonl", rows(tmp_path / "rows.jsonl", 1)
@@ -153,7 +153,7 @@ def test_a_probe_that_is_not_constrained_is_no_rating(tmp_path: Path, scripted) 
         assert judged(out)[0]["verdict"]["failure"] == "no_distribution"
 
 
-def test_a_server_that_goes_on_with_nothing_is_read_at_its_tokens(tmp_path: Path, scripted) -> None:
+def test_a_server_that_goes_on_with_nothing_is_read_at_its_tokens(tmp_path: Path, scripted: Servers) -> None:
     def answer(body: dict[str, Any]) -> Any:
         if body.get("continue_final_message"):
             return 400, {}, b'{"error": {"message": "continue_final_message: the template changes the message"}}'
@@ -175,7 +175,7 @@ def test_thoughts_that_do_not_show_are_passed_over() -> None:
     assert drafted is not None and drafted.mass[8] == 1.0
 
 
-def test_samples_share_the_probe_of_what_they_share(tmp_path: Path, scripted) -> None:
+def test_samples_share_the_probe_of_what_they_share(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(LikeVllm({"7": 0.5, "1": 0.5}, 0.5), owner="vllm")
     out = tmp_path / "out.jsonl"
     words = ["--base-url", server.url, "--samples", "5", "--temperature", "0.7"]
@@ -186,7 +186,7 @@ def test_samples_share_the_probe_of_what_they_share(tmp_path: Path, scripted) ->
     assert all(one["distribution"] == line["verdict"]["distribution"] for one in line["samples"])
 
 
-def test_a_judge_that_reasons_out_of_sight_is_read_at_its_own_tokens(tmp_path: Path, scripted) -> None:
+def test_a_judge_that_reasons_out_of_sight_is_read_at_its_own_tokens(tmp_path: Path, scripted: Servers) -> None:
     """What the rating follows from is not in the reply, so that no probe could go on from it."""
 
     def answer(body: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def test_median_is_the_lowest_rating_with_half_of_the_mass() -> None:
     assert rating.score([0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0.5], "expected") == 5.5
 
 
-FAILING = {
+FAILING: dict[str, Callable[[dict[str, Any]], Any]] = {
     "empty": (lambda body: completion("")),
     "no_rating": (lambda body: completion("I would say seven.")),
     "out_of_range": (lambda body: completion('{"Rating": 0, "Reason": "x"}')),
@@ -247,7 +247,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("failure", FAILING)
-def test_failures_are_named_and_never_a_number(tmp_path: Path, scripted, failure: str) -> None:
+def test_failures_are_named_and_never_a_number(tmp_path: Path, scripted: Servers, failure: str) -> None:
     server = scripted(FAILING[failure])
     out = tmp_path / "out.jsonl"
     done = run(
@@ -264,7 +264,7 @@ def test_failures_are_named_and_never_a_number(tmp_path: Path, scripted, failure
     [(500, {}, b"oops"), (429, {"Retry-After": "0.2"}, b"slow down"), None, (200, {}, b"not json"), (200, {}, b"{}")],
     ids=["500", "429", "hang up", "no JSON", "no completion"],
 )
-def test_transient_trouble_is_tried_again(tmp_path: Path, scripted, trouble: Any) -> None:
+def test_transient_trouble_is_tried_again(tmp_path: Path, scripted: Servers, trouble: Any) -> None:
     calls = 0
 
     def answer(body: dict[str, Any]) -> Any:
@@ -281,13 +281,13 @@ def test_transient_trouble_is_tried_again(tmp_path: Path, scripted, trouble: Any
     assert calls == 4
 
 
-def test_a_refusal_is_not_repeated(tmp_path: Path, scripted) -> None:
+def test_a_refusal_is_not_repeated(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(FAILING["refused"])
     run("critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--out", tmp_path / "out.jsonl", "--base-url", server.url)
     assert len(server.requests) == 2
 
 
-def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripted) -> None:
+def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripted: Servers) -> None:
     """The scripted server counts characters as tokens and does as vLLM does: it refuses a prompt beyond its
     context, and cuts the reply short where the prompt leaves too little room for it."""
 
@@ -319,7 +319,7 @@ def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripte
     assert found["row-2"]["verdict"]["failure"] == "context_length_exceeded"
 
 
-def test_a_server_that_is_gone_ends_the_run(tmp_path: Path, scripted) -> None:
+def test_a_server_that_is_gone_ends_the_run(tmp_path: Path, scripted: Servers) -> None:
     served = 0
 
     def answer(body: dict[str, Any]) -> Any:
@@ -340,7 +340,7 @@ def test_a_server_that_is_gone_ends_the_run(tmp_path: Path, scripted) -> None:
     assert all(line["score"] == 7 for line in judged(out))
 
 
-def test_failed_rows_stay_until_they_are_asked_for_again(tmp_path: Path, scripted) -> None:
+def test_failed_rows_stay_until_they_are_asked_for_again(tmp_path: Path, scripted: Servers) -> None:
     broken = True
 
     def answer(body: dict[str, Any]) -> Any:
@@ -366,7 +366,7 @@ def test_failed_rows_stay_until_they_are_asked_for_again(tmp_path: Path, scripte
     assert len({line["response"]["id"] for line in judged(tmp_path / "out.jsonl")}) == 12
 
 
-def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted) -> None:
+def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Servers) -> None:
     """kill -9, three times, at random moments: the finished file has every row once."""
 
     def answer(body: dict[str, Any]) -> Any:
@@ -392,13 +392,13 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted) -> None:
     with out.open("ab") as file:
         file.write(b'{"response": {"id": "row-9')
     assert run("critic", *words).returncode == 0
-    lines = judged(out)
-    assert sorted(line["response"]["id"] for line in lines) == sorted(f"row-{n}" for n in range(150))
-    for line in lines:
+    found = judged(out)
+    assert sorted(line["response"]["id"] for line in found) == sorted(f"row-{n}" for n in range(150))
+    for line in found:
         assert line["score"] == int(line["response"]["id"].split("-")[1]) % 9 + 1
 
 
-def test_killed_while_failed_rows_are_judged_again_it_leaves_no_sidecar(tmp_path: Path, scripted) -> None:
+def test_killed_while_failed_rows_are_judged_again_it_leaves_no_sidecar(tmp_path: Path, scripted: Servers) -> None:
     """What failed is dropped first: from then on until the end no sidecar may call the file whole."""
     broken, hold = True, threading.Event()
 
@@ -423,7 +423,7 @@ def test_killed_while_failed_rows_are_judged_again_it_leaves_no_sidecar(tmp_path
     assert run("critic", *words).returncode == 0 and len(judged(out)) == 12 and sidecar.is_file()
 
 
-def test_interrupted_it_says_how_to_go_on(tmp_path: Path, scripted) -> None:
+def test_interrupted_it_says_how_to_go_on(tmp_path: Path, scripted: Servers) -> None:
     def answer(body: dict[str, Any]) -> Any:
         time.sleep(0.05)
         return reply_with({"7": 1.0})
@@ -441,7 +441,7 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, scripted) -> None:
     assert len(judged(out)) > 0
 
 
-def test_another_judge_does_not_write_into_the_file(tmp_path: Path, scripted) -> None:
+def test_another_judge_does_not_write_into_the_file(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(lambda body: reply_with({"7": 1.0}))
     words = [
         "critic",
@@ -461,11 +461,11 @@ def test_another_judge_does_not_write_into_the_file(tmp_path: Path, scripted) ->
     assert (tmp_path / "out.jsonl").read_bytes() == before
 
 
-def test_mistakes_end_in_one_line(tmp_path: Path, scripted) -> None:
+def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(lambda body: reply_with({"7": 1.0}))
     data, out = rows(tmp_path / "rows.jsonl", 2), tmp_path / "out.jsonl"
 
-    def judge(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    def judge(*words: object) -> subprocess.CompletedProcess[str]:
         return run("critic", "judge", *words, "--out", out)
 
     assert_one_line_error(judge(data, "--base-url", server.url, "--model", "gpt-4"), "'gpt-4'", "it offers tiny")
@@ -479,7 +479,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted) -> None:
     assert not out.exists()
 
 
-def test_other_servers_get_no_vllm_fields(tmp_path: Path, scripted) -> None:
+def test_other_servers_get_no_vllm_fields(tmp_path: Path, scripted: Servers) -> None:
     """Without vLLM's continuation, a 10 that is spelt 1 + 0 stays unknown: a named failure, not a guess."""
     server = scripted(lambda body: reply_with({"7": 0.6, "1": 0.4}))
     out = tmp_path / "out.jsonl"
@@ -527,7 +527,7 @@ def two_questions(path: Path) -> Path:
     return path
 
 
-def test_answers_to_one_question_are_compared(tmp_path: Path, scripted) -> None:
+def test_answers_to_one_question_are_compared(tmp_path: Path, scripted: Servers) -> None:
     """Who says A to whatever stands first is undecided; a killed run goes on with the same pairs."""
     server = scripted(lambda body: completion('{"Verdict":"A"}'))
     data, out = two_questions(tmp_path / "rows.jsonl"), tmp_path / "pairs.jsonl"
@@ -563,7 +563,7 @@ def test_answers_to_one_question_are_compared(tmp_path: Path, scripted) -> None:
     assert_one_line_error(run(*words[:-2], "--samples", "3"), "draw ratings, not choices")
 
 
-def test_criteria_come_with_the_rows_or_in_a_file(tmp_path: Path, scripted) -> None:
+def test_criteria_come_with_the_rows_or_in_a_file(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(lambda body: completion('{"clarity":3,"Rating":6,"Reason":"so"}'))
     data, out, file = rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl", tmp_path / "criteria.toml"
     words = [

@@ -93,7 +93,7 @@ def answer_all(body: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def judge(replies_file: Path, out: Path, benchmark: str, url: str, *words: str | Path) -> Any:
+def judge(replies_file: Path, out: Path, benchmark: str, url: str, *words: object) -> Any:
     return run("critic", "judge", replies_file, "--benchmark", benchmark, "--out", out, "--base-url", url, *words)
 
 

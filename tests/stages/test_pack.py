@@ -10,7 +10,7 @@ import pytest
 from conftest import assert_one_line_error, completion, run
 from hypothesis import given
 from hypothesis import strategies as st
-from test_judge_conversations import judge, judged, replies, sample
+from stages.test_judge_conversations import judge, judged, replies, sample
 
 from critic.asking.packs import open_pack
 from critic.asking.prompt import _compiled, load, prompt_hash

@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any
@@ -37,7 +37,7 @@ def sample(benchmark: str) -> Path:
 def judged(
     path: Path,
     benchmark: str,
-    asked: list[tuple[str, str, int | None]],
+    asked: Sequence[tuple[Any, str, int | None]],
     score: Score,
     system: str = "m",
     opponent: str | None = None,
@@ -78,7 +78,7 @@ MULTI = [
 ]
 
 
-def scored(out: Path, benchmark: str, *words: str | Path, code: int = 0) -> tuple[dict[str, Any], str, str]:
+def scored(out: Path, benchmark: str, *words: object, code: int = 0) -> tuple[dict[str, Any], str, str]:
     """The summary, the page, and what was printed."""
     done = run("critic", "score", *words, "--benchmark", benchmark, "--out", out)
     assert done.returncode == code, done.stderr

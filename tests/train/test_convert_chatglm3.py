@@ -480,7 +480,7 @@ def test_an_unknown_role_is_refused(tokenizer: Any) -> None:
 def test_a_training_example_is_the_published_prompt_the_verdict_and_a_stop(
     converted: Path, tokenizer: Any, pieces: Any
 ) -> None:
-    messages = [CONVERSATION[1], CONVERSATION[4], CONVERSATION[5]]
+    messages: list[Any] = [CONVERSATION[1], CONVERSATION[4], CONVERSATION[5]]
     target = '{"Rating":10,"Reason":"三个苹果 \\"10\\""}'
     made = Example(id="1", form="pointwise", messages=messages, target=target)
     tokens = encode(tokenizer, made)

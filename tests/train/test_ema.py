@@ -1,5 +1,6 @@
 """The moving average under ZeRO: the one that a single process takes of the whole weights, and no trace left behind."""
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from training import (
 import deepspeed  # isort: skip
 import ema as ema_module  # isort: skip
 import recipe as recipes  # isort: skip
+import rows as rows_module  # isort: skip
 import sft  # isort: skip
 import torch
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
@@ -30,6 +32,8 @@ from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoin
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from critic.errors import UsageError
 
 DECAY = 0.3
 
@@ -162,7 +166,7 @@ def test_the_average_is_that_of_a_single_process(
 def raw_weights(done: Whole, step: int) -> dict[str, torch.Tensor]:
     if step == 0:
         recipe = recipes.read_recipe(done.recipe)
-        _, tokenizer = sft.prepare(recipe, done.rows, done.out.parent / "cache", 1)
+        _, tokenizer = rows_module.prepare(recipe, done.rows, done.out.parent / "cache", 1)
         return dict(sft.build_model(recipe, tokenizer, None).state_dict())
     return dict(get_fp32_state_dict_from_zero_checkpoint(str(done.out / f"checkpoint-{step}")))
 
@@ -181,7 +185,7 @@ def test_a_run_exports_the_average_of_its_checkpoints(made: Any, tmp_path_factor
     done = made(tmp_path_factory)
     plain = averages(done, 8)
     exported, best = load_file(done.out / "model.safetensors"), load_file(done.out / "best/model.safetensors")
-    step = sft.json.loads((done.out / "best/critic.json").read_text("utf-8"))["steps"]
+    step = json.loads((done.out / "best/critic.json").read_text("utf-8"))["steps"]
     raw = raw_weights(done, 8)
     assert len(exported) > 10
     for name, each in exported.items():
@@ -237,6 +241,6 @@ def test_without_zero_there_is_nothing_to_average(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, float("nan")])
 def test_decays_that_average_nothing_are_refused(decay: float, tmp_path: Path) -> None:
-    with pytest.raises(sft.UsageError, match=r"ema\.decay"):
+    with pytest.raises(UsageError, match=r"ema\.decay"):
         recipes.read_recipe(write_recipe(tmp_path, ema={"decay": decay}))
     assert recipe_with(ema={"decay": decay})["ema"] != recipe_with()["ema"]

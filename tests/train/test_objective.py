@@ -2,8 +2,9 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +14,6 @@ from training import FAMILIES, pairs_of_answers, recipe_with, sample_rows, tiny_
 import objective  # isort: skip
 import recipe as recipes  # isort: skip
 import rows as rows_module  # isort: skip
-import sft  # isort: skip
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -204,7 +204,7 @@ def raft_by_hand(model: Any, rows: list[dict[str, Any]], weighing: Any, tokens: 
     [("llama", "sdpa", "squared")] + [(family, each, "rps") for family in FAMILIES for each in ("sdpa", "eager")],
 )
 def test_raft_is_sft_and_the_error_of_the_distribution(
-    made: SimpleNamespace, family: str, attention: str, kind: str
+    made: SimpleNamespace, family: str, attention: str, kind: Literal["squared", "rps"]
 ) -> None:
     model = tiny_model(family, attention, len(made.tokenizer)).train()
     by_hand = raft_by_hand(model, made.rows, made.uneven, made.tokens, kind)
@@ -324,7 +324,7 @@ def test_ratings_however_a_tokenizer_spells_them(made: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("kind", ["squared", "rps"])
-def test_raft_where_ten_is_one_token(kind: str) -> None:
+def test_raft_where_ten_is_one_token(kind: Literal["squared", "rps"]) -> None:
     tokenizer = tokenizer_that_isolates("10|[0-9]", VERDICTS)
     tokens = objective.rating_tokens(tokenizer)
     rows = []
@@ -352,7 +352,7 @@ def test_packed_rows_have_no_room_for_the_branch(tmp_path: Path) -> None:
 
 
 def test_the_value_counts_more_in_every_form(made: SimpleNamespace) -> None:
-    recipe = sft.msgspec.convert(recipe_with(forms=MIX, rating_weight=5.0), recipes.Recipe)
+    recipe = msgspec.convert(recipe_with(forms=MIX, rating_weight=5.0), recipes.Recipe)
     weighing = rows_module.weights(recipe, made.data.rows)
     values: dict[str, set[str]] = {}
     for row in made.data.rows:
@@ -373,7 +373,7 @@ def test_the_value_counts_more_in_every_form(made: SimpleNamespace) -> None:
 def test_weights_average_one_and_balance_the_ratings(
     made: SimpleNamespace, balance: float, rating_weight: float
 ) -> None:
-    recipe = sft.msgspec.convert(recipe_with(forms=MIX, rating_weight=rating_weight, balance=balance), recipes.Recipe)
+    recipe = msgspec.convert(recipe_with(forms=MIX, rating_weight=rating_weight, balance=balance), recipes.Recipe)
     weighing = rows_module.weights(recipe, made.data.rows)
     every = [made.data.rows[place] for place in range(len(made.data.rows))]
     batch = batches(made, weighing)(every)

@@ -12,10 +12,11 @@ from training import Processes, pairs_of_answers, sample_rows, tokenizer_for, wr
 
 import recipe as recipes  # isort: skip
 import rows as rows_module  # isort: skip
+import datasets
 import msgspec
 
-from critic import human_scored
-from critic.asking.examples import example
+from critic import human_scored, jsonl
+from critic.asking.examples import TooLong, example
 from critic.asking.rating import whole_rating
 from critic.asking.tokens import IGNORED, encode, source_ids, target
 from critic.errors import UsageError
@@ -57,6 +58,7 @@ def test_only_the_verdict_is_learned(tmp_path: Path) -> None:
         served = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         assert ids[:source] == served == source_ids(tokenizer, messages)
         made = example(response, "pointwise", None, lambda messages: 0)
+        assert not isinstance(made, TooLong)
         learned = [label for label in encode(tokenizer, made).labels if label != IGNORED]
         assert ids[source:] == learned and tokenizer.decode(learned) == made.target + "<|end|>\n"
         assert len(ids) == row["length"]
@@ -209,11 +211,11 @@ def prepare_and_die(recipe: Path, rows: Path, cache: Path, at: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     if at == "tokens":
-        rows_module.datasets.Dataset.from_generator = die
+        datasets.Dataset.from_generator = die
     elif at == "rows":
-        rows_module.datasets.Dataset.save_to_disk = die
+        datasets.Dataset.save_to_disk = die
     else:
-        rows_module.jsonl.write_json = die
+        jsonl.write_json = die
     prepared(recipe, rows, cache)
 
 
@@ -233,7 +235,7 @@ def test_a_failure_while_building_leaves_nothing(tmp_path: Path, monkeypatch: py
     def fail(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rows_module.jsonl, "write_json", fail)
+    monkeypatch.setattr(jsonl, "write_json", fail)
     with pytest.raises(KeyboardInterrupt):
         prepared(write_recipe(tmp_path), write_rows(tmp_path), tmp_path / "cache")
     assert not entries(tmp_path / "cache")
@@ -242,19 +244,19 @@ def test_a_failure_while_building_leaves_nothing(tmp_path: Path, monkeypatch: py
 def test_two_that_build_the_same_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slower one finds the entry made and takes it."""
     recipe, rows, cache = write_recipe(tmp_path), write_rows(tmp_path), tmp_path / "cache"
-    write = rows_module.jsonl.write_json
+    write = jsonl.write_json
     quicker: list[Any] = []
 
     def overtaken(path: Path, value: Any) -> None:
-        monkeypatch.setattr(rows_module.jsonl, "write_json", write)
+        monkeypatch.setattr(jsonl, "write_json", write)
         quicker.append(prepared_by_another(recipe, rows, cache))
         write(path, value)
 
-    def prepared_by_another(*places: Path) -> Any:
+    def prepared_by_another(recipe: Path, rows: Path, cache: Path) -> Any:
         monkeypatch.setattr(os, "getpid", lambda: 1)
-        return prepared(*places)[0]
+        return prepared(recipe, rows, cache)[0]
 
-    monkeypatch.setattr(rows_module.jsonl, "write_json", overtaken)
+    monkeypatch.setattr(jsonl, "write_json", overtaken)
     data, _ = prepared(recipe, rows, cache)
     assert all_rows(data) == all_rows(quicker[0]) and len(entries(cache)) == 1
 

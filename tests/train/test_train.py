@@ -31,6 +31,7 @@ from training import (
 import meter  # isort: skip
 import recipe as recipes  # isort: skip
 import sft  # isort: skip
+from tiny import TinySpec, random_model  # isort: skip
 import torch
 import yaml
 from safetensors.torch import load_file
@@ -47,7 +48,7 @@ RECIPES = sorted((ROOT / "train/recipes").glob("*.yaml"))
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipes_that_come_with_it_can_be_read(path: Path, tmp_path: Path) -> None:
     recipe = recipes.read_recipe(path)
-    small = sft.msgspec.structs.replace(recipe, training={**recipe.training, "bf16": False})
+    small = msgspec.structs.replace(recipe, training={**recipe.training, "bf16": False})
     assert sft.arguments(small, tmp_path).max_steps > 0
     text = path.read_text("utf-8")
     assert "# Memory: " in text and f"deepspeed train/sft.py --config train/recipes/{path.name}" in text
@@ -219,7 +220,7 @@ def test_bases_that_cannot_be_loaded(tmp_path: Path) -> None:
         sft.build_model(recipe, None, None)
     assert "\n" not in str(error.value)
     save_base(base, rows)
-    lora = sft.msgspec.structs.replace(recipe, lora=recipes.LoraSpec(target_modules=["no_such"]))
+    lora = msgspec.structs.replace(recipe, lora=recipes.LoraSpec(target_modules=["no_such"]))
     with pytest.raises(UsageError, match=r"lora: .*no_such"):
         sft.build_model(lora, None, None)
 
@@ -361,19 +362,19 @@ def test_a_converted_chatglm3_trains(tmp_path: Path) -> None:
 
 
 def test_a_random_model_follows_from_its_seed(tmp_path: Path) -> None:
-    spec = recipes.TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=1, heads=1)
+    spec = TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=1, heads=1)
     tokenizer = tokenizer_for(write_rows(tmp_path))
     one, same, other = (
-        sft.random_model(msgspec.structs.replace(spec, seed=seed), tokenizer, 100).lm_head.weight for seed in (3, 3, 4)
+        random_model(msgspec.structs.replace(spec, seed=seed), tokenizer, 100).lm_head.weight for seed in (3, 3, 4)
     )
     assert torch.equal(one, same) and not torch.equal(one, other)
 
 
 def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
     """FLOPs of a forward and a backward pass by the formula, written out for two rows."""
-    spec = recipes.TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=2, heads=2)
+    spec = TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=2, heads=2)
     tokenizer = tokenizer_for(write_rows(tmp_path))
-    model = sft.random_model(spec, tokenizer, 100)
+    model = random_model(spec, tokenizer, 100)
     watched = meter.Meter(model, tokenizer.pad_token_id)
     ids = torch.full((2, 9), 7)
     ids[1, 5:] = tokenizer.pad_token_id
