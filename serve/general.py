@@ -20,12 +20,16 @@ HEAD, TAIL = 20_000, 6_000
 JUDGING = re.compile(
     r"(?i)\b(evaluat\w*|grad(?:e|es|er|ing)\b|judg\w+|rat(?:e|es|ing|ings|er)\b|scor(?:e|es|ing|er)\b|assess\w*|rubric|"
     r"criteri(?:on|a)|verdict|critique|ground[ -]truth|gold|reference answer|submission|hallucinat\w*|faithful\w*|"
+    r"classif(?:y|ies|ier)\b|"
     r"match an answer|(?:two|both) (?:assistants|responses|answers)|determine (?:if|whether))"
 )
 ASKS = r"(?:return|respond|reply|output|answer|provide|produce|generate|give|write|format|print|use|using)"
 OBJECT = re.compile(
     rf"(?i)\b{ASKS}\b[^{{}}]{{0,160}}\b(?:json|object|dictionary|structure|format|fields|keys|schema|following)\b"
 )
+INSTANCE = re.compile(r"(?i)\b(?:return|respond|reply|answer|output|provide)\b[^{}]{0,200}\bschema\b")
+"""What asks for an instance of a schema whatever it is about."""
+
 CODING = re.compile(
     r"(?i)\b(function|method|class|endpoint|script|program|code|python|javascript|typescript|sql|regex|api|html|"
     r"validat(?:e|es|or)|parse[rs]?|file|component|app)\b"
@@ -78,13 +82,14 @@ def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
     system = "\n\n".join(text for role, text in texts if role == "system")
     whole = "\n\n".join(text for _, text in texts)
     whole = whole if len(whole) <= HEAD + TAIL else f"{whole[:HEAD]}\n\n{whole[-TAIL:]}"
-    if not JUDGING.search(whole):
+    judging = bool(JUDGING.search(whole))
+    if not judging and not INSTANCE.search(whole):
         return None
     for text in (system[:HEAD], whole):
         if ABOUT.match(texts[-1][1] if texts and text is whole else text):
             continue
-        found = _one([*_objects(text, wants_object), *_listed(text)])
-        if found is None and not wants_object:
+        found = _one([*_objects(text, wants_object, judging), *(_listed(text) if judging else ())])
+        if found is None and judging and not wants_object:
             found = _one(list(_labels(text))) or _one(list(_brackets(text))) or _closing(text) or _lines(text)
         if found and found.kind != "several":
             return found
@@ -113,7 +118,7 @@ def _widened(schemas: list[Schema]) -> Schema:
     return first
 
 
-def _objects(text: str, wants_object: bool) -> Iterator[Found]:
+def _objects(text: str, wants_object: bool, judging: bool) -> Iterator[Found]:
     known: set[tuple[str, ...]] = set()
     for start, end in _spans(text):
         before, written = text[max(0, start - 250) : start], text[start:end]
@@ -123,11 +128,17 @@ def _objects(text: str, wants_object: bool) -> Iterator[Found]:
         except ValueError:
             given = None
         if isinstance(given, dict) and isinstance(given.get("properties"), dict):
-            if SCHEMA_CUE.search(before) and not EXAMPLE_CUE.search(before) and _asked_for(before, sentence):
+            if (
+                SCHEMA_CUE.search(before)
+                and not EXAMPLE_CUE.search(before)
+                and _asked_for(before, sentence)
+                and (judging or INSTANCE.search(before))
+            ):
                 yield Found("json", "schema of " + ", ".join(given["properties"]), schema=given)
             continue
-        fields = _fields_of(written)
-        if not fields or not any(names_verdict(name) for name in fields):
+        fields = _fields_of(written) if judging else {}
+        fields = {name: _told(name, field, text) for name, field in fields.items()}
+        if not any(names_verdict(name) or (name == "category" and "enum" in field) for name, field in fields.items()):
             continue
         if wants_object or tuple(fields) in known or _asked_for(before, sentence):
             known.add(tuple(fields))
@@ -151,6 +162,17 @@ def _listed(text: str) -> Iterator[Found]:
     if len(fields) > 1 and any(names_verdict(name) for name in fields):
         schema = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
         yield Found("json", ", ".join(fields), schema=schema)
+
+
+def _told(name: str, field: Schema, text: str) -> Schema:
+    """The field, with the labels that the words allow for it by name."""
+    if field != {"type": "string"}:
+        return field
+    said = re.search(
+        rf"[\"'`]{re.escape(name)}[\"'`] (?:field )?(?:must|should|has to|can only) be [^.\n]{{2,120}}", text
+    )
+    labels = LABELS.search(said[0], said[0].index(" ")) if said else None
+    return {"enum": _labels_of(labels)} if labels else field
 
 
 def _asked_for(before: str, sentence: str) -> bool:
@@ -221,6 +243,8 @@ def _scalar(value: str) -> Schema:
     """What a value written in an example, or said in its place, allows."""
     bare, text = value.strip("\"'<>` "), value.startswith(('"', "'"))
     schema: Schema = {"type": ["string", "null"] if bare == "null" else "string"}
+    if text and len(told := set(re.findall(r"(?<!\w)['`]([A-Za-z_]{1,20})['`]", value[1:-1]))) > 1:
+        return {"enum": sorted(told)}
     options = [option.strip("\"'` ") for option in re.split(r"\s*(?:\||/|\bor\b)\s*", bare)]
     if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value):
         schema = {"type": "number" if "." in value else "integer", "default": float(value)}
@@ -271,10 +295,10 @@ def _closing(text: str) -> Found | None:
 
 def _lines(text: str) -> Found | None:
     """Named lines, the first with the verdict and the second with the reason for it."""
-    found = list(LINES.finditer(text))
+    found = {one["lines"].strip() for one in LINES.finditer(text)}
     if len(found) != 1:
         return None
-    lines = [line.strip(" -*\t").partition(":") for line in found[0]["lines"].strip().split("\n")]
+    lines = [line.strip(" -*\t").partition(":") for line in found.pop().split("\n")]
     names = [name for name, _, _ in lines]
     if len(names) != 2 or not names_verdict(names[0]):
         return None

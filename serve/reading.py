@@ -10,7 +10,11 @@ MEANING = r"(?: ?(?:\([^()\n]{0,60}\)|=[^,;.\n]{0,40}))?"
 TO = r"(?:\s?(?:-|–|—|~|\.\.|…)\s?|,? (?:up )?(?:to|through) )"
 RANGE = re.compile(rf"(?<![\w.-])(?P<low>{NUMBER}){MEANING}{TO}(?P<high>{NUMBER})(?![\w-]|\.[0-9])")
 AND = re.compile(rf"(?i)\bbetween (?P<low>{NUMBER}){MEANING},? and (?P<high>{NUMBER})(?![\w-]|\.[0-9])")
-BINARY = re.compile(r"(?<![\w.-])(?P<low>0){0},? or (?P<high>1)(?![\w-]|\.[0-9])".replace("{0}", MEANING))
+BINARY = re.compile(r"(?<![\w.-])(?P<low>0)(?:{0},? or | ?/ ?)(?P<high>1)(?![\w-]|\.[0-9])".replace("{0}", MEANING))
+EITHER = re.compile(
+    r"\b(?:1 (?:if|when|for) [^.;]{1,120}\b0|0 (?:if|when|for) [^.;]{1,120}\b1) (?:if|when|for|otherwise)\b"
+)
+SEVERAL = re.compile(r"(?<![\w.-])(?P<values>[0-9]{1,3}(?:, ?[0-9]{1,3}){1,10},? or [0-9]{1,3})(?![\w-]|\.[0-9])")
 INTERVAL = re.compile(rf"\[(?P<low>{NUMBER}), ?(?P<high>{NUMBER})\]")
 JUDGED = re.compile(r"(?i)\b(scale|scor|rat(?:e|ing)\b|grad)")
 VERDICTS = re.compile(
@@ -59,9 +63,14 @@ def with_ranges(schema: Schema, text: str) -> Schema:
     text = text[:MOST_TEXT]
     verdicts = [name for name, field in _fields(schema).items() if _open_number(field) and VERDICT.search(name)]
 
-    def of(name: str, field: Schema) -> tuple[float, float] | None:
-        found = range_in(str(field.get("description") or "")) or _near(name, text)
-        return found or ((range_in(text, JUDGED) or rubric_range(text)) if verdicts == [name] else None)
+    def of(name: str, field: Schema) -> Schema:
+        told = str(field.get("description") or "")
+        if values := SEVERAL.search(told):
+            return {"enum": sorted({int(one) for one in re.findall("[0-9]+", values["values"])})}
+        if EITHER.search(told):
+            return {"enum": [0, 1]}
+        found = range_in(told) or _near(name, text)
+        return _bounds(found or ((range_in(text, JUDGED) or rubric_range(text)) if verdicts == [name] else None))
 
     ranges = {name: of(name, field) for name, field in _fields(schema).items() if _open_number(field)}
     filled: Schema = _filled(schema, {name: found for name, found in ranges.items() if found})
@@ -92,7 +101,7 @@ def _fields(schema: Any) -> dict[str, Schema]:
     return found
 
 
-def _filled(schema: Any, ranges: dict[str, tuple[float, float]]) -> Any:
+def _filled(schema: Any, ranges: dict[str, Schema]) -> Any:
     """The schema with these ranges for the open numbers of these names."""
     if not ranges:
         return schema
@@ -106,15 +115,17 @@ def _filled(schema: Any, ranges: dict[str, tuple[float, float]]) -> Any:
     properties = filled.get("properties")
     if isinstance(properties, dict):
         filled["properties"] = {
-            name: _limited(field, *ranges[name]) if name in ranges and _open_number(field) else field
+            name: {**field, **ranges[name]} if name in ranges and _open_number(field) else field
             for name, field in properties.items()
         }
     return filled
 
 
-def _limited(field: Schema, low: float, high: float) -> Schema:
-    whole = low == int(low) and high == int(high)
-    return {**field, "minimum": int(low) if whole else low, "maximum": int(high) if whole else high}
+def _bounds(found: tuple[float, float] | None) -> Schema:
+    if found is None:
+        return {}
+    low, high = (int(value) if value == int(value) else value for value in found)
+    return {"minimum": low, "maximum": high}
 
 
 def names_verdict(name: str) -> bool:

@@ -17,6 +17,10 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
+RETRY_SECONDS = 10
+DEAD = ("EngineCore encountered an issue", "EngineDeadError")
+"""What vLLM says of every request once its engine has died."""
+
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -156,11 +160,16 @@ def shaped(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> Answer:
         code = "context_length_exceeded"
     if code == "context_length_exceeded" and code not in message:
         message = f"{message} ({code})"
-    kind = ERROR_TYPES.get(answer.status, "server_error" if answer.status >= 500 else "invalid_request_error")
+    status = answer.status
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and any(sign in message for sign in DEAD):
+        status, message = HTTPStatus.SERVICE_UNAVAILABLE, "the engine has died; the server is about to end"
+    kind = ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     body = json.dumps({"error": {"message": message, "type": kind, "param": details.get("param"), "code": code}})
     headers = [*resized(answer.headers, body.encode()), *extra]
     headers = [(name, value) for name, value in headers if name.lower() != b"content-type"]
-    return Answer(answer.status, [*headers, (b"content-type", b"application/json")], body.encode())
+    if status == HTTPStatus.SERVICE_UNAVAILABLE and not any(name.lower() == b"retry-after" for name, _ in headers):
+        headers.append((b"retry-after", str(RETRY_SECONDS).encode()))
+    return Answer(status, [*headers, (b"content-type", b"application/json")], body.encode())
 
 
 def shaping(send: Send) -> Send:

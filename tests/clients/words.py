@@ -173,6 +173,52 @@ ASKED = [
         last(r"\[\[(?:A>>B|A>B|A=B|B>A|B>>A)\]\]"),
     ),
     Asked(
+        "two lines asked for twice",
+        "lines",
+        user(
+            "You must return the following fields in two lines:\ngrade: pass/fail\nreason: why\n\nJudge the answer.\n"
+            f"{RESPONSE}You must return the following fields in two lines:\ngrade: pass/fail\nreason: why\n"
+        ),
+        match(r"grade: (?:pass|fail)\nreason: \S.*"),
+    ),
+    Asked(
+        "values in words",
+        "json",
+        user(
+            "Rate the answer. Respond with a JSON object that matches this schema:\n"
+            '{"properties": {"rating": {"type": "integer", "description": "one of 0, 2, or 4"}, "ok": {"type": "integer", "description": "binary (0/1)"}, '
+            '"said": {"type": "integer", "description": "1 if it is said, 0 otherwise"}}, "required": ["rating", "ok", "said"]}'
+        ),
+        keys(rating=[0, 2, 4], ok=[0, 1], said=[0, 1]),
+    ),
+    Asked(
+        "alternatives in a sentence",
+        "json",
+        user(
+            f"Classify the text: is it safe? {RESPONSE}The result must be written using only the following json format:\n"
+            '{"rationale": "why", "result": "The word \'yes\' if it is safe, or \'no\' if it is not."}\nEvaluate it now.'
+        ),
+        keys(rationale=str, result=["yes", "no"]),
+    ),
+    Asked(
+        "a schema without a word of judging",
+        "json",
+        user(
+            f"Analyse each statement.\nPlease return the output in a JSON format that complies with the following schema:\n{SCHEMA}\n{RESPONSE}"
+        ),
+        keys(reason=str, verdict=[0, 1]),
+    ),
+    Asked(
+        "letters told by name",
+        "json",
+        user(
+            f"Compare the answer with the expert's to grade it. (A) less (B) more (C) the same\n{RESPONSE}"
+            'Respond only with a JSON object in this format:\n{\n  "category": "[LETTER]",\n  "reason": "[WHY]"\n}\n'
+            '- The "category" must be a single letter A, B, or C.'
+        ),
+        keys(category=["A", "B", "C"], reason=str),
+    ),
+    Asked(
         "one letter",
         "labels",
         user(
@@ -271,7 +317,10 @@ Implement the class Judge with a method evaluate that returns one of "yes", "no"
 Write a program which prints only "yes" or "no" depending on whether the input is a prime number.
 Write an evaluation harness in Python whose judge prompt ends with "Score: X" where X is from 1 to 5.
 How do I make GPT return only "A" or "B" as a verdict?
-Write a prompt for a judge that grades answers and replies with [[A]] or [[B]]."""
+Write a prompt for a judge that grades answers and replies with [[A]] or [[B]].
+Generate test data that conforms to the JSON schema below: {"type": "object", "properties": {"name": {"type": "string"}}}
+Which of my rows violate this schema? {"type": "object", "properties": {"score": {"type": "integer"}}}
+Give me three valid instances of the schema {"properties": {"verdict": {"type": "string"}}}"""
 _TEXT = """\
 Summarise the following review in two sentences: The film scores 8 out of 10. The critic's verdict is that it is worth it.
 Summarise: The judges rated the dishes from 1 to 10. The winner was Ann, with a score of 9.

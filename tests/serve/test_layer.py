@@ -436,3 +436,13 @@ def test_contracts_and_unknown_forms_are_counted(ask: Ask, monkeypatch: pytest.M
     text = ask(Inner(), method="GET", path="/metrics").text
     assert f'critic_unknown_forms_total{{fingerprint="{asked_for}"}} 2' in text.split("\n")
     assert 'critic_requests_total{contract="none"} 3' in text and "haiku" not in text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_dead_engine_is_worth_another_try(ask: Ask, stream: bool) -> None:
+    dead = {"error": {"message": "EngineCore encountered an issue. See stack trace (above) for the root cause."}}
+    for status in (500, 503):
+        answer = ask(Inner(error=dead, status=status), {**HELLO, "stream": stream})
+        assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+        assert answer.json()["error"]["type"] == "server_error"
+    assert "retry-after" not in ask(Inner(error={"error": {"message": "no"}}, status=500), HELLO).headers

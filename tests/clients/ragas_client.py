@@ -1,0 +1,57 @@
+"""Runs ragas' own metrics against a judge, in an environment that has ragas and openai.
+
+    python tests/clients/ragas_client.py http://127.0.0.1:8000/v1
+
+Prints one JSON line a metric: its name, the value it read, and what went wrong if anything did.
+"""
+
+import asyncio
+import json
+import sys
+
+from openai import AsyncOpenAI
+from ragas.llms import llm_factory
+from ragas.metrics.collections import (
+    AnswerAccuracy,
+    ContextPrecisionWithReference,
+    ContextRecall,
+    ContextRelevance,
+    FactualCorrectness,
+    Faithfulness,
+    ResponseGroundedness,
+    RubricsScoreWithReference,
+)
+
+QUESTION, ANSWER, TRUTH = "How many apples lie on the table?", "I see four apples.", "Four apples."
+CONTEXTS = ["Four red apples lie on a table."]
+
+
+async def main(url: str) -> None:
+    llm = llm_factory("gpt-4", client=AsyncOpenAI(base_url=url, api_key="none", timeout=120), max_tokens=1024)
+    asked = {"user_input": QUESTION, "response": ANSWER}
+    calls = {
+        "AnswerAccuracy": lambda: AnswerAccuracy(llm=llm).ascore(**asked, reference=TRUTH),
+        "ContextPrecision": lambda: ContextPrecisionWithReference(llm=llm).ascore(
+            user_input=QUESTION, reference=TRUTH, retrieved_contexts=CONTEXTS
+        ),
+        "ContextRecall": lambda: ContextRecall(llm=llm).ascore(
+            user_input=QUESTION, reference=TRUTH, retrieved_contexts=CONTEXTS
+        ),
+        "ContextRelevance": lambda: ContextRelevance(llm=llm).ascore(user_input=QUESTION, retrieved_contexts=CONTEXTS),
+        "FactualCorrectness": lambda: FactualCorrectness(llm=llm).ascore(response=ANSWER, reference=TRUTH),
+        "Faithfulness": lambda: Faithfulness(llm=llm).ascore(**asked, retrieved_contexts=CONTEXTS),
+        "ResponseGroundedness": lambda: ResponseGroundedness(llm=llm).ascore(
+            response=ANSWER, retrieved_contexts=CONTEXTS
+        ),
+        "RubricsScore": lambda: RubricsScoreWithReference(llm=llm).ascore(**asked, reference=TRUTH),
+    }
+    for name, call in calls.items():
+        try:
+            read, problem = float((await call()).value), None
+        except Exception as error:
+            read, problem = None, f"{type(error).__name__}: {error}"[:300]
+        print(json.dumps({"metric": name, "value": read, "problem": problem}), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
