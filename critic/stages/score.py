@@ -22,7 +22,7 @@ from critic.images import named_images
 from critic.page import page
 from critic.page.aggregates import aggregates, difference, differences
 from critic.page.blocks import Section, as_text
-from critic.records import Conversation, ConversationJudgment, Judgment, Setup, TurnVerdict, differing
+from critic.records import Conversation, ConversationJudgment, Judgment, Protocol, Setup, TurnVerdict, differing
 
 OF_SINGLE_ANSWERS = "alignmmbench"
 """The benchmark that judgments of single answers are scored as."""
@@ -56,7 +56,7 @@ def main(
     runs = read_runs([*judgments, *([against] if against else [])], name, single=benchmark is None)
     asked = _asked(runs, name, questions)
     chosen = benchmarks.load(name)
-    sections, summary = _scored(chosen, runs, asked)
+    sections, summary = _scored(chosen, runs, asked, every=benchmark is None)
     if against is not None:
         compared, facts = _compared(chosen, runs[0], runs[-1], asked)
         sections[1:1] = compared
@@ -120,7 +120,8 @@ def _read_answers(path: Path) -> Run:
             conversation=response.id,
             system=response.system or path.stem,
             condition="own",
-            protocol="pointwise",
+            protocol=_protocol(line),
+            opponent=None if line.other is None else line.other.system or "another",
             judge=line.judge,
             turn=1,
             score=line.score,
@@ -133,6 +134,13 @@ def _read_answers(path: Path) -> Run:
         conversation = alignmmbench.conversation_of(response.question, response.id)
         found.append((number, setup, JudgedTurn(conversation=conversation, verdict=verdict, answer=response.text)))
     return _run(path, found)
+
+
+def _protocol(judgment: Judgment) -> Protocol:
+    """The protocol whose scale a judgment of single answers is on: yes and no count like those of a checklist."""
+    if judgment.other is not None:
+        return "pairwise"
+    return "checklist" if judgment.verdict.value or judgment.verdict.answers else "pointwise"
 
 
 def _run(path: Path, found: Sequence[tuple[int, Setup, JudgedTurn]]) -> Run:
@@ -176,12 +184,13 @@ def _asked(runs: Sequence[Run], benchmark: str, questions: Path | None) -> list[
 
 
 def _scored(
-    benchmark: Benchmark, runs: Sequence[Run], asked: Sequence[Conversation]
+    benchmark: Benchmark, runs: Sequence[Run], asked: Sequence[Conversation], every: bool
 ) -> tuple[list[Section], dict[str, Any]]:
-    """The benchmark's own tables, and the means of all verdicts that are in none of them."""
+    """The benchmark's own tables, and the means of all verdicts that are in none of them; of single answers, which may
+    be judged in `every` form, the latter are enough."""
     made = benchmark.report(runs, asked)
     # Comparisons of two models alone have no score in most benchmarks, but are shown below.
-    if not made.sections and not any(run.battles for run in runs):
+    if not made.sections and not every and not any(run.battles for run in runs):
         raise UsageError(f"{runs[0].path}: no verdict of a protocol that {benchmark.title} is scored by")
     others = {run.name: found for run in runs if (found := other_scores(run, benchmark, asked))}
     sections = [
