@@ -1,0 +1,94 @@
+"""The pages: short enough to be read to the end, and every file, link, option and target that they name is there."""
+
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, run
+from test_layout import tracked
+
+PAGES = sorted(path.as_posix() for path in tracked() if path.suffix == ".md")
+ROOMS = ("critic", "eval_agreement", "train", "serve", "data", "tests")
+NAMED = re.compile(rf"(?<![\w./-])(?:{'|'.join(ROOMS)})/[\w./-]*\w/?")
+"""A path from the root, with what follows it taken off."""
+
+every_page = pytest.mark.parametrize("page", PAGES)
+
+
+def text(page: str) -> str:
+    return (ROOT / page).read_text("utf-8")
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as links name them."""
+    headings = re.findall(r"(?m)^#+ (.+)$", page.read_text("utf-8"))
+    return {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+def commands(page: str) -> list[list[str]]:
+    """The commands in a page's blocks, continued lines joined and comments left out."""
+    code = re.sub(r"(?s)```(?:python|toml)\n.*?```", "", text(page))
+    joined = re.sub(r"\\\n\s+", " ", code)
+    found = re.findall(r"(?m)^    (?:\$ )?((?:critic|python|deepspeed|make) .*)$", joined)
+    return [shlex.split(line, comments=True) for line in found]
+
+
+@cache
+def options(program: str) -> set[str]:
+    if program == "train/sft.py":  # its --help loads torch and DeepSpeed
+        _, main = text(program).split("\ndef main(")
+        return {f"--{name}" for name in re.findall(r'(?m)(?:^    |"--)([a-z-]+)(?:: |")', main)}
+    words = ["critic", program] if not program.endswith(".py") else [program]
+    done = run(*words, "--help")
+    assert done.returncode == 0, program
+    return set(re.findall(r"--[a-z][a-z-]*", done.stdout))
+
+
+def test_the_first_page_is_read_to_the_end() -> None:
+    assert len(text("README.md").splitlines()) <= 160
+    assert "data/samples/report.png" in text("README.md")
+
+
+def test_every_room_has_its_line() -> None:
+    for room in ROOMS:
+        assert f"`{room}/`" in text("README.md")
+    for folder in (ROOT / "critic").iterdir():
+        if folder.is_dir() and folder.name != "__pycache__":
+            assert f"`{folder.name}/`" in text("critic/README.md"), folder.name
+
+
+@every_page
+def test_what_it_links_to_is_there(page: str) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"(?s)```.*?```", "", text(page))):
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@every_page
+def test_the_files_it_names_are_there(page: str) -> None:
+    """From the root, and in tables of files from the page's own folder."""
+    added = set(re.findall(r"(?m)^# (critic/prompts/\w+\.toml)$", text(page)))
+    for path in NAMED.findall(text(page)):
+        assert path in added or (ROOT / path).exists() or list(ROOT.glob(f"{path}*")), path
+    for row in re.findall(r"(?m)^\| (`[^|]+?) \|", text(page)):
+        for name in re.findall(r"`([\w/-]+(?:\.py|\.toml|\.yaml|/))`", row):
+            places = (ROOT / page).parent, ROOT, ROOT / "train/recipes"
+            assert any((place / name).exists() for place in places), name
+
+
+@every_page
+def test_the_commands_it_shows_have_these_options(page: str) -> None:
+    for words in commands(page):
+        if words[0] == "make":
+            assert re.search(rf"(?m)^{words[1]}:", text("Makefile")), words
+            continue
+        program = words[1]
+        if program.startswith("tests/bench"):
+            assert (ROOT / program).exists(), words
+        else:
+            for word in words[2 : words.index("--")] if "--" in words else words[2:]:
+                assert not word.startswith("--") or word in options(program), (program, word)
