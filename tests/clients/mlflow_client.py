@@ -8,6 +8,7 @@ Prints one JSON line a metric: its name, the value it read, and what went wrong 
 import json
 import os
 import sys
+from typing import Any
 
 os.environ["OPENAI_API_KEY"] = "none"
 os.environ["OPENAI_API_BASE"] = os.environ["OPENAI_BASE_URL"] = sys.argv[1]
@@ -20,19 +21,10 @@ from mlflow.metrics.genai import EvaluationExample, answer_correctness, answer_r
 QUESTION, ANSWER, TRUTH = "How many apples lie on the table?", "I see four apples.", "Four apples."
 
 
-def metric(made):
-    data = {
-        "predictions": pd.Series([ANSWER]),
-        "metrics": {},
-        "inputs": pd.Series([QUESTION]),
-        "targets": pd.Series([TRUTH]),
-    }
-    call = made.eval_fn
-    names = call.__code__.co_varnames[: call.__code__.co_argcount] if hasattr(call, "__code__") else ()
-    extra = [data["targets"]] if "answer_correctness" in made.name else []
-    result = call(data["predictions"], data["metrics"], data["inputs"], *extra)
-    del names
-    return result.scores[0]
+def metric(made: Any) -> Any:
+    """What a metric read for the one answer."""
+    targets = [pd.Series([TRUTH])] if made.name == "answer_correctness" else []
+    return made.eval_fn(pd.Series([ANSWER]), {}, pd.Series([QUESTION]), *targets).scores[0]
 
 
 def main(url: str) -> None:
