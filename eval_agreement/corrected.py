@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from critic.counting.resampling import FEWEST_GROUPS, LEVEL, Floats, Group, Interval, group_numbers
-from critic.records import RATINGS
-from eval_agreement.metrics import Scores
+from eval_agreement.metrics import Scores, on_scale
 from eval_agreement.rows import Indices
 
 _NOT_RANDOM = 0.001
@@ -30,8 +29,6 @@ _NOT_RANDOM = 0.001
 
 _A_GAIN = 1.1
 """Labels worth less than so many times their number show no gain: a useless judge comes to that by chance."""
-
-_DECIMALS = 12
 
 
 class CorrectedMean(Struct, frozen=True, kw_only=True):
@@ -243,15 +240,9 @@ class _Forecast(NamedTuple):
 
 def _sample(human: Scores, judge: Scores, group: Group) -> tuple[_Sample, NDArray[np.bool_]]:
     """The answers, and which of them have no judgment."""
-    people, judged = np.array(human, dtype=np.float64), np.array(judge, dtype=np.float64)
+    people, judged = on_scale(human, "human"), on_scale(judge, "judge")
     if not len(people) == len(judged) == len(group):
         raise ValueError(f"{len(people)} human scores, {len(judged)} judge scores and {len(group)} groups")
-    for whose, scores in (("human", people), ("judge", judged)):
-        off = scores[(scores < RATINGS[0]) | (scores > RATINGS[-1])]
-        if off.size:
-            raise ValueError(f"{whose} score {off[0]:g} is outside {RATINGS[0]}..{RATINGS[-1]}")
-    # Arithmetic leaves dust (1.1 + 2.2 != 3.3), which would make a constant sample look varied.
-    people, judged = np.round(people, _DECIMALS), np.round(judged, _DECIMALS)
     labelled, failed = ~np.isnan(people), np.isnan(judged)
     filled = np.where(failed, judged[~failed].mean() if not failed.all() else 0, judged)
     return _Sample(np.where(labelled, people, 0), filled, labelled, group_numbers(group)), failed

@@ -265,8 +265,9 @@ class Agreement(Struct, frozen=True, kw_only=True):
         return {} if self.groups is None else {name: one.interval for name, one in self.estimates.items()}
 
 
-def _array(scores: Scores, whose: str) -> Floats:
-    values = np.array([np.nan if score is None else score for score in scores], dtype=np.float64)
+def on_scale(scores: Scores, whose: str) -> Floats:
+    """As a float array (n,), NaN for None. Raises ValueError for a score outside 1..10, saying whose it is."""
+    values = np.array(scores, dtype=np.float64)
     off = values[(values < _LOW) | (values > _HIGH)]
     if off.size:
         raise ValueError(f"{whose} score {off[0]:g} is outside {_LOW}..{_HIGH}")
@@ -276,7 +277,7 @@ def _array(scores: Scores, whose: str) -> Floats:
 
 def paired(human: Scores, judge: Scores) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Both as float arrays (n,), and which pairs have a judgment (n,). Raises ValueError as `agreement` says."""
-    people, judged = _array(human, "human"), _array(judge, "judge")
+    people, judged = on_scale(human, "human"), on_scale(judge, "judge")
     if len(people) != len(judged):
         raise ValueError(f"{len(people)} human scores but {len(judged)} judge scores")
     if np.isnan(people).any():

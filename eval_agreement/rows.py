@@ -6,12 +6,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from critic.counting.resampling import SEED, Floats, Group, Resamples
-from critic.records import RATINGS
-from eval_agreement.metrics import Scores
+from eval_agreement.metrics import Scores, on_scale
 
 Indices = NDArray[np.intp]
 
-_DECIMALS = 12
 _MOST_CELLS = 20_000
 _ROWS_OF_A_CELL = 4
 
@@ -47,17 +45,11 @@ def judged_rows(
 
     Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
     """
-    people, judged = np.array(human, dtype=np.float64), np.array(judge, dtype=np.float64)
+    people, judged = on_scale(human, "human"), on_scale(judge, "judge")
     if not len(people) == len(judged) == len(group):
         raise ValueError(f"{len(people)} human scores, {len(judged)} judge scores and {len(group)} groups")
     if np.isnan(people).any():
         raise ValueError(f"the human score of row {int(np.argmax(np.isnan(people)))} (from 0) is missing")
-    for whose, scores in (("human", people), ("judge", judged)):
-        off = scores[(scores < RATINGS[0]) | (scores > RATINGS[-1])]
-        if off.size:
-            raise ValueError(f"{whose} score {off[0]:g} is outside {RATINGS[0]}..{RATINGS[-1]}")
-    # Arithmetic leaves dust (1.1 + 2.2 != 3.3), which would make a constant sample look varied.
-    people, judged = np.round(people, _DECIMALS), np.round(judged, _DECIMALS)
     kept = ~np.isnan(judged)
     return JudgedRows(people[kept], judged[kept], kept, Resamples(pick(group, kept), resamples, seed, shared=False))
 

@@ -201,15 +201,20 @@ def _scored(source: Source, scale: Scale) -> Sample:
     return replace(_of_items(path.stem, found), human=_scores_of(found), judges={}, raters=[])
 
 
-_SEVERAL = ("protocol", "criterion")
-"""Parts of one record's verdicts that people need not have given all of."""
+_CHOSEN = {"protocol": ("protocol", "condition", "judging", "turn"), "criterion": ("criterion",)}
+"""Of verdicts on conversations, and of those by several criteria, what people may have chosen some of to judge."""
+
+
+def _chosen(judge: Sample) -> tuple[str, ...]:
+    return next((parts for part, parts in _CHOSEN.items() if part in judge.parts), ())
 
 
 def _graded(judge: Sample, people: Sample) -> Sample:
-    """Of verdicts by several protocols or criteria, those by which people gave some, if they gave any."""
+    """The verdicts by protocols, conditions or criteria by which people gave some, if they gave any: those that nobody
+    meant to label are no answers without a label."""
     known = set(people.ids)
-    for part in _SEVERAL:
-        values = judge.parts.get(part, [])
+    for part in _chosen(judge):
+        values = judge.parts[part]
         theirs = {value for key, value in zip(judge.ids, values, strict=False) if key in known}
         left = sorted({str(value) for value in values if value not in theirs})
         if theirs and left:
@@ -221,7 +226,7 @@ def _graded(judge: Sample, people: Sample) -> Sample:
 def _described(people: Sample, judge: Sample) -> Sample:
     """`people` with the groups, parts and lengths of judged conversations, or of answers judged by several criteria,
     where their own table has none."""
-    if not any(part in judge.parts for part in _SEVERAL):
+    if not _chosen(judge):
         return people
     row = {key: number for number, key in enumerate(judge.ids)}
     rows = [row.get(key) for key in people.ids]

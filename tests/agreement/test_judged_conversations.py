@@ -123,6 +123,18 @@ def test_grades_are_scores(tmp_path: Path) -> None:
     assert done.stdout.count("kept") == 2
 
 
+def test_what_people_did_not_mean_to_judge_is_no_answer_without_a_label(tmp_path: Path) -> None:
+    """People graded turn 1 of some conversations under one condition."""
+    jsonl.write(tmp_path / "ours.jsonl", [*grades(1), *grades(3, condition="oracle")])
+    rows = [(verdict_id(line.verdict), line.verdict.score) for line in grades(2) if line.verdict.turn == 1]
+    table(tmp_path / "people.csv", "score", rows[: COUNT // 2])
+    summary, _ = audit(tmp_path, "--human", "people.csv", "--judge", "ours=ours.jsonl")
+    found = summary["people.csv"]
+    assert (found["n"], found["unlabelled"], found["corrected"]["m"]["unlabelled"]) == (COUNT // 2, *[COUNT // 2] * 2)
+    notes = summary["provenance"]["samples"]["people.csv"]["notes"]
+    assert [note.split("left out: ")[1] for note in notes if "did not use" in note] == ["oracle", "2, whole"]
+
+
 def test_people_may_write_their_verdicts_as_judges_do(tmp_path: Path) -> None:
     people = [*grades(2), *pairs(lambda n: False, lambda n: "opponent")]
     jsonl.write(tmp_path / "people.jsonl", [msgspec.structs.replace(line, calls=[]) for line in people])
