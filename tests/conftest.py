@@ -54,8 +54,8 @@ def _group(item: pytest.Item) -> str:
     return next((name for name, files in GROUPS.items() if file.startswith(files)), file)
 
 
-REAL = {"demo", "served", "tiny_server", "vlm"}
-"""Fixtures that load a model into vLLM: who uses one is an end-to-end test."""
+REAL = {"demo", "parser", "served", "tiny_server", "vlm"}
+"""Fixtures that load vLLM: who uses one is an end-to-end test."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -52,6 +52,7 @@ def test_an_open_address_needs_a_key(folder: Path) -> None:
     assert_one_line_error(run("serve/judge.py", folder, "--host", "no.such.host.invalid"), "--host")
 
 
+@pytest.mark.e2e
 def test_what_is_checked_cannot_be_gone_round(folder: Path) -> None:
     pytest.importorskip("vllm", reason="needs a serve extra")
     assert_one_line_error(run("serve/judge.py", folder, "--", "--ho", "127.0.0.2"), "before the --")

@@ -282,6 +282,7 @@ def launch(recipe: Path, rows: Path, out: Path, processes: int) -> subprocess.Co
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, env=environment)
 
 
+@pytest.mark.e2e
 def test_launched_on_two_processes_it_learns_as_on_one(tmp_path: Path) -> None:
     """The same rows a step give the same losses, however they are shared out over processes and micro-batches."""
     rows = write_rows(tmp_path, [*sample_rows(), *(dict(row, id=f"p-{row['id']}") for row in pairs_of_answers())])
