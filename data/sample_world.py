@@ -117,7 +117,7 @@ RATERS = {
 }
 
 
-class Asked(Struct, frozen=True):
+class WorldQuestion(Struct, frozen=True):
     """A question as put: its scene, the true value of every slot, and the texts made from them."""
 
     scene: Scene
@@ -129,7 +129,7 @@ class Asked(Struct, frozen=True):
     reference: str
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class WorldAnswer(Struct, frozen=True, kw_only=True):
     """What a rater notices: the values said, and how. `said` lacks the facts that were left out."""
 
     text: str
@@ -252,9 +252,9 @@ def wording(
     return joint.join(sentences)
 
 
-def ask(world: World, scene: Scene, number: int, draw: random.Random) -> Asked:
+def ask(world: World, scene: Scene, number: int, draw: random.Random) -> WorldQuestion:
     values = pick(world, scene, draw)
-    return Asked(
+    return WorldQuestion(
         scene=scene,
         truth=values,
         group=f"world/{scene.lang}/{scene.task}/{number:05d}",
@@ -284,7 +284,9 @@ def _kept(scene: Scene, content: Content, draw: random.Random) -> set[str]:
     return {fact for fact in scene.facts if f"{{{fact}}}" not in dropped[0]}
 
 
-def answer(world: World, asked: Asked, other: Asked, system: System, draw: random.Random) -> Answer:
+def answer(
+    world: World, asked: WorldQuestion, other: WorldQuestion, system: System, draw: random.Random
+) -> WorldAnswer:
     """What `system` says to `asked`; when it strays, it answers `other` or nothing at all."""
     scene = asked.scene
     content = draw.choices(list(system.content), list(system.content.values()))[0]
@@ -295,23 +297,23 @@ def answer(world: World, asked: Asked, other: Asked, system: System, draw: rando
         strayed, kept = other, set(other.scene.facts)
         text = wording(world, strayed.scene, strayed.truth, draw, kept=kept, manner=manner, own_style=system.own_style)
         if draw.random() < 0.5:
-            return Answer(text=draw.choice(world.phrases[scene.lang]["refusal"]), content=content, manner="plain")
-        return Answer(text=text, content=content, manner=manner)
+            return WorldAnswer(text=draw.choice(world.phrases[scene.lang]["refusal"]), content=content, manner="plain")
+        return WorldAnswer(text=text, content=content, manner=manner)
     if content == "evade":
-        return Answer(text=draw.choice(scene.evade), content=content, manner="plain")
+        return WorldAnswer(text=draw.choice(scene.evade), content=content, manner="plain")
     values = asked.truth
     for fact in draw.sample(scene.facts, _how_many_wrong(content, len(scene.facts), draw)):
         values = change(world, scene, values, fact, draw)
     kept = _kept(scene, content, draw)
     text = wording(world, scene, values, draw, kept=kept, manner=manner, own_style=system.own_style)
     if content == "garbled":
-        return Answer(text=garble(text, world.phrases[scene.lang]["joint"], draw), content=content, manner=manner)
-    return Answer(
+        return WorldAnswer(text=garble(text, world.phrases[scene.lang]["joint"], draw), content=content, manner=manner)
+    return WorldAnswer(
         text=text, said={fact: values[fact] for fact in scene.facts if fact in kept}, content=content, manner=manner
     )
 
 
-def wrong_facts(asked: Asked, said: Values) -> list[str]:
+def wrong_facts(asked: WorldQuestion, said: Values) -> list[str]:
     return [fact for fact in asked.scene.facts if fact in said and said[fact] != asked.truth[fact]]
 
 
@@ -324,7 +326,7 @@ def _grade_of_wrong(share: float) -> float:
     return 5 if share == 0.5 else 6.4 if share > 0.25 else 7.2
 
 
-def grade(asked: Asked, given: Answer) -> float:
+def grade(asked: WorldQuestion, given: WorldAnswer) -> float:
     """The grade by the rubric (AlignMMBench §4.1), from the facts alone."""
     scene = asked.scene
     if given.content in {"off", "garbled"}:
@@ -348,7 +350,7 @@ def _grade_of_right(scene: Scene, manner: Manner) -> float:
     return {"brief": 7.5, "plain": 8.9, "inject": 8.7, "verbose": 8.7, "grounds": 9.8}[manner]
 
 
-def reason(world: World, asked: Asked, given: Answer, draw: random.Random) -> str:
+def reason(world: World, asked: WorldQuestion, given: WorldAnswer, draw: random.Random) -> str:
     """Why the answer gets its grade: the facts one by one, and what else the rater noticed."""
     scene, phrases, labels = asked.scene, world.reasons[asked.scene.lang], world.labels[asked.scene.lang]
     if given.content in {"off", "garbled"}:
@@ -369,7 +371,7 @@ def reason(world: World, asked: Asked, given: Answer, draw: random.Random) -> st
     return text[0].upper() + text[1:] + ("。" if scene.lang == "zh" else ".")
 
 
-def row(world: World, asked: Asked, system: str, given: Answer, draw: random.Random) -> Row:
+def row(world: World, asked: WorldQuestion, system: str, given: WorldAnswer, draw: random.Random) -> Row:
     """The answer with three or four raters' scores and one reason."""
     names = sorted(draw.sample(list(RATERS), draw.choice([3, 3, 4])))
     scores = {name: float(RATERS[name].score(grade(asked, given), draw)) for name in names}

@@ -123,3 +123,61 @@ def test_every_stage_starts(stage: str) -> None:
     mistaken = run_apart("critic", stage, "--no-such-option")
     assert_one_line_error(mistaken, "--no-such-option")
     assert not mistaken.stdout and mistaken.stderr.count("\n") == 1, mistaken.stderr
+
+
+PRODUCT = ("critic", "eval_agreement", "train", "serve", "data")
+
+
+def modules() -> dict[str, ast.Module]:
+    """The product's modules, parsed, by the name under which they are imported."""
+    found = {}
+    for file in (file for room in PRODUCT for file in (ROOT / room).rglob("*.py")):
+        name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        found[name] = ast.parse(file.read_text("utf-8"))
+    return found
+
+
+def imported(name: str, known: dict[str, ast.Module]) -> set[str]:
+    """The product's modules that a module imports when it is loaded. Programs run by path import their neighbours by
+    their bare names; what is imported within a function is loaded on demand."""
+    room = name.split(".", maxsplit=1)[0]
+    wanted = set()
+    for node in known[name].body:
+        if isinstance(node, ast.Import):
+            wanted |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            wanted |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {each for one in wanted for each in (one, f"{room}.{one}") if each in known and each != name}
+
+
+def test_the_house_can_be_taken_in_at_a_glance() -> None:
+    """Few rooms, few floors: what a reader holds in mind to follow a call to its end."""
+    entries = [entry for entry in (ROOT / "critic").iterdir() if not entry.name.startswith("__")]
+    rooms = [entry.name for entry in entries if (entry.suffix == ".py" or entry.is_dir()) and entry.name != "prompts"]
+    assert len(rooms) <= 15, sorted(rooms)
+    known = modules()
+    chains: dict[str, list[str]] = {}
+
+    def chain(name: str) -> list[str]:
+        if name not in chains:
+            chains[name] = []  # a circle ends here, and fails below
+            chains[name] = [name, *max((chain(each) for each in imported(name, known)), key=len, default=[])]
+        return chains[name]
+
+    longest = max((chain(name) for name in known), key=len)
+    assert len(longest) <= 8, " > ".join(longest)
+
+
+def test_functions_and_files_are_short_and_names_are_one_things() -> None:
+    places: dict[str, list[str]] = {}
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                assert node.end_lineno - node.lineno < 80, f"{name}.{node.name}"
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name)
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+    for file in (file for room in PRODUCT for file in (ROOT / room).rglob("*.py")):
+        assert file.read_text("utf-8").count("\n") <= 500, file

@@ -27,14 +27,16 @@ from critic.benchmarks import BENCHMARKS, alignmmbench
 from critic.errors import UsageError
 from critic.records import GREEDY, Decoding, Order, Response, Setup
 from critic.stages import judge_conversations, options
-from critic.stages.judge_responses import Responses, judge_responses
+from critic.stages.judge_responses import FormResponses, judge_responses
 from critic.stages.options import MAX_FAILED, ApiKey, Attempts, Endpoint, MaxFailed, Seed, Timeout, VllmOptions
 from critic.stages.run import RunOptions
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
 
-def _responses(path: Path, questions: Path | None, system: str | None, form: str, criteria: Path | None) -> Responses:
+def _responses(
+    path: Path, questions: Path | None, system: str | None, form: str, criteria: Path | None
+) -> FormResponses:
     given = {} if criteria is None else _criteria(criteria)
     fixed = None
     if questions is not None:
@@ -44,7 +46,7 @@ def _responses(path: Path, questions: Path | None, system: str | None, form: str
         found = fixed or (response for _, _, response in human_scored.walk(path, left_out))
         return (_with_criteria(one, given) for one in found) if given else found
 
-    return Responses(read, path, form)
+    return FormResponses(read, path, form)
 
 
 def _criteria(path: Path) -> dict[str, str]:
@@ -225,7 +227,7 @@ def main(
         float | None, typer.Option(min=0, help="Sampling temperature.", show_default="0, with --samples 1")
     ] = None,
     seed: Seed = 0,
-    concurrency: Annotated[int | None, options.concurrency("Responses judged at once.")] = None,
+    concurrency: Annotated[int | None, options.concurrency("FormResponses judged at once.")] = None,
     max_tokens: Annotated[int, options.max_tokens(8)] = 256,
     max_failed: MaxFailed = MAX_FAILED,
     retry_failed: Annotated[bool, options.retry_failed("Judge again what failed in an earlier run.")] = False,

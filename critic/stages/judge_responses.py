@@ -23,14 +23,14 @@ from critic.records import Judgment, Response, Verdict
 from critic.stages.run import Outage, RunOptions, Stage, Tally, finish, known, listed, side_by_side
 
 WINDOW = 4096
-"""Responses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
+"""FormResponses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
 
 
 Shown = tuple[Response, Response | None]
 """What one judgment is of: a response, and where two are compared the other one."""
 
 
-class Responses:
+class FormResponses:
     """What is judged in a form, read anew each time it is gone through: only ids are in memory, but for a form that
     compares, which needs all answers to a question at once.
 
@@ -135,7 +135,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
         self,
         run: RunOptions,
         judge: ResponseJudge,
-        responses: Responses,
+        responses: FormResponses,
         source: dict[str, str] | str,
         check_repeat: int = 0,
     ) -> None:
@@ -253,7 +253,7 @@ def judge_by_panel(run: RunOptions, members: Sequence[JudgeResponses], how: str,
 def judge_responses(
     run: RunOptions,
     judges: Sequence[ResponseJudge],
-    responses: Responses,
+    responses: FormResponses,
     source: dict[str, str] | str,
     check_repeat: int,
     how: str,

@@ -37,7 +37,7 @@ from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient
 from critic.records import RATINGS, Decoding, Judgment, Question, Response, Verdict
 from critic.stages import judge_responses as judging
-from critic.stages.judge_responses import JudgeResponses, Responses, Shown, in_order
+from critic.stages.judge_responses import FormResponses, JudgeResponses, Shown, in_order
 from critic.stages.run import RunOptions
 
 
@@ -361,7 +361,7 @@ def stage(
 ) -> JudgeResponses:
     """A stage whose responses are made anew each time it goes through them."""
     run = RunOptions(out=out, concurrency=8, max_failed=1.0, retry_failed=False)
-    return JudgeResponses(run, judge, Responses(lambda _: made(), out, "pointwise"), "rows", check_repeat)
+    return JudgeResponses(run, judge, FormResponses(lambda _: made(), out, "pointwise"), "rows", check_repeat)
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -500,9 +500,9 @@ def test_rows_are_read_as_they_are_judged(tmp_path: Path) -> None:
     def read(left_out: Counter[str]) -> Iterator[Response]:
         return (response for _, _, response in human_scored.walk(path, left_out))
 
-    list(itertools.islice(judging.Responses(read, path, "pointwise"), 1))  # what is made once
+    list(itertools.islice(judging.FormResponses(read, path, "pointwise"), 1))  # what is made once
     tracemalloc.start()
-    found = judging.Responses(read, path, "pointwise")
+    found = judging.FormResponses(read, path, "pointwise")
     ids = [{response.id for response, _ in found} for _ in range(2)]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
