@@ -45,7 +45,8 @@ def test_what_they_say_is_what_they_said() -> None:
     assert all(form_of(judgment.prompt).shown == 1 for judgment in found)
     talks = [line for _, line in jsonl.read(RECORDS / "conversation_judgments.jsonl", ConversationJudgment)]
     assert {line.verdict.protocol for line in talks} == {"direct", "pairwise", "checklist", "quality", "pointwise"}
-    kinds = {item.kind for line in [*found, *talks] for item in items_of(line)}
+    said: list[Judgment | ConversationJudgment] = [*found, *talks]
+    kinds = {item.kind for line in said for item in items_of(line)}
     assert kinds == {"score", "preference", "yes or no"}
 
 

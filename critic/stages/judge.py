@@ -227,7 +227,7 @@ def main(
         float | None, typer.Option(min=0, help="Sampling temperature.", show_default="0, with --samples 1")
     ] = None,
     seed: Seed = 0,
-    concurrency: Annotated[int | None, options.concurrency("FormResponses judged at once.")] = None,
+    concurrency: Annotated[int | None, options.concurrency("Responses judged at once.")] = None,
     max_tokens: Annotated[int, options.max_tokens(8)] = 256,
     max_failed: MaxFailed = MAX_FAILED,
     retry_failed: Annotated[bool, options.retry_failed("Judge again what failed in an earlier run.")] = False,

@@ -23,7 +23,7 @@ from critic.records import Judgment, Response, Verdict
 from critic.stages.run import Outage, RunOptions, Stage, Tally, finish, known, listed, side_by_side
 
 WINDOW = 4096
-"""FormResponses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
+"""Responses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
 
 
 Shown = tuple[Response, Response | None]
