@@ -161,8 +161,7 @@ def _score(verdict: Verdict, kind: str) -> float | None:
 def _of_conversation(judgment: ConversationJudgment) -> list[AuditItem]:
     verdict = judgment.verdict
     if verdict.protocol == "pairwise":
-        points = {None: "failed", 1.0: "A", 0.0: "B", 0.5: "tie"}
-        labels = _orders(judgment.calls) or (_LABELS.get(points[verdict.score], "failed"),)
+        labels = _orders(judgment.calls) or (_winner(verdict.score),)
         lengths = verdict.length, _reference_length(judgment)
         return [_of_turn(judgment, "preference", labels=labels, lengths=lengths)]
     if verdict.protocol == "checklist":
@@ -221,6 +220,11 @@ def _orders(calls: Sequence[Call]) -> tuple[Label | None, ...]:
         label = _LABELS.get(last[first].value, "failed") if first in last else None
         found.append(_SWAPPED.get(label, label) if other else label)
     return tuple(found) if last else ()
+
+
+def _winner(score: float | None) -> Label:
+    """What a score from 0 (b has won) to 1 (a has) comes to; people's may be a mean."""
+    return "failed" if score is None else "a" if score > 0.5 else "b" if score < 0.5 else "tie"
 
 
 _LABELS: dict[str | None, Label] = {"A": "a", "B": "b", "tie": "tie", "yes": "a", "no": "b"}
@@ -306,6 +310,9 @@ def _read(path: Path, record: type[AnyJudgment]) -> Iterator[tuple[int, AnyJudgm
             check(line.verdict)
         except UsageError as error:
             raise UsageError(f"{path}:{number}: {error}") from None
+        turn, turns = line.verdict.turn, len(line.conversation.turns)
+        if turn is not None and not 1 <= turn <= turns:
+            raise UsageError(f"{path}:{number}: a verdict on turn {turn} of a conversation that has {turns}")
         yield number, line
 
 

@@ -186,7 +186,7 @@ def test_an_order_that_was_not_asked_and_one_that_failed(tmp_path: Path) -> None
     assert found.tolist() == [[UNASKED, A], [TIE, A], [3, UNASKED], [3, UNASKED]]
     assert [items_of(line)[0].labels for line in lines][3] == ("failed",)
     # A verdict without calls does not say which answer stood first: the orders of all are taken together.
-    jsonl.write(tmp_path / "ours.jsonl", [*lines[:3], one(3, score=0.0)])
+    jsonl.write(tmp_path / "ours.jsonl", [*lines[:3], one(3, score=0.25)])
     found = of_labels(Source(people), {"ours": Source(tmp_path / "ours.jsonl")}, "preference").judges["ours"]
     assert found.tolist() == [A, TIE, 3, B]
 
@@ -236,6 +236,7 @@ def test_what_cannot_be_audited_is_one_line(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "pairs.jsonl", mixed[3 * COUNT :])
     jsonl.write(tmp_path / "twice.jsonl", [mixed[0], mixed[0]])
     jsonl.write(tmp_path / "two.jsonl", [mixed[0], *grades(1, judge="k")[1:]])
+    jsonl.write(tmp_path / "late.jsonl", [said(verdict(0, "direct", 3, score=5.0))])
     jsonl.write(tmp_path / "off.jsonl", [said(verdict(0, "direct", 1, score=11.0))])
     table(tmp_path / "people.csv", "score", [("c0/own/direct/1", 5)])
     judged = {
@@ -244,6 +245,7 @@ def test_what_cannot_be_audited_is_one_line(tmp_path: Path) -> None:
         "mixed.jsonl:quality": "mixed.jsonl: no verdict by the protocol quality",
         "twice.jsonl": "twice.jsonl:2: duplicate verdict 'c0/own/direct/1', first at line 1",
         "two.jsonl": "two.jsonl:2: judged by 'k', line 1 by 'j'; one judge a file",
+        "late.jsonl": "late.jsonl:1: a verdict on turn 3 of a conversation that has 2",
         "off.jsonl": "off.jsonl:1: conversation 'c0', turn 1, condition own: direct score 11; expected 1 to 10",
     }
     for file, message in judged.items():
