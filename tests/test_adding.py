@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from clients.decoder import Decoder
-from conftest import ROOT, Done, assert_one_line_error, human_row, run, run_apart, write_jsonl
+from conftest import ROOT, Done, human_row, run, run_apart, write_jsonl
 
 ROWS = [
     human_row(0, human_score=1.0, scale_max=10),
@@ -82,7 +82,7 @@ def judge_that_says(folder: Path, rating: int) -> Path:
 
 
 def test_a_form(tmp_path: Path, package: Path, critic: Critic) -> None:
-    """Among the choices, asked on its own scale, read, audited, and planned for training."""
+    """In --help, asked on its own scale, read, audited, and planned for training."""
     rows, out = write_jsonl(tmp_path / "rows.jsonl", ROWS), tmp_path / "judged.jsonl"
     (entry,) = blocks("critic/README.md", "Add a form", "python")
     put_in(package / "critic/asking/forms.py", "FORMS: dict[str, Form] = {", entry)
@@ -91,17 +91,17 @@ def test_a_form(tmp_path: Path, package: Path, critic: Critic) -> None:
         assert not (package / path).exists()
         (package / path).write_text(content, "utf-8")
 
-    judge = ["judge", rows, "--score", "argmax", "--judge"]
-    words = [*judge, judge_that_says(tmp_path, 2), "--out", out]
-    assert_one_line_error(critic(*words, "--prompt", "no_form", code=2), "coarse", "scale_5")
-    critic(*words, "--prompt", "coarse")
+    assert ": coarse, pointwise, " in " ".join(critic("judge", "--help").stdout.split())
+    judge = ["judge", rows, "--score", "argmax", "--prompt", "coarse", "--judge"]
+    critic(*judge, judge_that_says(tmp_path, 2), "--out", out)
     judged = lines(out)
     assert [line["prompt"] for line in judged] == ["coarse"] * 3
     assert [(line["score"], line["verdict"]["scale"]) for line in judged] == [(5.5, [1, 3])] * 3
     audited = critic("audit", f"mine={out}", "--out", tmp_path / "audit").stdout
     assert re.search(r"(?m)^judge-2 +3 +0 +3\.000", audited), audited
+    assert "coarse" in (tmp_path / "audit/report.md").read_text("utf-8")
     out = tmp_path / "high.jsonl"
-    critic(*judge, judge_that_says(tmp_path, 4), "--out", out, "--prompt", "coarse", "--max-failed", "1")
+    critic(*judge, judge_that_says(tmp_path, 4), "--out", out, "--max-failed", "1")
     assert {line["verdict"]["failure"] for line in lines(out)} == {"out_of_range"}
 
     program = [sys.executable, "-c", PLANNED, str(rows)]

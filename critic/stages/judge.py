@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from critic import human_scored, jsonl
 from critic.asking import rating
-from critic.asking.forms import AnswerKind, CriteriaKind, RatingKind, form_of, keys, prompt_of
+from critic.asking.forms import FORMS, AnswerKind, CriteriaKind, RatingKind, form_of, keys, prompt_of
 from critic.asking.judge import ResponseJudge
 from critic.asking.packs import open_pack
 from critic.asking.prompt import has
@@ -173,6 +173,13 @@ NoExtraction = Annotated[
 SystemName = Annotated[
     str | None, typer.Option(help="Name of the model that gave the responses.", show_default="the file's stem")
 ]
+PromptName = Annotated[
+    str,
+    typer.Option(
+        help="The form in which the judge is asked, and its prompt (critic/prompts/): "
+        + ", ".join(name for name, form in FORMS.items() if not isinstance(form.kind, AnswerKind))
+    ),
+]
 PromptPack = Annotated[
     Path | None,
     typer.Option(help="A folder of prompt files (critic pack) that stand in for ours.", show_default="our prompts"),
@@ -216,7 +223,7 @@ def main(
     judging: Judgings = None,
     no_extraction: NoExtraction = False,
     system: SystemName = None,
-    prompt: Annotated[str, typer.Option(help="Judging prompt (critic/prompts/).")] = "pointwise",
+    prompt: PromptName = "pointwise",
     prompt_pack: PromptPack = None,
     score: ScoreKind = None,
     no_reason: Annotated[
