@@ -35,7 +35,11 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         self.watch.meter.add(inputs)
         return super().training_step(model, inputs, num_items_in_batch)
 
+    # The methods with an underscore below are private in transformers' Trainer and may change without notice: the pin
+    # on transformers in pyproject.toml is theirs, and tests/train/test_checkpoints.py fails where one is gone.
+
     def _get_train_sampler(self, *args: Any) -> Any:
+        # The sampler takes its random numbers from a generator of ours, which _run_epoch seeds anew.
         sampler = super()._get_train_sampler(*args)
         if hasattr(sampler, "generator"):
             sampler.generator = self.order
@@ -55,10 +59,12 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         super().log({**logs, **self.watch.meter.take()} if "loss" in logs else logs, start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        # Called from within _save_checkpoint, transformers would write the weights a second time, beside DeepSpeed's.
         if not _internal_call:
             super().save_model(output_dir)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        # What a killed run left half written goes first; the seal, written last, says that a checkpoint is whole.
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
             shutil.rmtree(folder, ignore_errors=True)
