@@ -12,6 +12,7 @@ from test_layout import tracked
 
 from critic.asking.forms import FORMS
 from critic.asking.history import CONDITIONS
+from critic.cli import STAGES
 from critic.records import Protocol
 from eval_agreement.attacks import suite
 
@@ -102,6 +103,12 @@ def test_the_files_it_names_are_there(page: str) -> None:
         for name in re.findall(r"`([\w/-]+(?:\.py|\.toml|\.yaml|/))`", row):
             places = (ROOT / page).parent, ROOT, ROOT / "train/recipes"
             assert any((place / name).exists() for place in places), name
+
+
+def test_the_files_that_helps_name_are_there() -> None:
+    for stage in STAGES:
+        for path in NAMED.findall(run("critic", stage, "--help").stdout):
+            assert (ROOT / path).exists(), (stage, path)
 
 
 @every_page

@@ -390,7 +390,7 @@ def main(
         bool, options.retry_failed("Ask again where an earlier run failed, and go on from there.")
     ] = False,
     price_file: Annotated[
-        Path | None, typer.Option("--prices", help="Price lists (TOML, see critic/usage.py): what it would cost.")
+        Path | None, typer.Option("--prices", help="Price lists (TOML: critic/stages/usage.py): what it would cost.")
     ] = None,
     attempts: Attempts = ATTEMPTS,
     timeout: Timeout = TIMEOUT,
