@@ -27,3 +27,8 @@ class Refused(Exception):
     def __init__(self, failure: "Failure", message: str) -> None:
         super().__init__(message)
         self.failure = failure
+
+
+def one_line(error: BaseException) -> str:
+    """An error's kind and words on one line of at most 300 characters."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

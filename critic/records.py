@@ -282,7 +282,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_image_pixels: int | None = None
 
 
-class SeenImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SentImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An image that was sent; `sha256` is that of the bytes sent. `resized`: made smaller than its file."""
 
     path: str
@@ -290,12 +290,12 @@ class SeenImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     resized: bool = False
 
 
-class Seen(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SentMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message as it was sent, its images before its text."""
 
     role: Literal["user", "assistant"]
     content: str
-    images: list[SeenImage] = field(default_factory=list)
+    images: list[SentImage] = field(default_factory=list)
 
 
 class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -313,7 +313,7 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     system: str
     sampling: Sampling
     call: str | None = None
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[SentMessage] = field(default_factory=list)
     reply: str | None = None
     finish: str | None = None
     failure: TurnFailure | None = None

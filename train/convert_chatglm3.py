@@ -30,7 +30,7 @@ from transformers import GenerationConfig, GlmConfig, PreTrainedTokenizerFast
 
 from critic import jsonl
 from critic.cli import run_program
-from critic.errors import UsageError
+from critic.errors import UsageError, one_line
 
 NOTES = "conversion.json"
 """What OUT was made from; written last."""
@@ -90,7 +90,7 @@ def read_config(folder: Path) -> Published:
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file; expected the folder of a ChatGLM3 checkpoint") from None
     except (ValueError, AttributeError) as error:  # msgspec's errors are ValueErrors too
-        raise UsageError(f"{path}: no ChatGLM3 configuration: {_line(error)}") from None
+        raise UsageError(f"{path}: no ChatGLM3 configuration: {one_line(error)}") from None
     for key, value in FIXED.items():
         if raw.get(key, value) != value:
             raise UsageError(f"{path}: {key} is {raw[key]!r}; only {value!r}, as in ChatGLM3, can be converted")
@@ -207,7 +207,7 @@ def _indexed(index: Path) -> dict[Path, list[str]]:
         for name, file in msgspec.convert(place, dict[str, str]).items():
             files.setdefault(index.parent / Path(file).name, []).append(name)
     except (msgspec.MsgspecError, KeyError) as error:
-        raise UsageError(f"{index}: no index of weights: {_line(error)}") from None
+        raise UsageError(f"{index}: no index of weights: {one_line(error)}") from None
     if absent := [file.name for file in files if not file.is_file()]:
         raise UsageError(f"{index} names {absent[0]}, which is not there ({len(absent)} of {len(files)} missing)")
     return files
@@ -225,7 +225,7 @@ def tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
             for name in list(loaded):
                 yield name, loaded.pop(name)
     except Exception as error:  # as many kinds as there are ways for a file to be damaged
-        raise UsageError(f"{file}: cannot be read: {_line(error)}") from None
+        raise UsageError(f"{file}: cannot be read: {one_line(error)}") from None
 
 
 def check_names(where: Path, found: Iterable[str], expected: Iterable[str]) -> None:
@@ -322,27 +322,7 @@ ADDED = ("[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|system|>", "<|user
 STOPS = ("<|user|>", "<|observation|>")
 """Where ChatGLM3 stops besides its end-of-sentence token: what comes next is not for it to write."""
 
-CHAT_TEMPLATE = r"""
-{{- '[gMASK]<sop>' -}}
-{%- for message in messages -%}
-  {%- if message['role'] not in ['system', 'user', 'assistant', 'observation'] -%}
-    {{- raise_exception('the roles are system, user, assistant and observation, not ' ~ message['role']) -}}
-  {%- endif -%}
-  {%- set content = message['content'] -%}
-  {%- if message['role'] == 'system' and message['tools'] -%}
-    {%- set content = content ~ '\n' ~ (message['tools'] | tojson(indent=4)) -%}
-  {%- endif -%}
-  {{- '<|' ~ message['role'] ~ '|>' ~ (message['metadata'] or '') ~ '\n' -}}
-  {%- if message['role'] == 'assistant' and loop.last -%}
-    {{- content ~ eos_token -}}
-  {%- elif content -%}
-    {{- ' ' ~ content -}}
-  {%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-  {{- '<|assistant|>\n' -}}
-{%- endif -%}
-""".strip()
+CHAT_TEMPLATE = Path(__file__).with_name("chatglm3.jinja").read_text("utf-8").strip()
 """The published conversation format. ChatGLM3 encodes each content apart, which puts a space in front of it; a text
 has to spell that space. A last answer stands where the model is to write it, right behind the generation prompt, and
 ends with the end-of-sentence token, as ChatGLM3 was fine-tuned."""
@@ -394,7 +374,7 @@ def _processor(path: Path) -> Any:
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
     except RuntimeError as error:
-        raise UsageError(f"{path}: no SentencePiece model: {_line(error)}") from None
+        raise UsageError(f"{path}: no SentencePiece model: {one_line(error)}") from None
 
 
 def _core(model: Any) -> Tokenizer:
@@ -511,10 +491,6 @@ def main(
     jsonl.write_json(partial / NOTES, {"source": source, "versions": made_with})
     partial.rename(out)
     print(f"model saved in {out}")
-
-
-def _line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 if __name__ == "__main__":

@@ -51,14 +51,6 @@ class Inquiry(Struct, frozen=True, kw_only=True):
     material: Material
 
     @property
-    def constrained(self) -> bool:
-        return self.prompt.constrained
-
-    @property
-    def scale(self) -> Scale:
-        return self.prompt.scale
-
-    @property
     def messages(self) -> list[Message]:
         """The whole prompt, before anything is left out of it."""
         return render(self.prompt, self.material)
@@ -68,7 +60,7 @@ class Inquiry(Struct, frozen=True, kw_only=True):
 
     def schema(self, reason: bool = True) -> dict[str, Any] | None:
         """The constraint on the reply; None where it is free text."""
-        return schema(self.form, self.prompt, self.material, reason) if self.constrained else None
+        return schema(self.form, self.prompt, self.material, reason) if self.prompt.constrained else None
 
     def read(self, reply: Reply) -> Verdict:
         return self.form.kind.read(self.prompt, self.material, reply.text, reply.truncated)
@@ -116,7 +108,7 @@ class Asker:
         if self._rating_alone(asked):
             # Without a reason nothing is generated: the probe behind the empty verdict is the verdict.
             fitted, reply = await self.fitted(
-                asked, lambda fitted: probe(fitted.messages, RATING_ALONE, asked.keys(), RATING, asked.scale)
+                asked, lambda fitted: probe(fitted.messages, RATING_ALONE, asked.keys(), RATING, asked.prompt.scale)
             )
             readings = [await self._alone(asked, fitted, reply)]
         else:
@@ -174,7 +166,7 @@ class Asker:
     def _request(self, asked: Inquiry, fitted: Fitted, number: int) -> Request:
         """What is asked for the verdict with this number, from 0."""
         by_its_tokens = self.backend.served.is_vllm or self.score_kind != "argmax"
-        if self._probes and asked.constrained:
+        if self._probes and asked.prompt.constrained:
             by_its_tokens = False
         sampled = self.decoding.temperature > 0.0
         return Request(
@@ -194,10 +186,10 @@ class Asker:
         shares, calls = await self._probed(asked, fitted, RATING_ALONE, probed, RATING)
         if shares is None:
             return Reading(Verdict(failure="no_distribution"), calls)
-        low, _ = asked.scale
+        low, _ = asked.prompt.scale
         most = max(range(len(shares)), key=lambda place: shares[place])
         calls[0] = replace(probed, text=f"{RATING_ALONE}{low + most}")  # what was forced says nothing
-        empty = Verdict(rating=rating.score(shares, "argmax", asked.scale), scale=_named(asked.scale))
+        empty = Verdict(rating=rating.score(shares, "argmax", asked.prompt.scale), scale=_named(asked.prompt.scale))
         return Reading(with_mixture(empty, [Verdict(distribution=shares)]), calls)
 
     async def _read(self, asked: Inquiry, fitted: Fitted, reply: Reply, number: int, known: Distributions) -> Reading:
@@ -205,7 +197,7 @@ class Asker:
         judge cannot be probed, at the reply's own tokens."""
         # The reply came with log probabilities, or from a server that cannot go on with a message, or is free text
         # whose rating stands at no known place.
-        if reply.tokens or not (self.backend.served.is_vllm and asked.constrained):
+        if reply.tokens or not (self.backend.served.is_vllm and asked.prompt.constrained):
             return await self._at_its_tokens(asked, fitted, reply)
         if reply.reasoned:  # what the rating follows from is not in the reply
             self._probes = False
@@ -215,7 +207,7 @@ class Asker:
         if prefix is None or known.get(prefix) is not None:
             return self._reading(asked, reply, known.get(prefix), [])
         try:
-            probed = await self.backend.chat(probe(fitted.messages, prefix, asked.keys(), RATING, asked.scale))
+            probed = await self.backend.chat(probe(fitted.messages, prefix, asked.keys(), RATING, asked.prompt.scale))
         except Refused as error:
             if error.failure != "context_length_exceeded":  # which the next verdict may be spared
                 self._probes = False
@@ -229,8 +221,8 @@ class Asker:
 
     async def _at_its_tokens(self, asked: Inquiry, fitted: Fitted, reply: Reply) -> Reading:
         # Thoughts that do not show in the text may hold a verdict's draft. What follows a 1 is asked without them.
-        first = rating.first_digit(reply.tokens, reply.reasoned, RATING, asked.scale)
-        prefix = rating.prefix(reply.text) if asked.constrained else None
+        first = rating.first_digit(reply.tokens, reply.reasoned, RATING, asked.prompt.scale)
+        prefix = rating.prefix(reply.text) if asked.prompt.constrained else None
         found = self._reading(asked, reply, *await self._distribution(asked, fitted, prefix, first, RATING))
         return await self._with_criteria(asked, fitted, found)
 
@@ -258,11 +250,11 @@ class Asker:
         prefix = rating.prefix(reply.text, name)
         if one.failure is not None:
             return Reading(one, [])
-        if self._probes and not reply.tokens and asked.constrained and prefix is not None:
-            probed = await self.backend.chat(probe(fitted.messages, prefix, asked.keys(), name, asked.scale))
+        if self._probes and not reply.tokens and asked.prompt.constrained and prefix is not None:
+            probed = await self.backend.chat(probe(fitted.messages, prefix, asked.keys(), name, asked.prompt.scale))
             shares, calls = await self._probed(asked, fitted, prefix, probed, name)
         else:
-            first = rating.first_digit(reply.tokens, reply.reasoned, name, asked.scale)
+            first = rating.first_digit(reply.tokens, reply.reasoned, name, asked.prompt.scale)
             shares, calls = await self._distribution(asked, fitted, prefix, first, name)
         if shares is not None:
             return Reading(with_mixture(one, [Verdict(distribution=shares)]), calls)
@@ -273,12 +265,12 @@ class Asker:
     ) -> tuple[list[float] | None, list[Reply]]:
         """The probabilities of the ratings behind `prefix`, and the calls that they took. Raises UsageError where the
         log probabilities are not the model's own."""
-        if asked.scale[1] >= 10 and _shows_favour(probed):
+        if asked.prompt.scale[1] >= 10 and _shows_favour(probed):
             message = "log probabilities show what was asked for (vLLM's --logprobs-mode processed_logprobs); "
             raise UsageError(f"{self.backend.place}: {message}judging needs raw_logprobs, its default")
         if not _among_ratings(probed):
             return None, [probed]
-        first = rating.first_digit([Token(prefix, []), *probed.tokens], False, key, asked.scale)
+        first = rating.first_digit([Token(prefix, []), *probed.tokens], False, key, asked.prompt.scale)
         shares, more = await self._distribution(asked, fitted, prefix, first, key)
         return shares, [probed, *more]
 
@@ -289,15 +281,15 @@ class Asker:
         if first is None:
             return None, []
         if first.ten_given_one is not None:
-            return rating.distribution(first, first.ten_given_one, asked.scale), []
-        if first.mass[1 - asked.scale[0]] < NEGLIGIBLE:
-            return rating.distribution(first, 0.0, asked.scale), []
+            return rating.distribution(first, first.ten_given_one, asked.prompt.scale), []
+        if first.mass[1 - asked.prompt.scale[0]] < NEGLIGIBLE:
+            return rating.distribution(first, 0.0, asked.prompt.scale), []
         if prefix is None or not self.backend.served.is_vllm:
             return None, []
         regex = f"[0{_end(asked.keys(), key)}].*"
         reply = await self.backend.chat(_behind(fitted.messages, f"{prefix}1", regex, max_tokens=1))
         zero = rating.zero_share(reply.tokens[0]) if reply.tokens else None
-        return None if zero is None else rating.distribution(first, zero, asked.scale), [reply]
+        return None if zero is None else rating.distribution(first, zero, asked.prompt.scale), [reply]
 
 
 def scored(found: Verdict, kind: str) -> float | None:

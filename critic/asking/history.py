@@ -1,7 +1,7 @@
 """The messages that a model sees at turn k of a conversation: one entry in CONDITIONS for each ablation."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -13,7 +13,7 @@ EVERY = 10**9
 """As the number of turns: all of them."""
 
 
-class Said(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HistoryMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message to the model; its `images` (paths or other names) come before its text."""
 
     role: Literal["user", "assistant"]
@@ -21,46 +21,38 @@ class Said(Struct, frozen=True, kw_only=True, omit_defaults=True):
     images: list[str] = field(default_factory=list)
 
 
-def _all(turns: int) -> range:
-    return range(1, turns + 1)
-
-
-def _after(given: int) -> Callable[[int], range]:
-    return lambda turns: range(given + 1, turns + 1)
-
-
-def _last(turns: int) -> range:
-    return range(turns, turns + 1)
-
-
 class Condition(Struct, frozen=True, kw_only=True):
     """Which history a model sees.
 
     Of the turns before the one asked, the first `references` are answered by their references, the others by the
-    model's own replies; without `history` they are left out, given ones as well. `asked` says which of n turns, from
-    1, the model answers.
+    model's own replies; without `history` they are left out, given ones as well. `first` is the first that the model
+    answers, None for the last turn alone.
     """
 
     help: str
     references: int = 0
     history: bool = True
     images: bool = True
-    asked: Callable[[int], range] = _all
+    first: int | None = 1
+
+    def asked(self, turns: int) -> range:
+        """Which of so many turns, from 1, the model answers."""
+        return range(turns if self.first is None else self.first, turns + 1)
 
 
 CONDITIONS = {
     "own": Condition(help="its own replies"),
     "perfect_perception": Condition(
-        help="the reference for turn 1, its own replies after it (ConvBench)", references=1, asked=_after(1)
+        help="the reference for turn 1, its own replies after it (ConvBench)", references=1, first=2
     ),
     "perfect_perception_reasoning": Condition(
-        help="the references for turns 1 and 2, its own replies after them (ConvBench)", references=2, asked=_after(2)
+        help="the references for turns 1 and 2, its own replies after them (ConvBench)", references=2, first=3
     ),
     "oracle": Condition(help="the references for all earlier turns (MultiVerse)", references=EVERY),
     "no_history": Condition(help="no earlier turn; their images stay", history=False),
     "no_image": Condition(help="its own replies, and no image", images=False),
     "single_turn": Condition(
-        help="no earlier turn, and only the last turn is asked; images stay", history=False, asked=_last
+        help="no earlier turn, and only the last turn is asked; images stay", history=False, first=None
     ),
 }
 """Condition name -> what of a conversation the model is shown."""
@@ -75,7 +67,9 @@ def missing_reference(conversation: Conversation, condition: Condition) -> int |
     return None
 
 
-def messages(conversation: Conversation, turn: int, replies: Mapping[int, str], condition: Condition) -> list[Said]:
+def messages(
+    conversation: Conversation, turn: int, replies: Mapping[int, str], condition: Condition
+) -> list[HistoryMessage]:
     """What the model sees when it is asked turn `turn` (from 1), its question last.
 
     `replies` are the model's own, by turn; those that the condition shows must be there. Images are shown with their
@@ -85,21 +79,21 @@ def messages(conversation: Conversation, turn: int, replies: Mapping[int, str], 
     images = [one.images if condition.images else [] for one in conversation.turns[:turn]]
     if not condition.history:
         return [_question(conversation, turn, [name for names in images for name in names])]
-    made: list[Said] = []
+    made: list[HistoryMessage] = []
     for number, exchange in enumerate(conversation.history):
-        made.append(Said(role="user", content=exchange.user, images=images[0] if number == 0 else []))
-        made.append(Said(role="assistant", content=exchange.assistant))
+        made.append(HistoryMessage(role="user", content=exchange.user, images=images[0] if number == 0 else []))
+        made.append(HistoryMessage(role="assistant", content=exchange.assistant))
     if conversation.history:
         images[0] = []
     for number in range(1, turn):
         made.append(_question(conversation, number, images[number - 1]))
-        made.append(Said(role="assistant", content=_answer(conversation, number, replies, condition)))
+        made.append(HistoryMessage(role="assistant", content=_answer(conversation, number, replies, condition)))
     made.append(_question(conversation, turn, images[turn - 1]))
     return made
 
 
-def _question(conversation: Conversation, turn: int, images: list[str]) -> Said:
-    return Said(role="user", content=conversation.turns[turn - 1].prompt, images=images)
+def _question(conversation: Conversation, turn: int, images: list[str]) -> HistoryMessage:
+    return HistoryMessage(role="user", content=conversation.turns[turn - 1].prompt, images=images)
 
 
 def _answer(conversation: Conversation, turn: int, replies: Mapping[int, str], condition: Condition) -> str:
@@ -111,17 +105,17 @@ def _answer(conversation: Conversation, turn: int, replies: Mapping[int, str], c
     return reference
 
 
-def call_id(conversation: Conversation, said: Sequence[Said]) -> str:
+def call_id(conversation: Conversation, said: Sequence[HistoryMessage]) -> str:
     """A name for "these messages in this conversation": prompts with one name are generated once and shared."""
     return hashlib.sha256(msgspec.json.encode([conversation.id, said])).hexdigest()[:16]
 
 
-def exchanges(said: Sequence[Said]) -> int:
+def exchanges(said: Sequence[HistoryMessage]) -> int:
     """How many earlier exchanges come before the question."""
     return len(said) // 2
 
 
-def without_oldest(said: Sequence[Said], count: int) -> list[Said]:
+def without_oldest(said: Sequence[HistoryMessage], count: int) -> list[HistoryMessage]:
     """The messages without the oldest `count` exchanges, whose images move to the first message kept: what is asked
     is still about them."""
     dropped, kept = said[: 2 * count], list(said[2 * count :])

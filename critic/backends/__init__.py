@@ -1,7 +1,6 @@
 """How text is generated: what is asked, what comes back, and what every source of replies can do."""
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from msgspec import Struct, field
@@ -91,9 +90,7 @@ class Backend(Protocol):
 
     async def __aenter__(self) -> Self: ...
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    async def __aexit__(self, *_: object) -> None: ...
 
     async def chat(self, request: Request) -> Reply:
         """Raises Refused for what will never be answered, Transient when the tries are used up."""

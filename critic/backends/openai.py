@@ -6,13 +6,12 @@ import random
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
 from critic.backends import ATTEMPTS, CONNECTIONS, FAVOUR, TIMEOUT, ChatMessage, Reply, Request, Served, Token
-from critic.errors import Refused, Transient, UsageError
+from critic.errors import Refused, Transient, UsageError, one_line
 from critic.records import Failure
 
 TOO_LONG = (
@@ -76,9 +75,7 @@ class OpenAIBackend:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
         self._plain.close()
 
@@ -89,7 +86,7 @@ class OpenAIBackend:
             answer.raise_for_status()
             models = answer.json()["data"]
         except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"no OpenAI-compatible server answers at {self.root}/v1: {_line(error)}") from None
+            raise UsageError(f"no OpenAI-compatible server answers at {self.root}/v1: {one_line(error)}") from None
         offered = {model["id"]: model for model in models}
         if name is not None and name not in offered:
             raise UsageError(f"the server at {self.root} has no model {name!r}; it offers {', '.join(offered)}")
@@ -108,7 +105,7 @@ class OpenAIBackend:
             answer.raise_for_status()
             return int(answer.json()["count"])
         except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
-            message = f"too long, and no tokens can be counted: {_line(error)}"
+            message = f"too long, and no tokens can be counted: {one_line(error)}"
             raise Refused("context_length_exceeded", message) from None
 
     async def chat(self, request: Request) -> Reply:
@@ -136,8 +133,8 @@ class OpenAIBackend:
 
     def _last_token(self, messages: Sequence[ChatMessage], text: str) -> int | None:
         """The token that spells `text` behind the last message; None if none does, or the server does not tell."""
-        begun = [{"role": "user", "content": "?"}, {**messages[-1], "content": messages[-1]["content"] + text}]
-        body = {"model": self.served.name, "messages": begun, "return_token_strs": True}
+        prefixed = [{"role": "user", "content": "?"}, {**messages[-1], "content": messages[-1]["content"] + text}]
+        body = {"model": self.served.name, "messages": prefixed, "return_token_strs": True}
         body |= {"continue_final_message": True, "add_generation_prompt": False}
         try:
             answer = self._plain.post("/tokenize", json=body)
@@ -185,7 +182,7 @@ class OpenAIBackend:
             async with asyncio.timeout(self.timeout):  # httpx's own begins anew with every byte
                 answer = await self._client.post("/v1/chat/completions", json=body)
         except (httpx.TransportError, httpx.DecodingError, TimeoutError) as error:
-            raise Transient(_line(error)) from None
+            raise Transient(one_line(error)) from None
         if answer.status_code in RETRIED_STATUS or answer.status_code >= 500:
             raise Transient(f"HTTP {answer.status_code}: {_message(answer)}", _retry_after(answer))
         if answer.status_code >= 400:
@@ -196,7 +193,7 @@ class OpenAIBackend:
         try:
             return _reply(answer.json(), attempt)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise Transient(f"not a chat completion: {_line(error)}") from None
+            raise Transient(f"not a chat completion: {one_line(error)}") from None
 
 
 def _reply(answer: dict[str, Any], attempt: int) -> Reply:
@@ -246,7 +243,3 @@ def _retry_after(answer: httpx.Response) -> float | None:
         return (parsedate_to_datetime(wish) - datetime.now(UTC)).total_seconds()
     except (ValueError, TypeError):
         return None
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -14,13 +14,12 @@ from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, Self
 
 from msgspec import Struct
 
 from critic.backends import FAVOUR, ChatMessage, Reply, Request, Served, Token, images
-from critic.errors import Refused, UsageError
+from critic.errors import Refused, UsageError, one_line
 
 IN_FLIGHT = 256
 """Requests handed to the engine at once: as many as vLLM runs in one batch by default."""
@@ -132,9 +131,7 @@ class VllmBackend:
         await ready
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 
@@ -235,7 +232,7 @@ class VllmBackend:
         try:
             engine = self._start()
         except BaseException as error:
-            self._problem = f"vLLM cannot run {self.place}: {_line(error)}"
+            self._problem = f"vLLM cannot run {self.place}: {one_line(error)}"
             self._tell(ready, UsageError(self._problem))
             return
         self._tell(ready, None)
@@ -246,7 +243,7 @@ class VllmBackend:
                     if output.finished:
                         self._tell(running.pop(output.request_id).done, output)
         except Exception as error:
-            self._problem = f"vLLM stopped: {_line(error)}; run the same command again to go on"
+            self._problem = f"vLLM stopped: {one_line(error)}; run the same command again to go on"
             self._fail(running)
         finally:
             engine.engine_core.shutdown()
@@ -285,7 +282,7 @@ class VllmBackend:
             except Refused as error:
                 self._tell(job.done, error)
             except ValueError as error:
-                self._tell(job.done, Refused("refused", _line(error)))
+                self._tell(job.done, Refused("refused", one_line(error)))
 
     def _with_images(self, engine: Any, request: Request) -> Any:
         """The prompt of a model that sees, rendered as vLLM's server renders it.
@@ -301,7 +298,7 @@ class VllmBackend:
                 TokenizeParams(max_total_tokens=None, add_special_tokens=False),
             )
         except Exception as error:  # a model's own image processor raises what it likes
-            raise Refused("refused", _line(error)) from None
+            raise Refused("refused", one_line(error)) from None
         self._check_length(prompt["prompt_token_ids"])
         return prompt
 
@@ -356,7 +353,3 @@ def _sampling(request: Request, favoured: int | None = None) -> Any:
         output_kind=RequestOutputKind.FINAL_ONLY,
         structured_outputs=constrained,
     )
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

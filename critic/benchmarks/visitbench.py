@@ -42,6 +42,9 @@ REFERENCES = ("output_human_annotated", "gpt4_prediction")
 CORRECT, CAPTION_PROBLEM = "human_ratings_gpt4_correct", "human_ratings_problem_in_caption"
 """People's word on a GPT-4 answer: it is the reference where it is correct and its caption without a problem."""
 
+SHUFFLES, SEED = 100, 0
+"""Random orders behind an Elo rating, and the seed of everything random."""
+
 NEEDED = ("instruction", "instruction_category")
 TRUE, FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 
@@ -232,17 +235,15 @@ class Tournament(Struct, frozen=True, kw_only=True):
     seed: int
 
 
-def tournament(
-    fought: Sequence[Battle], k: float = ratings.K, shuffles: int = 100, seed: int = 0, resamples: int = 1000
-) -> Tournament:
+def tournament(fought: Sequence[Battle]) -> Tournament:
     """Win rates and ratings of `battles`; see `critic.counting.tournament` for when a rating is undefined."""
     return Tournament(
         win_rates=ratings.win_rates(fought),
-        elo=ratings.mean_elo(fought, shuffles=shuffles, seed=seed, k=k),
-        bradley_terry=ratings.bradley_terry(fought, resamples=resamples, seed=seed),
-        k=k,
-        shuffles=shuffles,
-        seed=seed,
+        elo=ratings.mean_elo(fought, shuffles=SHUFFLES, seed=SEED),
+        bradley_terry=ratings.bradley_terry(fought, seed=SEED),
+        k=ratings.K,
+        shuffles=SHUFFLES,
+        seed=SEED,
     )
 
 

@@ -173,14 +173,11 @@ def mean_elo(
     shuffles: int = 100,
     seed: int = 0,
     k: float = K,
-    base: float = BASE,
-    scale: float = SCALE,
-    initial: float = INITIAL,
 ) -> Ratings:
     """Elo ratings, each battle updating both models by at most `k` points, as the mean over seeded random orders of the
     battles: the order given does not matter.
 
-    a is expected to score 1 / (1 + base^((R_b - R_a) / scale)) (VisIT-Bench, appendix, sign corrected). A tie is worth
+    a is expected to score 1 / (1 + BASE^((R_b - R_a) / SCALE)) (VisIT-Bench, appendix, sign corrected). A tie is worth
     1/2. Raises ValueError for a model against itself, an unknown outcome, or fewer than one of `shuffles`.
     """
     games = _games(battles)
@@ -193,20 +190,18 @@ def mean_elo(
     total, block = np.zeros(len(games.models)), max(1, _PLACES_PER_BLOCK // len(games.score))
     for start in range(0, shuffles, block):
         orders = [random.permutation(sorted_games) for _ in range(min(block, shuffles - start))]
-        total += _elo_of_orders(games, np.stack(orders, axis=1), k, base, scale, initial).sum(axis=1)
+        total += _elo_of_orders(games, np.stack(orders, axis=1), k).sum(axis=1)
     return games.rated(total / shuffles)
 
 
-def _elo_of_orders(
-    games: _Games, orders: Integers, k: float, base: float, scale: float, initial: float
-) -> NDArray[np.float64]:
+def _elo_of_orders(games: _Games, orders: Integers, k: float) -> Floats:
     """Ratings, shape (m, S), after the games in each of S orders (n, S), all orders at once."""
     lane = np.arange(orders.shape[1])
-    ratings = np.full((len(games.models), len(lane)), initial, dtype=np.float64)
+    ratings = np.full((len(games.models), len(lane)), INITIAL, dtype=np.float64)
     for game in orders:
         first, second = games.first[game], games.second[game]
         lead = ratings[first, lane] - ratings[second, lane]
-        change = k * (games.score[game] - 1 / (1 + base ** (-lead / scale)))
+        change = k * (games.score[game] - 1 / (1 + BASE ** (-lead / SCALE)))
         ratings[first, lane] += change
         ratings[second, lane] -= change
     return ratings
@@ -214,13 +209,10 @@ def _elo_of_orders(
 
 def bradley_terry(
     battles: Sequence[Battle],
-    base: float = BASE,
-    scale: float = SCALE,
-    mean: float = INITIAL,
     resamples: int = 1000,
     seed: int = 0,
 ) -> Ratings:
-    """Bradley-Terry maximum-likelihood ratings on Elo's scale, their mean over all models at `mean` points.
+    """Bradley-Terry maximum-likelihood ratings on Elo's scale, their mean over all models at INITIAL points.
 
     A tie is worth half a win of each. A finite maximum exists exactly when no set of models is without a win or tie
     against the rest (Ford 1957); otherwise `undefined` names the models that stand in its way. Intervals are bootstrap
@@ -231,14 +223,14 @@ def bradley_terry(
     games = _games(battles)
     if not games.models:
         return games.undefined("no battles")
-    points_per_logit = scale / math.log(base)
+    points_per_logit = SCALE / math.log(BASE)
     wins = _wins(np.bincount(_cells(games), minlength=3 * len(games.models) ** 2)[None], len(games.models))
     if reason := _no_maximum(games.models, wins[0]):
         return games.undefined(f"no finite maximum: {reason}")
     strength = _maximum_likelihood(wins)[0]
     if np.isnan(strength).any():
         return games.undefined("the maximum was not found: the wins are too uneven for floating point")
-    found = games.rated(mean + points_per_logit * strength)
+    found = games.rated(INITIAL + points_per_logit * strength)
     if not resamples:
         return found
     return _with_intervals(found, games, Resamples(games.member, resamples, seed), points_per_logit)

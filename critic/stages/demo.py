@@ -118,19 +118,9 @@ def main(
     _step(2, "train: a tiny judge from nothing", start)
     cpu = {} if _has_gpu() else {"DS_ACCELERATOR": "cpu"}
     deepspeed = [script("deepspeed"), "--log_level", "error", "--master_port", str(free_port())]
-    run(
-        [
-            *deepspeed,
-            "train/sft.py",
-            "--config",
-            str(recipe),
-            "--train",
-            str(data / "train.jsonl"),
-            "--out",
-            str(judge),
-        ],
-        {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", **cpu},
-    )
+    words = ["train/sft.py", "--config", str(recipe), "--train", str(data / "train.jsonl"), "--out", str(judge)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run([*deepspeed, *words], {"PATH": path, **cpu})
 
     _step(3, "serve: vLLM behind its OpenAI-compatible API", start)
     with served(judge, out / "serve.log") as (url, model):

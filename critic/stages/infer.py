@@ -19,7 +19,7 @@ from critic import benchmarks, jsonl
 from critic.asking.history import (
     CONDITIONS,
     Condition,
-    Said,
+    HistoryMessage,
     call_id,
     exchanges,
     messages,
@@ -29,7 +29,7 @@ from critic.asking.history import (
 from critic.backends import ATTEMPTS, TIMEOUT, Backend, ChatMessage, Reply, Request
 from critic.errors import Refused, Transient, UsageError
 from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
-from critic.records import OVERFLOWS, Conversation, ModelTurn, Overflow, Sampling, Seen, SeenImage, TurnFailure
+from critic.records import OVERFLOWS, Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages import options, usage
 from critic.stages.options import (
     MAX_FAILED,
@@ -129,7 +129,7 @@ class Runner:
         made = {"condition": "", "turn": 0, **fields}
         return ModelTurn(conversation=conversation, system=self.system, sampling=self.sampling, **made)
 
-    async def _answer(self, running: _ConversationRun, said: Sequence[Said], call: str) -> ModelTurn:
+    async def _answer(self, running: _ConversationRun, said: Sequence[HistoryMessage], call: str) -> ModelTurn:
         """The reply to these messages, or why there is none; condition and turn are left to be filled in."""
         record = self._record(running.conversation, call=call)
         try:
@@ -144,8 +144,10 @@ class Runner:
                 return _summed(tries, dropped)
             dropped += 1
 
-    async def _ask(self, record: ModelTurn, said: Sequence[Said], images: Mapping[str, Image], call: str) -> ModelTurn:
-        seen = [_seen(one, images) for one in said]
+    async def _ask(
+        self, record: ModelTurn, said: Sequence[HistoryMessage], images: Mapping[str, Image], call: str
+    ) -> ModelTurn:
+        seen = [_recorded(one, images) for one in said]
         sampled = self.sampling.temperature > 0
         request = Request(
             messages=[_sent(one, images) for one in said],
@@ -192,12 +194,12 @@ class Runner:
         return "empty", None
 
 
-def _seen(said: Said, images: Mapping[str, Image]) -> Seen:
-    shown = [SeenImage(path=name, sha256=images[name].sha256, resized=images[name].resized) for name in said.images]
-    return Seen(role=said.role, content=said.content, images=shown)
+def _recorded(said: HistoryMessage, images: Mapping[str, Image]) -> SentMessage:
+    shown = [SentImage(path=name, sha256=images[name].sha256, resized=images[name].resized) for name in said.images]
+    return SentMessage(role=said.role, content=said.content, images=shown)
 
 
-def _sent(said: Said, images: Mapping[str, Image]) -> ChatMessage:
+def _sent(said: HistoryMessage, images: Mapping[str, Image]) -> ChatMessage:
     if not said.images:
         return {"role": said.role, "content": said.content}
     parts: list[dict[str, Any]] = [

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from critic.asking.history import (
     CONDITIONS,
-    Said,
+    HistoryMessage,
     call_id,
     exchanges,
     messages,
@@ -26,7 +26,7 @@ def conversation(count: int = 3, **changes: Any) -> Conversation:
     return Conversation(**{"id": "c", "benchmark": "convbench", "lang": "en", "group": "c", "turns": made, **changes})
 
 
-def shown(said: list[Said]) -> list[str]:
+def shown(said: list[HistoryMessage]) -> list[str]:
     return ["".join(f"[{name}]" for name in one.images) + one.content for one in said]
 
 

@@ -18,7 +18,7 @@ from critic.asking.render import FLOOR, Exchange, Kept, Material, Side, TurnJudg
 from critic.asking.verdict import parse_checklist
 from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
-from critic.records import Conversation, ConversationTurn, Language, ModelTurn, Sampling, Seen, Setup, Turn
+from critic.records import Conversation, ConversationTurn, Language, ModelTurn, Sampling, SentMessage, Setup, Turn
 
 GOLDEN = ROOT / "tests/golden"
 TEXTS: dict[Language, dict[str, str]] = {
@@ -194,7 +194,7 @@ def talk(**changes: Any) -> Transcript:
         turns=[ConversationTurn(prompt="q1", reference="r1"), ConversationTurn(prompt="q2", reference="r2", focus="f")],
     )  # fmt: skip
     said = ["h?", "h!", "q1", "m1", "q2"]
-    seen = [Seen(role="assistant" if n % 2 else "user", content=text) for n, text in enumerate(said)]
+    seen = [SentMessage(role="assistant" if n % 2 else "user", content=text) for n, text in enumerate(said)]
     common: dict[str, Any] = {
         "conversation": one,
         "condition": "own",

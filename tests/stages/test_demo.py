@@ -110,11 +110,11 @@ def test_the_distribution_is_the_models_own(demo: Path) -> None:
         with torch.no_grad():
             return model(torch.tensor([ids])).logits[0, -1].double().softmax(-1)
 
-    begun = tokenizer('{"Rating":', add_special_tokens=False)["input_ids"]
+    prefix = tokenizer('{"Rating":', add_special_tokens=False)["input_ids"]
     for line in (demo / "internal.jsonl").read_text("utf-8").splitlines()[:30]:
         judgment = msgspec.json.decode(line, type=Judgment)
         messages = asked_of("pointwise", judgment.response).messages
-        ids = source_ids(tokenizer, messages) + begun
+        ids = source_ids(tokenizer, messages) + prefix
         first = following(ids)[digits]
         # Behind a 1 a verdict can only go on with a 0 or a comma; other tokens are no rating at all.
         after_one = following([*ids, digits[1]])

@@ -25,7 +25,7 @@ from critic.backends.scripted import ScriptedBackend
 from critic.benchmarks import multiverse, visitbench
 from critic.benchmarks.convbench import measures
 from critic.counting.aggregate import Cell, by_cell
-from critic.records import Conversation, ConversationJudgment, ModelTurn, Sampling, Seen
+from critic.records import Conversation, ConversationJudgment, ModelTurn, Sampling, SentMessage
 
 FILES = {
     "convbench": "ConvBench.csv",
@@ -68,7 +68,8 @@ def _turns(one: Conversation, name: str, system: str, failed: tuple[tuple[str, i
             ended = True
             continue
         seen = [
-            Seen(role=each.role, content=each.content) for each in history_messages(one, turn, said, CONDITIONS[name])
+            SentMessage(role=each.role, content=each.content)
+            for each in history_messages(one, turn, said, CONDITIONS[name])
         ]
         said[turn] = f"{system} on {one.id} turn {turn}."
         lines.append(ModelTurn(**common, turn=turn, seen=seen, reply=said[turn]))
