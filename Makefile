@@ -3,7 +3,7 @@
 # make test   lint, types and all tests, a short run of each demo and of the clients below among them (ten minutes)
 # make check  the same without what needs vLLM (three minutes)
 # make test-demo     what both demos must reach when they are run whole (ten minutes)
-# make test-clients  inspect-ai and lmms-eval, from PyPI, judge with our server (two minutes)
+# make test-clients  inspect-ai, lmms-eval, autoevals, mlflow, ragas and promptfoo judge with our server (eight minutes)
 # make test-slow     training killed at many more moments (ten minutes)
 # make bench  the measurements in tests/bench/
 
@@ -33,7 +33,7 @@ test: install lint
 	$(PYTEST) $(AT_ONCE)
 
 check: install lint
-	$(PYTEST) $(AT_ONCE) -m 'not slow and not whole and not e2e'
+	$(PYTEST) $(AT_ONCE) -m 'not slow and not whole and not clients and not e2e'
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
@@ -42,7 +42,7 @@ test-demo: install
 	$(PYTEST) -m whole
 
 test-clients: install
-	$(PYTEST) tests/serve/test_clients.py
+	$(PYTEST) -m 'e2e or clients' tests/serve/test_clients.py
 
 test-slow: install
 	$(PYTEST) $(AT_ONCE) -m slow

@@ -86,9 +86,10 @@ async def one(client: httpx.AsyncClient, number: int) -> str:
     return "answered" if graded else f"lost: {answer.status_code}"
 
 
-async def together(url: str, numbers: range) -> Counter[str]:
+async def together(url: str, numbers: range, key: str) -> Counter[str]:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits, trust_env=False) as client:
+    headers = {"Authorization": key} if key else {}
+    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits, trust_env=False, headers=headers) as client:
         ended = await asyncio.gather(*(one(client, number) for number in numbers), return_exceptions=True)
     return Counter(end if isinstance(end, str) else f"lost: {type(end).__name__}" for end in ended)
 
@@ -107,16 +108,16 @@ def memory(pid: int) -> float:
     return round(total, 1)
 
 
-def load(url: str, requests: int, rounds: int, pid: int | None) -> list[dict[str, Any]]:
+def load(url: str, requests: int, rounds: int, pid: int | None, key: str = "") -> list[dict[str, Any]]:
     found = []
     for turn in range(rounds):
         words = [sys.executable, __file__, url, "--probe"]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as prober:
             began = time.perf_counter()
-            ended = asyncio.run(together(url, range(turn * requests, (turn + 1) * requests)))
+            ended = asyncio.run(together(url, range(turn * requests, (turn + 1) * requests), key))
             seconds = time.perf_counter() - began
             took = sorted(json.loads(prober.communicate()[0]))
-        shown = {"requests": requests, "seconds": round(seconds, 1), **ended}
+        shown = {"requests": requests, "seconds": round(seconds, 1), "ended": ended}
         shown |= {"health_p50": round(took[len(took) // 2], 1), "health_p99": round(took[int(len(took) * 0.99)], 1)}
         shown |= {"health_failed": took.count(-1), "probes": len(took), "memory": memory(pid) if pid else None}
         found.append(shown)

@@ -23,6 +23,6 @@ for (const [name, call] of Object.entries(calls)) {
   } catch (error) {
     result = { problem: String(error).slice(0, 300) };
   }
-  console.log(JSON.stringify({ assertion: name, ...result }));
+  console.log(JSON.stringify({ ...result, assertion: name, metadata: undefined }));
 }
 process.exit(0);

@@ -10,7 +10,7 @@ from conftest import ROOT
 CONTEXT = 1536
 
 
-def make_judge(folder: Path) -> Path:
+def make_judge(folder: Path, context: int = CONTEXT) -> Path:
     """A judge whose replies are arbitrary: what it is asked for, the server has to see to."""
     sys.path.insert(0, str(ROOT / "train"))
     from tiny import TinySpec, random_model, train_tokenizer
@@ -20,7 +20,7 @@ def make_judge(folder: Path) -> Path:
     )
     prompts = [json.dumps(form.request["messages"]) for form in FORMS]
     tokenizer = train_tokenizer(((prompt, '{"Rating":7,"Reason":"It says so."}') for prompt in prompts), spec)
-    random_model(spec, tokenizer, CONTEXT).save_pretrained(folder)
+    random_model(spec, tokenizer, context).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "critic.json").write_text(json.dumps({"weights": {"model.safetensors": "x"}}))
     return folder

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +29,7 @@ def names(parser: Any) -> dict[str, list[str]]:
     """The guarded settings of the parser and what they are called on the command line."""
     found = {action.dest: action.option_strings for action in parser._actions if action.dest in options.GUARDED}
     assert found.keys() == options.GUARDED.keys(), "vLLM has another name for one"
+    assert {"host", "port", "uds", "grpc", "api_key", "enable_log_requests", "enable_log_outputs"} <= found.keys()
     return found
 
 
@@ -74,3 +76,14 @@ def test_other_options_pass_and_the_layer_stays_outermost(parser: Any) -> None:
     for extra in (["--"], ["--nope"], ["--tensor-parallel-size", "two"], ["--help"], ["--config", "none.yaml"]):
         with pytest.raises(UsageError, match="behind the --"):
             options.check(parser, OURS, extra)
+
+
+def test_a_parser_that_lost_the_layer_is_not_trusted() -> None:
+    class Parser:
+        def parse_args(self, words: list[str]) -> Namespace:
+            lost = [] if "--odd" in words else options.LAYER[1:]
+            return Namespace(**dict.fromkeys(options.GUARDED), middleware=lost, enable_auto_tool_choice=False)
+
+    options.check(Parser(), OURS, ["--even"])
+    with pytest.raises(UsageError, match="layer"):
+        options.check(Parser(), OURS, ["--odd"])

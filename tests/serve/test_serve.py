@@ -19,6 +19,7 @@ import httpx
 import pytest
 from clients.dialects import as_response
 from clients.forms import FORMS, Form
+from clients.load import load
 from clients.tiny_server import CONTEXT, make_judge
 from clients.words import ASKED
 from conftest import ROOT, Scripted, assert_one_line_error, needs, run, run_apart, serving
@@ -290,6 +291,19 @@ def test_a_burst(served: Served) -> None:
     assert {reply(answer) for answer in answers} <= {"0", "1"}
 
 
+def test_under_load_nothing_is_lost(served: Served) -> None:
+    """All at once, with clients that hang up, bad requests and slow readers."""
+    process, client = served
+    key = client.headers["Authorization"]
+    (found,) = load(str(client.base_url).rstrip("/"), 200, 1, process.pid, key)
+    assert (
+        sum(count for end, count in found["ended"].items() if end != "refused") == 190
+        and found["ended"]["refused"] == 10
+    )
+    assert not [end for end in found["ended"] if end.startswith(("lost", "bad"))], found
+    assert found["health_failed"] == 0 and found["health_p50"] < 500
+
+
 def test_a_running_request_ends_before_the_server_does(served: Served) -> None:
     """The last test: it stops the server."""
     process, _ = served
@@ -300,3 +314,19 @@ def test_a_running_request_ends_before_the_server_does(served: Served) -> None:
         process.terminate()
         assert running.result().json()["usage"]["completion_tokens"] == 1000
     assert process.wait(60) == 0
+
+
+def test_a_dead_engine_is_told_and_ends_the_server_with_an_error(tmp_path: Path) -> None:
+    needs("deepspeed", "vllm")
+    psutil = pytest.importorskip("psutil")
+    with serving(make_judge(tmp_path)) as (process, url), httpx.Client(base_url=url, timeout=60) as client:
+        with ThreadPoolExecutor(2) as pool:
+            long = {**hello(), "max_tokens": 1000, "ignore_eos": True}
+            running = [pool.submit(client.post, "/v1/chat/completions", json=long) for _ in range(2)]
+            time.sleep(0.5)
+            below = psutil.Process(process.pid).children(recursive=True)
+            (engine,) = [one for one in below if "EngineCore" in one.name()]
+            engine.kill()
+            for answer in running:
+                assert answer.result().status_code == 503 and int(answer.result().headers["retry-after"]) > 0
+        assert process.wait(60) == 1
