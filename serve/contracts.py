@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import general
 import msgspec
 from dialects import forced_tool, parameters
-from reading import with_fields, with_ranges
+from reading import with_fields, with_ranges, without_braces
 from schemas import LOOSE, Limits, Unbounded, bounded, limited, longest
 
 from critic.errors import UsageError
@@ -274,6 +274,8 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
         told = None if contract.schema else _found(request, form or "text")
         wanted = with_fields(wanted, (told.schema or {}).get("properties", {})) if told else wanted
         wanted = with_ranges(wanted, "\n\n".join(texts(request)))
+    if form == "text":
+        wanted = without_braces(wanted)
     try:
         loose, tight, limits = limited(wanted, LOOSE), None, None
         if longest(wanted, LOOSE) >= tokens:

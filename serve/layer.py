@@ -54,6 +54,9 @@ DIALECTS: dict[str, Dialect] = {CHAT: Chat(), "/v1/responses": Responses()}
 BLANK = re.compile(rb'"content":(null|"(\s|\\[nrtf])*")')
 SOME_TEXT = {"regex": r"\S(?s:.*)"}
 MOST_REPLIES = 128
+MOST_TOKENS = 1024
+"""What a JSON reply may take that nobody limits: a judge that rambles costs no more, and the same once again."""
+
 LEAST_REPLY = 16
 """Tokens below which a request without a contract counts as too long."""
 
@@ -238,10 +241,12 @@ class JudgeLayer:
         elif copies > 1:
             chat = {**chat, "n": 1}
         tokens = await self._tokens(scope, chat, contract, contract is None and (none or _constrained(chat)))
+        open_ended = bool(contract and contract.verdict is None and _wish(chat) is None)
+        tokens = min(tokens, MOST_TOKENS) if tokens and open_ended else tokens
         held = constrain(contract, chat, tokens) if contract and tokens else None
         tight = None
         if held:
-            limit = _limit(chat, tokens)
+            limit = {"max_tokens": tokens} if open_ended else _limit(chat, tokens)
             tool = forced_tool(chat)
             chat = {**held.request, **limit}
             if held.tight and chat.get("stream"):  # what is said cannot be taken back

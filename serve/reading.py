@@ -151,4 +151,18 @@ def with_fields(schema: Schema, known: dict[str, Schema]) -> Schema:
     return {**schema, "properties": filled}
 
 
+def without_braces(schema: Any) -> Any:
+    """The schema with no braces in the texts that it leaves open: who looks for an object in a free reply often only
+    counts them."""
+    if isinstance(schema, list):
+        return [without_braces(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {
+        key: value if key in ("enum", "const", "default") else without_braces(value) for key, value in schema.items()
+    }
+    return inner | {"pattern": NO_BRACES} if schema.get("type") == "string" and not OPEN & schema.keys() else inner
+
+
+NO_BRACES = "^[^{}]*$"
 OPEN = {"enum", "const", "pattern", "format", "maxLength"}

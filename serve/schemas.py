@@ -17,6 +17,9 @@ READABLE = 40
 """Characters below which strings are not shortened as long as lists can be."""
 
 LARGEST_NUMBER = 1_000_000
+MOST_VALUES = 400
+"""Of a range with negative numbers that is written out."""
+
 DEPTHS, MOST_NODES = (6, 3, 2, 1), 2000
 """How often a definition may stand within itself in a reply: the first that keeps the schema, written out, small."""
 
@@ -197,7 +200,7 @@ class _Writer:
                 raise Unbounded("a pattern that cannot be measured") from None
             anchored = schema["pattern"].startswith("^") and schema["pattern"].endswith("$")
             most = min(most, widest) if anchored and "|" not in schema["pattern"] else most
-            limit = max(limit, 2 * int(shortest) + READABLE)
+            limit = max(limit, 2 * int(shortest) + READABLE) if shortest else limit
         elif "format" in schema:
             limit = max(limit, READABLE)
         schema["maxLength"] = most = int(max(least, min(most, limit)))
@@ -209,13 +212,16 @@ class _Writer:
 
     def _number(self, schema: Schema, seen: dict[str, int]) -> int:
         low, high = _range(schema, 0)
+        # A narrow range takes more digits, so that a hundred steps lie in it.
+        digits = max(2, 2 - math.floor(math.log10(high - low))) if high > low else 2
         if "multipleOf" in schema:
             digits = -_exponent(schema["multipleOf"])
         elif low == high:
             schema["enum"] = [low]
             return len(repr(low))
-        else:  # a narrow range takes more digits, so that a hundred steps lie in it
-            digits = max(2, 2 - math.floor(math.log10(high - low))) if high > low else 2
+        elif low < 0 and high > low:
+            _signed(schema, low, high, digits)
+        else:
             schema["multipleOf"] = float(f"1e-{digits}")
         return max(len(str(math.floor(low))), len(str(math.ceil(high)))) + digits + 2
 
@@ -283,6 +289,24 @@ class _Writer:
 
 def _other(schema: Schema, seen: dict[str, int]) -> int:
     return len("false")
+
+
+def _signed(schema: Schema, low: float, high: float, digits: int) -> None:
+    """Limits for numbers some of which are negative: the decoder knows no negative multiples of a decimal. A narrow
+    range is written out, of a wide one the negative numbers are whole."""
+    steps = math.floor(math.log10(MOST_VALUES / (high - low)))
+    if steps >= 0:
+        ten = 10 ** min(digits, steps)
+        values = [step / ten for step in range(math.ceil(low * ten), math.floor(high * ten) + 1)]
+        low_open, high_open = schema.get("exclusiveMinimum", -math.inf), schema.get("exclusiveMaximum", math.inf)
+        values = [int(value) if value == int(value) else value for value in values if low_open < value < high_open]
+        parts: list[Schema] = [{"enum": values}]
+    else:
+        parts = [{"type": "integer", "minimum": math.ceil(low), "maximum": min(-1, math.floor(high))}]
+        if high >= 0:
+            parts.append({"type": "number", "minimum": 0, "maximum": high, "multipleOf": 0.01})
+    types = schema["type"] if isinstance(schema["type"], list) else []
+    schema["anyOf"] = parts + [{"type": other} for other in types if other != "number"]
 
 
 class _Endless(Exception):

@@ -35,8 +35,8 @@ PACKAGES = {
     "ragas": [["ragas", "openai", "langchain-community<0.4"]],
 }
 INSTALL_SECONDS = 300
-CONTEXT = 4096
-"""Many prompts of these clients are longer than what the other tests' judge reads."""
+CONTEXT = 8192
+"""Many prompts of these clients are long, and the tiny judge's tokens short."""
 
 Run = Callable[..., list[dict[str, Any]]]
 

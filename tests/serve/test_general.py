@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -31,6 +32,8 @@ def test_the_words_are_read_and_the_client_reads_its_verdict(asked: Asked) -> No
         for seed in range(4):
             said, length = Decoder(held.tight or held.request).babble(seed)
             assert length < tokens and asked.parse(said) is not None, said
+            if "response_format" not in asked.request and asked.kind == "json":
+                assert not re.search(r'"[^"]*[{}][^"]*"', said.replace('{"', "").replace('"}', "")), said
 
 
 def test_no_request_that_asks_for_no_verdict_is_constrained() -> None:

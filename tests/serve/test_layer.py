@@ -317,6 +317,9 @@ def test_a_json_reply_that_was_cut_off_is_asked_for_once_more_in_short(ask: Ask)
     assert answer.json()["choices"][0]["message"]["content"] == '{"why":"x"}' and len(inner.chats) == 2
     lengths = [json.loads(one)["structured_outputs"]["json"]["properties"]["why"]["maxLength"] for one in inner.chats]
     assert lengths[0] == 600 and lengths[1] < 40 and f"characters={lengths[1]}," in answer.headers["x-critic-limits"]
+    inner = Inner()
+    ask(inner, OBJECT)
+    assert json.loads(inner.chats[0])["max_tokens"] == 980, "the context is smaller than what a reply may take"
     inner = Rambling("fine")
     assert "x-critic-limits" not in ask(inner, {**OBJECT, "max_tokens": 200}).headers and len(inner.chats) == 1
     inner = Rambling("fine")

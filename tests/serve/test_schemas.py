@@ -133,6 +133,9 @@ def test_the_longest_reply_fits_where_the_shortest_does(schema: Schema, tokens: 
         ({"type": "integer", "maximum": -5_000_000}, 100),
         ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.005}, 100),
         ({"type": "number", "minimum": 0.123456, "maximum": 0.123456}, 100),
+        ({"type": "number", "maximum": -0.999}, 100),
+        ({"type": "number", "minimum": -1, "exclusiveMaximum": 1}, 100),
+        ({"type": ["number", "null"], "minimum": -0.005, "maximum": -0.004}, 100),
         ({"type": "string", "pattern": "^a{70,}$"}, 40),
         ({"allOf": [{"$ref": "#/$defs/node"}], "description": "d"}, 300),
         ({"$ref": "#/$defs/node"}, 300),
@@ -177,3 +180,11 @@ def test_a_long_list_is_cut_only_where_its_tokens_end() -> None:
 def test_what_cannot_be_restricted_is_said_so(schema: Schema) -> None:
     with pytest.raises(schemas.Unbounded):
         schemas.bounded(schema, 100)
+
+
+def test_negative_numbers_can_be_said() -> None:
+    for schema, said in (({"type": "number", "minimum": -1, "maximum": 1}, "-0.25"), ({"type": "number"}, "-12")):
+        decoder = Decoder({"structured_outputs": {"json": schemas.bounded(schema, 100)[0]}})
+        assert decoder.feed(said) == len(said) and decoder.may_end
+    decoder = Decoder({"structured_outputs": {"json": schemas.bounded({"type": "number"}, 100)[0]}})
+    assert decoder.feed("0.85") == 4 and decoder.may_end
