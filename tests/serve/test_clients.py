@@ -7,6 +7,7 @@ be reached the tests are skipped.
 """
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -149,7 +150,9 @@ def test_ragas(client: Run, url: str) -> None:
     assert len(read) == 8
     for line in read:
         most = 5 if line["metric"] == "RubricsScore" else 1
-        assert line["problem"] is None and 0 <= line["value"] <= most, line
+        assert line["problem"] is None, line
+        # What an untrained judge finds may be an empty list, of which ragas makes no number.
+        assert math.isnan(line["value"]) or 0 <= line["value"] <= most, line
 
 
 @pytest.mark.clients
