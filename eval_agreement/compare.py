@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.counting.resampling import LEVEL, Floats, Interval, Resamples, group_numbers, holm
+from critic.counting.resampling import LEVEL, Interval, Resamples, group_numbers, holm
 from eval_agreement.joint import resampled
 from eval_agreement.metrics import METRICS
 from eval_agreement.sample import Sample
@@ -29,8 +29,8 @@ class MetricDifference(Struct, frozen=True, kw_only=True):
     value: float
     interval: Interval | None
     p: float | None
-    p_holm: float | None
-    better: str | None
+    p_holm: float | None = None
+    better: str | None = None
 
 
 class NonInferiority(Struct, frozen=True, kw_only=True):
@@ -75,8 +75,17 @@ def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float
     for name, metric in METRICS.items():
         values = metric.of_pairs(human, one), metric.of_pairs(human, other)
         if values[0] is not None and values[1] is not None:
-            spread = drawn[0][name] - drawn[1][name] if drawn else None
-            found.append(_difference(name, values[0], values[1], draws, spread))
+            spread = drawn[0][name] - drawn[1][name] if drawn else np.zeros(0)
+            found.append(
+                MetricDifference(
+                    metric=name,
+                    first=values[0],
+                    second=values[1],
+                    value=values[0] - values[1],
+                    interval=draws.interval(spread),
+                    p=draws.p_value(spread),
+                )
+            )
     adjusted = holm([difference.p for difference in found])
     return Comparison(
         first=first,
@@ -91,19 +100,6 @@ def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float
             for difference in found
             if difference.metric in margins
         ],
-    )
-
-
-def _difference(metric: str, first: float, second: float, draws: Resamples, drawn: Floats | None) -> MetricDifference:
-    return MetricDifference(
-        metric=metric,
-        first=first,
-        second=second,
-        value=first - second,
-        interval=None if drawn is None else draws.interval(drawn),
-        p=None if drawn is None else draws.p_value(drawn),
-        p_holm=None,
-        better=None,
     )
 
 

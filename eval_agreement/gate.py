@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from critic.counting.resampling import FEWEST_TO_DECIDE, Interval
+from critic.counting.resampling import FEWEST_TO_DECIDE, Estimate
 from critic.counting.verdicts import VerdictAgreement
 from critic.errors import UsageError
 from eval_agreement.metrics import METRICS, Agreement
@@ -24,20 +24,18 @@ class Measured(Struct, frozen=True):
     n: int
     failed: int
     groups: int | None
-    metrics: dict[str, tuple[float | None, Interval | None]]
+    metrics: Mapping[str, Estimate]
 
 
 def of_scores(result: Agreement) -> Measured:
     """Every metric of an audit of scores."""
-    metrics = {name: (one.value, one.interval) for name, one in result.estimates.items()}
-    return Measured(result.n, result.failed, result.groups, metrics)
+    return Measured(result.n, result.failed, result.groups, result.estimates)
 
 
 def of_preferences(result: VerdictAgreement, groups: int) -> Measured:
     """Pairs that the judge was not asked about count as failed: a gate must not pass on a sample of them."""
     estimates = {"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa}
-    metrics = {name: (estimate.value, estimate.interval) for name, estimate in estimates.items()}
-    return Measured(result.n, result.failed + result.unasked, groups, metrics)
+    return Measured(result.n, result.failed + result.unasked, groups, estimates)
 
 
 class Limit(Struct, frozen=True):
@@ -101,7 +99,7 @@ def check(limits: Sequence[Limit], results: Mapping[str, Measured]) -> list[Outc
 
 
 def _why_not(limit: Limit, result: Measured) -> str:
-    if limit.metric == "failed" or result.metrics[limit.metric][0] is None:
+    if limit.metric == "failed" or result.metrics[limit.metric].value is None:
         return "nothing was measured"
     if (result.groups or 0) < FEWEST_TO_DECIDE:
         return f"{result.groups or 0} questions, {FEWEST_TO_DECIDE} are needed"
@@ -115,7 +113,7 @@ def _outcome(sample: str, limit: Limit, result: Measured) -> Outcome:
         bound = result.failed / total if total else None
         shown = f"{result.failed} of {total} failed"
     else:
-        value, interval = result.metrics[limit.metric]
+        value, interval = result.metrics[limit.metric].value, result.metrics[limit.metric].interval
         enough = result.groups is not None and result.groups >= FEWEST_TO_DECIDE
         bound = interval[1 if lower else 0] if interval and enough else None
         shown = "undefined" if value is None else f"{value:.3f}"

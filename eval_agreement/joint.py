@@ -53,8 +53,7 @@ def _bounds(draws: Resamples, values: Floats, *, share: bool) -> Interval | None
 def measured(human: Scores, judge: Scores, group: Group) -> Agreement:
     """`agreement` with its `agreement_interval`."""
     result = agreement(human, judge)
-    judged = ~np.isnan(paired(human, judge)[1])
-    groups = len(np.unique(group_numbers(group)[judged]))
+    groups = len(np.unique(group_numbers(group)[paired(human, judge)[2]]))
     intervals = agreement_interval(human, judge, group)
     estimates = {name: replace(one, interval=intervals[name]) for name, one in result.estimates.items()}
     return replace(result, estimates=estimates, groups=groups)

@@ -200,11 +200,8 @@ def _resampled(tables: _Tables, draws: Resamples, level: Level) -> tuple[Floats,
 
 def _estimate(value: float, drawn: Floats, draws: Resamples, entries: RatingEntries, refused: str | None) -> Estimate:
     if not entries.items or np.isnan(value):
-        return Estimate(n=entries.items, undefined=_no_alpha(entries) or "people gave every item the same score")
+        reason = "people gave every item the same score" if entries.items else "no item has two ratings"
+        return Estimate(n=entries.items, undefined=reason)
     interval = None if refused else draws.interval(drawn)
     undefined = refused or (None if interval else "undefined in too many resamples")
     return Estimate(n=entries.items, value=float(value), interval=interval, undefined=undefined)
-
-
-def _no_alpha(entries: RatingEntries) -> str | None:
-    return None if entries.items else "no item has two ratings"

@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from critic.counting.resampling import FEWEST_GROUPS, Interval, mean_interval, sign_flip_p
+from critic.counting.resampling import FEWEST_GROUPS, Interval, group_numbers, mean_interval, sign_flip_p
 from critic.counting.verdicts import equal_share
 from critic.errors import UsageError
 from critic.records import Conversation, Protocol, TurnVerdict
@@ -106,24 +106,21 @@ def difference(
 ) -> Difference:
     """after - before over the ids of `groups` (id to group), both on `scale`; None or no score is a missing side."""
     paired = [(key, before.get(key), after.get(key)) for key in groups]
-    changes = [(groups[key], b, a) for key, b, a in paired if a is not None and b is not None]
-    names = sorted({name for name, _, _ in changes})
-    number = {name: place for place, name in enumerate(names)}
-    sums, counts = np.zeros(len(names)), np.zeros(len(names))
-    for name, b, a in changes:
-        sums[number[name]] += a - b
-        counts[number[name]] += 1
+    changes = {key: a - b for key, b, a in paired if a is not None and b is not None}
+    member = group_numbers([groups[key] for key in changes])
+    sums = np.bincount(member, list(changes.values())).astype(np.float64)
+    counts = np.bincount(member).astype(np.float64)
     undefined = {}
     if not changes:
         undefined = dict.fromkeys(("mean", "interval", "p_value"), "no pairs")
-    elif len(names) < FEWEST_GROUPS:
+    elif len(sums) < FEWEST_GROUPS:
         undefined = dict.fromkeys(("interval", "p_value"), f"fewer than {FEWEST_GROUPS} groups")
     low, high = _bounds([(b, a) for _, b, a in paired], scale)
     return Difference(
         mean=float(sums.sum() / counts.sum()) if changes else None,
         n=len(changes),
         missing=len(paired) - len(changes),
-        groups=len(names),
+        groups=len(sums),
         low=low,
         high=high,
         interval=mean_interval(sums, counts),

@@ -124,15 +124,11 @@ class _Games(Struct, frozen=True, kw_only=True):
     unrated: list[str]
 
     def rated(self, points: Floats) -> Ratings:
-        ratings = {model: float(value) for model, value in zip(self.models, points, strict=True)}
-        n = len(self.score)
-        return Ratings(n=n, failed=self.failed, ratings=ratings, unrated=self.unrated)
+        ratings = dict(zip(self.models, points.tolist(), strict=True))
+        return Ratings(n=len(self.score), failed=self.failed, ratings=ratings, unrated=self.unrated)
 
     def undefined(self, reason: str) -> Ratings:
-        n = len(self.score)
-        return Ratings(
-            n=n, failed=self.failed, ratings=None, undefined=reason, no_intervals=reason, unrated=self.unrated
-        )
+        return replace(self.rated(np.zeros(len(self.models))), ratings=None, undefined=reason, no_intervals=reason)
 
 
 def _points(battle: Battle) -> float | None:
@@ -267,34 +263,27 @@ def _wins(counts: NDArray[np.generic], models: int) -> Floats:
     return np.asarray(won + tied / 2 + np.swapaxes(lost + tied / 2, 1, 2))
 
 
-def _no_maximum(models: list[str], wins: Floats) -> str | None:
-    """Why the likelihood has no finite maximum, None when it has one (Ford 1957: wins lead from any model to any)."""
-    reaches = np.eye(len(models)) + (wins > 0)
-    for _ in range(len(models).bit_length()):
+def _reaches(wins: Floats) -> NDArray[np.bool_]:
+    """From which model wins lead to which, in R tables of wins (R, m, m). The likelihood has a finite maximum where
+    they lead from any model to any (Ford 1957)."""
+    models = wins.shape[1]
+    reaches = (np.eye(models) + (wins > 0)).astype(np.float32)
+    for _ in range(models.bit_length()):  # each step doubles how many wins a way may have
         reaches = np.minimum(reaches @ reaches, 1)
+    return reaches > 0
+
+
+def _no_maximum(models: list[str], wins: Floats) -> str | None:
+    """Why the likelihood of a table of wins (m, m) has no finite maximum, None when it has one."""
+    reaches = _reaches(wins[None])[0]
     if reaches.all():
         return None
     # The fewest models reach those at the top: only each other.
-    above = reaches[:, np.argmin(reaches.sum(axis=0))] > 0
+    above = reaches[:, np.argmin(reaches.sum(axis=0))]
     top = " and ".join(model for model, is_top in zip(models, above, strict=True) if is_top)
     if not wins[above][:, ~above].any():
         return f"{top} never met the other models"
     return f"{top} never lost to or tied with the other models"
-
-
-def _connected(wins: Floats) -> NDArray[np.bool_]:
-    """Which of R tables of wins have a finite maximum: from model 0 wins lead to every model, and losses do."""
-    ok = np.ones(len(wins), dtype=bool)
-    for edges in ((wins > 0).astype(np.float32), (np.swapaxes(wins, 1, 2) > 0).astype(np.float32)):
-        reached = np.zeros((len(wins), 1, wins.shape[1]), dtype=np.float32)
-        reached[:, :, 0] = 1
-        for _ in range(wins.shape[1]):
-            further = np.minimum(reached + reached @ edges, 1)
-            if (further == reached).all():
-                break
-            reached = further
-        ok &= reached.all(axis=(1, 2))
-    return ok
 
 
 def _maximum_likelihood(wins: Floats) -> Floats:
@@ -305,7 +294,7 @@ def _maximum_likelihood(wins: Floats) -> Floats:
     """
     models = wins.shape[1]
     strength = np.zeros(wins.shape[:2])
-    open_ = np.flatnonzero(_connected(wins))
+    open_ = np.flatnonzero(_reaches(wins).all(axis=(1, 2)))
     found = np.full(wins.shape[:2], np.nan)
     for _ in range(_NEWTON_STEPS):
         if not len(open_):
