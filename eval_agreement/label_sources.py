@@ -24,7 +24,7 @@ from eval_agreement.items import (
 )
 from eval_agreement.preferences import PEOPLE, Preferences
 from eval_agreement.sample import scores
-from eval_agreement.tables import PART_COLUMNS, ColumnTable, Source, keys_of, lengths_of, read_table
+from eval_agreement.tables import ColumnTable, Source, by_rater, filled, keys_of, lengths_of, parts_of, read_table
 
 LABELS: dict[Kind, dict[str, Label]] = {
     "preference": {"a": "a", "b": "b", "tie": "tie"},
@@ -144,18 +144,18 @@ def _people(source: Source, kind: Kind) -> _Labels:
         mine = {key: _one(labels) for key, labels in found.by.items()}
         return replace(found, raters={PEOPLE: {key: None if one == "failed" else one for key, one in mine.items()}})
     table = read_table(source.path)
-    rows, raters = _by_rater(table, source.column or COLUMNS[kind], kind)
+    name = {label: name for name, label in LABELS[kind].items()}
+
+    def two_labels(now: Label | None, before: Label | None, _: str | None) -> str:
+        return f"{COLUMNS[kind]} {name[now] if now else 'none'}, but {name[before] if before else 'none'} before"
+
+    rows, raters = by_rater(table, _labels(table, source.column or COLUMNS[kind], kind), two_labels)
     first = list(rows.values())
-
-    def texts(name: str) -> list[str | None]:
-        values = table.texts(name)
-        return [values[row] for row in first]
-
     return _Labels(
         by={key: [] for key in rows},
-        raters=raters,
-        group=texts("group"),
-        parts={part: texts(name) for name, part in PART_COLUMNS.items()},
+        raters={rater or PEOPLE: theirs for rater, theirs in raters.items()},
+        group=table.texts("group", first),
+        parts=parts_of(table, first),
         lengths=np.stack([lengths_of(table, f"_{side}")[first] for side in "ab"], axis=1),
     )
 
@@ -182,26 +182,18 @@ def _of_items(source: Source, kind: Kind) -> _Labels:
 
 def _described(people: _Labels, judge: _Labels) -> _Labels:
     """`people` with what their file does not say of the ids and the judge's does."""
-    row = {key: number for number, key in enumerate(judge.by)}
-    rows = [row.get(key) for key in people.by]
-
-    def known(mine: Sequence[str | None], theirs: Sequence[str | None]) -> list[str | None]:
-        return [own if own is not None or at is None else theirs[at] for own, at in zip(mine, rows, strict=True)]
-
-    nobody: list[str | None] = [None] * len(rows)
+    described = filled(
+        list(people.by),
+        {"group": people.group, **people.parts},
+        list(judge.by),
+        {"group": judge.group, **judge.parts},
+    )
     lengths = people.lengths
     if np.isnan(lengths).all():
         unknown = np.full(judge.lengths.shape[1], np.nan)
-        lengths = np.stack([unknown if at is None else judge.lengths[at] for at in rows])
-    return replace(
-        people,
-        group=known(people.group, judge.group),
-        parts={
-            part: known(people.parts.get(part, nobody), judge.parts.get(part, [None] * len(row)))
-            for part in {**people.parts, **judge.parts}
-        },
-        lengths=lengths,
-    )
+        known = dict(zip(judge.by, judge.lengths, strict=True))
+        lengths = np.stack([known.get(key, unknown) for key in people.by])
+    return replace(people, group=described.pop("group"), parts=described, lengths=lengths)
 
 
 def _one(labels: Sequence[Label | None]) -> Label | None:
@@ -222,24 +214,6 @@ def _labels(table: ColumnTable, column: str, kind: Kind) -> list[Label | None]:
             raise UsageError(f"{table.place(row)}: {column} {text!r} is none of {', '.join(LABELS[kind])}")
         found.append(label)
     return found
-
-
-def _by_rater(table: ColumnTable, column: str, kind: Kind) -> tuple[dict[str, int], dict[str, dict[str, Label | None]]]:
-    """The first row of each id, and each rater's verdicts by id."""
-    rows: dict[str, int] = {}
-    raters: dict[str, dict[str, Label | None]] = {}
-    texts = table.texts(column)
-    given = zip(keys_of(table), table.texts("rater"), _labels(table, column, kind), strict=True)
-    for row, (key, rater, label) in enumerate(given):
-        if rater is None and "rater" in table.columns:
-            raise UsageError(f"{table.place(row)}: the rater is empty")
-        mine = raters.setdefault(rater or PEOPLE, {})
-        if mine.setdefault(key, label) != label:
-            before = next(name for name, known in LABELS[kind].items() if known == mine[key]) if mine[key] else "none"
-            now = (texts[row] or "none").lower()
-            raise UsageError(f"{table.place(row)}: {key!r} has the {COLUMNS[kind]} {now}, but {before} before")
-        rows.setdefault(key, row)
-    return rows, raters
 
 
 def _orders(table: ColumnTable, column: str, kind: Kind) -> dict[str, list[Label | None]]:

@@ -1,9 +1,9 @@
 """From files to samples of scores: judgments with people's scores inside, or any two columns, joined by id."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -14,7 +14,6 @@ from critic.errors import UsageError
 from critic.records import ConversationJudgment, Judgment
 from eval_agreement.items import (
     OVERALL,
-    AnyJudgment,
     AuditItem,
     check_common,
     file_kind,
@@ -23,7 +22,9 @@ from eval_agreement.items import (
     read_items,
 )
 from eval_agreement.sample import Sample, scores
-from eval_agreement.tables import PART_COLUMNS, SCALE, ColumnTable, Scale, Source, keys_of, lengths_of, read_table
+from eval_agreement.tables import SCALE, ColumnTable, Scale, Source, by_rater, filled, lengths_of, parts_of, read_table
+
+T = TypeVar("T")
 
 
 def of_judgments(name: str, path: Path) -> list[Sample]:
@@ -108,13 +109,13 @@ def of_tables(
         name=human.path.stem,
         ids=ids,
         human=np.concatenate([people.human, missing]),
-        judges={name: _by_id(other, ids) for name, other in given.items()},
+        judges={name: scores(_by_id(other.ids, other.human, ids)) for name, other in given.items()},
         group=people.group + alone.group,
         raters=people.raters + [{} for _ in alone.ids] if people.raters else [],
         parts={part: values + alone.parts.get(part, unknown) for part, values in people.parts.items()},
         length=_joined_lengths(people, alone),
         responses=people.responses + [None] * len(alone.ids) if people.responses else [],
-        judgments=_by_key(first, ids) if first.judgments else [],
+        judgments=_by_id(first.ids, first.judgments, ids) if first.judgments else [],
         notes=[
             *people.notes,
             *(note for other in given.values() for note in other.notes),
@@ -165,14 +166,10 @@ def _left_out(human: Source, kept: Sequence[str]) -> set[str]:
     return {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])} - set(kept)
 
 
-def _by_key(sample: Sample, ids: Sequence[str]) -> list[AnyJudgment | None]:
-    known = dict(zip(sample.ids, sample.judgments, strict=True))
-    return [known.get(key) for key in ids]
-
-
-def _by_id(sample: Sample, ids: Sequence[str]) -> Floats:
-    row = {key: number for number, key in enumerate(sample.ids)}
-    return np.array([sample.human[row[key]] if key in row else np.nan for key in ids])
+def _by_id(known: Sequence[str], values: Iterable[T], ids: Sequence[str]) -> list[T | None]:
+    """The values of `ids`, of which those of the ids `known` are known."""
+    value = dict(zip(known, values, strict=True))
+    return [value.get(key) for key in ids]
 
 
 def _people(source: Source, scale: Scale) -> Sample:
@@ -228,68 +225,50 @@ def _described(people: Sample, judge: Sample) -> Sample:
     where their own table has none."""
     if not _chosen(judge):
         return people
-    row = {key: number for number, key in enumerate(judge.ids)}
-    rows = [row.get(key) for key in people.ids]
-
-    def known(values: Sequence[str | None], mine: Sequence[str | None]) -> list[str | None]:
-        return [own if own is not None or at is None else values[at] for own, at in zip(mine, rows, strict=True)]
-
-    nobody: list[str | None] = [None] * len(rows)
-    ungrouped = people.group == people.ids
-    groups = [key if at is None else judge.group[at] for key, at in zip(people.ids, rows, strict=True)]
-    lengths = [np.nan if at is None or judge.length is None else judge.length[at] for at in rows]
+    groups = _by_id(judge.ids, judge.group, people.ids)
+    known, given = people.length, judge.length
+    if given is not None and (known is None or np.isnan(known).all()):
+        known = scores(_by_id(judge.ids, given, people.ids))
     return replace(
         people,
-        group=groups if ungrouped else people.group,
-        parts={part: known(values, people.parts.get(part, nobody)) for part, values in judge.parts.items()},
-        length=np.array(lengths) if people.length is None or np.isnan(people.length).all() else people.length,
+        group=_or_alone(groups, people.ids) if people.group == people.ids else people.group,
+        parts=filled(people.ids, people.parts, judge.ids, judge.parts),
+        length=known,
     )
 
 
+def _or_alone(groups: Sequence[str | None], ids: Sequence[str]) -> list[str]:
+    """Answers without a group are each one of their own."""
+    return [group or key for group, key in zip(groups, ids, strict=True)]
+
+
 def _of_table(table: ColumnTable, column: str, scale: Scale) -> Sample:
-    rows, by_rater = _by_rater(table, column, scale)
+    column_scores = [None if math.isnan(score) else score for score in table.numbers(column, scale).tolist()]
+    rows, raters = by_rater(table, column_scores, _two_scores)
     given: dict[str, dict[str, float]] = {key: {} for key in rows}
-    for rater, theirs in by_rater.items():
+    for rater, theirs in raters.items():
         for key, score in theirs.items():
-            if not math.isnan(score):
+            if score is not None:
                 given[key][rater or ""] = score
     first = list(rows.values())
-
-    def texts(name: str) -> list[str | None]:
-        values = table.texts(name)
-        return [values[row] for row in first]
-
-    repeated = len(table.line) - sum(len(given) for given in by_rater.values())
+    repeated = len(table.line) - sum(len(theirs) for theirs in raters.values())
     return Sample(
         name=table.path.stem,
         ids=list(rows),
         human=scores([sum(mine.values()) / len(mine) if mine else None for mine in given.values()]),
         judges={},
-        group=[group or key for group, key in zip(texts("group"), rows, strict=True)],
-        raters=list(given.values()) if None not in by_rater else [],
-        parts={part: texts(name) for name, part in PART_COLUMNS.items()},
+        group=_or_alone(table.texts("group", first), list(rows)),
+        raters=list(given.values()) if None not in raters else [],
+        parts=parts_of(table, first),
         length=lengths_of(table)[first],
         notes=[f"{table.path}: {repeated} rows repeat another row and count once"] if repeated else [],
     )
 
 
-def _by_rater(
-    table: ColumnTable, column: str, scale: Scale
-) -> tuple[dict[str, int], dict[str | None, dict[str, float]]]:
-    """The first row of each id, and each rater's score of each id (all under None without a column `rater`)."""
-    rows: dict[str, int] = {}
-    by_rater: dict[str | None, dict[str, float]] = {}
-    given = zip(keys_of(table), table.texts("rater"), table.numbers(column, scale).tolist(), strict=True)
-    for row, (key, rater, score) in enumerate(given):
-        if rater is None and "rater" in table.columns:
-            raise UsageError(f"{table.place(row)}: the rater is empty")
-        mine = by_rater.setdefault(rater, {})
-        before = mine.setdefault(key, score)
-        if before != score and not (np.isnan(before) and np.isnan(score)):
-            who = f" by {rater}" if rater else " (several raters need a column rater)"
-            raise UsageError(f"{table.place(row)}: {key!r} has the score {score:g}, but {before:g} before{who}")
-        rows.setdefault(key, row)
-    return rows, by_rater
+def _two_scores(score: float | None, before: float | None, rater: str | None) -> str:
+    texts = ["nan" if one is None else f"{one:g}" for one in (score, before)]
+    who = f" by {rater}" if rater else " (several raters need a column rater)"
+    return f"score {texts[0]}, but {texts[1]} before{who}"
 
 
 def _joined_lengths(*samples: Sample) -> Floats | None:

@@ -1,9 +1,9 @@
 """Scores and preferences in tables, in columns, with the place of every row."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -13,7 +13,10 @@ from critic.counting.resampling import Floats
 from critic.errors import UsageError
 from critic.records import RATINGS
 
+V = TypeVar("V")
+
 Scale = tuple[float, float]
+Parts = Mapping[str, Sequence[str | None]]
 
 SCALE: Scale = (RATINGS[0], RATINGS[-1])
 """The scale of scores, unless the user names another."""
@@ -54,11 +57,13 @@ class ColumnTable(Struct, frozen=True):
             raise UsageError(f"{self.path}: no column {name!r}; there are {', '.join(self.columns)}")
         return self.columns[name]
 
-    def texts(self, name: str) -> list[str | None]:
-        """A column as texts; None where empty. All None where there is no such column."""
+    def texts(self, name: str, rows: Sequence[int] | None = None) -> list[str | None]:
+        """A column, or some rows of it, as texts; None where empty. All None where there is no such column."""
+        rows = range(len(self.line)) if rows is None else rows
         if name not in self.columns:
-            return [None] * len(self.line)
-        return [None if value is None or value == "" else str(value) for value in self.columns[name]]
+            return [None] * len(rows)
+        cells = self.columns[name]
+        return [None if cells[row] is None or cells[row] == "" else str(cells[row]) for row in rows]
 
     def numbers(self, name: str, scale: Scale = SCALE) -> Floats:
         """A column of scores on `scale`, moved onto 1..10; NaN where empty. Raises UsageError with the line."""
@@ -111,6 +116,44 @@ def keys_of(table: ColumnTable) -> list[str]:
     if None in keys:
         raise UsageError(f"{table.place(keys.index(None))}: the id is empty")
     return [key for key in keys if key is not None]
+
+
+def parts_of(table: ColumnTable, rows: Sequence[int]) -> dict[str, list[str | None]]:
+    """What breaks the rows down; None where it is not known."""
+    return {part: table.texts(name, rows) for name, part in PART_COLUMNS.items()}
+
+
+def by_rater(
+    table: ColumnTable, said: Sequence[V], differ: Callable[[V, V, str | None], str]
+) -> tuple[dict[str, int], dict[str | None, dict[str, V]]]:
+    """The first row of each id, and what each rater said of each id (all under None without a column `rater`).
+
+    `said` holds what each row says. Raises UsageError naming the line for a rater who says two things of one id:
+    `differ` puts the later and the earlier one, and who said them, into words.
+    """
+    rows: dict[str, int] = {}
+    raters: dict[str | None, dict[str, V]] = {}
+    for row, (key, rater, value) in enumerate(zip(keys_of(table), table.texts("rater"), said, strict=True)):
+        if rater is None and "rater" in table.columns:
+            raise UsageError(f"{table.place(row)}: the rater is empty")
+        before = raters.setdefault(rater, {}).setdefault(key, value)
+        if before != value:
+            raise UsageError(f"{table.place(row)}: {key!r} has the {differ(value, before, rater)}")
+        rows.setdefault(key, row)
+    return rows, raters
+
+
+def filled(ids: Sequence[str], mine: Parts, other_ids: Sequence[str], other: Parts) -> dict[str, list[str | None]]:
+    """Columns by name over `ids`: where `mine` do not say anything of an id, what `other`, over `other_ids`, say."""
+    nothing: dict[str, str | None] = {}
+    columns = {name: dict(zip(other_ids, values, strict=True)) for name, values in other.items()}
+    return {
+        name: [
+            columns.get(name, nothing).get(key) if own is None else own
+            for key, own in zip(ids, mine.get(name, [None] * len(ids)), strict=True)
+        ]
+        for name in {**mine, **other}
+    }
 
 
 def lengths_of(table: ColumnTable, which: str = "") -> Floats:
