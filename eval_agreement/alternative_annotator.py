@@ -78,7 +78,6 @@ def alternative_annotator(
     group: Group,
     epsilon: float = EPSILON,
     nominal: bool = False,
-    fewest_items: int = FEWEST_ITEMS,
 ) -> AlternativeAnnotator:
     """The alternative annotator test of Calderon, Reichart and Dror (2025): may the judge replace a rater?
 
@@ -90,12 +89,10 @@ def alternative_annotator(
     whole rarely ties with people whose scores are, and has a lower rho than its rounded scores would have.
 
     The t-test takes its variance from the sums of `group`s, and its degrees of freedom from their number: with
-    one item a group it is the paper's. Raters with fewer than `fewest_items` items or FEWEST_BLOCKS groups are
-    left out. Where `fewest_items` is set below FEWEST_ITEMS, raters with fewer than FEWEST_ITEMS items are
-    tested with Wilcoxon's signed ranks of the groups' means, as the paper has it: d has three values only and
-    is not symmetric, so that this rejects far too often (a fifth to a third of true hypotheses in simulations
-    at 5 %). Where no sum differs from the others, p is the largest probability that H0 gives to means as low
-    as these.
+    one item a group it is the paper's. Raters with fewer than FEWEST_ITEMS items or FEWEST_BLOCKS groups are
+    left out: Wilcoxon's signed ranks, which the paper has for fewer items, reject far too often (a fifth to a
+    third of true hypotheses in simulations at 5 %), as d has three values only and is not symmetric. Where no
+    sum differs from the others, p is the largest probability that H0 gives to means as low as these.
 
     None or NaN in `judge` is a failed judgment. Undefined with fewer than FEWEST_RATERS raters that have
     items enough, or where the median item has fewer ratings than that. Raises ValueError for an epsilon
@@ -105,8 +102,8 @@ def alternative_annotator(
         raise ValueError(f"epsilon is {epsilon:g}, not in 0..1 (1 excluded)")
     counted = rated_items(entries_of(ratings), np.asarray(judge, dtype=np.float64), group)
     judge_wins, rater_wins = (_same_label if nominal else _as_close)(counted.entries, counted.judge)
-    lines, left_out = _lines(counted, judge_wins, rater_wins, epsilon, fewest_items)
-    undefined = _no_test(counted.entries, lines, fewest_items)
+    lines, left_out = _lines(counted, judge_wins, rater_wins, epsilon)
+    undefined = _no_test(counted.entries, lines)
     omega = None if undefined else float(np.mean([line.rejected for line in lines]))
     rho = None if undefined else float(np.mean([line.judge_advantage for line in lines]))
     return AlternativeAnnotator(
@@ -149,11 +146,7 @@ def _same_label(entries: RatingEntries, judge: Floats) -> tuple[NDArray[np.bool_
 
 
 def _lines(
-    counted: RatedItems,
-    judge_wins: NDArray[np.bool_],
-    rater_wins: NDArray[np.bool_],
-    epsilon: float,
-    fewest_items: int,
+    counted: RatedItems, judge_wins: NDArray[np.bool_], rater_wins: NDArray[np.bool_], epsilon: float
 ) -> tuple[list[RaterTest], int]:
     """The tests of the raters with items enough, by rater, and how many raters have too few."""
     entries = counted.entries
@@ -161,7 +154,7 @@ def _lines(
     n = np.bincount(entries.rater, minlength=raters)
     blocks = _blocks(rater_wins.astype(np.float64) - judge_wins, entries.rater, counted.group[entries.item])
     groups = np.bincount(blocks.rater, minlength=raters)
-    enough = (n >= fewest_items) & (groups >= FEWEST_BLOCKS)
+    enough = (n >= FEWEST_ITEMS) & (groups >= FEWEST_BLOCKS)
     tested = np.flatnonzero(enough)
     p = _p_values(blocks.of(enough), raters, epsilon)[tested]
     rejected = stats.false_discovery_control(p, method="by") <= FALSE_DISCOVERIES if len(p) else []
@@ -218,11 +211,6 @@ def _p_values(blocks: _Blocks, raters: int, epsilon: float) -> Floats:
     p[varied] = stats.t.cdf((mean[varied] - epsilon) / error, groups[varied] - 1)
     same = (groups > 0) & ~varied
     p[same] = _p_without_spread(mean[same], groups[same], epsilon)
-    for rater in np.flatnonzero(varied & (n < FEWEST_ITEMS)):
-        here = blocks.rater == rater
-        means = blocks.total[here] / blocks.n[here] - epsilon
-        # Ties rule out the exact distribution, and SciPy would permute at a fifth of a second a rater instead.
-        p[rater] = stats.wilcoxon(means, alternative="less", method="approx").pvalue
     return p
 
 
@@ -236,13 +224,13 @@ def _p_without_spread(mean: Floats, groups: Floats, epsilon: float) -> Floats:
     return np.asarray(share**groups)
 
 
-def _no_test(entries: RatingEntries, lines: list[RaterTest], fewest_items: int) -> str | None:
+def _no_test(entries: RatingEntries, lines: list[RaterTest]) -> str | None:
     if not entries.items:
         return "no item has a judgment and two ratings"
     if np.median(entries.ratings()) < FEWEST_RATERS:
         return f"the test needs {FEWEST_RATERS} raters an item, and half of the items or more have two"
     if len(lines) < FEWEST_RATERS:
-        enough = f"{fewest_items} items in {FEWEST_BLOCKS} groups"
+        enough = f"{FEWEST_ITEMS} items in {FEWEST_BLOCKS} groups"
         return f"the test needs {FEWEST_RATERS} raters with {enough} or more, and there are {len(lines)}"
     return None
 

@@ -279,7 +279,9 @@ def _write(target: _Target, given: _Read, found: Mapping[str, Findings], outcome
     )
     print(table(found))
     print("", *(f"{name}: {sentences[0]}" for name, sentences in verdicts.items()), sep="\n")
-    return _finish(outcomes, [target.out / "summary.json", *pages], _failed(found), target.max_failed)
+    judges = {name: findings.judge for name, findings in found.items()}
+    failed = {name: (judge.failed, judge.n + judge.failed) for name, judge in judges.items()}
+    return _finish(outcomes, [target.out / "summary.json", *pages], failed, target.max_failed)
 
 
 def _label_sources(
@@ -319,10 +321,6 @@ def _audit_labels(
     print("\n".join(verdicts[sample]))
     failed = {sample: (result.failed + result.unasked, result.n + result.failed + result.unasked)}
     return _finish(outcomes, [target.out / "summary.json", *pages], failed, target.max_failed)
-
-
-def _failed(found: Mapping[str, Findings]) -> dict[str, tuple[int, int]]:
-    return {name: (findings.judge.failed, findings.judge.n + findings.judge.failed) for name, findings in found.items()}
 
 
 def _finish(

@@ -5,11 +5,10 @@ groups took no part in making them; the bootstrap holds the maps as they are.
 """
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -233,19 +232,14 @@ def recalibration(
     Raises ValueError as `judged_rows`.
     """
     rows = judged_rows(human, judge, group, resamples, seed)
-    source, left_out = _fitting_rows(rows, group, fit_on)
-    mode: Mode = "cross-fitted" if fit_on is None else "held out"
-    undefined = _too_few(rows, source)
-    result = Recalibration(
-        method=method, mode=mode, n=rows.n, failed=rows.failed, fitted=source.n, left_out=left_out, reading=""
-    )
+    source, about, undefined = _fitting_rows(rows, group, method, fit_on)
     if undefined:
-        return replace(result, undefined=undefined, reading=f"Not measured: {undefined}.")
+        return Recalibration(**about, undefined=undefined, reading=f"Not measured: {undefined}.")
     whole = _fit(method, source.human, source.judge)
     recalibrated = whole.predict(rows.judge[:, None]) if fit_on else _cross_fitted(method, rows)
     before, after, changes = _errors(rows, recalibrated)
-    return replace(
-        result,
+    return Recalibration(
+        **about,
         before=before,
         after=after,
         changes=changes,
@@ -272,19 +266,13 @@ def conformal(
     group or score; whole scores tie, which makes coverage larger than promised. Raises ValueError as `judged_rows`.
     """
     rows = judged_rows(human, judge, group, resamples, seed)
-    source, left_out = _fitting_rows(rows, group, fit_on)
-    mode: Mode = "cross-fitted" if fit_on is None else "held out"
-    undefined = _too_few(rows, source)
-    result = Conformal(
-        method=method, mode=mode, n=rows.n, failed=rows.failed, fitted=source.n, left_out=left_out, reading=""
-    )
-    if undefined:
-        return replace(result, undefined=undefined, reading=f"Not measured: {undefined}.")
-    thirds = list(_thirds(rows, source, held_out=fit_on is not None))
-    residuals = min(int(intervals_on.sum()) for _, intervals_on, _ in thirds)
-    if residuals < FEWEST_RESIDUALS:
+    source, about, undefined = _fitting_rows(rows, group, method, fit_on)
+    thirds = [] if undefined else list(_thirds(rows, source, held_out=fit_on is not None))
+    residuals = min((int(intervals_on.sum()) for _, intervals_on, _ in thirds), default=0)
+    if not undefined and residuals < FEWEST_RESIDUALS:
         undefined = f"only {residuals} rows to make the intervals from; at least {FEWEST_RESIDUALS} are needed"
-        return replace(result, undefined=undefined, reading=f"Not measured: {undefined}.")
+    if undefined:
+        return Conformal(**about, undefined=undefined, reading=f"Not measured: {undefined}.")
     centre, half_width = np.empty(rows.n), np.empty(rows.n)
     for made_on, intervals_on, tested in thirds:
         fitted = _fit(method, source.human[made_on], source.judge[made_on])
@@ -300,8 +288,8 @@ def conformal(
     shares = ratio(sums[:, 1], sums[:, 0])
     interval = rows.resamples.interval(shares[1:])
     typical = float(np.median(half_width))
-    return replace(
-        result,
+    return Conformal(
+        **about,
         half_width=typical,
         mean_width=float((high - low).mean()),
         coverage=float(shares[0]),
@@ -353,24 +341,26 @@ def _reliability_reading(error: float, interval: Interval | None, undefined: str
     return f"A judge score is on average {error:.2f} points ({low:.2f} to {high:.2f}) off people's mean at that score."
 
 
-def _fitting_rows(rows: JudgedRows, group: Group, fit_on: Scored | None) -> tuple[JudgedRows, int]:
-    """The judged rows to fit on, and how many more share a group with the rows to evaluate."""
-    if fit_on is None:
-        return rows, 0
-    evaluated = set(group)
-    apart = np.array([name not in evaluated for name in fit_on.group], dtype=bool)
-    human, judge = np.array(fit_on.human, dtype=np.float64), np.array(fit_on.judge, dtype=np.float64)
-    all_rows = judged_rows(human, judge, fit_on.group)
-    source = judged_rows(human[apart], judge[apart], pick(fit_on.group, apart))
-    return source, all_rows.n - source.n
-
-
-def _too_few(rows: JudgedRows, source: JudgedRows) -> str | None:
-    groups = source.resamples.groups
-    if source.n < FEWEST_FIT_ROWS or groups < FEWEST_FIT_GROUPS:
+def _fitting_rows(
+    rows: JudgedRows, group: Group, method: Method, fit_on: Scored | None
+) -> tuple[JudgedRows, dict[str, Any], str | None]:
+    """The judged rows to fit on (none that share a group with the rows to evaluate), what a `Recalibration` and a
+    `Conformal` say of both, and why neither can be made."""
+    source, left_out = rows, 0
+    if fit_on is not None:
+        evaluated = set(group)
+        apart = np.array([name not in evaluated for name in fit_on.group], dtype=bool)
+        human, judge = np.array(fit_on.human, dtype=np.float64), np.array(fit_on.judge, dtype=np.float64)
+        source = judged_rows(human[apart], judge[apart], pick(fit_on.group, apart))
+        left_out = judged_rows(human, judge, fit_on.group).n - source.n
+    mode: Mode = "cross-fitted" if fit_on is None else "held out"
+    about = {"method": method, "mode": mode, "n": rows.n, "failed": rows.failed}
+    about |= {"fitted": source.n, "left_out": left_out}
+    undefined = None if rows.n else f"{_NO_ROWS} to evaluate on"
+    if source.n < FEWEST_FIT_ROWS or source.resamples.groups < FEWEST_FIT_GROUPS:
         least = f"at least {FEWEST_FIT_ROWS} in {FEWEST_FIT_GROUPS} are needed"
-        return f"{source.n} judged rows in {groups} groups to fit on; {least}"
-    return None if rows.n else f"{_NO_ROWS} to evaluate on"
+        undefined = f"{source.n} judged rows in {source.resamples.groups} groups to fit on; {least}"
+    return source, about, undefined
 
 
 def _folds(rows: JudgedRows, folds: int) -> Indices:

@@ -16,6 +16,7 @@ from critic.counting.resampling import FEWEST_GROUPS, LEVEL, Estimate, Floats, I
 from critic.errors import UsageError
 from critic.records import Failure, Judgment
 from eval_agreement.attacks import CLEAN, SEPARATOR, suite
+from eval_agreement.sample import scores as as_scores
 
 ALL = "all attacks"
 """The name of the effect that pools all attacks."""
@@ -100,7 +101,7 @@ def injection(judgments: Sequence[Judgment], rise: float = RISE, top: float = TO
     """
     judged = _by_attack(judgments)
     group = group_numbers([judgment.response.question.group for judgment in judged[CLEAN]])
-    scores = {name: _scores(of) for name, of in judged.items()}
+    scores = {name: as_scores([one.score for one in of]) for name, of in judged.items()}
     measure = _Measure(judged, scores, group, rise, top)
     attacks = [name for name in suite().attacks if name in judged]
     controls = [suite().control.name] if suite().control.name in judged else []
@@ -159,11 +160,6 @@ def _complete(found: Mapping[str, Mapping[str, Judgment]]) -> Judged:
                 f"run `critic judge` again to finish"
             )
     return {name: [of[original] for original in originals] for name, of in found.items()}
-
-
-def _scores(judgments: Sequence[Judgment]) -> Floats:
-    """Scores on 1..10; NaN where the judge failed."""
-    return np.array([np.nan if one.score is None else one.score for one in judgments], dtype=np.float64)
 
 
 def _reaches(values: Floats, least: float) -> Floats:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.resampling import FEWEST_GROUPS, SEED, Estimate, Floats, Group, Resamples
+from critic.counting.resampling import FEWEST_GROUPS, Estimate, Floats, Group, Resamples
 from eval_agreement.ratings import Judge, RatedItems, RatingEntries, Ratings, entries_of, rated_items
 
 Level = Literal["ordinal", "interval", "nominal"]
@@ -69,7 +69,6 @@ def rater_agreement(
     judge: Judge | None = None,
     level: Level = "ordinal",
     resamples: int | None = None,
-    seed: int = SEED,
 ) -> RaterAgreement:
     """Krippendorff's alpha of people and, given a `judge`, of people with the judge and their paired difference.
 
@@ -85,7 +84,7 @@ def rater_agreement(
     counted = rated_items(entries, every, group if resamples != 0 else np.arange(entries.items))
     tables = _tables(counted, judge is not None)
     # One call of `tables` serves people and judge alike, so its draws need not be shared with others.
-    draws = Resamples(counted.group, resamples, seed, shared=False)
+    draws = Resamples(counted.group, resamples, shared=False)
     point = _alphas(np.bincount(tables.kind)[:, None].astype(np.float64), tables, level)
     resampled, refused = _resampled(tables, draws, level)
     people, everyone, difference = (

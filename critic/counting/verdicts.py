@@ -54,18 +54,10 @@ def both_orders(orders: Codes) -> Codes:
 
 def majority(raters: Sequence[Codes]) -> Codes:
     """What more than half of the raters of each item say; a tie where none has that many, UNASKED without raters."""
-    return _majority(_votes(raters))
-
-
-def _votes(raters: Sequence[Codes]) -> Integers:
-    """How many raters gave each of the three labels, shape (3, n)."""
-    return np.stack([sum((rater == label for rater in raters), start=np.intp(0)) for label in range(LABELS)])
-
-
-def _majority(votes: Integers) -> Codes:
-    total = votes.sum(axis=0)
-    chosen = np.where(2 * votes[A] > total, A, np.where(2 * votes[B] > total, B, TIE))
-    return np.where(total == 0, UNASKED, chosen).astype(np.int8)
+    given = np.stack(raters)
+    votes = (given < LABELS).sum(axis=0)
+    for_a, for_b = (2 * (given == label).sum(axis=0) > votes for label in (A, B))
+    return np.select([votes == 0, for_a, for_b], [UNASKED, A, B], default=TIE).astype(np.int8)
 
 
 def labelled(first: Codes, second: Codes) -> NDArray[np.bool_]:

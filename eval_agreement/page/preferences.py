@@ -93,6 +93,12 @@ def _flipping(judge: str, found: PreferenceAudit) -> list[str]:
     return [f"Shown in the other order, {share(flips.value)} of its verdicts change ({shares(flips.interval)})."]
 
 
+def _section(
+    name: str, key: str, heading: str, tables: list[Table], readings: Sequence[str] = (), note: str = ""
+) -> Section:
+    return Section(key=key, heading=heading, parts=[Part(heading=name, readings=[*readings], tables=tables)], note=note)
+
+
 def _row(name: str, about: str, result: VerdictAgreement, *, strong: bool = False) -> TableRow:
     counts = result.n, result.failed, result.unasked
     estimates = percent(result.accuracy), percent(result.decided), points(result.kappa)
@@ -120,9 +126,7 @@ def _agreement(name: str, found: PreferenceAudit) -> Section:
     )
     table = Table(caption=caption, head=["Verdicts by", *_HEAD], rows=rows, axis=(0.0, 1.0), drawn=_DRAWN)
     note = _YES_OR_NO if found.yes_or_no else _NOTE
-    return Section(
-        key="agreement", heading="Agreement with people", parts=[Part(heading=name, tables=[table])], note=note
-    )
+    return _section(name, "agreement", "Agreement with people", [table], note=note)
 
 
 def _matrix(name: str, found: PreferenceAudit) -> Section | None:
@@ -132,13 +136,9 @@ def _matrix(name: str, found: PreferenceAudit) -> Section | None:
             tables += [_matrix_table(f"Turn {value}", pairs) for value, pairs in values.items()]
     if len(found.matrix.overall) < 2:
         return None
-    return Section(
-        key="matrix",
-        heading="Who agrees with whom",
-        parts=[Part(heading=name, tables=tables)],
-        note="Share of equal verdicts of every two, over the "
-        f"{'items' if found.yes_or_no else 'pairs of answers'} on which both have one.",
-    )
+    things = "items" if found.yes_or_no else "pairs of answers"
+    note = f"Share of equal verdicts of every two, over the {things} on which both have one."
+    return _section(name, "matrix", "Who agrees with whom", tables, note=note)
 
 
 def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
@@ -154,13 +154,11 @@ def _position(name: str, found: PreferenceAudit) -> Section | None:
         return None
     table = _POSITION.table("What the order of the answers does.", found.position.items())
     readings = [_position_reading(judge, bias) for judge, bias in found.position.items()]
-    return Section(
-        key="position",
-        heading="Position",
-        parts=[Part(heading=name, readings=readings, tables=[table])],
-        note="Flips: verdicts that change when the order does, and in whose favour. Leans to the first: share of "
-        "verdicts for the answer shown first, ties aside, less one half.",
+    note = (
+        "Flips: verdicts that change when the order does, and in whose favour. Leans to the first: share of "
+        "verdicts for the answer shown first, ties aside, less one half."
     )
+    return _section(name, "position", "Position", [table], readings, note)
 
 
 _POSITION = Columns[tuple[str, PositionBias]](
@@ -205,7 +203,7 @@ def _length(name: str, found: PreferenceAudit) -> Section | None:
                 f"{judge} takes the longer answer {more} often than people, by {share(abs(difference.value))}."
             )
     table = _LENGTH.table("How often the longer answer wins, where neither says tie.", found.length.items())
-    return Section(key="length", heading="Length", parts=[Part(heading=name, readings=readings, tables=[table])])
+    return _section(name, "length", "Length", [table], readings)
 
 
 _LENGTH = Columns[tuple[str, LengthPreference]](
@@ -226,7 +224,7 @@ def _differences(name: str, found: PreferenceAudit) -> Section | None:
     if not found.differences:
         return None
     table = _DIFFERENCES.table(f"Differences on the same {found.things}, from the same resamples.", found.differences)
-    return Section(key="judges", heading="Judge against judge", parts=[Part(heading=name, tables=[table])])
+    return _section(name, "judges", "Judge against judge", [table])
 
 
 _DIFFERENCES = Columns[PairedDifference](
@@ -249,8 +247,7 @@ def _parts(name: str, found: PreferenceAudit) -> Section | None:
     tables = [_part_table(part, values) for part, values in found.by[judge].items()]
     if not tables:
         return None
-    heading = f"Agreement by kind of {found.things[:-1]}"
-    return Section(key="parts", heading=heading, parts=[Part(heading=name, tables=tables)])
+    return _section(name, "parts", f"Agreement by kind of {found.things[:-1]}", tables)
 
 
 def _part_table(part: str, values: Mapping[str, VerdictAgreement]) -> Table:

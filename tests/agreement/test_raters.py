@@ -537,14 +537,9 @@ def test_raters_with_few_items_are_left_out_and_counted() -> None:
     assert [line.rater for line in alternative_annotator(ratings, judge, lumped).lines] == ["1", "2", "3"]
 
 
-def test_below_thirty_items_the_signed_ranks_are_used() -> None:
+def test_below_thirty_items_nobody_is_tested() -> None:
     ratings, judge, _ = scored(25, 3, 20, missing=0.0)
     assert alternative_annotator(ratings, judge, np.arange(25)).lines == []
-    result = alternative_annotator(ratings, judge, np.arange(25), fewest_items=20)
-    for rater, line in enumerate(result.lines):
-        d = np.subtract(*brute_wins(ratings.tolist(), judge.tolist(), rater, False)[::-1])
-        assert line.p == pytest.approx(stats.wilcoxon(d - 0.2, alternative="less", method="approx").pvalue)
-        assert line.p != pytest.approx(stats.ttest_1samp(d, 0.2, alternative="less").pvalue)
 
 
 @pytest.mark.parametrize(
