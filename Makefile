@@ -16,7 +16,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PYTEST := $(BIN)/python -m pytest
 # Two processes; tests that share a trained judge or a server stay in one of them (tests/conftest.py).
-AT_ONCE := -n 2 --dist loadgroup --no-loadscope-reorder
+AT_ONCE := -n 2 --dist loadscope --no-loadscope-reorder
 
 # The others want real rows, TRL or a GPU; each says how it is run.
 BENCHES := $(filter-out %/train_6b.py %/train_tokens.py %/objectives.py,$(wildcard tests/bench/[a-z]*.py))

@@ -49,8 +49,8 @@ GROUPS = {
 """Group -> files whose tests share what takes long to make; the longest group first. Other files are one each."""
 
 
-def _group(item: pytest.Item) -> str:
-    file = item.path.relative_to(ROOT / "tests").as_posix()
+def group(nodeid: str) -> str:
+    file = nodeid.split("::", maxsplit=1)[0].removeprefix("tests/")
     return next((name for name, files in GROUPS.items() if file.startswith(files)), file)
 
 
@@ -59,15 +59,25 @@ REAL = {"demo", "parser", "served", "tiny_server", "vlm"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what is end to end. With several processes (`make test`) a group is in one of them, the longest first."""
+    """Marks what is end to end. In a process of pytest-xdist (`make test`) the longest groups come first."""
     for item in items:
         if isinstance(item, pytest.Function) and REAL & set(item.fixturenames):
             item.add_marker("e2e")
-    if config.getoption("dist", "no") == "loadgroup":
+    if hasattr(config, "workerinput"):
         ranks = {name: rank for rank, name in enumerate(GROUPS)}
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
-        items.sort(key=lambda item: ranks.get(_group(item), len(ranks)))
+        items.sort(key=lambda item: ranks.get(group(item.nodeid), len(ranks)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keeps a group in one process."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    return ByGroup(config, log)
 
 
 def needs(*modules: str) -> None:
