@@ -154,9 +154,8 @@ def _lines(
     n = np.bincount(entries.rater, minlength=raters)
     blocks = _blocks(rater_wins.astype(np.float64) - judge_wins, entries.rater, counted.group[entries.item])
     groups = np.bincount(blocks.rater, minlength=raters)
-    enough = (n >= FEWEST_ITEMS) & (groups >= FEWEST_BLOCKS)
-    tested = np.flatnonzero(enough)
-    p = _p_values(blocks.of(enough), raters, epsilon)[tested]
+    tested = np.flatnonzero((n >= FEWEST_ITEMS) & (groups >= FEWEST_BLOCKS))
+    p = _p_values(blocks, raters, epsilon)[tested]
     rejected = stats.false_discovery_control(p, method="by") <= FALSE_DISCOVERIES if len(p) else []
     advantage = [np.bincount(entries.rater, wins, minlength=raters) for wins in (judge_wins, rater_wins)]
     lines = [
@@ -180,11 +179,6 @@ class _Blocks(NamedTuple):
     rater: NDArray[np.intp]
     n: NDArray[np.intp]
     total: Floats
-
-    def of(self, kept: NDArray[np.bool_]) -> "_Blocks":
-        """The blocks of the raters kept."""
-        here = kept[self.rater]
-        return _Blocks(self.rater[here], self.n[here], self.total[here])
 
 
 def _blocks(difference: Floats, rater: NDArray[np.intp], group: NDArray[np.intp]) -> _Blocks:

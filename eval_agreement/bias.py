@@ -204,7 +204,7 @@ def verbosity(
     first, cell = distinct(rows.human, rows.judge, x, *_noise_keys(noise, rows))
     values = _at_equal_score(rows, first, cell, sparse.csr_array(x[first][None, :]), noise)[:, 0]
     effect = _effect(_VERBOSITY, values, rows, "answers with the same human score are all equally long")
-    return _explained(effect, rows, x) if noise is None else _without_noise(effect)
+    return _explained(effect, rows, x, noise)
 
 
 def offsets(
@@ -323,7 +323,7 @@ def _label_effects(
         offset = np.full(1, np.nan) if small else values[:, number]
         effect = _effect(kind, offset, rows, small or "no answer without it has the same human score", **about)
         x = inside.astype(np.float64)
-        effects.append(_explained(effect, rows, x) if noise is None else _without_noise(effect))
+        effects.append(_explained(effect, rows, x, noise))
     return effects
 
 
@@ -462,12 +462,15 @@ def _seen(effect: BiasEffect) -> bool:
     return effect.interval is not None and not effect.interval[0] <= effect.neutral <= effect.interval[1]
 
 
-def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
-    """The effect with the reliability of people's scores that would explain all of it by itself.
+def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats, noise: Floats | None) -> BiasEffect:
+    """The effect with the reliability of people's scores that would explain all of it by itself; with `noise` taken
+    out, there is none.
 
     If the judge followed true quality only, and people's scores were quality plus noise, the correlation of
     `x` with the judge would be r(x, human) r(human, judge) / reliability.
     """
+    if noise is not None:
+        return replace(effect, about=f"{effect.about}, without the noise in people's scores")
     if not _seen(effect) or effect.value is None:
         return effect
     human, judge, x = (values - values.mean() for values in (rows.human, rows.judge, x))
@@ -478,10 +481,6 @@ def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
     reliability = float(through / direct)
     note = f" Noise in people's scores could explain it if their reliability were {reliability:.2f} or less."
     return replace(effect, noise_explains=reliability, reading=effect.reading + note)
-
-
-def _without_noise(effect: BiasEffect) -> BiasEffect:
-    return replace(effect, about=f"{effect.about}, without the noise in people's scores")
 
 
 def _holm(effects: list[BiasEffect]) -> list[BiasEffect]:

@@ -57,12 +57,9 @@ class Comparison(Struct, frozen=True, kw_only=True):
     non_inferiority: list[NonInferiority]
 
 
-def comparisons(sample: Sample, margins: Mapping[str, float] | None = None) -> list[Comparison]:
+def comparisons(sample: Sample, margins: Mapping[str, float] = MARGINS) -> list[Comparison]:
     """Every pair of a sample's judges, in the order given."""
-    return [
-        compare(sample, first, second, MARGINS if margins is None else margins)
-        for first, second in combinations(sample.judges, 2)
-    ]
+    return [compare(sample, first, second, margins) for first, second in combinations(sample.judges, 2)]
 
 
 def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float]) -> Comparison:

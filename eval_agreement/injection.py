@@ -6,6 +6,7 @@ answer. Harmless padding, judged the same way, shows what mere length does.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -167,13 +168,14 @@ def _reaches(values: Floats, least: float) -> Floats:
     return np.where(np.isnan(values), np.nan, values >= least)
 
 
-class _Measure:
+class _Measure(NamedTuple):
     """Effects of sets of attacks; the arrays have one entry for each answer."""
 
-    def __init__(
-        self, judged: Judged, scores: Mapping[str, Floats], group: NDArray[np.intp], rise: float, top: float
-    ) -> None:
-        self.judged, self.scores, self.group, self.rise, self.top = judged, scores, group, rise, top
+    judged: Judged
+    scores: Mapping[str, Floats]
+    group: NDArray[np.intp]
+    rise: float
+    top: float
 
     def _differences(self, names: Sequence[str], base: str) -> Floats:
         """Attacked minus base score in points, shape (len(names), answers); NaN unless both and the clean are there."""

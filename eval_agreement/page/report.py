@@ -1,6 +1,5 @@
 """The audit as one HTML page that needs no network (pictures as inline SVG), and as Markdown."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,19 +98,11 @@ def worst(sample: Sample) -> list[Disagreement]:
 
 def failures(sample: Sample) -> list[tuple[str, int, list[tuple[str, str]]]]:
     """Failures by name, the commonest first: how many, and id and detail of the first three."""
-    rows = np.flatnonzero(np.isnan(sample.scores)).tolist()
-    named = {row: _failure(sample, row) for row in rows}
-    return [
-        (name, count, [_first(sample, row) for row in rows if named[row] == name][:3])
-        for name, count in Counter(named.values()).most_common()
-    ]
-
-
-def _failure(sample: Sample, row: int) -> str:
-    judgment = sample.judgments[row] if sample.judgments else None
-    return (judgment and judgment.verdict.failure) or "no score"
-
-
-def _first(sample: Sample, row: int) -> tuple[str, str]:
-    judgment = sample.judgments[row] if sample.judgments else None
-    return sample.ids[row], ((judgment and judgment.detail) or "")[:200]
+    found: dict[str, list[tuple[str, str]]] = {}
+    for row in np.flatnonzero(np.isnan(sample.scores)).tolist():
+        judgment = sample.judgments[row] if sample.judgments else None
+        name = (judgment and judgment.verdict.failure) or "no score"
+        detail = (judgment and judgment.detail) or ""
+        found.setdefault(name, []).append((sample.ids[row], detail[:200]))
+    commonest = sorted(found.items(), key=lambda named: -len(named[1]))
+    return [(name, len(rows), rows[:3]) for name, rows in commonest]

@@ -253,7 +253,10 @@ def bias_section(found: Mapping[str, Findings]) -> Section | None:
         for judge, biases in findings.biases.items():
             offsets = [effect for family in biases.offsets for effect in _strongest(family)]
             readings = [effect.reading for effect in (*biases.effects, *offsets)]
-            tables = [_effects_table(biases.effects), *(_offsets_table(family) for family in biases.offsets)]
+            tables = [
+                _BIASES.table("Biases of the whole.", biases.effects),
+                *(_offsets_table(family) for family in biases.offsets),
+            ]
             title = f"{name}: {judge}" if len(findings.biases) > 1 else name
             parts.append(Part(heading=title, readings=readings, tables=tables))
     return Section(
@@ -291,10 +294,6 @@ _BIASES = Columns[BiasEffect](
     about=lambda effect: effect.about if effect.label is None else "",
     strong=_shows,
 )
-
-
-def _effects_table(effects: Sequence[BiasEffect]) -> Table:
-    return _BIASES.table("Biases of the whole.", effects)
 
 
 def _offsets_table(family: Offsets) -> Table:
