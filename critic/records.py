@@ -265,7 +265,6 @@ class TurnVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
 ImageFailure = Literal["image_missing", "image_outside_root", "image_too_large", "image_unreadable"]
 
 Overflow = Literal["fail", "drop-oldest"]
-OVERFLOWS = ("fail", "drop-oldest")
 """What becomes of a prompt that does not fit: a named failure, or the oldest exchanges are left out."""
 
 TurnFailure = Literal["empty", "context_length_exceeded", "refused", "server_error", "not_run"] | ImageFailure
@@ -327,11 +326,10 @@ class ModelTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Order = Literal["both", "random", "forced"]
-ORDERS = ("both", "random", "forced")
 """Of two answers: shown in both orders, a tie where the two verdicts differ; in a random order; in a random order
 without ties (ConvBench)."""
 
-JUDGINGS = ("standard", "no_focus", "no_turn_verdicts")
+Judging = Literal["standard", "no_focus", "no_turn_verdicts"]
 """How a judge is asked: as the protocol says; a turn without its focus points; a whole conversation without the
 judgments of its turns (ConvBench's ablations)."""
 

@@ -93,7 +93,7 @@ class Rated(Struct, frozen=True):
 
 
 class Asker:
-    """A judge model, and how its verdicts are drawn and its ratings scored (rating.SCORE_KINDS)."""
+    """A judge model, and how its verdicts are drawn and its ratings scored (rating.ScoreKind)."""
 
     def __init__(self, backend: Backend, score_kind: str, max_tokens: int, decoding: Decoding = GREEDY) -> None:
         self.backend, self.score_kind, self.max_tokens, self.decoding = backend, score_kind, max_tokens, decoding
@@ -293,7 +293,7 @@ class Asker:
 
 
 def scored(found: Verdict, kind: str) -> float | None:
-    """The score of a rating's verdict on 1..10 (`kind` of rating.SCORE_KINDS); None exactly when it failed."""
+    """The score of a rating's verdict on 1..10 (`kind` of rating.ScoreKind); None exactly when it failed."""
     if found.failure is not None:
         return None
     if found.distribution is None:

@@ -23,6 +23,7 @@ from critic.asking.forms import (
 )
 from critic.asking.prompt import Prompt, prompt_hash
 from critic.asking.protocols import PlannedVerdict
+from critic.asking.rating import Aggregation
 from critic.asking.render import Fitted, Material, render
 from critic.backends import Backend, Reply
 from critic.errors import Refused, Transient
@@ -71,7 +72,7 @@ class Judge:
     def __init__(
         self, backend: Backend, score_kind: str, max_tokens: int, decoding: Decoding = GREEDY, extraction: bool = False
     ) -> None:
-        self.backend, self.extraction = backend, extraction
+        self.extraction = extraction
         self._asker = Asker(backend, score_kind, max_tokens, decoding)
         self._extractor = Asker(backend, "argmax", min(EXTRACTION_TOKENS, max_tokens))
 
@@ -371,7 +372,7 @@ class ConversationJudge:
         )
 
 
-def panel_judgment(members: Sequence[Judgment], how: str, name: str) -> Judgment:
+def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> Judgment:
     """One response judged by a panel: the members' scores and ratings made one by `how` (rating.AGGREGATES).
 
     A panel judges whole or not at all: where a member failed, the judgment fails with the member's failure and
@@ -400,7 +401,7 @@ def panel_judgment(members: Sequence[Judgment], how: str, name: str) -> Judgment
     return Judgment(**common, verdict=_panel_verdict([one.verdict for one in members], how), score=score)
 
 
-def _panel_verdict(verdicts: Sequence[Verdict], how: str) -> Verdict:
+def _panel_verdict(verdicts: Sequence[Verdict], how: Aggregation) -> Verdict:
     ratings = [one.rating for one in verdicts if one.rating is not None]
     if not ratings:
         return verdicts[0]

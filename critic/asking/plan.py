@@ -10,7 +10,7 @@ from critic import jsonl
 from critic.asking.history import CONDITIONS
 from critic.asking.protocols import Transcript, lacking, verdicts_planned
 from critic.errors import UsageError
-from critic.records import ModelTurn, Protocol, TurnVerdict
+from critic.records import Judging, ModelTurn, Protocol, TurnVerdict
 
 Pair = tuple[Transcript, Transcript | None]
 """A model's transcript, and the other model's where two are compared."""
@@ -65,7 +65,7 @@ class VerdictPlan(Struct, frozen=True):
 
     pairs: list[Pair]
     protocols: list[Protocol]
-    judgings: list[str]
+    judgings: list[Judging]
 
     def wanted(self) -> Iterator[VerdictKey]:
         for one, other in self.pairs:

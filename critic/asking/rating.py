@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from statistics import fmean, median
+from typing import Literal
 
 from msgspec import Struct
 
@@ -18,7 +19,12 @@ from critic.asking.tokens import RATING
 from critic.backends import Token
 from critic.records import TEN, Scale, Summary, to_ten
 
-SCORE_KINDS = ("expected", "median", "argmax")
+ScoreKind = Literal["expected", "median", "argmax"]
+"""What of a distribution counts as the score."""
+
+Aggregation = Literal["mean", "median", "majority"]
+"""How a panel's scores become one."""
+
 _NUMBER = re.compile(r"\s*(10|\d)(?!\d)")
 
 
@@ -155,5 +161,9 @@ def majority(ratings: Iterable[float], scale: Scale = TEN) -> float:
     return to_ten(min(rating for rating, count in counts.items() if count == most), *scale)
 
 
-AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {"mean": fmean, "median": median, "majority": majority}
-"""How a panel's scores become one: name -> function of one or more scores on 1..10."""
+AGGREGATES: dict[Aggregation, Callable[[Sequence[float]], float]] = {
+    "mean": fmean,
+    "median": median,
+    "majority": majority,
+}
+"""Name -> function of one or more scores on 1..10."""

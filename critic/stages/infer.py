@@ -29,7 +29,7 @@ from critic.asking.history import (
 from critic.backends import ATTEMPTS, TIMEOUT, Backend, ChatMessage, Reply, Request
 from critic.errors import Refused, Transient, UsageError
 from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
-from critic.records import OVERFLOWS, Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure
+from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages import options, usage
 from critic.stages.options import (
     MAX_FAILED,
@@ -232,10 +232,9 @@ def _summed(tries: Sequence[ModelTurn], dropped: int) -> ModelTurn:
 
 def _check(file: Path, conversations: Sequence[Conversation], names: Sequence[str]) -> None:
     """Raises UsageError for a condition that is unknown, asks nothing, or shows a reference that is not there."""
+    options.check_choices("condition", names, CONDITIONS)
     for name in names:
-        condition = CONDITIONS.get(name)
-        if condition is None:
-            raise UsageError(f"--condition {name}: unknown; choose {', '.join(CONDITIONS)}")
+        condition = CONDITIONS[name]
         if not any(condition.asked(len(one.turns)) for one in conversations):
             longest = max(len(one.turns) for one in conversations)
             raise UsageError(f"--condition {name} asks nothing: the longest conversation of {file} has {longest} turns")
@@ -352,7 +351,7 @@ Conditions = Annotated[
     ),
 ]
 HowToFit = Annotated[
-    str,
+    Overflow,
     typer.Option(
         help="A prompt that does not fit: fail (a named failure), or drop-oldest (whole earlier exchanges are left "
         "out until it fits, and counted; their images stay)."
@@ -399,8 +398,6 @@ def main(
     api_key: ApiKey = None,
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
-    if overflow not in OVERFLOWS:
-        raise UsageError(f"--overflow must be one of {', '.join(OVERFLOWS)}, got {overflow!r}")
     prices = usage.read_prices(price_file) if price_file is not None else {}
     names = list(dict.fromkeys(condition or ["own"]))
     conversations, uris = named_images(benchmarks.read(benchmark, benchmark_file)[:limit])
@@ -414,7 +411,7 @@ def main(
     ).open_one()  # fmt: skip
     sampling = Sampling(
         max_tokens=max_tokens, temperature=temperature, seed=seed if temperature else 0,
-        overflow=msgspec.convert(overflow, Overflow), max_image_pixels=max_image_pixels,
+        overflow=overflow, max_image_pixels=max_image_pixels,
     )  # fmt: skip
     system = name or backend.served.name
     runner = Runner(backend, system, names, sampling, load, concurrency or backend.in_flight)

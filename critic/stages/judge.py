@@ -8,24 +8,24 @@ critic judge replies.jsonl --benchmark convbench --out judged.jsonl     # what c
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import msgspec
 import typer
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl
-from critic.asking import rating
 from critic.asking.forms import FORMS, AnswerKind, CriteriaKind, RatingKind, form_of, keys, prompt_of
 from critic.asking.judge import ResponseJudge
 from critic.asking.packs import open_pack
 from critic.asking.prompt import has
+from critic.asking.rating import Aggregation, ScoreKind
 from critic.asking.render import Material
 from critic.asking.tokens import REASON
 from critic.backends import ATTEMPTS, TIMEOUT
 from critic.benchmarks import BENCHMARKS, alignmmbench
 from critic.errors import UsageError
-from critic.records import GREEDY, Decoding, Order, Response, Setup
+from critic.records import GREEDY, Decoding, Judging, Order, Protocol, Response, Setup
 from critic.stages import judge_conversations, options
 from critic.stages.judge_responses import FormResponses, judge_responses
 from critic.stages.options import MAX_FAILED, ApiKey, Attempts, Endpoint, MaxFailed, Seed, Timeout, VllmOptions
@@ -64,12 +64,6 @@ def _with_criteria(response: Response, criteria: dict[str, str]) -> Response:
     if response.question.criteria:
         return response
     return replace(response, question=replace(response.question, criteria=criteria))
-
-
-def _check_choices(**given: tuple[str, Iterable[str]]) -> None:
-    for option, (value, choices) in given.items():
-        if value not in choices:
-            raise UsageError(f"--{option} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def _prompt(prompt: str, folder: Path | None, benchmark: str | None) -> tuple[str, str | None]:
@@ -143,8 +137,7 @@ BenchmarkName = Annotated[
 Protocols = Annotated[
     list[str] | None,
     typer.Option(
-        help="How conversations are judged: pointwise, direct, pairwise, checklist, quality; several are judged "
-        "together.",
+        help=f"How conversations are judged: {', '.join(get_args(Protocol))}; several are judged together.",
         show_default="the benchmark's own",
     ),
 ]
@@ -156,7 +149,7 @@ ReferenceFree = Annotated[
     bool, typer.Option("--reference-free", help="Compare two models without showing the reference.")
 ]
 OrderOfTwo = Annotated[
-    str,
+    Order,
     typer.Option(
         help="Two answers: both orders (verdicts that differ are a tie), random, or forced (random, no ties)."
     ),
@@ -184,10 +177,10 @@ PromptPack = Annotated[
     Path | None,
     typer.Option(help="A folder of prompt files (critic pack) that stand in for ours.", show_default="our prompts"),
 ]
-ScoreKind = Annotated[
-    str | None,
+ScoreOf = Annotated[
+    ScoreKind | None,
     typer.Option(
-        help="What counts as the score: expected, median or argmax of the rating distribution.",
+        help="What of the rating distribution counts as the score.",
         show_default="expected; argmax with --benchmark, whose ratings are whole numbers",
     ),
 ]
@@ -213,7 +206,7 @@ def main(
     name: Annotated[
         str | None, typer.Option(help="The judge's name in the records.", show_default="the model's")
     ] = None,
-    aggregate: Annotated[str, typer.Option(help="How a panel's scores become one: mean, median or majority.")] = "mean",
+    aggregate: Annotated[Aggregation, typer.Option(help="How a panel's scores become one.")] = "mean",
     questions: QuestionsFile = None,
     benchmark: BenchmarkName = None,
     protocol: Protocols = None,
@@ -225,7 +218,7 @@ def main(
     system: SystemName = None,
     prompt: PromptName = "pointwise",
     prompt_pack: PromptPack = None,
-    score: ScoreKind = None,
+    score: ScoreOf = None,
     no_reason: Annotated[
         bool, typer.Option("--no-reason", help="Ask for the rating alone: the same scores, several times as fast.")
     ] = False,
@@ -252,7 +245,6 @@ def main(
         concurrency=concurrency, vllm_options=vllm_options or (),
     )  # fmt: skip
     score = score or ("argmax" if benchmark else "expected")
-    _check_choices(score=(score, rating.SCORE_KINDS), aggregate=(aggregate, rating.AGGREGATES))
     if judge and base_url:
         raise UsageError("give either --judge or --base-url; a URL is a --judge, too")
     prompt, pack = _prompt(prompt, prompt_pack, benchmark)
@@ -266,15 +258,17 @@ def main(
         alone = name if len(backends) == 1 else None
         judges = [ResponseJudge(one, alone or one.served.name, prompt, score, max_tokens, decoding) for one in backends]
         return judge_responses(run, judges, rows, source, check_repeat, aggregate, name)
+    options.check_choices("protocol", protocol or [], get_args(Protocol))
+    options.check_choices("judging", judging or [], get_args(Judging))
     talks = judge_conversations.ConversationOptions(
-        replies=responses, benchmark=benchmark, questions=questions, against=against, protocols=protocol or [],
-        judgings=list(dict.fromkeys(judging or ["standard"])), max_tokens=max_tokens,
+        replies=responses, benchmark=benchmark, questions=questions, against=against,
+        protocols=msgspec.convert(protocol or [], list[Protocol]),
+        judgings=msgspec.convert(list(dict.fromkeys(judging or ["standard"])), list[Judging]), max_tokens=max_tokens,
     )  # fmt: skip
-    judge_conversations.check(talks, order)
     _refuse("with --benchmark", judge_panel=len(judge or []) > 1, check_repeat=check_repeat > 0, system=system)
     (backend,) = endpoint.open("--judge", judge or [])
     setup = Setup(
-        judge=name or backend.served.name, score_kind=score, order=msgspec.convert(order, Order),
+        judge=name or backend.served.name, score_kind=score, order=order,
         seed=seed if order != "both" else 0, extraction=not no_extraction, reference_backed=not reference_free,
         pointwise_prompt=prompt, decoding=decoding, pack=pack,
     )  # fmt: skip

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -24,7 +24,7 @@ from critic.asking.protocols import PlannedVerdict, Transcript, judge_all
 from critic.backends import Backend
 from critic.errors import UsageError
 from critic.images import named_images
-from critic.records import JUDGINGS, ORDERS, ConversationJudgment, Protocol, Setup, differing
+from critic.records import ConversationJudgment, Judging, Protocol, Setup, differing
 from critic.stages.run import Outage, RunOptions, Stage, Tally, listed
 
 
@@ -36,23 +36,9 @@ class ConversationOptions(Struct, frozen=True, kw_only=True):
     benchmark: str
     questions: Path | None
     against: Path | None
-    protocols: list[str]
-    judgings: list[str]
+    protocols: list[Protocol]
+    judgings: list[Judging]
     max_tokens: int
-
-
-def check(options: ConversationOptions, order: str) -> None:
-    """Raises UsageError for an unknown benchmark, protocol, judging or order."""
-    choices: list[tuple[str, list[str], Sequence[str]]] = [
-        ("benchmark", [options.benchmark], benchmarks.BENCHMARKS),
-        ("protocol", options.protocols, get_args(Protocol)),
-        ("judging", options.judgings, JUDGINGS),
-        ("order", [order], ORDERS),
-    ]
-    for option, given, choices_of in choices:
-        for value in given:
-            if value not in choices_of:
-                raise UsageError(f"--{option} {value}: unknown; choose {', '.join(choices_of)}")
 
 
 class ConversationTally(Tally[ConversationJudgment]):
@@ -224,20 +210,20 @@ def judge_file(run: RunOptions, options: ConversationOptions, backend: Backend, 
 
     Raises UsageError for what the caller has to mend.
     """
+    chosen = options.protocols or benchmarks.load(options.benchmark).protocols
     mine = read_transcripts(options.replies, options.benchmark)
     for path in filter(None, (options.replies, options.against)):
         if not jsonl.sidecar(path).is_file():
             print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
     if options.questions is not None:
         _check_questions(options.questions, options.benchmark, mine.values())
-    chosen = options.protocols or benchmarks.load(options.benchmark).protocols
     _check_options(options, setup, chosen)
     if setup.pack is not None:
         _say_pack(setup, chosen)
     pairs: list[Pair] = [(one, None) for one in mine.values()]
     if options.against is not None:
         pairs = paired(mine, options.against, options.benchmark)
-    plan = VerdictPlan(pairs, msgspec.convert(list(dict.fromkeys(chosen)), list[Protocol]), options.judgings)
+    plan = VerdictPlan(pairs, list(dict.fromkeys(chosen)), options.judgings)
     if not any(plan.wanted()):
         raise UsageError(f"{options.replies}: nothing to judge: {listed(plan.lacking()) or 'no such turn'}")
     return JudgeConversations(run, options, ConversationJudge(backend, setup, options.max_tokens), plan).run()

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import jsonl
 from critic.asking.examples import ALONE, comparable, partner, question_key
 from critic.asking.forms import form_of
 from critic.asking.judge import ResponseJudge, key_of, panel_judgment
+from critic.asking.rating import Aggregation
 from critic.errors import UsageError
 from critic.records import Judgment, Response, Verdict
 from critic.stages.run import Outage, RunOptions, Stage, Tally, finish, known, listed, side_by_side
@@ -231,7 +231,7 @@ def _said(found: Verdict) -> object:
     return found.rating, found.value, found.answers
 
 
-def judge_by_panel(run: RunOptions, members: Sequence[JudgeResponses], how: str, name: str | None) -> int:
+def judge_by_panel(run: RunOptions, members: Sequence[JudgeResponses], how: Aggregation, name: str | None) -> int:
     """Have each member judge into its own file, then make the panel's judgments of theirs, in `run.out`."""
     first = members[0]
     panel = name or f"{how}({', '.join(member.judge.name for member in members)})"
@@ -256,7 +256,7 @@ def judge_responses(
     responses: FormResponses,
     source: dict[str, str] | str,
     check_repeat: int,
-    how: str,
+    how: Aggregation,
     name: str | None,
 ) -> int:
     """By one judge into `run.out`, or by several into files beside it (`NAME.1.jsonl`, …) that make the panel's."""
@@ -271,7 +271,7 @@ def judge_responses(
     return judge_by_panel(run, members, how, name)
 
 
-def _merged(files: Sequence[Path], how: str, panel: str) -> Iterator[Judgment]:
+def _merged(files: Sequence[Path], how: Aggregation, panel: str) -> Iterator[Judgment]:
     """The panel's judgment of each response, from files that judge the same ones in any order."""
     first, *others = files
     places = [_places(file) for file in others]
@@ -290,18 +290,7 @@ def _places(file: Path) -> dict[str, int]:
     found, place = {}, 0
     with file.open("rb") as lines:
         for line in lines:
-            one = msgspec.json.decode(line, type=_Line)
-            found[one.response.id if one.other is None else f"{one.response.id}+{one.other.id}"] = place
+            one = msgspec.json.decode(line, type=Judgment)
+            found[key_of(one.response, one.other)] = place
             place += len(line)
     return found
-
-
-class _Id(Struct):
-    id: str
-
-
-class _Line(Struct):
-    """Of a judgment no more than whom it judges."""
-
-    response: _Id
-    other: _Id | None = None

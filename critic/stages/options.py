@@ -1,6 +1,6 @@
 """Options that several stages take, declared once, and where the replies come from that they name."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,6 +37,13 @@ def concurrency(help_text: str) -> Any:
 
 def retry_failed(help_text: str) -> Any:
     return typer.Option("--retry-failed", help=help_text)
+
+
+def check_choices(option: str, given: Iterable[str], choices: Collection[str]) -> None:
+    """For options that may be given several times. Raises UsageError for a value that is none of the `choices`."""
+    for value in given:
+        if value not in choices:
+            raise UsageError(f"--{option} {value}: unknown; choose {', '.join(choices)}")
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):

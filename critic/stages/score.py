@@ -51,11 +51,9 @@ def main(
     """Scores per task, per category and over the tasks, with coverage and failures; with --benchmark all that it
     reports."""
     name = benchmark or OF_SINGLE_ANSWERS
-    if name not in BENCHMARKS:
-        raise UsageError(f"--benchmark {name}: unknown; choose {', '.join(BENCHMARKS)}")
+    chosen = benchmarks.load(name)
     runs = read_runs([*judgments, *([against] if against else [])], name, single=benchmark is None)
     asked = _asked(runs, name, questions)
-    chosen = benchmarks.load(name)
     sections, summary = _scored(chosen, runs, asked, every=benchmark is None)
     if against is not None:
         compared, facts = _compared(chosen, runs[0], runs[-1], asked)

@@ -29,6 +29,7 @@ from critic.asking.asker import Asker, Inquiry, inquiry, pooled
 from critic.asking.forms import FORMS
 from critic.asking.judge import ResponseJudge, panel_judgment
 from critic.asking.prompt import load
+from critic.asking.rating import Aggregation
 from critic.asking.render import Material
 from critic.asking.tokens import target
 from critic.backends import Reply, Request, Served, Token
@@ -124,7 +125,7 @@ def judgment(name: str, score: float | None, **changes: Any) -> Judgment:
 
 
 @pytest.mark.parametrize(("how", "score"), [("mean", 5.0), ("median", 4.0), ("majority", 2.0)])
-def test_a_panel_aggregates_and_keeps_each(how: str, score: float) -> None:
+def test_a_panel_aggregates_and_keeps_each(how: Aggregation, score: float) -> None:
     members = [judgment(f"judge{n}", each) for n, each in enumerate((2.0, 2.0, 6.0, 10.0))]
     found = panel_judgment(members, how, "panel")
     assert found.score == score and found.verdict.rating == score
@@ -158,7 +159,7 @@ def test_a_panel_from_the_command_line(tmp_path: Path) -> None:
     before = out.read_bytes()
     assert run(*words).returncode == 0 and out.read_bytes() == before
     assert_one_line_error(run(*words, "--aggregate", "median"), "mean(strict, mild)", "--out")
-    assert_one_line_error(run(*words, "--aggregate", "best"), "mean, median, majority")
+    assert_one_line_error(run(*words, "--aggregate", "best"), "'mean', 'median', 'majority'")
 
 
 def test_a_panel_goes_on_where_a_member_was_lost(tmp_path: Path, scripted: Servers) -> None:

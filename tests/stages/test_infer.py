@@ -622,12 +622,13 @@ def test_the_callers_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers)
     file, out = sheet(tmp_path / "b", 1), tmp_path / "out.jsonl"
     wrong = infer(file, out, "--base-url", server.url, "--condition", "own_history")
     assert_one_line_error(wrong, "own_history", "perfect_perception", "oracle")
+    wrong = infer(file, out, "--base-url", server.url, "--overflow", "cut")
+    assert_one_line_error(wrong, "--overflow", "'fail', 'drop-oldest'")
     go = partial(main, file, "convbench", out)
     cases: list[tuple[str, dict[str, Any]]] = [
         ("--model FOLDER .* or --base-url", {}),
         ("--model .*no: expected a checkpoint folder", {"model": str(tmp_path / "no")}),
         ("no model 'big'; it offers tiny", {"base_url": server.url, "model": "big"}),
-        ("--overflow must be one of fail, drop-oldest", {"base_url": server.url, "overflow": "cut"}),
         ("--data-root .*no: no such folder", {"base_url": server.url, "data_root": tmp_path / "no"}),
         ("options of vLLM need", {"base_url": server.url, "vllm_options": ["--max-model-len", "9"]}),
         ("prices.*No such file", {"base_url": server.url, "price_file": tmp_path / "prices"}),

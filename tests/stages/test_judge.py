@@ -471,7 +471,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers) -> None:
     assert_one_line_error(judge(data, "--base-url", server.url, "--model", "gpt-4"), "'gpt-4'", "it offers tiny")
     assert_one_line_error(judge(data, "--base-url", "http://127.0.0.1:9"), "no OpenAI-compatible server answers")
     assert_one_line_error(judge(data, "--base-url", "127.0.0.1:8000"), "http(s) URL")
-    assert_one_line_error(judge(data, "--base-url", server.url, "--score", "mean"), "expected, median, argmax")
+    assert_one_line_error(judge(data, "--base-url", server.url, "--score", "mean"), "'expected', 'median', 'argmax'")
     assert_one_line_error(judge(data, "--base-url", server.url, "--prompt", "pairwice"), "unknown form 'pairwice'")
     assert_one_line_error(judge(data, "--concurrency", "0"), "--concurrency")
     assert_one_line_error(run("critic", "juge"), "'juge'", "judge, score, audit, attack, demo")

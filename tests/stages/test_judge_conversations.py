@@ -423,7 +423,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
     for words, parts in [
         ([file, "--benchmark", "convbanch"], ("convbanch", "alignmmbench, convbench")),
         ([file, "--benchmark", "convbench", "--protocol", "direkt"], ("direkt", "pointwise, direct")),
-        ([file, "--benchmark", "convbench", "--order", "fair"], ("both, random, forced",)),
+        ([file, "--benchmark", "convbench", "--order", "fair"], ("'both', 'random', 'forced'",)),
         ([file, "--benchmark", "visitbench"], ("r.jsonl:1", "a conversation of convbench")),
         ([file, "--benchmark", "convbench", "--protocol", "checklist"], ("nothing to judge", "no checklist")),
         ([file, "--benchmark", "convbench", "--against", file], ("the same model, 'm'",)),
