@@ -25,12 +25,11 @@ TOO_LONG = (
 
 RETRIED_STATUS = {408, 409, 425, 429}
 
-LONGEST_PAUSE = 30.0
-"""Seconds between two tries at most, unless the server asks for more."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds between the first two tries, and between two tries at most, unless the server asks for more."""
 
 LONGEST_WISH = 120.0
 """Seconds of a server's Retry-After that are obeyed."""
-
 
 OURS = {"x-critic-contract": "none"}
 """What tells our own server that requests say themselves what their replies must be."""
@@ -41,7 +40,7 @@ class OpenAIBackend:
 
     Every call is tried up to `attempts` times. An answer that is not whole after `timeout` seconds, a lost
     or cut-off connection, a reply that is not a completion, 408, 409, 425, 429 and 5xx count as transient;
-    the pause doubles from `pause` seconds, is jittered, and yields to the server's Retry-After.
+    the pause doubles from FIRST_PAUSE, is jittered, and yields to the server's Retry-After.
     """
 
     def __init__(
@@ -51,14 +50,13 @@ class OpenAIBackend:
         api_key: str | None = None,
         timeout: float = TIMEOUT,
         attempts: int = ATTEMPTS,
-        pause: float = 0.5,
         connections: int = CONNECTIONS,
     ) -> None:
         root = base_url.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1")
         if not root.startswith(("http://", "https://")):
             raise UsageError(f"--base-url must be an http(s) URL such as http://127.0.0.1:8000/v1, got {base_url!r}")
         headers = OURS | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
-        self.root, self.attempts, self.pause, self.timeout = root, attempts, pause, timeout
+        self.root, self.attempts, self.timeout = root, attempts, timeout
         self.place, self.in_flight, self.retries = root, connections, 0
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         self._client = httpx.AsyncClient(base_url=root, headers=headers, timeout=timeout, limits=limits)
@@ -152,7 +150,7 @@ class OpenAIBackend:
                 if attempt == self.attempts:
                     raise Transient(f"{error} (after {attempt} tries)") from None
                 self.retries += 1
-                wait = min(self.pause * 2 ** (attempt - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.5)
+                wait = min(FIRST_PAUSE * 2 ** (attempt - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.5)
                 await asyncio.sleep(max(wait, min(error.retry_after or 0.0, LONGEST_WISH)))
         raise AssertionError("unreachable: the last try raises")
 

@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from critic import tables
 from critic.benchmarks import Benchmark, Report, Run
 from critic.counting import aggregate as counted
-from critic.counting.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, mean
+from critic.counting.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, mean, means
 from critic.errors import UsageError
 from critic.page import blocks
 from critic.page import svg as pictures
@@ -220,18 +220,13 @@ def scores(
         for turn in range(1, longest + 1)
     ]
     average, slope = summary(turns)
-    goals: dict[str, list[str]] = {}
-    tasks: dict[str, list[str]] = {}
-    for one in conversations:
-        for number, turn in enumerate(one.turns, 1):
-            goals.setdefault(one.goal or "none", []).append(_key(one.id, number))
-            tasks.setdefault(turn.task or "none", []).append(_key(one.id, number))
+    asked = [(one, number, turn) for one in conversations for number, turn in enumerate(one.turns, 1)]
     return ConditionScores(
         turns=turns,
         average=average,
         slope=slope,
-        goals={goal: mean(judged, goals[goal], SCALE) for goal in sorted(goals)},
-        tasks={task: mean(judged, tasks[task], SCALE) for task in sorted(tasks)},
+        goals=means(judged, ((one.goal or "none", _key(one.id, number)) for one, number, _ in asked), SCALE),
+        tasks=means(judged, ((turn.task or "none", _key(one.id, number)) for one, number, turn in asked), SCALE),
     )
 
 

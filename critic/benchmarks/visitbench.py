@@ -25,7 +25,7 @@ from critic import tables
 from critic.benchmarks import Benchmark, Report, Run, order_reading
 from critic.counting import aggregate as counted
 from critic.counting import tournament as ratings
-from critic.counting.aggregate import Aggregate, Cell, by_cell, check, mean
+from critic.counting.aggregate import Aggregate, Cell, by_cell, check, mean, means
 from critic.counting.tournament import Battle, Outcome, Ratings, WinRate
 from critic.errors import UsageError
 from critic.page import blocks
@@ -183,13 +183,10 @@ def against_reference(
     found = by_cell(chosen, "pairwise").get(Cell(condition, 1), {})
     percent = {key: None if score is None else 100 * score for key, score in found.items()}
     asked = [one for one in conversations if one.turns[0].reference is not None]
-    categories: dict[str, list[str]] = {}
-    for one in asked:
-        categories.setdefault(one.category or "none", []).append(one.id)
     return ReferenceScores(
         overall=mean(percent, [one.id for one in asked], (0, 100)),
         counts=ratings.win_rate(found[one.id] for one in asked if one.id in found),
-        categories={category: mean(percent, categories[category], (0, 100)) for category in sorted(categories)},
+        categories=means(percent, ((one.category or "none", one.id) for one in asked), (0, 100)),
         unreferenced=len(conversations) - len(asked),
     )
 

@@ -62,6 +62,14 @@ def mean(scores: Mapping[str, float | None], asked: Iterable[str], scale: Scale)
     )
 
 
+def means(scores: Mapping[str, float | None], parts: Iterable[tuple[str, str]], scale: Scale) -> dict[str, Aggregate]:
+    """The `mean` of each part by its name, sorted. `parts` are a part and an id for all that was asked."""
+    asked: dict[str, list[str]] = {}
+    for part, key in parts:
+        asked.setdefault(part, []).append(key)
+    return {part: mean(scores, asked[part], scale) for part in sorted(asked)}
+
+
 def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
     """The weighted sum of aggregates; its counts are theirs together. Its value is None unless each has one, its range
     takes their missing verdicts for independent."""

@@ -19,8 +19,8 @@ BINS = 12
 class _Canvas:
     """A picture being drawn; `label` says it in words."""
 
-    def __init__(self, label: str, width: float = WIDTH, height: float = HEIGHT) -> None:
-        self.root = ElementTree.Element("svg", viewBox=f"0 0 {width:g} {height:g}", role="img")
+    def __init__(self, label: str) -> None:
+        self.root = ElementTree.Element("svg", viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img")
         self.root.set("aria-label", label)
 
     def add(self, tag: str, kind: str = "", text: str = "", **places: float | str) -> ElementTree.Element:

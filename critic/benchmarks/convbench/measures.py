@@ -17,6 +17,7 @@ from critic.counting.aggregate import (
     difference,
     equal_verdicts,
     mean,
+    means,
 )
 from critic.records import Conversation, Protocol, TurnVerdict
 
@@ -97,10 +98,7 @@ def by_task(
     if cell.turn is None:
         raise ValueError("a whole conversation has no task; expected a turn")
     judged = _scores(verdicts, protocol).get(cell, {})
-    members: dict[str, list[str]] = {}
-    for conversation in conversations:
-        members.setdefault(_task(conversation, cell.turn), []).append(conversation.id)
-    return {task: mean(judged, members[task], _scale(protocol)) for task in sorted(members)}
+    return means(judged, ((_task(one, cell.turn), one.id) for one in conversations), _scale(protocol))
 
 
 class Flip(Struct, frozen=True, kw_only=True):
