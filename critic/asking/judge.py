@@ -81,12 +81,14 @@ class Judge:
     ) -> Opinion:
         """The opinion on `material` in the form `name`, in the prompt for `language`. Of two sides the first is the
         model's; they are compared in each order that `firsts` names. Never raises for what a server does."""
+        failure: Failure = "server_error"
         try:
             return await self._opinion(inquiry(name, language, material, key), name, firsts)
         except Transient as error:
-            return _failed("server_error", str(error))
+            detail = str(error)
         except Refused as error:
-            return _failed(error.failure, str(error))
+            failure, detail = error.failure, str(error)
+        return Opinion(verdict=Verdict(failure=failure), score=None, detail=detail)
 
     async def _opinion(self, asked: Inquiry, name: str, firsts: Sequence[Player]) -> Opinion:
         before: list[Call] = []
@@ -191,10 +193,6 @@ def _worth(found: Verdict) -> float | None:
     if found.answers:
         return completion_ratio(found.answers)
     return POINTS[found.value or ""]
-
-
-def _failed(failure: Failure, detail: str) -> Opinion:
-    return Opinion(verdict=Verdict(failure=failure), score=None, detail=detail)
 
 
 def _rating_calls(rated: Rated) -> list[Call]:
@@ -342,11 +340,8 @@ class ConversationJudge:
         key = one.conversation if pointwise else f"{one.conversation}/{one.condition}/{one.turn}/{one.protocol}"
         firsts = self.firsts(planned) if one.protocol == "pairwise" else PLAYERS[:1]
         found = await self._judge.opinion(planned.form, planned.conversation.lang, planned.material, key, firsts)
-        return self._judged(planned, found)
-
-    def _judged(self, planned: PlannedVerdict, found: Opinion) -> ConversationJudgment:
         verdict = found.verdict
-        rates = bool(found.calls) and planned.verdict.protocol not in ("pairwise", "checklist")
+        rates = bool(found.calls) and one.protocol not in ("pairwise", "checklist")
         return self._record(
             planned,
             score=found.score,
