@@ -43,7 +43,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 GROUPS = {
     "demo": ("stages/test_demo.py",),
     "train": ("train/",),
-    "judge": ("backends/test_vllm.py",),
+    "judge": ("backends/test_vllm.py", "test_every_form.py"),
     "serve": ("serve/",),
 }
 """Group -> files whose tests share what takes long to make; the longest group first. Other files are one each."""
