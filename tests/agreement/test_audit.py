@@ -435,6 +435,10 @@ def test_pictures_hold_the_counts(tmp_path: Path) -> None:
     assert bins == {1: (1, 1.0), 2: (3, pytest.approx(11 / 3)), 10: (1, 9.5)}
     assert [case.id for case in worst(sample)] == ["r5", "r4", "r1", "r2", "r0"]  # r1 and r2 are equally far
     assert [(name, count) for name, count, _ in failures(sample)] == [("truncated", 1)]
+    refused = [msgspec.structs.replace(judgment(i, 5, None), verdict=Verdict(failure="refused")) for i in range(6, 11)]
+    (most, few) = failures(sample_of(tmp_path, [judgment(3, 3, None), *refused]))
+    assert (most[:2], few[:2]) == (("refused", 5), ("truncated", 1))
+    assert [key for key, _ in most[2]] == ["r6", "r7", "r8"]
     assert np.array(confusion(sample.human[:1], sample.scores[:1])).sum() == 1
     assert calibration(sample.human[:1], sample.scores[:1])[0].low == 1.0
 

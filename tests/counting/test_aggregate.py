@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from critic.counting.aggregate import Aggregate, by_cell, combine, difference, mean
+from critic.counting.resampling import mean_interval
 from critic.errors import UsageError
 from critic.records import TurnVerdict
 
@@ -67,6 +68,14 @@ def test_a_difference_pairs_and_bounds(rows: list[tuple[int, int | None, int | N
         low = fmean((1 if a is None else a) - (10 if b is None else b) for _, b, a in rows)
         high = fmean((10 if a is None else a) - (1 if b is None else b) for _, b, a in rows)
         assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_differences_count_in_their_own_groups() -> None:
+    after = {f"{group}-{row}": float(group) for group in range(9) for row in range(group + 1)}
+    found = difference(dict.fromkeys(after, 0.0), after, {key: key[0] for key in after}, (-9, 9))
+    size = np.arange(1.0, 10.0)
+    assert found.interval == mean_interval(np.arange(9.0) * size, size)
+    assert found.groups == 9
 
 
 def test_whole_groups_are_drawn() -> None:
