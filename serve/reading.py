@@ -14,6 +14,7 @@ BINARY = re.compile(r"(?<![\w.-])(?P<low>0)(?:{0},? or | ?/ ?)(?P<high>1)(?![\w-
 EITHER = re.compile(
     r"\b(?:1 (?:if|when|for) [^.;]{1,120}\b0|0 (?:if|when|for) [^.;]{1,120}\b1) (?:if|when|for|otherwise)\b"
 )
+YES_NO = re.compile(r"\(1\)[^.\n]{1,30}\bor\b[^.\n]{1,30}\(0\)|\(0\)[^.\n]{1,30}\bor\b[^.\n]{1,30}\(1\)")
 SEVERAL = re.compile(r"(?<![\w.-])(?P<values>[0-9]{1,3}(?:, ?[0-9]{1,3}){1,10},? or [0-9]{1,3})(?![\w-]|\.[0-9])")
 INTERVAL = re.compile(rf"\[(?P<low>{NUMBER}), ?(?P<high>{NUMBER})\]")
 JUDGED = re.compile(r"(?i)\b(scale|scor|rat(?:e|ing)\b|grad)")
@@ -61,13 +62,14 @@ def with_ranges(schema: Schema, text: str) -> Schema:
     """The schema with the ranges that its descriptions and the request's words name for numbers that it leaves
     open. What stands by no field's name is the range of the verdict, if only one field can be that."""
     text = text[:MOST_TEXT]
-    verdicts = [name for name, field in _fields(schema).items() if _open_number(field) and VERDICT.search(name)]
+    open_fields = [name for name, field in _fields(schema).items() if _open_number(field)]
+    verdicts = [name for name in open_fields if VERDICT.search(name) or names_verdict(name)]
 
     def of(name: str, field: Schema) -> Schema:
         told = str(field.get("description") or "")
         if values := SEVERAL.search(told):
             return {"enum": sorted({int(one) for one in re.findall("[0-9]+", values["values"])})}
-        if EITHER.search(told):
+        if EITHER.search(told) or (verdicts == [name] and YES_NO.search(text)):
             return {"enum": [0, 1]}
         found = range_in(told) or _near(name, text)
         return _bounds(found or ((range_in(text, JUDGED) or rubric_range(text)) if verdicts == [name] else None))

@@ -264,3 +264,13 @@ def test_bounds_of_a_tail_are_read_where_it_was_recognised(tmp_path: Path) -> No
     assert contract is not None and contract.name == "own"
     schema = contracts.constrain(contract, request, 50).request["structured_outputs"]["json"]
     assert schema["properties"]["s"] == {"type": "integer", "minimum": 1, "maximum": 5}
+
+
+def test_yes_and_no_as_numbers_are_kept() -> None:
+    item = {"type": "object", "properties": {"text": {"type": "string"}, "attributed": {"type": "integer"}}}
+    schema = {"type": "object", "properties": {"statements": {"type": "array", "items": item}}}
+    words = 'Classify each. Answer with "Yes" (1) or "No" (0).'
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    asked = {"messages": [{"role": "user", "content": words}], "response_format": form}
+    held = contracts.constrain(BY_NAME["json-schema"], asked, 400).request["structured_outputs"]["json"]
+    assert held["properties"]["statements"]["items"]["properties"]["attributed"]["enum"] == [0, 1]
