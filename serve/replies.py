@@ -18,8 +18,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 RETRY_SECONDS = 10
-DEAD = ("EngineCore encountered an issue", "EngineDeadError")
-"""What vLLM says of every request once its engine has died."""
+DEAD = ("EngineCore encountered an issue", "EngineDeadError", "cannot schedule new futures after shutdown")
+"""What vLLM says of every request once its engine has died, or it is about to end."""
 
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -162,7 +162,7 @@ def shaped(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> Answer:
         message = f"{message} ({code})"
     status = answer.status
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR and any(sign in message for sign in DEAD):
-        status, message = HTTPStatus.SERVICE_UNAVAILABLE, "the engine has died; the server is about to end"
+        status, message = HTTPStatus.SERVICE_UNAVAILABLE, "the engine has ended, and the server is about to"
     kind = ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     body = json.dumps({"error": {"message": message, "type": kind, "param": details.get("param"), "code": code}})
     headers = [*resized(answer.headers, body.encode()), *extra]
