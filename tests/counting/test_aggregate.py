@@ -73,8 +73,8 @@ def test_a_difference_pairs_and_bounds(rows: list[tuple[int, int | None, int | N
 def test_differences_count_in_their_own_groups() -> None:
     after = {f"{group}-{row}": float(group) for group in range(9) for row in range(group + 1)}
     found = difference(dict.fromkeys(after, 0.0), after, {key: key[0] for key in after}, (-9, 9))
-    size = np.arange(1.0, 10.0)
-    assert found.interval == mean_interval(np.arange(9.0) * size, size)
+    size = np.arange(1, 10, dtype=np.float64)
+    assert found.interval == mean_interval(size * (size - 1), size)
     assert found.groups == 9
 
 
