@@ -67,15 +67,20 @@ class Row(Struct, kw_only=True):
 
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
 
+_OTHER_KEYS = ("rating", "reason", "评分", "分数", "理由")
+"""What stands in a verdict beside the criteria, in small letters (asking.verdict reads these as well)."""
+
 
 def check_criteria(criteria: Mapping[str, str], place: str) -> None:
     """Raises UsageError for a criterion whose name cannot stand in a verdict beside the rating and the reason."""
+    taken = set(_OTHER_KEYS)
     for name in criteria:
-        if not _CRITERION.fullmatch(name) or name.lower() in ("rating", "reason"):
+        if not _CRITERION.fullmatch(name) or name.lower() in taken:
             raise UsageError(
                 f"{place}: criterion {name!r}: a name is up to 40 letters, digits, spaces, dots and hyphens, "
-                "and neither Rating nor Reason"
+                f"differs from the others not in capitals alone, and is none of {', '.join(_OTHER_KEYS)}"
             )
+        taken.add(name.lower())
 
 
 def _check_scores(row: Row, place: str) -> None:

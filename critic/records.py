@@ -190,7 +190,8 @@ class Example(Struct, frozen=True, kw_only=True):
 
     `id` is the response's, of two answers both ("ID1+ID2"). `score` is people's mean on 1..10, None for two answers.
     `label[i]` is the share of raters who gave the form's rating lowest + i, each score rounded half up on the form's
-    scale (the shares sum to 1); None where the raters are not known or the verdict is no rating.
+    scale (the shares sum to 1); None where the raters are not known or the verdict is no rating. `free`: the target is
+    no verdict with keys, but a text.
     """
 
     id: str
@@ -200,6 +201,7 @@ class Example(Struct, frozen=True, kw_only=True):
     score: float | None = None
     label: list[float] | None = None
     shortened: dict[str, int] = field(default_factory=dict)
+    free: bool = False
 
 
 class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):

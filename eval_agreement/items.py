@@ -21,7 +21,6 @@ from critic.counting.verdicts import Label
 from critic.errors import UsageError
 from critic.records import (
     RATINGS,
-    TEN,
     Call,
     ConversationJudgment,
     HumanScore,
@@ -29,7 +28,6 @@ from critic.records import (
     Protocol,
     Response,
     TurnVerdict,
-    Verdict,
 )
 from eval_agreement.sample import PARTS
 from eval_agreement.tables import Source, read_table
@@ -143,19 +141,13 @@ def _by_criterion(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
             replace(
                 base,
                 id=f"{base.id}/criterion={name}",
-                score=verdict and _score(verdict, judgment.score_kind),
+                score=verdict and rating.scored(verdict, judgment.score_kind),
                 human=HumanScore(score=people[name]) if name in people else None,
                 others={},
                 parts={**base.parts, "criterion": name},
             )
         )
     return found
-
-
-def _score(verdict: Verdict, kind: str) -> float | None:
-    if verdict.failure is not None or verdict.distribution is None:
-        return verdict.rating
-    return rating.score(verdict.distribution, kind, verdict.scale or TEN)
 
 
 def _of_conversation(judgment: ConversationJudgment) -> list[AuditItem]:

@@ -123,7 +123,7 @@ class Asker:
             readings = [first, *await asyncio.gather(*others)]
         verdicts = [reading.verdict for reading in readings]
         found = verdicts[0] if len(verdicts) == 1 else pooled(verdicts)
-        return Rated(found, scored(found, self.score_kind), fitted, readings)
+        return Rated(found, rating.scored(found, self.score_kind), fitted, readings)
 
     async def ask(self, asked: Inquiry, max_tokens: int | None = None) -> tuple[Fitted, Reply]:
         """A reply, greedily, of at most `max_tokens` or the asker's own limit. Raises Refused and Transient as the
@@ -205,7 +205,7 @@ class Asker:
         prefix = rating.prefix(reply.text)
         # Nothing to probe behind, a verdict cut off before its rating; or the distribution is known already.
         if prefix is None or known.get(prefix) is not None:
-            return self._reading(asked, reply, known.get(prefix), [])
+            return await self._with_criteria(asked, fitted, self._reading(asked, reply, known.get(prefix), []))
         try:
             probed = await self.backend.chat(probe(fitted.messages, prefix, asked.keys(), RATING, asked.prompt.scale))
         except Refused as error:
@@ -290,15 +290,6 @@ class Asker:
         reply = await self.backend.chat(_behind(fitted.messages, f"{prefix}1", regex, max_tokens=1))
         zero = rating.zero_share(reply.tokens[0]) if reply.tokens else None
         return None if zero is None else rating.distribution(first, zero, asked.prompt.scale), [reply]
-
-
-def scored(found: Verdict, kind: str) -> float | None:
-    """The score of a rating's verdict on 1..10 (`kind` of rating.ScoreKind); None exactly when it failed."""
-    if found.failure is not None:
-        return None
-    if found.distribution is None:
-        return found.rating
-    return rating.score(found.distribution, kind, found.scale or TEN)
 
 
 def _named(scale: Scale) -> Scale | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from critic.asking.forms import AnswerKind, RatingKind, check_mix, form_of, human_score, keys, prompt_of
+from critic.asking.forms import AnswerKind, CriteriaKind, RatingKind, check_mix, form_of, human_score, keys, prompt_of
 from critic.asking.prompt import Prompt
 from critic.asking.rating import whole_rating
 from critic.asking.render import fit
@@ -137,15 +137,17 @@ def example(
     fitted = fit(prompt, material, max_source_tokens, count)
     if fitted is None:
         return TooLong(name, form)
+    order = keys(how, prompt, material)
     reason = human.reason if prompt.language == response.question.lang else None
     return Example(
         id=name,
         form=form,
         messages=fitted.messages,
-        target=target(label, reason or "", keys(how, prompt, material)),
+        target=target(label, reason or "", order),
         score=None if how.pair else human.score,
-        label=_shares(prompt, human) if isinstance(how.kind, RatingKind) else None,
+        label=_shares(prompt, human) if isinstance(how.kind, RatingKind | CriteriaKind) else None,
         shortened=fitted.shortened,
+        free=not order,
     )
 
 

@@ -29,6 +29,7 @@ from critic.backends import Backend, Reply
 from critic.errors import Refused, Transient
 from critic.records import (
     GREEDY,
+    TEN,
     Call,
     ConversationJudgment,
     Decoding,
@@ -67,12 +68,18 @@ class Opinion(Struct, frozen=True, kw_only=True):
 
 class Judge:
     """A judge model, how its verdicts are drawn and scored, and whether one that cannot be read is asked for again
-    (`extraction`)."""
+    (`extraction`). Questions beside a form's own are those of the form's pack, or else of `pack`."""
 
     def __init__(
-        self, backend: Backend, score_kind: str, max_tokens: int, decoding: Decoding = GREEDY, extraction: bool = False
+        self,
+        backend: Backend,
+        score_kind: str,
+        max_tokens: int,
+        decoding: Decoding = GREEDY,
+        extraction: bool = False,
+        pack: str | None = None,
     ) -> None:
-        self.extraction = extraction
+        self.extraction, self._pack = extraction, pack
         self._asker = Asker(backend, score_kind, max_tokens, decoding)
         self._extractor = Asker(backend, "argmax", min(EXTRACTION_TOKENS, max_tokens))
 
@@ -110,11 +117,16 @@ class Judge:
         question = replace(asked.material, sides=[replace(side, answer=None) for side in asked.material.sides])
         form = asked.form.first
         assert form is not None
-        first = inquiry(_within(name, form), asked.prompt.language, question, asked.key)
+        first = inquiry(self._beside(name, form), asked.prompt.language, question, asked.key)
         fitted, reply = await self._asker.ask(first)
         said = first.read(reply)
         seen = replace(asked.material, own_answer=said.value)
         return replace(asked, material=seen), _call(reply, said, fitted=fitted)
+
+    def _beside(self, name: str, form: str) -> str:
+        """Another form, in the pack of the form `name`."""
+        pack = name.rpartition("/")[0] or self._pack
+        return f"{pack}/{form}" if pack else form
 
     async def _rated(self, asked: Inquiry, name: str) -> Opinion:
         rated = await self._asker.rate(asked)
@@ -137,8 +149,9 @@ class Judge:
         second = await self._extracted(asked, name, reply.text, found)
         if second is not None:
             calls.append(replace(second[1], first=first))
-            # A checklist that stays unread keeps the failure of the reply itself, and what could be read.
-            found = replace(second[0], reason=found.reason) if second[0].failure is None else found
+            # A verdict that stays unread keeps the failure of the reply itself; of a checklist what could be read.
+            read = second[0] if second[0].failure is None else replace(found, answers=second[0].answers)
+            found = replace(read, reason=found.reason)
         return Opinion(verdict=found, score=_worth(found), reply=reply.text, calls=calls)
 
     async def _compared(self, asked: Inquiry, name: str, firsts: Sequence[Player]) -> Opinion:
@@ -162,16 +175,12 @@ class Judge:
         if not (self.extraction and form and found.failure in UNREADABLE and text.strip()):
             return None
         items = asked.material.checklist
-        second = inquiry(_within(name, form), asked.prompt.language, Material(text=text, checklist=items), asked.key)
+        second = inquiry(
+            self._beside(name, form), asked.prompt.language, Material(text=text, checklist=items), asked.key
+        )
         _, reply = await self._extractor.ask(second, max(self._extractor.max_tokens, TOKENS_AN_ITEM * len(items)))
         read = second.read(reply)
         return read, _call(reply, read, extracted=True)
-
-
-def _within(name: str, form: str) -> str:
-    """Another form in the pack of the form `name`."""
-    pack = name.rpartition("/")[0]
-    return f"{pack}/{form}" if pack else form
 
 
 def swapped(prompt: Prompt, material: Material) -> Material:
@@ -300,7 +309,7 @@ class ConversationJudge:
 
     def __init__(self, backend: Backend, setup: Setup, max_tokens: int) -> None:
         self.backend, self.setup = backend, setup
-        self._judge = Judge(backend, setup.score_kind, max_tokens, setup.decoding, setup.extraction)
+        self._judge = Judge(backend, setup.score_kind, max_tokens, setup.decoding, setup.extraction, setup.pack)
 
     def shown(self, planned: PlannedVerdict) -> list[list[Message]]:
         """The prompts of a verdict as they are before anything is left out; a pair's in the order of `firsts`."""
@@ -392,14 +401,24 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
         if one.verdict.failure is not None:
             detail = f"{one.judge}: {one.detail or one.verdict.failure}"
             return Judgment(**common, verdict=Verdict(failure=one.verdict.failure), detail=detail)
-    score = float(rating.AGGREGATES[how]([one.score for one in members if one.score is not None]))
-    return Judgment(**common, verdict=_panel_verdict([one.verdict for one in members], how), score=score)
-
-
-def _panel_verdict(verdicts: Sequence[Verdict], how: Aggregation) -> Verdict:
+    verdicts, scale = [one.verdict for one in members], first.verdict.scale or TEN
     ratings = [one.rating for one in verdicts if one.rating is not None]
-    if not ratings:
-        return verdicts[0]
-    by_name = {name: _panel_verdict([one.criteria[name] for one in verdicts], how) for name in verdicts[0].criteria}
-    found = Verdict(rating=float(rating.AGGREGATES[how](ratings)), criteria=by_name, scale=verdicts[0].scale)
-    return with_mixture(found, verdicts)
+    found = Verdict(
+        rating=rating.aggregated(how, ratings, scale),
+        criteria={name: _of_criterion(verdicts, name, how, first.score_kind) for name in first.verdict.criteria},
+        scale=first.verdict.scale,
+    )
+    score = rating.aggregated(how, [one.score for one in members if one.score is not None], scale)
+    return Judgment(**common, verdict=with_mixture(found, verdicts), score=score)
+
+
+def _of_criterion(verdicts: Sequence[Verdict], name: str, how: Aggregation, score_kind: str) -> Verdict:
+    """The panel's rating by one criterion, of the members' scores by it; failed where a member did."""
+    parts = [one.criteria[name] for one in verdicts]
+    failed = next((part for part in parts if part.failure is not None), None)
+    if failed is not None:
+        return Verdict(failure=failed.failure)
+    scale, given = parts[0].scale or TEN, [rating.scored(part, score_kind) for part in parts]
+    return Verdict(
+        rating=rating.aggregated(how, [score for score in given if score is not None], scale), scale=parts[0].scale
+    )

@@ -22,8 +22,10 @@ def open_pack(folder: Path) -> str:
     for path in paths:
         try:
             _try(path, name)
-        except (*_BAD, UsageError, jinja2.TemplateError, msgspec.MsgspecError) as error:
+        except (UsageError, jinja2.TemplateError, msgspec.MsgspecError) as error:
             raise UsageError(f"{folder / path}: {error}") from None
+        except _BAD as error:
+            raise UsageError(f"{folder / path}: not a prompt of ours: {type(error).__name__}: {error}") from None
     return name
 
 
@@ -32,7 +34,7 @@ def _try(path: str, pack: str) -> None:
     stem, _, language = path.removesuffix(".toml").rpartition("_")
     prompt = load(f"{pack}/{stem}", msgspec.convert(language, Language))
     if prompt.key == "Rating" and prompt.constrained and not prompt.verbatim and '"Rating"' not in prompt.template:
-        raise ValueError('the template shows no verdict with the key "Rating", and its verdicts are such JSON')
+        raise UsageError('the template shows no verdict with the key "Rating", and its verdicts are such JSON')
     render(prompt, _specimen(FORMS[stem]))
 
 

@@ -5,6 +5,7 @@ for parts of ours, known by NAME@HASH once it is opened; PACK/NAME is the prompt
 """
 
 import hashlib
+import re
 import string
 import tomllib
 from functools import cache, cached_property
@@ -124,7 +125,7 @@ def load(name: str, language: Language) -> Prompt:
     """The packaged prompt `name` in `language`, as PACK/NAME with what an open prompt pack says otherwise. Raises
     UsageError with the choices if there is none."""
     pack, _, plain = name.rpartition("/")
-    if plain not in names() or language not in LANGUAGES:
+    if plain not in names() or language not in LANGUAGES or (pack and pack not in _PACKS):
         raise UsageError(f"no judge prompt {name!r} in {language!r}; there is {', '.join(names())}")
     content = _content(plain, language, pack or None)
     values: dict[str, object] = {}
@@ -204,6 +205,8 @@ def add_pack(folder: Path) -> tuple[str, list[str]]:
             raise UsageError(f"{folder / path}: {error}") from None
         if language := _OF_CONVERSATIONS.get(path):
             tables |= _separate(folder / path, table, language)
+        elif "extends" in table:
+            raise UsageError(f"{folder / path}: extends: a pack's prompt extends the one that it stands in for")
         else:
             tables[path] = table
         digest.update(f"{path}\0{len(raw)}\0".encode() + raw)
@@ -216,19 +219,38 @@ _OUTPUTS = ("forced", "rating", "checklist")
 """Other output formats of a prompt, which are prompts of their own now."""
 
 
+_WORDING = {"opening", "rules", "output", "template", "system", "constrained", *(f"output_{name}" for name in _OUTPUTS)}
+_OURS = re.compile(r"\b(opening|rules|output|material)\b")
+_TAG = re.compile(r"{[{%].*?[%}]}", re.DOTALL)
+
+
 def _separate(file: Path, table: dict[str, Any], language: Language) -> dict[str, dict[str, Any]]:
     """The prompts of a file that holds one in each table. Raises UsageError for what it cannot hold."""
     made: dict[str, dict[str, Any]] = {}
-    for name, wording in table.get("prompts", {}).items():
+    prompts = table.pop("prompts", None)
+    if table or not isinstance(prompts, dict) or not prompts:
+        raise UsageError(f"{file}: expected tables [prompts.NAME] and nothing else, got {', '.join(table) or 'none'}")
+    for name, wording in prompts.items():
+        if name not in names() or not isinstance(wording, dict) or wording.keys() - _WORDING:
+            raise UsageError(f"{file}: [prompts.{name}]: NAME is one of {', '.join(names())}, with {sorted(_WORDING)}")
+        rules, template = wording.get("rules", []), wording.get("template", "")
+        texts = [wording.get(key, "") for key in wording.keys() - {"rules", "constrained"}]
+        if not isinstance(rules, list) or not all(isinstance(text, str) for text in [*rules, *texts]):
+            raise UsageError(f"{file}: [prompts.{name}]: rules is a list of texts, what is worded is text")
+        if any(_OURS.search(tag) for tag in _TAG.findall(template)):
+            raise UsageError(f"{file}: [prompts.{name}]: a pack's template shows raw.NAME, our words are written out")
         content: dict[str, Any] = {key: wording[key] for key in ("system", "constrained") if key in wording}
-        if "template" in wording:
-            content |= {"template": wording["template"].replace("$", "$$"), "verbatim": True}
-        if "rules" in wording:
-            content["general"] = [rule.replace("$", "$$") for rule in wording["rules"]]
-        made[name] = {**content, "parts": {part: wording[part] for part in ("opening", "output") if part in wording}}
+        if template:
+            content |= {"template": _literal(template), "verbatim": True}
+        if rules:
+            content["general"] = [_literal(rule) for rule in rules]
+        parts = {part: _literal(wording[part]) for part in ("opening", "output") if part in wording}
+        made[name] = {**content, "parts": parts}
         others = {f"{name}_{other}": wording.get(f"output_{other}") for other in _OUTPUTS}
-        made |= {other: {"parts": {"output": text}} for other, text in others.items() if text is not None}
-    unknown = [name for name in made if name not in names()] + [key for key in table if key != "prompts"]
-    if unknown or not made:
-        raise UsageError(f"{file}: expected tables [prompts.NAME], NAME one of {', '.join(names())}; got {unknown}")
+        made |= {other: {"parts": {"output": _literal(text)}} for other, text in others.items() if text is not None}
     return {f"{name}_{language}.toml": content for name, content in made.items()}
+
+
+def _literal(text: str) -> str:
+    """A text in which no part of ours is filled in."""
+    return text.replace("$", "$$")

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from critic.asking.tokens import RATING
 from critic.backends import Token
-from critic.records import TEN, Scale, Summary, to_ten
+from critic.records import TEN, Scale, Summary, Verdict, to_ten
 
 ScoreKind = Literal["expected", "median", "argmax"]
 """What of a distribution counts as the score."""
@@ -142,6 +142,15 @@ def summary(probabilities: Sequence[float], scale: Scale = TEN) -> Summary:
     )
 
 
+def scored(found: Verdict, kind: str) -> float | None:
+    """The score of a rating's verdict on 1..10 (`kind` of rating.ScoreKind); None exactly when it failed."""
+    if found.failure is not None:
+        return None
+    if found.distribution is None:
+        return found.rating
+    return score(found.distribution, kind, found.scale or TEN)
+
+
 def mixture(distributions: Sequence[Sequence[float]]) -> list[float]:
     """The mean of one or more distributions over the same ratings: each counts alike."""
     return [fmean(shares) for shares in zip(*distributions, strict=True)]
@@ -167,3 +176,8 @@ AGGREGATES: dict[Aggregation, Callable[[Sequence[float]], float]] = {
     "majority": majority,
 }
 """Name -> function of one or more scores on 1..10."""
+
+
+def aggregated(how: Aggregation, scores: Sequence[float], scale: Scale = TEN) -> float:
+    """One or more scores on 1..10 as one; the majority is among the ratings of the form's scale."""
+    return majority(scores, scale) if how == "majority" else float(AGGREGATES[how](scores))

@@ -99,14 +99,12 @@ def _behind(
 def _value_spans(example: Example) -> list[tuple[int, int]]:
     """Where a target spells the verdict's values, without quotation marks, as positions of characters.
 
-    Of several ratings only the overall one is marked; a target that is no JSON has no value. Quotation marks inside the
+    Of several ratings only the overall one is marked; a free text has no value. Quotation marks inside the
     reason are escaped, so a key is found nowhere else.
     """
-    try:
-        verdict = json.loads(example.target)
-    except json.JSONDecodeError:
+    if example.free:
         return []
-    keys = [key for key in verdict if key != REASON] if isinstance(verdict, dict) else []
+    keys = [key for key in json.loads(example.target) if key != REASON]
     return [_value_span(example.target, f'"{key}":') for key in ([RATING] if RATING in keys else keys)]
 
 

@@ -8,14 +8,14 @@ critic judge replies.jsonl --benchmark convbench --out judged.jsonl     # what c
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 import typer
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl
-from critic.asking.forms import FORMS, AnswerKind, CriteriaKind, RatingKind, form_of, keys, prompt_of
+from critic.asking.forms import FORMS, AnswerKind, CriteriaKind, RatingKind, form_of, keys, prompt_name, prompt_of
 from critic.asking.judge import ResponseJudge
 from critic.asking.packs import open_pack
 from critic.asking.prompt import has
@@ -37,6 +37,8 @@ DEFAULT_URL = "http://127.0.0.1:8000/v1"
 def _responses(
     path: Path, questions: Path | None, system: str | None, form: str, criteria: Path | None
 ) -> FormResponses:
+    if criteria is not None and not isinstance(form_of(form).kind, CriteriaKind):
+        raise UsageError(f"--criteria is one of --prompt criteria, got --prompt {form}")
     given = {} if criteria is None else _criteria(criteria)
     fixed = None
     if questions is not None:
@@ -55,6 +57,8 @@ def _criteria(path: Path) -> dict[str, str]:
         found = msgspec.toml.decode(path.read_bytes(), type=dict[str, str])
     except (OSError, ValueError) as error:
         raise UsageError(f'--criteria {path}: expected lines of the form name = "what it means": {error}') from None
+    if not found:
+        raise UsageError(f"--criteria {path}: names no criterion")
     human_scored.check_criteria(found, f"--criteria {path}")
     return found
 
@@ -71,7 +75,7 @@ def _prompt(prompt: str, folder: Path | None, benchmark: str | None) -> tuple[st
     if folder is None:
         return prompt, None
     pack = open_pack(folder)
-    if has(pack, prompt):
+    if any(has(pack, prompt_name(name)) for name in (prompt, form_of(prompt).first) if name):
         return f"{pack}/{prompt}", pack
     if benchmark is None:
         raise UsageError(f"--prompt-pack {folder} says nothing of the prompt {prompt}")
@@ -98,6 +102,12 @@ def _decoding(
         raise UsageError(f"--no-reason: prompt {prompt!r} has the reason before the rating")
     made = Decoding(reason=not no_reason, samples=samples, temperature=temperature, seed=seed if temperature else 0)
     return GREEDY if made == GREEDY else made  # the very object is what records leave out
+
+
+def _chosen(option: str, given: list[str], choices: Any) -> list[Any]:
+    """What is given of an option's `choices`, a Literal, each once."""
+    options.check_choices(option, given, get_args(choices))
+    return list(dict.fromkeys(given))
 
 
 def _refuse(where: str, **given: object) -> None:
@@ -258,14 +268,13 @@ def main(
         alone = name if len(backends) == 1 else None
         judges = [ResponseJudge(one, alone or one.served.name, prompt, score, max_tokens, decoding) for one in backends]
         return judge_responses(run, judges, rows, source, check_repeat, aggregate, name)
-    options.check_choices("protocol", protocol or [], get_args(Protocol))
-    options.check_choices("judging", judging or [], get_args(Judging))
     talks = judge_conversations.ConversationOptions(
         replies=responses, benchmark=benchmark, questions=questions, against=against,
-        protocols=msgspec.convert(protocol or [], list[Protocol]),
-        judgings=msgspec.convert(list(dict.fromkeys(judging or ["standard"])), list[Judging]), max_tokens=max_tokens,
+        protocols=_chosen("protocol", protocol or [], Protocol),
+        judgings=_chosen("judging", judging or ["standard"], Judging), max_tokens=max_tokens,
     )  # fmt: skip
-    _refuse("with --benchmark", judge_panel=len(judge or []) > 1, check_repeat=check_repeat > 0, system=system)
+    panel = len(judge or []) > 1
+    _refuse("with --benchmark", criteria=criteria, judge_panel=panel, check_repeat=check_repeat > 0, system=system)
     (backend,) = endpoint.open("--judge", judge or [])
     setup = Setup(
         judge=name or backend.served.name, score_kind=score, order=order,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
 from critic.asking import protocols
-from critic.asking.forms import form_of, prompt_name
+from critic.asking.forms import RatingKind, form_of, prompt_name
 from critic.asking.judge import ConversationJudge, hash_of
 from critic.asking.plan import Pair, VerdictKey, VerdictPlan, key, paired, read_transcripts
 from critic.asking.prompt import LANGUAGES, load
@@ -255,10 +255,19 @@ def _check_options(options: ConversationOptions, setup: Setup, chosen: Sequence[
             not f"/{setup.pointwise_prompt}".endswith("/pointwise") and "pointwise" not in chosen,
             "--prompt is one of --protocol pointwise",
         ),
+        (
+            not _rates_answers(setup.pointwise_prompt),
+            f"--prompt {setup.pointwise_prompt}: --protocol pointwise takes a form that rates single answers",
+        ),
         (drawn and {"pairwise", "checklist"} & {*chosen}, "--samples and --temperature draw ratings, not choices"),
     ):
         if wrong:
             raise UsageError(problem)
+
+
+def _rates_answers(name: str) -> bool:
+    form = form_of(name)
+    return isinstance(form.kind, RatingKind) and form.scope == "turn" and not form.pair
 
 
 def _say_pack(setup: Setup, chosen: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 import random
 import sys
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.asking.examples import ALONE, comparable, partner, question_key
-from critic.asking.forms import form_of
+from critic.asking.forms import CriteriaKind, form_of
 from critic.asking.judge import ResponseJudge, key_of, panel_judgment
 from critic.asking.rating import Aggregation
 from critic.errors import UsageError
@@ -44,7 +45,9 @@ class FormResponses:
         left_out: Counter[str] = Counter()
         if self._form.pair:
             self._pairs = _paired([one for one in read(left_out) if self._usable(one, left_out)], form, left_out)
-        self.ids = {key_of(*shown) for shown in (self._pairs if self._pairs is not None else self._alone(left_out))}
+        given = self._pairs if self._pairs is not None else self._alone(left_out)
+        self.criteria = {key_of(*shown): _criteria_id(shown[0]) for shown in given}
+        self.ids = self.criteria.keys()
         for reason, count in left_out.most_common():
             print(f"left out {count} rows: {reason}", file=sys.stderr)
         if not self.ids:
@@ -61,6 +64,11 @@ class FormResponses:
         if lacking is not None:
             left_out[lacking] += 1
         return lacking is None
+
+
+def _criteria_id(response: Response) -> int:
+    """A number for the criteria that a response is judged by: all that is kept of each."""
+    return zlib.crc32(msgspec.json.encode(response.question.criteria))
 
 
 def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) -> list[Shown]:
@@ -143,7 +151,8 @@ class JudgeResponses(Stage[Shown, Judgment]):
         self.judge, self.source, self._origin = judge, source, judge.origin()
         self._responses, self._check_repeat = responses, check_repeat
         self.always_opens = check_repeat > 0
-        self._ids = responses.ids
+        self._criteria, self._ids = responses.criteria, responses.ids
+        self._by_criteria = isinstance(judge.form.kind, CriteriaKind)
         self._done: set[str] = set()
         self._repeated: dict[str, Any] | None = None
         self._outage = Outage(judge.backend, self.concurrency, "rows")
@@ -155,6 +164,8 @@ class JudgeResponses(Stage[Shown, Judgment]):
                 return f"made with {name} {found!r}, now {value!r}; choose another --out"
         if (key := key_of(record.response, record.other)) not in self._ids:
             return f"judges {key!r}, which is not among the responses; choose another --out"
+        if self._by_criteria and _criteria_id(record.response) != self._criteria[key]:
+            return f"judges {key!r} by other criteria than now; choose another --out"
         return None
 
     def failure(self, record: Judgment) -> str | None:

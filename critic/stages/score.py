@@ -15,6 +15,7 @@ import typer
 from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
+from critic.asking.forms import FORMS, ChecklistKind, ChoiceKind
 from critic.benchmarks import BENCHMARKS, Benchmark, JudgedTurn, Run, alignmmbench
 from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, by_cell, compare, mean
 from critic.errors import UsageError
@@ -135,10 +136,12 @@ def _read_answers(path: Path) -> Run:
 
 
 def _protocol(judgment: Judgment) -> Protocol:
-    """The protocol whose scale a judgment of single answers is on: yes and no count like those of a checklist."""
+    """The protocol whose scale a judgment of single answers is on: yes and no, and what a text that compares comes to,
+    count like a checklist's share. A form that is not ours rates."""
     if judgment.other is not None:
         return "pairwise"
-    return "checklist" if judgment.verdict.value or judgment.verdict.answers else "pointwise"
+    kind = FORMS[name].kind if (name := judgment.prompt.rpartition("/")[2].partition("@")[0]) in FORMS else None
+    return "checklist" if isinstance(kind, ChoiceKind | ChecklistKind) else "pointwise"
 
 
 def _run(path: Path, found: Sequence[tuple[int, Setup, JudgedTurn]]) -> Run:

@@ -478,3 +478,20 @@ def test_a_verdict_quoted_in_a_reason_is_never_read(name: str, lang: Any, before
     assert found_value(read(name, last[:cut], truncated=True)) is None
     unescaped = f'{{"Reason": "it says {shown} th'
     assert found_value(read(name, unescaped, truncated=True)) is None
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', '{"name" : "x"}', '{"Rating": 3}', "[1]", "Four."])
+def test_of_a_free_answer_nothing_is_the_value(text: str) -> None:
+    """Whatever the reference looks like: it is learned as text."""
+    found = made("answer", response(0, 8, reference=text))
+    assert found.target == text and found.free
+    tokens = encode(Pieces(), found)
+    assert any(label != IGNORED for label in tokens.labels) and not any(tokens.rating)
+
+
+def test_raters_of_an_answer_by_criteria_are_a_soft_label_too() -> None:
+    row = human_row(0, human_score=4, annotators={"a": 3, "b": 5}, scale_min=1, scale_max=10, reason="so")
+    row |= {"criteria": {"clarity": "c"}, "criteria_scores": {"clarity": 4}}
+    found = made("criteria", human_scored.response_of(msgspec.convert(row, human_scored.Row), {}))
+    assert found.target == '{"clarity":4,"Rating":4,"Reason":"so"}'
+    assert found.label == [0, 0, 0.5, 0, 0.5, 0, 0, 0, 0, 0]

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,10 +12,12 @@ import pytest
 from conftest import human_row
 
 from critic import human_scored
-from critic.asking.judge import ResponseJudge, key_of
+from critic.asking.judge import Judge, ResponseJudge, key_of, panel_judgment
+from critic.asking.packs import open_pack
+from critic.asking.render import Material, Side, of_response
 from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
-from critic.records import GREEDY, Decoding, Judgment, Response
+from critic.records import GREEDY, Decoding, Judgment, Response, Verdict, to_ten
 
 CRITERIA = {"clarity": "Is it easy to follow?", "depth of detail": "Does it say enough?"}
 
@@ -194,3 +197,75 @@ def test_whole_conversations_and_verdicts_are_judged_where_they_were_scored() ->
     text = response(response="All in all it deserves a four.", scope="verdict")
     assert judged("extraction_rating", answer, text, vllm=False).score == 4
     assert "> All in all it deserves a four." in asked[1] and "apples" not in asked[1]
+
+
+def test_samples_have_their_criteria_distributions_too() -> None:
+    """Samples that begin alike share the rating's distribution; each criterion is probed for all the same."""
+
+    def answer(request: Request) -> Reply:
+        if request.continue_final:
+            return Reply(text="", tokens=[chances(_3=0.5, _5=0.5), chances(**{"_,": 1.0})])
+        return Reply(text='{"clarity":3,"depth of detail":8,"Rating":6,"Reason":"so"}')
+
+    found = judged(
+        "criteria", answer, response(criteria=CRITERIA), decoding=Decoding(samples=3, temperature=1.0, seed=1)
+    )
+    assert len(found.samples) == 3
+    for verdict in (*found.samples, found.verdict):
+        assert all(part.distribution == [0, 0, 0.5, 0, 0.5, 0, 0, 0, 0, 0] for part in verdict.criteria.values())
+
+
+def member(judge: str, rating: float, form: str = "criteria", **verdict: Any) -> Judgment:
+    return Judgment(
+        response=response(criteria=CRITERIA), judge=judge, prompt=form, prompt_hash="h", score_kind="expected",
+        verdict=Verdict(rating=rating, **verdict), score=rating,
+    )  # fmt: skip
+
+
+def test_a_panel_fails_by_a_criterion_where_a_member_did() -> None:
+    """And its rating by one is made of the members' scores by it, as the overall one is."""
+    shares = [0.0] * 6 + [0.5, 0, 0.5, 0]
+    good = {"clarity": Verdict(rating=9, distribution=shares), "depth of detail": Verdict(rating=9)}
+    bad = {"clarity": Verdict(rating=4), "depth of detail": Verdict(failure="out_of_range")}
+    found = panel_judgment([member("a", 6, criteria=good), member("b", 8, criteria=bad)], "mean", "p").verdict
+    assert found.criteria["clarity"].rating == (8 + 4) / 2  # 8 is expected of 7 and 9
+    assert found.criteria["depth of detail"] == Verdict(failure="out_of_range")
+
+
+@pytest.mark.parametrize(
+    ("form", "scale", "ratings", "most"),
+    [("scale_0_10", (0, 10), [5, 6, 5], 5), ("scale_5", (1, 5), [2, 2, 4], 2), ("scale_5", (1, 5), [5, 4, 4], 4)],
+)
+def test_a_panels_majority_is_a_rating_of_its_scale(
+    form: str, scale: tuple[int, int], ratings: list[int], most: int
+) -> None:
+    members = [member(str(n), to_ten(one, *scale), form, scale=scale) for n, one in enumerate(ratings)]
+    found = panel_judgment(members, "majority", "p")
+    assert found.score == found.verdict.rating == pytest.approx(to_ten(most, *scale))
+
+
+def test_what_a_second_question_reads_of_a_checklist_is_kept() -> None:
+    def answer(request: Request) -> Reply:
+        second = "An examiner wrote" in request.messages[0]["content"]
+        return Reply(text='{"1":"yes","2":"Unknow' if second else "no idea")
+
+    judge = Judge(ScriptedBackend(answer), "argmax", 256, extraction=True)
+    items = Material(question="q", sides=[Side(answer="a")], checklist=["x", "y"])
+    found = asyncio.run(judge.opinion("checklist", "en", items, "k"))
+    assert found.score is None and found.verdict.failure == "no_verdict"
+    assert found.verdict.answers == [True, None]
+
+
+def test_the_second_question_is_the_packs_own(tmp_path: Path) -> None:
+    """Also behind a first one that is ours, since the pack says nothing of it."""
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "extraction_rating_en.toml").write_text('[parts]\noutput = "Theirs: {\\"Rating\\":n}"\n', "utf-8")
+    asked: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request.messages[0]["content"])
+        return Reply(text="a six" if len(asked) == 1 else '{"Rating":6}')
+
+    judge = Judge(ScriptedBackend(answer), "argmax", 256, extraction=True, pack=open_pack(tmp_path / "p"))
+    found = asyncio.run(judge.opinion("pointwise", "en", of_response(response()), "k"))
+    assert found.score == 6 and "Theirs:" in asked[1]

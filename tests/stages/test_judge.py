@@ -586,3 +586,19 @@ def test_criteria_come_with_the_rows_or_in_a_file(tmp_path: Path, scripted: Serv
     file.write_text('clarity = "Is it easy to follow?"', "utf-8")
     assert run(*words, "--criteria", file).returncode == 0
     assert all(line["verdict"]["criteria"] == {"clarity": {"rating": 3.0}} for line in judged(out))
+
+
+def test_other_criteria_are_another_run(tmp_path: Path, scripted: Any) -> None:
+    server = scripted(lambda body: completion('{"acc":3,"other":4,"Rating":6,"Reason":"so"}'))
+    data, out = rows(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl"
+    words = ["critic", "judge", data, "--out", out, "--base-url", server.url, "--score", "argmax"]
+    files = {name: tmp_path / f"{name}.toml" for name in ("acc", "other", "none", "twice")}
+    for name, file in files.items():
+        file.write_text({"none": "", "twice": 'acc = "a"\nAcc = "b"'}.get(name, f'{name} = "what it means"'), "utf-8")
+    assert run(*words, "--prompt", "criteria", "--criteria", files["acc"]).returncode == 0
+    out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:1]))
+    again = run(*words, "--prompt", "criteria", "--criteria", files["other"])
+    assert_one_line_error(again, "by other criteria than now", "--out")
+    assert_one_line_error(run(*words, "--prompt", "criteria", "--criteria", files["none"]), "names no criterion")
+    assert_one_line_error(run(*words, "--prompt", "criteria", "--criteria", files["twice"]), "'Acc'")
+    assert_one_line_error(run(*words, "--criteria", files["acc"]), "--criteria is one of --prompt criteria")

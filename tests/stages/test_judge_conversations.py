@@ -495,3 +495,10 @@ def test_tokens_of_two_conversations_that_read_alike_both_count(tmp_path: Path, 
 def test_options_of_conversations_need_a_benchmark(tmp_path: Path, words: list[str]) -> None:
     done = run("critic", "judge", sample("alignmmbench"), "--out", tmp_path / "j.jsonl", *words)
     assert_one_line_error(done, f"{words[0]} cannot be used without --benchmark")
+
+
+@pytest.mark.parametrize("form", ["checklist", "pairwise", "correct", "extraction", "direct_whole", "criteria"])
+def test_conversations_are_rated_by_forms_that_rate_single_answers(tmp_path: Path, scripted: Any, form: str) -> None:
+    file, server = replies(tmp_path / "r.jsonl", "alignmmbench"), scripted(lambda body: None)
+    done = judge(file, tmp_path / "j.jsonl", "alignmmbench", server.url, "--prompt", form)
+    assert_one_line_error(done, f"--prompt {form}", "rates single answers")

@@ -244,3 +244,40 @@ def test_mistakes_end_in_one_line(module: Path, tmp_path: Path, scripted: Any) -
         assert_one_line_error(judge(file, tmp_path / "j.jsonl", "convbench", url, *words, *more), part)
     rows = run("critic", "judge", sample("alignmmbench"), "--out", tmp_path / "j.jsonl", *words)
     assert_one_line_error(rows, "says nothing of the prompt pointwise")
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ("prompts = 3", "expected tables"),
+        ("sides = ['A', 'B']\n[prompts.quality]\nopening = 'x'", "got sides"),
+        ("[prompts]\ndirect_turn = 'x'", "prompts.direct_turn"),
+        ("[prompts.direct_turn]\nrules = [1]", "list of texts"),
+        ("[prompts.direct_turn]\ntemplate = 3", "worded is text"),
+        ("[prompts.direct_turn]\nwording = 'x'", "prompts.direct_turn"),
+        ("[prompts.direct_turn]\ntemplate = '{% for r in rules %}{{ r }}{% endfor %}'", "raw.NAME"),
+    ],
+)
+def test_mistakes_in_packs_of_the_old_layout_end_in_one_line(tmp_path: Path, content: str, part: str) -> None:
+    file = tmp_path / "conversations" / "en.toml"
+    file.parent.mkdir()
+    file.write_text(content, "utf-8")
+    with pytest.raises(UsageError, match=re.escape(part)) as raised:
+        open_pack(tmp_path)
+    assert "\n" not in str(raised.value) and str(file) in str(raised.value)
+
+
+def test_a_dollar_in_a_pack_of_the_old_layout_is_a_dollar(tmp_path: Path) -> None:
+    file = tmp_path / "conversations" / "en.toml"
+    file.parent.mkdir()
+    file.write_text("[prompts.direct_turn]\nopening = 'costs $5'\noutput = 'give $x: {\"Rating\":n}'", "utf-8")
+    shown = render(load(f"{open_pack(tmp_path)}/direct_turn", "en"), Material(question="q", sides=[Side(answer="a")]))
+    assert "costs $5" in shown[0]["content"] and "give $x" in shown[0]["content"]
+
+
+def test_a_packs_prompt_extends_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "pointwise_en.toml").write_text("extends = 'pointwise'", "utf-8")
+    with pytest.raises(UsageError, match="extends"):
+        open_pack(tmp_path)
+    with pytest.raises(UsageError, match="no judge prompt 'x/pointwise'"):
+        load("x/pointwise", "en")

@@ -13,11 +13,22 @@ import msgspec
 import pytest
 from conftest import ROOT, assert_one_line_error, run
 
-from critic import benchmarks
+from critic import benchmarks, jsonl
 from critic.benchmarks import JudgedTurn, Run, alignmmbench, order_reading
 from critic.benchmarks.convbench import measures
 from critic.counting.aggregate import Cell
-from critic.records import Call, Conversation, ConversationJudgment, ConversationTurn, Setup, TurnVerdict
+from critic.records import (
+    Call,
+    Conversation,
+    ConversationJudgment,
+    ConversationTurn,
+    Judgment,
+    Question,
+    Response,
+    Setup,
+    TurnVerdict,
+    Verdict,
+)
 from critic.stages.score import read_runs
 
 FILES = {
@@ -405,3 +416,21 @@ def test_calls_of_a_judgment_are_read_as_far_as_a_report_needs_them(tmp_path: Pa
     path.write_bytes(msgspec.json.encode(line))
     (found,) = read_runs([path], "convbench")
     assert found.turns[0].calls == [("model", "A")]
+
+
+@pytest.mark.parametrize(("form", "given"), [("correct", {"value": "yes"}), ("checklist", {"answers": [True, True]})])
+def test_failures_count_on_the_scale_of_their_form(tmp_path: Path, form: str, given: dict[str, Any]) -> None:
+    """A verdict that failed says neither yes nor a rating: the form tells which it would have been."""
+    question = Question(id="q", prompt="p", task="OCR", group="g", lang="en", reference="r")
+    lines = [
+        Judgment(
+            response=Response(id=f"r{n}", question=msgspec.structs.replace(question, id=f"q{n}"), text="t", system="m"),
+            judge="j", prompt=form, prompt_hash="h", score_kind="expected",
+            verdict=Verdict(**given) if n else Verdict(failure="no_verdict"), score=1.0 if n else None,
+        )
+        for n in range(4)
+    ]  # fmt: skip
+    jsonl.write(tmp_path / "j.jsonl", lines)
+    done = run("critic", "score", tmp_path / "j.jsonl", "--max-failed", "1")
+    row = next(line for line in done.stdout.splitlines() if line.strip().startswith("checklist"))
+    assert re.search(r"\b1\.00 +3 +1 +4 +75\.0%", row), done.stdout
