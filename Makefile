@@ -1,7 +1,7 @@
 # make demo   the whole main job on a small sample world (installs what it needs into .venv once)
 # make bench-demo   the four benchmarks on the sample conversations, with tiny models (some minutes)
 # make test   lint, types and all tests, a short run of each demo and of the clients below among them (ten minutes)
-# make check  the same without what needs vLLM (three minutes)
+# make check  the same without what is end to end: vLLM, training on two processes, demos, clients (three minutes)
 # make test-demo     what both demos must reach when they are run whole (ten minutes)
 # make test-clients  inspect-ai, lmms-eval, autoevals, mlflow, ragas and promptfoo judge with our server (eight minutes)
 # make test-slow     training killed at many more moments (ten minutes)

@@ -265,6 +265,10 @@ def tiny_judge(folder: Path) -> Path:
     return folder / "judge"
 
 
+TWO = pytest.param(whole_of_two, marks=pytest.mark.e2e)
+"""For tests that hold with one process and with two."""
+
+
 def tokenizer_for(rows: Path, **spec: Any) -> Any:
     """The tiny recipe's tokenizer, trained on the rows' prompts."""
     from tiny import TinySpec, train_tokenizer

@@ -316,6 +316,7 @@ def test_a_running_request_ends_before_the_server_does(served: Served) -> None:
     assert process.wait(60) == 0
 
 
+@pytest.mark.e2e
 def test_a_dead_engine_is_told_and_ends_the_server_with_an_error(tmp_path: Path) -> None:
     needs("deepspeed", "vllm")
     psutil = pytest.importorskip("psutil")

@@ -176,6 +176,7 @@ def test_what_was_torn_is_passed_over(step: int, tmp_path_factory: pytest.TempPa
     assert_same(out, done)
 
 
+@pytest.mark.e2e
 def test_two_processes_go_on_too(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     done = whole_of_two(tmp_path_factory)
     out = torn_after(done, 7, tmp_path / "out")
@@ -185,6 +186,7 @@ def test_two_processes_go_on_too(tmp_path_factory: pytest.TempPathFactory, tmp_p
     assert_same(out, done)
 
 
+@pytest.mark.e2e
 def test_another_number_of_processes_is_refused(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     done = whole_of_two(tmp_path_factory)
     out = torn_after(done, 5, tmp_path / "out")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from training import (
+    TWO,
     Processes,
     Whole,
     recipe_with,
@@ -15,7 +16,6 @@ from training import (
     start,
     train,
     whole,
-    whole_of_two,
     write_recipe,
     write_rows,
 )
@@ -150,7 +150,7 @@ LORA = [(stage, bf16, True) for stage in (2, 3) for bf16 in (False, True)]
 @pytest.mark.parametrize(
     ("processes", "combinations"),
     [
-        pytest.param(2, [*FULL, LORA[2]], id="two"),
+        pytest.param(2, [*FULL, LORA[2]], id="two", marks=pytest.mark.e2e),
         pytest.param(2, LORA, id="two, adapters", marks=pytest.mark.slow),
         pytest.param(1, FULL + LORA, id="one", marks=pytest.mark.slow),
     ],
@@ -180,7 +180,7 @@ def averages(done: Whole, steps: int) -> list[dict[str, torch.Tensor]]:
     return found
 
 
-@pytest.mark.parametrize("made", [whole, whole_of_two])
+@pytest.mark.parametrize("made", [whole, TWO])
 def test_a_run_exports_the_average_of_its_checkpoints(made: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     done = made(tmp_path_factory)
     plain = averages(done, 8)

@@ -9,6 +9,7 @@ import pytest
 from conftest import asked_of, human_row
 from scipy import stats
 from training import (
+    TWO,
     Processes,
     Whole,
     logged,
@@ -17,7 +18,6 @@ from training import (
     tokenizer_for,
     train,
     whole,
-    whole_of_two,
     write_recipe,
     write_rows,
 )
@@ -92,7 +92,7 @@ def scores_of(shares: np.ndarray, kind: str) -> np.ndarray:
     return np.array([1 + int(np.searchsorted(row.cumsum(), 0.5)) for row in shares])
 
 
-@pytest.mark.parametrize("made", [whole, whole_of_two])
+@pytest.mark.parametrize("made", [whole, TWO])
 def test_the_log_says_what_the_folder_does(made: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     done: Whole = made(tmp_path_factory)
     found = evaluations(done.out)
