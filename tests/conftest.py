@@ -157,6 +157,8 @@ def serving(
         server.send_signal(end)
         server.wait(60)
         _, left = psutil.wait_procs(started, 60)
+        for process in left:
+            process.kill()
     assert not left, f"after {end.name} there still run {left}"
 
 
