@@ -75,8 +75,8 @@ TRUTH = {
     "pearson": math.sqrt(2.25 / 3.25),
 }
 
-SIZES: dict[Make, tuple[int, int]] = {alone: (1200, 500), in_groups: (2500, 1000)}
-"""Worlds and resamples: forty groups are quickly drawn, and their coverage is nearer to the bounds."""
+SIZES: dict[Make, tuple[int, int]] = {alone: (4000, 500), in_groups: (2500, 1000)}
+"""Worlds and resamples, so many that chance alone (2.6 standard errors in 1,200 worlds) leaves no bound."""
 
 
 class Found(NamedTuple):
@@ -93,7 +93,7 @@ def simulated(make: Make, by_group: bool = True, fewer: int = 1) -> dict[str, Fo
     number, resamples = SIZES[make]
     held: dict[str, list[bool]] = {name: [] for name in STATISTICS}
     values: dict[str, list[Any]] = {name: [] for name in STATISTICS}
-    for index, stream in enumerate(np.random.SeedSequence(2).spawn(number // fewer)):
+    for index, stream in enumerate(np.random.SeedSequence(1).spawn(number // fewer)):
         world = make(np.random.default_rng(stream))
         draws = Resamples(world.group if by_group else np.arange(ROWS), resamples, seed=index)
         sums = [rows(world.human, judge) for rows, _ in STATISTICS.values() for judge in (world.one, world.other)]
