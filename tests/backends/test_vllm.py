@@ -17,7 +17,7 @@ from critic import human_scored
 pytestmark = pytest.mark.e2e
 
 KEYS = {"pointwise": ["Rating", "Reason"], "pointwise_reason_first": ["Reason", "Rating"]}
-SAME = 1e-3
+SAME = 1e-4
 """How far the probabilities of one rating may lie apart: float32 sums in another order, in another batch."""
 
 LONG, TOO_LONG = "row-60", "row-61"
