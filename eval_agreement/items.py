@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.asking import rating
-from critic.asking.forms import FORMS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
+from critic.asking.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
 from critic.counting.aggregate import check
 from critic.counting.verdicts import Label
 from critic.errors import UsageError
@@ -219,7 +219,7 @@ def _winner(score: float | None) -> Label:
     return "failed" if score is None else "a" if score > 0.5 else "b" if score < 0.5 else "tie"
 
 
-_LABELS: dict[str | None, Label] = {"A": "a", "B": "b", "tie": "tie", "yes": "a", "no": "b"}
+_LABELS: dict[str | None, Label] = {value: _winner(points) for value, points in POINTS.items()}
 _SWAPPED: dict[Label | None, Label] = {"a": "b", "b": "a"}
 
 
