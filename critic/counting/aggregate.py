@@ -1,7 +1,8 @@
 """Means over verdicts that say how much is missing, and paired differences between two runs on the same questions."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -12,6 +13,7 @@ from critic.counting.verdicts import equal_share
 from critic.errors import UsageError
 from critic.records import Conversation, Protocol, TurnVerdict
 
+Key = TypeVar("Key", bound=Hashable)
 Scale = tuple[float, float]
 
 SCALES: dict[Protocol, Scale] = {
@@ -44,7 +46,7 @@ class Aggregate(Struct, frozen=True, kw_only=True):
         return self.n / self.asked if self.asked else 0.0
 
 
-def mean(scores: Mapping[str, float | None], asked: Iterable[str], scale: Scale) -> Aggregate:
+def mean(scores: Mapping[Key, float | None], asked: Iterable[Key], scale: Scale) -> Aggregate:
     """The mean score of the `asked` ids, on `scale`. None is a failed judgment, an id without a score was never judged;
     scores of other ids are left out."""
     ids = list(asked)
@@ -62,9 +64,9 @@ def mean(scores: Mapping[str, float | None], asked: Iterable[str], scale: Scale)
     )
 
 
-def means(scores: Mapping[str, float | None], parts: Iterable[tuple[str, str]], scale: Scale) -> dict[str, Aggregate]:
+def means(scores: Mapping[Key, float | None], parts: Iterable[tuple[str, Key]], scale: Scale) -> dict[str, Aggregate]:
     """The `mean` of each part by its name, sorted. `parts` are a part and an id for all that was asked."""
-    asked: dict[str, list[str]] = {}
+    asked: dict[str, list[Key]] = {}
     for part, key in parts:
         asked.setdefault(part, []).append(key)
     return {part: mean(scores, asked[part], scale) for part in sorted(asked)}
@@ -110,7 +112,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 def difference(
-    before: Mapping[str, float | None], after: Mapping[str, float | None], groups: Mapping[str, str], scale: Scale
+    before: Mapping[Key, float | None], after: Mapping[Key, float | None], groups: Mapping[Key, str], scale: Scale
 ) -> Difference:
     """after - before over the ids of `groups` (id to group), both on `scale`; None or no score is a missing side."""
     paired = [(key, before.get(key), after.get(key)) for key in groups]
@@ -123,7 +125,10 @@ def difference(
         undefined = dict.fromkeys(("mean", "interval", "p_value"), "no pairs")
     elif len(sums) < FEWEST_GROUPS:
         undefined = dict.fromkeys(("interval", "p_value"), f"fewer than {FEWEST_GROUPS} groups")
-    low, high = _bounds([(b, a) for _, b, a in paired], scale)
+    low, high = (
+        fmean((least if a is None else a) - (most if b is None else b) for _, b, a in paired) if paired else None
+        for least, most in (scale, scale[::-1])
+    )
     return Difference(
         mean=float(sums.sum() / counts.sum()) if changes else None,
         n=len(changes),
@@ -137,18 +142,6 @@ def difference(
     )
 
 
-def _bounds(
-    paired: Sequence[tuple[float | None, float | None]], scale: Scale
-) -> tuple[float, float] | tuple[None, None]:
-    """The lowest and the highest mean of after - before that (before, after) allow."""
-    if not paired:
-        return None, None
-    lowest, highest = scale
-    low = [(lowest if a is None else a) - (highest if b is None else b) for b, a in paired]
-    high = [(highest if a is None else a) - (lowest if b is None else b) for b, a in paired]
-    return fmean(low), fmean(high)
-
-
 class EqualVerdicts(Aggregate, frozen=True, kw_only=True):
     """How often two judges give equal verdicts, in per cent of the `n` on which both have one; the other counts and
     bounds as in Aggregate. `interval` is a 95 % bootstrap interval over groups, None with fewer than FEWEST_GROUPS."""
@@ -157,7 +150,7 @@ class EqualVerdicts(Aggregate, frozen=True, kw_only=True):
 
 
 def equal_verdicts(
-    one: Mapping[str, float | None], other: Mapping[str, float | None], groups: Mapping[str, str]
+    one: Mapping[Key, float | None], other: Mapping[Key, float | None], groups: Mapping[Key, str]
 ) -> EqualVerdicts:
     """Two judges' verdicts by id, over the ids of `groups` (id to group). Verdicts are equal when their scores are;
     None is a failed judgment of either, and an id that either lacks was not judged."""
@@ -185,24 +178,24 @@ def by_cell(verdicts: Iterable[TurnVerdict], protocol: Protocol) -> dict[Cell, d
     score that is outside the protocol's scale, missing without a failure, or beside one.
     """
     cells: dict[Cell, dict[str, float | None]] = {}
-    parties: set[tuple[str, str, str | None]] = set()
+    parties: set[str] = set()
     for verdict in verdicts:
         if verdict.protocol != protocol:
             continue
         check(verdict)
-        parties.add((verdict.system, verdict.judge, verdict.opponent))
+        parties.add(f"{verdict.system} by {verdict.judge} against {verdict.opponent or 'the reference'}")
+        if len(parties) > 1:
+            shown = f"verdicts of several runs together ({' and '.join(parties)})"
+            raise UsageError(f"{name(verdict)}: {shown}; expected one system, one judge, one opponent")
         found = cells.setdefault(Cell(verdict.condition, verdict.turn, verdict.judging), {})
-        if len(parties) > 1 or verdict.conversation in found:
-            raise UsageError(_mixed(verdict, parties))
+        if verdict.conversation in found:
+            raise UsageError(f"{name(verdict)}: two {protocol} verdicts; expected one")
         found[verdict.conversation] = verdict.score
     return cells
 
 
 def compare(
-    one: Iterable[TurnVerdict],
-    other: Iterable[TurnVerdict],
-    conversations: Iterable[Conversation],
-    protocol: Protocol,
+    one: Iterable[TurnVerdict], other: Iterable[TurnVerdict], conversations: Iterable[Conversation], protocol: Protocol
 ) -> dict[Cell, Difference]:
     """Two models, or judges, on the same conversations: other - one per cell that both have, on the protocol's scale.
 
@@ -215,14 +208,6 @@ def compare(
         for cell, found in first.items()
         if cell in second
     }
-
-
-def _mixed(verdict: TurnVerdict, parties: set[tuple[str, str, str | None]]) -> str:
-    place = name(verdict)
-    if len(parties) == 1:
-        return f"{place}: two {verdict.protocol} verdicts; expected one"
-    shown = " and ".join(f"{system} by {judge} against {other or 'the reference'}" for system, judge, other in parties)
-    return f"{place}: verdicts of several runs together ({shown}); expected one system, one judge, one opponent"
 
 
 def check(verdict: TurnVerdict) -> None:

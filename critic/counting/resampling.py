@@ -76,10 +76,6 @@ def ratio(top: Floats, bottom: Floats, empty: float = np.nan) -> Floats:
     return out
 
 
-def _usual(groups: int) -> int:
-    return RESAMPLES if groups <= MANY_GROUPS else RESAMPLES_OF_MANY
-
-
 class Resamples:
     """`resamples` draws of G groups out of the G groups of `group` (one name a row), with replacement.
 
@@ -92,7 +88,8 @@ class Resamples:
         self.member = group_numbers(group)
         self.shared = shared
         self.groups = int(self.member.max()) + 1 if len(self.member) else 0
-        self.resamples = _usual(self.groups) if resamples is None else resamples
+        usual = RESAMPLES if self.groups <= MANY_GROUPS else RESAMPLES_OF_MANY
+        self.resamples = usual if resamples is None else resamples
         self.seed = seed
 
     @property

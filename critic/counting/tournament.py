@@ -7,7 +7,6 @@ and is what the tests check ours against; it would bring pandas, and knows neith
 
 import math
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.counting.resampling import FEWEST_GROUPS, Floats, Interval, Resamples
+from critic.counting.resampling import FEWEST_GROUPS, Floats, Interval, Resamples, group_numbers
 
 Integers = NDArray[np.intp]
 Outcome = Literal["a", "tie", "b"]
@@ -28,8 +27,6 @@ _POINTS: dict[str | None, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
 _NEWTON_STEPS = 200
 _PRECISE = 1e-9
 """A last Newton step of this size (in logits) leaves an error of about its square."""
-
-_PLACES_PER_BLOCK = 20_000_000
 
 
 class Battle(Struct, frozen=True, kw_only=True):
@@ -123,6 +120,11 @@ class _Games(Struct, frozen=True, kw_only=True):
     failed: int
     unrated: list[str]
 
+    @property
+    def cell(self) -> Integers:
+        """Each battle's place in a table of (first, second, loss | tie | win)."""
+        return (self.first * len(self.models) + self.second) * 3 + (2 * self.score).astype(np.intp)
+
     def rated(self, points: Floats) -> Ratings:
         ratings = dict(zip(self.models, points.tolist(), strict=True))
         return Ratings(n=len(self.score), failed=self.failed, ratings=ratings, unrated=self.unrated)
@@ -141,35 +143,23 @@ def _points(battle: Battle) -> float | None:
 
 
 def _games(battles: Sequence[Battle]) -> _Games:
-    points = [_points(battle) for battle in battles]
-    judged = [(battle, score) for battle, score in zip(battles, points, strict=True) if score is not None]
+    judged = [(battle, score) for battle in battles if (score := _points(battle)) is not None]
     models = sorted({model for battle, _ in judged for model in (battle.a, battle.b)})
     number = {model: place for place, model in enumerate(models)}
     everyone = {model for battle in battles for model in (battle.a, battle.b)}
+    groups = [(place,) if battle.group is None else battle.group for place, (battle, _) in enumerate(judged)]
     return _Games(
         models=models,
         first=np.array([number[battle.a] for battle, _ in judged], dtype=np.intp),
         second=np.array([number[battle.b] for battle, _ in judged], dtype=np.intp),
         score=np.array([score for _, score in judged], dtype=np.float64),
-        member=_group_numbers([battle.group for battle, _ in judged]),
+        member=group_numbers(groups),
         failed=len(battles) - len(judged),
         unrated=sorted(everyone - number.keys()),
     )
 
 
-def _group_numbers(groups: Sequence[str | None]) -> Integers:
-    names = sorted({name for name in groups if name is not None})
-    number = {name: place for place, name in enumerate(names)}
-    alone = iter(range(len(names), len(names) + len(groups)))
-    return np.array([next(alone) if name is None else number[name] for name in groups], dtype=np.intp)
-
-
-def mean_elo(
-    battles: Sequence[Battle],
-    shuffles: int = 100,
-    seed: int = 0,
-    k: float = K,
-) -> Ratings:
+def mean_elo(battles: Sequence[Battle], shuffles: int = 100, seed: int = 0, k: float = K) -> Ratings:
     """Elo ratings, each battle updating both models by at most `k` points, as the mean over seeded random orders of the
     battles: the order given does not matter.
 
@@ -183,31 +173,19 @@ def mean_elo(
         raise ValueError(f"{shuffles} shuffles; expected at least 1")
     sorted_games = np.lexsort((games.score, games.second, games.first))
     random = np.random.default_rng(seed)
-    total, block = np.zeros(len(games.models)), max(1, _PLACES_PER_BLOCK // len(games.score))
-    for start in range(0, shuffles, block):
-        orders = [random.permutation(sorted_games) for _ in range(min(block, shuffles - start))]
-        total += _elo_of_orders(games, np.stack(orders, axis=1), k).sum(axis=1)
-    return games.rated(total / shuffles)
-
-
-def _elo_of_orders(games: _Games, orders: Integers, k: float) -> Floats:
-    """Ratings, shape (m, S), after the games in each of S orders (n, S), all orders at once."""
-    lane = np.arange(orders.shape[1])
-    ratings = np.full((len(games.models), len(lane)), INITIAL, dtype=np.float64)
-    for game in orders:
+    orders = np.stack([random.permutation(sorted_games) for _ in range(shuffles)], axis=1)
+    ratings = np.full((len(games.models), shuffles), INITIAL, dtype=np.float64)
+    lane = np.arange(shuffles)
+    for game in orders:  # one game of every order at once
         first, second = games.first[game], games.second[game]
         lead = ratings[first, lane] - ratings[second, lane]
         change = k * (games.score[game] - 1 / (1 + BASE ** (-lead / SCALE)))
         ratings[first, lane] += change
         ratings[second, lane] -= change
-    return ratings
+    return games.rated(ratings.mean(axis=1))
 
 
-def bradley_terry(
-    battles: Sequence[Battle],
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Ratings:
+def bradley_terry(battles: Sequence[Battle], resamples: int = 1000, seed: int = 0) -> Ratings:
     """Bradley-Terry maximum-likelihood ratings on Elo's scale, their mean over all models at INITIAL points.
 
     A tie is worth half a win of each. A finite maximum exists exactly when no set of models is without a win or tie
@@ -217,48 +195,31 @@ def bradley_terry(
     often cause. `resamples` = 0 leaves them out. Raises ValueError as `mean_elo` does.
     """
     games = _games(battles)
-    if not games.models:
+    models, points_per_logit = len(games.models), SCALE / math.log(BASE)
+    if not models:
         return games.undefined("no battles")
-    points_per_logit = SCALE / math.log(BASE)
-    wins = _wins(np.bincount(_cells(games), minlength=3 * len(games.models) ** 2)[None], len(games.models))
-    if reason := _no_maximum(games.models, wins[0]):
-        return games.undefined(f"no finite maximum: {reason}")
+    wins = _wins(np.bincount(games.cell, minlength=3 * models**2), models)
     strength = _maximum_likelihood(wins)[0]
     if np.isnan(strength).any():
-        return games.undefined("the maximum was not found: the wins are too uneven for floating point")
+        return games.undefined(_no_maximum(games.models, wins[0]))
     found = games.rated(INITIAL + points_per_logit * strength)
     if not resamples:
         return found
-    return _with_intervals(found, games, Resamples(games.member, resamples, seed), points_per_logit)
-
-
-def _with_intervals(found: Ratings, games: _Games, draws: Resamples, points_per_logit: float) -> Ratings:
-    """`found` with the intervals of its ratings, or with the reason why it has none."""
-    if found.ratings is None or not draws.enough:
+    draws = Resamples(games.member, resamples, seed)
+    if not draws.enough:
         return replace(found, no_intervals=f"fewer than {FEWEST_GROUPS} groups")
-    drawn = fmean(found.ratings.values()) + points_per_logit * _resampled(games, draws)
-    intervals = {model: draws.interval(drawn[:, place]) for place, model in enumerate(games.models)}
-    known = {model: interval for model, interval in intervals.items() if interval}
-    if len(known) < len(intervals):
+    tables = draws.tables(games.cell, 3 * models**2)
+    drawn = np.concatenate([_maximum_likelihood(_wins(block.T, models)) for block in tables])
+    intervals = [draws.interval(points) for points in (INITIAL + points_per_logit * drawn).T]
+    known = {model: interval for model, interval in zip(games.models, intervals, strict=True) if interval}
+    if len(known) < models:
         share = np.isnan(drawn).any(axis=1).mean()
         return replace(found, no_intervals=f"{share:.0%} of the resamples have no finite maximum")
     return replace(found, intervals=known, no_intervals=None)
 
 
-def _resampled(games: _Games, draws: Resamples) -> Floats:
-    """Log-strengths in each resample of groups, shape (R, m); NaN where there is no finite maximum."""
-    models = len(games.models)
-    tables = draws.tables(_cells(games), 3 * models**2)
-    return np.concatenate([_maximum_likelihood(_wins(block.T, models)) for block in tables])
-
-
-def _cells(games: _Games) -> Integers:
-    """Each battle's place in a table of (first, second, loss | tie | win)."""
-    return (games.first * len(games.models) + games.second) * 3 + (2 * games.score).astype(np.intp)
-
-
 def _wins(counts: NDArray[np.generic], models: int) -> Floats:
-    """Wins, ties as halves, of model i over model j, shape (R, m, m), from R tables of `_cells`."""
+    """Wins, ties as halves, of model i over model j, shape (R, m, m), from R tables of `_Games.cell`."""
     lost, tied, won = np.moveaxis(counts.reshape(-1, models, models, 3).astype(np.float64), 3, 0)
     return np.asarray(won + tied / 2 + np.swapaxes(lost + tied / 2, 1, 2))
 
@@ -273,17 +234,17 @@ def _reaches(wins: Floats) -> NDArray[np.bool_]:
     return reaches > 0
 
 
-def _no_maximum(models: list[str], wins: Floats) -> str | None:
-    """Why the likelihood of a table of wins (m, m) has no finite maximum, None when it has one."""
+def _no_maximum(models: list[str], wins: Floats) -> str:
+    """Why no maximum of the likelihood of a table of wins (m, m) was found."""
     reaches = _reaches(wins[None])[0]
     if reaches.all():
-        return None
+        return "the maximum was not found: the wins are too uneven for floating point"
     # The fewest models reach those at the top: only each other.
     above = reaches[:, np.argmin(reaches.sum(axis=0))]
     top = " and ".join(model for model, is_top in zip(models, above, strict=True) if is_top)
     if not wins[above][:, ~above].any():
-        return f"{top} never met the other models"
-    return f"{top} never lost to or tied with the other models"
+        return f"no finite maximum: {top} never met the other models"
+    return f"no finite maximum: {top} never lost to or tied with the other models"
 
 
 def _maximum_likelihood(wins: Floats) -> Floats:
@@ -292,15 +253,13 @@ def _maximum_likelihood(wins: Floats) -> Floats:
     Newton's method with steps of ln(1 + d) / d, d the largest change of a difference of strengths, which converges
     from anywhere (Sun and Tran-Dinh 2019, generalized self-concordant functions with nu = 2).
     """
-    models = wins.shape[1]
-    strength = np.zeros(wins.shape[:2])
-    open_ = np.flatnonzero(_reaches(wins).all(axis=(1, 2)))
-    found = np.full(wins.shape[:2], np.nan)
+    finite = _reaches(wins).all(axis=(1, 2))
+    won, models = wins[finite], wins.shape[1]
+    strength, length = np.zeros(won.shape[:2]), np.full((len(won), 1), np.inf)
     for _ in range(_NEWTON_STEPS):
-        if not len(open_):
+        if (length < _PRECISE).all():
             break
-        won, now = wins[open_], strength[open_]
-        beats = (1 + np.tanh((now[:, :, None] - now[:, None]) / 2)) / 2
+        beats = (1 + np.tanh((strength[:, :, None] - strength[:, None]) / 2)) / 2
         lost_chance = np.swapaxes(beats, 1, 2)
         surplus = won * lost_chance
         gradient = (surplus - np.swapaxes(surplus, 1, 2)).sum(axis=2)
@@ -309,10 +268,8 @@ def _maximum_likelihood(wins: Floats) -> Floats:
         # Only differences count: a constant in every cell keeps the mean at 0 and makes the matrix invertible.
         hessian = slope[:, :, None] * np.eye(models) - weight + (slope.mean(axis=1) / models)[:, None, None]
         step = np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
-        length = np.ptp(step, axis=1)
-        damping = np.divide(np.log1p(length), length, where=length > 0, out=np.ones(len(length)))
-        strength[open_] = now + damping[:, None] * step
-        done = length < _PRECISE
-        found[open_[done]] = strength[open_[done]]
-        open_ = open_[~done]
+        length = np.ptp(step, axis=1, keepdims=True)
+        strength += step * np.divide(np.log1p(length), length, where=length > 0, out=np.ones_like(length))
+    found = np.full(wins.shape[:2], np.nan)
+    found[finite] = np.where(length < _PRECISE, strength, np.nan)
     return found

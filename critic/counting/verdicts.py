@@ -28,13 +28,10 @@ LABELS = 3
 def codes(verdicts: Iterable[Label | None]) -> Codes:
     """Verdicts as codes: "a", "tie", "b", "failed" (asked, unreadable), None (not asked). Raises ValueError."""
     given = list(verdicts)
-    unknown = len(CODES)
-    found = np.fromiter((CODES.get(verdict, unknown) for verdict in given), dtype=np.int8, count=len(given))
-    if (found == unknown).any():
-        place = int(np.argmax(found == unknown))
-        choices = ", ".join(str(name) for name in CODES)
-        raise ValueError(f"verdict {place} (from 0) is {given[place]!r}; expected one of {choices}")
-    return found
+    for place, verdict in enumerate(given):
+        if verdict not in CODES:
+            raise ValueError(f"verdict {place} (from 0) is {verdict!r}; expected one of {', '.join(map(str, CODES))}")
+    return np.array([CODES[verdict] for verdict in given], dtype=np.int8)
 
 
 def both_orders(orders: Codes) -> Codes:
