@@ -12,7 +12,6 @@ A turn's score is completion ratio x quality (MultiVerse §4, table 2).
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -21,13 +20,12 @@ from msgspec import Struct, field
 
 from critic import tables
 from critic.benchmarks import Benchmark, Report, Run
-from critic.counting import aggregate as counted
-from critic.counting.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, mean, means
+from critic.counting.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, difference, mean, means
 from critic.errors import UsageError
 from critic.page import blocks
 from critic.page import svg as pictures
 from critic.page.aggregates import AGGREGATE_HEAD as HEAD
-from critic.page.aggregates import aggregate, aggregates, difference, differences
+from critic.page.aggregates import aggregate, aggregates, differences
 from critic.page.blocks import Section, Table, TableRow
 from critic.records import Conversation, ConversationTurn, TurnVerdict
 
@@ -90,27 +88,27 @@ def _conversation(place: str, raw: tables.Row, ids: tables.Ids) -> Conversation:
 
 
 def _utterances(place: str, value: Any) -> Any:
-    """The conversation as a list of utterances: parquet files hold lists of objects as objects of lists."""
-    spoken = _transposed(place, "conversation", value)
+    """The conversation as a list of utterances."""
+    spoken = _listed(place, "conversation", value)
     if not isinstance(spoken, list):
         return spoken
     return [
-        {**one, "checklist": _transposed(place, f"conversation[{number}].checklist", one.get("checklist"))}
+        {**one, "checklist": _listed(place, f"conversation[{number}].checklist", one.get("checklist"))}
         if isinstance(one, dict)
         else one
         for number, one in enumerate(spoken)
     ]
 
 
-def _transposed(place: str, key: str, value: Any) -> Any:
+def _listed(place: str, key: str, value: Any) -> Any:
+    """Parquet files hold lists of objects as objects of lists."""
     if not isinstance(value, dict):
         return value
     columns = {name: cells for name, cells in value.items() if cells is not None}
-    lengths = {name: len(cells) if isinstance(cells, list) else 0 for name, cells in columns.items()}
-    if len(set(lengths.values())) > 1 or not all(isinstance(cells, list) for cells in columns.values()):
-        shown = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        raise UsageError(f"{place}: {key!r} has lists of different lengths ({shown}); expected one entry each")
-    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    try:
+        return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    except (TypeError, ValueError):
+        raise UsageError(f"{place}: {key!r} has lists of different lengths; expected one entry each") from None
 
 
 def _turns(place: str, row: _Row, image: str) -> list[ConversationTurn]:
@@ -164,6 +162,10 @@ def _checklist(place: str, turn: int, spoken: Sequence[_Utterance]) -> list[str]
     return questions
 
 
+Turn = tuple[str, int]
+"""A conversation's id, and the number of its turn."""
+
+
 class TurnScore(Struct, frozen=True, kw_only=True):
     """A turn judged twice: completion ratio (0..1) and quality (1..10), None where that judgment failed; the answer's
     length in characters."""
@@ -178,23 +180,26 @@ class TurnScore(Struct, frozen=True, kw_only=True):
         return None if self.ratio is None or self.quality is None else self.ratio * 10 * self.quality
 
 
-def turn_scores(verdicts: Sequence[TurnVerdict], condition: str) -> dict[int, dict[str, TurnScore]]:
-    """Both judgments of every turn under a condition, by turn and conversation id. A turn judged only once has None
-    for the other. Raises UsageError as `aggregate.by_cell` does."""
+def turn_scores(verdicts: Sequence[TurnVerdict], condition: str) -> dict[Turn, TurnScore]:
+    """Both judgments of every turn under a condition, first turns first. A turn judged only once has None for the
+    other. Raises UsageError as `aggregate.by_cell` does."""
     ratios, qualities = by_cell(verdicts, "checklist"), by_cell(verdicts, "quality")
-    lengths = {
-        (verdict.conversation, verdict.turn): verdict.length
-        for verdict in verdicts
-        if verdict.condition == condition and verdict.length is not None
-    }
-    found: dict[int, dict[str, TurnScore]] = {}
+    lengths = {(one.conversation, one.turn): one.length for one in verdicts if one.condition == condition}
+    found = {}
     for turn in sorted({cell.turn for cell in (*ratios, *qualities) if cell.turn and cell.condition == condition}):
         ratio, quality = ratios.get(Cell(condition, turn), {}), qualities.get(Cell(condition, turn), {})
-        found[turn] = {
-            key: TurnScore(ratio=ratio.get(key), quality=quality.get(key), length=lengths.get((key, turn)))
-            for key in {**ratio, **quality}
-        }
+        for key in {**ratio, **quality}:
+            length = lengths.get((key, turn))
+            found[key, turn] = TurnScore(ratio=ratio.get(key), quality=quality.get(key), length=length)
     return found
+
+
+def _scores(verdicts: Sequence[TurnVerdict], condition: str) -> dict[Turn, float | None]:
+    return {turn: one.score for turn, one in turn_scores(verdicts, condition).items()}
+
+
+def _turns_of(conversations: Iterable[Conversation]) -> list[tuple[Conversation, Turn]]:
+    return [(one, (one.id, number)) for one in conversations for number in range(1, len(one.turns) + 1)]
 
 
 class ConditionScores(Struct, frozen=True, kw_only=True):
@@ -213,20 +218,15 @@ def scores(
     verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], condition: str = ORACLE
 ) -> ConditionScores:
     """Table 2's row, and the scores per interaction goal and per task, under a condition."""
-    judged = _flat(turn_scores(verdicts, condition))
-    longest = max((len(conversation.turns) for conversation in conversations), default=0)
-    turns = [
-        mean(judged, [_key(one.id, turn) for one in conversations if len(one.turns) >= turn], SCALE)
-        for turn in range(1, longest + 1)
-    ]
+    judged, asked = _scores(verdicts, condition), _turns_of(conversations)
+    turns = list(means(judged, ((str(turn[1]), turn) for _, turn in asked), SCALE).values())
     average, slope = summary(turns)
-    asked = [(one, number, turn) for one in conversations for number, turn in enumerate(one.turns, 1)]
     return ConditionScores(
         turns=turns,
         average=average,
         slope=slope,
-        goals=means(judged, ((one.goal or "none", _key(one.id, number)) for one, number, _ in asked), SCALE),
-        tasks=means(judged, ((turn.task or "none", _key(one.id, number)) for one, number, turn in asked), SCALE),
+        goals=means(judged, ((one.goal or "none", turn) for one, turn in asked), SCALE),
+        tasks=means(judged, ((one.turns[turn[1] - 1].task or "none", turn) for one, turn in asked), SCALE),
     )
 
 
@@ -242,35 +242,23 @@ def summary(turns: Sequence[Aggregate]) -> tuple[Aggregate, Aggregate]:
     return average, combine([(place / square, turn) for place, turn in zip(centred, turns, strict=True)])
 
 
-def _key(conversation: str, turn: int) -> str:
-    return f"{conversation}\0{turn}"
-
-
-def _flat(judged: Mapping[int, Mapping[str, TurnScore]]) -> dict[str, float | None]:
-    return {_key(key, turn): one.score for turn, found in judged.items() for key, one in found.items()}
-
-
 def oracle_effect(verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation]) -> dict[str, Difference]:
     """What the data set's own answers as history add over the model's own: oracle - self-prediction, per turn ("1" to
-    "4") and for the conversations' mean scores ("all"), paired."""
-    own, oracle = _flat(turn_scores(verdicts, SELF_PREDICTION)), _flat(turn_scores(verdicts, ORACLE))
-    found = {}
-    for turn in range(1, max((len(one.turns) for one in conversations), default=0) + 1):
-        groups = {_key(one.id, turn): one.group for one in conversations if len(one.turns) >= turn}
-        found[str(turn)] = counted.difference(own, oracle, groups, SCALE)
-    groups = {one.id: one.group for one in conversations}
-    found["all"] = counted.difference(_means(own, conversations), _means(oracle, conversations), groups, SCALE)
-    return found
-
-
-def _means(judged: Mapping[str, float | None], conversations: Iterable[Conversation]) -> dict[str, float | None]:
-    """Each conversation's mean score, None unless all its turns have one."""
-    found: dict[str, float | None] = {}
-    for one in conversations:
-        values = [judged.get(_key(one.id, turn)) for turn in range(1, len(one.turns) + 1)]
-        known = [value for value in values if value is not None]
-        found[one.id] = fmean(known) if len(known) == len(values) else None
-    return found
+    "4") and for the conversations' mean scores ("all", of those with all their turns), paired."""
+    own, oracle = (_scores(verdicts, condition) for condition in (SELF_PREDICTION, ORACLE))
+    groups: dict[int, dict[Turn, str]] = {}
+    for one, turn in _turns_of(conversations):
+        groups.setdefault(turn[1], {})[turn] = one.group
+    found = {str(number): difference(own, oracle, groups[number], SCALE) for number in sorted(groups)}
+    before, after = (
+        {
+            one.id: whole.value if whole.n == whole.asked else None
+            for one in conversations
+            for whole in [mean(judged, [turn for _, turn in _turns_of([one])], SCALE)]
+        }
+        for judged in (own, oracle)
+    )
+    return {**found, "all": difference(before, after, {one.id: one.group for one in conversations}, SCALE)}
 
 
 class Fit(Struct, frozen=True, kw_only=True):
@@ -286,30 +274,29 @@ class Fit(Struct, frozen=True, kw_only=True):
 
 def fit(pairs: Iterable[tuple[float | None, float | None]]) -> Fit:
     """The least-squares line of the second number on the first."""
-    given = np.array([[np.nan if one is None else one for one in pair] for pair in pairs], dtype=np.float64)
-    kept = given.reshape(-1, 2)[~np.isnan(given.reshape(-1, 2)).any(axis=1)]
-    x, y = kept[:, 0] - kept[:, 0].mean() if len(kept) else kept[:, 0], kept[:, 1]
+    given = list(pairs)
+    kept = np.array([pair for pair in given if None not in pair], dtype=np.float64).reshape(-1, 2)
     n, missing = len(kept), len(given) - len(kept)
-    reason = "needs two turns" if n < 2 else "the first does not vary" if np.ptp(x) == 0 else None
-    reason = reason or ("the second does not vary" if np.ptp(y) == 0 else None)
-    if reason:
+    constant = [name for name, column in zip(("first", "second"), kept.T, strict=True) if n and np.ptp(column) == 0]
+    if n < 2 or constant:
+        reason = f"the {constant[0]} does not vary" if n > 1 else "needs two turns"
         undefined = dict.fromkeys(("r_squared", "slope"), reason)
         return Fit(n=n, missing=missing, r_squared=None, slope=None, undefined=undefined)
-    y = y - y.mean()
-    slope = float(x @ y / (x @ x))
-    return Fit(n=n, missing=missing, r_squared=float((x @ y) ** 2 / ((x @ x) * (y @ y))), slope=slope)
+    x, y = (column - column.mean() for column in kept.T)
+    return Fit(n=n, missing=missing, r_squared=float((x @ y) ** 2 / ((x @ x) * (y @ y))), slope=float(x @ y / (x @ x)))
 
 
 def ratio_against_quality(verdicts: Sequence[TurnVerdict], condition: str = ORACLE) -> Fit:
     """How far completion ratio and quality say the same (figure 5): quality on the ratio, over all turns."""
-    judged = turn_scores(verdicts, condition)
-    return fit((one.ratio, one.quality) for found in judged.values() for one in found.values())
+    return fit((one.ratio, one.quality) for one in turn_scores(verdicts, condition).values())
 
 
 def length_against_score(verdicts: Sequence[TurnVerdict], condition: str = ORACLE) -> dict[int, Fit]:
     """How far longer answers score higher, per turn (figure 9): the score on the answer's length in characters."""
-    judged = turn_scores(verdicts, condition)
-    return {turn: fit((one.length, one.score) for one in found.values()) for turn, found in judged.items()}
+    pairs: dict[int, list[tuple[float | None, float | None]]] = {}
+    for (_, number), one in turn_scores(verdicts, condition).items():
+        pairs.setdefault(number, []).append((one.length, one.score))
+    return {number: fit(found) for number, found in pairs.items()}
 
 
 NAMES = {ORACLE: "the references as history (oracle)", SELF_PREDICTION: "its own replies as history (self-prediction)"}
@@ -333,12 +320,11 @@ def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report
             }
         if {ORACLE, SELF_PREDICTION} <= set(run.conditions()):
             effect = oracle_effect(run.verdicts, conversations)
-            rows = [difference(f"turn {turn}" if turn != "all" else "all", one) for turn, one in effect.items()]
+            rows = {f"turn {turn}" if turn != "all" else "all": one for turn, one in effect.items()}
             tables.insert(0, differences("What the references as history add (oracle less self-prediction)", rows))
             facts["oracle_effect"] = msgspec.to_builtins(effect)
-        sections.append(
-            Section(heading=f"{run.name}, judged by {run.judge}", tables=sorted(tables, key=lambda table: table.folded))
-        )
+        tables.sort(key=lambda table: table.folded)
+        sections.append(Section(heading=f"{run.name}, judged by {run.judge}", tables=tables))
         summary[run.name] = facts
     labels = [f"turn {turn}" for turn in range(1, max(map(len, curves.values()), default=0) + 1)]
     first = Section(
@@ -349,18 +335,14 @@ def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report
     return Report(sections=[first, *sections], summary=summary)
 
 
-def _tables(condition: str, found: ConditionScores, ratio: Fit, lengths: dict[int, Fit]) -> list[Table]:
+def _tables(condition: str, found: ConditionScores, ratio: Fit, lengths: Mapping[int, Fit]) -> list[Table]:
     rows = [aggregate(f"turn {number}", turn) for number, turn in enumerate(found.turns, 1)]
     rows += [aggregate("average of the turns", found.average, strong=True), aggregate("slope per turn", found.slope)]
     fits = [_fit("quality on completion ratio, all turns", ratio)]
     fits += [_fit(f"score on length in characters, turn {turn}", one) for turn, one in lengths.items()]
     return [
         Table(caption=f"Scores with {condition}", head=HEAD, rows=rows),
-        Table(
-            caption=f"What explains what, with {condition}",
-            head=["", "R²", "slope", "n", "missing"],
-            rows=fits,
-        ),
+        Table(caption=f"What explains what, with {condition}", head=["", "R²", "slope", "n", "missing"], rows=fits),
         aggregates(f"By interaction goal, with {condition}", found.goals, folded=True),
         aggregates(f"By task, with {condition}", found.tasks, folded=True),
     ]
@@ -368,20 +350,19 @@ def _tables(condition: str, found: ConditionScores, ratio: Fit, lengths: dict[in
 
 def _fit(name: str, found: Fit) -> TableRow:
     why = next(iter(found.undefined.values()), "")
-    r = blocks.number(found.r_squared, 3) if not why else f"– ({why})"
+    r_squared = f"– ({why})" if why else blocks.number(found.r_squared, 3)
     slope = "–" if found.slope is None else f"{found.slope:.3g}".replace("-", "−")
-    return blocks.row(name, r, slope, found.n, found.missing)
+    return blocks.row(name, r_squared, slope, found.n, found.missing)
 
 
 def _differences(one: Run, other: Run, conversations: Sequence[Conversation]) -> dict[str, Difference]:
     """other - one in the scores of turns, by condition: a turn judged by one protocol only has none."""
-    groups = {_key(each.id, turn): each.group for each in conversations for turn in range(1, len(each.turns) + 1)}
+    groups = {turn: each.group for each, turn in _turns_of(conversations)}
     found = {}
     for condition in one.conditions():
-        mine, theirs = (_flat(turn_scores(run.verdicts, condition)) for run in (one, other))
+        mine, theirs = (_scores(run.verdicts, condition) for run in (one, other))
         if mine and theirs:
-            name = f"completion ratio × quality, {condition}, all turns"
-            found[name] = counted.difference(mine, theirs, groups, SCALE)
+            found[f"completion ratio × quality, {condition}, all turns"] = difference(mine, theirs, groups, SCALE)
     return found
 
 

@@ -1,6 +1,6 @@
 """Scores with what is missing of them, and differences of scores, as rows of tables."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from critic.counting.aggregate import Aggregate, Difference, EqualVerdicts
 from critic.page.blocks import Table, TableCell, TableRow, interval, number, row, span
@@ -23,7 +23,7 @@ def aggregates(caption: str, rows: Mapping[str, Aggregate], folded: bool = False
     return Table(caption=caption, head=AGGREGATE_HEAD, rows=made, folded=folded)
 
 
-def difference(name: str, found: Difference) -> TableRow:
+def _difference(name: str, found: Difference) -> TableRow:
     why = next(iter(found.undefined.values()), "")
     bounds = f"– ({why})" if why else "–" if found.interval is None else span(*found.interval)
     p = "–" if found.p_value is None else f"{found.p_value:.4f}"
@@ -31,5 +31,6 @@ def difference(name: str, found: Difference) -> TableRow:
     return row(name, number(found.mean), bounds, p, found.n, found.missing, missing)
 
 
-def differences(caption: str, rows: Iterable[TableRow], folded: bool = False) -> Table:
-    return Table(caption=caption, head=DIFFERENCE_HEAD, rows=list(rows), folded=folded)
+def differences(caption: str, rows: Mapping[str, Difference], folded: bool = False) -> Table:
+    made = [_difference(name, found) for name, found in rows.items()]
+    return Table(caption=caption, head=DIFFERENCE_HEAD, rows=made, folded=folded)

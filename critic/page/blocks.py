@@ -84,37 +84,28 @@ def row(
     return TableRow(name=name, cells=made, about=about, bar=bar, strong=strong, depth=depth)
 
 
-class Columns(Struct, Generic[T], frozen=True, kw_only=True):
-    """How things of one kind become the rows of a table: `name` gives the first column, headed `first`, and each of
-    `cells` a heading and its cell. `bar`, `about` and `strong` as in TableRow."""
+class Columns(Generic[T]):
+    """How things of one kind become the rows of a table: each column's heading and its cell, the first of which names
+    the row. `about`, `bar` and `strong` as in TableRow."""
 
-    first: str
-    name: Callable[[T], str]
-    cells: Sequence[tuple[str, Callable[[T], Shown]]]
-    about: Callable[[T], str] = lambda _: ""
-    bar: Callable[[T], Bar | None] = lambda _: None
-    strong: Callable[[T], bool] = lambda _: False
+    def __init__(
+        self,
+        *columns: tuple[str, Callable[[T], Shown]],
+        about: Callable[[T], str] = lambda _: "",
+        bar: Callable[[T], Bar | None] = lambda _: None,
+        strong: Callable[[T], bool] = lambda _: False,
+    ) -> None:
+        self.columns, self.about, self.bar, self.strong = columns, about, bar, strong
 
     def table(
-        self,
-        caption: str,
-        things: Iterable[T],
-        *,
-        axis: Bounds | None = None,
-        drawn: int = 4,
-        folded: bool = False,
+        self, caption: str, things: Iterable[T], axis: Bounds | None = None, drawn: int = 4, folded: bool = False
     ) -> Table:
-        rows = [
-            row(
-                self.name(thing),
-                *(cell(thing) for _, cell in self.cells),
-                about=self.about(thing),
-                bar=self.bar(thing),
-                strong=self.strong(thing),
-            )
-            for thing in things
-        ]
-        head = [self.first, *(heading for heading, _ in self.cells)]
+        rows = []
+        for thing in things:
+            name, *cells = (cell(thing) for _, cell in self.columns)
+            about, bar, strong = self.about(thing), self.bar(thing), self.strong(thing)
+            rows.append(row(str(name), *cells, about=about, bar=bar, strong=strong))
+        head = [heading for heading, _ in self.columns]
         return Table(caption=caption, head=head, rows=rows, axis=axis, drawn=drawn, folded=folded)
 
 
@@ -184,24 +175,18 @@ def _said(part: Part) -> Iterator[str]:
 
 
 def _lines(table: Table) -> list[str]:
-    grid = [table.head, *(["  " * row.depth + row.name, *map(_cell, row.cells)] for row in table.rows)]
-    widths = [max(_width(line[column]) for line in grid) for column in range(len(table.head))]
-    return [
-        "  ".join(
-            _padded(cell, width, left=column == 0)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in grid
-    ]
-
-
-def _cell(cell: TableCell) -> str:
-    return f"{cell.text} ({cell.small})" if cell.small else cell.text
-
-
-def _padded(text: str, width: int, left: bool) -> str:
-    space = " " * (width - _width(text))
-    return text + space if left else space + text
+    """The first column to the left, all others to the right."""
+    grid = [table.head]
+    for row in table.rows:
+        cells = [f"{cell.text} ({cell.small})" if cell.small else cell.text for cell in row.cells]
+        grid.append(["  " * row.depth + row.name, *cells])
+    widths = [max(map(_width, column)) for column in zip(*grid, strict=True)]
+    lines = []
+    for line in grid:
+        spaces = [" " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)]
+        others = [space + cell for cell, space in zip(line[1:], spaces[1:], strict=True)]
+        lines.append("  ".join([line[0] + spaces[0], *others]).rstrip())
+    return lines
 
 
 def _width(text: str) -> int:

@@ -21,7 +21,7 @@ from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, by_ce
 from critic.errors import UsageError
 from critic.images import named_images
 from critic.page import page
-from critic.page.aggregates import aggregates, difference, differences
+from critic.page.aggregates import aggregates, differences
 from critic.page.blocks import Section, as_text
 from critic.records import Conversation, ConversationJudgment, Judgment, Protocol, Setup, TurnVerdict, differing
 
@@ -254,7 +254,7 @@ def _compared(
     section = Section(
         heading=f"{other.name} less {one.name}",
         readings=[*_judged_otherwise(one, other), *_in_one_only(one, other)],
-        tables=[differences("On the same conversations", [difference(name, each) for name, each in found.items()])],
+        tables=[differences("On the same conversations", found)],
         note="Pairwise, a win is 1, a loss 0. 95 % intervals: paired bootstrap over groups; p: random signs "
         "of whole groups, not corrected for the number of rows.",
     )

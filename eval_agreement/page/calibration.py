@@ -39,13 +39,10 @@ def calibration_section(found: Mapping[str, Findings]) -> Section | None:
 
 
 _BINS = Columns[CalibrationBin](
-    first="Judge (rounded)",
-    name=lambda one: str(one.score),
-    cells=[
-        ("n", lambda one: one.n),
-        ("judge’s mean", lambda one: number(one.judge)),
-        ("people’s mean", lambda one: measured(one.human, one.interval, one.undefined)),
-    ],
+    ("Judge (rounded)", lambda one: str(one.score)),
+    ("n", lambda one: one.n),
+    ("judge’s mean", lambda one: number(one.judge)),
+    ("people’s mean", lambda one: measured(one.human, one.interval, one.undefined)),
 )
 
 
@@ -71,30 +68,24 @@ def _change(one: Recalibration) -> TableCell:
 
 
 _MAPS = Columns[Recalibration](
-    first="Map",
-    name=lambda one: one.method,
-    cells=[
-        ("n", lambda one: one.n),
-        ("fitted on", lambda one: one.fitted),
-        ("MAE before", lambda one: _errors(one, "before")),
-        ("after", lambda one: _errors(one, "after")),
-        ("change", _change),
-        ("mean error before", lambda one: _bias(one, "before")),
-        ("after", lambda one: _bias(one, "after")),
-    ],
+    ("Map", lambda one: one.method),
+    ("n", lambda one: one.n),
+    ("fitted on", lambda one: one.fitted),
+    ("MAE before", lambda one: _errors(one, "before")),
+    ("after", lambda one: _errors(one, "after")),
+    ("change", _change),
+    ("mean error before", lambda one: _bias(one, "before")),
+    ("after", lambda one: _bias(one, "after")),
     about=lambda one: one.mode,
 )
 
 _CONFORMAL = Columns[Conformal](
-    first="Intervals of single scores",
-    name=lambda one: f"{one.level:.0%} conformal".replace("%", " %"),
-    cells=[
-        ("n", lambda one: one.n),
-        ("fitted on", lambda one: one.fitted),
-        ("half width", lambda one: TableCell(f"± {number(one.half_width)}", title=one.undefined or "")),
-        ("mean width on 1–10", lambda one: number(one.mean_width)),
-        ("coverage", lambda one: TableCell(share(one.coverage), shares(one.interval))),
-    ],
+    ("Intervals of single scores", lambda one: f"{one.level:.0%} conformal".replace("%", " %")),
+    ("n", lambda one: one.n),
+    ("fitted on", lambda one: one.fitted),
+    ("half width", lambda one: TableCell(f"± {number(one.half_width)}", title=one.undefined or "")),
+    ("mean width on 1–10", lambda one: number(one.mean_width)),
+    ("coverage", lambda one: TableCell(share(one.coverage), shares(one.interval))),
     about=lambda one: f"{one.method}, {one.mode}",
 )
 
@@ -124,17 +115,14 @@ def corrected_section(found: Mapping[str, Findings]) -> Section | None:
 
 
 _ANSWERERS = Columns[tuple[str, CorrectedMean]](
-    first="Answerer",
-    name=lambda pair: pair[0].replace("_", " "),
-    cells=[
-        ("corrected", lambda pair: measured(pair[1].value, pair[1].interval, pair[1].undefined)),
-        ("labels alone", lambda pair: measured(pair[1].human_only, pair[1].human_interval)),
-        ("judge alone", lambda pair: number(pair[1].judge_only)),
-        ("labels", lambda pair: pair[1].labelled),
-        ("without", lambda pair: pair[1].unlabelled),
-        ("worth", lambda pair: number(pair[1].effective, 0)),
-        ("failed", lambda pair: pair[1].failed_labelled + pair[1].failed_unlabelled),
-    ],
+    ("Answerer", lambda pair: pair[0].replace("_", " ")),
+    ("corrected", lambda pair: measured(pair[1].value, pair[1].interval, pair[1].undefined)),
+    ("labels alone", lambda pair: measured(pair[1].human_only, pair[1].human_interval)),
+    ("judge alone", lambda pair: number(pair[1].judge_only)),
+    ("labels", lambda pair: pair[1].labelled),
+    ("without", lambda pair: pair[1].unlabelled),
+    ("worth", lambda pair: number(pair[1].effective, 0)),
+    ("failed", lambda pair: pair[1].failed_labelled + pair[1].failed_unlabelled),
     about=lambda pair: pair[1].caution or "",
     bar=lambda pair: bar(pair[1].value, pair[1].interval),
     strong=lambda _: True,

@@ -162,18 +162,15 @@ def _position(name: str, found: PreferenceAudit) -> Section | None:
 
 
 _POSITION = Columns[tuple[str, PositionBias]](
-    first="Judge",
-    name=lambda pair: pair[0],
-    cells=[
-        ("in both orders", lambda pair: pair[1].flips.n),
-        ("one failed", lambda pair: pair[1].failed_items),
-        ("flips", lambda pair: percent(pair[1].flips)),
-        ("for the first", lambda pair: percent(pair[1].stays_first)),
-        ("for the second", lambda pair: percent(pair[1].stays_second)),
-        ("tie once", lambda pair: percent(pair[1].to_tie)),
-        ("leans to the first", lambda pair: percent(pair[1].first_place)),
-        ("p", lambda pair: p_text(pair[1].first_place.p_value)),
-    ],
+    ("Judge", lambda pair: pair[0]),
+    ("in both orders", lambda pair: pair[1].flips.n),
+    ("one failed", lambda pair: pair[1].failed_items),
+    ("flips", lambda pair: percent(pair[1].flips)),
+    ("for the first", lambda pair: percent(pair[1].stays_first)),
+    ("for the second", lambda pair: percent(pair[1].stays_second)),
+    ("tie once", lambda pair: percent(pair[1].to_tie)),
+    ("leans to the first", lambda pair: percent(pair[1].first_place)),
+    ("p", lambda pair: p_text(pair[1].first_place.p_value)),
 )
 
 
@@ -207,16 +204,13 @@ def _length(name: str, found: PreferenceAudit) -> Section | None:
 
 
 _LENGTH = Columns[tuple[str, LengthPreference]](
-    first="Judge",
-    name=lambda pair: pair[0],
-    cells=[
-        ("n", lambda pair: pair[1].judge.n),
-        ("judge for the longer", lambda pair: percent(pair[1].judge)),
-        ("people for the longer", lambda pair: percent(pair[1].people)),
-        ("difference", lambda pair: percent(pair[1].difference)),
-        ("p", lambda pair: p_text(pair[1].difference.p_value)),
-        ("where people tie", lambda pair: percent(pair[1].at_ties)),
-    ],
+    ("Judge", lambda pair: pair[0]),
+    ("n", lambda pair: pair[1].judge.n),
+    ("judge for the longer", lambda pair: percent(pair[1].judge)),
+    ("people for the longer", lambda pair: percent(pair[1].people)),
+    ("difference", lambda pair: percent(pair[1].difference)),
+    ("p", lambda pair: p_text(pair[1].difference.p_value)),
+    ("where people tie", lambda pair: percent(pair[1].at_ties)),
 )
 
 
@@ -228,16 +222,13 @@ def _differences(name: str, found: PreferenceAudit) -> Section | None:
 
 
 _DIFFERENCES = Columns[PairedDifference](
-    first="Judges",
-    name=lambda line: f"{line.first} less {line.second}",
-    cells=[
-        ("n", lambda line: line.accuracy.n),
-        ("failed", lambda line: line.failed),
-        ("accuracy", lambda line: percent(line.accuracy)),
-        ("p", lambda line: p_text(line.accuracy.p_value)),
-        ("kappa", lambda line: points(line.kappa)),
-        ("p", lambda line: p_text(line.kappa.p_value)),
-    ],
+    ("Judges", lambda line: f"{line.first} less {line.second}"),
+    ("n", lambda line: line.accuracy.n),
+    ("failed", lambda line: line.failed),
+    ("accuracy", lambda line: percent(line.accuracy)),
+    ("p", lambda line: p_text(line.accuracy.p_value)),
+    ("kappa", lambda line: points(line.kappa)),
+    ("p", lambda line: p_text(line.kappa.p_value)),
     strong=lambda line: _ahead(line.accuracy) or _behind(line.accuracy),
 )
 

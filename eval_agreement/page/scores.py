@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec.structs import replace
-
 from critic.counting.resampling import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
 from critic.page.blocks import (
     Bar,
@@ -25,7 +23,7 @@ from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import BiasEffect, Offsets
 from eval_agreement.compare import Comparison, MetricDifference
 from eval_agreement.gate import Outcome
-from eval_agreement.injection import AttackEffect, Injection
+from eval_agreement.injection import ALL, AttackEffect, Injection
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.calibration import calibration_section, corrected_section
 from eval_agreement.page.words import gate_sections, measured, p_text, part_name, percent, points
@@ -70,13 +68,10 @@ def _scorers() -> Columns[Line]:
 
     kinds = {"judge": "the judge under audit", "other": "another judge"}
     return Columns[Line](
-        first="Scores by",
-        name=lambda line: line.name,
-        cells=[
-            ("n", lambda line: line.result.n),
-            ("failed", lambda line: line.result.failed),
-            *((metric.name, cell(key)) for key, metric in METRICS.items()),
-        ],
+        ("Scores by", lambda line: line.name),
+        ("n", lambda line: line.result.n),
+        ("failed", lambda line: line.result.failed),
+        *((metric.name, cell(key)) for key, metric in METRICS.items()),
         about=lambda line: line.about or kinds.get(line.kind, ""),
         bar=lambda line: _error_bar(line.result),
         strong=lambda line: line.kind == "judge",
@@ -118,15 +113,12 @@ def _part_table(part: str, values: Mapping[str, Agreement], axis: Bounds) -> Tab
     chosen = list(values.items())[:MOST_VALUES]
     left = f" The {MOST_VALUES} commonest of {len(values)}." if len(values) > MOST_VALUES else ""
     columns = Columns[tuple[str, Agreement]](
-        first=part_name(part).capitalize(),
-        name=lambda pair: pair[0].replace("_", " "),
-        cells=[
-            ("n", lambda pair: pair[1].n),
-            ("failed", lambda pair: pair[1].failed),
-            ("MAE", lambda pair: _metric(pair[1], "mae")),
-            ("Pearson", lambda pair: _metric(pair[1], "pearson")),
-            ("kappa", lambda pair: _metric(pair[1], "qwk")),
-        ],
+        (part_name(part).capitalize(), lambda pair: pair[0].replace("_", " ")),
+        ("n", lambda pair: pair[1].n),
+        ("failed", lambda pair: pair[1].failed),
+        ("MAE", lambda pair: _metric(pair[1], "mae")),
+        ("Pearson", lambda pair: _metric(pair[1], "pearson")),
+        ("kappa", lambda pair: _metric(pair[1], "qwk")),
         bar=lambda pair: _error_bar(pair[1]),
         strong=lambda _: True,
     )
@@ -170,15 +162,12 @@ def _standing(pair: Comparison) -> str:
 
 def _comparison_table(pair: Comparison) -> Table:
     columns = Columns[MetricDifference](
-        first="Metric",
-        name=lambda line: METRICS[line.metric].name,
-        cells=[
-            (pair.first, lambda line: number(line.first, 3)),
-            (pair.second, lambda line: number(line.second, 3)),
-            ("difference", lambda line: measured(line.value, line.interval, decimals=3)),
-            ("p", lambda line: p_text(line.p)),
-            ("p (Holm)", lambda line: p_text(line.p_holm)),
-        ],
+        ("Metric", lambda line: METRICS[line.metric].name),
+        (pair.first, lambda line: number(line.first, 3)),
+        (pair.second, lambda line: number(line.second, 3)),
+        ("difference", lambda line: measured(line.value, line.interval, decimals=3)),
+        ("p", lambda line: p_text(line.p)),
+        ("p (Holm)", lambda line: p_text(line.p_holm)),
         bar=lambda line: Bar(line.value, line.interval),
         strong=lambda line: line.better is not None,
     )
@@ -226,15 +215,12 @@ def _alpha_tables(found: RaterAgreement | None) -> list[Table]:
 
 
 _RATERS = Columns[RaterTest](
-    first="Rater",
-    name=lambda line: line.rater,
-    cells=[
-        ("n", lambda line: line.n),
-        ("judge as close", lambda line: share(line.judge_advantage)),
-        ("rater as close", lambda line: share(line.rater_advantage)),
-        ("p", lambda line: p_text(line.p)),
-        ("judge does as well", lambda line: "yes" if line.rejected else "no"),
-    ],
+    ("Rater", lambda line: line.rater),
+    ("n", lambda line: line.n),
+    ("judge as close", lambda line: share(line.judge_advantage)),
+    ("rater as close", lambda line: share(line.rater_advantage)),
+    ("p", lambda line: p_text(line.p)),
+    ("judge does as well", lambda line: "yes" if line.rejected else "no"),
     strong=lambda line: line.rejected,
 )
 
@@ -254,7 +240,7 @@ def bias_section(found: Mapping[str, Findings]) -> Section | None:
             offsets = [effect for family in biases.offsets for effect in _strongest(family)]
             readings = [effect.reading for effect in (*biases.effects, *offsets)]
             tables = [
-                _BIASES.table("Biases of the whole.", biases.effects),
+                _biases("Bias", lambda effect: effect.name).table("Biases of the whole.", biases.effects),
                 *(_offsets_table(family) for family in biases.offsets),
             ]
             title = f"{name}: {judge}" if len(findings.biases) > 1 else name
@@ -279,10 +265,9 @@ def _shows(effect: BiasEffect) -> bool:
     return effect.p is not None and effect.p < 0.05
 
 
-_BIASES = Columns[BiasEffect](
-    first="Bias",
-    name=lambda effect: effect.name.replace("_", " "),
-    cells=[
+def _biases(of: str, name: Callable[[BiasEffect], str]) -> Columns[BiasEffect]:
+    return Columns[BiasEffect](
+        (of, lambda effect: name(effect).replace("_", " ")),
         ("value", lambda effect: measured(effect.value, effect.interval, effect.undefined)),
         ("unit", lambda effect: effect.unit),
         ("neutral", lambda effect: f"{effect.neutral:g}"),
@@ -290,21 +275,16 @@ _BIASES = Columns[BiasEffect](
         ("n", lambda effect: effect.n),
         ("failed", lambda effect: effect.failed),
         ("noise", lambda effect: number(effect.noise_explains)),
-    ],
-    about=lambda effect: effect.about if effect.label is None else "",
-    strong=_shows,
-)
+        about=lambda effect: effect.about if effect.label is None else "",
+        bar=lambda effect: bar(effect.value, effect.interval),
+        strong=_shows,
+    )
 
 
 def _offsets_table(family: Offsets) -> Table:
     left = f" {family.left_out} rarer ones are left out." if family.left_out else ""
     caption = f"By {part_name(family.name)}: points against all others at equal human score.{left}"
-    columns = replace(
-        _BIASES,
-        first=part_name(family.name).capitalize(),
-        name=lambda effect: (effect.label or "").replace("_", " "),
-        bar=lambda effect: bar(effect.value, effect.interval),
-    )
+    columns = _biases(part_name(family.name).capitalize(), lambda effect: effect.label or "")
     axis = axis_of(map(columns.bar, family.effects), centred=True)
     folded = len(family.effects) > MOST_UNFOLDED
     return columns.table(caption, family.effects, axis=axis, drawn=2, folded=folded)
@@ -324,18 +304,16 @@ def injection_section(attacked: Sequence[Injection]) -> Section | None:
 
 
 _ATTACKS = Columns[AttackEffect](
-    first="Attack",
-    name=lambda effect: effect.name,
-    cells=[
-        ("inflation", lambda effect: points(effect.inflation, 2)),
-        ("net", lambda effect: points(effect.net, 2)),
-        ("raised", lambda effect: percent(effect.raised)),
-        ("denied", lambda effect: percent(effect.denied)),
-        ("n", lambda effect: effect.n),
-        ("failed", lambda effect: effect.failed),
-    ],
+    ("Attack", lambda effect: effect.name),
+    ("inflation", lambda effect: points(effect.inflation, 2)),
+    ("net", lambda effect: points(effect.net, 2)),
+    ("raised", lambda effect: percent(effect.raised)),
+    ("denied", lambda effect: percent(effect.denied)),
+    ("n", lambda effect: effect.n),
+    ("failed", lambda effect: effect.failed),
     about=lambda effect: effect.aim,
     bar=lambda effect: bar(effect.inflation.value, effect.inflation.interval),
+    strong=lambda effect: effect.name == ALL,
 )
 
 
@@ -345,8 +323,7 @@ def _injection_part(found: Injection) -> Part:
         f"{found.answers} answers; without attack {found.judge} gives them {number(found.clean.mean.value)} on "
         f"average ({found.clean.failed} failed)."
     )
-    columns = replace(_ATTACKS, strong=lambda effect: effect is found.overall)
-    axis = axis_of(map(columns.bar, effects), centred=True)
+    axis = axis_of(map(_ATTACKS.bar, effects), centred=True)
     return Part(
-        heading=found.judge, readings=[found.reading], tables=[columns.table(caption, effects, axis=axis, drawn=2)]
+        heading=found.judge, readings=[found.reading], tables=[_ATTACKS.table(caption, effects, axis=axis, drawn=2)]
     )

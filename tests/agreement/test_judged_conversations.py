@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT, Done, assert_one_line_error, completion, run
 
 from critic import benchmarks, jsonl
-from critic.benchmarks.convbench import measures
+from critic.benchmarks import convbench
 from critic.counting.verdicts import TIE, UNASKED, A, B
 from critic.records import (
     Call,
@@ -159,7 +159,7 @@ def test_pairs_are_preferences_in_both_orders(tmp_path: Path) -> None:
     summary, done = audit(tmp_path, "--human", "people.csv", "--judge", "ours=ours.jsonl", "--gate", "accuracy>=0.1")
     found = summary["people.csv"]
     asked = [conversation(number) for number in range(COUNT)]
-    own = measures.agreement([line.verdict for line in ours], [line.verdict for line in people], asked, "pairwise")
+    own = convbench.agreement([line.verdict for line in ours], [line.verdict for line in people], asked, "pairwise")
     accuracy = found["agreement"]["ours"]["accuracy"]
     assert own["S1"].interval is not None
     assert 100 * accuracy["value"] == pytest.approx(own["S1"].value)

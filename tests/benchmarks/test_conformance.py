@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from critic.benchmarks import alignmmbench, multiverse
-from critic.benchmarks.convbench import measures
+from critic.benchmarks import alignmmbench, convbench, multiverse
 from critic.counting.aggregate import Aggregate
 from critic.records import Conversation, ConversationTurn, TurnVerdict
 
@@ -24,8 +23,8 @@ def mismatches(rows: list[dict[str, Any]], tolerance: dict[str, float], n: int) 
     """The derived cells that are not as printed, with what follows from the printed judged cells."""
     found = {}
     for row in rows:
-        cells = measures.derived({name: cell(row[name], n) for name in measures.CELLS})
-        assert set(cells) | set(measures.CELLS) | {"model"} == set(row)
+        cells = convbench.derived({name: cell(row[name], n) for name in convbench.CELLS})
+        assert set(cells) | set(convbench.CELLS) | {"model"} == set(row)
         for name, computed in cells.items():
             assert computed.value is not None
             if abs(computed.value - row[name]) > tolerance["R" if name.startswith("R") else "delta"]:
@@ -37,7 +36,9 @@ def test_convbench_table_1(shared: Path) -> None:
     paper = published(shared, "convbench")
     rows = paper["pairwise_win_rate_percent"]
     listed = {
-        (one["row"], one["cell"]): one["recomputed"] for one in paper["known_errata"] if one["cell"] in measures.DERIVED
+        (one["row"], one["cell"]): one["recomputed"]
+        for one in paper["known_errata"]
+        if one["cell"] in convbench.DERIVED
     }
     assert len(rows) == 20 and len(listed) == 3
     assert mismatches(rows, paper["tolerance"], paper["conversations"]) == listed
@@ -60,7 +61,7 @@ def test_convbench_table_1_from_verdicts(shared: Path) -> None:
     ]
     wrong = set()
     for row in paper["pairwise_win_rate_percent"]:
-        wins = {name: round(row[name] / 100 * count) for name in measures.CELLS}
+        wins = {name: round(row[name] / 100 * count) for name in convbench.CELLS}
         verdicts = [
             TurnVerdict(
                 conversation=str(number),
@@ -71,10 +72,10 @@ def test_convbench_table_1_from_verdicts(shared: Path) -> None:
                 turn=where.turn,
                 score=float(number < wins[name]),
             )
-            for name, where in measures.CELLS.items()
+            for name, where in convbench.CELLS.items()
             for number in range(count)
         ]
-        found = measures.scores(verdicts, asked, "pairwise")
+        found = convbench.scores(verdicts, asked, "pairwise")
         assert {one.coverage for one in found.values()} == {1.0}
         for name, score in found.items():
             assert score.value is not None and score.low == pytest.approx(score.value) == score.high

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from critic import benchmarks
 from critic.benchmarks import convbench
-from critic.benchmarks.convbench import measures
 from critic.counting.aggregate import Cell, compare
 from critic.counting.verdicts import Label, codes, verdict_agreement
 from critic.errors import UsageError
@@ -166,7 +165,7 @@ def verdicts_of(fates: dict[tuple[Cell, str], Fate], protocol: str) -> list[Turn
     ]
 
 
-CELLS = list(measures.CELLS.items())
+CELLS = list(convbench.CELLS.items())
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(["pairwise", "direct"]), st.integers(1, 7))
@@ -174,12 +173,13 @@ def test_scores_are_those_of_brute_force(luck: random.Random, protocol: str, cou
     choices: list[Fate] = [0.0, 0.5, 1.0, None, "never"] if protocol == "pairwise" else [1.0, 4.0, 10.0, None, "never"]
     asked = conversations(count)
     fates: dict[tuple[Cell, str], Fate] = {(cell, one.id): luck.choice(choices) for _, cell in CELLS for one in asked}
-    run = ["own", "perfect_perception", "perfect_perception_reasoning"]
-    found = measures.scores(verdicts_of(fates, protocol), asked, protocol, run)  # type: ignore[arg-type]
+    run = {cell.condition for (cell, _), fate in fates.items() if fate != "never"}
+    found = convbench.scores(verdicts_of(fates, protocol), asked, protocol)  # type: ignore[arg-type]
     unit = 100 if protocol == "pairwise" else 1
     ends = (0, 100) if protocol == "pairwise" else (1, 10)
     ranges = {}
-    for name, cell in CELLS:
+    judged = [(name, cell) for name, cell in CELLS if cell.condition in run]
+    for name, cell in judged:
         mine = [fates[cell, one.id] for one in asked]
         known = [unit * fate for fate in mine if isinstance(fate, float)]
         filled = [sum(known) + end * (count - len(known)) for end in ends]
@@ -197,7 +197,8 @@ def test_scores_are_those_of_brute_force(luck: random.Random, protocol: str, cou
         "delta_S3_tilde": (("S3_tilde", "S3_hat"), lambda after, before: after - before),
         "delta_SO_tilde": (("SO_tilde", "SO_hat"), lambda after, before: after - before),
     }
-    assert set(found) == set(measures.CELLS) | set(formulas)
+    formulas = {name: formula for name, formula in formulas.items() if set(formula[0]) <= set(ranges)}
+    assert set(found) == set(ranges) | set(formulas)
     for name, (parts, formula) in formulas.items():
         values = [found[part].value for part in parts]
         assert found[name].value == (None if None in values else pytest.approx(formula(*values)))
@@ -208,25 +209,26 @@ def test_scores_are_those_of_brute_force(luck: random.Random, protocol: str, cou
 def test_only_what_was_run_is_asked() -> None:
     asked = conversations(3)
     own = verdicts_of({(cell, one.id): 1.0 for name, cell in CELLS[:4] for one in asked}, "pairwise")
-    assert list(measures.scores(own, asked, "pairwise")) == ["S1", "S2", "S3", "SO", "R2", "R1"]
-    missing = measures.scores(own, asked, "pairwise", ["own", "perfect_perception"])["S2_hat"]
+    assert list(convbench.scores(own, asked, "pairwise")) == ["S1", "S2", "S3", "SO", "R2", "R1"]
+    begun = verdicts_of({(convbench.CELLS["S3_hat"], "0"): 1.0}, "pairwise")
+    missing = convbench.scores([*own, *begun], asked, "pairwise")["S2_hat"]
     assert (missing.value, missing.n, missing.asked, missing.low, missing.high) == (None, 0, 3, 0, 100)
     # What was judged otherwise is another cell.
     unfocused = verdicts_of({(Cell("own", 3, "no_focus"), "0"): 0.0}, "pairwise")
-    assert measures.scores([*own, *unfocused], asked, "pairwise")["S3"].value == 100
+    assert convbench.scores([*own, *unfocused], asked, "pairwise")["S3"].value == 100
 
 
 def test_scores_per_task() -> None:
     asked = conversations(6)
     scores = [0.0, 1.0, 0.5, None, 1.0, "never"]
     verdicts = verdicts_of({(Cell("own", 2), str(number)): fate for number, fate in enumerate(scores)}, "pairwise")
-    found = measures.by_task(verdicts, asked, "pairwise", Cell("own", 2))
+    found = convbench.by_task(verdicts, asked, "pairwise", Cell("own", 2))
     assert list(found) == ["Emotion", "Logic", "Math"]
     assert (found["Math"].value, found["Math"].n, found["Math"].failed) == (0, 1, 1)
     assert (found["Logic"].value, found["Logic"].n) == (100, 2)
     assert (found["Emotion"].value, found["Emotion"].failed, found["Emotion"].high) == (50, 0, 75)
     with pytest.raises(ValueError, match="no task"):
-        measures.by_task(verdicts, asked, "pairwise", Cell("own", None))
+        convbench.by_task(verdicts, asked, "pairwise", Cell("own", None))
 
 
 def test_error_attribution_is_that_of_brute_force() -> None:
@@ -235,7 +237,7 @@ def test_error_attribution_is_that_of_brute_force() -> None:
     fates: dict[tuple[Cell, str], Fate] = {
         (cell, one.id): luck.choice([0.0, 1.0, 1.0, None]) for _, cell in CELLS for one in asked
     }
-    found = measures.attribution(verdicts_of(fates, "pairwise"), asked, "pairwise")
+    found = convbench.attribution(verdicts_of(fates, "pairwise"), asked, "pairwise")
     steps = [
         ("perception", 1, 2, "S2", "S2_hat"),
         ("perception", 1, 3, "S3", "S3_hat"),
@@ -244,7 +246,7 @@ def test_error_attribution_is_that_of_brute_force() -> None:
     flips, pairs = set(), {}
     for cause, cause_turn, turn, before, after in steps:
         for one in asked:
-            was, became = (fates[measures.CELLS[name], one.id] for name in (before, after))
+            was, became = (fates[convbench.CELLS[name], one.id] for name in (before, after))
             key = cause, turn, one.turns[cause_turn - 1].task, one.turns[turn - 1].task
             if was is not None and became is not None:
                 pairs.setdefault(key, []).append(100 * (became - was))  # type: ignore[operator]
@@ -288,7 +290,7 @@ def test_the_perfect_cause_is_found() -> None:
     for one in asked:
         fates[Cell("own", 2), one.id] = 0.0 if one.id in ocr else 1.0
         fates[Cell("perfect_perception", 2), one.id] = 1.0
-    found = measures.attribution(verdicts_of(fates, "pairwise"), asked, "pairwise")
+    found = convbench.attribution(verdicts_of(fates, "pairwise"), asked, "pairwise")
     assert {one.conversation for one in found.flips} == ocr
     costly = [one for one in found.pairs if one.difference.mean]
     assert {one.cause_task for one in costly} == {"OCR"} and {one.difference.mean for one in costly} == {100.0}
@@ -304,7 +306,7 @@ def test_contrasts_are_paired() -> None:
         fates[Cell("own", None), one.id] = 6.0
         fates[Cell("single_turn", 3), one.id] = 6.0 if number else None
         fates[Cell("own", None, "no_turn_verdicts"), one.id] = 7.0
-    found = measures.contrasts(verdicts_of(fates, "direct"), asked, "direct")
+    found = convbench.contrasts(verdicts_of(fates, "direct"), asked, "direct")
     assert list(found) == [
         "single_turn - multi_turn, turn 3",
         "no_turn_verdicts - turn_verdicts, whole conversation",
@@ -322,13 +324,13 @@ def test_agreement_counts_equal_verdicts() -> None:
     cell, whole = Cell("own", 1), Cell("own", None)
     one = verdicts_of({(cell, str(n)): fate for n, fate in enumerate(ours)}, "pairwise")
     other = verdicts_of({**{(cell, str(n)): fate for n, fate in enumerate(theirs)}, (whole, "0"): 1.0}, "pairwise")
-    found = measures.agreement(one, other, asked, "pairwise")
+    found = convbench.agreement(one, other, asked, "pairwise")
     assert list(found) == ["S1", "all"]
     assert (found["S1"].value, found["S1"].n, found["S1"].failed) == (50, 4, 1)
     assert (found["S1"].low, found["S1"].high) == (40, 60)
-    both = measures.agreement([*one, *verdicts_of({(whole, "0"): 1.0}, "pairwise")], other, asked, "pairwise")
+    both = convbench.agreement([*one, *verdicts_of({(whole, "0"): 1.0}, "pairwise")], other, asked, "pairwise")
     assert (both["all"].value, both["all"].n, both["all"].asked) == (60, 5, 10)
-    assert measures.agreement(one, other[1:], asked, "pairwise")["S1"].n == 3  # the first was judged once only
+    assert convbench.agreement(one, other[1:], asked, "pairwise")["S1"].n == 3  # the first was judged once only
     assert found["S1"].interval is None and both["all"].interval is None  # too few groups
 
 
@@ -341,7 +343,7 @@ def test_agreement_is_that_of_the_audit_with_its_interval() -> None:
         verdicts_of({(Cell("own", 1), str(number)): score for number, score in enumerate(scores)}, "pairwise")
         for scores in (ours, theirs)
     )
-    found = measures.agreement(one, other, asked, "pairwise")["S1"]
+    found = convbench.agreement(one, other, asked, "pairwise")["S1"]
     labels: dict[float, Label] = {1.0: "a", 0.5: "tie", 0.0: "b"}
     people, judge = (codes([labels[score] for score in scores]) for scores in (ours, theirs))
     expected = verdict_agreement(people, judge, [each.group for each in asked]).accuracy

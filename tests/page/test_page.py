@@ -52,9 +52,9 @@ def test_parts_of_a_section_are_told_apart_in_text_and_page(tmp_path: Path) -> N
 
 def test_columns_make_rows_whose_bars_share_an_axis() -> None:
     columns = Columns[tuple[str, float]](
-        first="name",
-        name=lambda pair: pair[0],
-        cells=[("twice", lambda pair: number(2 * pair[1], 1)), ("n", lambda pair: 3)],
+        ("name", lambda pair: pair[0]),
+        ("twice", lambda pair: number(2 * pair[1], 1)),
+        ("n", lambda pair: 3),
         bar=lambda pair: Bar(pair[1], (pair[1] - 1, pair[1] + 1)),
         strong=lambda pair: pair[1] < 0,
     )

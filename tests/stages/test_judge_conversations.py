@@ -22,8 +22,7 @@ from critic.asking.history import CONDITIONS
 from critic.asking.history import messages as history_messages
 from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
-from critic.benchmarks import multiverse, visitbench
-from critic.benchmarks.convbench import measures
+from critic.benchmarks import convbench, multiverse, visitbench
 from critic.counting.aggregate import Cell, by_cell
 from critic.records import Conversation, ConversationJudgment, ModelTurn, Sampling, SentMessage
 
@@ -121,7 +120,7 @@ def test_convbench_by_direct_grading(tmp_path: Path, scripted: Any) -> None:
     done = judge(file, out, "convbench", server.url, *words)
     assert done.returncode == 0, done.stderr
     lines = judged(out)
-    expected = {(c.condition, "direct", "standard", c.turn): 6 for c in measures.CELLS.values()}
+    expected = {(c.condition, "direct", "standard", c.turn): 6 for c in convbench.CELLS.values()}
     expected |= {(name, "direct", "no_turn_verdicts", None): 6 for name in conditions}
     expected |= {(name, "direct", "no_focus", 3): 6 for name in conditions}
     assert cells(lines) == expected
@@ -129,7 +128,7 @@ def test_convbench_by_direct_grading(tmp_path: Path, scripted: Any) -> None:
         assert line.verdict.score == (9 if line.verdict.turn is None else line.verdict.turn + 2)
         assert line.verdict.failure is None and line.verdict.system == "m" and line.verdict.judge == "tiny"
         assert line.verdict.length == (None if line.verdict.turn is None else len(line.answer or ""))
-    found = measures.scores(
+    found = convbench.scores(
         [line.verdict for line in lines], benchmarks.read("convbench", sample("convbench")), "direct"
     )
     assert found["R1"].value == pytest.approx((4 + 9) / 2) and found["R1"].n == 24
@@ -297,7 +296,7 @@ def test_an_answer_that_was_never_given_is_a_named_failure(tmp_path: Path, scrip
         1: None, 2: "image_missing", 3: "not_run", None: "image_missing",
     }  # fmt: skip
     assert all(line.asked is None and line.verdict.score is None for turn, line in lines.items() if turn != 1)
-    found = measures.scores(
+    found = convbench.scores(
         [line.verdict for line in judged(out)], benchmarks.read("convbench", sample("convbench")), "direct"
     )
     assert (found["S2"].n, found["S2"].failed, found["S2"].asked) == (5, 1, 6)

@@ -14,8 +14,7 @@ import pytest
 from conftest import ROOT, assert_one_line_error, run
 
 from critic import benchmarks, jsonl
-from critic.benchmarks import JudgedTurn, Run, alignmmbench, order_reading
-from critic.benchmarks.convbench import measures
+from critic.benchmarks import JudgedTurn, Run, alignmmbench, convbench, order_reading
 from critic.counting.aggregate import Cell
 from critic.records import (
     Call,
@@ -80,7 +79,7 @@ def judged(
     return path
 
 
-CONV = [("direct", cell.condition, cell.turn) for cell in measures.CELLS.values()]
+CONV = [("direct", cell.condition, cell.turn) for cell in convbench.CELLS.values()]
 MULTI = [
     (protocol, condition, turn)
     for protocol in ("checklist", "quality")
@@ -109,7 +108,7 @@ def test_convbench_from_file_to_page(tmp_path: Path) -> None:
     cells: dict[Cell, dict[str, float]] = {}
     for line in lines:
         cells.setdefault(Cell(line["condition"], line.get("turn")), {})[line["conversation"]] = line["score"]
-    means = {name: fmean(cells[cell].values()) for name, cell in measures.CELLS.items()}
+    means = {name: fmean(cells[cell].values()) for name, cell in convbench.CELLS.items()}
     found = summary["systems"]["m"]["direct"]
     assert {name: found["scores"][name]["value"] for name in means} == pytest.approx(means)
     r2 = (means["S1"] + means["S2"] + means["S3"]) / 3
@@ -117,8 +116,8 @@ def test_convbench_from_file_to_page(tmp_path: Path) -> None:
     flips = {
         (turn, key)
         for turn, before, after in [(2, "S2", "S2_hat"), (3, "S3", "S3_hat"), (3, "S3_hat", "S3_tilde")]
-        for key in cells[measures.CELLS[before]]
-        if cells[measures.CELLS[before]][key] != cells[measures.CELLS[after]][key]
+        for key in cells[convbench.CELLS[before]]
+        if cells[convbench.CELLS[before]][key] != cells[convbench.CELLS[after]][key]
     }
     assert {(flip["turn"], flip["conversation"]) for flip in found["attribution"]["flips"]} == flips
     assert f"{means['S1']:.2f}" in printed and f"{means['S1']:.2f}" in page

@@ -1,0 +1,427 @@
+"""ConvBench: its sheet as it is, its scores (§4, tables 1 and 8), where its errors come from (§3.3, §5.2), how far two
+judges agree, and its report.
+
+A row of the sheet is one conversation of three turns, perception, reasoning and creation, about one image:
+
+    image_id                        0001.jpg
+    instruction-conditioned-caption A red kite flies over a beach; two children hold its string.
+    The_first_turn_instruction      What is in the sky?          … second … third: Write a poem about this day.
+    First_turn_instruction_category Object recognition           … Second … Third: Poetry
+    first_turn_answer               A red kite.                  … second … third: Red above the sand …
+    third_turn_demands              Mentions kite and children; has a rhyme.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from critic import tables
+from critic.benchmarks import Benchmark, Report, Run, order_reading
+from critic.counting import aggregate as counted
+from critic.counting.aggregate import Aggregate, Cell, Difference, EqualVerdicts, Scale, by_cell, combine, mean, means
+from critic.errors import UsageError
+from critic.page import svg as pictures
+from critic.page.aggregates import aggregates, differences
+from critic.page.blocks import Columns, Section, number
+from critic.records import Conversation, ConversationTurn, Protocol, TurnVerdict
+
+FORMATS = (".xlsx", ".csv", ".jsonl")
+
+INSTRUCTIONS = ("The_first_turn_instruction", "The_second_turn_instruction", "The_third_turn_instruction")
+TASKS = ("First_turn_instruction_category", "Second_turn_instruction_category", "Third_turn_instruction_category")
+REFERENCES = ("first_turn_answer", "second_turn_answer", "third_turn_answer")
+IMAGE, CAPTION, FOCUS = "image_id", "instruction-conditioned-caption", "third_turn_demands"
+COLUMNS = (IMAGE, CAPTION, *INSTRUCTIONS, *TASKS, *REFERENCES, FOCUS)
+"""What the benchmark's own script reads. The public sheet has only the image and the instructions."""
+
+OWN, PERCEPTION, REASONING = "own", "perfect_perception", "perfect_perception_reasoning"
+
+CELLS = {
+    "S1": Cell(OWN, 1),
+    "S2": Cell(OWN, 2),
+    "S3": Cell(OWN, 3),
+    "SO": Cell(OWN, None),
+    "S2_hat": Cell(PERCEPTION, 2),
+    "S3_hat": Cell(PERCEPTION, 3),
+    "SO_hat": Cell(PERCEPTION, None),
+    "S3_tilde": Cell(REASONING, 3),
+    "SO_tilde": Cell(REASONING, None),
+}
+"""The judged cells of table 1: hat with perfect perception, tilde with perfect perception and reasoning."""
+
+DERIVED: dict[str, dict[str, float]] = {
+    "R2": {"S1": 1 / 3, "S2": 1 / 3, "S3": 1 / 3},
+    "R1": {"S1": 1 / 6, "S2": 1 / 6, "S3": 1 / 6, "SO": 1 / 2},
+    "delta_S2_hat": {"S2_hat": 1, "S2": -1},
+    "delta_S3_hat": {"S3_hat": 1, "S3": -1},
+    "delta_SO_hat": {"SO_hat": 1, "SO": -1},
+    "delta_S3_tilde": {"S3_tilde": 1, "S3_hat": -1},
+    "delta_SO_tilde": {"SO_tilde": 1, "SO_hat": -1},
+}
+"""The cells that follow from them, as weights: R2 the mean of the turns, R1 that of R2 and the whole. A delta is the
+score that perfection adds, positive where the model's own errors had cost something."""
+
+CONTRASTS = {
+    "single_turn - multi_turn, turn 3": (CELLS["S3"], Cell("single_turn", 3)),
+    "no_focus - focus, turn 3": (CELLS["S3"], Cell(OWN, 3, "no_focus")),
+    "no_turn_verdicts - turn_verdicts, whole conversation": (CELLS["SO"], Cell(OWN, None, "no_turn_verdicts")),
+}
+"""The paper's other ablations: turn 3 asked alone, judged without focus points, the whole judged without the judgments
+of its turns. Each is (with, without)."""
+
+SCALE: dict[Protocol, Scale] = {"pairwise": (0.0, 100.0), "direct": (1.0, 10.0)}
+"""Scores as the paper prints them: pairwise in per cent."""
+
+TITLES: dict[Protocol, str] = {"pairwise": "win rate against the reference, %", "direct": "direct grading, 1 to 10"}
+TURNS = {1: "perception", 2: "reasoning", 3: "creation", None: "whole conversation"}
+SYMBOLS = {
+    **{name: name.replace("_hat", " with perfect perception") for name in CELLS},
+    **{name: name.replace("_tilde", " with perfect perception and reasoning") for name in CELLS if "tilde" in name},
+    "delta_S2_hat": "perfect perception adds to S2",
+    "delta_S3_hat": "perfect perception adds to S3",
+    "delta_SO_hat": "perfect perception adds to SO",
+    "delta_S3_tilde": "perfect reasoning adds to S3",
+    "delta_SO_tilde": "perfect reasoning adds to SO",
+    "R2": "R2, mean of the turns",
+    "R1": "R1, mean of R2 and SO",
+}
+
+
+def read_conversations(path: Path) -> list[Conversation]:
+    """The conversations of a ConvBench sheet (.xlsx, or saved as .csv; .jsonl with the same keys), in its order.
+
+    Images are paths as in the sheet's `image_id`; an optional column `lang` marks Chinese rows. Raises UsageError
+    naming what is missing for a sheet without references, captions, tasks or focus points, and place and column for an
+    empty cell or a duplicate id.
+    """
+    ids = tables.Ids()
+    found: list[Conversation] = []
+    for place, row in tables.rows(path, FORMATS):
+        if missing := [column for column in COLUMNS if column not in row]:
+            raise UsageError(
+                f"{path}: the sheet lacks {', '.join(missing)}; the public ConvBench.xlsx has only image and "
+                "instructions, ask its authors for the full one"
+            )
+        image = tables.text(place, row, IMAGE)
+        turns = [
+            ConversationTurn(
+                prompt=tables.text(place, row, INSTRUCTIONS[turn]),
+                reference=tables.text(place, row, REFERENCES[turn]),
+                task=tables.text(place, row, TASKS[turn]),
+                images=[image] if turn == 0 else [],
+                focus=tables.text(place, row, FOCUS) if turn == 2 else None,
+            )
+            for turn in range(3)
+        ]
+        found.append(
+            Conversation(
+                id=ids.add(place, tables.optional_text(row, "ID") or str(len(found) + 1)),
+                benchmark="convbench",
+                lang=tables.language(place, row),
+                group=image,
+                turns=turns,
+                caption=tables.text(place, row, CAPTION),
+            )
+        )
+    return found
+
+
+def scores(
+    verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], protocol: Protocol
+) -> dict[str, Aggregate]:
+    """The row of table 1 (pairwise: win rates in per cent) or 8 (direct grading, 1..10) by cell name.
+
+    Given are the cells of the conditions that have a verdict, a missing verdict widening their range. Derived cells
+    need all that they follow from.
+    """
+    judged, asked = _scores(verdicts, protocol), [one.id for one in conversations]
+    run = {cell.condition for cell in judged}
+    cells = {
+        name: mean(judged.get(cell, {}), asked, SCALE[protocol])
+        for name, cell in CELLS.items()
+        if cell.condition in run
+    }
+    return {**cells, **derived(cells)}
+
+
+def derived(cells: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
+    """R1, R2 and the deltas of table 1 from its judged cells, as far as these are given."""
+    return {
+        name: combine([(weight, cells[cell]) for cell, weight in weights.items()])
+        for name, weights in DERIVED.items()
+        if all(cell in cells for cell in weights)
+    }
+
+
+def by_task(
+    verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], protocol: Protocol, cell: Cell
+) -> dict[str, Aggregate]:
+    """A cell's score per task name of its turn, sorted by name. Raises ValueError for the whole conversation, which
+    has no task of its own."""
+    if cell.turn is None:
+        raise ValueError("a whole conversation has no task; expected a turn")
+    judged = _scores(verdicts, protocol).get(cell, {})
+    return means(judged, ((_task(one, cell.turn), one.id) for one in conversations), SCALE[protocol])
+
+
+class Flip(Struct, frozen=True, kw_only=True):
+    """A conversation whose verdict on `turn` changes once `cause` is made perfect: the cause's own task, the turn's
+    task, and the scores before and after (per cent or ratings)."""
+
+    conversation: str
+    cause: str
+    turn: int
+    cause_task: str
+    task: str
+    before: float
+    after: float
+
+
+class AblationEffect(Struct, frozen=True, kw_only=True):
+    """What making `cause` perfect adds to a turn's score (`turn` None: the whole conversation's), with how many
+    conversations `gained` and `lost` by it. `cause_task` and `task` are None where all pairs are taken together."""
+
+    cause: str
+    turn: int | None
+    cause_task: str | None
+    task: str | None
+    difference: Difference
+    gained: int
+    lost: int
+
+    @property
+    def name(self) -> str:
+        name = f"perfect {self.cause}: {TURNS[self.turn]} ({self.gained} up, {self.lost} down)"
+        return f"{self.cause_task} → {self.task}: {name}" if self.cause_task else name
+
+
+class Attribution(Struct, frozen=True, kw_only=True):
+    """Where errors come from: each verdict that flips, the effects over all conversations, and the effects by task
+    pair, the costliest first (by mean difference times conversations)."""
+
+    flips: list[Flip]
+    effects: list[AblationEffect]
+    pairs: list[AblationEffect]
+
+
+class _Step(Struct, frozen=True):
+    """One step of the hierarchical ablation: the capability made perfect, its turn, and the cells before and after."""
+
+    cause: str
+    cause_turn: int
+    before: Cell
+    after: Cell
+
+
+STEPS = (
+    _Step("perception", 1, CELLS["S2"], CELLS["S2_hat"]),
+    _Step("perception", 1, CELLS["S3"], CELLS["S3_hat"]),
+    _Step("perception", 1, CELLS["SO"], CELLS["SO_hat"]),
+    _Step("reasoning", 2, CELLS["S3_hat"], CELLS["S3_tilde"]),
+    _Step("reasoning", 2, CELLS["SO_hat"], CELLS["SO_tilde"]),
+)
+
+
+def attribution(
+    verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], protocol: Protocol
+) -> Attribution:
+    """Error attribution by the hierarchical ablation (§3.3, §5.2). Intervals are those of `aggregate.difference`, by
+    bootstrap over the conversations' groups; steps whose condition was never run are left out."""
+    judged = _scores(verdicts, protocol)
+    found = Attribution(flips=[], effects=[], pairs=[])
+    for step in STEPS:
+        if step.before not in judged or step.after not in judged:
+            continue
+        found.effects.append(_effect(judged, step, conversations, protocol))
+        if step.after.turn is None:
+            continue
+        pairs: dict[tuple[str, str], list[Conversation]] = {}
+        for one in conversations:
+            cause_task, task = _task(one, step.cause_turn), _task(one, step.after.turn)
+            pairs.setdefault((cause_task, task), []).append(one)
+            before, after = judged[step.before].get(one.id), judged[step.after].get(one.id)
+            if before is not None and after is not None and before != after:
+                found.flips.append(
+                    Flip(
+                        conversation=one.id,
+                        cause=step.cause,
+                        turn=step.after.turn,
+                        cause_task=cause_task,
+                        task=task,
+                        before=before,
+                        after=after,
+                    )
+                )
+        found.pairs.extend(_effect(judged, step, members, protocol, *tasks) for tasks, members in pairs.items())
+    found.pairs.sort(key=lambda one: (one.difference.mean or 0.0) * one.difference.n, reverse=True)
+    return found
+
+
+def _effect(
+    judged: Mapping[Cell, Mapping[str, float | None]],
+    step: _Step,
+    conversations: Sequence[Conversation],
+    protocol: Protocol,
+    cause_task: str | None = None,
+    task: str | None = None,
+) -> AblationEffect:
+    before, after = judged[step.before], judged[step.after]
+    groups = {conversation.id: conversation.group for conversation in conversations}
+    changes = [a - b for key in groups if (a := after.get(key)) is not None and (b := before.get(key)) is not None]
+    return AblationEffect(
+        cause=step.cause,
+        turn=step.after.turn,
+        cause_task=cause_task,
+        task=task,
+        difference=counted.difference(before, after, groups, SCALE[protocol]),
+        gained=sum(change > 0 for change in changes),
+        lost=sum(change < 0 for change in changes),
+    )
+
+
+def contrasts(
+    verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], protocol: Protocol
+) -> dict[str, Difference]:
+    """The ablations of CONTRASTS for which there are verdicts, as paired differences by name."""
+    judged = _scores(verdicts, protocol)
+    groups = {conversation.id: conversation.group for conversation in conversations}
+    return {
+        name: counted.difference(judged[base], judged[other], groups, SCALE[protocol])
+        for name, (base, other) in CONTRASTS.items()
+        if base in judged and other in judged
+    }
+
+
+def agreement(
+    one: Sequence[TurnVerdict], other: Sequence[TurnVerdict], conversations: Sequence[Conversation], protocol: Protocol
+) -> dict[str, EqualVerdicts]:
+    """How often two judges, or a judge and a person, give equal verdicts: by cell name (tables 4 to 7) and over `all`
+    cells (table 3), for the cells that both judged. Intervals are over the conversations' groups."""
+    first, second = by_cell(one, protocol), by_cell(other, protocol)
+    groups = {conversation.id: conversation.group for conversation in conversations}
+    shared = {name: cell for name, cell in CELLS.items() if cell in first and cell in second}
+    found = {name: counted.equal_verdicts(first[cell], second[cell], groups) for name, cell in shared.items()}
+    mine, theirs = (
+        {(cell, key): score for cell in shared.values() for key, score in cells[cell].items()}
+        for cells in (first, second)
+    )
+    everywhere = {(cell, key): group for cell in shared.values() for key, group in groups.items()}
+    return {**found, "all": counted.equal_verdicts(mine, theirs, everywhere)}
+
+
+def _scores(verdicts: Iterable[TurnVerdict], protocol: Protocol) -> dict[Cell, dict[str, float | None]]:
+    unit = 100.0 if protocol == "pairwise" else 1.0
+    return {
+        cell: {key: None if score is None else unit * score for key, score in found.items()}
+        for cell, found in by_cell(verdicts, protocol).items()
+    }
+
+
+def _task(conversation: Conversation, turn: int) -> str:
+    return conversation.turns[turn - 1].task or "none"
+
+
+def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report:
+    sections, summary = [], dict[str, Any]()
+    for run in runs:
+        for protocol in run.protocols():
+            if protocol in TITLES:
+                made, facts = _protocol(run, protocol, conversations)
+                sections += made
+                summary.setdefault(run.name, {})[protocol] = facts
+    return Report(sections=sections, summary=summary)
+
+
+def _protocol(
+    run: Run, protocol: Protocol, conversations: Sequence[Conversation]
+) -> tuple[list[Section], dict[str, Any]]:
+    asked = run.verdicts, conversations, protocol
+    cells, found, contrasted = scores(*asked), attribution(*asked), contrasts(*asked)
+    shown = {name: cell for name, cell in CELLS.items() if name in cells}
+    tasks = {name: by_task(*asked, cell) for name, cell in shown.items() if cell.turn is not None}
+    dots: dict[str, dict[str, pictures.Ranged]] = {}
+    for name, cell in shown.items():
+        dots.setdefault(TURNS[cell.turn], {})[cell.condition] = cells[name].value, cells[name].low, cells[name].high
+    first = Section(
+        heading=f"{run.name}: {TITLES[protocol]}",
+        readings=order_reading(run) if protocol == "pairwise" else [],
+        tables=[
+            aggregates("Scores (tables 1 and 8 of the paper)", {SYMBOLS[name]: one for name, one in cells.items()}),
+            *([differences("The paper's other ablations", contrasted)] if contrasted else []),
+            *(
+                aggregates(f"{SYMBOLS[name]} by task of turn {CELLS[name].turn}", by_name, folded=True)
+                for name, by_name in tasks.items()
+            ),
+        ],
+        pictures=[
+            pictures.dots(
+                "Scores by what the model saw; bars: where the score could lie with what is missing.",
+                dots,
+                SCALE[protocol],
+            )
+        ],
+        note="S1 to S3 are the turns, SO the conversation as a whole. What perfection adds is positive where the "
+        "model's own mistakes had cost something; in this table it is the difference of two scores, each of all "
+        "that was judged, below of the conversations that were judged both times.",
+    )
+    facts = msgspec.to_builtins({"scores": cells, "attribution": found, "contrasts": contrasted, "tasks": tasks})
+    return [first, *([_attribution(run, protocol, found)] if found.effects else [])], facts
+
+
+_FLIPS = Columns[Flip](
+    ("conversation", lambda flip: flip.conversation),
+    ("made perfect", lambda flip: f"perfect {flip.cause}"),
+    ("verdict on", lambda flip: f"turn {flip.turn}"),
+    ("its task", lambda flip: flip.cause_task),
+    ("the turn's task", lambda flip: flip.task),
+    ("before", lambda flip: number(flip.before, 1)),
+    ("after", lambda flip: number(flip.after, 1)),
+)
+
+
+def _attribution(run: Run, protocol: Protocol, found: Attribution) -> Section:
+    better = sum(flip.after > flip.before for flip in found.flips)
+    effects, pairs = ({one.name: one.difference for one in some} for some in (found.effects, found.pairs))
+    return Section(
+        heading=f"{run.name}: where errors come from ({protocol})",
+        readings=[
+            f"{len(found.flips)} verdicts on turns change when an earlier step is made perfect: {better} for the "
+            f"better, {len(found.flips) - better} for the worse."
+        ],
+        tables=[
+            differences("What making a step perfect adds", effects),
+            differences("By pair of tasks, the costliest first", pairs, folded=True),
+            _FLIPS.table("Every verdict that changes", found.flips, folded=True),
+        ],
+        note="95 % intervals from a paired bootstrap over groups (images); p from random signs of whole groups.",
+    )
+
+
+def _agreement(one: Run, other: Run, conversations: Sequence[Conversation]) -> Report:
+    """Per cent of equal verdicts of two judges, by protocol and cell (tables 3 to 7)."""
+    shared = [protocol for protocol in one.protocols() if protocol in other.protocols()]
+    found = {protocol: agreement(one.verdicts, other.verdicts, conversations, protocol) for protocol in shared}
+    agreed = {protocol: cells for protocol, cells in found.items() if len(cells) > 1}
+    section = Section(
+        heading=f"How often {one.name} and {other.name} agree",
+        tables=[
+            aggregates(f"Equal verdicts in %, {protocol}", {SYMBOLS.get(name, name): cells[name] for name in cells})
+            for protocol, cells in agreed.items()
+        ],
+        note="On the same replies (tables 3 to 7 of the paper), with 95 % intervals: whole groups are resampled. "
+        "Grades agree only when they are equal.",
+    )
+    return Report(sections=[section] if agreed else [], summary=msgspec.to_builtins(agreed))
+
+
+BENCHMARK = Benchmark(
+    title="ConvBench",
+    read=read_conversations,
+    protocols=("pairwise", "direct"),
+    report=report,
+    scored=lambda one: one.opponent is None and Cell(one.condition, one.turn, one.judging) in CELLS.values(),
+    agreement=_agreement,
+)
