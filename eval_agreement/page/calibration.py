@@ -2,41 +2,12 @@
 
 from collections.abc import Mapping
 
-from critic.page.blocks import Columns, Part, Section, Table, TableCell, bar, interval, number, share, shares
-from eval_agreement.analysis import Findings
+from critic.page.blocks import Columns, Part, Section, TableCell, bar, interval, number, share, shares
+from eval_agreement.analysis import Calibration, Findings
 from eval_agreement.calibration import Bin as CalibrationBin
-from eval_agreement.calibration import Conformal, Recalibration, Reliability
+from eval_agreement.calibration import Conformal, Errors, Recalibration
 from eval_agreement.corrected import CorrectedMean
-from eval_agreement.page.words import measured
-
-
-def calibration_section(found: Mapping[str, Findings]) -> Section | None:
-    parts = [
-        Part(
-            heading=name,
-            readings=[
-                calibrated.reliability.reading,
-                *(one.reading for one in calibrated.maps),
-                calibrated.conformal.reading,
-            ],
-            tables=[
-                _reliability_table(calibrated.reliability),
-                _MAPS.table("Recalibration.", calibrated.maps),
-                _CONFORMAL.table("How far a single score can be trusted.", [calibrated.conformal]),
-            ],
-        )
-        for name, findings in found.items()
-        if (calibrated := findings.calibration)
-    ]
-    return Section(
-        key="calibration",
-        heading="Calibration",
-        parts=parts,
-        note="A map from judge score to people’s is fitted on other questions than it is tried on: on the first "
-        "sample, or in turns on four fifths of the same. A linear map leaves correlations as they are. Conformal "
-        "intervals are around the recalibrated score of one answer; coverage is measured on answers that took no part.",
-    )
-
+from eval_agreement.page.words import measured, section
 
 _BINS = Columns[CalibrationBin](
     ("Judge (rounded)", lambda one: str(one.score)),
@@ -46,20 +17,8 @@ _BINS = Columns[CalibrationBin](
 )
 
 
-def _reliability_table(found: Reliability) -> Table:
-    error = f"{number(found.error)} ({interval(found.interval)})" if found.interval else number(found.error)
-    caption = f"Expected calibration error {error} points; n = {found.n}, {found.failed} failed."
-    return _BINS.table(caption, found.bins, folded=True)
-
-
-def _errors(one: Recalibration, which: str) -> TableCell:
-    errors = getattr(one, which)
-    return TableCell(number(errors.mae if errors else None), title=one.undefined or "")
-
-
-def _bias(one: Recalibration, which: str) -> str:
-    errors = getattr(one, which)
-    return number(errors.mean_error if errors else None)
+def _error(errors: Errors | None, undefined: str | None) -> TableCell:
+    return measured(errors.mae if errors else None, None, undefined)
 
 
 def _change(one: Recalibration) -> TableCell:
@@ -71,11 +30,11 @@ _MAPS = Columns[Recalibration](
     ("Map", lambda one: one.method),
     ("n", lambda one: one.n),
     ("fitted on", lambda one: one.fitted),
-    ("MAE before", lambda one: _errors(one, "before")),
-    ("after", lambda one: _errors(one, "after")),
+    ("MAE before", lambda one: _error(one.before, one.undefined)),
+    ("after", lambda one: _error(one.after, one.undefined)),
     ("change", _change),
-    ("mean error before", lambda one: _bias(one, "before")),
-    ("after", lambda one: _bias(one, "after")),
+    ("mean error before", lambda one: number(one.before.mean_error if one.before else None)),
+    ("after", lambda one: number(one.after.mean_error if one.after else None)),
     about=lambda one: one.mode,
 )
 
@@ -90,27 +49,28 @@ _CONFORMAL = Columns[Conformal](
 )
 
 
-def corrected_section(found: Mapping[str, Findings]) -> Section | None:
-    parts = [
-        Part(
-            heading=name,
-            readings=[f"{answerer}: {one.reading}" for answerer, one in findings.corrected.items()]
-            + ([findings.plan.reading] if findings.plan else []),
-            tables=[_corrected_table(findings.corrected)] if findings.corrected else [],
-        )
-        for name, findings in found.items()
-        if findings.corrected or findings.plan
-    ]
-    if not parts:
-        return None
-    return Section(
-        key="corrected",
-        heading="Corrected benchmark scores",
-        parts=parts,
-        note="Mean human score of each answerer out of few labels and many judge scores: prediction-powered inference "
-        "(Angelopoulos et al. 2023, PPI++), valid however wrong the judge is if the labelled answers are a random "
-        "draw. The judge decides only how wide the interval gets; “worth” is the number of labels that would do as "
-        "well alone.",
+def calibration_section(found: Mapping[str, Findings]) -> list[Section]:
+    parts = [_calibration(name, one.calibration) for name, one in found.items() if one.calibration]
+    note = (
+        "A map from judge score to people’s is fitted on other questions than it is tried on: on the first "
+        "sample, or in turns on four fifths of the same. A linear map leaves correlations as they are. Conformal "
+        "intervals are around the recalibrated score of one answer; coverage is measured on answers that took no part."
+    )
+    return section("calibration", "Calibration", parts, note)
+
+
+def _calibration(name: str, found: Calibration) -> Part:
+    one = found.reliability
+    error = f"{number(one.error)} ({interval(one.interval)})" if one.interval else number(one.error)
+    caption = f"Expected calibration error {error} points; n = {one.n}, {one.failed} failed."
+    return Part(
+        heading=name,
+        readings=[one.reading, *(each.reading for each in found.maps), found.conformal.reading],
+        tables=[
+            _BINS.table(caption, one.bins, folded=True),
+            _MAPS.table("Recalibration.", found.maps),
+            _CONFORMAL.table("How far a single score can be trusted.", [found.conformal]),
+        ],
     )
 
 
@@ -129,5 +89,18 @@ _ANSWERERS = Columns[tuple[str, CorrectedMean]](
 )
 
 
-def _corrected_table(found: Mapping[str, CorrectedMean]) -> Table:
-    return _ANSWERERS.table("Mean human score, drawn from 1 to 10.", found.items(), axis=(1.0, 10.0), drawn=2)
+def corrected_section(found: Mapping[str, Findings]) -> list[Section]:
+    parts = []
+    for name, one in found.items():
+        readings = [f"{answerer}: {mean.reading}" for answerer, mean in one.corrected.items()]
+        readings += [one.plan.reading] if one.plan else []
+        caption = "Mean human score, drawn from 1 to 10."
+        table = _ANSWERERS.table(caption, one.corrected.items(), axis=(1.0, 10.0), drawn=2)
+        parts.append(Part(heading=name, readings=readings, tables=[table] if one.corrected else []))
+    note = (
+        "Mean human score of each answerer out of few labels and many judge scores: prediction-powered inference "
+        "(Angelopoulos et al. 2023, PPI++), valid however wrong the judge is if the labelled answers are a random "
+        "draw. The judge decides only how wide the interval gets; “worth” is the number of labels that would do as "
+        "well alone."
+    )
+    return section("corrected", "Corrected benchmark scores", parts, note)

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 from critic.counting.resampling import FEWEST_TO_DECIDE
-from critic.page.blocks import Bounds, interval, listed, number
+from critic.page.blocks import interval, listed, number
 from eval_agreement.analysis import Findings
 from eval_agreement.compare import Comparison
 from eval_agreement.gate import Outcome
 from eval_agreement.injection import Injection
-from eval_agreement.metrics import METRICS
+from eval_agreement.metrics import METRICS, Agreement
+from eval_agreement.page.words import not_kept, within
 
 RANKS_WELL = 0.5
 """A Pearson correlation that is shown to be as high says that a judge's order is worth keeping."""
@@ -16,18 +17,18 @@ RANKS_WELL = 0.5
 
 def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome], most_failed: float) -> list[str]:
     """What a sample says of the judge, the decision first, in a few sentences."""
-    judge, n = findings.judge, len(findings.sample.ids)
+    judge, who, n = findings.judge, findings.sample.judge, len(findings.sample.ids)
     if judge.mae is None:
         return [f"On {name} every judgment failed ({n} of {n}): there is nothing to rely on."]
-    who = findings.sample.judge
-    measured = f"On {name} {who} is off by {judge.mae:.2f} points on average{_within(judge.interval.get('mae'))}"
-    measured += _against_trivial(findings) + f"; Pearson {number(judge.pearson, 2)}."
-    measured += f" {judge.n} answers to {judge.groups} questions, {judge.failed} failed."
-    broken = [outcome for outcome in outcomes if outcome.sample == name and not outcome.holds]
-    decision = f"The gate is not kept: {listed([one.text.split(': ', 1)[1] for one in broken])}." if broken else ""
+    constant = next((line for line in findings.of("baseline") if line.name == "constant"), None)
+    trivial = ""
+    if constant:
+        about = constant.about.replace("always", "always answering")
+        trivial = f", against {number(constant.result.mae)} for {about}"
     return [
-        decision or _decision(findings, most_failed),
-        measured,
+        not_kept(outcome for outcome in outcomes if outcome.sample == name) or _decision(findings, most_failed),
+        f"On {name} {who} is off by {judge.mae:.2f} points on average{_within(judge)}{trivial}; Pearson "
+        f"{number(judge.pearson)}. {judge.n} answers to {judge.groups} questions, {judge.failed} failed.",
         *_against_people(findings),
         *_against_judges(findings),
     ]
@@ -44,19 +45,11 @@ def attack_verdict(found: Injection) -> str:
     if not measured:
         return f"{text}."
     worst = max(measured, key=lambda effect: effect.inflation.value or 0.0)
-    return f"{text}; the strongest, {worst.name}, adds {number(worst.inflation.value, 2)} on average."
+    return f"{text}; the strongest, {worst.name}, adds {number(worst.inflation.value)} on average."
 
 
-def _within(bounds: Bounds | None) -> str:
-    return f" (95 % interval {interval(bounds)})" if bounds else ""
-
-
-def _against_trivial(findings: Findings) -> str:
-    constant = next((line for line in findings.of("baseline") if line.name == "constant"), None)
-    if constant is None:
-        return ""
-    about = constant.about.replace("always", "always answering")
-    return f", against {number(constant.result.mae, 2)} for {about}"
+def _within(result: Agreement) -> str:
+    return within(interval(result.interval.get("mae")))
 
 
 def _decision(findings: Findings, most_failed: float) -> str:
@@ -80,28 +73,8 @@ def _no_decision(findings: Findings, most_failed: float) -> str:
     return ""
 
 
-def _worse(findings: Findings) -> str:
-    who = findings.sample.judge
-    better = [pair.second for pair in findings.comparisons if pair.first == who and _further(pair)]
-    if not better:
-        return ""
-    return f"Do not put {who} in the place of {listed(better)} on such data: it is further from people."
-
-
-def _in_place_of(findings: Findings) -> str:
-    who, test = findings.sample.judge, findings.replaces
-    places = [_as_good(pair) for pair in findings.comparisons if pair.first == who and _is_as_good(pair)]
-    if test and test.passes:
-        places.insert(0, f"one of these raters (alternative annotator test, epsilon {test.epsilon:g})")
-    if places:
-        return f"{who} may take the place of {listed(places)} on such data."
-    if test and test.passes is False:
-        return f"{who} knows more than the trivial judges, but is not shown to do as well as one of these raters."
-    return ""
-
-
 def _not_better(findings: Findings) -> str:
-    unbeaten = [pair.second for pair in findings.over_trivial if not _closer(pair)]
+    unbeaten = [pair.second for pair in findings.over_trivial if _side(pair) >= 0]
     if not unbeaten:
         return ""
     who, maps = findings.sample.judge, findings.calibration.maps if findings.calibration else []
@@ -111,30 +84,41 @@ def _not_better(findings: Findings) -> str:
     mended = [one.method for one in maps if one.after and others and one.after.mae < min(others)]
     if order and order[0] >= RANKS_WELL and mended:
         return (
-            f"Rely on {who} only after recalibration: it ranks answers well (Pearson {number(order[0], 2)} or more), "
+            f"Rely on {who} only after recalibration: it ranks answers well (Pearson {number(order[0])} or more), "
             f"but as it stands it is not shown to beat {trivial}; a {mended[0]} map may mend that."
         )
     return f"Do not rely on {who} here: it is not shown to beat {trivial}."
 
 
-def _closer(pair: Comparison) -> bool:
-    """Whether the first judge's mean error is shown to be smaller."""
-    return any(line.metric == "mae" and line.interval and line.interval[1] < 0 for line in pair.differences)
+def _side(pair: Comparison) -> int:
+    """-1 where the first judge's mean error is shown to be the smaller one, 1 where it is shown to be the larger."""
+    bounds = next((line.interval for line in pair.differences if line.metric == "mae"), None) or (0.0, 0.0)
+    return int(bounds[0] > 0) - int(bounds[1] < 0)
 
 
-def _further(pair: Comparison) -> bool:
-    return any(line.metric == "mae" and line.interval and line.interval[0] > 0 for line in pair.differences)
+def _worse(findings: Findings) -> str:
+    who = findings.sample.judge
+    better = [pair.second for pair in findings.comparisons if pair.first == who and _side(pair) > 0]
+    if not better:
+        return ""
+    return f"Do not put {who} in the place of {listed(better)} on such data: it is further from people."
 
 
-def _is_as_good(pair: Comparison) -> bool:
-    """Every margin that was asked for could be tested, and holds."""
-    held = {line.metric for line in pair.non_inferiority if line.holds}
-    return bool(held) and held == set(pair.margins) and pair.groups >= FEWEST_TO_DECIDE
-
-
-def _as_good(pair: Comparison) -> str:
-    allowed = listed([f"{margin:g} {METRICS[metric].name}" for metric, margin in pair.margins.items()])
-    return f"{pair.second} (no worse by more than {allowed})"
+def _in_place_of(findings: Findings) -> str:
+    who, test, places = findings.sample.judge, findings.replaces, []
+    if test and test.passes:
+        places.append(f"one of these raters (alternative annotator test, epsilon {test.epsilon:g})")
+    for pair in findings.comparisons:
+        # Every margin that was asked for could be tested, and holds.
+        held = {line.metric for line in pair.non_inferiority if line.holds}
+        if pair.first == who and held and held == set(pair.margins) and pair.groups >= FEWEST_TO_DECIDE:
+            allowed = listed([f"{margin:g} {METRICS[metric].name}" for metric, margin in pair.margins.items()])
+            places.append(f"{pair.second} (no worse by more than {allowed})")
+    if places:
+        return f"{who} may take the place of {listed(places)} on such data."
+    if test and test.passes is False:
+        return f"{who} knows more than the trivial judges, but is not shown to do as well as one of these raters."
+    return ""
 
 
 def _against_people(findings: Findings) -> list[str]:
@@ -143,9 +127,8 @@ def _against_people(findings: Findings) -> list[str]:
         return []
     people, judge = (line.result for line in lines)
     ceiling = (
-        f"Against the mean of the other raters, a rater is off by {number(people.mae, 2)}"
-        f"{_within(people.interval.get('mae'))} and the judge by {number(judge.mae, 2)}"
-        f"{_within(judge.interval.get('mae'))}."
+        f"Against the mean of the other raters, a rater is off by {number(people.mae)}{_within(people)} and the judge "
+        f"by {number(judge.mae)}{_within(judge)}."
     )
     return [ceiling, *([findings.replaces.reading] if findings.replaces else [])]
 
@@ -156,7 +139,7 @@ def _against_judges(findings: Findings) -> list[str]:
         for line in pair.differences:
             if line.metric == "mae" and pair.first == findings.sample.judge:
                 where = "closer to" if line.value < 0 else "further from"
-                told = "" if _closer(pair) or _further(pair) else ", not to be told from none"
+                told = "" if _side(pair) else ", not to be told from none"
                 spread = f"difference {interval(line.interval)}" if line.interval else "too few questions to say more"
                 sentences.append(
                     f"{pair.first} is {abs(line.value):.2f} points {where} people than {pair.second} ({spread}{told})."

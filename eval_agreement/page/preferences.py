@@ -1,12 +1,12 @@
 """What an audit of preferences found, as sections of sentences and tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from critic.counting.resampling import FEWEST_TO_DECIDE, Estimate
 from critic.counting.verdicts import VerdictAgreement
 from critic.page.blocks import Columns, Part, Section, Table, TableRow, bar, listed, number, row, share, shares
 from eval_agreement.gate import Outcome
-from eval_agreement.page.words import p_text, part_name, percent, points
+from eval_agreement.page.words import not_kept, p_text, part_name, percent, points, section, within
 from eval_agreement.preference_bias import LengthPreference, PairedDifference, PositionBias
 from eval_agreement.preferences import CONSTANT, LONGER, PEOPLE, PairAgreement, PreferenceAudit
 
@@ -20,28 +20,25 @@ _NOTE = (
 
 def preference_sections(name: str, found: PreferenceAudit) -> list[Section]:
     """All there is to say, in reading order."""
-    made = [
-        _agreement(name, found),
-        _matrix(name, found),
-        _position(name, found),
-        _length(name, found),
-        _differences(name, found),
-        _parts(name, found),
+    return [
+        *_agreement(name, found),
+        *_matrix(name, found),
+        *_position(name, found),
+        *_length(name, found),
+        *_differences(name, found),
+        *_parts(name, found),
     ]
-    return [section for section in made if section]
 
 
 def preference_verdict(name: str, found: PreferenceAudit, outcomes: Sequence[Outcome], most_failed: float) -> list[str]:
     """What a sample says of the first judge, the decision first."""
-    judge = next(iter(found.agreement))
-    result = found.agreement[judge]
+    judge, result = next(iter(found.agreement.items()))
     if result.accuracy.value is None:
         return [f"On {name} {judge} has no verdict to compare: {result.accuracy.undefined}."]
-    broken = [outcome.text.split(": ", 1)[1] for outcome in outcomes if not outcome.holds]
     sentences = [
-        f"The gate is not kept: {listed(broken)}." if broken else _decision(judge, found, most_failed),
+        not_kept(outcomes) or _decision(judge, found, most_failed),
         f"On {name} {judge} agrees with people on {share(result.accuracy.value)} of {result.n} {found.things}"
-        f"{_within(result.accuracy)}, kappa {number(result.kappa.value, 2)}; {result.failed} failed, "
+        f"{_within(result.accuracy)}, kappa {number(result.kappa.value)}; {result.failed} failed, "
         f"{result.unasked} not asked.",
     ]
     alike = found.as_a_rater.get(judge)
@@ -51,11 +48,16 @@ def preference_verdict(name: str, found: PreferenceAudit, outcomes: Sequence[Out
             f"Two raters agree with each other on {share(people.value)}{_within(people)} of {people.n} pairs of "
             f"verdicts, {judge} with a single rater on {share(alike.accuracy.value)}{_within(alike.accuracy)}."
         )
-    return [*sentences, *_flipping(judge, found)]
+    if judge in found.position and found.position[judge].flips.value is not None:
+        flips = found.position[judge].flips
+        sentences.append(
+            f"Shown in the other order, {share(flips.value)} of its verdicts change ({shares(flips.interval)})."
+        )
+    return sentences
 
 
 def _within(estimate: Estimate) -> str:
-    return f" (95 % interval {shares(estimate.interval)})" if estimate.interval else ""
+    return within(shares(estimate.interval))
 
 
 def _decision(judge: str, found: PreferenceAudit, most_failed: float) -> str:
@@ -86,17 +88,10 @@ def _behind(difference: Estimate) -> bool:
     return difference.interval is not None and difference.interval[1] < 0
 
 
-def _flipping(judge: str, found: PreferenceAudit) -> list[str]:
-    if judge not in found.position or found.position[judge].flips.value is None:
-        return []
-    flips = found.position[judge].flips
-    return [f"Shown in the other order, {share(flips.value)} of its verdicts change ({shares(flips.interval)})."]
-
-
 def _section(
     name: str, key: str, heading: str, tables: list[Table], readings: Sequence[str] = (), note: str = ""
-) -> Section:
-    return Section(key=key, heading=heading, parts=[Part(heading=name, readings=[*readings], tables=tables)], note=note)
+) -> list[Section]:
+    return section(key, heading, [Part(heading=name, readings=[*readings], tables=tables)], note)
 
 
 def _row(name: str, about: str, result: VerdictAgreement, *, strong: bool = False) -> TableRow:
@@ -111,7 +106,7 @@ _HEAD = ["n", "failed", "not asked", "accuracy", "decided", "kappa"]
 _DRAWN = 5
 
 
-def _agreement(name: str, found: PreferenceAudit) -> Section:
+def _agreement(name: str, found: PreferenceAudit) -> list[Section]:
     rows = [
         _row(judge, "the judge under audit" if not place else "another judge", result, strong=not place)
         for place, (judge, result) in enumerate(found.agreement.items())
@@ -129,15 +124,12 @@ def _agreement(name: str, found: PreferenceAudit) -> Section:
     return _section(name, "agreement", "Agreement with people", [table], note=note)
 
 
-def _matrix(name: str, found: PreferenceAudit) -> Section | None:
-    tables = [_matrix_table(f"All {found.things}", found.matrix.overall)]
-    for part, values in found.matrix.by.items():
-        if part == "turn":
-            tables += [_matrix_table(f"Turn {value}", pairs) for value, pairs in values.items()]
-    if len(found.matrix.overall) < 2:
-        return None
+def _matrix(name: str, found: PreferenceAudit) -> list[Section]:
+    by_turn = found.matrix.by.get("turn", {})
+    pairs = {f"All {found.things}": found.matrix.overall, **{f"Turn {turn}": one for turn, one in by_turn.items()}}
     things = "items" if found.yes_or_no else "pairs of answers"
     note = f"Share of equal verdicts of every two, over the {things} on which both have one."
+    tables = [_matrix_table(caption, one) for caption, one in pairs.items()] if len(found.matrix.overall) > 1 else []
     return _section(name, "matrix", "Who agrees with whom", tables, note=note)
 
 
@@ -147,18 +139,6 @@ def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
     cells |= {(second, first): cell for (first, second), cell in cells.items()}
     rows = [row(one, *(cells.get((one, other), "–") for other in names)) for one in names]
     return Table(caption=caption, head=["", *names], rows=rows)
-
-
-def _position(name: str, found: PreferenceAudit) -> Section | None:
-    if not found.position:
-        return None
-    table = _POSITION.table("What the order of the answers does.", found.position.items())
-    readings = [_position_reading(judge, bias) for judge, bias in found.position.items()]
-    note = (
-        "Flips: verdicts that change when the order does, and in whose favour. Leans to the first: share of "
-        "verdicts for the answer shown first, ties aside, less one half."
-    )
-    return _section(name, "position", "Position", [table], readings, note)
 
 
 _POSITION = Columns[tuple[str, PositionBias]](
@@ -174,33 +154,24 @@ _POSITION = Columns[tuple[str, PositionBias]](
 )
 
 
-def _position_reading(judge: str, bias: PositionBias) -> str:
-    lean = bias.first_place
-    if lean.value is None:
-        return f"{judge}: {lean.undefined}."
-    if lean.interval is None or lean.interval[0] <= 0 <= lean.interval[1]:
-        return f"{judge}: no sign of a preference for a place ({share(lean.value)}, {shares(lean.interval)})."
-    place = "first" if lean.value > 0 else "second"
-    return f"{judge} leans to the answer shown {place}, by {share(abs(lean.value))} of its verdicts."
-
-
-def _length(name: str, found: PreferenceAudit) -> Section | None:
-    if not found.length:
-        return None
+def _position(name: str, found: PreferenceAudit) -> list[Section]:
     readings = []
-    for judge, preference in found.length.items():
-        difference = preference.difference
-        if difference.value is None:
-            readings.append(f"{judge}: {difference.undefined}.")
-        elif difference.interval and difference.interval[0] <= 0 <= difference.interval[1]:
-            readings.append(f"{judge}: no sign that it likes length more or less than people do.")
+    for judge, bias in found.position.items():
+        lean = bias.first_place
+        if lean.value is None:
+            readings.append(f"{judge}: {lean.undefined}.")
+        elif lean.interval is None or not (_ahead(lean) or _behind(lean)):
+            sign = f"({share(lean.value)}, {shares(lean.interval)})"
+            readings.append(f"{judge}: no sign of a preference for a place {sign}.")
         else:
-            more = "more" if difference.value > 0 else "less"
-            readings.append(
-                f"{judge} takes the longer answer {more} often than people, by {share(abs(difference.value))}."
-            )
-    table = _LENGTH.table("How often the longer answer wins, where neither says tie.", found.length.items())
-    return _section(name, "length", "Length", [table], readings)
+            place = "first" if lean.value > 0 else "second"
+            readings.append(f"{judge} leans to the answer shown {place}, by {share(abs(lean.value))} of its verdicts.")
+    table = _POSITION.table("What the order of the answers does.", found.position.items())
+    note = (
+        "Flips: verdicts that change when the order does, and in whose favour. Leans to the first: share of "
+        "verdicts for the answer shown first, ties aside, less one half."
+    )
+    return _section(name, "position", "Position", [table], readings, note)
 
 
 _LENGTH = Columns[tuple[str, LengthPreference]](
@@ -214,11 +185,20 @@ _LENGTH = Columns[tuple[str, LengthPreference]](
 )
 
 
-def _differences(name: str, found: PreferenceAudit) -> Section | None:
-    if not found.differences:
-        return None
-    table = _DIFFERENCES.table(f"Differences on the same {found.things}, from the same resamples.", found.differences)
-    return _section(name, "judges", "Judge against judge", [table])
+def _length(name: str, found: PreferenceAudit) -> list[Section]:
+    readings = []
+    for judge, preference in found.length.items():
+        difference = preference.difference
+        if difference.value is None:
+            readings.append(f"{judge}: {difference.undefined}.")
+        elif difference.interval and not (_ahead(difference) or _behind(difference)):
+            readings.append(f"{judge}: no sign that it likes length more or less than people do.")
+        else:
+            more = "more" if difference.value > 0 else "less"
+            by = share(abs(difference.value))
+            readings.append(f"{judge} takes the longer answer {more} often than people, by {by}.")
+    table = _LENGTH.table("How often the longer answer wins, where neither says tie.", found.length.items())
+    return _section(name, "length", "Length", [table], readings)
 
 
 _DIFFERENCES = Columns[PairedDifference](
@@ -233,15 +213,16 @@ _DIFFERENCES = Columns[PairedDifference](
 )
 
 
-def _parts(name: str, found: PreferenceAudit) -> Section | None:
-    judge = next(iter(found.agreement))
-    tables = [_part_table(part, values) for part, values in found.by[judge].items()]
-    if not tables:
-        return None
+def _differences(name: str, found: PreferenceAudit) -> list[Section]:
+    table = _DIFFERENCES.table(f"Differences on the same {found.things}, from the same resamples.", found.differences)
+    return _section(name, "judges", "Judge against judge", [table])
+
+
+def _parts(name: str, found: PreferenceAudit) -> list[Section]:
+    tables = []
+    for part, values in next(iter(found.by.values())).items():
+        rows = [_row(value.replace("_", " "), "", result, strong=True) for value, result in values.items()]
+        head = [part_name(part).capitalize(), *_HEAD]
+        caption = f"By {part_name(part)}, accuracy drawn from 0 to 1."
+        tables.append(Table(caption=caption, head=head, rows=rows, axis=(0.0, 1.0), drawn=_DRAWN))
     return _section(name, "parts", f"Agreement by kind of {found.things[:-1]}", tables)
-
-
-def _part_table(part: str, values: Mapping[str, VerdictAgreement]) -> Table:
-    rows = [_row(value.replace("_", " "), "", result, strong=True) for value, result in values.items()]
-    caption = f"By {part_name(part)}, accuracy drawn from 0 to 1."
-    return Table(caption=caption, head=[part_name(part).capitalize(), *_HEAD], rows=rows, axis=(0.0, 1.0), drawn=_DRAWN)

@@ -1,5 +1,6 @@
 """The audit as one HTML page that needs no network (pictures as inline SVG), and as Markdown."""
 
+import heapq
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,10 +80,8 @@ def warnings(origin: dict[str, Any]) -> list[str]:
 def worst(sample: Sample) -> list[Disagreement]:
     """The judged answers furthest from people's score, furthest first; ties by id."""
     distance = np.abs(sample.human - sample.scores)
-    judged = np.flatnonzero(~np.isnan(distance))
-    if len(judged) > WORST:
-        judged = judged[distance[judged] >= np.partition(distance[judged], -WORST)[-WORST]]
-    chosen = sorted(judged.tolist(), key=lambda row: (-distance[row], sample.ids[row]))[:WORST]
+    judged = np.flatnonzero(~np.isnan(distance)).tolist()
+    chosen = heapq.nsmallest(WORST, judged, key=lambda row: (-distance[row], sample.ids[row]))
     return [
         Disagreement(
             id=sample.ids[row],

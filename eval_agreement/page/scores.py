@@ -1,24 +1,11 @@
 """What an audit of scores found, as sections of sentences and tables."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from critic.counting.resampling import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
-from critic.page.blocks import (
-    Bar,
-    Bounds,
-    Columns,
-    Part,
-    Section,
-    Table,
-    TableCell,
-    axis_of,
-    bar,
-    listed,
-    number,
-    row,
-    share,
-)
-from eval_agreement.alternative_annotator import AlternativeAnnotator, RaterTest
+from critic.page import blocks
+from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, axis_of, bar, number, share
+from eval_agreement.alternative_annotator import RaterTest
 from eval_agreement.analysis import Findings, Line
 from eval_agreement.bias import BiasEffect, Offsets
 from eval_agreement.compare import Comparison, MetricDifference
@@ -26,8 +13,7 @@ from eval_agreement.gate import Outcome
 from eval_agreement.injection import ALL, AttackEffect, Injection
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.page.calibration import calibration_section, corrected_section
-from eval_agreement.page.words import gate_sections, measured, p_text, part_name, percent, points
-from eval_agreement.raters import RaterAgreement
+from eval_agreement.page.words import gate_sections, measured, p_text, part_name, percent, points, section
 
 MOST_VALUES = 30
 """Values of one property that are shown; summary.json has them all."""
@@ -36,114 +22,105 @@ MOST_UNFOLDED = 15
 """Longer tables open on demand."""
 
 
+def sections(
+    found: Mapping[str, Findings], outcomes: Sequence[Outcome], attacked: Sequence[Injection]
+) -> list[Section]:
+    """All there is to say, in reading order."""
+    return [
+        *_agreement(found),
+        *gate_sections(outcomes),
+        *_parts(found),
+        *_comparisons(found),
+        *_people(found),
+        *_bias(found),
+        *_injection(attacked),
+        *calibration_section(found),
+        *corrected_section(found),
+    ]
+
+
 def _metric(result: Agreement, metric: str) -> TableCell:
     return measured(getattr(result, metric), result.interval.get(metric), result.undefined.get(metric), 3)
+
+
+def _column(metric: str) -> Callable[[Line], TableCell]:
+    return lambda line: _metric(line.result, metric)
 
 
 def _error_bar(result: Agreement) -> Bar | None:
     return bar(result.mae, result.interval.get("mae"))
 
 
-def sections(
-    found: Mapping[str, Findings], outcomes: Sequence[Outcome], attacked: Sequence[Injection]
-) -> list[Section]:
-    """All there is to say, in reading order."""
-    made = [
-        agreement_section(found),
-        *gate_sections(outcomes),
-        parts_section(found),
-        comparison_section(found),
-        people_section(found),
-        bias_section(found),
-        injection_section(attacked),
-        calibration_section(found),
-        corrected_section(found),
-    ]
-    return [section for section in made if section]
+_KINDS = {"judge": "the judge under audit", "other": "another judge"}
+_SCORERS = Columns[Line](
+    ("Scores by", lambda line: line.name),
+    ("n", lambda line: line.result.n),
+    ("failed", lambda line: line.result.failed),
+    *((metric.name, _column(key)) for key, metric in METRICS.items()),
+    about=lambda line: line.about or _KINDS.get(line.kind, ""),
+    bar=lambda line: _error_bar(line.result),
+    strong=lambda line: line.kind == "judge",
+)
 
 
-def _scorers() -> Columns[Line]:
-    def cell(metric: str) -> Callable[[Line], TableCell]:
-        return lambda line: _metric(line.result, metric)
-
-    kinds = {"judge": "the judge under audit", "other": "another judge"}
-    return Columns[Line](
-        ("Scores by", lambda line: line.name),
-        ("n", lambda line: line.result.n),
-        ("failed", lambda line: line.result.failed),
-        *((metric.name, cell(key)) for key, metric in METRICS.items()),
-        about=lambda line: line.about or kinds.get(line.kind, ""),
-        bar=lambda line: _error_bar(line.result),
-        strong=lambda line: line.kind == "judge",
-    )
-
-
-def agreement_section(found: Mapping[str, Findings]) -> Section:
+def _agreement(found: Mapping[str, Findings]) -> list[Section]:
     axis = axis_of(_error_bar(line.result) for findings in found.values() for line in findings.lines)
     parts = []
     for name, findings in found.items():
         total = len(findings.sample.ids)
         extra = f", {findings.unlabelled} more without people's scores" if findings.unlabelled else ""
         caption = f"{total} answers, {share(findings.judge.n / total)} judged{extra}. MAE drawn from 0 to {axis[1]:g}."
-        table = _scorers().table(caption, findings.lines, axis=axis)
+        table = _SCORERS.table(caption, findings.lines, axis=axis)
         parts.append(Part(heading=name, tables=[table], readings=findings.sample.notes))
     counts_pairs = any(findings.of("people") for findings in found.values())
-    return Section(
-        key="agreement",
-        heading="Agreement with people",
-        parts=parts,
-        note=" ".join(metric.note for metric in METRICS.values() if metric.note) + " Small print: 95 % intervals, "
-        f"whole questions resampled {RESAMPLES} times ({RESAMPLES_OF_MANY} above {MANY_GROUPS:,} questions); none "
-        f"below {FEWEST_GROUPS}. A dash is a number that is not defined"
-        + ("; “people” counts (answer, rater) pairs." if counts_pairs else "."),
+    note = " ".join(metric.note for metric in METRICS.values() if metric.note) + (
+        f" Small print: 95 % intervals, whole questions resampled {RESAMPLES} times ({RESAMPLES_OF_MANY} above "
+        f"{MANY_GROUPS:,} questions); none below {FEWEST_GROUPS}. A dash is a number that is not defined"
+        + ("; “people” counts (answer, rater) pairs." if counts_pairs else ".")
     )
+    return section("agreement", "Agreement with people", parts, note)
 
 
-def parts_section(found: Mapping[str, Findings]) -> Section:
-    shown = [result for findings in found.values() for values in findings.by.values() for result in values.values()]
-    axis = axis_of(map(_error_bar, shown))
+def _parts(found: Mapping[str, Findings]) -> list[Section]:
+    results = [result for findings in found.values() for values in findings.by.values() for result in values.values()]
+    axis = axis_of(map(_error_bar, results))
     parts = []
     for name, findings in found.items():
-        tables = [_part_table(part, values, axis) for part, values in findings.by.items()]
-        parts.append(Part(heading=name, tables=tables, readings=[] if tables else ["No property has several values."]))
-    return Section(key="parts", heading="Agreement by kind of answer", parts=parts)
-
-
-def _part_table(part: str, values: Mapping[str, Agreement], axis: Bounds) -> Table:
-    chosen = list(values.items())[:MOST_VALUES]
-    left = f" The {MOST_VALUES} commonest of {len(values)}." if len(values) > MOST_VALUES else ""
-    columns = Columns[tuple[str, Agreement]](
-        (part_name(part).capitalize(), lambda pair: pair[0].replace("_", " ")),
-        ("n", lambda pair: pair[1].n),
-        ("failed", lambda pair: pair[1].failed),
-        ("MAE", lambda pair: _metric(pair[1], "mae")),
-        ("Pearson", lambda pair: _metric(pair[1], "pearson")),
-        ("kappa", lambda pair: _metric(pair[1], "qwk")),
-        bar=lambda pair: _error_bar(pair[1]),
-        strong=lambda _: True,
-    )
-    caption = f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}.{left}"
-    return columns.table(caption, chosen, axis=axis, folded=len(chosen) > MOST_UNFOLDED)
-
-
-def comparison_section(found: Mapping[str, Findings]) -> Section | None:
-    if not any(findings.comparisons for findings in found.values()):
-        return None
-    return Section(
-        key="judges",
-        heading="Judge against judge",
-        parts=[
-            Part(
-                heading=name,
-                readings=[_standing(pair) for pair in findings.comparisons]
-                + [f"{line.reading}." for pair in findings.comparisons for line in pair.non_inferiority],
-                tables=[_comparison_table(pair) for pair in findings.comparisons],
+        tables = []
+        for part, values in findings.by.items():
+            columns = Columns[tuple[str, Agreement]](
+                (part_name(part).capitalize(), lambda pair: pair[0].replace("_", " ")),
+                ("n", lambda pair: pair[1].n),
+                ("failed", lambda pair: pair[1].failed),
+                ("MAE", lambda pair: _metric(pair[1], "mae")),
+                ("Pearson", lambda pair: _metric(pair[1], "pearson")),
+                ("kappa", lambda pair: _metric(pair[1], "qwk")),
+                bar=lambda pair: _error_bar(pair[1]),
+                strong=lambda _: True,
             )
-            for name, findings in found.items()
-        ],
-        note="Differences on the answers both judges scored, from the same resamples; p is two-sided, and in the last "
-        "column held against all metrics of the pair (Holm). “At least as good” holds when the whole interval does.",
+            left = f" The {MOST_VALUES} commonest of {len(values)}." if len(values) > MOST_VALUES else ""
+            caption = f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}.{left}"
+            chosen = list(values.items())[:MOST_VALUES]
+            tables.append(columns.table(caption, chosen, axis=axis, folded=len(chosen) > MOST_UNFOLDED))
+        parts.append(Part(heading=name, tables=tables, readings=[] if tables else ["No property has several values."]))
+    return section("parts", "Agreement by kind of answer", parts)
+
+
+def _comparisons(found: Mapping[str, Findings]) -> list[Section]:
+    parts = [
+        Part(
+            heading=name,
+            readings=[_standing(pair) for pair in findings.comparisons]
+            + [f"{line.reading}." for pair in findings.comparisons for line in pair.non_inferiority],
+            tables=[_comparison_table(pair) for pair in findings.comparisons],
+        )
+        for name, findings in found.items()
+    ]
+    note = (
+        "Differences on the answers both judges scored, from the same resamples; p is two-sided, and in the last "
+        "column held against all metrics of the pair (Holm). “At least as good” holds when the whole interval does."
     )
+    return section("judges", "Judge against judge", parts, note)
 
 
 def _standing(pair: Comparison) -> str:
@@ -155,9 +132,8 @@ def _standing(pair: Comparison) -> str:
             ahead.setdefault(difference.better, []).append(METRICS[difference.metric].name)
     if not ahead:
         return f"No metric is shown to tell {both} apart on these {pair.n} answers (p corrected over metrics)."
-    return "; ".join(f"{name} is ahead of the other in {listed(metrics)}" for name, metrics in ahead.items()) + (
-        f" ({both}, {pair.n} answers)."
-    )
+    leads = [f"{name} is ahead of the other in {blocks.listed(metrics)}" for name, metrics in ahead.items()]
+    return f"{'; '.join(leads)} ({both}, {pair.n} answers)."
 
 
 def _comparison_table(pair: Comparison) -> Table:
@@ -179,39 +155,22 @@ def _comparison_table(pair: Comparison) -> Table:
     return columns.table(caption, pair.differences, axis=axis)
 
 
-def people_section(found: Mapping[str, Findings]) -> Section | None:
-    shown = {name: findings for name, findings in found.items() if findings.raters}
-    if not shown:
-        return None
+def _people(found: Mapping[str, Findings]) -> list[Section]:
     parts = [
         Part(
             heading=name,
             readings=[findings.replaces.reading] if findings.replaces else [],
-            tables=[*_alpha_tables(findings.raters), *_rater_tables(findings.replaces)],
+            tables=list(_rater_tables(findings)),
         )
-        for name, findings in shown.items()
+        for name, findings in found.items()
     ]
-    return Section(
-        key="people",
-        heading="May it take a person’s place?",
-        parts=parts,
-        note="Krippendorff’s alpha: 1 is perfect, 0 chance; with the judge as one more rater it falls if the judge is "
+    note = (
+        "Krippendorff’s alpha: 1 is perfect, 0 chance; with the judge as one more rater it falls if the judge is "
         "the odd one out. Alternative annotator test (Calderon, Reichart and Dror 2025): each rater is left out in "
         "turn, and judge and rater are compared in how close they come to the other raters; the judge passes when it "
-        "is shown to do as well, but for epsilon, against at least half of the raters.",
+        "is shown to do as well, but for epsilon, against at least half of the raters."
     )
-
-
-def _alpha_tables(found: RaterAgreement | None) -> list[Table]:
-    if found is None:
-        return []
-    estimates = {"people": found.people, "people and the judge": found.with_judge, "difference": found.difference}
-    rows = [row(name, points(one)) for name, one in estimates.items() if one]
-    caption = (
-        f"Krippendorff’s alpha ({found.level}): {found.items} answers, {found.raters} raters, {found.ratings} "
-        f"ratings; left out: {found.single} answers with one rating, {found.failed} the judge failed on."
-    )
-    return [Table(caption=caption, head=["Raters", "alpha"], rows=rows)]
+    return section("people", "May it take a person’s place?", parts, note)
 
 
 _RATERS = Columns[RaterTest](
@@ -225,34 +184,41 @@ _RATERS = Columns[RaterTest](
 )
 
 
-def _rater_tables(found: AlternativeAnnotator | None) -> list[Table]:
-    if found is None or not found.lines:
-        return []
-    rates = f"winning rate {number(found.omega)}, average advantage probability {number(found.rho)}"
-    caption = f"Alternative annotator test, epsilon {found.epsilon:g}: {rates}. Left out: {found.left_out} raters."
-    return [_RATERS.table(caption, found.lines[:MOST_VALUES])]
+def _rater_tables(findings: Findings) -> Iterator[Table]:
+    if one := findings.raters:
+        estimates = {"people": one.people, "people and the judge": one.with_judge, "difference": one.difference}
+        rows = [blocks.row(name, points(estimate)) for name, estimate in estimates.items() if estimate]
+        caption = (
+            f"Krippendorff’s alpha ({one.level}): {one.items} answers, {one.raters} raters, {one.ratings} ratings; "
+            f"left out: {one.single} answers with one rating, {one.failed} the judge failed on."
+        )
+        yield Table(caption=caption, head=["Raters", "alpha"], rows=rows)
+    test = findings.replaces
+    if test and test.lines:
+        rates = f"winning rate {number(test.omega)}, average advantage probability {number(test.rho)}"
+        caption = f"Alternative annotator test, epsilon {test.epsilon:g}: {rates}. Left out: {test.left_out} raters."
+        yield _RATERS.table(caption, test.lines[:MOST_VALUES])
 
 
-def bias_section(found: Mapping[str, Findings]) -> Section | None:
+def _bias(found: Mapping[str, Findings]) -> list[Section]:
     parts = []
     for name, findings in found.items():
         for judge, biases in findings.biases.items():
             offsets = [effect for family in biases.offsets for effect in _strongest(family)]
-            readings = [effect.reading for effect in (*biases.effects, *offsets)]
-            tables = [
-                _biases("Bias", lambda effect: effect.name).table("Biases of the whole.", biases.effects),
-                *(_offsets_table(family) for family in biases.offsets),
-            ]
-            title = f"{name}: {judge}" if len(findings.biases) > 1 else name
-            parts.append(Part(heading=title, readings=readings, tables=tables))
-    return Section(
-        key="bias",
-        heading="Bias",
-        parts=parts,
-        note="Offsets are in points at equal human score, one against all others; their p is held against the whole "
+            whole = _biases("Bias", lambda effect: effect.name).table("Biases of the whole.", biases.effects)
+            parts.append(
+                Part(
+                    heading=f"{name}: {judge}" if len(findings.biases) > 1 else name,
+                    readings=[effect.reading for effect in (*biases.effects, *offsets)],
+                    tables=[whole, *map(_offsets_table, biases.offsets)],
+                )
+            )
+    note = (
+        "Offsets are in points at equal human score, one against all others; their p is held against the whole "
         "family (Holm). “Noise” says how noisy people’s scores would have to be (share of their variance that is not "
-        "noise) to explain the whole effect without any bias of the judge.",
+        "noise) to explain the whole effect without any bias of the judge."
     )
+    return section("bias", "Bias", parts, note)
 
 
 def _strongest(family: Offsets) -> list[BiasEffect]:
@@ -286,21 +252,7 @@ def _offsets_table(family: Offsets) -> Table:
     caption = f"By {part_name(family.name)}: points against all others at equal human score.{left}"
     columns = _biases(part_name(family.name).capitalize(), lambda effect: effect.label or "")
     axis = axis_of(map(columns.bar, family.effects), centred=True)
-    folded = len(family.effects) > MOST_UNFOLDED
-    return columns.table(caption, family.effects, axis=axis, drawn=2, folded=folded)
-
-
-def injection_section(attacked: Sequence[Injection]) -> Section | None:
-    if not attacked:
-        return None
-    return Section(
-        key="injection",
-        heading="Can an answer raise its own score?",
-        parts=[_injection_part(found) for found in attacked],
-        note="Attacks put into answers that people scored low, judged with and without by the same judge. Inflation: "
-        "attacked less clean score, in points; net: less what harmless padding does. Raised: answers that gain as "
-        "much as the reading says. Denied: answers left without a score.",
-    )
+    return columns.table(caption, family.effects, axis=axis, drawn=2, folded=len(family.effects) > MOST_UNFOLDED)
 
 
 _ATTACKS = Columns[AttackEffect](
@@ -317,13 +269,20 @@ _ATTACKS = Columns[AttackEffect](
 )
 
 
-def _injection_part(found: Injection) -> Part:
-    effects = [*([found.control] if found.control else []), *found.attacks, found.overall]
-    caption = (
-        f"{found.answers} answers; without attack {found.judge} gives them {number(found.clean.mean.value)} on "
-        f"average ({found.clean.failed} failed)."
+def _injection(attacked: Sequence[Injection]) -> list[Section]:
+    parts = []
+    for found in attacked:
+        effects = [*([found.control] if found.control else []), *found.attacks, found.overall]
+        caption = (
+            f"{found.answers} answers; without attack {found.judge} gives them {number(found.clean.mean.value)} on "
+            f"average ({found.clean.failed} failed)."
+        )
+        axis = axis_of(map(_ATTACKS.bar, effects), centred=True)
+        table = _ATTACKS.table(caption, effects, axis=axis, drawn=2)
+        parts.append(Part(heading=found.judge, readings=[found.reading], tables=[table]))
+    note = (
+        "Attacks put into answers that people scored low, judged with and without by the same judge. Inflation: "
+        "attacked less clean score, in points; net: less what harmless padding does. Raised: answers that gain as "
+        "much as the reading says. Denied: answers left without a score."
     )
-    axis = axis_of(map(_ATTACKS.bar, effects), centred=True)
-    return Part(
-        heading=found.judge, readings=[found.reading], tables=[_ATTACKS.table(caption, effects, axis=axis, drawn=2)]
-    )
+    return section("injection", "Can an answer raise its own score?", parts, note)

@@ -1,9 +1,9 @@
-"""What the audit's pages say in the same words: p-values, properties, estimates, the gate."""
+"""What the audit's pages say in the same words: p-values, properties, estimates, sections, the gate."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from critic.counting.resampling import RESAMPLES, Estimate
-from critic.page.blocks import Bounds, Part, Section, TableCell, interval, number, share, shares
+from critic.page.blocks import Bounds, Part, Section, TableCell, interval, listed, number, share, shares
 from eval_agreement.gate import Outcome
 
 
@@ -33,12 +33,24 @@ def percent(estimate: Estimate) -> TableCell:
     return TableCell(share(estimate.value), shares(estimate.interval), estimate.undefined or "")
 
 
+def within(bounds: str) -> str:
+    """An interval in a sentence."""
+    return f" (95 % interval {bounds})" if bounds else ""
+
+
+def not_kept(outcomes: Iterable[Outcome]) -> str:
+    """The decision where a gate is not kept."""
+    broken = [outcome.text.split(": ", 1)[1] for outcome in outcomes if not outcome.holds]
+    return f"The gate is not kept: {listed(broken)}." if broken else ""
+
+
+def section(key: str, heading: str, parts: Iterable[Part], note: str = "") -> list[Section]:
+    """The section of those parts that say something; none where no part does."""
+    said = [part for part in parts if part.readings or any(table.rows for table in part.tables)]
+    return [Section(key=key, heading=heading, parts=said, note=note)] if said else []
+
+
 def gate_sections(outcomes: Sequence[Outcome]) -> list[Section]:
     """One section, or none without a gate."""
-    made = Section(
-        key="gate",
-        heading="Gate",
-        parts=[Part(readings=[outcome.text for outcome in outcomes])],
-        note="Decided on the worse end of the 95 % interval.",
-    )
-    return [made] if outcomes else []
+    part = Part(readings=[outcome.text for outcome in outcomes])
+    return section("gate", "Gate", [part], "Decided on the worse end of the 95 % interval.")
