@@ -75,7 +75,7 @@ TRUTH = {
     "pearson": math.sqrt(2.25 / 3.25),
 }
 
-SIZES: dict[Make, tuple[int, int]] = {alone: (4000, 500), in_groups: (2500, 1000)}
+SIZES: dict[Make, tuple[int, int]] = {alone: (2000, 500), in_groups: (2500, 1000)}
 """Worlds and resamples, so many that chance alone (2.6 standard errors in 1,200 worlds) leaves no bound."""
 
 
