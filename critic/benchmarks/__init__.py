@@ -63,14 +63,6 @@ class Report(Struct, frozen=True, kw_only=True):
     summary: dict[str, Any]
 
 
-def _is_standard(verdict: TurnVerdict) -> bool:
-    return verdict.judging == "standard" and verdict.opponent is None
-
-
-def _no_differences(_one: Run, _other: Run, _conversations: Sequence[Conversation]) -> "dict[str, Difference]":
-    return {}
-
-
 class Benchmark(Struct, frozen=True, kw_only=True):
     """A benchmark, as the module of its name in this folder has to define it: `BENCHMARK = Benchmark(…)`.
 
@@ -85,8 +77,8 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     read: Callable[[Path], list[Conversation]]
     protocols: tuple[Protocol, ...]
     report: Callable[[Sequence[Run], Sequence[Conversation]], Report]
-    scored: Callable[[TurnVerdict], bool] = _is_standard
-    differences: "Callable[[Run, Run, Sequence[Conversation]], dict[str, Difference]]" = _no_differences
+    scored: Callable[[TurnVerdict], bool] = lambda one: one.judging == "standard" and one.opponent is None
+    differences: "Callable[[Run, Run, Sequence[Conversation]], dict[str, Difference]]" = lambda *_: {}
     agreement: Callable[[Run, Run, Sequence[Conversation]], Report] | None = None
 
 
@@ -115,18 +107,12 @@ def order_reading(run: Run, battles: bool = False) -> list[str]:
     if not values:
         return []
     decided = sum(value != "tie" for value in values)
-    reading = (
-        f"{run.name}: of {decided} comparisons with a winner, the first of the two answers won {values.count('A')}"
-    )
+    first_won = f"the first of the two answers won {values.count('A')}"
+    reading = f"{run.name}: of {decided} comparisons with a winner, {first_won}"
     # The last verdict of each order counts: a reply that could not be read was asked about once more.
     both = [dict(calls) for calls in pairs if {first for first, _ in calls} == {"model", "opponent"}]
     if both:
-        differ = sum(_winner(calls, "model") != _winner(calls, "opponent") for calls in both)
+        alike = {"A": "B", "B": "A", "tie": "tie"}
+        differ = sum(calls["opponent"] != alike[calls["model"]] for calls in both)
         reading += f"; {differ} of {len(both)} pairs were judged otherwise in the other order and count as ties"
     return [reading + "."]
-
-
-def _winner(calls: dict[str | None, str], first: str) -> str:
-    if calls[first] == "tie":
-        return "tie"
-    return first if calls[first] == "A" else "opponent" if first == "model" else "model"

@@ -8,7 +8,7 @@ A question, and an answer (an older layout repeats the question beside the answe
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any
@@ -18,12 +18,12 @@ from msgspec import Struct, field
 
 from critic import jsonl
 from critic.benchmarks import Benchmark, Report, Run
-from critic.counting.aggregate import SCALES, Aggregate, Cell, by_cell, combine, mean
+from critic.counting.aggregate import SCALES, Aggregate, Cell, by_cell, combine, mean, means
 from critic.errors import UsageError
 from critic.page import blocks
 from critic.page import svg as pictures
 from critic.page.aggregates import AGGREGATE_HEAD, aggregate
-from critic.page.blocks import Picture, Section, Table, TableCell
+from critic.page.blocks import Columns, Section, Table, TableCell, TableRow
 from critic.records import Conversation, ConversationTurn, Question, Response, Turn
 
 CATEGORIES = {
@@ -202,18 +202,16 @@ class TaskScores(Struct, frozen=True, kw_only=True):
 def scores(ratings: Mapping[str, float | None], conversations: Sequence[Conversation]) -> TaskScores:
     """The scores of one model under one condition, from its ratings 1..10 by question id (None: failed). Tasks that are
     not AlignMMBench's own come behind it, in no category."""
-    asked: dict[str, list[str]] = {}
     groups: dict[str, list[float | None]] = {}
     for one in conversations:
-        asked.setdefault(one.turns[0].task or "none", []).append(one.id)
         if one.id in ratings:
             groups.setdefault(one.group, []).append(ratings[one.id])
-    order = [task for task in (*TASKS, *sorted(asked.keys() - set(TASKS))) if task in asked]
-    tasks = {task: mean(ratings, asked[task], SCALES["pointwise"]) for task in order}
-    members = {name: [tasks[task] for task in found if task in tasks] for name, found in CATEGORIES.items()}
+    found = means(ratings, ((one.turns[0].task or "none", one.id) for one in conversations), SCALES["pointwise"])
+    tasks = {task: found[task] for task in dict.fromkeys((*TASKS, *found)) if task in found}
+    members = {name: [tasks[task] for task in own if task in tasks] for name, own in CATEGORIES.items()}
     return TaskScores(
         tasks=tasks,
-        categories={name: mean_of_tasks(found) for name, found in members.items() if found},
+        categories={name: mean_of_tasks(some) for name, some in members.items() if some},
         task_mean=mean_of_tasks(list(tasks.values())),
         questions=mean(ratings, [one.id for one in conversations], SCALES["pointwise"]),
         alignment=alignment_score(groups.values()),
@@ -233,119 +231,38 @@ def quadrants(placed: Mapping[str, tuple[float, float]]) -> dict[str, str]:
     """The quadrant of each model by its (mean of the tasks, alignment): high is above the median of the models."""
     if len(placed) < 2:
         return {}
-    means, alignments = zip(*placed.values(), strict=True)
-    bars = median(means), median(alignments)
-    return {name: QUADRANTS[value > bars[0], alignment > bars[1]] for name, (value, alignment) in placed.items()}
+    mean_bar, alignment_bar = map(median, zip(*placed.values(), strict=True))
+    return {name: QUADRANTS[value > mean_bar, alignment > alignment_bar] for name, (value, alignment) in placed.items()}
 
 
 def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report:
     """A leaderboard, the alignment score, and each model's tasks. Models with a task that has no score stand last, in
     no quadrant: their means are of other tasks than the others'."""
-    found: dict[tuple[str, str], TaskScores] = {}
+    found: dict[str, TaskScores] = {}
+    with_image: dict[str, TaskScores] = {}
     lengths: dict[str, list[int]] = {}
+    summary: dict[str, Any] = {}
     for run in runs:
         for cell, ratings in by_cell(run.verdicts, "pointwise").items():
             if cell == Cell(cell.condition, 1):
-                found[run.name, cell.condition] = scores(ratings, conversations)
+                name, one = _label(run.name, cell.condition), scores(ratings, conversations)
+                found[name] = one
+                if cell.condition != WITHOUT_IMAGE:
+                    with_image[name] = one
+                summary.setdefault(run.name, {})[cell.condition] = msgspec.to_builtins(one)
         for verdict in run.verdicts:
             if verdict.length is not None and verdict.protocol == "pointwise":
                 lengths.setdefault(_label(run.name, verdict.condition), []).append(verdict.length)
     if not found:
         return Report(sections=[], summary={})
-    with_image = {_label(*key): one for key, one in found.items() if key[1] != WITHOUT_IMAGE}
     placed = {
         name: (one.task_mean.value, one.alignment.without_singletons)
         for name, one in with_image.items()
         if one.task_mean.whole and one.task_mean.value is not None and one.alignment.without_singletons is not None
     }
     named = quadrants(placed)
-    sections = [
-        _leaderboard(found),
-        _alignment({_label(*key): one for key, one in found.items()}, named),
-        *(_tasks(_label(*key), one) for key, one in found.items()),
-        Section(heading="Pictures", pictures=_pictures(with_image, placed, lengths)),
-    ]
-    summary: dict[str, Any] = {}
-    for (name, condition), one in found.items():
-        summary.setdefault(name, {})[condition] = msgspec.to_builtins(one)
-    return Report(sections=sections, summary=summary | ({"quadrants": named} if named else {}))
-
-
-def _label(name: str, condition: str) -> str:
-    return {"own": name, WITHOUT_IMAGE: f"{name}, without image"}.get(condition, f"{name}, {condition}")
-
-
-def _leaderboard(found: Mapping[tuple[str, str], TaskScores]) -> Section:
-    ranked = sorted(found.items(), key=lambda pair: (not pair[1].task_mean.whole, -(pair[1].task_mean.value or 0.0)))
-    tasks = list(dict.fromkeys(task for _, one in ranked for task in one.tasks))
-    rows = []
-    for key, one in ranked:
-        partly = "" if one.task_mean.whole else f"{one.task_mean.scored} of {one.task_mean.tasks}"
-        rows.append(
-            blocks.row(
-                _label(*key),
-                TableCell(blocks.number(one.task_mean.value), partly),
-                *(blocks.number(one.tasks[task].value) for task in tasks),
-                *aggregate("", one.task_mean).cells[1:],
-                strong=key[1] != WITHOUT_IMAGE,
-            )
-        )
-    return Section(
-        heading="Leaderboard",
-        tables=[
-            Table(caption="Mean rating 1 to 10", head=["", "mean of tasks", *tasks, *AGGREGATE_HEAD[2:]], rows=rows)
-        ],
-        note="The mean of tasks is unweighted. In brackets: of how many tasks it is where others have no score; such a "
-        "mean compares only with means of the same tasks, and its range is that of all tasks.",
-    )
-
-
-def _tasks(name: str, found: TaskScores) -> Section:
-    rows = []
-    for category, members in CATEGORIES.items():
-        if category in found.categories:
-            one = found.categories[category]
-            rows.append(aggregate(category if one.whole else f"{category}, {one.label}", one, strong=True))
-            rows += [aggregate(task, found.tasks[task], depth=1) for task in members if task in found.tasks]
-    rows += [aggregate(task, cell) for task, cell in found.tasks.items() if task not in CATEGORY_OF]
-    rows.append(aggregate(found.task_mean.label, found.task_mean, strong=True))
-    rows.append(aggregate("mean of the questions", found.questions))
-    return Section(
-        heading=f"{name}: tasks and categories",
-        tables=[Table(caption="Mean rating 1 to 10", head=AGGREGATE_HEAD, rows=rows)],
-    )
-
-
-def _alignment(found: Mapping[str, TaskScores], named: Mapping[str, str]) -> Section:
-    rows = []
-    for name, one in found.items():
-        alignment = one.alignment
-        shown = [
-            blocks.number(value) if value is not None else f"– ({alignment.undefined[which]})"
-            for which, value in (("score", alignment.score), ("without_singletons", alignment.without_singletons))
-        ]
-        counts = alignment.groups, alignment.singletons, alignment.empty, alignment.failed
-        rows.append(blocks.row(name, *shown, *counts, named.get(name, "–")))
-    return Section(
-        heading="Alignment",
-        tables=[
-            Table(
-                caption="How alike the ratings of one question's rewrites are: groups / sum of their deviations",
-                head=["", "all groups", "without singletons", "groups", "singletons", "empty", "failed", "quadrant"],
-                rows=rows,
-            )
-        ],
-        note="A group with one question has a deviation of 0 whatever the model does; one where all judgments failed "
-        "is empty and left out. Quadrants are split at the medians, by mean of tasks and by alignment without "
-        "singletons, of the models that have a score for every task; one alone has none.",
-    )
-
-
-def _pictures(
-    found: Mapping[str, TaskScores], placed: Mapping[str, Any], lengths: Mapping[str, Sequence[int]]
-) -> list[Picture]:
-    outlines = {name: {task: cell.value for task, cell in one.tasks.items()} for name, one in found.items()}
-    made = [
+    outlines = {name: {task: cell.value for task, cell in one.tasks.items()} for name, one in with_image.items()}
+    drawn = [
         pictures.radar("Mean rating by task, 1 in the middle to 10 outside.", outlines, (1.0, 10.0)),
         pictures.scatter(
             "Mean of the tasks against alignment (without singletons); dashed: medians.",
@@ -354,7 +271,73 @@ def _pictures(
         ),
         pictures.lengths("Lengths of the answers in characters: share of them from each number up.", lengths),
     ]
-    return [picture for picture in made if picture is not None]
+    sections = [
+        _leaderboard(found, with_image.keys()),
+        _alignment(found, named),
+        *(_tasks(name, one) for name, one in found.items()),
+        Section(heading="Pictures", pictures=[picture for picture in drawn if picture]),
+    ]
+    return Report(sections=sections, summary=summary | ({"quadrants": named} if named else {}))
+
+
+def _label(name: str, condition: str) -> str:
+    return {"own": name, WITHOUT_IMAGE: f"{name}, without image"}.get(condition, f"{name}, {condition}")
+
+
+def _leaderboard(found: Mapping[str, TaskScores], strong: Collection[str]) -> Section:
+    ranked = sorted(found.items(), key=lambda pair: (not pair[1].task_mean.whole, -(pair[1].task_mean.value or 0.0)))
+    tasks = list(dict.fromkeys(task for _, one in ranked for task in one.tasks))
+    rows = []
+    for name, one in ranked:
+        partly = "" if one.task_mean.whole else f"{one.task_mean.scored} of {one.task_mean.tasks}"
+        cells = [TableCell(blocks.number(one.task_mean.value), partly)]
+        cells += [TableCell(blocks.number(one.tasks[task].value)) for task in tasks]
+        cells += aggregate("", one.task_mean).cells[1:]
+        rows.append(TableRow(name=name, cells=cells, strong=name in strong))
+    head = ["", "mean of tasks", *tasks, *AGGREGATE_HEAD[2:]]
+    return Section(
+        heading="Leaderboard",
+        tables=[Table(caption="Mean rating 1 to 10", head=head, rows=rows)],
+        note="The mean of tasks is unweighted. In brackets: of how many tasks it is where others have no score; such a "
+        "mean compares only with means of the same tasks, and its range is that of all tasks.",
+    )
+
+
+def _tasks(name: str, found: TaskScores) -> Section:
+    rows = []
+    for category, one in found.categories.items():
+        rows.append(aggregate(category if one.whole else f"{category}, {one.label}", one, strong=True))
+        rows += [aggregate(task, found.tasks[task], depth=1) for task in CATEGORIES[category] if task in found.tasks]
+    rows += [aggregate(task, cell) for task, cell in found.tasks.items() if task not in CATEGORY_OF]
+    rows.append(aggregate(found.task_mean.label, found.task_mean, strong=True))
+    rows.append(aggregate("mean of the questions", found.questions))
+    table = Table(caption="Mean rating 1 to 10", head=AGGREGATE_HEAD, rows=rows)
+    return Section(heading=f"{name}: tasks and categories", tables=[table])
+
+
+def _alignment(found: Mapping[str, TaskScores], named: Mapping[str, str]) -> Section:
+    def score(one: Alignment, which: str) -> str:
+        value = getattr(one, which)
+        return f"– ({one.undefined[which]})" if value is None else blocks.number(value)
+
+    columns = Columns[tuple[str, Alignment]](
+        ("", lambda pair: pair[0]),
+        ("all groups", lambda pair: score(pair[1], "score")),
+        ("without singletons", lambda pair: score(pair[1], "without_singletons")),
+        ("groups", lambda pair: pair[1].groups),
+        ("singletons", lambda pair: pair[1].singletons),
+        ("empty", lambda pair: pair[1].empty),
+        ("failed", lambda pair: pair[1].failed),
+        ("quadrant", lambda pair: named.get(pair[0], "–")),
+    )
+    caption = "How alike the ratings of one question's rewrites are: groups / sum of their deviations"
+    return Section(
+        heading="Alignment",
+        tables=[columns.table(caption, [(name, one.alignment) for name, one in found.items()])],
+        note="A group with one question has a deviation of 0 whatever the model does; one where all judgments failed "
+        "is empty and left out. Quadrants are split at the medians, by mean of tasks and by alignment without "
+        "singletons, of the models that have a score for every task; one alone has none.",
+    )
 
 
 BENCHMARK = Benchmark(title="AlignMMBench", read=read_conversations, protocols=("pointwise",), report=report)

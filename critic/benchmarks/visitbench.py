@@ -13,6 +13,7 @@ GPT-4 answer that serves as the reference once they found it right:
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,8 @@ CORRECT, CAPTION_PROBLEM = "human_ratings_gpt4_correct", "human_ratings_problem_
 SHUFFLES, SEED = 100, 0
 """Random orders behind an Elo rating, and the seed of everything random."""
 
-NEEDED = ("instruction", "instruction_category")
 TRUE, FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
+_URL = re.compile("https?://")
 
 
 def read_conversations(path: Path) -> list[Conversation]:
@@ -64,19 +65,16 @@ def read_conversations(path: Path) -> list[Conversation]:
         key = ids.add(place, tables.optional_text(row, "id") or str(number))
         images = _images(place, row)
         category = tables.text(place, row, "instruction_category")
-        turn = ConversationTurn(
-            prompt=tables.text(place, row, "instruction"),
-            reference=_reference(place, row),
-            task=category,
-            images=images,
-        )
+        prompt, reference = tables.text(place, row, "instruction"), _reference(place, row)
+        # Rows about the same images belong together; embedded ones are known by their hashes.
+        names = [hashlib.sha256(one.encode()).hexdigest()[:16] if one.startswith("data:") else one for one in images]
         found.append(
             Conversation(
                 id=key,
                 benchmark="visitbench",
                 lang=tables.language(place, row),
-                group=_group(images),
-                turns=[turn],
+                group=" ".join(sorted(names)),
+                turns=[ConversationTurn(prompt=prompt, reference=reference, task=category, images=images)],
                 caption=_caption(place, row, len(images)),
                 category=category,
             )
@@ -85,12 +83,10 @@ def read_conversations(path: Path) -> list[Conversation]:
 
 
 def _check_columns(path: Path, row: tables.Row) -> None:
-    missing = [column for column in NEEDED if column not in row]
-    missing += [
-        " or ".join(names) for names in (IMAGES, CAPTIONS, REFERENCES) if not any(column in row for column in names)
-    ]
+    needed = [("instruction",), ("instruction_category",), IMAGES, CAPTIONS, REFERENCES]
     if "output_human_annotated" not in row:
-        missing += [column for column in (CORRECT, CAPTION_PROBLEM) if column not in row]
+        needed += [(CORRECT,), (CAPTION_PROBLEM,)]
+    missing = [" or ".join(names) for names in needed if not any(column in row for column in names)]
     if missing:
         raise UsageError(f"{path}: the sheet lacks {'; '.join(missing)}")
 
@@ -100,26 +96,13 @@ def _first(row: tables.Row, names: Collection[str]) -> str:
 
 
 def _images(place: str, row: tables.Row) -> list[str]:
+    """Of a URL the file name; paths and data URIs as they are."""
     column = _first(row, IMAGES)
-    listed = _listed(place, row, column)
-    images = [_file_name(tables.image(place, value)) for value in listed]
+    images = [tables.image(place, value) for value in _listed(place, row, column)]
+    images = [unquote(urlsplit(one).path).rsplit("/", 1)[-1] if _URL.match(one) else one for one in images]
     if not images or len(set(images)) < len(images):
         raise UsageError(f"{place}: {column!r} has {'one image twice' if images else 'no image'}")
     return images
-
-
-def _group(images: list[str]) -> str:
-    """Rows about the same images belong together; embedded ones are known by their hashes."""
-    return " ".join(sorted(_digest(one) if one.startswith("data:") else one for one in images))
-
-
-def _digest(image: str) -> str:
-    return hashlib.sha256(image.encode()).hexdigest()[:16]
-
-
-def _file_name(image: str) -> str:
-    """A URL's file name; paths and data URIs as they are."""
-    return unquote(urlsplit(image).path).rsplit("/", 1)[-1] if image.startswith(("http://", "https://")) else image
 
 
 def _caption(place: str, row: tables.Row, images: int) -> str:
@@ -245,17 +228,14 @@ def tournament(fought: Sequence[Battle]) -> Tournament:
 
 
 def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report:
-    scored = {
-        (run.name, condition): against_reference(
-            [one for one in run.verdicts if one.condition == condition], conversations, condition
-        )
-        for run in runs
-        for condition in run.conditions()
-    }
-    sections = [_references(runs, scored)] if scored else []
+    scored: dict[str, ReferenceScores] = {}
     summary: dict[str, Any] = {}
-    for (name, condition), against in scored.items():
-        summary.setdefault(name, {})[condition] = msgspec.to_builtins(against)
+    for run in runs:
+        for condition in run.conditions():
+            against = against_reference(run.verdicts, conversations, condition)
+            scored[f"{run.name}, {condition}"] = against
+            summary.setdefault(run.name, {})[condition] = msgspec.to_builtins(against)
+    sections = [_references(runs, scored)] if scored else []
     compared = [verdict for run in runs for verdict in run.battles]
     for condition in dict.fromkeys(verdict.condition for verdict in compared):
         fought = battles(compared, conversations, condition)
@@ -269,23 +249,17 @@ def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report
     return Report(sections=sections, summary=summary)
 
 
-def _references(runs: Sequence[Run], scored: dict[tuple[str, str], ReferenceScores]) -> Section:
-    rows = [aggregate(f"{name}, {condition}", found.overall) for (name, condition), found in scored.items()]
-    counts = [
-        blocks.row(f"{name}, {condition}", found.counts.wins, found.counts.ties, found.counts.losses)
-        for (name, condition), found in scored.items()
-    ]
+def _references(runs: Sequence[Run], scored: Mapping[str, ReferenceScores]) -> Section:
+    counts = {name: found.counts for name, found in scored.items()}
+    rows = [blocks.row(name, count.wins, count.ties, count.losses) for name, count in counts.items()]
     unreferenced = max(found.unreferenced for found in scored.values())
     return Section(
         heading="Against the reference",
         readings=[line for run in runs for line in order_reading(run)],
         tables=[
-            Table(caption="Win rate in %, a tie half a win", head=HEAD, rows=rows),
-            Table(caption="Verdicts", head=["", "wins", "ties", "losses"], rows=counts),
-            *(
-                aggregates(f"{name}, {condition}: by category", found.categories, folded=True)
-                for (name, condition), found in scored.items()
-            ),
+            aggregates("Win rate in %, a tie half a win", {name: found.overall for name, found in scored.items()}),
+            Table(caption="Verdicts", head=["", "wins", "ties", "losses"], rows=rows),
+            *(aggregates(f"{name}: by category", found.categories, folded=True) for name, found in scored.items()),
         ],
         note=f"{unreferenced} instructions have no confirmed reference and are not asked." if unreferenced else "",
     )
@@ -305,6 +279,7 @@ def _tournament(heading: str, runs: Sequence[Run], found: Tournament, asked: Map
         )
         for model, rate in sorted(found.win_rates.items(), key=lambda pair: -elo.get(pair[0], 0.0))
     ]
+    head = ["", "Elo", "Bradley–Terry", "95 % interval", "win rate, %", *HEAD[2:]]
     ways = {run.setup for run in runs if run.battles}
     why = [text for text in (found.elo.undefined, found.bradley_terry.undefined) if text]
     if not why and not intervals and found.bradley_terry.no_intervals:
@@ -316,13 +291,7 @@ def _tournament(heading: str, runs: Sequence[Run], found: Tournament, asked: Map
             *([f"The battles were judged in {len(ways)} ways, which the ratings mix."] if len(ways) > 1 else []),
             *(line for run in runs for line in order_reading(run, battles=True)),
         ],
-        tables=[
-            Table(
-                caption="Ratings of models by their battles",
-                head=["", "Elo", "Bradley–Terry", "95 % interval", "win rate, %", *HEAD[2:]],
-                rows=rows,
-            )
-        ],
+        tables=[Table(caption="Ratings of models by their battles", head=head, rows=rows)],
         note=f"Elo: online, K = {found.k:g}, the mean over {found.shuffles} random orders (seed {found.seed}). "
         "Bradley–Terry: on the same scale, mean 1000, bootstrap over groups.",
     )
