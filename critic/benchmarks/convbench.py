@@ -167,7 +167,7 @@ def by_task(
     return means(judged, ((_task(one, cell.turn), one.id) for one in conversations), SCALE[protocol])
 
 
-class Flip(Struct, frozen=True, kw_only=True):
+class Flip(Struct, frozen=True):
     """A conversation whose verdict on `turn` changes once `cause` is made perfect: the cause's own task, the turn's
     task, and the scores before and after (per cent or ratings)."""
 
@@ -240,22 +240,12 @@ def attribution(
             continue
         pairs: dict[tuple[str, str], list[Conversation]] = {}
         for one in conversations:
-            cause_task, task = _task(one, step.cause_turn), _task(one, step.after.turn)
-            pairs.setdefault((cause_task, task), []).append(one)
+            tasks = _task(one, step.cause_turn), _task(one, step.after.turn)
+            pairs.setdefault(tasks, []).append(one)
             before, after = judged[step.before].get(one.id), judged[step.after].get(one.id)
             if before is not None and after is not None and before != after:
-                found.flips.append(
-                    Flip(
-                        conversation=one.id,
-                        cause=step.cause,
-                        turn=step.after.turn,
-                        cause_task=cause_task,
-                        task=task,
-                        before=before,
-                        after=after,
-                    )
-                )
-        found.pairs.extend(_effect(judged, step, members, protocol, *tasks) for tasks, members in pairs.items())
+                found.flips.append(Flip(one.id, step.cause, step.after.turn, *tasks, before, after))
+        found.pairs.extend(_effect(judged, step, members, protocol, *pair) for pair, members in pairs.items())
     found.pairs.sort(key=lambda one: (one.difference.mean or 0.0) * one.difference.n, reverse=True)
     return found
 

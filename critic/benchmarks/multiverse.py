@@ -64,27 +64,25 @@ def read_conversations(path: Path) -> list[Conversation]:
     naming place and key for a checklist item without a question, a turn without a reference or a checklist, more than
     TURNS turns, speakers that do not alternate, or a duplicate index.
     """
-    ids = tables.Ids()
-    return [_conversation(place, row, ids) for place, row in tables.rows(path, FORMATS)]
-
-
-def _conversation(place: str, raw: tables.Row, ids: tables.Ids) -> Conversation:
-    raw = {**raw, "conversation": _utterances(place, raw.get("conversation"))}
-    try:
-        row = msgspec.convert(raw, _Row)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{place}: {error}") from None
-    key = ids.add(place, row.index)
-    image = tables.image(place, raw.get("image"))
-    return Conversation(
-        id=key,
-        benchmark="multiverse",
-        lang=tables.language(place, raw),
-        group=key,  # each conversation has an image of its own
-        turns=_turns(place, row, image),
-        goal=row.main_goal_category,
-        domain=row.image_main_category,
-    )
+    ids, found = tables.Ids(), []
+    for place, raw in tables.rows(path, FORMATS):
+        try:
+            row = msgspec.convert({**raw, "conversation": _utterances(place, raw.get("conversation"))}, _Row)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{place}: {error}") from None
+        key = ids.add(place, row.index)
+        found.append(
+            Conversation(
+                id=key,
+                benchmark="multiverse",
+                lang=tables.language(place, raw),
+                group=key,  # each conversation has an image of its own
+                turns=_turns(place, row, tables.image(place, raw.get("image"))),
+                goal=row.main_goal_category,
+                domain=row.image_main_category,
+            )
+        )
+    return found
 
 
 def _utterances(place: str, value: Any) -> Any:
@@ -117,7 +115,14 @@ def _turns(place: str, row: _Row, image: str) -> list[ConversationTurn]:
         raise UsageError(f"{place}: 'conversation' is empty")
     if len(spoken) > 2 * TURNS:
         raise UsageError(f"{place}: {(len(spoken) + 1) // 2} turns; a conversation has at most {TURNS}")
-    _check_speakers(place, spoken)
+    # The user begins, and two names alternate, whatever they are.
+    names = [one.speaker.strip().lower() for one in spoken]
+    if "assistant" in names[0]:
+        raise UsageError(f"{place}: conversation[0].speaker is {spoken[0].speaker!r}; expected the user to begin")
+    for number, name in enumerate(names):
+        if name != names[number % 2] or (number % 2 and name == names[0]):
+            said = f"conversation[{number}].speaker is {spoken[number].speaker!r}"
+            raise UsageError(f"{place}: {said}; user and assistant must alternate")
     if len(spoken) % 2:
         raise UsageError(f"{place}: turn {len(spoken) // 2 + 1} has no reference: the last word is the user's")
     return [
@@ -130,18 +135,6 @@ def _turns(place: str, row: _Row, image: str) -> list[ConversationTurn]:
         )
         for turn in range(len(spoken) // 2)
     ]
-
-
-def _check_speakers(place: str, spoken: Sequence[_Utterance]) -> None:
-    """The user begins, and two names alternate, whatever they are."""
-    names = [one.speaker.strip().lower() for one in spoken]
-    if "assistant" in names[0]:
-        raise UsageError(f"{place}: conversation[0].speaker is {spoken[0].speaker!r}; expected the user to begin")
-    for number, found in enumerate(names):
-        expected = names[number % 2]
-        if found != expected or (number % 2 and found == names[0]):
-            said = f"conversation[{number}].speaker is {spoken[number].speaker!r}"
-            raise UsageError(f"{place}: {said}; user and assistant must alternate")
 
 
 def _spoken(place: str, spoken: Sequence[_Utterance], number: int) -> str:

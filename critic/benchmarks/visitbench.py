@@ -210,9 +210,9 @@ class Tournament(Struct, frozen=True, kw_only=True):
     win_rates: dict[str, WinRate]
     elo: Ratings
     bradley_terry: Ratings
-    k: float
-    shuffles: int
-    seed: int
+    k: float = ratings.K
+    shuffles: int = SHUFFLES
+    seed: int = SEED
 
 
 def tournament(fought: Sequence[Battle]) -> Tournament:
@@ -221,9 +221,6 @@ def tournament(fought: Sequence[Battle]) -> Tournament:
         win_rates=ratings.win_rates(fought),
         elo=ratings.mean_elo(fought, shuffles=SHUFFLES, seed=SEED),
         bradley_terry=ratings.bradley_terry(fought, seed=SEED),
-        k=ratings.K,
-        shuffles=SHUFFLES,
-        seed=SEED,
     )
 
 
