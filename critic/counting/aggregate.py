@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from critic.counting.resampling import FEWEST_GROUPS, Interval, group_numbers, mean_interval, sign_flip_p
-from critic.counting.verdicts import equal_share
+from critic.counting.verdicts import VerdictStatistic, estimates, share_of
 from critic.errors import UsageError
 from critic.records import Conversation, Protocol, TurnVerdict
 
@@ -157,9 +157,13 @@ def equal_verdicts(
     pairs = {key: (one[key], other[key]) for key in groups if key in one and key in other}
     equal = {key: None if a is None or b is None else 100.0 * (a == b) for key, (a, b) in pairs.items()}
     known = {key: bool(same) for key, same in equal.items() if same is not None}
-    share = equal_share(np.array(list(known.values()), dtype=bool), [groups[key] for key in known])
+    cell, group = np.array(list(known.values()), dtype=np.intp), group_numbers([groups[key] for key in known])
+    share = estimates(cell, 2, group, {"equal": _EQUAL})["equal"]
     interval = share.interval and (100 * share.interval[0], 100 * share.interval[1])
     return EqualVerdicts(**asdict(mean(equal, groups, (0, 100))), interval=interval)
+
+
+_EQUAL = VerdictStatistic(share_of(np.array([False, True]), np.array([True, True])), "no items", share=True)
 
 
 class Cell(Struct, frozen=True):

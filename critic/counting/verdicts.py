@@ -137,13 +137,6 @@ DECIDED = (FIRST != TIE) & (SECOND != TIE)
 EVERY = np.ones(LABELS**2, dtype=bool)
 
 
-def equal_share(equal: NDArray[np.bool_], group: Group) -> Estimate:
-    """The share (0..1) of items on which two verdicts, of whatever kind, are equal. `equal`, shape (n,), says which."""
-    cells = np.array([False, True])
-    wanted = VerdictStatistic(share_of(cells, ~cells | cells), "no items", share=True)
-    return estimates(equal.astype(np.intp), 2, group_numbers(group), {"equal": wanted})["equal"]
-
-
 class VerdictAgreement(Struct, frozen=True, kw_only=True):
     """Agreement of a judge with people over the `n` items on which both have a verdict.
 

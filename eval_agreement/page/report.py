@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 
 from critic import jsonl
 from critic.page.blocks import Section
 from critic.page.page import render
-from critic.records import RATINGS, ConversationJudgment, Judgment, Response
+from critic.records import RATINGS
 from eval_agreement.page.pictures import Loss, curve, pictures
 from eval_agreement.sample import Sample
 
@@ -20,17 +19,6 @@ WORST = 10
 
 LONG = 400
 """Characters of a text that are shown before the rest is folded away."""
-
-
-class Disagreement(Struct, frozen=True, kw_only=True):
-    """An answer on which judge and people disagree, with what is known of it."""
-
-    id: str
-    human: float
-    judge: float
-    raters: dict[str, float]
-    response: Response | None
-    judgment: Judgment | ConversationJudgment | None
 
 
 def write(
@@ -47,25 +35,24 @@ def write(
     `verdicts` opens the page with a few sentences on each sample; `samples` are drawn and their worst disagreements
     shown (HTML only); `origin` is the audit's provenance.
     """
-    facts: dict[str, Any] = {
+    facts = {
         "title": title,
         "origin": origin,
         "warnings": warnings(origin),
         "verdicts": verdicts,
         "sections": sections,
         "failures": {name: failures(sample) for name, sample in samples.items()},
-    }
-    page = facts | {
         "pictures": {name: pictures(sample) for name, sample in samples.items()},
+        "samples": samples,
         "worst": {name: worst(sample) for name, sample in samples.items()},
         "curve": curve(steps),
         "ratings": RATINGS,
         "long": LONG,
     }
-    written = {"report.md": facts, "report.html": page}
-    for name, shown in written.items():
-        jsonl.write_text(folder / name, render("eval_agreement.page", f"{name}.jinja", shown))
-    return [folder / name for name in written]
+    written = [folder / "report.md", folder / "report.html"]
+    for path in written:
+        jsonl.write_text(path, render("eval_agreement.page", f"{path.name}.jinja", facts))
+    return written
 
 
 def warnings(origin: dict[str, Any]) -> list[str]:
@@ -77,22 +64,11 @@ def warnings(origin: dict[str, Any]) -> list[str]:
     ]
 
 
-def worst(sample: Sample) -> list[Disagreement]:
-    """The judged answers furthest from people's score, furthest first; ties by id."""
+def worst(sample: Sample) -> list[int]:
+    """The rows of the judged answers furthest from people's score, furthest first; ties by id."""
     distance = np.abs(sample.human - sample.scores)
-    judged = np.flatnonzero(~np.isnan(distance)).tolist()
-    chosen = heapq.nsmallest(WORST, judged, key=lambda row: (-distance[row], sample.ids[row]))
-    return [
-        Disagreement(
-            id=sample.ids[row],
-            human=float(sample.human[row]),
-            judge=float(sample.scores[row]),
-            raters=sample.raters[row] if sample.raters else {},
-            response=sample.responses[row] if sample.responses else None,
-            judgment=sample.judgments[row] if sample.judgments else None,
-        )
-        for row in chosen
-    ]
+    judged: list[int] = np.flatnonzero(~np.isnan(distance)).tolist()
+    return heapq.nsmallest(WORST, judged, key=lambda row: (-distance[row], sample.ids[row]))
 
 
 def failures(sample: Sample) -> list[tuple[str, int, list[tuple[str, str]]]]:

@@ -433,7 +433,7 @@ def test_pictures_hold_the_counts(tmp_path: Path) -> None:
     assert [table[0, 0], table[0, 1], table[9, 9], table[3, 1], table[5, 1]] == [1] * 5
     bins = {b.score: (b.n, b.mean) for b in drawn.calibration}
     assert bins == {1: (1, 1.0), 2: (3, pytest.approx(11 / 3)), 10: (1, 9.5)}
-    assert [case.id for case in worst(sample)] == ["r5", "r4", "r1", "r2", "r0"]  # r1 and r2 are equally far
+    assert [sample.ids[row] for row in worst(sample)] == ["r5", "r4", "r1", "r2", "r0"]  # r1 and r2 are equally far
     assert [(name, count) for name, count, _ in failures(sample)] == [("truncated", 1)]
     refused = [msgspec.structs.replace(judgment(i, 5, None), verdict=Verdict(failure="refused")) for i in range(6, 11)]
     (most, few) = failures(sample_of(tmp_path, [judgment(3, 3, None), *refused]))
