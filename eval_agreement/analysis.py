@@ -26,7 +26,6 @@ from eval_agreement.calibration import (
     Method,
     Recalibration,
     Reliability,
-    Scored,
     conformal,
     recalibration,
     reliability,
@@ -37,6 +36,7 @@ from eval_agreement.joint import measured
 from eval_agreement.metrics import Agreement
 from eval_agreement.raters import RaterAgreement, rater_agreement
 from eval_agreement.ratings import leave_one_out
+from eval_agreement.rows import JudgedRows
 from eval_agreement.sample import Sample
 
 T = TypeVar("T")
@@ -174,17 +174,17 @@ def _replaces(sample: Sample, epsilon: float) -> AlternativeAnnotator:
 
 def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
     """What pulls one judge's scores away from people's."""
-    scores, group = sample.judges[judge], group_numbers(sample.group)
     noise = rating_noise(_rectangle(sample)) if any(len(rated) > 1 for rated in sample.raters) else None
-    effects = [severity(sample.human, scores, group), central_tendency(sample.human, scores, group)]
+    rows = JudgedRows(sample.human, sample.judges[judge], group_numbers(sample.group), noise)
+    effects = [severity(rows), central_tendency(rows)]
     if sample.length is not None and not np.isnan(sample.length).any():
-        effects.append(verbosity(sample.human, scores, group, sample.length, noise))
+        effects.append(verbosity(rows, sample.length))
     if own:
-        effects.append(self_preference(sample.human, scores, group, sample.parts["answerer"], own, noise))
+        effects.append(self_preference(rows, sample.parts["answerer"], own))
     return Biases(
         effects,
         [
-            offsets(part, sample.human, scores, group, sample.parts[part], noise)
+            offsets(part, rows, sample.parts[part])
             for part in ("lang", "task", "answerer")
             if len(set(sample.parts.get(part, ())) - {None}) > 1
         ],
@@ -203,13 +203,13 @@ def _rectangle(sample: Sample) -> Floats:
 
 def calibration(sample: Sample, first: Sample | None) -> Calibration:
     """How far the judge's scores mean what people's mean, and maps from the one to the other."""
-    fit_on = None if first is None else Scored(first.human, first.scores, first.group)
-    columns = sample.human, sample.scores, sample.group
+    rows = JudgedRows(sample.human, sample.scores, sample.group)
+    fit_on = None if first is None else JudgedRows(first.human, first.scores, first.group)
     methods: tuple[Method, ...] = ("linear", "isotonic")
     return Calibration(
-        reliability=reliability(*columns),
-        maps=[recalibration(*columns, method, fit_on) for method in methods],
-        conformal=conformal(*columns, "isotonic", fit_on),
+        reliability=reliability(rows),
+        maps=[recalibration(rows, method, fit_on) for method in methods],
+        conformal=conformal(rows, "isotonic", fit_on),
     )
 
 

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.resampling import FEWEST_GROUPS, LEVEL, SEED, Floats, Group, Interval, holm, ratio
-from eval_agreement.metrics import Scores, half_up
-from eval_agreement.rows import Indices, JudgedRows, distinct, judged_rows, pick, sums_and_resampled
+from critic.counting.resampling import LEVEL, Floats, Interval, holm, ratio
+from eval_agreement.metrics import half_up
+from eval_agreement.rows import Indices, JudgedRows, distinct, same_length, sums_and_resampled
 
 FEWEST_LABEL_GROUPS = 20
 """A label that lies in fewer groups than this has no offset: the bootstrap's interval would be too narrow."""
@@ -92,18 +92,18 @@ _SEVERITY = _Kind(
     "The judge is lenient: on average {size} points ({low} to {high}) above people.",
     "The judge is severe: on average {size} points ({low} to {high}) below people.",
 )
+_SPREAD = (
+    "The judge's scores spread {size} times as widely as people's ({low} to {high}); noise on either side widens, and "
+    "averaging raters narrows, so that alone is no bias."
+)
 _CENTRAL_TENDENCY = _Kind(
     "central_tendency",
     "spread of the judge's scores as a multiple of people's",
     "times",
-    "",
-    "",
-    "",
+    _SPREAD,
+    _SPREAD,
+    _SPREAD,
     neutral=1.0,
-)
-_SPREAD = (
-    "The judge's scores spread {size} times as widely as people's ({low} to {high}); noise on either side widens, and "
-    "averaging raters narrows, so that alone is no bias."
 )
 _VERBOSITY = _Kind(
     "verbosity",
@@ -121,48 +121,37 @@ _SELF_PREFERENCE = _Kind(
     "The judge favours its own family: {size} points ({low} to {high}) more than answers that people scored alike.",
     "The judge is hard on its own family: {size} points ({low} to {high}) less than answers that people scored alike.",
 )
+_OFFSET = _Kind(
+    "",
+    "points for one {} against all others, at equal human score",
+    "points",
+    "No sign of an offset for {label}: {low} to {high} points against other answers that people scored alike.",
+    "{label} gets {size} points ({low} to {high}) more than other answers that people scored alike.",
+    "{label} gets {size} points ({low} to {high}) less than other answers that people scored alike.",
+)
 
 
-def _offset_kind(name: str) -> _Kind:
-    return _Kind(
-        name,
-        f"points for one {name} against all others, at equal human score",
-        "points",
-        "No sign of an offset for {label}: {low} to {high} points against other answers that people scored alike.",
-        "{label} gets {size} points ({low} to {high}) more than other answers that people scored alike.",
-        "{label} gets {size} points ({low} to {high}) less than other answers that people scored alike.",
-    )
-
-
-def severity(human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED) -> BiasEffect:
-    """Severity (below 0) or leniency (above 0): the mean of judge - human, in points.
-
-    Raises ValueError as `judged_rows`.
-    """
-    rows = judged_rows(human, judge, group, resamples, seed)
+def severity(rows: JudgedRows) -> BiasEffect:
+    """Severity (below 0) or leniency (above 0): the mean of judge - human, in points."""
     first, cell = distinct(rows.human, rows.judge)
-    difference = (rows.judge - rows.human)[first]
-    sums = sums_and_resampled(rows.resamples, cell, sparse.csr_array(np.stack([np.ones(len(first)), difference])))
-    means = ratio(sums[:, 1], sums[:, 0])
+    columns = np.stack([np.ones(len(first)), (rows.judge - rows.human)[first]])
+    n, difference = sums_and_resampled(rows.resamples, cell, columns).T
     details = {"human_mean": float(rows.human.mean()), "judge_mean": float(rows.judge.mean())} if rows.n else {}
-    return _effect(_SEVERITY, means, rows, details=details)
+    return _effect(_SEVERITY, ratio(difference, n), rows, details=details)
 
 
-def central_tendency(
-    human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
-) -> BiasEffect:
+def central_tendency(rows: JudgedRows) -> BiasEffect:
     """How much of the scale the judge uses: its standard deviation divided by people's; below 1 is narrow.
 
     The slope of judge on human (in `details`) would be below 1 for every judge, because noise in people's
     scores flattens it. The ratio has no such bias where both sides are about equally noisy; a noisier
     judge raises it, and so does averaging people's raters: it has an interval, but no p and no verdict. It says how
     wide the range is, not whether the right answers are at its ends.
-    A constant judge has 0. None where people gave every answer the same score. Raises ValueError as `judged_rows`.
+    A constant judge has 0. None where people gave every answer the same score.
     """
-    rows = judged_rows(human, judge, group, resamples, seed)
     first, cell = distinct(rows.human, rows.judge)
     h, j = (scores[first] - (scores.mean() if rows.n else 0) for scores in (rows.human, rows.judge))
-    columns = sparse.csr_array(np.stack([np.ones(len(first)), h, j, h * h, j * j, h * j]))
+    columns = np.stack([np.ones(len(first)), h, j, h * h, j * j, h * j])
     n, h_sum, j_sum, hh, jj, hj = sums_and_resampled(rows.resamples, cell, columns).T
     h_spread, j_spread = _beyond(hh, ratio(h_sum**2, n)), _beyond(jj, ratio(j_sum**2, n))
     details = {"human_sd": float(rows.human.std()), "judge_sd": float(rows.judge.std())} if rows.n else {}
@@ -170,94 +159,63 @@ def central_tendency(
         details["slope"] = float((hj[0] - h_sum[0] * j_sum[0] / n[0]) / h_spread[0])
     values = np.sqrt(ratio(j_spread, h_spread))
     effect = _effect(_CENTRAL_TENDENCY, values, rows, "people gave every answer the same score", details=details)
-    if effect.value is None or effect.interval is None:
-        return replace(effect, p=None)
-    size, low, high = (f"{number:.2f}" for number in (effect.value, *effect.interval))
-    return replace(effect, p=None, reading=_SPREAD.format(size=size, low=low, high=high))
+    return replace(effect, p=None)
 
 
-def verbosity(
-    human: Scores,
-    judge: Scores,
-    group: Group,
-    length: Sequence[float] | NDArray[np.floating] | NDArray[np.integer],
-    noise: Floats | None = None,
-    resamples: int | None = None,
-    seed: int = SEED,
-) -> BiasEffect:
+def verbosity(rows: JudgedRows, length: Sequence[float] | NDArray[np.number]) -> BiasEffect:
     """What length alone is worth: points per doubling of `length` (characters; 0 counts as 1), at equal human score.
 
-    `noise` is `rating_noise` of the human scores, the raters' means. With it, "equal human score" is a straight
-    line on the human score, with the variance of its noise taken off: unbiased where people's scores are noisy,
-    as long as the judge's score rises linearly with quality.
-    None where all answers with the same human score are equally long. Raises ValueError as `judged_rows`, and
-    for a negative or missing length, or too few or many numbers in `noise`.
+    Where the noise of people's scores is known, "equal human score" is a straight line on the human score, with the
+    variance of its noise taken off: unbiased where people's scores are noisy, as long as the judge's score rises
+    linearly with quality.
+    None where all answers with the same human score are equally long. Raises ValueError for a negative or missing
+    length, or too few or many.
     """
+    same_length(rows.kept, {"lengths": length})
     sizes = np.array(length, dtype=np.float64)
-    if len(sizes) != len(human):
-        raise ValueError(f"{len(human)} human scores but {len(sizes)} lengths")
     if not (sizes >= 0).all():
         raise ValueError(f"length {sizes[~(sizes >= 0)][0]:g} is not a number of characters")
-    rows = judged_rows(human, judge, group, resamples, seed)
     x = np.log2(np.maximum(sizes[rows.kept], 1))
     x -= x.mean() if rows.n else 0
-    first, cell = distinct(rows.human, rows.judge, x, *_noise_keys(noise, rows))
-    values = _at_equal_score(rows, first, cell, sparse.csr_array(x[first][None, :]), noise)[:, 0]
+    first, cell = _cells(rows, x)
+    values = _at_equal_score(rows, first, cell, sparse.csr_array(x[first][None, :]))[:, 0]
     effect = _effect(_VERBOSITY, values, rows, "answers with the same human score are all equally long")
-    return _explained(effect, rows, x, noise)
+    return _explained(effect, rows, x)
 
 
-def offsets(
-    name: str,
-    human: Scores,
-    judge: Scores,
-    group: Group,
-    label: Sequence[str | None],
-    noise: Floats | None = None,
-    most: int = MOST_LABELS,
-    resamples: int | None = None,
-    seed: int = SEED,
-) -> Offsets:
+def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets:
     """The offset of each value of a label (`name` says which: language, task, answerer), in points.
 
-    Each is that of the rows with the label against all other labelled rows, at equal human score; `noise` as
-    for `verbosity`. The `most` largest labels are reported. p-values are Holm-corrected over them; two labels
+    Each is that of the rows with the label against all other labelled rows, at equal human score, noise as in
+    `verbosity`. The MOST_LABELS largest labels are reported. p-values are Holm-corrected over them; two labels
     are each other's mirror, so theirs is one test. A label is None where it, or the rest, lies in fewer than
-    FEWEST_LABEL_GROUPS groups, or where no answer without it has the same human score. JudgedRows whose label is None
-    take no part. Raises ValueError as `judged_rows`.
+    FEWEST_LABEL_GROUPS groups, or where no answer without it has the same human score. Rows whose label is None
+    take no part. Raises ValueError for too few or many labels.
     """
-    rows, labels, noise, unlabelled = _labelled_rows(human, judge, group, label, noise, resamples, seed)
+    rows, labels = _labelled(rows, label)
     names, code = np.unique(labels, return_inverse=True)
-    order = np.argsort(-np.bincount(code[rows.kept], minlength=len(names)), kind="stable")[:most]
+    order = np.argsort(-np.bincount(code[rows.kept], minlength=len(names)), kind="stable")[:MOST_LABELS]
     rank = np.full(len(names), len(order))
     rank[order] = np.arange(len(order))
-    effects = _label_effects(_offset_kind(name), rows, rank[code], [str(value) for value in names[order]], noise)
+    kind = _OFFSET._replace(name=name, about=_OFFSET.about.format(name))
+    effects = _label_effects(kind, rows, rank[code], [str(value) for value in names[order]])
     return Offsets(
         name=name,
         effects=effects if len(names) == 2 else _holm(effects),
         left_out=len(names) - len(order),
-        unlabelled=unlabelled,
+        unlabelled=len(label) - len(labels),
     )
 
 
-def self_preference(
-    human: Scores,
-    judge: Scores,
-    group: Group,
-    answerer: Sequence[str | None],
-    own: Collection[str],
-    noise: Floats | None = None,
-    resamples: int | None = None,
-    seed: int = SEED,
-) -> BiasEffect:
+def self_preference(rows: JudgedRows, answerer: Sequence[str | None], own: Collection[str]) -> BiasEffect:
     """The offset, as in `offsets`, of answers whose `answerer` is in `own`: the judge's own model family.
 
     Answers whose answerer is None take no part. Where the family is simply better than noisy human scores can
-    show, that looks like self-preference: `BiasEffect.noise_explains` says when. Raises ValueError as `judged_rows`.
+    show, that looks like self-preference: `BiasEffect.noise_explains` says when.
     """
-    rows, labels, noise, _ = _labelled_rows(human, judge, group, answerer, noise, resamples, seed)
+    rows, labels = _labelled(rows, answerer)
     code = np.where(np.isin(labels, list(own)), 0, 1)
-    return _label_effects(_SELF_PREFERENCE, rows, code, [", ".join(sorted(own))], noise)[0]
+    return _label_effects(_SELF_PREFERENCE, rows, code, [", ".join(sorted(own))])[0]
 
 
 def rating_noise(raters: Floats) -> Floats:
@@ -280,78 +238,49 @@ def rating_noise(raters: Floats) -> Floats:
     return np.asarray(variance / made)
 
 
-def _labelled_rows(
-    human: Scores,
-    judge: Scores,
-    group: Group,
-    label: Sequence[str | None],
-    noise: Floats | None,
-    resamples: int | None,
-    seed: int,
-) -> tuple[JudgedRows, NDArray[np.str_], Floats | None, int]:
-    """The rows that have a label, their labels (failed rows too) and noise, and how many have none."""
-    if not len(label) == len(human) == len(judge) == len(group):
-        raise ValueError(
-            f"{len(human)} human scores, {len(judge)} judge scores, {len(group)} groups, {len(label)} labels"
-        )
+def _labelled(rows: JudgedRows, label: Sequence[str | None]) -> tuple[JudgedRows, NDArray[np.str_]]:
+    """The rows that have a label, and their labels, those of failed rows too."""
+    same_length(rows.kept, {"labels": label})
     known = np.array([value is not None for value in label], dtype=bool)
-    people, judged = np.array(human, dtype=np.float64), np.array(judge, dtype=np.float64)
-    rows = judged_rows(people[known], judged[known], pick(group, known), resamples, seed)
-    labels = np.array([value for value in label if value is not None], dtype=str)
-    if noise is not None and len(noise) == len(known):
-        noise = noise[known]
-    return rows, labels, noise, int((~known).sum())
+    return rows.of(known), np.array([value for value in label if value is not None], dtype=str)
 
 
-def _label_effects(
-    kind: _Kind, rows: JudgedRows, code: Indices, names: list[str], noise: Floats | None
-) -> list[BiasEffect]:
+def _label_effects(kind: _Kind, rows: JudgedRows, code: Indices, names: list[str]) -> list[BiasEffect]:
     """The offset of each of `names`. `code` is the label's number of each row, failed ones included, and
     len(names) where it is none of them."""
     failed = np.bincount(code[~rows.kept], minlength=len(names))
     code = code[rows.kept]
-    first, cell = distinct(rows.human, rows.judge, code, *_noise_keys(noise, rows))
+    first, cell = _cells(rows, code)
     reported = np.flatnonzero(code[first] < len(names))
     ones = (np.ones(len(reported)), (code[first][reported], reported))
-    values = _at_equal_score(rows, first, cell, sparse.csr_array(ones, shape=(len(names), len(first))), noise)
+    values = _at_equal_score(rows, first, cell, sparse.csr_array(ones, shape=(len(names), len(first))))
     effects = []
     for number, name in enumerate(names):
         inside = code == number
         n = int(inside.sum())
+        groups = [int(np.count_nonzero(np.bincount(rows.resamples.member[side]))) for side in (inside, ~inside)]
+        reason = "no answer without it has the same human score"
+        offset = values[:, number]
+        if min(groups) < FEWEST_LABEL_GROUPS:
+            offset = np.full(1, np.nan)
+            few, whose = (groups[0], "with") if groups[0] < FEWEST_LABEL_GROUPS else (groups[1], "without")
+            reason = f"{few} groups {whose} it; at least {FEWEST_LABEL_GROUPS} are needed"
         about = {"label": name, "n": n, "others": rows.n - n, "failed": int(failed[number])}
-        small = _too_small(rows, inside)
-        offset = np.full(1, np.nan) if small else values[:, number]
-        effect = _effect(kind, offset, rows, small or "no answer without it has the same human score", **about)
-        x = inside.astype(np.float64)
-        effects.append(_explained(effect, rows, x, noise))
+        effects.append(_explained(_effect(kind, offset, rows, reason, **about), rows, inside.astype(np.float64)))
     return effects
 
 
-def _too_small(rows: JudgedRows, inside: NDArray[np.bool_]) -> str | None:
-    for side, whose in ((inside, "with it"), (~inside, "without it")):
-        groups = int(np.count_nonzero(np.bincount(rows.resamples.member[side])))
-        if groups < FEWEST_LABEL_GROUPS:
-            return f"{groups} groups {whose}; at least {FEWEST_LABEL_GROUPS} are needed"
-    return None
+def _cells(rows: JudgedRows, x: NDArray[np.generic]) -> tuple[Indices, Indices]:
+    return distinct(rows.human, rows.judge, x, *([] if rows.noise is None else [rows.noise]))
 
 
-def _noise_keys(noise: Floats | None, rows: JudgedRows) -> list[Floats]:
-    if noise is None:
-        return []
-    if noise.shape != rows.kept.shape:
-        raise ValueError(f"noise of {len(noise)} human scores, but there are {len(rows.kept)}")
-    return [noise[rows.kept]]
-
-
-def _at_equal_score(
-    rows: JudgedRows, first: Indices, cell: Indices, x: sparse.csr_array, noise: Floats | None
-) -> Floats:
+def _at_equal_score(rows: JudgedRows, first: Indices, cell: Indices, x: sparse.csr_array) -> Floats:
     """Points per unit of each regressor, one regression each: shape (1 + resamples, k), the sample first.
 
     `x`, shape (k, cells), holds the regressors' values in each cell, `first` a row of each.
     """
     human, judge = rows.human[first], rows.judge[first]
-    columns, solve = _levels(human, judge, x) if noise is None else _line(human, judge, x, noise[rows.kept][first])
+    columns, solve = _levels(human, judge, x) if rows.noise is None else _line(human, judge, x, rows.noise[first])
     return solve(sums_and_resampled(rows.resamples, cell, columns))
 
 
@@ -421,13 +350,10 @@ def _effect(kind: _Kind, values: Floats, rows: JudgedRows, reason: str = "", **a
     draws = rows.resamples
     interval = None if value is None else draws.interval(values[1:])
     undefined = None
-    if not rows.n:
-        undefined = "no judged rows"
-    elif value is None:
-        undefined = reason
+    if value is None:
+        undefined = reason if rows.n else "no judged rows"
     elif interval is None:
-        few = f"{draws.groups} groups; an interval needs at least {FEWEST_GROUPS}"
-        undefined = few if not draws.enough else "undefined in more than a tenth of the resamples"
+        undefined = rows.too_few or "undefined in more than a tenth of the resamples"
     effect = BiasEffect(
         name=kind.name,
         about=kind.about,
@@ -452,7 +378,7 @@ def _reading(kind: _Kind, effect: BiasEffect) -> str:
     low, high = effect.interval
     if low <= kind.neutral <= high:
         ends = (f"{low:.2f}", f"{high:.2f}") if kind.neutral else (f"{low:+z.2f}", f"{high:+z.2f}")
-        return kind.none.format(label=label, low=ends[0], high=ends[1])
+        return kind.none.format(label=label, size=f"{effect.value:.2f}", low=ends[0], high=ends[1])
     sentence = kind.above if effect.value > kind.neutral else kind.below
     near, far = sorted((abs(low), abs(high)))
     return sentence.format(label=label, size=f"{abs(effect.value):.2f}", low=f"{near:.2f}", high=f"{far:.2f}")
@@ -462,14 +388,14 @@ def _seen(effect: BiasEffect) -> bool:
     return effect.interval is not None and not effect.interval[0] <= effect.neutral <= effect.interval[1]
 
 
-def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats, noise: Floats | None) -> BiasEffect:
-    """The effect with the reliability of people's scores that would explain all of it by itself; with `noise` taken
-    out, there is none.
+def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
+    """The effect with the reliability of people's scores that would explain all of it by itself; with their noise
+    taken out, there is none.
 
     If the judge followed true quality only, and people's scores were quality plus noise, the correlation of
     `x` with the judge would be r(x, human) r(human, judge) / reliability.
     """
-    if noise is not None:
+    if rows.noise is not None:
         return replace(effect, about=f"{effect.about}, without the noise in people's scores")
     if not _seen(effect) or effect.value is None:
         return effect

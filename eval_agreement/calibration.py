@@ -5,17 +5,17 @@ groups took no part in making them; the bootstrap holds the maps as they are.
 """
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.resampling import FEWEST_GROUPS, SEED, Floats, Group, Interval, ratio
+from critic.counting.resampling import Floats, Interval, ratio
 from critic.records import RATINGS
-from eval_agreement.metrics import Scores, half_up
-from eval_agreement.rows import Indices, JudgedRows, distinct, judged_rows, pick, sums_and_resampled
+from eval_agreement.metrics import half_up
+from eval_agreement.rows import Indices, JudgedRows, distinct, sums_and_resampled
 
 Method = Literal["isotonic", "linear"]
 Mode = Literal["held out", "cross-fitted"]
@@ -72,14 +72,6 @@ class Reliability(Struct, frozen=True, kw_only=True):
     by_chance: float | None = None
     undefined: str | None = None
     reading: str
-
-
-class Scored(NamedTuple):
-    """A split to fit on; None or NaN in `judge` is a failed judgment."""
-
-    human: Scores
-    judge: Scores
-    group: Group
 
 
 class Errors(Struct, frozen=True, kw_only=True):
@@ -145,18 +137,14 @@ class Conformal(Struct, frozen=True, kw_only=True):
     reading: str
 
 
-def reliability(
-    human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
-) -> Reliability:
+def reliability(rows: JudgedRows) -> Reliability:
     """People's mean score at each judge score (rounded half up), and how far the two are apart on average.
 
     Expected calibration error: Naeini et al. 2015, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
     with scores in place of probabilities. A distance is not smooth at 0, so its bootstrap alone is too optimistic:
     the interval's lower end is where bins whose gap is within two standard errors may have none at all (moment
     selection: Andrews and Soares 2010, "Inference for Parameters Defined by Moment Inequalities").
-    Raises ValueError as `judged_rows`.
     """
-    rows = judged_rows(human, judge, group, resamples, seed)
     if not rows.n:
         return Reliability(n=0, failed=rows.failed, undefined=_NO_ROWS, reading=f"Not measured: {_NO_ROWS}.")
     scores, number = np.unique(half_up(rows.judge), return_inverse=True)
@@ -166,26 +154,37 @@ def reliability(
     at = sparse.csr_array(places, shape=(len(scores), len(first)))
     columns = sparse.vstack([at, at * h, at * j], format="csr")
     n, human_sum, judge_sum = np.split(sums_and_resampled(rows.resamples, cell, columns), 3, axis=1)
+    # A bin's part in mean human - mean judge score, and what of a resample's is due to a gap other than the sample's.
     share = (human_sum - judge_sum) / n.sum(axis=1, keepdims=True)
     noise = share[1:] - n[1:] / n[1:].sum(axis=1, keepdims=True) * (share[0] * rows.n / n[0])
     error, interval = _calibration_error(rows, share, noise)
-    undefined = None if interval else f"{rows.resamples.groups} groups; an interval needs at least {FEWEST_GROUPS}"
     plain = float(np.abs(share[0]).sum())
-    human_mean = ratio(human_sum, n)
-    judge_mean = judge_sum[0] / n[0]
+    human_mean, judge_mean = ratio(human_sum, n), judge_sum[0] / n[0]
+    bins = []
+    for index, score in enumerate(scores):
+        groups = int(np.count_nonzero(np.bincount(rows.resamples.member[number == index])))
+        few = f"{groups} groups; an interval needs at least {FEWEST_BIN_GROUPS}" if groups < FEWEST_BIN_GROUPS else None
+        bins.append(
+            Bin(
+                score=int(score),
+                n=int(n[0, index]),
+                groups=groups,
+                judge=float(judge_mean[index]),
+                human=float(human_mean[0, index]),
+                interval=None if few else rows.resamples.interval(human_mean[1:, index]),
+                undefined=few,
+            )
+        )
     return Reliability(
         n=rows.n,
         failed=rows.failed,
-        bins=[
-            _bin(rows, int(score), number == index, judge_mean[index], human_mean[:, index])
-            for index, score in enumerate(scores)
-        ],
+        bins=bins,
         error=error,
         interval=interval,
         plain=plain,
         by_chance=float(np.abs(noise).sum(axis=1).mean()) if len(noise) else None,
-        undefined=undefined,
-        reading=_reliability_reading(plain if error is None else error, interval, undefined),
+        undefined=rows.too_few,
+        reading=_reliability_reading(plain if error is None else error, interval, rows.too_few),
     )
 
 
@@ -214,59 +213,50 @@ class Recalibrator:
         return np.clip(np.asarray(self.model_.predict(X), dtype=np.float64), RATINGS[0], RATINGS[-1])
 
 
-def recalibration(
-    human: Scores,
-    judge: Scores,
-    group: Group,
-    method: Method = "isotonic",
-    fit_on: Scored | None = None,
-    resamples: int | None = None,
-    seed: int = SEED,
-) -> Recalibration:
+def recalibration(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows | None = None) -> Recalibration:
     """What the judge gains from a map of its scores, on rows that the map has not seen.
 
     With `fit_on`, the map is fitted there and evaluated on the rows given. Without, whole groups are dealt into
     FOLDS folds and each fold is evaluated by the map of the others. Both maps minimise the squared error, so the
     mean absolute one can rise where scores crowd at the ends of the scale. A rising line leaves correlations as they
     are (except where it is cut to 1..10); isotonic steps can make ties, and change them.
-    Raises ValueError as `judged_rows`.
     """
-    rows = judged_rows(human, judge, group, resamples, seed)
-    source, about, undefined = _fitting_rows(rows, group, method, fit_on)
+    source, about, undefined = _fitting_rows(rows, method, fit_on)
     if undefined:
         return Recalibration(**about, undefined=undefined, reading=f"Not measured: {undefined}.")
     whole = _fit(method, source.human, source.judge)
-    recalibrated = whole.predict(rows.judge[:, None]) if fit_on else _cross_fitted(method, rows)
-    before, after, changes = _errors(rows, recalibrated)
+    if fit_on:
+        recalibrated = whole.predict(rows.judge[:, None])
+    else:
+        recalibrated, fold = np.empty(rows.n), _folds(rows, FOLDS)
+        for tested in (fold == number for number in range(FOLDS)):
+            fitted = _fit(method, rows.human[~tested], rows.judge[~tested])
+            recalibrated[tested] = fitted.predict(rows.judge[tested][:, None])
+    (before, after), changes = _errors(rows, recalibrated)
+    # The map at the judge's scores, or at the whole ones where there are too many.
+    scores = np.unique(source.judge)
+    if len(scores) > _MOST_TABLE_ROWS:
+        scores = np.array(RATINGS, dtype=np.float64)
     return Recalibration(
         **about,
         before=before,
         after=after,
         changes=changes,
-        table=_table(whole, source.judge),
+        table=list(zip(scores.tolist(), whole.predict(scores[:, None]).tolist(), strict=True)),
         reading=_recalibration_reading(method, before, after, changes["mae"]),
     )
 
 
-def conformal(
-    human: Scores,
-    judge: Scores,
-    group: Group,
-    method: Method = "isotonic",
-    fit_on: Scored | None = None,
-    resamples: int | None = None,
-    seed: int = SEED,
-) -> Conformal:
+def conformal(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows | None = None) -> Conformal:
     """How far people's score of a single answer is from the recalibrated one, 9 times out of 10.
 
     Split conformal prediction with absolute residuals (Lei et al. 2018, "Distribution-Free Predictive Inference for
     Regression", §2.2) by MAPIE. With `fit_on`, half of its groups make the map and half the intervals, and coverage
     is measured on the rows given. Without, groups are dealt into FOLDS folds; each fold is measured with the intervals
     of the next one and the map of the others. The promise is about answers like these on average, not about each
-    group or score; whole scores tie, which makes coverage larger than promised. Raises ValueError as `judged_rows`.
+    group or score; whole scores tie, which makes coverage larger than promised.
     """
-    rows = judged_rows(human, judge, group, resamples, seed)
-    source, about, undefined = _fitting_rows(rows, group, method, fit_on)
+    source, about, undefined = _fitting_rows(rows, method, fit_on)
     thirds = [] if undefined else list(_thirds(rows, source, held_out=fit_on is not None))
     residuals = min((int(intervals_on.sum()) for _, intervals_on, _ in thirds), default=0)
     if not undefined and residuals < FEWEST_RESIDUALS:
@@ -282,44 +272,25 @@ def conformal(
     covered = np.abs(rows.human - centre) <= half_width + _DUST
     low, high = (np.clip(centre + side * half_width, RATINGS[0], RATINGS[-1]) for side in (-1, 1))
     first, cell = distinct(covered)
-    sums = sums_and_resampled(
-        rows.resamples, cell, sparse.csr_array(np.stack([np.ones(len(first)), covered[first]]).astype(np.float64))
-    )
-    shares = ratio(sums[:, 1], sums[:, 0])
-    interval = rows.resamples.interval(shares[1:])
+    columns = np.stack([np.ones(len(first)), covered[first].astype(np.float64)])
+    n, inside = sums_and_resampled(rows.resamples, cell, columns).T
+    coverage, *drawn = ratio(inside, n)
+    interval = rows.resamples.interval(np.array(drawn))
     typical = float(np.median(half_width))
     return Conformal(
         **about,
         half_width=typical,
         mean_width=float((high - low).mean()),
-        coverage=float(shares[0]),
+        coverage=float(coverage),
         interval=interval,
-        undefined=None if interval else f"{rows.resamples.groups} groups; an interval needs at least {FEWEST_GROUPS}",
-        reading=_conformal_reading(typical, float(shares[0]), interval, rows.n),
-    )
-
-
-def _bin(rows: JudgedRows, score: int, inside: NDArray[np.bool_], judge: float, human: Floats) -> Bin:
-    """`human` is the bin's mean in the sample and in each resample."""
-    groups = int(np.count_nonzero(np.bincount(rows.resamples.member[inside])))
-    few = f"{groups} groups; an interval needs at least {FEWEST_BIN_GROUPS}" if groups < FEWEST_BIN_GROUPS else None
-    return Bin(
-        score=score,
-        n=int(inside.sum()),
-        groups=groups,
-        judge=float(judge),
-        human=float(human[0]),
-        interval=None if few else rows.resamples.interval(human[1:]),
-        undefined=few,
+        undefined=rows.too_few,
+        reading=_conformal_reading(typical, float(coverage), interval, rows.n),
     )
 
 
 def _calibration_error(rows: JudgedRows, share: Floats, noise: Floats) -> tuple[float | None, Interval | None]:
-    """The error without its bias, and its interval; None with too few groups.
-
-    `share`, shape (1 + resamples, bins), is the bins' part in mean human - mean judge score, of the sample and of the
-    resamples; `noise` what of a resample's part is due to a gap other than the sample's.
-    """
+    """The error without its bias, and its interval; None with too few groups. `share`, shape (1 + resamples, bins), has
+    the sample first, `noise` the resamples only."""
     if not rows.resamples.enough:
         return None, None
     plain, sign = np.abs(share).sum(axis=1), np.sign(share[0])
@@ -342,20 +313,14 @@ def _reliability_reading(error: float, interval: Interval | None, undefined: str
 
 
 def _fitting_rows(
-    rows: JudgedRows, group: Group, method: Method, fit_on: Scored | None
+    rows: JudgedRows, method: Method, fit_on: JudgedRows | None
 ) -> tuple[JudgedRows, dict[str, Any], str | None]:
     """The judged rows to fit on (none that share a group with the rows to evaluate), what a `Recalibration` and a
     `Conformal` say of both, and why neither can be made."""
-    source, left_out = rows, 0
-    if fit_on is not None:
-        evaluated = set(group)
-        apart = np.array([name not in evaluated for name in fit_on.group], dtype=bool)
-        human, judge = np.array(fit_on.human, dtype=np.float64), np.array(fit_on.judge, dtype=np.float64)
-        source = judged_rows(human[apart], judge[apart], pick(fit_on.group, apart))
-        left_out = judged_rows(human, judge, fit_on.group).n - source.n
+    source = rows if fit_on is None else fit_on.apart_from(rows)
     mode: Mode = "cross-fitted" if fit_on is None else "held out"
     about = {"method": method, "mode": mode, "n": rows.n, "failed": rows.failed}
-    about |= {"fitted": source.n, "left_out": left_out}
+    about |= {"fitted": source.n, "left_out": fit_on.n - source.n if fit_on else 0}
     undefined = None if rows.n else f"{_NO_ROWS} to evaluate on"
     if source.n < FEWEST_FIT_ROWS or source.resamples.groups < FEWEST_FIT_GROUPS:
         least = f"at least {FEWEST_FIT_ROWS} in {FEWEST_FIT_GROUPS} are needed"
@@ -392,61 +357,37 @@ def _fit(method: Method, human: Floats, judge: Floats) -> Recalibrator:
     return Recalibrator(method).fit(judge[:, None], human)
 
 
-def _cross_fitted(method: Method, rows: JudgedRows) -> Floats:
-    fold = _folds(rows, FOLDS)
-    recalibrated = np.empty(rows.n)
-    for number in range(FOLDS):
-        tested = fold == number
-        fitted = _fit(method, rows.human[~tested], rows.judge[~tested])
-        recalibrated[tested] = fitted.predict(rows.judge[tested][:, None])
-    return recalibrated
-
-
 def _conformal(fitted: Recalibrator, human: Floats, judge: Floats, tested: Floats) -> tuple[Floats, Floats]:
     """Centre and half width of the intervals of `tested` scores, from residuals on (human, judge)."""
-    # MAPIE has no type information.
-    from mapie.regression import (  # noqa: PLC0415 - slow to import
-        SplitConformalRegressor,
-    )
+    from mapie.regression import SplitConformalRegressor  # noqa: PLC0415 - slow to import
 
     regressor = SplitConformalRegressor(fitted, confidence_level=CONFORMAL_LEVEL, prefit=True)
     centre, ends = regressor.conformalize(judge[:, None], human).predict_interval(tested[:, None])
     return centre, (ends[:, 1, 0] - ends[:, 0, 0]) / 2
 
 
-def _errors(rows: JudgedRows, recalibrated: Floats) -> tuple[Errors, Errors, dict[str, Change]]:
+def _errors(rows: JudgedRows, recalibrated: Floats) -> tuple[list[Errors], dict[str, Change]]:
+    """Before and after, and what changes."""
+    draws = rows.resamples
     first, cell = distinct(rows.human, rows.judge, recalibrated)
-    before, after = (rows.judge - rows.human)[first], (recalibrated - rows.human)[first]
     columns = [np.ones(len(first))]
-    for error in (before, after):
+    for scores in (rows.judge, recalibrated):
+        error = (scores - rows.human)[first]
         columns += [np.abs(error), error, error**2]
-    n, *sums = sums_and_resampled(rows.resamples, cell, sparse.csr_array(np.stack(columns))).T
+    n, *sums = sums_and_resampled(draws, cell, np.stack(columns)).T
     mae, mean, square, new_mae, new_mean, new_square = (total / n for total in sums)
     rmse, new_rmse = np.sqrt(square), np.sqrt(new_square)
-    changes = {
-        "mae": _change(rows, new_mae - mae),
-        "rmse": _change(rows, new_rmse - rmse),
-        "mean_error": _change(rows, np.abs(new_mean) - np.abs(mean)),
-    }
+    moved = {"mae": new_mae - mae, "rmse": new_rmse - rmse, "mean_error": np.abs(new_mean) - np.abs(mean)}
     return (
-        Errors(mae=float(mae[0]), mean_error=float(mean[0]), rmse=float(rmse[0])),
-        Errors(mae=float(new_mae[0]), mean_error=float(new_mean[0]), rmse=float(new_rmse[0])),
-        changes,
+        [
+            Errors(mae=float(mae[0]), mean_error=float(mean[0]), rmse=float(rmse[0])),
+            Errors(mae=float(new_mae[0]), mean_error=float(new_mean[0]), rmse=float(new_rmse[0])),
+        ],
+        {
+            name: Change(value=float(values[0]), interval=draws.interval(values[1:]), p=draws.p_value(values[1:]))
+            for name, values in moved.items()
+        },
     )
-
-
-def _change(rows: JudgedRows, values: Floats) -> Change:
-    """Of the sample (first) and the resamples."""
-    draws = rows.resamples
-    return Change(value=float(values[0]), interval=draws.interval(values[1:]), p=draws.p_value(values[1:]))
-
-
-def _table(fitted: Recalibrator, judge: Floats) -> list[tuple[float, float]]:
-    """The map at the judge's scores, or at the whole ones where there are too many."""
-    scores = np.unique(judge)
-    if len(scores) > _MOST_TABLE_ROWS:
-        scores = np.array(RATINGS, dtype=np.float64)
-    return [(float(score), float(human)) for score, human in zip(scores, fitted.predict(scores[:, None]), strict=True)]
 
 
 def _recalibration_reading(method: Method, before: Errors, after: Errors, change: Change) -> str:

@@ -1,11 +1,12 @@
 """Judged rows, and the sums over them that the bootstrap resamples: what bias and calibration are made from."""
 
+from collections.abc import Mapping, Sized
+
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.resampling import SEED, Floats, Group, Resamples
+from critic.counting.resampling import FEWEST_GROUPS, SEED, Floats, Group, Resamples
 from eval_agreement.metrics import Scores, on_scale
 
 Indices = NDArray[np.intp]
@@ -14,44 +15,66 @@ _MOST_CELLS = 20_000
 _ROWS_OF_A_CELL = 4
 
 
-class JudgedRows(Struct, frozen=True):
-    """The rows with a judgment; `kept` marks them among all rows."""
+class JudgedRows:
+    """Answers with people's scores, the judge's (None or NaN: a failed judgment) and their groups, one of each a row.
 
-    human: Floats
-    judge: Floats
-    kept: NDArray[np.bool_]
-    resamples: Resamples
+    `human`, `judge` and `noise` (the variance of the noise in people's scores, as `bias.rating_noise` has it; None
+    where it is not known) are of the `n` rows with a judgment, which `kept` marks among all, and so are `resamples`.
+    Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
+    """
+
+    def __init__(
+        self,
+        human: Scores,
+        judge: Scores,
+        group: Group,
+        noise: Floats | None = None,
+        resamples: int | None = None,
+        seed: int = SEED,
+    ) -> None:
+        self._human, self._judge = on_scale(human, "human"), on_scale(judge, "judge")
+        self._group, self._noise, self._drawn = group, noise, (resamples, seed)
+        same_length(human, {"judge scores": judge, "groups": group, "variances of noise": noise})
+        if np.isnan(self._human).any():
+            raise ValueError(f"the human score of row {int(np.argmax(np.isnan(self._human)))} (from 0) is missing")
+        self.kept = kept = ~np.isnan(self._judge)
+        self.human, self.judge, self.noise = (
+            self._human[kept],
+            self._judge[kept],
+            None if noise is None else noise[kept],
+        )
+        self.n, self.failed = len(self.human), int((~kept).sum())
+        self.resamples = Resamples(_pick(group, kept), resamples, seed, shared=False)
 
     @property
-    def n(self) -> int:
-        return len(self.human)
+    def too_few(self) -> str | None:
+        """Why nothing has an interval."""
+        few = f"{self.resamples.groups} groups; an interval needs at least {FEWEST_GROUPS}"
+        return None if self.resamples.enough else few
 
-    @property
-    def failed(self) -> int:
-        return len(self.kept) - self.n
+    def of(self, chosen: NDArray[np.bool_]) -> "JudgedRows":
+        """The rows for which `chosen`, of all rows, is true."""
+        noise = None if self._noise is None else self._noise[chosen]
+        group = _pick(self._group, chosen)
+        return JudgedRows(self._human[chosen], self._judge[chosen], group, noise, *self._drawn)
+
+    def apart_from(self, other: "JudgedRows") -> "JudgedRows":
+        """The rows of which the other ones have none of the same group."""
+        there = set(other._group)
+        return self.of(np.array([name not in there for name in self._group], dtype=bool))
 
 
-def pick(names: Group, kept: NDArray[np.bool_]) -> Group:
-    """The names of the rows that `kept` marks."""
+def same_length(human: Scores, others: Mapping[str, Sized | None]) -> None:
+    """Raises ValueError for a column that is not as long as people's scores, naming it."""
+    for what, values in others.items():
+        if values is not None and len(values) != len(human):
+            raise ValueError(f"{len(human)} human scores but {len(values)} {what}")
+
+
+def _pick(names: Group, kept: NDArray[np.bool_]) -> Group:
     if isinstance(names, np.ndarray):
         return names[kept]
     return [name for name, keep in zip(names, kept, strict=True) if keep]
-
-
-def judged_rows(
-    human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
-) -> JudgedRows:
-    """The rows that have a judgment; None or NaN in `judge` is a failed one.
-
-    Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
-    """
-    people, judged = on_scale(human, "human"), on_scale(judge, "judge")
-    if not len(people) == len(judged) == len(group):
-        raise ValueError(f"{len(people)} human scores, {len(judged)} judge scores and {len(group)} groups")
-    if np.isnan(people).any():
-        raise ValueError(f"the human score of row {int(np.argmax(np.isnan(people)))} (from 0) is missing")
-    kept = ~np.isnan(judged)
-    return JudgedRows(people[kept], judged[kept], kept, Resamples(pick(group, kept), resamples, seed, shared=False))
 
 
 def distinct(*keys: NDArray[np.generic]) -> tuple[Indices, Indices]:
@@ -64,14 +87,14 @@ def distinct(*keys: NDArray[np.generic]) -> tuple[Indices, Indices]:
     return first, cell
 
 
-def sums_and_resampled(resamples: Resamples, cell: Indices, columns: sparse.csr_array) -> Floats:
+def sums_and_resampled(resamples: Resamples, cell: Indices, columns: Floats | sparse.csr_array) -> Floats:
     """The columns' sums over the sample (first row) and over each resample: shape (1 + resamples, k).
 
     `columns`, shape (k, cells), holds what a row of each cell adds to each sum; `cell` is the cell of each row.
     Only the sample's row comes back where there are too few groups. Where every row is its own group, few
     cells are drawn instead of many rows.
     """
-    cells = columns.shape[1]
+    columns, cells = sparse.csr_array(columns), columns.shape[1]
     blocks = [np.atleast_2d(columns @ np.bincount(cell, minlength=cells).astype(np.float64)).T]
     few_cells = cells <= min(_MOST_CELLS, len(cell) // _ROWS_OF_A_CELL)
     if resamples.enough and resamples.groups == len(cell) and few_cells:

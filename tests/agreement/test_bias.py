@@ -23,6 +23,7 @@ from eval_agreement.bias import (
     verbosity,
 )
 from eval_agreement.metrics import half_up
+from eval_agreement.rows import JudgedRows
 
 Floats = NDArray[np.float64]
 
@@ -83,7 +84,7 @@ def rare_level(world: World) -> None:
 def test_verbosity_is_least_squares_in_every_resample() -> None:
     world = World(1, per_doubling=0.05)
     rare_level(world)
-    effect = verbosity(world.human, world.judge, world.group, world.length, resamples=200)
+    effect = verbosity(JudgedRows(world.human, world.judge, world.group, resamples=200), world.length)
 
     def fit(rows: NDArray[np.intp]) -> float:
         x = design(world.human[rows], world.doublings[rows])
@@ -101,7 +102,7 @@ def test_offsets_are_least_squares_in_every_resample(people: str) -> None:
     if people == "fractions":
         world.human = np.clip(world.human + np.tile([-0.5, 0.3, 0.499], 100), 1, 10)
     rare_level(world)
-    family = offsets("answerer", world.human, world.judge, world.group, list(world.system), resamples=150)
+    family = offsets("answerer", JudgedRows(world.human, world.judge, world.group, resamples=150), list(world.system))
     draws = Resamples(world.group, 150)
     uncorrected = []
     for effect in family.effects:
@@ -129,8 +130,10 @@ def test_offsets_are_least_squares_in_every_resample(people: str) -> None:
 def test_without_noise_is_corrected_least_squares_in_every_resample() -> None:
     world = World(3, sees_quality=True)
     noise = rating_noise(world.raters)
-    length = verbosity(world.human, world.judge, world.group, world.length, noise, resamples=150)
-    own = self_preference(world.human, world.judge, world.group, list(world.system), ["a"], noise, resamples=150)
+    length = verbosity(JudgedRows(world.human, world.judge, world.group, noise, resamples=150), world.length)
+    own = self_preference(
+        JudgedRows(world.human, world.judge, world.group, noise, resamples=150), list(world.system), ["a"]
+    )
     draws = Resamples(world.group, 150)
     for effect, x in ((length, world.doublings), (own, (world.system == "a").astype(float))):
 
@@ -155,8 +158,8 @@ def test_severity_and_central_tendency_in_every_resample() -> None:
         return float(world.judge[rows].std() / world.human[rows].std())
 
     everything = np.arange(300)
-    lenient = severity(world.human, world.judge, world.group, resamples=150)
-    narrow = central_tendency(world.human, world.judge, world.group, resamples=150)
+    lenient = severity(JudgedRows(world.human, world.judge, world.group, resamples=150))
+    narrow = central_tendency(JudgedRows(world.human, world.judge, world.group, resamples=150))
     assert_same(lenient, mean(everything), draws, refitted(draws, mean))
     assert narrow.value == pytest.approx(spread(everything), abs=1e-9)
     assert narrow.interval == pytest.approx(draws.interval(refitted(draws, spread)), abs=1e-9)
@@ -171,11 +174,11 @@ def test_rows_that_are_their_own_groups_take_a_short_cut_to_the_same_interval() 
     judge = np.clip(human + random.integers(-2, 3, 4000), 1, 10)
     system = random.choice(list("abc"), 4000)
     difference = judge - human
-    lenient = severity(human, judge, np.arange(4000))
+    lenient = severity(JudgedRows(human, judge, np.arange(4000)))
     error = difference.std() / math.sqrt(4000)
     expected = (difference.mean() - 1.96 * error, difference.mean() + 1.96 * error)
     assert lenient.interval == pytest.approx(expected, abs=0.1 * error)
-    short = self_preference(human, judge, np.arange(4000), list(system), ["a"])
+    short = self_preference(JudgedRows(human, judge, np.arange(4000)), list(system), ["a"])
     x = design(human, system == "a")
     inverse = np.linalg.inv(x.T @ x)
     coefficients = inverse @ x.T @ judge
@@ -200,7 +203,8 @@ def seen(effects: list[BiasEffect]) -> float:
 def test_verbosity_is_found_and_covered(per_doubling: float) -> None:
     worlds = [World(seed, per_doubling=per_doubling) for seed in range(500)]
     effects = [
-        verbosity(w.human, w.judge, w.group, w.length, resamples=400, seed=seed) for seed, w in enumerate(worlds)
+        verbosity(JudgedRows(w.human, w.judge, w.group, resamples=400, seed=seed), w.length)
+        for seed, w in enumerate(worlds)
     ]
     assert 0.93 <= covered(effects, per_doubling) <= 0.97
     assert seen(effects) > 0.99 if per_doubling else seen(effects) < 0.07
@@ -213,7 +217,9 @@ def test_self_preference_is_found_and_covered(own: float) -> None:
     effects = []
     for seed in range(500):
         w = World(seed, own=own)
-        effects.append(self_preference(w.human, w.judge, w.group, list(w.system), ["a"], resamples=400, seed=seed))
+        effects.append(
+            self_preference(JudgedRows(w.human, w.judge, w.group, resamples=400, seed=seed), list(w.system), ["a"])
+        )
     assert 0.93 <= covered(effects, own) <= 0.97
     assert seen(effects) > 0.99 if own else seen(effects) < 0.07
 
@@ -224,7 +230,7 @@ def test_a_label_of_few_questions_is_covered() -> None:
     for seed in range(400):
         w = World(seed)
         task = ["rare" if number < bias.FEWEST_LABEL_GROUPS else "common" for number in w.group]
-        found = offsets("task", w.human, w.judge, w.group, task, resamples=400, seed=seed).effects
+        found = offsets("task", JudgedRows(w.human, w.judge, w.group, resamples=400, seed=seed), task).effects
         effects.append(next(effect for effect in found if effect.label == "rare"))
     assert 0.925 <= covered(effects, 0) <= 0.975
 
@@ -237,8 +243,8 @@ def test_severity_and_central_tendency_are_covered() -> None:
         quality = random.normal(0, 0.6, 300)
         liked = random.normal(0, 0.3, 60)[w.group]
         human, judge = (5.5 + quality + liked + random.normal(0, 0.4, 300) for _ in range(2))
-        severe.append(severity(human, judge - 0.3, w.group, resamples=400, seed=seed))
-        narrow.append(central_tendency(human, 5.5 + 0.8 * (judge - 5.5), w.group, resamples=400, seed=seed))
+        severe.append(severity(JudgedRows(human, judge - 0.3, w.group, resamples=400, seed=seed)))
+        narrow.append(central_tendency(JudgedRows(human, 5.5 + 0.8 * (judge - 5.5), w.group, resamples=400, seed=seed)))
     assert 0.93 <= covered(severe, -0.3) <= 0.97
     assert 0.93 <= covered(narrow, 0.8) <= 0.97
     assert all("severe" in effect.reading and effect.value == pytest.approx(-0.3, abs=0.2) for effect in severe)
@@ -252,7 +258,7 @@ def test_a_noisy_judge_does_not_pay_for_length_though_longer_is_better() -> None
     effects, naive = [], []
     for seed in range(200):
         w = World(seed)
-        effects.append(verbosity(w.human, w.judge, w.group, w.length, resamples=300, seed=seed))
+        effects.append(verbosity(JudgedRows(w.human, w.judge, w.group, resamples=300, seed=seed), w.length))
         draws = Resamples(w.group, 300, seed)
         x, residual = w.doublings, w.judge - w.human
         n, x_sum, y_sum, xx, xy = draws.totals(np.stack([np.ones(300), x, residual, x * x, x * residual], axis=1)).T
@@ -266,9 +272,9 @@ def test_noise_in_people_s_scores_makes_effects_and_is_taken_out() -> None:
     plain, corrected, explained = [], [], []
     for seed in range(300):
         w = World(seed, sees_quality=True)
-        plain.append(verbosity(w.human, w.judge, w.group, w.length, resamples=300, seed=seed))
+        plain.append(verbosity(JudgedRows(w.human, w.judge, w.group, resamples=300, seed=seed), w.length))
         noise = rating_noise(w.raters)
-        corrected.append(verbosity(w.human, w.judge, w.group, w.length, noise, resamples=300, seed=seed))
+        corrected.append(verbosity(JudgedRows(w.human, w.judge, w.group, noise, resamples=300, seed=seed), w.length))
         if plain[-1].noise_explains:
             explained.append(plain[-1].noise_explains / w.reliability)
             assert "reliability" in plain[-1].reading
@@ -281,7 +287,7 @@ def test_noise_in_people_s_scores_makes_effects_and_is_taken_out() -> None:
 
 def test_noise_cannot_explain_what_goes_against_quality() -> None:
     w = World(1, per_doubling=-0.4)
-    effect = verbosity(w.human, w.judge, w.group, w.length)
+    effect = verbosity(JudgedRows(w.human, w.judge, w.group), w.length)
     assert effect.value is not None and effect.value < -0.3
     assert effect.noise_explains is None and "Noise" not in effect.reading
     assert effect.interval is not None
@@ -295,7 +301,7 @@ def test_noise_is_no_excuse_for_an_effect_of_the_other_sign() -> None:
     human = np.tile([1.0, 5, 10, 1, 5, 10], 40)
     doublings = np.tile([5.0, 9, 9.5, 6, 10, 10.5], 40)
     judge = np.where(human == 1, 3.0, 10.0) - 0.2 * doublings + np.random.default_rng(0).normal(0, 0.05, 240)
-    effect = verbosity(human, judge, np.arange(240), 2**doublings)
+    effect = verbosity(JudgedRows(human, judge, np.arange(240)), 2**doublings)
     assert effect.value == pytest.approx(-0.2, abs=0.02)
     line = np.column_stack([np.ones(240), human, doublings])
     assert np.linalg.lstsq(line, judge, rcond=None)[0][2] > 0.1
@@ -313,27 +319,27 @@ def test_rating_noise() -> None:
 
 
 def test_values_by_hand() -> None:
-    effect = severity([2, 4, 6, 8, 5], [3, 4, 7, 10, None], list("aabcd"))
+    effect = severity(JudgedRows([2, 4, 6, 8, 5], [3, 4, 7, 10, None], list("aabcd")))
     assert (effect.value, effect.n, effect.failed, effect.interval, effect.p) == (1.0, 4, 1, None, None)
     assert effect.undefined == "3 groups; an interval needs at least 5" and effect.undefined in effect.reading
     assert effect.details == {"human_mean": 5.0, "judge_mean": 6.0}
-    assert severity([], [], []).undefined == "no judged rows"
-    assert severity([3], [math.nan], ["a"]).value is None
+    assert severity(JudgedRows([], [], [])).undefined == "no judged rows"
+    assert severity(JudgedRows([3], [math.nan], ["a"])).value is None
     groups = list(range(12))
-    half = central_tendency([2, 4, 6, 8] * 3, [4, 5, 6, 7] * 3, groups)
+    half = central_tendency(JudgedRows([2, 4, 6, 8] * 3, [4, 5, 6, 7] * 3, groups))
     assert half.value == pytest.approx(0.5) and half.interval == pytest.approx((0.5, 0.5))
-    stuck = central_tendency([2, 4, 6, 8] * 3, [7] * 12, groups)
+    stuck = central_tendency(JudgedRows([2, 4, 6, 8] * 3, [7] * 12, groups))
     assert (stuck.value, stuck.interval) == (0.0, (0.0, 0.0)) and "spread 0.00 times" in stuck.reading
-    dust = central_tendency([3.3, 1.1 + 2.2] * 6, list(range(1, 7)) * 2, groups)
+    dust = central_tendency(JudgedRows([3.3, 1.1 + 2.2] * 6, list(range(1, 7)) * 2, groups))
     assert dust.value is None and dust.undefined == "people gave every answer the same score"
     # Within a level, one doubling is worth a point; between levels, length falls with quality.
     human, judge, length = [3, 3, 7, 7] * 3, [3, 4, 8, 9] * 3, [400, 800, 50, 100] * 3
-    paid = verbosity(human, judge, groups, length)
+    paid = verbosity(JudgedRows(human, judge, groups), length)
     assert paid.value == pytest.approx(1) and paid.interval == pytest.approx((1, 1))
     assert paid.reading.startswith("Length pays: at equal human score, an answer twice as long gets 1.00 points")
-    same = verbosity(human, judge, groups, [400, 400, 50, 50] * 3)
+    same = verbosity(JudgedRows(human, judge, groups), [400, 400, 50, 50] * 3)
     assert same.value is same.interval is None and same.undefined in same.reading
-    assert verbosity(human, judge, groups, [0, 1, 0, 1] * 3).value is None
+    assert verbosity(JudgedRows(human, judge, groups), [0, 1, 0, 1] * 3).value is None
 
 
 def test_order_of_rows_and_failed_rows_change_nothing() -> None:
@@ -346,11 +352,11 @@ def test_order_of_rows_and_failed_rows_change_nothing() -> None:
     def everything(rows: NDArray[np.generic], judge: Floats = judge) -> list[BiasEffect]:
         human, scores, group, system = w.human[rows], judge[rows], list(names[rows]), list(w.system[rows])
         return [
-            severity(human, scores, group),
-            central_tendency(human, scores, group),
-            verbosity(human, scores, group, w.length[rows]),
-            self_preference(human, scores, group, system, ["a", "b"]),
-            *offsets("answerer", human, scores, group, system).effects,
+            severity(JudgedRows(human, scores, group)),
+            central_tendency(JudgedRows(human, scores, group)),
+            verbosity(JudgedRows(human, scores, group), w.length[rows]),
+            self_preference(JudgedRows(human, scores, group), system, ["a", "b"]),
+            *offsets("answerer", JudgedRows(human, scores, group), system).effects,
         ]
 
     for one, other in zip(everything(np.arange(300)), everything(order), strict=True):
@@ -366,33 +372,35 @@ def test_order_of_rows_and_failed_rows_change_nothing() -> None:
 def test_labels_that_cannot_be_compared() -> None:
     w = World(7)
     label = [None if row % 50 == 0 else "few" if row < 100 else "many" for row in range(300)]
-    family = offsets("task", w.human, w.judge, w.group, label)
+    family = offsets("task", JudgedRows(w.human, w.judge, w.group), label)
     assert family.unlabelled == 6
     assert [effect.label for effect in family.effects] == ["many", "few"]
     assert all(effect.undefined is None for effect in family.effects)
-    few = offsets("task", w.human, w.judge, w.group, ["few" if row < 95 else "many" for row in range(300)])
+    few = offsets("task", JudgedRows(w.human, w.judge, w.group), ["few" if row < 95 else "many" for row in range(300)])
     assert [effect.undefined for effect in few.effects] == [
         "19 groups without it; at least 20 are needed",
         "19 groups with it; at least 20 are needed",
     ]
     assert all(effect.value is effect.interval is effect.p is None for effect in few.effects)
     assert [effect.n for effect in few.effects] == [205, 95]
-    alone = offsets("language", w.human, w.judge, w.group, ["zh"] * 300).effects
+    alone = offsets("language", JudgedRows(w.human, w.judge, w.group), ["zh"] * 300).effects
     assert len(alone) == 1 and alone[0].undefined == "0 groups without it; at least 20 are needed"
     level = ["high" if score >= 6 else "low" for score in w.human]
-    apart = offsets("task", w.human, w.judge, w.group, level).effects
+    apart = offsets("task", JudgedRows(w.human, w.judge, w.group), level).effects
     assert {effect.undefined for effect in apart} == {"no answer without it has the same human score"}
-    nobody = self_preference(w.human, w.judge, w.group, list(w.system), ["z"])
+    nobody = self_preference(JudgedRows(w.human, w.judge, w.group), list(w.system), ["z"])
     assert (nobody.n, nobody.value) == (0, None) and nobody.undefined == "0 groups with it; at least 20 are needed"
-    assert offsets("task", [], [], [], []).effects == []
-    unjudged = offsets("task", [3, 4], [None, None], ["a", "b"], ["x", "y"])
+    assert offsets("task", JudgedRows([], [], []), []).effects == []
+    unjudged = offsets("task", JudgedRows([3, 4], [None, None], ["a", "b"]), ["x", "y"])
     assert [(effect.n, effect.failed, effect.value) for effect in unjudged.effects] == [(0, 1, None)] * 2
 
 
-def test_two_labels_are_one_test_and_many_are_cut() -> None:
+def test_two_labels_are_one_test_and_many_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     w = World(8, own=-0.13)
-    two = offsets("side", w.human, w.judge, w.group, ["own" if name == "a" else "other" for name in w.system])
-    own = self_preference(w.human, w.judge, w.group, list(w.system), ["a"])
+    two = offsets(
+        "side", JudgedRows(w.human, w.judge, w.group), ["own" if name == "a" else "other" for name in w.system]
+    )
+    own = self_preference(JudgedRows(w.human, w.judge, w.group), list(w.system), ["a"])
     other, mirror = two.effects
     assert mirror.value == own.value and mirror.interval == own.interval and mirror.p == own.p
     assert own.value is not None and other.value == pytest.approx(-own.value)
@@ -400,11 +408,14 @@ def test_two_labels_are_one_test_and_many_are_cut() -> None:
 
     names = [f"{name}{row // 5 % 8}" for row, name in enumerate(w.system)]
     assert bias.FEWEST_LABEL_GROUPS > 8
-    many = offsets("answerer", w.human, w.judge, w.group, [*names[:290], *["rest"] * 10], most=7)
+    rows = JudgedRows(w.human, w.judge, w.group)
+    full = offsets("answerer", rows, list(w.system))
+    monkeypatch.setattr(bias, "MOST_LABELS", 7)
+    many = offsets("answerer", rows, [*names[:290], *["rest"] * 10])
     assert (len(many.effects), many.left_out) == (7, 34)
     assert [effect.n for effect in many.effects] == sorted((effect.n for effect in many.effects), reverse=True)
-    most = offsets("answerer", w.human, w.judge, w.group, list(w.system), most=2)
-    full = offsets("answerer", w.human, w.judge, w.group, list(w.system))
+    monkeypatch.setattr(bias, "MOST_LABELS", 2)
+    most = offsets("answerer", rows, list(w.system))
     assert most.left_out == 3
     assert [effect.interval for effect in most.effects] == [effect.interval for effect in full.effects[:2]]
 
@@ -413,7 +424,7 @@ def test_a_family_says_where_a_finding_may_be_chance() -> None:
     lucky = 0
     for seed in range(60):
         w = World(seed)
-        for effect in offsets("answerer", w.human, w.judge, w.group, list(w.system), resamples=400).effects:
+        for effect in offsets("answerer", JudgedRows(w.human, w.judge, w.group, resamples=400), list(w.system)).effects:
             assert effect.p is not None
             claimed = "No sign" not in effect.reading and "may be chance" not in effect.reading
             assert claimed == (effect.p <= 0.05 and "No sign" not in effect.reading)
@@ -424,16 +435,15 @@ def test_a_family_says_where_a_finding_may_be_chance() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: severity([1, 2], [1, 2], ["a"]), "2 human scores, 2 judge scores and 1 groups"),
-        (lambda: severity([1, None], [1, 2], ["a", "b"]), "row 1 .* is missing"),
-        (lambda: severity([1, 12], [1, 2], ["a", "b"]), "human score 12 is outside"),
-        (lambda: severity([1, 2], [0, 2], ["a", "b"]), "judge score 0 is outside"),
-        (lambda: verbosity([1, 2], [1, 2], ["a", "b"], [10]), "2 human scores but 1 lengths"),
-        (lambda: verbosity([1, 2], [1, 2], ["a", "b"], [10, -1]), "length -1 is not"),
-        (lambda: verbosity([1, 2], [1, 2], ["a", "b"], [10, math.nan]), "length nan is not"),
-        (lambda: offsets("task", [1, 2], [1, 2], ["a", "b"], ["x"]), "2 human scores, .* 1 labels"),
-        (lambda: verbosity([1, 2], [1, 2], ["a", "b"], [1, 2], np.ones(3)), "noise of 3 human scores, but there are 2"),
-        (lambda: offsets("task", [1, 2], [1, 2], ["a", "b"], ["x", None], np.ones(3)), "noise of 3 human scores"),
+        (lambda: severity(JudgedRows([1, 2], [1, 2], ["a"])), "2 human scores but 1 groups"),
+        (lambda: severity(JudgedRows([1, None], [1, 2], ["a", "b"])), "row 1 .* is missing"),
+        (lambda: severity(JudgedRows([1, 12], [1, 2], ["a", "b"])), "human score 12 is outside"),
+        (lambda: severity(JudgedRows([1, 2], [0, 2], ["a", "b"])), "judge score 0 is outside"),
+        (lambda: verbosity(JudgedRows([1, 2], [1, 2], ["a", "b"]), [10]), "2 human scores but 1 lengths"),
+        (lambda: verbosity(JudgedRows([1, 2], [1, 2], ["a", "b"]), [10, -1]), "length -1 is not"),
+        (lambda: verbosity(JudgedRows([1, 2], [1, 2], ["a", "b"]), [10, math.nan]), "length nan is not"),
+        (lambda: offsets("task", JudgedRows([1, 2], [1, 2], ["a", "b"]), ["x"]), "2 human scores but 1 labels"),
+        (lambda: JudgedRows([1, 2], [1, 2], ["a", "b"], np.ones(3)), "2 human scores but 3 variances of noise"),
     ],
 )
 def test_mistakes_raise(call: Callable[[], object], message: str) -> None:
@@ -447,10 +457,10 @@ def test_gpt4_on_llmeval2(shared: Path) -> None:
     human = half_up(np.array([row["score_1_10"] for row in rows]))
     judge = np.array([row["gpt4_score_1_10"] for row in rows])
     group, system = [row["group"] for row in rows], [row["system"] for row in rows]
-    lenient = severity(human, judge, group)
+    lenient = severity(JudgedRows(human, judge, group))
     assert lenient.value == pytest.approx(0.301, abs=0.001) and "lenient" in lenient.reading
-    length = verbosity(human, judge, group, [len(row["response"]) for row in rows])
+    length = verbosity(JudgedRows(human, judge, group), [len(row["response"]) for row in rows])
     assert length.value == pytest.approx(0.293, abs=0.001) and length.noise_explains == pytest.approx(0.42, abs=0.01)
-    own = self_preference(human, judge, group, system, ["GPT4"])
+    own = self_preference(JudgedRows(human, judge, group), system, ["GPT4"])
     assert own.value == pytest.approx(0.553, abs=0.001) and own.noise_explains == pytest.approx(0.82, abs=0.01)
     assert (own.n, own.others) == (399, 7584)

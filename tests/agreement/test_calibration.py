@@ -15,9 +15,9 @@ from scipy import stats
 
 from critic.counting.resampling import Resamples
 from eval_agreement import calibration
-from eval_agreement.calibration import Recalibrator, Scored, conformal, recalibration, reliability
+from eval_agreement.calibration import Recalibrator, conformal, recalibration, reliability
 from eval_agreement.metrics import half_up
-from eval_agreement.rows import judged_rows
+from eval_agreement.rows import JudgedRows
 
 Floats = NDArray[np.float64]
 Answers = tuple[Floats, Floats, NDArray[np.intp]]
@@ -38,7 +38,7 @@ def answers(
 def test_bins_and_error_by_hand() -> None:
     human = [1.0, 3, 2, 8, 9, 10, 10]
     judge = [2.0, 2, 2, 8.5, 9, 9.4, None]
-    result = reliability(human, judge, list("abcdefg"))
+    result = reliability(JudgedRows(human, judge, list("abcdefg")))
     assert (result.n, result.failed) == (6, 1)
     assert [(b.score, b.n, b.groups, b.human) for b in result.bins] == [(2, 3, 3, 2.0), (9, 3, 3, 9.0)]
     assert result.bins[1].judge == pytest.approx(26.9 / 3)
@@ -48,7 +48,7 @@ def test_bins_and_error_by_hand() -> None:
 
 def test_intervals_of_bins_are_those_of_rows_drawn_group_by_group() -> None:
     human, judge, group = answers(np.random.default_rng(1), 60, 4)
-    result = reliability(human, judge, group, resamples=300)
+    result = reliability(JudgedRows(human, judge, group, resamples=300))
     draws = Resamples(group, 300)
     weights = np.concatenate(list(draws.weights()), axis=1)
     for part in result.bins:
@@ -77,7 +77,7 @@ def test_the_error_s_interval_covers(offset: list[float], lowest: float, highest
     truth = np.abs(offset).mean()
     hits, errors, plain = [], [], []
     for seed in range(400):
-        result = reliability(*answers(random, 80, 3, np.array(offset)), resamples=300, seed=seed)
+        result = reliability(JudgedRows(*answers(random, 80, 3, np.array(offset)), resamples=300, seed=seed))
         assert result.interval is not None and result.error is not None and result.plain is not None
         assert result.interval[0] <= result.error <= result.interval[1]
         hits.append(result.interval[0] - 1e-12 <= truth <= result.interval[1])
@@ -90,7 +90,7 @@ def test_the_error_s_interval_covers(offset: list[float], lowest: float, highest
 
 def test_plain_error_of_a_calibrated_judge_is_what_chance_makes() -> None:
     random = np.random.default_rng(3)
-    results = [reliability(*answers(random, 80, 3), resamples=300) for _ in range(200)]
+    results = [reliability(JudgedRows(*answers(random, 80, 3), resamples=300)) for _ in range(200)]
     plain = np.mean([result.plain for result in results])
     assert plain > 0.03
     assert np.mean([result.by_chance for result in results]) == pytest.approx(plain, rel=0.07)
@@ -98,13 +98,13 @@ def test_plain_error_of_a_calibrated_judge_is_what_chance_makes() -> None:
 
 def test_few_groups_and_no_rows() -> None:
     human, judge, group = answers(np.random.default_rng(4), 4, 30)
-    few = reliability(human, judge, group)
+    few = reliability(JudgedRows(human, judge, group))
     assert few.interval is few.error is None and few.plain is not None
     assert few.undefined == "4 groups; an interval needs at least 5"
-    none = reliability([3, 4], [None, math.nan], ["a", "b"])
+    none = reliability(JudgedRows([3, 4], [None, math.nan], ["a", "b"]))
     assert (none.n, none.failed, none.bins, none.plain) == (0, 2, [], None)
     assert none.undefined and none.undefined in none.reading
-    assert reliability([], [], []).n == 0
+    assert reliability(JudgedRows([], [], [])).n == 0
 
 
 def test_maps_are_least_squares_and_pooled_adjacent_violators() -> None:
@@ -127,8 +127,8 @@ def test_a_lenient_judge_is_recalibrated(method: calibration.Method, held_out: b
     human, judge, group = answers(random, 120, 4, offset=1.5)
     other = answers(random, 100, 4, offset=1.5)
     judge[:7] = np.nan
-    fit_on = Scored(*other[:2], other[2] + 1000) if held_out else None
-    result = recalibration(human, judge, group, method, fit_on)
+    fit_on = JudgedRows(*other[:2], other[2] + 1000) if held_out else None
+    result = recalibration(JudgedRows(human, judge, group), method, fit_on)
     assert (result.n, result.failed, result.left_out) == (473, 7, 0)
     assert (result.mode, result.fitted) == (("held out", 400) if held_out else ("cross-fitted", 473))
     assert result.before is not None and result.after is not None
@@ -155,7 +155,9 @@ def test_held_out_errors_are_those_of_the_map_applied() -> None:
     random = np.random.default_rng(6)
     human, judge, group = answers(random, 60, 4, offset=-0.7)
     other = answers(random, 60, 4, offset=-0.7)
-    result = recalibration(human, judge, group, "linear", Scored(*other[:2], other[2] + 1000), resamples=200)
+    result = recalibration(
+        JudgedRows(human, judge, group, resamples=200), "linear", JudgedRows(*other[:2], other[2] + 1000)
+    )
     after = np.polyval(np.polyfit(other[1], other[0], 1), judge)
     assert result.after is not None
     assert result.after.mae == pytest.approx(np.abs(after - human).mean())
@@ -174,8 +176,8 @@ def test_a_calibrated_judge_gains_nothing() -> None:
     for seed in range(150):
         human, judge, group = answers(random, 60, 3)
         other = answers(random, 2000, 1)
-        fit_on = Scored(*other[:2], other[2] + 1000)
-        result = recalibration(human, judge, group, "linear", fit_on, resamples=200, seed=seed)
+        fit_on = JudgedRows(*other[:2], other[2] + 1000)
+        result = recalibration(JudgedRows(human, judge, group, resamples=200, seed=seed), "linear", fit_on)
         p = result.changes["rmse"].p
         assert p is not None
         p_values.append(p)
@@ -189,7 +191,7 @@ def test_coarse_truth_costs_mean_absolute_error() -> None:
     random = np.random.default_rng(8)
     judge = random.choice([1.0, 10.0], 400)
     human = np.where(random.random(400) < 0.8, judge, 11 - judge)
-    result = recalibration(human, judge, np.arange(400))
+    result = recalibration(JudgedRows(human, judge, np.arange(400)))
     assert result.before is not None and result.after is not None
     assert result.after.mae > result.before.mae and result.after.rmse < result.before.rmse
     assert "away from" in result.reading
@@ -219,7 +221,7 @@ def test_no_row_meets_a_map_or_an_interval_that_saw_its_group(monkeypatch: pytes
 
     monkeypatch.setattr(Recalibrator, "fit", spy_fit)
     monkeypatch.setattr(Recalibrator, "predict", spy_predict)
-    recalibration(human, judge, group)
+    recalibration(JudgedRows(human, judge, group))
     assert seen[0] == ("fit", frozenset(judge))
     pairs = [(a[1], b[1]) for a, b in pairwise(seen[1:]) if (a[0], b[0]) == ("fit", "predict")]
     assert len(pairs) == 5 and not any(a & b for a, b in pairs)
@@ -227,12 +229,13 @@ def test_no_row_meets_a_map_or_an_interval_that_saw_its_group(monkeypatch: pytes
 
     evaluated: list[float] = []
     monkeypatch.setattr(calibration, "_conformal", spy_conformal)
-    conformal(human, judge, group)
+    conformal(JudgedRows(human, judge, group))
     assert sorted(evaluated) == sorted(judge)
     evaluated.clear()
     split = group < 30
     result = conformal(
-        human[split], judge[split], group[split], fit_on=Scored(human[~split], judge[~split], group[~split])
+        JudgedRows(human[split], judge[split], group[split]),
+        fit_on=JudgedRows(human[~split], judge[~split], group[~split]),
     )
     assert sorted(evaluated) == sorted(judge[split]) and result.mode == "held out"
 
@@ -241,44 +244,44 @@ def test_groups_on_both_sides_are_left_out_of_the_fit() -> None:
     human, judge, group = answers(np.random.default_rng(10), 60, 4)
     names = [f"question {number}" for number in group]
     first = slice(0, 80)
-    fit_on = Scored(human, judge, names)
+    fit_on = JudgedRows(human, judge, names)
     for result in (
-        recalibration(human[first], judge[first], names[:80], fit_on=fit_on),
-        conformal(human[first], judge[first], names[:80], fit_on=fit_on),
+        recalibration(JudgedRows(human[first], judge[first], names[:80]), fit_on=fit_on),
+        conformal(JudgedRows(human[first], judge[first], names[:80]), fit_on=fit_on),
     ):
         assert (result.n, result.fitted, result.left_out) == (80, 160, 80)
-    nothing_left = recalibration(human, judge, names, fit_on=fit_on)
+    nothing_left = recalibration(JudgedRows(human, judge, names), fit_on=fit_on)
     assert (nothing_left.fitted, nothing_left.left_out, nothing_left.after) == (0, 240, None)
 
 
 def test_too_little_to_fit_on() -> None:
     human, judge, group = answers(np.random.default_rng(11), 9, 20)
-    for result in (recalibration(human, judge, group), conformal(human, judge, group)):
+    for result in (recalibration(JudgedRows(human, judge, group)), conformal(JudgedRows(human, judge, group))):
         assert result.undefined == "180 judged rows in 9 groups to fit on; at least 50 in 10 are needed"
         assert result.undefined in result.reading
-    small = conformal(*answers(np.random.default_rng(11), 49, 1))
+    small = conformal(JudgedRows(*answers(np.random.default_rng(11), 49, 1)))
     assert small.half_width is small.coverage is small.interval is None and "49 judged rows" in (small.undefined or "")
     uneven = np.where(np.arange(180) < 140, 0, np.arange(180) // 2)
-    lopsided = conformal(human, judge, uneven)
+    lopsided = conformal(JudgedRows(human, judge, uneven))
     assert lopsided.coverage is None and lopsided.undefined is not None and "only 10 rows to make" in lopsided.undefined
-    failed = recalibration(human, np.full(180, np.nan), group)
+    failed = recalibration(JudgedRows(human, np.full(180, np.nan), group))
     assert (failed.n, failed.failed, failed.after, failed.changes, failed.table) == (0, 180, None, {}, [])
     enough = answers(np.random.default_rng(11), 60, 1)
-    unjudged = recalibration([5.0], [None], ["x"], fit_on=Scored(*enough))
+    unjudged = recalibration(JudgedRows([5.0], [None], ["x"]), fit_on=JudgedRows(*enough))
     assert unjudged.undefined == "no judged rows to evaluate on"
-    one = recalibration([5.0], [6.0], ["x"], fit_on=Scored(*enough))
+    one = recalibration(JudgedRows([5.0], [6.0], ["x"]), fit_on=JudgedRows(*enough))
     assert one.after is not None and one.changes["mae"].interval is None and "may be chance" in one.reading
-    constant = recalibration(enough[0], np.full(60, 7), enough[2])
+    constant = recalibration(JudgedRows(enough[0], np.full(60, 7), enough[2]))
     assert constant.after is not None and abs(constant.after.mean_error) < 0.1
 
 
 def test_half_width_is_the_quantile_of_split_conformal_prediction() -> None:
     random = np.random.default_rng(12)
-    fit_on = Scored(*answers(random, 101, 1))
+    fit_on = JudgedRows(*answers(random, 101, 1))
     human, judge, group = answers(random, 200, 1)
-    result = conformal(human, judge, group + 1000, "linear", fit_on)
-    half = calibration._folds(judged_rows(*fit_on), 2)
-    people, judged = np.array(fit_on.human), np.array(fit_on.judge)
+    result = conformal(JudgedRows(human, judge, group + 1000), "linear", fit_on)
+    half = calibration._folds(fit_on, 2)
+    people, judged = fit_on.human, fit_on.judge
     line = np.polyfit(judged[half == 0], people[half == 0], 1)
     residuals = np.sort(np.abs(people - np.polyval(line, judged))[half == 1])
     expected = residuals[math.ceil(0.9 * (len(residuals) + 1)) - 1]
@@ -296,8 +299,8 @@ def test_conformal_intervals_hold_what_they_promise(held_out: bool) -> None:
     for seed in range(60):
         human, judge, group = answers(random, 100, 3, noise=1.5)
         other = answers(random, 100, 3, noise=1.5)
-        fit_on = Scored(*other[:2], other[2] + 1000) if held_out else None
-        result = conformal(human, judge, group, "linear", fit_on, resamples=200, seed=seed)
+        fit_on = JudgedRows(*other[:2], other[2] + 1000) if held_out else None
+        result = conformal(JudgedRows(human, judge, group, resamples=200, seed=seed), "linear", fit_on)
         assert result.coverage is not None and result.interval is not None
         coverage.append(result.coverage)
         hits.append(result.interval[0] <= 0.9 <= result.interval[1])
@@ -308,10 +311,10 @@ def test_conformal_intervals_hold_what_they_promise(held_out: bool) -> None:
 def test_intervals_that_are_too_narrow_for_the_rows_are_called_out() -> None:
     random = np.random.default_rng(14)
     calm, wild = answers(random, 100, 3, noise=0.3), answers(random, 100, 3, noise=2)
-    result = conformal(*wild[:2], wild[2] + 1000, fit_on=Scored(*calm))
+    result = conformal(JudgedRows(*wild[:2], wild[2] + 1000), fit_on=JudgedRows(*calm))
     assert result.coverage is not None and result.coverage < 0.6
     assert "do not rely on it" in result.reading
-    assert "do not rely" not in conformal(*calm).reading
+    assert "do not rely" not in conformal(JudgedRows(*calm)).reading
 
 
 def test_the_order_of_rows_does_not_matter() -> None:
@@ -319,8 +322,8 @@ def test_the_order_of_rows_does_not_matter() -> None:
     names = np.array([f"question {number}" for number in group])
     order = np.random.default_rng(0).permutation(240)
     for function in (reliability, recalibration, conformal):
-        one = json.dumps(_rounded(function(human, judge, list(names))))
-        assert one == json.dumps(_rounded(function(human[order], judge[order], list(names[order]))))
+        one = json.dumps(_rounded(function(JudgedRows(human, judge, list(names)))))
+        assert one == json.dumps(_rounded(function(JudgedRows(human[order], judge[order], list(names[order])))))
 
 
 def _rounded(result: Any) -> Any:
@@ -345,11 +348,11 @@ def test_gpt4_on_llmeval2(shared: Path) -> None:
     human = half_up(np.array([row["score_1_10"] for row in rows]))
     judge = np.array([row["gpt4_score_1_10"] for row in rows])
     group = [row["group"] for row in rows]
-    curve = reliability(human, judge, group)
+    curve = reliability(JudgedRows(human, judge, group))
     assert [part.score for part in curve.bins] == list(range(1, 11))
     assert sum(part.n for part in curve.bins) == curve.n == len(rows)
     assert curve.bins[-1].human == pytest.approx(human[judge == 10].mean())
     assert curve.interval is not None and 1 < curve.interval[0] < curve.interval[1] < 1.4
-    spread = conformal(human, judge, group)
+    spread = conformal(JudgedRows(human, judge, group))
     assert spread.coverage == pytest.approx(0.9, abs=0.02)
     assert spread.half_width is not None and spread.half_width > 3.5
