@@ -1,6 +1,7 @@
 """Everything an audit says of a sample: the judge, other judges, trivial judges and people through the same metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -131,6 +132,7 @@ def examine(
         got_on()
         return made
 
+    who = labelled.judge
     baselines = done(trivial(labelled, asked.training))
     return Findings(
         sample=labelled,
@@ -138,7 +140,12 @@ def examine(
         lines=done(scorers(labelled, baselines)),
         by=done(breakdown(labelled)),
         comparisons=done(comparisons(labelled, asked.margins)),
-        over_trivial=done([over(labelled, name, predicted) for name, (predicted, _) in baselines.items()]),
+        over_trivial=done(
+            [
+                compare(replace(labelled, judges={who: labelled.scores, name: predicted}), who, name, {})
+                for name, (predicted, _) in baselines.items()
+            ]
+        ),
         raters=done(rater_agreement(labelled.raters, group, labelled.scores) if several else None),
         replaces=_replaces(labelled, asked.epsilon) if several else None,
         biases=done({name: biases(labelled, name, asked.own.get(name, ())) for name in labelled.judges}),
@@ -150,15 +157,16 @@ def examine(
 
 def scorers(sample: Sample, baselines: Mapping[str, tuple[Floats, str]]) -> list[Line]:
     """Everybody's agreement with people: the judge first, then other judges, people, trivial judges."""
+
+    def line(kind: Kind, name: str, scores: Floats, about: str = "") -> Line:
+        return Line(kind, name, about, measured(sample.human, scores, group))
+
     group = group_numbers(sample.group)
-    lines = [
-        Line("judge" if name == sample.judge else "other", name, "", measured(sample.human, scores, group))
-        for name, scores in sample.judges.items()
+    return [
+        *(line("judge" if name == sample.judge else "other", name, scores) for name, scores in sample.judges.items()),
+        *people(sample),
+        *(line("baseline", name, *scores) for name, scores in baselines.items()),
     ]
-    lines += people(sample)
-    for name, (predicted, about) in baselines.items():
-        lines.append(Line("baseline", name, about, measured(sample.human, predicted, group)))
-    return lines
 
 
 def _replaces(sample: Sample, epsilon: float) -> AlternativeAnnotator:
@@ -174,7 +182,11 @@ def _replaces(sample: Sample, epsilon: float) -> AlternativeAnnotator:
 
 def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
     """What pulls one judge's scores away from people's."""
-    noise = rating_noise(_rectangle(sample)) if any(len(rated) > 1 for rated in sample.raters) else None
+    noise = None
+    if any(len(rated) > 1 for rated in sample.raters):
+        # Ratings in no order of raters. Of an answer whose raters are not known, the score counts as one rating.
+        given = [list(rated.values()) or [score] for rated, score in zip(sample.raters, sample.human, strict=True)]
+        noise = rating_noise(np.array(list(zip_longest(*given, fillvalue=np.nan))).T.copy())
     rows = JudgedRows(sample.human, sample.judges[judge], group_numbers(sample.group), noise)
     effects = [severity(rows), central_tendency(rows)]
     if sample.length is not None and not np.isnan(sample.length).any():
@@ -189,16 +201,6 @@ def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
             if len(set(sample.parts.get(part, ())) - {None}) > 1
         ],
     )
-
-
-def _rectangle(sample: Sample) -> Floats:
-    """Each answer's ratings, in no order of raters: shape (n, most ratings of an answer), NaN beyond. Of an answer
-    whose raters are not known, the score counts as one rating."""
-    made = np.full((len(sample.raters), max(len(rated) for rated in sample.raters)), np.nan)
-    for row, rated in enumerate(sample.raters):
-        given = list(rated.values()) or [sample.human[row]]
-        made[row, : len(given)] = given
-    return made
 
 
 def calibration(sample: Sample, first: Sample | None) -> Calibration:
@@ -227,22 +229,14 @@ def corrected(sample: Sample) -> dict[str, CorrectedMean]:
     return found
 
 
-def over(sample: Sample, name: str, predicted: Floats) -> Comparison:
-    """The judge under audit against a trivial one."""
-    return compare(replace(sample, judges={sample.judge: sample.scores, name: predicted}), sample.judge, name, {})
-
-
 def breakdown(sample: Sample) -> dict[str, dict[str, Agreement]]:
     """The judge's agreement on the rows of each value of each property that has several."""
     group = group_numbers(sample.group)
-    found: dict[str, dict[str, Agreement]] = {}
-    for part in sample.parts:
-        values = sample.values(part)
-        if len(values) > 1:
-            found[part] = {
-                value: measured(sample.human[rows], sample.scores[rows], group[rows]) for value, rows in values.items()
-            }
-    return found
+    return {
+        part: {value: measured(sample.human[rows], sample.scores[rows], group[rows]) for value, rows in values.items()}
+        for part in sample.parts
+        if len(values := sample.values(part)) > 1
+    }
 
 
 def trivial(sample: Sample, training: Sequence[Response]) -> dict[str, tuple[Floats, str]]:
@@ -251,20 +245,15 @@ def trivial(sample: Sample, training: Sequence[Response]) -> dict[str, tuple[Flo
     if not training or len(responses) < len(sample.ids):
         median = float(np.median(sample.human))
         return {"constant": (np.full(len(sample.ids), median), f"always {median:.3g}, people's median here")}
-    found = {}
-    for name, fit in BASELINES.items():
-        predicted = fit(training)(responses)
-        about = f"always {predicted[0]:.3g}" if name == "constant" else f"a line on {name}"
-        found[name] = (predicted, about)
-    return found
+    predicted = {name: fit(training)(responses) for name, fit in BASELINES.items()}
+    about = {"constant": f"always {predicted['constant'][0]:.3g}"}
+    return {name: (scores, about.get(name, f"a line on {name}")) for name, scores in predicted.items()}
 
 
 def people(sample: Sample) -> list[Line]:
     """Each rater against the mean of the others, pooled, and the judge against those same means: the means of all
     raters, which the other lines compare with, are easier to come near. Empty where no answer has two raters. n counts
     (answer, rater) pairs."""
-    if not sample.raters:
-        return []
     others, rater, row = leave_one_out(sample.raters)
     if not len(row):
         return []

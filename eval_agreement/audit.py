@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from critic import human_scored, jsonl
 from critic.errors import UsageError
-from critic.records import Response
 from eval_agreement import gate
 from eval_agreement.alternative_annotator import EPSILON
 from eval_agreement.analysis import STEPS, AuditRequest, Findings, examine
@@ -120,22 +119,8 @@ class _Target(Struct, frozen=True, kw_only=True):
         return [] if self.gates is None else gate.parse(self.gates, names)
 
 
-class Inputs(Struct, frozen=True):
-    """The samples of an audit by name, and the files that each was read from."""
-
-    samples: dict[str, Sample]
-    files: dict[str, dict[str, Path]]
-
-
-class _Read(Struct, frozen=True, kw_only=True):
-    """The files of an audit of scores; `train` is where the `training` rows are from."""
-
-    inputs: Inputs
-    train: Path | None
-    training: list[Response]
-    injections: list[Injection]
-    losses: list[Any]
-    asked: AuditRequest
+Files = Mapping[str, Path]
+"""Who is in which file."""
 
 
 def main(
@@ -185,45 +170,13 @@ def main(
         return _audit_labels(judgments or [], human, judge or [], kind, target)
     limits = target.limits()
     margins = parse_margins(margin)
-    inputs = read(judgments or [], human, judge or [], parse_scale(scale), parse_scale(judge_scale or scale))
+    samples = _samples(judgments or [], human, judge or [], parse_scale(scale), parse_scale(judge_scale or scale))
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
-    families = parse_own(own or [], inputs.samples.values())
-    given = _Read(
-        inputs=inputs,
-        train=train,
-        training=training,
-        injections=[attacks_of(path) for path in attacked or []],
-        losses=_losses(loss),
-        asked=AuditRequest(training=training, margins=margins, own=families, epsilon=epsilon, within=within),
-    )
-    found = _examine(given)
-    outcomes = gate.check(limits, {name: gate.of_scores(findings.judge) for name, findings in found.items()})
-    return _write(target, given, found, outcomes)
-
-
-def read(
-    judgments: Sequence[str], human: str | None, judges: Sequence[str], scale: Scale, judge_scale: Scale
-) -> Inputs:
-    """The samples that the command line names: files of judgments, or tables. Raises UsageError."""
-    if judgments and (human or judges):
-        raise UsageError("give files of judgments, or --human with --judge, not both")
-    if judgments:
-        files = named_files(judgments)
-        found = [(sample, path) for name, path in files.items() for sample in of_judgments(name, path)]
-        return Inputs(
-            {sample.name: sample for sample, _ in found}, {sample.name: {sample.judge: path} for sample, path in found}
-        )
-    if not human or not judges:
-        raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
-    people, sources = Source.parse(human), parse_judges(judges)
-    if taken := sorted(BASELINES.keys() & sources.keys()):
-        raise UsageError(f"--judge {taken[0]}: a trivial judge is called that; name yours otherwise")
-    sample = of_tables(people, sources, scale, judge_scale)
-    sample = replace(sample, name=sample_name(people.path))
-    paths = {"people": people.path, **{name: source.path for name, source in sources.items()}}
-    return Inputs({sample.name: sample}, {sample.name: paths})
+    families = parse_own(own or [], [sample for sample, _ in samples])
+    asked = AuditRequest(training=training, margins=margins, own=families, epsilon=epsilon, within=within)
+    return _audit_scores(samples, asked, train, [attacks_of(path) for path in attacked or []], loss, limits, target)
 
 
 _MANY: dict[Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
@@ -239,106 +192,124 @@ def _kind(judgments: Sequence[str], human: str | None) -> tuple[Kind, str]:
     return "score", ""
 
 
-def _losses(path: Path | None) -> list[Any]:
+def _samples(
+    judgments: Sequence[str], human: str | None, judges: Sequence[str], scale: Scale, judge_scale: Scale
+) -> list[tuple[Sample, Files]]:
+    """The samples that the command line names, files of judgments or tables, with their files. Raises UsageError."""
+    if judgments and (human or judges):
+        raise UsageError("give files of judgments, or --human with --judge, not both")
+    if judgments:
+        files = named_files(judgments).items()
+        return [(sample, {sample.judge: path}) for name, path in files for sample in of_judgments(name, path)]
+    if not human or not judges:
+        raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
+    people, sources = Source.parse(human), parse_judges(judges)
+    if taken := sorted(BASELINES.keys() & sources.keys()):
+        raise UsageError(f"--judge {taken[0]}: a trivial judge is called that; name yours otherwise")
+    sample = replace(of_tables(people, sources, scale, judge_scale), name=sample_name(people.path))
+    return [(sample, {"people": people.path, **{name: source.path for name, source in sources.items()}})]
+
+
+def _audit_scores(
+    samples: Sequence[tuple[Sample, Files]],
+    asked: AuditRequest,
+    train: Path | None,
+    injections: Sequence[Injection],
+    loss: Path | None,
+    limits: Sequence[gate.Limit],
+    target: _Target,
+) -> int:
+    """An audit of scores; the exit code. Maps of scores are fitted on the first sample, those of its own file on
+    themselves."""
     from eval_agreement.page.pictures import read_loss  # noqa: PLC0415 - keeps --help fast
 
-    return list(read_loss(path)) if path else []
-
-
-def _examine(given: _Read) -> dict[str, Findings]:
-    """What is found on each sample. Maps of scores are fitted on the first one, those of its own file on themselves."""
-    samples, files = given.inputs.samples, given.inputs.files
-    first = next(iter(samples.values()))
+    losses = list(read_loss(loss)) if loss else []
+    (first, first_files), *_ = samples
+    found: dict[str, Findings] = {}
     with tqdm(total=STEPS * len(samples), desc="audit", unit="step", leave=False, delay=2) as bar:
-        return {
-            name: examine(sample, given.asked, None if files[name] == files[first.name] else first, bar.update)
-            for name, sample in samples.items()
-        }
-
-
-def _write(target: _Target, given: _Read, found: Mapping[str, Findings], outcomes: Sequence[gate.Outcome]) -> int:
-    """summary.json, the report and the table on standard output; the exit code."""
-    from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
-
-    first = next(iter(given.inputs.samples.values()))
-    origin = provenance(given.inputs.samples, given.inputs.files, given.train, given.training)
+        for sample, files in samples:
+            found[sample.name] = examine(sample, asked, None if files == first_files else first, bar.update)
+    outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
+    origin = provenance(samples, train, asked.training)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
-    verdicts[first.name] += [attack_verdict(injected) for injected in given.injections]
-    injections = msgspec.to_builtins(given.injections)
-    jsonl.write_json(
-        target.out / "summary.json", {**summary(found, outcomes), "injection": injections, "provenance": origin}
+    verdicts[first.name] += [attack_verdict(injected) for injected in injections]
+    decisions = [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
+    return _write(
+        target,
+        first.judge,
+        {**summary(found, outcomes), "injection": msgspec.to_builtins(injections), "provenance": origin},
+        [
+            verdicts,
+            sections(found, outcomes, injections),
+            origin,
+            {name: one.sample for name, one in found.items()},
+            losses,
+        ],
+        "\n".join([table(found), "", *decisions]),
+        outcomes,
+        {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()},
     )
-    pages = report.write(
-        target.out,
-        target.title.replace("{judge}", first.judge),
-        verdicts,
-        sections(found, outcomes, given.injections),
-        origin,
-        {name: findings.sample for name, findings in found.items()},
-        given.losses,
-    )
-    print(table(found))
-    print("", *(f"{name}: {sentences[0]}" for name, sentences in verdicts.items()), sep="\n")
-    judges = {name: findings.judge for name, findings in found.items()}
-    failed = {name: (judge.failed, judge.n + judge.failed) for name, judge in judges.items()}
-    return _finish(outcomes, [target.out / "summary.json", *pages], failed, target.max_failed)
-
-
-def _label_sources(
-    judgments: Sequence[str], human: str | None, judges: Sequence[str]
-) -> tuple[str, Source, dict[str, Source]]:
-    """The sample's name, people's file and the judges'. Raises UsageError."""
-    if human:
-        if judgments:
-            raise UsageError("give files of judgments, or --human with --judge, not both")
-        people = Source.parse(human)
-        return sample_name(people.path), people, parse_judges(judges)
-    if len(judgments) > 1 or judges:
-        raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
-    ((name, path),) = named_files(judgments).items()
-    return name, Source(path), {judge_in(path): Source(path)}
 
 
 def _audit_labels(
     judgments: Sequence[str], human: str | None, judges: Sequence[str], kind: Kind, target: _Target
 ) -> int:
     """An audit of preferences, or of yes and no; the exit code."""
-    from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
-
     limits = target.limits(gate.PREFERENCES)
-    sample, people, sources = _label_sources(judgments, human, judges)
+    if human:
+        if judgments:
+            raise UsageError("give files of judgments, or --human with --judge, not both")
+        people, sources = Source.parse(human), parse_judges(judges)
+        name = sample_name(people.path)
+    elif len(judgments) > 1 or judges:
+        raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
+    else:
+        ((name, path),) = named_files(judgments).items()
+        people, sources = Source(path), {judge_in(path): Source(path)}
     found = preference_audit(of_labels(people, sources, kind))
-    name, result = next(iter(found.agreement.items()))
-    outcomes = gate.check(limits, {sample: gate.of_preferences(result, found.groups)})
-    paths = {PEOPLE: people.path, **{judge: source.path for judge, source in sources.items()}}
+    judge, result = next(iter(found.agreement.items()))
+    outcomes = gate.check(limits, {name: gate.of_preferences(result, found.groups)})
+    files = files_of({PEOPLE: people.path, **{judge: source.path for judge, source in sources.items()}})
     items = "verdicts" if found.yes_or_no else "pairs"
-    origin = {"samples": {sample: {items: found.items, **files_of(paths)}}, "train": None, **made_by()}
-    shown = [*preference_sections(sample, found), *gate_sections(outcomes)]
-    verdicts = {sample: preference_verdict(sample, found, outcomes, target.max_failed)}
-    pages = report.write(target.out, target.title.replace("{judge}", name), verdicts, shown, origin, {})
-    content = {sample: msgspec.to_builtins(found), "gate": as_lines(outcomes), "provenance": origin}
-    jsonl.write_json(target.out / "summary.json", content)
-    print("\n".join(verdicts[sample]))
-    failed = {sample: (result.failed + result.unasked, result.n + result.failed + result.unasked)}
-    return _finish(outcomes, [target.out / "summary.json", *pages], failed, target.max_failed)
+    origin = {"samples": {name: {items: found.items, **files}}, "train": None, **made_by()}
+    verdicts = {name: preference_verdict(name, found, outcomes, target.max_failed)}
+    return _write(
+        target,
+        judge,
+        {name: msgspec.to_builtins(found), "gate": as_lines(outcomes), "provenance": origin},
+        [verdicts, [*preference_sections(name, found), *gate_sections(outcomes)], origin, {}],
+        "\n".join(verdicts[name]),
+        outcomes,
+        {name: (result.failed + result.unasked, result.n + result.failed + result.unasked)},
+    )
 
 
-def _finish(
-    outcomes: Sequence[gate.Outcome], written: Sequence[Path], failed: Mapping[str, tuple[int, int]], most: float
+def _write(
+    target: _Target,
+    judge: str,
+    content: Mapping[str, Any],
+    page: Sequence[Any],
+    said: str,
+    outcomes: Sequence[gate.Outcome],
+    failed: Mapping[str, tuple[int, int]],
 ) -> int:
-    """Say how the gate stands and where everything is; the exit code.
+    """summary.json, the report (`page` is what `report.write` takes), what was found and how the gate stands; the exit
+    code.
 
-    1 when a limit is not kept, 3 when more than the share `most` of a sample (failed, of all) has no score, else 0,
+    1 when a limit is not kept, 3 when more than the allowed share of a sample (failed, of all) has no score, else 0,
     with the lines that say why on standard error.
     """
-    print()
+    from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
+
+    jsonl.write_json(target.out / "summary.json", content)
+    pages = report.write(target.out, target.title.replace("{judge}", judge), *page)
+    print(said, end="\n\n")
     for outcome in outcomes:
         print(f"gate: {outcome.text}", file=sys.stdout if outcome.holds else sys.stderr)
-    print(*written, sep="\n")
-    too_many = [name for name, (count, total) in failed.items() if count > most * total]
-    for name in too_many:
-        count, total = failed[name]
-        print(f"{name}: {count} of {total} failed, more than {most:.1%}", file=sys.stderr)
+    print(target.out / "summary.json", *pages, sep="\n")
+    too_many = {name: counts for name, counts in failed.items() if counts[0] > target.max_failed * counts[1]}
+    for name, (count, total) in too_many.items():
+        print(f"{name}: {count} of {total} failed, more than {target.max_failed:.1%}", file=sys.stderr)
     if not all(outcome.holds for outcome in outcomes):
         return 1
     return 3 if too_many else 0

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from critic.counting.resampling import FEWEST_TO_DECIDE, Estimate
+from critic.counting.resampling import FEWEST_TO_DECIDE
 from critic.counting.verdicts import VerdictAgreement
 from critic.errors import UsageError
 from eval_agreement.metrics import METRICS, Agreement
@@ -18,24 +18,11 @@ PREFERENCES = ("accuracy", "decided", "kappa", "failed")
 """What a limit on preferences may be set on; `failed` is the share (0..1) of pairs without a verdict."""
 
 
-class Measured(Struct, frozen=True):
-    """A judge on a sample: how much it judged, on how many groups, and each metric with its interval."""
-
-    n: int
-    failed: int
-    groups: int | None
-    metrics: Mapping[str, Estimate]
-
-
-def of_scores(result: Agreement) -> Measured:
-    """Every metric of an audit of scores."""
-    return Measured(result.n, result.failed, result.groups, result.estimates)
-
-
-def of_preferences(result: VerdictAgreement, groups: int) -> Measured:
-    """Pairs that the judge was not asked about count as failed: a gate must not pass on a sample of them."""
+def of_preferences(result: VerdictAgreement, groups: int) -> Agreement:
+    """What limits on preferences look at. Pairs that the judge was not asked about count as failed: a gate must not
+    pass on a sample of them."""
     estimates = {"accuracy": result.accuracy, "decided": result.decided, "kappa": result.kappa}
-    return Measured(result.n, result.failed + result.unasked, groups, estimates)
+    return Agreement(n=result.n, failed=result.failed + result.unasked, estimates=estimates, groups=groups)
 
 
 class Limit(Struct, frozen=True):
@@ -83,7 +70,7 @@ def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
     return limits
 
 
-def check(limits: Sequence[Limit], results: Mapping[str, Measured]) -> list[Outcome]:
+def check(limits: Sequence[Limit], results: Mapping[str, Agreement]) -> list[Outcome]:
     """Every limit on every sample it is about. `results`: the judge by sample.
 
     A limit that cannot be decided (no interval, an undefined metric, few groups) is not kept. The share of
@@ -98,28 +85,23 @@ def check(limits: Sequence[Limit], results: Mapping[str, Measured]) -> list[Outc
     return outcomes
 
 
-def _why_not(limit: Limit, result: Measured) -> str:
-    if limit.metric == "failed" or result.metrics[limit.metric].value is None:
-        return "nothing was measured"
-    if (result.groups or 0) < FEWEST_TO_DECIDE:
-        return f"{result.groups or 0} questions, {FEWEST_TO_DECIDE} are needed"
-    return "no interval"
-
-
-def _outcome(sample: str, limit: Limit, result: Measured) -> Outcome:
+def _outcome(sample: str, limit: Limit, result: Agreement) -> Outcome:
     lower = limit.sign == "<="
+    reason = "nothing was measured"
     if limit.metric == "failed":
         total = result.n + result.failed
         bound = result.failed / total if total else None
         shown = f"{result.failed} of {total} failed"
     else:
-        value, interval = result.metrics[limit.metric].value, result.metrics[limit.metric].interval
-        enough = result.groups is not None and result.groups >= FEWEST_TO_DECIDE
-        bound = interval[1 if lower else 0] if interval and enough else None
-        shown = "undefined" if value is None else f"{value:.3f}"
-        shown += "" if interval is None else f" [{interval[0]:.3f}, {interval[1]:.3f}]"
+        one, groups = result.estimates[limit.metric], result.groups or 0
+        enough = groups >= FEWEST_TO_DECIDE
+        bound = one.interval[1 if lower else 0] if one.interval and enough else None
+        shown = "undefined" if one.value is None else f"{one.value:.3f}"
+        shown += "" if one.interval is None else f" [{one.interval[0]:.3f}, {one.interval[1]:.3f}]"
+        if one.value is not None:
+            reason = "no interval" if enough else f"{groups} questions, {FEWEST_TO_DECIDE} are needed"
     holds = bound is not None and (bound <= limit.value if lower else bound >= limit.value)
-    reason = "" if bound is not None else f" (not decided: {_why_not(limit, result)})"
+    undecided = "" if bound is not None else f" (not decided: {reason})"
     verdict = "kept" if holds else "NOT kept"
-    text = f"{sample}: {limit.metric}{limit.sign}{limit.value:g} {verdict}: {shown}{reason}"
+    text = f"{sample}: {limit.metric}{limit.sign}{limit.value:g} {verdict}: {shown}{undecided}"
     return Outcome(sample, limit, bound, holds, text)

@@ -79,10 +79,11 @@ def parse_own(texts: Iterable[str], samples: Iterable[Sample]) -> dict[str, list
 
 def attacks_of(path: Path) -> Injection:
     """What the attacks in a file of judgments do. Raises UsageError naming the file."""
+    judgments = [judgment for _, judgment in jsonl.read(path, Judgment)]
     try:
-        return injection([judgment for _, judgment in jsonl.read(path, Judgment)])
+        return injection(judgments)
     except UsageError as error:
-        raise UsageError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+        raise UsageError(f"{path}: {error}") from None
 
 
 def named_files(arguments: Iterable[str]) -> dict[str, Path]:

@@ -24,36 +24,27 @@ DETAILS = ("comparisons", "over_trivial", "raters", "replaces", "biases", "calib
 
 
 def provenance(
-    samples: Mapping[str, Sample],
-    files: Mapping[str, Mapping[str, Path]],
-    train: Path | None,
-    training: Sequence[Response],
+    samples: Iterable[tuple[Sample, Mapping[str, Path]]], train: Path | None, training: Sequence[Response]
 ) -> dict[str, Any]:
-    """What the numbers were made from. `in_training` counts rows of a sample whose response is also in the
-    training file, `question_in_training` those whose question or image (group) is."""
+    """What the numbers were made from: samples with their files. `in_training` counts rows of a sample whose response
+    is also in the training file, `question_in_training` those whose question or image (group) is."""
     ids = {response.id for response in training}
     groups = {response.question.group for response in training}
     described: dict[str, Any] = {}
-    for name, sample in samples.items():
-        facts: dict[str, Any] = {"rows": len(sample.ids), "notes": sample.notes, **files_of(files[name])}
+    for sample, files in samples:
+        facts: dict[str, Any] = {"rows": len(sample.ids), "notes": sample.notes, **files_of(files)}
         asked = [how_asked(judgment) for judgment in sample.judgments if judgment]
         for key in asked[0] if asked else ():
             facts[key] = ", ".join(sorted({one[key] for one in asked}))
         if train:
             facts["in_training"] = sum(key in ids for key in sample.ids)
             facts["question_in_training"] = sum(group in groups for group in sample.group)
-        described[name] = facts
-    return {
-        "samples": described,
-        "train": train
-        and {
-            "file": str(train),
-            "sha256": jsonl.sha256(train) if train.is_file() else None,
-            "rows": len(training),
-            "run": run_facts(train),
-        },
-        **made_by(),
-    }
+        described[sample.name] = facts
+    trained: dict[str, Any] | None = None
+    if train:
+        digest = jsonl.sha256(train) if train.is_file() else None
+        trained = {"file": str(train), "sha256": digest, "rows": len(training), "run": run_facts(train)}
+    return {"samples": described, "train": trained, **made_by()}
 
 
 def files_of(paths: Mapping[str, Path]) -> dict[str, Any]:
@@ -89,26 +80,17 @@ def run_facts(path: Path) -> Any:
 def summary(found: Mapping[str, Findings], outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """The audit as JSON values: None where a metric is undefined, never NaN."""
     result: dict[str, Any] = {}
+    scorers: dict[Kind, dict[str, Any]] = {"baseline": {}, "other": {}}
     for name, findings in found.items():
-        parts = {
-            part: {value: as_json(agreed) for value, agreed in values.items()} for part, values in findings.by.items()
-        }
-        result[name] = as_json(findings.judge) | {
-            "unlabelled": findings.unlabelled,
-            "by": parts,
-            **{name: msgspec.to_builtins(getattr(findings, name)) for name in DETAILS},
-        }
-    kinds: dict[str, Kind] = {"baselines": "baseline", "judges": "other"}
-    for section, kind in kinds.items():
-        result[section] = {}
-        for name, findings in found.items():
+        by = {part: {value: as_json(one) for value, one in values.items()} for part, values in findings.by.items()}
+        details = {key: msgspec.to_builtins(getattr(findings, key)) for key in DETAILS}
+        result[name] = as_json(findings.judge) | {"unlabelled": findings.unlabelled, "by": by, **details}
+        for kind, lines in scorers.items():
             for line in findings.of(kind):
-                result[section].setdefault(line.name, {})[name] = as_json(line.result)
-    result["people"] = {
-        name: as_json(line.result) for name, findings in found.items() for line in findings.of("people")[:1]
-    }
-    result["gate"] = as_lines(outcomes)
-    return result
+                lines.setdefault(line.name, {})[name] = as_json(line.result)
+    people = {name: as_json(line.result) for name, findings in found.items() for line in findings.of("people")[:1]}
+    gate = as_lines(outcomes)
+    return {**result, "baselines": scorers["baseline"], "judges": scorers["other"], "people": people, "gate": gate}
 
 
 def as_lines(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
@@ -125,24 +107,23 @@ def as_json(result: Agreement) -> dict[str, Any]:
 
 
 def table(found: Mapping[str, Findings]) -> str:
-    """The lines of the audit as aligned plain text, a block a sample."""
+    """The lines of the audit as aligned plain text, a block a sample; MAE and Pearson with their intervals."""
     head = ["judge", "n", "failed", *(metric.name for metric in METRICS.values())]
     blocks = []
     for name, findings in found.items():
-        rows = [head, *(cells(line.name, line.result) for line in findings.lines)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-        text = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        rows = [head]
+        for line in findings.lines:
+            cells = [line.name, str(line.result.n), str(line.result.failed)]
+            for metric, one in line.result.estimates.items():
+                text = "-" if one.value is None else f"{round(one.value, 3) + 0.0:.3f}"
+                if one.interval and metric in ("mae", "pearson"):
+                    text += f" [{one.interval[0]:.2f}, {one.interval[1]:.2f}]"
+                cells.append(text)
+            rows.append(cells)
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        aligned = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        ]
         total = len(findings.sample.ids)
-        blocks.append("\n".join([f"{name}: {total} rows, {findings.judge.n / total:.1%} judged", *text]))
+        blocks.append("\n".join([f"{name}: {total} rows, {findings.judge.n / total:.1%} judged", *aligned]))
     return "\n\n".join(blocks)
-
-
-def cells(name: str, result: Agreement) -> list[str]:
-    """A line of the table; MAE and Pearson with their intervals."""
-    texts = [name, str(result.n), str(result.failed)]
-    for metric, one in result.estimates.items():
-        text = "-" if one.value is None else f"{round(one.value, 3) + 0.0:.3f}"
-        if one.interval and metric in ("mae", "pearson"):
-            text += f" [{one.interval[0]:.2f}, {one.interval[1]:.2f}]"
-        texts.append(text)
-    return texts

@@ -9,7 +9,7 @@ from critic.counting.verdicts import codes, verdict_agreement
 from critic.errors import UsageError
 from eval_agreement import METRICS, agreement
 from eval_agreement.compare import compare, comparisons
-from eval_agreement.gate import PREFERENCES, Limit, check, of_preferences, of_scores, parse
+from eval_agreement.gate import PREFERENCES, Limit, check, of_preferences, parse
 from eval_agreement.joint import measured
 from eval_agreement.sample import Sample
 
@@ -120,39 +120,37 @@ def test_gate_decides_on_the_bound_not_on_the_point() -> None:
     result = measured(data.human, data.judges["judge0"], data.group)
     assert result.mae is not None and result.interval["mae"] is not None
     between = (result.mae + result.interval["mae"][1]) / 2
-    (outcome,) = check([Limit("mae", between)], {"x": of_scores(result)})
+    (outcome,) = check([Limit("mae", between)], {"x": result})
     assert result.mae < between and not outcome.holds and outcome.bound == result.interval["mae"][1]
-    (outcome,) = check([Limit("mae", result.interval["mae"][1] + 1e-9)], {"x": of_scores(result)})
+    (outcome,) = check([Limit("mae", result.interval["mae"][1] + 1e-9)], {"x": result})
     assert outcome.holds and "mae<=" in outcome.text and "kept" in outcome.text
     low = result.interval["pearson"][0]  # type: ignore[index]
     limits = [Limit("pearson", low - 1e-9), Limit("pearson", low + 1e-9)]
-    assert [line.holds for line in check(limits, {"x": of_scores(result)})] == [True, False]
+    assert [line.holds for line in check(limits, {"x": result})] == [True, False]
 
 
 def test_gate_on_failures_and_on_what_cannot_be_decided() -> None:
     result = agreement([5, 6, 7, 8], [5, 5, None, 5])
-    held = {
-        line.limit.metric: line for line in check(parse("failed<=0.25, mae<=9, pearson>=-1"), {"x": of_scores(result)})
-    }
+    held = {line.limit.metric: line for line in check(parse("failed<=0.25, mae<=9, pearson>=-1"), {"x": result})}
     assert held["failed"].holds and not held["mae"].holds and not held["pearson"].holds
     assert "0 questions, 20 are needed" in held["mae"].text and "nothing was measured" in held["pearson"].text
-    assert not check(parse("failed<=0.2"), {"x": of_scores(result)})[0].holds
+    assert not check(parse("failed<=0.2"), {"x": result})[0].holds
 
 
 def test_gate_needs_enough_questions_and_an_interval_with_a_width() -> None:
     human = np.arange(1, 11).repeat(4).astype(float)
     off = np.clip(human + 1, 1, 10)
     few, many = (measured(human, off, np.arange(40) % groups) for groups in (10, 40))
-    assert not check(parse("mae<=9"), {"x": of_scores(few)})[0].holds
-    assert check(parse("mae<=9"), {"x": of_scores(many)})[0].holds
+    assert not check(parse("mae<=9"), {"x": few})[0].holds
+    assert check(parse("mae<=9"), {"x": many})[0].holds
     perfect = measured(human, human, np.arange(40))
     assert perfect.interval["mae"] is None and perfect.interval["pearson"] is None
-    assert "no interval" in check(parse("mae<=1."), {"x": of_scores(perfect)})[0].text
-    assert check(parse("strict>=9e-1"), {"x": of_scores(perfect)})[0].holds  # 40 of 40: at least 91 %
+    assert "no interval" in check(parse("mae<=1."), {"x": perfect})[0].text
+    assert check(parse("strict>=9e-1"), {"x": perfect})[0].holds  # 40 of 40: at least 91 %
 
 
 def test_gate_can_be_about_one_sample() -> None:
-    results = {"a": of_scores(agreement([5], [5])), "b": of_scores(agreement([5], [None]))}
+    results = {"a": agreement([5], [5]), "b": agreement([5], [None])}
     assert [line.sample for line in check(parse("failed<=0"), results)] == ["a", "b"]
     assert [(line.sample, line.holds) for line in check(parse("b:failed<=0"), results)] == [("b", False)]
     with pytest.raises(UsageError, match="no sample 'c'; there are a, b"):
