@@ -19,8 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from critic import cli
-from critic.asking.asker import Inquiry, inquiry
-from critic.asking.forms import form_of
+from critic.asking.forms import Inquiry, form_of, inquiry
 from critic.records import Response
 
 # Machines are shared: how long an example takes says nothing about the code.

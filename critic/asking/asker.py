@@ -11,19 +11,18 @@ import asyncio
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from statistics import fmean
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.asking import rating
-from critic.asking.forms import CriteriaKind, Form, form_of, keys, prompt_of, schema
-from critic.asking.prompt import Prompt
-from critic.asking.render import Fitted, Material, fit, render
+from critic.asking.forms import Inquiry
+from critic.asking.render import Fitted, fit
 from critic.asking.tokens import RATING
 from critic.backends import Backend, Reply, Request, Token
 from critic.errors import Refused, UsageError
-from critic.records import GREEDY, TEN, Decoding, Language, Message, Scale, Verdict
+from critic.records import GREEDY, TEN, Decoding, Message, Scale, Verdict
 
 ALTERNATIVES = 20
 """Alternatives asked for each token: the most that OpenAI-compatible servers give by default."""
@@ -38,41 +37,8 @@ where the favour shows."""
 RATING_ALONE = '{"Rating":'
 """The prefix of a verdict whose reason is left out."""
 
-Distributions = dict[str | None, list[float] | None]
-"""Distributions over the ratings that follow a prefix, by the prefix."""
-
-
-class Inquiry(Struct, frozen=True, kw_only=True):
-    """What a judge is asked in a form. What is sampled for one `key` is the same in every run."""
-
-    key: str
-    form: Form
-    prompt: Prompt
-    material: Material
-
-    @property
-    def messages(self) -> list[Message]:
-        """The whole prompt, before anything is left out of it."""
-        return render(self.prompt, self.material)
-
-    def keys(self, reason: bool = True) -> tuple[str, ...]:
-        return keys(self.form, self.prompt, self.material, reason)
-
-    def schema(self, reason: bool = True) -> dict[str, Any] | None:
-        """The constraint on the reply; None where it is free text."""
-        return schema(self.form, self.prompt, self.material, reason) if self.prompt.constrained else None
-
-    def read(self, reply: Reply) -> Verdict:
-        return self.form.kind.read(self.prompt, self.material, reply.text, reply.truncated)
-
-    def fit(self, limit: int, count: Callable[[list[Message]], int]) -> Fitted | None:
-        return fit(self.prompt, self.material, limit, count)
-
-
-def inquiry(name: str, language: Language, material: Material, key: str = "") -> Inquiry:
-    """What is asked of some material in the form `name`, by the prompt for `language`. Raises UsageError for an unknown
-    form."""
-    return Inquiry(key=key, form=form_of(name), prompt=prompt_of(name, language), material=material)
+Shares = list[float] | None
+"""Probabilities of a scale's ratings; None where they cannot be told."""
 
 
 class Reading(Struct, frozen=True):
@@ -105,18 +71,16 @@ class Asker:
     async def rate(self, asked: Inquiry) -> Rated:
         """A rating, or a named failure; of several criteria the rating by each as well. Raises Refused and Transient
         as the backend does."""
-        if self._rating_alone(asked):
+        if not self.decoding.reason and self.backend.served.is_vllm and asked.keys(False) == (RATING,):
             # Without a reason nothing is generated: the probe behind the empty verdict is the verdict.
-            fitted, reply = await self.fitted(
-                asked, lambda fitted: probe(fitted.messages, RATING_ALONE, asked.keys(), RATING, asked.prompt.scale)
-            )
+            fitted, reply = await self._fitted(asked, lambda fitted: _probe_of(asked, fitted, RATING_ALONE, RATING))
             readings = [await self._alone(asked, fitted, reply)]
         else:
-            fitted, reply = await self.fitted(asked, lambda fitted: self._request(asked, fitted, 0))
+            fitted, reply = await self._fitted(asked, lambda fitted: self._request(asked, fitted, 0))
             first = await self._read(asked, fitted, reply, 0, {})
             # Verdicts that begin alike up to the rating have one distribution: samples of a rating-first verdict
             # all share the first one's. One read at its own tokens is not shared, for each brings its own.
-            known: Distributions = {}
+            known: dict[str | None, Shares] = {}
             if not first.calls[0].tokens:
                 known = {rating.prefix(first.calls[0].text): first.verdict.distribution}
             others = (self._sample(asked, fitted, number, known) for number in range(1, self.decoding.samples))
@@ -129,14 +93,12 @@ class Asker:
         """A reply, greedily, of at most `max_tokens` or the asker's own limit. Raises Refused and Transient as the
         backend does."""
         limit = self.max_tokens if max_tokens is None else max_tokens
-        constraint = asked.schema(self.decoding.reason)
+        schema = asked.schema(self.decoding.reason)
+        return await self._fitted(
+            asked, lambda fitted: Request(messages=fitted.messages, max_tokens=limit, schema=schema), limit
+        )
 
-        def request(fitted: Fitted) -> Request:
-            return Request(messages=fitted.messages, max_tokens=limit, schema=constraint)
-
-        return await self.fitted(asked, request, limit)
-
-    async def fitted(
+    async def _fitted(
         self, asked: Inquiry, request: Callable[[Fitted], Request], max_tokens: int | None = None
     ) -> tuple[Fitted, Reply]:
         """The judge's first reply to the whole prompt or, where prompt and reply do not fit together, to one
@@ -154,168 +116,162 @@ class Asker:
         except Refused as error:
             if error.failure != "context_length_exceeded" or context is None:
                 raise
-        fitted = await asyncio.to_thread(asked.fit, context - longest, self.backend.count_tokens)
+        count = self.backend.count_tokens
+        fitted = await asyncio.to_thread(fit, asked.prompt, asked.material, context - longest, count)
         if fitted is None:
             raise Refused("context_length_exceeded", "rubric and question alone do not fit")
         return fitted, await self.backend.chat(request(fitted))
-
-    async def _sample(self, asked: Inquiry, fitted: Fitted, number: int, known: Distributions) -> Reading:
-        reply = await self.backend.chat(self._request(asked, fitted, number))
-        return await self._read(asked, fitted, reply, number, known)
 
     def _request(self, asked: Inquiry, fitted: Fitted, number: int) -> Request:
         """What is asked for the verdict with this number, from 0."""
         by_its_tokens = self.backend.served.is_vllm or self.score_kind != "argmax"
         if self._probes and asked.prompt.constrained:
             by_its_tokens = False
-        sampled = self.decoding.temperature > 0.0
+        seed = None
+        if self.decoding.temperature > 0.0:  # one of its own for each verdict under each key, the same in every run
+            words = f"{self.decoding.seed}/{number}/{asked.key}"
+            seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:4], "big")
         return Request(
             messages=fitted.messages,
             max_tokens=self.max_tokens,
             temperature=self.decoding.temperature,
-            seed=_seed(self.decoding.seed, asked.key, number) if sampled else None,
+            seed=seed,
             schema=asked.schema(self.decoding.reason),
             top_logprobs=ALTERNATIVES if by_its_tokens else 0,
         )
-
-    def _rating_alone(self, asked: Inquiry) -> bool:
-        """Whether no more is asked for than what follows a verdict that is begun for the model."""
-        return not self.decoding.reason and self.backend.served.is_vllm and asked.keys(False) == (RATING,)
 
     async def _alone(self, asked: Inquiry, fitted: Fitted, probed: Reply) -> Reading:
         shares, calls = await self._probed(asked, fitted, RATING_ALONE, probed, RATING)
         if shares is None:
             return Reading(Verdict(failure="no_distribution"), calls)
-        low, _ = asked.prompt.scale
-        most = max(range(len(shares)), key=lambda place: shares[place])
-        calls[0] = replace(probed, text=f"{RATING_ALONE}{low + most}")  # what was forced says nothing
-        empty = Verdict(rating=rating.score(shares, "argmax", asked.prompt.scale), scale=_named(asked.prompt.scale))
-        return Reading(with_mixture(empty, [Verdict(distribution=shares)]), calls)
+        scale = asked.prompt.scale
+        most = scale[0] + max(range(len(shares)), key=lambda place: shares[place])
+        calls[0] = replace(probed, text=f"{RATING_ALONE}{most}")  # what was forced says nothing
+        empty = Verdict(rating=rating.score(shares, "argmax", scale), scale=None if scale == TEN else scale)
+        return Reading(with_mixture(empty, [shares]), calls)
 
-    async def _read(self, asked: Inquiry, fitted: Fitted, reply: Reply, number: int, known: Distributions) -> Reading:
-        """The verdict in `reply`, with the distribution of its rating: one that is `known`, by a probe or, where the
-        judge cannot be probed, at the reply's own tokens."""
-        # The reply came with log probabilities, or from a server that cannot go on with a message, or is free text
-        # whose rating stands at no known place.
-        if reply.tokens or not (self.backend.served.is_vllm and asked.prompt.constrained):
-            return await self._at_its_tokens(asked, fitted, reply)
-        if reply.reasoned:  # what the rating follows from is not in the reply
-            self._probes = False
-            return await self._asked_again(asked, fitted, number)
-        prefix = rating.prefix(reply.text)
-        # Nothing to probe behind, a verdict cut off before its rating; or the distribution is known already.
-        if prefix is None or known.get(prefix) is not None:
-            return await self._with_criteria(asked, fitted, self._reading(asked, reply, known.get(prefix), []))
-        try:
-            probed = await self.backend.chat(probe(fitted.messages, prefix, asked.keys(), RATING, asked.prompt.scale))
-        except Refused as error:
-            if error.failure != "context_length_exceeded":  # which the next verdict may be spared
-                self._probes = False
-            return await self._asked_again(asked, fitted, number)
-        found = self._reading(asked, reply, *await self._probed(asked, fitted, prefix, probed, RATING))
-        return await self._with_criteria(asked, fitted, found)
+    async def _sample(self, asked: Inquiry, fitted: Fitted, number: int, known: dict[str | None, Shares]) -> Reading:
+        reply = await self.backend.chat(self._request(asked, fitted, number))
+        return await self._read(asked, fitted, reply, number, known)
 
-    async def _asked_again(self, asked: Inquiry, fitted: Fitted, number: int) -> Reading:
-        request = replace(self._request(asked, fitted, number), top_logprobs=ALTERNATIVES)
-        return await self._at_its_tokens(asked, fitted, await self.backend.chat(request))
-
-    async def _at_its_tokens(self, asked: Inquiry, fitted: Fitted, reply: Reply) -> Reading:
-        # Thoughts that do not show in the text may hold a verdict's draft. What follows a 1 is asked without them.
-        first = rating.first_digit(reply.tokens, reply.reasoned, RATING, asked.prompt.scale)
+    async def _read(
+        self, asked: Inquiry, fitted: Fitted, reply: Reply, number: int, known: dict[str | None, Shares]
+    ) -> Reading:
+        """The verdict in `reply`, with the distribution of its rating: one that is `known` by its prefix, by a probe
+        or, where the judge cannot be probed, at the reply's own tokens."""
         prefix = rating.prefix(reply.text) if asked.prompt.constrained else None
-        found = self._reading(asked, reply, *await self._distribution(asked, fitted, prefix, first, RATING))
-        return await self._with_criteria(asked, fitted, found)
+        # Otherwise the reply came with log probabilities, or from a server that cannot go on with a message, or is
+        # free text whose rating stands at no known place.
+        if not reply.tokens and self.backend.served.is_vllm and asked.prompt.constrained:
+            if reply.reasoned:  # what the rating follows from is not in the reply
+                self._probes = False
+            elif prefix is None or known.get(prefix) is not None:  # a verdict cut off before its rating has none
+                return await self._reading(asked, fitted, reply, known.get(prefix), [])
+            else:
+                try:
+                    probed = await self.backend.chat(_probe_of(asked, fitted, prefix, RATING))
+                except Refused as error:
+                    if error.failure != "context_length_exceeded":  # which the next verdict may be spared
+                        self._probes = False
+                else:
+                    found = await self._probed(asked, fitted, prefix, probed, RATING)
+                    return await self._reading(asked, fitted, reply, *found)
+            again = replace(self._request(asked, fitted, number), top_logprobs=ALTERNATIVES)
+            reply = await self.backend.chat(again)
+            prefix = rating.prefix(reply.text)
+        return await self._reading(
+            asked, fitted, reply, *await self._at_its_tokens(asked, fitted, reply, prefix, RATING)
+        )
 
-    def _reading(self, asked: Inquiry, reply: Reply, shares: list[float] | None, calls: list[Reply]) -> Reading:
-        found = asked.read(reply)
-        if shares is not None:
-            found = with_mixture(found, [Verdict(distribution=shares)])
-        elif found.failure is None and self.score_kind != "argmax":
-            found = replace(found, failure="no_distribution")
-        return Reading(found, [reply, *calls])
+    async def _reading(
+        self, asked: Inquiry, fitted: Fitted, reply: Reply, shares: Shares, calls: list[Reply]
+    ) -> Reading:
+        """The verdict in `reply` with the distribution of its rating and, side by side, of those by each criterion."""
+        found = asked.read(reply.text, reply.truncated)
+        named = found.criteria.items()
+        parts = await asyncio.gather(*(self._by_criterion(asked, fitted, reply, name, one) for name, one in named))
+        criteria = {name: part.verdict for name, part in zip(found.criteria, parts, strict=True)}
+        more = [call for part in parts for call in part.calls]
+        return Reading(replace(self._with_shares(found, shares), criteria=criteria), [reply, *calls, *more])
 
-    async def _with_criteria(self, asked: Inquiry, fitted: Fitted, found: Reading) -> Reading:
-        """The reading with the distribution of the rating by each criterion: each by a probe of its own, side by side,
-        or at the reply's own tokens."""
-        if not isinstance(asked.form.kind, CriteriaKind):
-            return found
-        names = list(found.verdict.criteria)
-        parts = await asyncio.gather(*(self._by_criterion(asked, fitted, found, name) for name in names))
-        criteria = {name: part.verdict for name, part in zip(names, parts, strict=True)}
-        calls = [call for part in parts for call in part.calls]
-        return Reading(replace(found.verdict, criteria=criteria), [*found.calls, *calls])
-
-    async def _by_criterion(self, asked: Inquiry, fitted: Fitted, found: Reading, name: str) -> Reading:
-        reply, one = found.calls[0], found.verdict.criteria[name]
+    async def _by_criterion(self, asked: Inquiry, fitted: Fitted, reply: Reply, name: str, found: Verdict) -> Reading:
         prefix = rating.prefix(reply.text, name)
-        if one.failure is not None:
-            return Reading(one, [])
+        if found.failure is not None:
+            return Reading(found, [])
         if self._probes and not reply.tokens and asked.prompt.constrained and prefix is not None:
-            probed = await self.backend.chat(probe(fitted.messages, prefix, asked.keys(), name, asked.prompt.scale))
+            probed = await self.backend.chat(_probe_of(asked, fitted, prefix, name))
             shares, calls = await self._probed(asked, fitted, prefix, probed, name)
         else:
-            first = rating.first_digit(reply.tokens, reply.reasoned, name, asked.prompt.scale)
-            shares, calls = await self._distribution(asked, fitted, prefix, first, name)
-        if shares is not None:
-            return Reading(with_mixture(one, [Verdict(distribution=shares)]), calls)
-        return Reading(one if self.score_kind == "argmax" else replace(one, failure="no_distribution"), calls)
+            shares, calls = await self._at_its_tokens(asked, fitted, reply, prefix, name)
+        return Reading(self._with_shares(found, shares), calls)
+
+    def _with_shares(self, found: Verdict, shares: Shares) -> Verdict:
+        """A rating with its distribution; without one it fails unless it is itself what counts."""
+        if shares is None and found.failure is None and self.score_kind != "argmax":
+            return replace(found, failure="no_distribution")
+        return found if shares is None else with_mixture(found, [shares])
+
+    async def _at_its_tokens(
+        self, asked: Inquiry, fitted: Fitted, reply: Reply, prefix: str | None, key: str
+    ) -> tuple[Shares, list[Reply]]:
+        # Thoughts that do not show in the text may hold a verdict's draft. What follows a 1 is asked without them.
+        first = rating.first_digit(reply.tokens, reply.reasoned, key, asked.prompt.scale)
+        return await self._distribution(asked, fitted, prefix, first, key)
 
     async def _probed(
         self, asked: Inquiry, fitted: Fitted, prefix: str, probed: Reply, key: str
-    ) -> tuple[list[float] | None, list[Reply]]:
+    ) -> tuple[Shares, list[Reply]]:
         """The probabilities of the ratings behind `prefix`, and the calls that they took. Raises UsageError where the
         log probabilities are not the model's own."""
-        if asked.prompt.scale[1] >= 10 and _shows_favour(probed):
+        alternatives = probed.tokens[0].alternatives if probed.tokens else []
+        # Nothing but the favoured 1 has a chance that a model could give it.
+        most = max((logprob for _, logprob in alternatives), default=0.0)
+        likely = [text for text, logprob in alternatives if logprob > most + LEAST_LIKELY]
+        if asked.prompt.scale[1] >= 10 and likely == ["1"]:
             message = "log probabilities show what was asked for (vLLM's --logprobs-mode processed_logprobs); "
             raise UsageError(f"{self.backend.place}: {message}judging needs raw_logprobs, its default")
-        if not _among_ratings(probed):
+        # The first token had to be a rating: its chances say little where a server disobeys the constraint.
+        shares = [(text, math.exp(logprob)) for text, logprob in alternatives]
+        if sum(share for text, share in shares if text.strip()[:1].isdigit()) <= 0.5 * sum(
+            share for _, share in shares
+        ):
             return None, [probed]
         first = rating.first_digit([Token(prefix, []), *probed.tokens], False, key, asked.prompt.scale)
-        shares, more = await self._distribution(asked, fitted, prefix, first, key)
-        return shares, [probed, *more]
+        found, calls = await self._distribution(asked, fitted, prefix, first, key)
+        return found, [probed, *calls]
 
     async def _distribution(
         self, asked: Inquiry, fitted: Fitted, prefix: str | None, first: rating.FirstDigit | None, key: str
-    ) -> tuple[list[float] | None, list[Reply]]:
+    ) -> tuple[Shares, list[Reply]]:
         """The probabilities of the ratings, and the call that was needed where what follows a 1 is still unknown."""
+        scale = asked.prompt.scale
         if first is None:
             return None, []
-        if first.ten_given_one is not None:
-            return rating.distribution(first, first.ten_given_one, asked.prompt.scale), []
-        if first.mass[1 - asked.prompt.scale[0]] < NEGLIGIBLE:
-            return rating.distribution(first, 0.0, asked.prompt.scale), []
-        if prefix is None or not self.backend.served.is_vllm:
-            return None, []
-        regex = f"[0{_end(asked.keys(), key)}].*"
-        reply = await self.backend.chat(_behind(fitted.messages, f"{prefix}1", regex, max_tokens=1))
-        zero = rating.zero_share(reply.tokens[0]) if reply.tokens else None
-        return None if zero is None else rating.distribution(first, zero, asked.prompt.scale), [reply]
+        zero, calls = first.ten_given_one, list[Reply]()
+        if zero is None and first.mass[1 - scale[0]] < NEGLIGIBLE:
+            zero = 0.0
+        elif zero is None and prefix is not None and self.backend.served.is_vllm:
+            regex = f"[0{_end(asked.keys(), key)}].*"
+            calls = [await self.backend.chat(_behind(fitted.messages, f"{prefix}1", regex, max_tokens=1))]
+            zero = rating.zero_share(calls[0].tokens[0]) if calls[0].tokens else None
+        return None if zero is None else rating.distribution(first, zero, scale), calls
 
 
-def _named(scale: Scale) -> Scale | None:
-    return None if scale == TEN else scale
-
-
-def _seed(seed: int, key: str, number: int) -> int:
-    """A seed of its own for each verdict under each key, the same in every run."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{number}/{key}".encode()).digest()[:4], "big")
+def _probe_of(asked: Inquiry, fitted: Fitted, prefix: str, key: str) -> Request:
+    return probe(fitted.messages, prefix, asked.keys(), key, asked.prompt.scale)
 
 
 def probe(
-    messages: Sequence[Message],
-    prefix: str,
-    order: Sequence[str],
-    key: str = RATING,
-    scale: Scale = TEN,
+    messages: Sequence[Message], prefix: str, order: Sequence[str], key: str = RATING, scale: Scale = TEN
 ) -> Request:
     """Asks for the probabilities of what follows `prefix`, the start of a verdict with keys in this `order`: of the
     first token of the rating under `key` whatever it would be and, with 10 on the scale, of what follows a 1, since a 1
     is written."""
     low, high = scale
-    digits = f"[{low}-{min(high, 9)}]"
+    digits, behind = f"[{low}-{min(high, 9)}]", f"{_end(order, key)}.*"
     if high < 10:
-        return _behind(messages, prefix, f"{digits}{_end(order, key)}.*", max_tokens=1)
-    return _behind(messages, prefix, f"(10|{digits}){_end(order, key)}.*", max_tokens=2, favoured="1")
+        return _behind(messages, prefix, f"{digits}{behind}", max_tokens=1)
+    return _behind(messages, prefix, f"(10|{digits}){behind}", max_tokens=2, favoured="1")
 
 
 def _behind(
@@ -329,23 +285,6 @@ def _behind(
         top_logprobs=ALTERNATIVES,
         favoured=favoured,
     )
-
-
-def _shows_favour(probed: Reply) -> bool:
-    """Whether nothing but the favoured 1 has a chance that a model could give it."""
-    alternatives = _first_alternatives(probed)
-    most = max((logprob for _, logprob in alternatives), default=0.0)
-    return [text for text, logprob in alternatives if logprob > most + LEAST_LIKELY] == ["1"]
-
-
-def _among_ratings(probed: Reply) -> bool:
-    """Whether the first token had to be a rating: its chances say little where a server disobeys the constraint."""
-    shares = [(text, math.exp(logprob)) for text, logprob in _first_alternatives(probed)]
-    return sum(share for text, share in shares if text.strip()[:1].isdigit()) > 0.5 * sum(share for _, share in shares)
-
-
-def _first_alternatives(probed: Reply) -> list[tuple[str, float]]:
-    return probed.tokens[0].alternatives if probed.tokens else []
 
 
 def _end(order: Sequence[str], key: str) -> str:
@@ -362,17 +301,17 @@ def pooled(verdicts: Sequence[Verdict]) -> Verdict:
         return verdicts[0]
     scale = valid[0].scale
     most = rating.majority((found.rating for found in valid if found.rating is not None), scale or TEN)
-    reasons = [found.reason for found in valid if found.rating == most and found.reason]
+    reasons = (found.reason for found in valid if found.rating == most and found.reason)
     by_name = {name: pooled([found.criteria[name] for found in valid]) for name in valid[0].criteria}
-    one = Verdict(rating=most, reason=reasons[0] if reasons else None, criteria=by_name, scale=scale)
-    return with_mixture(one, valid)
+    one = Verdict(rating=most, reason=next(reasons, None), criteria=by_name, scale=scale)
+    return with_mixture(one, [found.distribution for found in valid])
 
 
-def with_mixture(found: Verdict, parts: Iterable[Verdict]) -> Verdict:
-    """`found` with the mean of its parts' distributions, where each of them has one."""
-    given = [part.distribution for part in parts]
+def with_mixture(found: Verdict, distributions: Iterable[Shares]) -> Verdict:
+    """`found` with the mean of the distributions, each counting alike, where all of them are known."""
+    given = list(distributions)
     known = [shares for shares in given if shares is not None]
     if len(known) < len(given):
         return found
-    mixture = rating.mixture(known)
+    mixture = [fmean(shares) for shares in zip(*known, strict=True)]
     return replace(found, distribution=mixture, summary=rating.summary(mixture, found.scale or TEN))

@@ -8,7 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from critic.asking.forms import AnswerKind, CriteriaKind, RatingKind, check_mix, form_of, human_score, keys, prompt_of
+from critic.asking.forms import (
+    AnswerKind,
+    CriteriaKind,
+    RatingKind,
+    check_mix,
+    form_of,
+    human_score,
+    inquiry,
+    prompt_of,
+)
 from critic.asking.prompt import Prompt
 from critic.asking.rating import whole_rating
 from critic.asking.render import fit
@@ -137,7 +146,7 @@ def example(
     fitted = fit(prompt, material, max_source_tokens, count)
     if fitted is None:
         return TooLong(name, form)
-    order = keys(how, prompt, material)
+    order = inquiry(form, response.question.lang, material).keys()
     reason = human.reason if prompt.language == response.question.lang else None
     return Example(
         id=name,

@@ -6,7 +6,7 @@ always in one (`pairwise@zh`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,26 +14,13 @@ from msgspec.structs import replace
 from critic.asking import verdict
 from critic.asking.prompt import LANGUAGES, Prompt, load
 from critic.asking.rating import whole_rating
-from critic.asking.render import Exchange, Material, Side, of_response
+from critic.asking.render import Exchange, Material, Side, of_response, render
 from critic.asking.tokens import RATING, REASON, Label
 from critic.errors import UsageError
-from critic.records import TEN, HumanScore, Language, Response, Scope, Verdict
+from critic.records import TEN, HumanScore, Language, Message, Response, Scope, Verdict
 
 LONGEST_FIRST_REASON = 400
 """Characters of a reason that comes before the value."""
-
-
-class Kind(Protocol):
-    """What a verdict of a form holds, how it is constrained and read, and what people's scores make of it."""
-
-    def values(self, prompt: Prompt, material: Material) -> dict[str, dict[str, Any]]:
-        """JSON Schema of each of a verdict's values, by key; empty where the verdict is free text."""
-
-    def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
-        """The verdict in a judge's reply, or a named failure."""
-
-    def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
-        """The verdict that people's scores of what is shown make the right one; None where they leave it open."""
 
 
 class RatingKind(Struct, frozen=True):
@@ -124,6 +111,11 @@ class AnswerKind(Struct, frozen=True):
         return shown[0].question.reference or None
 
 
+Kind = RatingKind | CriteriaKind | ChoiceKind | ChecklistKind | AnswerKind
+"""What a verdict of a form holds: `values` is the JSON Schema of each by key, none where the verdict is free text;
+`read` finds the verdict in a reply, or a named failure; `label` is the verdict that people's scores of what is shown
+make the right one, None where they leave it open."""
+
 RIGHT, WRONG = 7, 5
 """On 1..10, rounded half up: from 7 on an answer is right, with few errors at most; to 5 more than half of it is
 wrong (AlignMMBench §4.1). At 6 people's score leaves both open."""
@@ -155,15 +147,6 @@ FORCED = ("A", "B")
 
 POINTS = {"A": 1.0, "yes": 1.0, "tie": 0.5, "B": 0.0, "no": 0.0}
 """What a choice is worth to the answer that stands first."""
-
-
-def completion_ratio(answers: Sequence[bool | None]) -> float | None:
-    """The share of yes in a checklist's answers, 0..1 (MultiVerse §4); None where an answer is missing, for then the
-    share is not known. Raises ValueError for no answers."""
-    if not answers:
-        raise ValueError("no answers; a checklist has at least one question")
-    yes = [answer for answer in answers if answer is not None]
-    return sum(yes) / len(answers) if len(yes) == len(answers) else None
 
 
 class Form(Struct, frozen=True, kw_only=True):
@@ -260,7 +243,7 @@ def _parts(name: str) -> tuple[str, str, str | None]:
 
 def form_of(name: str) -> Form:
     """The form by its name, with or without a pack and a language. Raises UsageError for an unknown one."""
-    _, form, _ = _parts(name)
+    form = _parts(name)[1]
     if form not in FORMS:
         raise UsageError(f"unknown form {form!r}; choose {', '.join(sorted(FORMS))}")
     return FORMS[form]
@@ -281,41 +264,64 @@ def prompt_of(name: str, language: Language) -> Prompt:
     return load(prompt_name(name), language if fixed is None else fixed)
 
 
+class Inquiry(Struct, frozen=True, kw_only=True):
+    """What a judge is asked: some material, in the form `name`. What is sampled for one `key` is the same in every
+    run."""
+
+    name: str
+    form: Form
+    prompt: Prompt
+    material: Material
+    key: str = ""
+
+    @property
+    def messages(self) -> list[Message]:
+        """The whole prompt, before anything is left out of it."""
+        return render(self.prompt, self.material)
+
+    def keys(self, reason: bool = True) -> tuple[str, ...]:
+        """The keys of a verdict in the order in which the output format shows them; a `reason` only where it shows
+        one."""
+        values = tuple(self.form.kind.values(self.prompt, self.material))
+        template, key = self.prompt.template, self.prompt.key
+        place, value = template.find(f'"{REASON}"'), template.find(f'"{key}"')
+        if not values or not reason or place < 0 <= value:
+            return values
+        if key in values and place < value:
+            return (REASON, *values)
+        return values if key == "Checklist" else (*values, REASON)
+
+    def schema(self, reason: bool = True) -> dict[str, Any] | None:
+        """JSON Schema of a verdict, the keys in their order; None where it is free text.
+
+        A reason before the value is bounded, so that the value comes at all. One behind it is cut off by the limit of
+        tokens, if by anything: it costs a decoder more to count characters than to do all else.
+        """
+        order, values = self.keys(reason), self.form.kind.values(self.prompt, self.material)
+        if not order or not self.prompt.constrained:
+            return None
+        first = {"type": "string", **({"maxLength": LONGEST_FIRST_REASON} if order[0] == REASON else {})}
+        return {
+            "type": "object",
+            "properties": {key: first if key == REASON else values[key] for key in order},
+            "required": list(order),
+            "additionalProperties": False,
+        }
+
+    def read(self, text: str, truncated: bool) -> Verdict:
+        return self.form.kind.read(self.prompt, self.material, text, truncated)
+
+
+def inquiry(name: str, language: Language, material: Material, key: str = "") -> Inquiry:
+    """What is asked of some material, by the prompt for `language`. Raises UsageError for an unknown form."""
+    return Inquiry(name=name, form=form_of(name), prompt=prompt_of(name, language), material=material, key=key)
+
+
 def human_score(response: Response) -> HumanScore:
     """Raises ValueError for a response that people did not score."""
     if response.human is None:
         raise ValueError(f"response {response.id} has no human score")
     return response.human
-
-
-def keys(form: Form, prompt: Prompt, material: Material, reason: bool = True) -> tuple[str, ...]:
-    """The keys of a verdict in the order in which the output format shows them; a `reason` only where it shows one."""
-    values = tuple(form.kind.values(prompt, material))
-    place = prompt.template.find(f'"{REASON}"')
-    if not reason or (place < 0 and prompt.template.find(f'"{prompt.key}"') >= 0) or not values:
-        return values
-    if prompt.key in values and place < prompt.template.find(f'"{prompt.key}"'):
-        return (REASON, *values)
-    return values if prompt.key == "Checklist" else (*values, REASON)
-
-
-def schema(form: Form, prompt: Prompt, material: Material, reason: bool = True) -> dict[str, Any] | None:
-    """JSON Schema of a form's verdicts, the keys in their order; None where a verdict is free text.
-
-    A reason before the value is bounded, so that the value comes at all. One behind it is cut off by the limit of
-    tokens, if by anything: it costs a decoder more to count characters than to do all else.
-    """
-    values = form.kind.values(prompt, material)
-    if not values:
-        return None
-    order = keys(form, prompt, material, reason)
-    first = {"type": "string", **({"maxLength": LONGEST_FIRST_REASON} if order[0] == REASON else {})}
-    return {
-        "type": "object",
-        "properties": {key: first if key == REASON else values[key] for key in order},
-        "required": list(order),
-        "additionalProperties": False,
-    }
 
 
 def _grade(prompt: Prompt) -> dict[str, Any]:

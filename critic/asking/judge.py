@@ -10,14 +10,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic.asking import rating
-from critic.asking.asker import Asker, Inquiry, Rated, inquiry, with_mixture
+from critic.asking.asker import Asker, with_mixture
 from critic.asking.forms import (
     POINTS,
     ChecklistKind,
     ChoiceKind,
-    completion_ratio,
+    Inquiry,
     form_of,
     graded,
+    inquiry,
     prompt_name,
     prompt_of,
 )
@@ -37,7 +38,6 @@ from critic.records import (
     Judgment,
     Language,
     Member,
-    Message,
     Response,
     Setup,
     Verdict,
@@ -90,127 +90,113 @@ class Judge:
         model's; they are compared in each order that `firsts` names. Never raises for what a server does."""
         failure: Failure = "server_error"
         try:
-            return await self._opinion(inquiry(name, language, material, key), name, firsts)
+            return await self._opinion(inquiry(name, language, material, key), firsts)
         except Transient as error:
             detail = str(error)
         except Refused as error:
             failure, detail = error.failure, str(error)
         return Opinion(verdict=Verdict(failure=failure), score=None, detail=detail)
 
-    async def _opinion(self, asked: Inquiry, name: str, firsts: Sequence[Player]) -> Opinion:
+    async def _opinion(self, asked: Inquiry, firsts: Sequence[Player]) -> Opinion:
         before: list[Call] = []
         if asked.form.first is not None:
-            asked, call = await self._answered_first(asked, name)
-            before = [call]
-            if call.failure is not None:
+            # The judge's own answer to the question, which it gives before it sees the one it judges.
+            question = replace(asked.material, sides=[replace(side, answer=None) for side in asked.material.sides])
+            first = self._beside(asked, asked.form.first, question)
+            fitted, reply = await self._asker.ask(first)
+            said = first.read(reply.text, reply.truncated)
+            before = [_call(reply, said, fitted=fitted)]
+            if said.failure is not None:
                 return Opinion(verdict=Verdict(failure="empty"), score=None, calls=before)
+            asked = replace(asked, material=replace(asked.material, own_answer=said.value))
         if asked.form.pair:
-            found = await self._compared(asked, name, firsts)
+            found = await self._compared(asked, firsts)
         elif isinstance(asked.form.kind, ChoiceKind | ChecklistKind):
-            found = await self._chosen(asked, name)
+            found = await self._chosen(asked)
         else:
-            found = await self._rated(asked, name)
+            found = await self._rated(asked)
         return replace(found, calls=[*before, *found.calls])
 
-    async def _answered_first(self, asked: Inquiry, name: str) -> tuple[Inquiry, Call]:
-        """The inquiry with the judge's own answer to the question, which it gives before it sees the one it judges."""
-        question = replace(asked.material, sides=[replace(side, answer=None) for side in asked.material.sides])
-        form = asked.form.first
-        assert form is not None
-        first = inquiry(self._beside(name, form), asked.prompt.language, question, asked.key)
-        fitted, reply = await self._asker.ask(first)
-        said = first.read(reply)
-        seen = replace(asked.material, own_answer=said.value)
-        return replace(asked, material=seen), _call(reply, said, fitted=fitted)
+    def _beside(self, asked: Inquiry, form: str, material: Material) -> Inquiry:
+        """What is asked in another form, of the same pack."""
+        pack = asked.name.rpartition("/")[0] or self._pack
+        return inquiry(f"{pack}/{form}" if pack else form, asked.prompt.language, material, asked.key)
 
-    def _beside(self, name: str, form: str) -> str:
-        """Another form, in the pack of the form `name`."""
-        pack = name.rpartition("/")[0] or self._pack
-        return f"{pack}/{form}" if pack else form
-
-    async def _rated(self, asked: Inquiry, name: str) -> Opinion:
+    async def _rated(self, asked: Inquiry) -> Opinion:
         rated = await self._asker.rate(asked)
-        found, score, calls = rated.verdict, rated.score, _rating_calls(rated)
-        text = calls[0].reply
-        second = await self._extracted(asked, name, text, found)
-        if second is not None:
-            calls.append(second[1])
-            if second[0].failure is None:
-                found, score = replace(second[0], reason=found.reason), second[0].rating
         verdicts = [reading.verdict for reading in rated.readings]
+        # The first of a verdict's calls has its rating.
+        calls = [
+            _call(reply, reading.verdict if number == 0 else None, fitted=rated.fitted)
+            for reading in rated.readings
+            for number, reply in enumerate(reading.calls)
+        ]
+        text = calls[0].reply
+        found, more = await self._extracted(asked, text, rated.verdict)
+        score = found.rating if more and found.failure is None else rated.score
         samples = verdicts if len(verdicts) > 1 else []
-        return Opinion(verdict=found, score=score, reply=text, calls=calls, samples=samples)
+        return Opinion(verdict=found, score=score, reply=text, calls=[*calls, *more], samples=samples)
 
-    async def _chosen(self, asked: Inquiry, name: str, first: Player | None = None) -> Opinion:
+    async def _chosen(self, asked: Inquiry, first: Player | None = None) -> Opinion:
         """A choice, or the answers to a checklist, of what is shown as it stands."""
         fitted, reply = await self._asker.ask(asked)
-        found = asked.read(reply)
-        calls = [_call(reply, found, first=first, fitted=fitted)]
-        second = await self._extracted(asked, name, reply.text, found)
-        if second is not None:
-            calls.append(replace(second[1], first=first))
-            # A verdict that stays unread keeps the failure of the reply itself; of a checklist what could be read.
-            read = second[0] if second[0].failure is None else replace(found, answers=second[0].answers)
-            found = replace(read, reason=found.reason)
-        return Opinion(verdict=found, score=_worth(found), reply=reply.text, calls=calls)
+        found = asked.read(reply.text, reply.truncated)
+        call = _call(reply, found, first=first, fitted=fitted)
+        found, more = await self._extracted(asked, reply.text, found, first)
+        score = None
+        if found.failure is None:  # of a checklist the share of yes (MultiVerse §4)
+            score = sum(map(bool, found.answers)) / len(found.answers) if found.answers else POINTS[found.value or ""]
+        return Opinion(verdict=found, score=score, reply=reply.text, calls=[call, *more])
 
-    async def _compared(self, asked: Inquiry, name: str, firsts: Sequence[Player]) -> Opinion:
+    async def _compared(self, asked: Inquiry, firsts: Sequence[Player]) -> Opinion:
         """Two sides compared in each order: where the verdicts differ, a tie."""
-        orders = {"model": asked, "opponent": replace(asked, material=swapped(asked.prompt, asked.material))}
-        shown = [orders[first] for first in firsts]
-        both = await asyncio.gather(*(self._chosen(one, name, first) for one, first in zip(shown, firsts, strict=True)))
-        calls = [call for found in both for call in found.calls]
-        failed = next((found.verdict for found in both if found.verdict.failure is not None), None)
-        if failed is not None:
-            verdict = Verdict(failure=failed.failure, reason=both[0].verdict.reason)
-            return Opinion(verdict=verdict, score=None, reply=both[0].reply, calls=calls)
-        winners = {_winner(found.verdict.value, first) for found, first in zip(both, firsts, strict=True)}
-        value = winners.pop() if len(winners) == 1 else "tie"
-        verdict = Verdict(value=value, reason=both[0].verdict.reason)
-        return Opinion(verdict=verdict, score=POINTS[value], reply=both[0].reply, calls=calls)
-
-    async def _extracted(self, asked: Inquiry, name: str, text: str, found: Verdict) -> tuple[Verdict, Call] | None:
-        """What the second, short question finds in a reply that could not be read; None where it is not asked."""
-        form = asked.form.extraction
-        if not (self.extraction and form and found.failure in UNREADABLE and text.strip()):
-            return None
-        items = asked.material.checklist
-        second = inquiry(
-            self._beside(name, form), asked.prompt.language, Material(text=text, checklist=items), asked.key
+        orders = in_orders(asked.prompt, asked.material, firsts)
+        both = await asyncio.gather(
+            *(
+                self._chosen(replace(asked, material=material), first)
+                for material, first in zip(orders, firsts, strict=True)
+            )
         )
+        failed = next((found.verdict.failure for found in both if found.verdict.failure is not None), None)
+        value = None
+        if failed is None:
+            winners = {_winner(found.verdict.value, first) for found, first in zip(both, firsts, strict=True)}
+            value = winners.pop() if len(winners) == 1 else "tie"
+        return Opinion(
+            verdict=Verdict(value=value, failure=failed, reason=both[0].verdict.reason),
+            score=None if value is None else POINTS[value],
+            reply=both[0].reply,
+            calls=[call for found in both for call in found.calls],
+        )
+
+    async def _extracted(
+        self, asked: Inquiry, text: str, found: Verdict, first: Player | None = None
+    ) -> tuple[Verdict, list[Call]]:
+        """The verdict `found` in a reply; one that could not be read is looked for by a second, short question."""
+        form, items = asked.form.extraction, asked.material.checklist
+        if not (self.extraction and form and found.failure in UNREADABLE and text.strip()):
+            return found, []
+        second = self._beside(asked, form, Material(text=text, checklist=items))
         _, reply = await self._extractor.ask(second, max(self._extractor.max_tokens, TOKENS_AN_ITEM * len(items)))
-        read = second.read(reply)
-        return read, _call(reply, read, extracted=True)
+        read = second.read(reply.text, reply.truncated)
+        # A verdict that stays unread keeps the failure of the reply itself; of a checklist what could be read.
+        settled = read if read.failure is None else replace(found, answers=read.answers)
+        return replace(settled, reason=found.reason), [_call(reply, read, first, extracted=True)]
 
 
-def swapped(prompt: Prompt, material: Material) -> Material:
-    """The material of a pair the other way round: the sides, and their names in the verdicts on turns."""
-    first, second = prompt.sides or ("A", "B")
-    names = {first: second, second: first}
+def in_orders(prompt: Prompt, material: Material, firsts: Sequence[Player]) -> list[Material]:
+    """The material of a pair with each of `firsts` as A: turned round are the sides, and their names in the verdicts on
+    turns."""
+    a, b = prompt.sides or ("A", "B")
+    names = {a: b, b: a}
     verdicts = [replace(one, verdict=names.get(one.verdict, one.verdict)) for one in material.verdicts]
-    return replace(material, sides=material.sides[::-1], verdicts=verdicts)
+    swapped = replace(material, sides=material.sides[::-1], verdicts=verdicts)
+    return [material if first == "model" else swapped for first in firsts]
 
 
 def _winner(value: str | None, first: Player) -> str:
     """A verdict with `first` as A, in the names that it has with the model as A."""
     return (value or "tie") if first == "model" else {"A": "B", "B": "A"}.get(value or "tie", "tie")
-
-
-def _worth(found: Verdict) -> float | None:
-    if found.failure is not None:
-        return None
-    if found.answers:
-        return completion_ratio(found.answers)
-    return POINTS[found.value or ""]
-
-
-def _rating_calls(rated: Rated) -> list[Call]:
-    """The calls of each verdict drawn; the first of them has its rating."""
-    return [
-        _call(reply, reading.verdict if number == 0 else None, fitted=rated.fitted)
-        for reading in rated.readings
-        for number, reply in enumerate(reading.calls)
-    ]
 
 
 def _call(
@@ -299,11 +285,6 @@ class ResponseJudge:
         }
 
 
-def hash_of(planned: PlannedVerdict) -> str:
-    """The hash of the prompt by which a verdict is asked for."""
-    return prompt_hash(prompt_name(planned.form))
-
-
 class ConversationJudge:
     """A judge of conversations, with one setup."""
 
@@ -311,28 +292,22 @@ class ConversationJudge:
         self.backend, self.setup = backend, setup
         self._judge = Judge(backend, setup.score_kind, max_tokens, setup.decoding, setup.extraction, setup.pack)
 
-    def shown(self, planned: PlannedVerdict) -> list[list[Message]]:
-        """The prompts of a verdict as they are before anything is left out; a pair's in the order of `firsts`."""
-        if planned.material is None:
-            return []
-        prompt, material = prompt_of(planned.form, planned.conversation.lang), planned.material
-        if planned.verdict.protocol != "pairwise":
-            return [render(prompt, material)]
-        orders = {"model": material, "opponent": swapped(prompt, material)}
-        return [render(prompt, orders[first]) for first in self.firsts(planned)]
-
     def asked(self, planned: PlannedVerdict) -> str | None:
-        """A name for what is shown to the judge, None where nothing is."""
-        if planned.problem is not None:
+        """A name for what is shown to the judge, None where nothing is: the prompts before anything is left out."""
+        if planned.material is None:
             return None
-        shown = [self.setup, planned.verdict.protocol, self.shown(planned)]
+        prompt = prompt_of(planned.form, planned.conversation.lang)
+        prompts = [render(prompt, one) for one in in_orders(prompt, planned.material, self.firsts(planned))]
+        shown = [self.setup, planned.verdict.protocol, prompts]
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
 
     def firsts(self, planned: PlannedVerdict) -> tuple[Player, ...]:
         """Who stands first, question by question: a random order is the same in every run."""
+        one = planned.verdict
+        if one.protocol != "pairwise":
+            return PLAYERS[:1]
         if self.setup.order == "both":
             return PLAYERS
-        one = planned.verdict
         words = (
             f"{self.setup.seed}/{one.system}/{one.conversation}/{one.condition}/{one.turn}/{one.judging}/{one.opponent}"
         )
@@ -340,85 +315,78 @@ class ConversationJudge:
 
     async def judge(self, planned: PlannedVerdict) -> ConversationJudgment:
         """One judgment: a score, or a named failure. Never raises for what a server does."""
-        if planned.problem is not None or planned.material is None:
+        one, material = planned.verdict, planned.material
+        record = ConversationJudgment(
+            conversation=planned.conversation,
+            verdict=one,
+            setup=self.setup,
+            prompt_hash=prompt_hash(prompt_name(planned.form)),
+            asked=self.asked(planned),
+            answer=material.sides[0].answer if material else None,
+        )
+        if material is None:
             failure, detail = planned.problem or ("not_run", "nothing to judge")
-            return self._record(planned, score=None, failure=failure, detail=detail)
-        one = planned.verdict
+            return replace(record, verdict=replace(one, failure=failure), detail=detail)
         # A pointwise question is the same whatever the turn it comes from, so its samples are.
         pointwise = one.protocol == "pointwise"
         key = one.conversation if pointwise else f"{one.conversation}/{one.condition}/{one.turn}/{one.protocol}"
-        firsts = self.firsts(planned) if one.protocol == "pairwise" else PLAYERS[:1]
-        found = await self._judge.opinion(planned.form, planned.conversation.lang, planned.material, key, firsts)
-        verdict = found.verdict
+        firsts = self.firsts(planned)
+        found = await self._judge.opinion(planned.form, planned.conversation.lang, material, key, firsts)
         rates = bool(found.calls) and one.protocol not in ("pairwise", "checklist")
-        return self._record(
-            planned,
-            score=found.score,
-            failure=verdict.failure,
+        return replace(
+            record,
+            verdict=replace(one, score=found.score, failure=found.verdict.failure),
+            rating=found.verdict if rates else None,
+            answers=found.verdict.answers,
+            reason=found.verdict.reason,
             detail=found.detail,
-            rating=verdict if rates else None,
-            answers=verdict.answers,
-            reason=verdict.reason,
             calls=found.calls,
-        )
-
-    def _record(
-        self, planned: PlannedVerdict, score: float | None, failure: str | None, **facts: Any
-    ) -> ConversationJudgment:
-        return ConversationJudgment(
-            conversation=planned.conversation,
-            verdict=replace(planned.verdict, score=score, failure=failure),
-            setup=self.setup,
-            prompt_hash=hash_of(planned),
-            asked=self.asked(planned),
-            answer=planned.material.sides[0].answer if planned.material else None,
-            **facts,
         )
 
 
 def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> Judgment:
-    """One response judged by a panel: the members' scores and ratings made one by `how` (rating.AGGREGATES).
+    """One response judged by a panel: the members' scores and ratings made one by `how` (rating.aggregated).
 
     A panel judges whole or not at all: where a member failed, the judgment fails with the member's failure and
     `detail` names the member, because a mean over those who are left is another panel's.
     """
-    parts = [Member(judge=one.judge, score=one.score, verdict=one.verdict) for one in members]
-    first = members[0]
-    common: dict[str, Any] = {
-        "response": first.response,
-        "judge": name,
-        "prompt": first.prompt,
-        "prompt_hash": first.prompt_hash,
-        "score_kind": first.score_kind,
-        "decoding": first.decoding,
-        "members": parts,
-        "prompt_tokens": sum(one.prompt_tokens for one in members),
-        "cached_tokens": sum(one.cached_tokens for one in members),
-        "completion_tokens": sum(one.completion_tokens for one in members),
-        "attempts": max(one.attempts for one in members),
-    }
-    for one in members:
-        if one.verdict.failure is not None:
-            detail = f"{one.judge}: {one.detail or one.verdict.failure}"
-            return Judgment(**common, verdict=Verdict(failure=one.verdict.failure), detail=detail)
-    verdicts, scale = [one.verdict for one in members], first.verdict.scale or TEN
-    ratings = [one.rating for one in verdicts if one.rating is not None]
-    found = Verdict(
-        rating=rating.aggregated(how, ratings, scale),
-        criteria={name: _of_criterion(verdicts, name, how, first.score_kind) for name in first.verdict.criteria},
-        scale=first.verdict.scale,
+    first, verdicts = members[0], [one.verdict for one in members]
+    scale, named = first.verdict.scale or TEN, first.verdict.criteria
+    detail = score = None
+    if failed := next((one for one in members if one.verdict.failure is not None), None):
+        found = Verdict(failure=failed.verdict.failure)
+        detail = f"{failed.judge}: {failed.detail or failed.verdict.failure}"
+    else:
+        found = Verdict(
+            rating=rating.aggregated(how, (one.rating for one in verdicts), scale),
+            criteria={one: _of_criterion(verdicts, one, how, first.score_kind) for one in named},
+            scale=first.verdict.scale,
+        )
+        found = with_mixture(found, (one.distribution for one in verdicts))
+        score = rating.aggregated(how, (one.score for one in members), scale)
+    return Judgment(
+        response=first.response,
+        judge=name,
+        prompt=first.prompt,
+        prompt_hash=first.prompt_hash,
+        score_kind=first.score_kind,
+        decoding=first.decoding,
+        verdict=found,
+        score=score,
+        detail=detail,
+        members=[Member(judge=one.judge, score=one.score, verdict=one.verdict) for one in members],
+        prompt_tokens=sum(one.prompt_tokens for one in members),
+        cached_tokens=sum(one.cached_tokens for one in members),
+        completion_tokens=sum(one.completion_tokens for one in members),
+        attempts=max(one.attempts for one in members),
     )
-    score = rating.aggregated(how, [one.score for one in members if one.score is not None], scale)
-    return Judgment(**common, verdict=with_mixture(found, verdicts), score=score)
 
 
 def _of_criterion(verdicts: Sequence[Verdict], name: str, how: Aggregation, score_kind: str) -> Verdict:
     """The panel's rating by one criterion, of the members' scores by it; failed where a member did."""
     parts = [one.criteria[name] for one in verdicts]
-    failed = next((part for part in parts if part.failure is not None), None)
+    failed = next((part.failure for part in parts if part.failure is not None), None)
     if failed is not None:
-        return Verdict(failure=failed.failure)
-    scale, given = parts[0].scale or TEN, [rating.scored(part, score_kind) for part in parts]
-    return Verdict(
-        rating=rating.aggregated(how, [score for score in given if score is not None], scale), scale=parts[0].scale
-    )
+        return Verdict(failure=failed)
+    scores = (rating.scored(part, score_kind) for part in parts)
+    return Verdict(rating=rating.aggregated(how, scores, parts[0].scale or TEN), scale=parts[0].scale)

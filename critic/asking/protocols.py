@@ -6,19 +6,22 @@ checklist and quality: yes or no by item, and 1..10 with the reference fixed at 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
 
+from critic import jsonl
 from critic.asking.forms import graded, prompt_of
 from critic.asking.history import CONDITIONS
 from critic.asking.render import Exchange, Material, Side, TurnJudgment
+from critic.errors import UsageError
 from critic.records import (
     Conversation,
     ConversationJudgment,
     ConversationTurn,
+    Judging,
     ModelTurn,
     Protocol,
     Setup,
@@ -85,6 +88,32 @@ class Transcript(Struct, frozen=True, kw_only=True):
         assert text is not None
         return text
 
+    def earlier(self, turn: int) -> list[Exchange]:
+        """The exchanges that the model saw before a turn: those that were left out are not judged by."""
+        sent = self.turns[turn].seen[:-1]
+        return [Exchange(user.content, reply.content) for user, reply in zip(sent[::2], sent[1::2], strict=True)]
+
+    def whole(self, answers: Callable[[int], str], turns: int | None = None) -> list[Exchange]:
+        """What was said before, and all turns or the first few, with the `answers` by number."""
+        given = [Exchange(turn.user, turn.assistant) for turn in self.conversation.history]
+        asked = enumerate(self.conversation.turns[:turns], 1)
+        return [*given, *(Exchange(turn.prompt, answers(number)) for number, turn in asked)]
+
+    def reference(self, turn: int) -> str:
+        return self.conversation.turns[turn - 1].reference or ""
+
+
+Pair = tuple[Transcript, Transcript | None]
+"""A model's transcript, and the other model's where two are compared."""
+
+VerdictKey = tuple[str, str, Protocol, str, int | None, str | None]
+
+
+def key(verdict: TurnVerdict) -> VerdictKey:
+    """What tells the verdicts of a file apart."""
+    one = verdict
+    return one.conversation, one.condition, one.protocol, one.judging, one.turn, one.opponent
+
 
 class PlannedVerdict(Struct, frozen=True, kw_only=True):
     """One verdict to be asked for in a form; `verdict` lacks its score. Of a pair the model stands first in
@@ -97,92 +126,101 @@ class PlannedVerdict(Struct, frozen=True, kw_only=True):
     material: Material | None = None
 
 
-def lacking(turn: ConversationTurn, protocol: Protocol, judging: str, against_model: bool) -> str | None:
-    """What a turn lacks that the protocol needs; such turns are not judged."""
-    if judging == "no_focus" and turn.focus is None:
-        return "focus points"
-    if protocol == "checklist" and not turn.checklist:
-        return "checklist"
-    if turn.reference is None and not (protocol == "pairwise" and against_model):
-        return "reference"
-    return None
+class Assignment(Struct, frozen=True, kw_only=True):
+    """A transcript judged by a protocol in one way: `against` another model's, or against the references."""
 
+    one: Transcript
+    protocol: Protocol
+    judging: str = "standard"
+    against: Transcript | None = None
 
-def turns_judged(one: Transcript, protocol: Protocol, judging: str, against: Transcript | None) -> list[int]:
-    """The turns that get a verdict of their own."""
-    if judging == "no_turn_verdicts" or (judging == "no_focus" and protocol not in OF_WHOLES):
-        return []
-    turns = one.conversation.turns
-    return [turn for turn in one.asked if not lacking(turns[turn - 1], protocol, judging, against is not None)]
+    def lacks(self, turn: ConversationTurn) -> str | None:
+        """What a turn lacks that the protocol needs; such turns are not judged."""
+        if self.judging == "no_focus" and turn.focus is None:
+            return "focus points"
+        if self.protocol == "checklist" and not turn.checklist:
+            return "checklist"
+        return "reference" if turn.reference is None and self.against is None else None
 
+    def turns(self) -> list[int]:
+        """The turns that get a verdict of their own."""
+        if self.judging == "no_turn_verdicts" or (self.judging == "no_focus" and self.protocol not in OF_WHOLES):
+            return []
+        turns = self.one.conversation.turns
+        return [turn for turn in self.one.asked if not self.lacks(turns[turn - 1])]
 
-def is_judged_whole(one: Transcript, protocol: Protocol, judging: str, against: Transcript | None) -> bool:
-    """Whether the conversation as a whole gets a verdict: one of several turns that the model saw one after another,
-    all of which have what the protocol needs."""
-    turns = one.conversation.turns
-    if protocol not in OF_WHOLES or judging == "no_focus" or len(turns) < 2:
-        return False
-    complete = not any(lacking(turn, protocol, judging, against is not None) for turn in turns)
-    return complete and CONDITIONS[one.condition].history and bool(one.asked)
+    def is_judged_whole(self) -> bool:
+        """Whether the conversation as a whole gets a verdict: one of several turns that the model saw one after
+        another, all of which have what the protocol needs."""
+        turns = self.one.conversation.turns
+        if self.protocol not in OF_WHOLES or self.judging == "no_focus" or len(turns) < 2:
+            return False
+        complete = not any(map(self.lacks, turns))
+        return complete and CONDITIONS[self.one.condition].history and bool(self.one.asked)
 
-
-def of_turn(
-    one: Transcript,
-    turn: int,
-    protocol: Protocol,
-    setup: Setup,
-    judging: str = "standard",
-    against: Transcript | None = None,
-) -> PlannedVerdict:
-    """The verdict on one turn, in sight of the exchanges that the model saw."""
-    blank = _blank(one, turn, protocol, setup, judging, against)
-    planned = PlannedVerdict(conversation=one.conversation, verdict=blank, form=form_name(protocol, False, setup))
-    problem = one.problem([turn]) or (against.problem([turn]) if against else None)
-    if problem is not None:
-        return replace(planned, problem=problem)
-    asked = one.conversation.turns[turn - 1]
-    side = Side(earlier=_earlier(one, turn), answer=one.answer(turn))
-    material = Material(sides=[side], question=asked.prompt)
-    if protocol == "pointwise":
-        material = replace(material, references=[asked.reference or ""], task=asked.task or "none")
-    else:
-        material = replace(
-            material,
-            caption=one.conversation.caption,
-            sides=[side, _opponent(one, turn, against, len(side.earlier))] if protocol == "pairwise" else [side],
-            references=[asked.reference] if _shows_reference(protocol, setup, against) else [],
-            focus=None if judging == "no_focus" else asked.focus,
-            checklist=asked.checklist if protocol in ("checklist", "quality") else [],
+    def planned(self, turn: int | None, setup: Setup, lines: Sequence[ConversationJudgment] = ()) -> PlannedVerdict:
+        """The verdict on one turn, in sight of the exchanges that the model saw; or on the whole conversation (None),
+        in sight of the judgments of its turns."""
+        one, against = self.one, self.against
+        shown = one.asked if turn is None else [turn]
+        problem = one.problem(shown) or (against.problem(shown) if against else None)
+        failed = next((line.verdict for line in lines if line.verdict.failure is not None), None)
+        if problem is None and failed:
+            problem = NOT_JUDGED, f"the verdict on turn {failed.turn} failed: {failed.failure}"
+        verdict = TurnVerdict(
+            conversation=one.conversation.id,
+            system=one.system,
+            condition=one.condition,
+            protocol=self.protocol,
+            judge=setup.judge,
+            turn=turn,
+            judging=self.judging,
+            opponent=against.system if against else None,
+            length=len(one.answer(turn)) if turn is not None and problem is None else None,
         )
-    return replace(planned, verdict=replace(blank, length=len(one.answer(turn))), material=material)
+        form, material = form_name(self.protocol, turn is None, setup), None
+        if problem is None and turn is not None:
+            material = self._turn(turn, setup)
+        elif problem is None:
+            material = self._whole(setup, [_shown(line, form) for line in lines])
+        return PlannedVerdict(
+            conversation=one.conversation, verdict=verdict, form=form, problem=problem, material=material
+        )
 
+    def _turn(self, turn: int, setup: Setup) -> Material:
+        one, asked = self.one, self.one.conversation.turns[turn - 1]
+        mine = Side(earlier=one.earlier(turn), answer=one.answer(turn))
+        if self.protocol == "pointwise":
+            task, reference = asked.task or "none", asked.reference or ""
+            return Material(sides=[mine], question=asked.prompt, references=[reference], task=task)
+        if self.against is not None:
+            theirs = Side(earlier=self.against.earlier(turn), answer=self.against.answer(turn))
+        else:  # the reference's conversation begins where the model's does
+            earlier = one.whole(one.reference, turn - 1)
+            theirs = Side(earlier=earlier[len(earlier) - len(mine.earlier) :], answer=asked.reference)
+        return Material(
+            question=asked.prompt,
+            caption=one.conversation.caption,
+            sides=[mine, theirs] if self.protocol == "pairwise" else [mine],
+            references=[asked.reference] if self._shows_reference(setup) else [],
+            focus=None if self.judging == "no_focus" else asked.focus,
+            checklist=asked.checklist if self.protocol in ("checklist", "quality") else [],
+        )
 
-def of_whole(
-    one: Transcript,
-    protocol: Protocol,
-    setup: Setup,
-    judging: str = "standard",
-    against: Transcript | None = None,
-    turns: Sequence[ConversationJudgment] = (),
-) -> PlannedVerdict:
-    """The verdict on the whole conversation, in sight of the judgments of its turns."""
-    blank = _blank(one, None, protocol, setup, judging, against)
-    planned = PlannedVerdict(conversation=one.conversation, verdict=blank, form=form_name(protocol, True, setup))
-    problem = one.problem(one.asked) or (against.problem(against.asked) if against else None)
-    failed = [line.verdict for line in turns if line.verdict.failure is not None]
-    if problem is None and failed:
-        problem = NOT_JUDGED, f"the verdict on turn {failed[0].turn} failed: {failed[0].failure}"
-    if problem is not None:
-        return replace(planned, problem=problem)
-    pair = protocol == "pairwise"
-    given = [turn.reference for turn in one.conversation.turns]
-    material = Material(
-        caption=one.conversation.caption,
-        sides=[_whole(one), *([_whole(against) if against else _references(one)] if pair else [])],
-        references=given if _shows_reference(protocol, setup, against) else [],
-        verdicts=[_shown(line, planned.form) for line in turns],
-    )
-    return replace(planned, material=material)
+    def _whole(self, setup: Setup, verdicts: list[TurnJudgment]) -> Material:
+        one, against = self.one, self.against
+        mine = Side(earlier=one.whole(one.answer))
+        theirs = Side(earlier=against.whole(against.answer) if against else one.whole(one.reference))
+        return Material(
+            caption=one.conversation.caption,
+            sides=[mine, theirs] if self.protocol == "pairwise" else [mine],
+            references=[turn.reference for turn in one.conversation.turns] if self._shows_reference(setup) else [],
+            verdicts=verdicts,
+        )
+
+    def _shows_reference(self, setup: Setup) -> bool:
+        """Against the reference itself there is no other one to show."""
+        return self.protocol != "pairwise" or (self.against is not None and setup.reference_backed)
 
 
 def _shown(line: ConversationJudgment, form: str) -> TurnJudgment:
@@ -195,86 +233,93 @@ def _shown(line: ConversationJudgment, form: str) -> TurnJudgment:
     return TurnJudgment(turn, {1.0: prompt.sides[0], 0.0: prompt.sides[1], 0.5: prompt.tie}[score])
 
 
-def _blank(
-    one: Transcript, turn: int | None, protocol: Protocol, setup: Setup, judging: str, against: Transcript | None
-) -> TurnVerdict:
-    return TurnVerdict(
-        conversation=one.conversation.id,
-        system=one.system,
-        condition=one.condition,
-        protocol=protocol,
-        judge=setup.judge,
-        turn=turn,
-        judging=judging,
-        opponent=against.system if against and protocol == "pairwise" else None,
-    )
-
-
-def _shows_reference(protocol: Protocol, setup: Setup, against: Transcript | None) -> bool:
-    """Against the reference itself there is no other one to show."""
-    return protocol != "pairwise" or (against is not None and setup.reference_backed)
-
-
-def _earlier(one: Transcript, turn: int) -> list[Exchange]:
-    """The exchanges that the model saw before a turn: those that were left out are not judged by."""
-    sent = one.turns[turn].seen[:-1]
-    return [Exchange(user.content, reply.content) for user, reply in zip(sent[::2], sent[1::2], strict=True)]
-
-
-def _opponent(one: Transcript, turn: int, against: Transcript | None, shown: int) -> Side:
-    """What the opponent said; the reference's conversation begins where the model's does."""
-    if against is not None:
-        return Side(earlier=_earlier(against, turn), answer=against.answer(turn))
-    whole = _references(one, turn - 1).earlier
-    return Side(earlier=whole[len(whole) - shown :], answer=one.conversation.turns[turn - 1].reference)
-
-
-def _references(one: Transcript, turns: int | None = None) -> Side:
-    """The conversation as the references answer it, or its first turns."""
-    asked = one.conversation.turns[:turns]
-    given = [Exchange(turn.user, turn.assistant) for turn in one.conversation.history]
-    return Side(earlier=[*given, *(Exchange(turn.prompt, turn.reference or "") for turn in asked)])
-
-
-def _whole(one: Transcript) -> Side:
-    given = [Exchange(turn.user, turn.assistant) for turn in one.conversation.history]
-    asked = enumerate(one.conversation.turns, 1)
-    return Side(earlier=[*given, *(Exchange(turn.prompt, one.answer(number)) for number, turn in asked)])
+def assignments(pair: Pair, protocols: Sequence[Protocol], judgings: Sequence[str]) -> Iterator[Assignment]:
+    """How a conversation under a condition is judged; only to compare is it held against the other model's."""
+    one, other = pair
+    for protocol in protocols:
+        for judging in sorted(judgings, key=lambda name: name != "standard"):
+            against = other if protocol == "pairwise" else None
+            yield Assignment(one=one, protocol=protocol, judging=judging, against=against)
 
 
 async def judge_all(
-    one: Transcript,
-    against: Transcript | None,
+    pair: Pair,
     protocols: Sequence[Protocol],
     judgings: Sequence[str],
     setup: Setup,
-    judged: Callable[[PlannedVerdict], Any],
+    judged: Callable[[PlannedVerdict], Awaitable[ConversationJudgment]],
 ) -> None:
     """Every verdict on a conversation under a condition: turns side by side, then the whole in sight of them.
 
     `judged` gives the judgment of a planned verdict, asking for it unless it is known.
     """
-    for protocol in protocols:
-        other = against if protocol == "pairwise" else None
-        standard: list[ConversationJudgment] = []
-        for judging in sorted(judgings, key=lambda name: name != "standard"):
-            numbers = turns_judged(one, protocol, judging, other)
-            planned = [of_turn(one, turn, protocol, setup, judging, other) for turn in numbers]
-            lines = await asyncio.gather(*(judged(each) for each in planned))
-            standard = list(lines) if judging == "standard" else standard
-            if is_judged_whole(one, protocol, judging, other):
-                shown = standard if judging == "standard" else []
-                await judged(of_whole(one, protocol, setup, judging, other, shown))
+    for each in assignments(pair, protocols, judgings):
+        lines = await asyncio.gather(*(judged(each.planned(turn, setup)) for turn in each.turns()))
+        if each.is_judged_whole():
+            await judged(each.planned(None, setup, lines))
 
 
-def verdicts_planned(
-    one: Transcript, against: Transcript | None, protocols: Sequence[Protocol], judgings: Sequence[str]
-) -> Iterator[tuple[Protocol, str, int | None]]:
-    """What `judge_all` judges: protocol, judging, turn (None: the whole)."""
-    for protocol in protocols:
-        other = against if protocol == "pairwise" else None
-        for judging in judgings:
-            for turn in turns_judged(one, protocol, judging, other):
-                yield protocol, judging, turn
-            if is_judged_whole(one, protocol, judging, other):
-                yield protocol, judging, None
+def read_transcripts(path: Path, benchmark: str) -> dict[tuple[str, str], Transcript]:
+    """A model's transcripts by conversation and condition, in the file's order. Raises UsageError for replies to
+    another benchmark, by several models, or twice to one turn."""
+    found: dict[tuple[str, str], Transcript] = {}
+    system: str | None = None
+    for number, line in jsonl.read(path, ModelTurn):
+        place, one = f"{path}:{number}", line.conversation
+        if one.benchmark != benchmark:
+            raise UsageError(f"{place}: a conversation of {one.benchmark}, expected {benchmark}")
+        if system not in (None, line.system):
+            raise UsageError(f"{place}: replies of {line.system!r} after those of {system!r}; one model a file")
+        if line.condition not in CONDITIONS:
+            raise UsageError(f"{place}: unknown condition {line.condition!r}; expected {', '.join(CONDITIONS)}")
+        system = line.system
+        blank = Transcript(conversation=one, condition=line.condition, system=system, turns={})
+        transcript = found.setdefault((one.id, line.condition), blank)
+        if line.turn in transcript.turns:
+            raise UsageError(f"{place}: turn {line.turn} of {one.id!r} ({line.condition}) is there twice")
+        transcript.turns[line.turn] = line
+    return found
+
+
+def paired(mine: dict[tuple[str, str], Transcript], against: Path, benchmark: str) -> list[Pair]:
+    """Each transcript with the other model's. Raises UsageError where the two are not of the same conversations."""
+    theirs = read_transcripts(against, benchmark)
+    for name, one in mine.items():
+        if name not in theirs or theirs[name].conversation != one.conversation:
+            raise UsageError(f"{against}: lacks conversation {name[0]!r} ({name[1]}), or has another of this id")
+        if theirs[name].system == one.system:
+            raise UsageError(f"{against}: the same model, {one.system!r}; infer with --name tells them apart")
+    return [(one, theirs[name]) for name, one in mine.items()]
+
+
+class VerdictPlan(Struct, frozen=True):
+    """Which verdicts are asked for."""
+
+    pairs: list[Pair]
+    protocols: list[Protocol]
+    judgings: list[Judging]
+
+    def wanted(self) -> Iterator[VerdictKey]:
+        for pair in self.pairs:
+            for each in assignments(pair, self.protocols, self.judgings):
+                opponent = each.against.system if each.against else None
+                one, whole = each.one, [None] if each.is_judged_whole() else []
+                for turn in [*each.turns(), *whole]:
+                    yield one.conversation.id, one.condition, each.protocol, each.judging, turn, opponent
+
+    def by_conversation(self) -> Iterable[list[Pair]]:
+        """The conditions of a conversation together, for they share what is shown alike."""
+        found: dict[str, list[Pair]] = {}
+        for pair in self.pairs:
+            found.setdefault(pair[0].conversation.id, []).append(pair)
+        return found.values()
+
+    def lacking(self) -> Counter[str]:
+        """Turns that are not judged, by what they lack."""
+        found: Counter[str] = Counter()
+        for pair in self.pairs:
+            for each in assignments(pair, self.protocols, ["standard"]):
+                turns = each.one.conversation.turns
+                reasons = (each.lacks(turns[turn - 1]) for turn in each.one.asked)
+                found.update(f"{each.protocol}: no {reason}" for reason in reasons if reason)
+        return found

@@ -8,7 +8,7 @@ between them. Ratings are those of a scale (lowest, highest), 1..10 unless said 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from statistics import fmean, median
 from typing import Literal
@@ -151,11 +151,6 @@ def scored(found: Verdict, kind: str) -> float | None:
     return score(found.distribution, kind, found.scale or TEN)
 
 
-def mixture(distributions: Sequence[Sequence[float]]) -> list[float]:
-    """The mean of one or more distributions over the same ratings: each counts alike."""
-    return [fmean(shares) for shares in zip(*distributions, strict=True)]
-
-
 def whole_rating(score: float, scale: Scale = TEN) -> int:
     """A score on 1..10 as a whole rating, moved linearly onto `scale` where that is another one: halves go up."""
     low, high = scale
@@ -170,14 +165,9 @@ def majority(ratings: Iterable[float], scale: Scale = TEN) -> float:
     return to_ten(min(rating for rating, count in counts.items() if count == most), *scale)
 
 
-AGGREGATES: dict[Aggregation, Callable[[Sequence[float]], float]] = {
-    "mean": fmean,
-    "median": median,
-    "majority": majority,
-}
-"""Name -> function of one or more scores on 1..10."""
-
-
-def aggregated(how: Aggregation, scores: Sequence[float], scale: Scale = TEN) -> float:
+def aggregated(how: Aggregation, scores: Iterable[float | None], scale: Scale = TEN) -> float:
     """One or more scores on 1..10 as one; the majority is among the ratings of the form's scale."""
-    return majority(scores, scale) if how == "majority" else float(AGGREGATES[how](scores))
+    given = [score for score in scores if score is not None]
+    if how == "majority":
+        return majority(given, scale)
+    return float(fmean(given) if how == "mean" else median(given))

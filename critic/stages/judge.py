@@ -15,7 +15,7 @@ import typer
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl
-from critic.asking.forms import FORMS, AnswerKind, CriteriaKind, RatingKind, form_of, keys, prompt_name, prompt_of
+from critic.asking.forms import FORMS, AnswerKind, CriteriaKind, RatingKind, form_of, inquiry, prompt_name
 from critic.asking.judge import ResponseJudge
 from critic.asking.packs import open_pack
 from critic.asking.prompt import has
@@ -98,7 +98,7 @@ def _decoding(
         raise UsageError("--samples draws verdicts, and at --temperature 0 they are all the same")
     if no_reason and samples > 1:
         raise UsageError("--no-reason reads the rating's distribution at once; --samples adds nothing to it")
-    if no_reason and keys(form, prompt_of(prompt, "en"), Material())[:1] == (REASON,):
+    if no_reason and inquiry(prompt, "en", Material()).keys()[:1] == (REASON,):
         raise UsageError(f"--no-reason: prompt {prompt!r} has the reason before the rating")
     made = Decoding(reason=not no_reason, samples=samples, temperature=temperature, seed=seed if temperature else 0)
     return GREEDY if made == GREEDY else made  # the very object is what records leave out

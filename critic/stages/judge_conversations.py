@@ -17,10 +17,19 @@ from msgspec.structs import replace
 from critic import benchmarks, jsonl
 from critic.asking import protocols
 from critic.asking.forms import RatingKind, form_of, prompt_name
-from critic.asking.judge import ConversationJudge, hash_of
-from critic.asking.plan import Pair, VerdictKey, VerdictPlan, key, paired, read_transcripts
-from critic.asking.prompt import LANGUAGES, load
-from critic.asking.protocols import PlannedVerdict, Transcript, judge_all
+from critic.asking.judge import ConversationJudge
+from critic.asking.prompt import LANGUAGES, load, prompt_hash
+from critic.asking.protocols import (
+    Pair,
+    PlannedVerdict,
+    Transcript,
+    VerdictKey,
+    VerdictPlan,
+    judge_all,
+    key,
+    paired,
+    read_transcripts,
+)
 from critic.backends import Backend
 from critic.errors import UsageError
 from critic.images import named_images
@@ -135,8 +144,8 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
                 keep(line)
             return line
 
-        for one, other in item:
-            await judge_all(one, other, self._plan.protocols, self._plan.judgings, self._judge.setup, judged)
+        for pair in item:
+            await judge_all(pair, self._plan.protocols, self._plan.judgings, self._judge.setup, judged)
 
     def nothing_left(self) -> None:
         """Raises UsageError where what is known was made of other replies."""
@@ -152,7 +161,7 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
 
     def _before(self, planned: PlannedVerdict) -> ConversationJudgment | None:
         line = self._known.get(key(planned.verdict))
-        made_of = self._judge.asked(planned), hash_of(planned)
+        made_of = self._judge.asked(planned), prompt_hash(prompt_name(planned.form))
         if line is not None and (line.asked, line.prompt_hash) != made_of:
             shown = f"conversation {line.verdict.conversation!r}, turn {line.verdict.turn} ({line.verdict.condition})"
             raise UsageError(

@@ -21,7 +21,7 @@ from critic.asking.examples import (
     example_of,
     plan,
 )
-from critic.asking.forms import APART, FORMS, TIE, check_mix, form_of, keys, prompt_of
+from critic.asking.forms import APART, FORMS, TIE, check_mix, form_of, inquiry, prompt_of
 from critic.asking.rating import whole_rating
 from critic.asking.render import FLOOR, Material
 from critic.asking.tokens import IGNORED, Label, encode, target
@@ -373,7 +373,7 @@ def test_the_tokens_of_the_value_are_marked(form: str, spelt: list[str]) -> None
 @every_form
 @given(data=st.data(), reason=st.text(max_size=80))
 def test_what_a_form_teaches_is_read_back(name: str, lang: Any, data: st.DataObject, reason: str) -> None:
-    prompt, order = prompt_of(name, lang), keys(form_of(name), prompt_of(name, lang), Material())
+    prompt, order = prompt_of(name, lang), inquiry(name, lang, Material()).keys()
     wanted = data.draw(st.sampled_from(values(name)))
     text = target(wanted, reason, order)
     found = read(name, text)

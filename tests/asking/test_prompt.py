@@ -8,7 +8,7 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from critic.asking.forms import FORMS, form_of, schema
+from critic.asking.forms import FORMS, form_of, inquiry
 from critic.asking.prompt import load, names
 from critic.asking.render import FLOOR, Kept, Material, fit, of_response, quote, render
 from critic.benchmarks.alignmmbench import TASKS
@@ -91,7 +91,7 @@ def test_a_prompt_is_whole(name: str, lang: Language) -> None:
 
 def properties(name: str) -> dict[str, dict[str, Any]]:
     one = Material(checklist=["a", "b"], criteria=CRITERIA)
-    found = schema(form_of(name), load(form_of(name).prompt or name, "en"), one)
+    found = inquiry(name, "en", one).schema()
     return found["properties"] if found else {}
 
 

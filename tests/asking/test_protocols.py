@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from critic.asking.forms import completion_ratio, form_of
-from critic.asking.judge import ConversationJudge
+from critic.asking.forms import form_of
+from critic.asking.judge import ConversationJudge, Judge
 from critic.asking.prompt import load
-from critic.asking.protocols import Transcript, of_turn, of_whole
+from critic.asking.protocols import Assignment, Transcript
 from critic.asking.render import FLOOR, Exchange, Kept, Material, Side, TurnJudgment, fit, render
 from critic.asking.verdict import parse_checklist
 from critic.backends import Reply, Request
@@ -210,7 +210,7 @@ def talk(**changes: Any) -> Transcript:
 
 def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
     one, setup = talk(), Setup(judge="j", score_kind="argmax")
-    made = of_turn(one, 2, "pairwise", setup).material
+    made = Assignment(one=one, protocol="pairwise").planned(2, setup).material
     assert made is not None
     assert made.sides[0] == Side(earlier=[Exchange("h?", "h!"), Exchange("q1", "m1")], answer="m2")
     assert made.sides[1] == Side(earlier=[Exchange("h?", "h!"), Exchange("q1", "r1")], answer="r2")
@@ -218,7 +218,7 @@ def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
         conversation=one.conversation, condition="own", turn=2, system="m", sampling=Sampling(max_tokens=9),
         seen=one.turns[2].seen[2:], reply="m2", dropped=1,
     )  # fmt: skip
-    made = of_turn(talk(turns={**one.turns, 2: short}), 2, "pairwise", setup).material
+    made = Assignment(one=talk(turns={**one.turns, 2: short}), protocol="pairwise").planned(2, setup).material
     assert made is not None and [side.earlier for side in made.sides] == [
         [Exchange("q1", "m1")], [Exchange("q1", "r1")],
     ]  # fmt: skip
@@ -227,7 +227,7 @@ def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
 def judged(one: Transcript, order: str, answer: Any) -> Any:
     setup = Setup(judge="j", score_kind="argmax", order=order)  # type: ignore[arg-type]
     judge = ConversationJudge(ScriptedBackend(answer), setup, 256)
-    return asyncio.run(judge.judge(of_turn(one, 2, "pairwise", setup)))
+    return asyncio.run(judge.judge(Assignment(one=one, protocol="pairwise").planned(2, setup)))
 
 
 PAIRS = [
@@ -255,7 +255,7 @@ def test_a_random_order_is_drawn_for_each_turn_and_stays() -> None:
     for seed in range(40):
         setup = Setup(judge="j", score_kind="argmax", order="random", seed=seed)
         judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text="")), setup, 256)
-        planned = of_turn(one, 2, "pairwise", setup)
+        planned = Assignment(one=one, protocol="pairwise").planned(2, setup)
         assert judge.firsts(planned) == judge.firsts(planned) and len(judge.firsts(planned)) == 1
         firsts += judge.firsts(planned)
     assert 8 < firsts.count("model") < 32
@@ -264,12 +264,12 @@ def test_a_random_order_is_drawn_for_each_turn_and_stays() -> None:
 def test_a_whole_needs_its_turns_verdicts() -> None:
     setup = Setup(judge="j", score_kind="argmax", extraction=False)
     judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text="no idea")), setup, 256)
-    one = talk()
-    turn = asyncio.run(judge.judge(of_turn(one, 1, "direct", setup)))
+    direct = Assignment(one=talk(), protocol="direct")
+    turn = asyncio.run(judge.judge(direct.planned(1, setup)))
     assert turn.verdict.failure == "no_rating"
-    whole = of_whole(one, "direct", setup, turns=[turn])
+    whole = direct.planned(None, setup, [turn])
     assert whole.problem is not None and whole.problem[0] == "turn_not_judged" and judge.asked(whole) is None
-    assert of_whole(one, "direct", setup).problem is None
+    assert direct.planned(None, setup).problem is None
 
 
 def test_what_is_asked_has_a_name_by_what_is_shown() -> None:
@@ -277,7 +277,7 @@ def test_what_is_asked_has_a_name_by_what_is_shown() -> None:
     judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text="")), setup, 256)
     one = talk()
     names = {
-        (protocol, judging): judge.asked(of_turn(one, 2, protocol, setup, judging))
+        (protocol, judging): judge.asked(Assignment(one=one, protocol=protocol, judging=judging).planned(2, setup))
         for protocol in ("direct", "pairwise", "pointwise")
         for judging in ("standard", "no_focus")
     }
@@ -286,8 +286,14 @@ def test_what_is_asked_has_a_name_by_what_is_shown() -> None:
     assert len(set(names.values())) == 5
 
 
-def test_completion_ratios() -> None:
-    assert completion_ratio([True, True, False, True]) == 0.75
-    assert completion_ratio([True, None]) is None
-    with pytest.raises(ValueError, match="at least one"):
-        completion_ratio([])
+YES_OR_NO = [("yes yes no yes", 0.75), ("no no no no", 0.0), ("yes yes no", None)]
+
+
+@pytest.mark.parametrize(("answers", "score"), YES_OR_NO)
+def test_a_checklist_scores_its_share_of_yes(answers: str, score: float | None) -> None:
+    """Where an answer is missing the share is not known."""
+    reply = json.dumps({str(number): word for number, word in enumerate(answers.split(), 1)})
+    judge = Judge(ScriptedBackend(lambda request: Reply(text=reply)), "argmax", 256)
+    shown = Material(sides=[Side(answer="a")], question="q", references=["r"], checklist=["i"] * 4)
+    found = asyncio.run(judge.opinion("checklist", "en", shown, "key"))
+    assert found.score == score and found.verdict.failure == (None if score is not None else "no_verdict")

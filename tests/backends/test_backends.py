@@ -25,8 +25,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from critic.asking import rating
-from critic.asking.asker import Asker, Inquiry, inquiry, pooled
-from critic.asking.forms import FORMS
+from critic.asking.asker import Asker, pooled
+from critic.asking.forms import FORMS, Inquiry, inquiry
 from critic.asking.judge import ResponseJudge, panel_judgment
 from critic.asking.prompt import load
 from critic.asking.rating import Aggregation
@@ -320,7 +320,7 @@ def test_free_text_is_read_at_its_own_tokens() -> None:
     backend = ScriptedBackend(answer)
     backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
     prompt = msgspec.structs.replace(load("pointwise", "en"), constrained=False)
-    asked = Inquiry(key="k", form=FORMS["pointwise"], prompt=prompt, material=Material())
+    asked = Inquiry(name="pointwise", key="k", form=FORMS["pointwise"], prompt=prompt, material=Material())
     rated = asyncio.run(Asker(backend, "expected", 64).rate(asked))
     assert rated.verdict.rating == 2 and rated.score == 2.5
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from critic.asking.asker import inquiry
+from critic.asking.forms import inquiry
 from critic.asking.render import Material, of_response
 from critic.records import Message, Question, Response
 from critic.stages.judge_responses import in_order

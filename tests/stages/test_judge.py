@@ -23,7 +23,7 @@ from conftest import ROOT, Servers, asked_of, assert_one_line_error, completion,
 
 from critic import human_scored
 from critic.asking import rating
-from critic.asking.asker import inquiry
+from critic.asking.forms import inquiry
 from critic.asking.render import Material
 from critic.backends import Token
 from critic.records import Response
