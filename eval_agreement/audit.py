@@ -34,7 +34,7 @@ from eval_agreement.inputs import (
     sample_name,
 )
 from eval_agreement.items import Kind, file_kind
-from eval_agreement.label_sources import judge_in, kind_of, kind_of_judgments, of_labels
+from eval_agreement.label_sources import judge_in, kind_of, of_labels
 from eval_agreement.page.decision import attack_verdict, verdict
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.page.scores import sections
@@ -187,7 +187,7 @@ def _kind(judgments: Sequence[str], human: str | None) -> tuple[Kind, str]:
     if human:
         return kind_of(Source.parse(human)), human
     for path in named_files(judgments).values():
-        if file_kind(Source(path)) == "judgments" and (kind := kind_of_judgments(path)) != "score":
+        if file_kind(Source(path)) == "judgments" and (kind := kind_of(Source(path))) != "score":
             return kind, str(path)
     return "score", ""
 

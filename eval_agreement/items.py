@@ -6,8 +6,7 @@ TURN is `whole` for the whole conversation; behind it stand `/judging=NAME` (oth
 (other than the reference) and `/item=N`.
 """
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from msgspec import Struct, field
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.asking import rating
-from critic.asking.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
+from critic.asking.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, form_of
 from critic.counting.aggregate import check
 from critic.counting.verdicts import Label
 from critic.errors import UsageError
@@ -52,9 +51,8 @@ class AuditItem(Struct, frozen=True, kw_only=True):
       "failed" is a failed judgment, None an order that was not asked.
 
     `human` or `human_label`, and `others` (scores by column), are people's and other judges' where the record holds
-    them. Items that share
-    a `group` are resampled together; `parts` is what agreement is broken down by (None: not known), `lengths` the
-    characters of the answer, or of both (None: not known).
+    them. Items that share a `group` are resampled together; `parts` is what agreement is broken down by (None: not
+    known), `lengths` the characters of the answer, or of both (None: not known).
     """
 
     id: str
@@ -70,34 +68,28 @@ class AuditItem(Struct, frozen=True, kw_only=True):
     response: Response | None = None
     judgment: AnyJudgment | None = None
 
-    @property
-    def judge(self) -> str:
-        """Who judged; nobody of ours where there is no judgment."""
-        return judge_of(self.judgment) if self.judgment else ""
-
 
 def items_of(judgment: AnyJudgment) -> list[AuditItem]:
     """Everything that one record says, each with the id by which people's verdicts are found. Of an answer the form
     that it was judged in says what to look for; a form that is not ours rates."""
     if isinstance(judgment, ConversationJudgment):
         return _of_conversation(judgment)
-    base, form = replace(of_response(judgment.response), judgment=judgment), _form(judgment)
+    base = replace(of_response(judgment.response), judgment=judgment)
+    try:
+        form = form_of(judgment.prompt)
+    except UsageError:
+        form = FORMS["pointwise"]
     if form.pair and judgment.other is None:
         return []
     if isinstance(form.kind, ChoiceKind):
         return [_choice(base, judgment, form.kind)]
     if isinstance(form.kind, ChecklistKind):
-        return _checklist(base, judgment)
+        human = judgment.response.human
+        right = (human.answers if human else []) or [None] * len(judgment.response.question.checklist)
+        return _checklist(base, judgment.verdict.answers or [None] * len(right), right)
     if isinstance(form.kind, CriteriaKind):
         return _by_criterion(base, judgment)
     return [] if isinstance(form.kind, AnswerKind) else [replace(base, score=judgment.score)]
-
-
-def _form(judgment: Judgment) -> Form:
-    try:
-        return form_of(judgment.prompt)
-    except UsageError:
-        return FORMS["pointwise"]
 
 
 def _choice(base: AuditItem, judgment: Judgment, kind: ChoiceKind) -> AuditItem:
@@ -115,19 +107,19 @@ def _choice(base: AuditItem, judgment: Judgment, kind: ChoiceKind) -> AuditItem:
     )
 
 
-def _checklist(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
-    human = judgment.response.human
-    theirs = (human.answers if human else []) or [None] * len(judgment.response.question.checklist)
-    ours = judgment.verdict.answers or [None] * len(theirs)
+def _checklist(base: AuditItem, answers: Sequence[bool | None], right: Sequence[bool | None]) -> list[AuditItem]:
+    """The judge's answers and people's, item by item."""
+    kind: Kind = "yes or no"
+    given = zip([_yes_or_no(answer) for answer in answers], right, strict=True)
     return [
         replace(
             base,
             id=f"{base.id}/item={number}",
-            kind="yes or no",
-            labels=(_yes_or_no(answer),),
-            human_label=None if right is None else _yes_or_no(right),
+            kind=kind,
+            labels=(label,),
+            human_label=None if human is None else _yes_or_no(human),
         )
-        for number, (answer, right) in enumerate(zip(ours, theirs, strict=True), 1)
+        for number, (label, human) in enumerate(given, 1)
     ]
 
 
@@ -151,17 +143,36 @@ def _by_criterion(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
 
 
 def _of_conversation(judgment: ConversationJudgment) -> list[AuditItem]:
-    verdict = judgment.verdict
+    verdict, conversation = judgment.verdict, judgment.conversation
+    turn = None if verdict.turn is None else conversation.turns[verdict.turn - 1]
+    base = AuditItem(
+        id=verdict_id(verdict),
+        kind="score",
+        group=conversation.group,
+        parts={
+            "task": turn.task if turn else None,
+            "category": conversation.category,
+            "lang": conversation.lang,
+            "answerer": verdict.system,
+            "turn": str(verdict.turn or "whole"),
+            "condition": verdict.condition,
+            "protocol": verdict.protocol,
+            "judging": verdict.judging,
+        },
+        lengths=(verdict.length,),
+        judgment=judgment,
+    )
     if verdict.protocol == "pairwise":
+        # Of another model's answer, or of the references of a whole conversation, the record does not say the length.
+        reference = turn.reference if turn and verdict.opponent is None else None
+        lengths = verdict.length, None if reference is None else len(reference)
         labels = _orders(judgment.calls) or (_winner(verdict.score),)
-        lengths = verdict.length, _reference_length(judgment)
-        return [_of_turn(judgment, "preference", labels=labels, lengths=lengths)]
+        return [replace(base, kind="preference", labels=labels, lengths=lengths)]
     if verdict.protocol == "checklist":
-        return [
-            _of_turn(judgment, "yes or no", number, labels=(_yes_or_no(answer),), lengths=(verdict.length,))
-            for number, answer in enumerate(_answers(judgment), 1)
-        ]
-    return [_of_turn(judgment, "score", score=verdict.score, lengths=(verdict.length,))]
+        # A judge that was never asked has no answers, which are as many failures as there are items.
+        answers = judgment.answers or [None] * len(turn.checklist if turn else ())
+        return _checklist(base, answers, [None] * len(answers))
+    return [replace(base, score=verdict.score)]
 
 
 def of_response(response: Response) -> AuditItem:
@@ -178,28 +189,11 @@ def of_response(response: Response) -> AuditItem:
     )
 
 
-def verdict_id(verdict: TurnVerdict, item: int | None = None) -> str:
-    """The id of a verdict on a conversation (see above), or of an item of its checklist, from 1."""
-    turn = "whole" if verdict.turn is None else str(verdict.turn)
-    named = {"judging": verdict.judging, "opponent": verdict.opponent, "item": item}
+def verdict_id(verdict: TurnVerdict) -> str:
+    """The id of a verdict on a conversation (see above)."""
+    named = {"judging": verdict.judging, "opponent": verdict.opponent}
     other = [f"{name}={value}" for name, value in named.items() if value not in (None, "standard")]
-    return "/".join([verdict.conversation, verdict.condition, verdict.protocol, turn, *other])
-
-
-def _of_turn(judgment: ConversationJudgment, kind: Kind, item: int | None = None, **said: Any) -> AuditItem:
-    verdict, conversation = judgment.verdict, judgment.conversation
-    parts = {
-        "task": None if verdict.turn is None else conversation.turns[verdict.turn - 1].task,
-        "category": conversation.category,
-        "lang": conversation.lang,
-        "answerer": verdict.system,
-        "turn": "whole" if verdict.turn is None else str(verdict.turn),
-        "condition": verdict.condition,
-        "protocol": verdict.protocol,
-        "judging": verdict.judging,
-    }
-    key = verdict_id(verdict, item)
-    return AuditItem(id=key, kind=kind, group=conversation.group, parts=parts, judgment=judgment, **said)
+    return "/".join([verdict.conversation, verdict.condition, verdict.protocol, str(verdict.turn or "whole"), *other])
 
 
 def _orders(calls: Sequence[Call]) -> tuple[Label | None, ...]:
@@ -223,102 +217,68 @@ _LABELS: dict[str | None, Label] = {value: _winner(points) for value, points in 
 _SWAPPED: dict[Label | None, Label] = {"a": "b", "b": "a"}
 
 
-def _reference_length(judgment: ConversationJudgment) -> float | None:
-    """Of another model's answer, or of the references of a whole conversation, the record does not say the length."""
-    turn = judgment.verdict.turn
-    if turn is None or judgment.verdict.opponent is not None:
-        return None
-    reference = judgment.conversation.turns[turn - 1].reference
-    return None if reference is None else len(reference)
-
-
-def _answers(judgment: ConversationJudgment) -> Sequence[bool | None]:
-    """Those of a checklist; None throughout where the judge was never asked."""
-    turn = judgment.verdict.turn
-    asked = [] if turn is None else judgment.conversation.turns[turn - 1].checklist
-    return judgment.answers or [None] * len(asked)
-
-
 def _yes_or_no(answer: bool | None) -> Label:
     return "failed" if answer is None else "a" if answer else "b"
 
 
-def holds_judgments(path: Path) -> type[Judgment] | type[ConversationJudgment] | None:
-    """Which records a file holds, by the keys of its first line; None for anything else. Raises UsageError for JSONL
-    that cannot be read."""
-    if path.suffix != ".jsonl":
-        return None
-    _, first = next(jsonl.read(path, dict[str, Any]))
-    if {"conversation", "verdict", "setup"} <= set(first):
-        return ConversationJudgment
-    return Judgment if {"response", "verdict"} <= set(first) else None
-
-
-def read_items(path: Path, record: type[AnyJudgment], protocol: str | None = None) -> list[AuditItem]:
-    """What a file of judgments says; of conversations only by `protocol`, where one is named.
+def read_items(source: Source) -> list[AuditItem]:
+    """What a file of judgments says; of conversations only by the protocol that `source` names, if any.
 
     Raises UsageError naming file and line for a second judge, an id that comes twice or a score off its scale, and
     naming the file where nothing was judged by that protocol.
     """
+    path, protocol = source.path, source.column
+    record: type[AnyJudgment] = ConversationJudgment if file_kind(source) == "judged conversations" else Judgment
     if protocol is not None and protocol not in get_args(Protocol):
         raise UsageError(f"{path}: unknown protocol {protocol!r}; choose {', '.join(get_args(Protocol))}")
     found: list[AuditItem] = []
     lines: dict[str, int] = {}
     first: str | None = None
-    for number, judgment in _read(path, record):
+    for number, judgment in jsonl.read(path, record):
         place, judge = f"{path}:{number}", judge_of(judgment)
+        try:
+            items = _checked(judgment)
+        except UsageError as error:
+            raise UsageError(f"{place}: {error}") from None
         first = first or judge
         if judge != first:
             raise UsageError(f"{place}: judged by {judge!r}, line 1 by {first!r}; one judge a file")
-        for item in _items_at(place, judgment):
+        for item in items:
             if protocol is not None and item.parts["protocol"] != protocol:
                 continue
             if item.id in lines:
-                raise UsageError(f"{place}: duplicate {_WHAT[record]} {item.id!r}, first at line {lines[item.id]}")
+                what = "response id" if record is Judgment else "verdict"
+                raise UsageError(f"{place}: duplicate {what} {item.id!r}, first at line {lines[item.id]}")
             lines[item.id] = number
-            _check(place, item)
             found.append(item)
     if not found:
         raise UsageError(f"{path}: no verdict" + (f" by the protocol {protocol}" if protocol else ""))
     return found
 
 
-def _items_at(place: str, judgment: AnyJudgment) -> list[AuditItem]:
-    try:
-        return items_of(judgment)
-    except ValueError as error:
-        raise UsageError(f"{place}: people's and the judge's answers are not alike: {error}") from None
-
-
-_WHAT = {Judgment: "response id", ConversationJudgment: "verdict"}
-
-
-def _read(path: Path, record: type[AnyJudgment]) -> Iterator[tuple[int, AnyJudgment]]:
-    if record is Judgment:
-        yield from jsonl.read(path, Judgment)
-        return
-    for number, line in jsonl.read(path, ConversationJudgment):
-        try:
-            check(line.verdict)
-        except UsageError as error:
-            raise UsageError(f"{path}:{number}: {error}") from None
-        turn, turns = line.verdict.turn, len(line.conversation.turns)
+def _checked(judgment: AnyJudgment) -> list[AuditItem]:
+    """What a record says. Raises UsageError for a score off its scale, a turn that is not there, and answers to a
+    checklist that are not as many as people's."""
+    if isinstance(judgment, ConversationJudgment):
+        check(judgment.verdict)
+        turn, turns = judgment.verdict.turn, len(judgment.conversation.turns)
         if turn is not None and not 1 <= turn <= turns:
-            raise UsageError(f"{path}:{number}: a verdict on turn {turn} of a conversation that has {turns}")
-        yield number, line
-
-
-def _check(place: str, item: AuditItem) -> None:
-    """Raises UsageError for a score outside 1..10."""
-    found = {"score": item.score}
-    if item.response:
-        found |= {f"response.columns.{name}": score for name, score in item.response.columns.items()}
-    if item.human:
-        found["response.human.score"] = item.human.score
-        found |= {f"response.human.raters.{name}": score for name, score in item.human.raters.items()}
-    for key, score in found.items():
-        if score is not None and not RATINGS[0] <= score <= RATINGS[-1]:
-            raise UsageError(f"{place}: {key} {score:g} is outside {RATINGS[0]}..{RATINGS[-1]}")
+            raise UsageError(f"a verdict on turn {turn} of a conversation that has {turns}")
+    try:
+        items = items_of(judgment)
+    except ValueError as error:
+        raise UsageError(f"people's and the judge's answers are not alike: {error}") from None
+    for item in items:
+        found = {"score": item.score}
+        if item.response:
+            found |= {f"response.columns.{name}": score for name, score in item.response.columns.items()}
+        if item.human:
+            found["response.human.score"] = item.human.score
+            found |= {f"response.human.raters.{name}": score for name, score in item.human.raters.items()}
+        for key, score in found.items():
+            if score is not None and not RATINGS[0] <= score <= RATINGS[-1]:
+                raise UsageError(f"{key} {score:g} is outside {RATINGS[0]}..{RATINGS[-1]}")
+    return items
 
 
 def judge_of(judgment: AnyJudgment) -> str:
@@ -336,18 +296,16 @@ def how_asked(judgment: AnyJudgment) -> dict[str, str]:
 
 def file_kind(source: Source) -> FileKind:
     """What a file holds, by the keys of its first line; a column of its own makes it a table, but of judged
-    conversations it names the protocol."""
-    path = source.path
-    if path.suffix != ".jsonl":
+    conversations it names the protocol. Raises UsageError for JSONL that cannot be read."""
+    if source.path.suffix != ".jsonl":
         return "table"
-    record = holds_judgments(path)
-    if record is ConversationJudgment:
+    _, first = next(jsonl.read(source.path, dict[str, Any]))
+    if {"conversation", "verdict", "setup"} <= set(first):
         return "judged conversations"
     if source.column:
         return "table"
-    if record is Judgment:
+    if {"response", "verdict"} <= set(first):
         return "judgments"
-    _, first = next(jsonl.read(path, dict[str, Any]))
     return "human-scored rows" if {"human_score", "scale_min", "response"} <= set(first) else "table"
 
 

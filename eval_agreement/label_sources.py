@@ -1,6 +1,6 @@
 """From files to samples of labels: preferences between two answers (a, b, tie), or verdicts of yes and no."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,19 +9,10 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.counting.resampling import Floats
-from critic.counting.verdicts import UNASKED, Codes, Label, both_orders, codes
+from critic.counting.verdicts import Codes, Label, both_orders, codes
 from critic.errors import UsageError
 from critic.records import Judgment
-from eval_agreement.items import (
-    AuditItem,
-    Kind,
-    check_common,
-    file_kind,
-    holds_judgments,
-    items_of,
-    judge_of,
-    read_items,
-)
+from eval_agreement.items import Kind, check_common, file_kind, items_of, read_items
 from eval_agreement.preferences import PEOPLE, Preferences
 from eval_agreement.sample import scores
 from eval_agreement.tables import ColumnTable, Source, by_rater, filled, keys_of, lengths_of, parts_of, read_table
@@ -41,12 +32,19 @@ def kind_of(source: Source) -> Kind:
 
     Raises UsageError for judged conversations that hold several kinds, unless a protocol is named.
     """
-    kind = file_kind(source)
-    if kind == "judged conversations":
-        return _kind_of_items(source)
-    if kind == "judgments":
-        return kind_of_judgments(source.path)
-    if kind != "table":
+    held = file_kind(source)
+    if held == "judged conversations":
+        found = {str(item.parts["protocol"]): item.kind for item in read_items(source)}
+        if len(set(found.values())) > 1:
+            example = f"{source.path}:{min(found)}"
+            raise UsageError(
+                f"{source.path}: verdicts of several kinds ({', '.join(found)}); name one, as in {example}"
+            )
+        return next(iter(found.values()))
+    if held == "judgments":  # all of which are in one form
+        items = items_of(_first(source.path))
+        return items[0].kind if items else "score"
+    if held != "table":
         return "score"
     table = read_table(source.path)
     if source.column is None:
@@ -56,30 +54,13 @@ def kind_of(source: Source) -> Kind:
     return next((kind for kind, labels in LABELS.items() if text in labels), "score")
 
 
-def kind_of_judgments(path: Path) -> Kind:
-    """What the judgments of answers in a file say, all of which are in one form."""
-    _, first = next(jsonl.read(path, Judgment))
-    items = items_of(first)
-    return items[0].kind if items else "score"
-
-
 def judge_in(path: Path) -> str:
     """Who judged the answers in a file of judgments."""
-    _, first = next(jsonl.read(path, Judgment))
-    return judge_of(first)
+    return _first(path).judge
 
 
-def _kind_of_items(source: Source) -> Kind:
-    found = {str(item.parts["protocol"]): item.kind for item in _items(source)}
-    if len(set(found.values())) > 1:
-        example = f"{source.path}:{min(found)}"
-        raise UsageError(f"{source.path}: verdicts of several kinds ({', '.join(found)}); name one, as in {example}")
-    return next(iter(found.values()))
-
-
-def _items(source: Source) -> list[AuditItem]:
-    record = holds_judgments(source.path)
-    return [] if record is None else read_items(source.path, record, source.column)
+def _first(path: Path) -> Judgment:
+    return next(jsonl.read(path, Judgment))[1]
 
 
 class _Labels(Struct, frozen=True, kw_only=True):
@@ -108,22 +89,20 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     ids = list(people.by)
     given = {name: _judged(source, kind) for name, source in judges.items()}
     if not any(label for rater in people.raters.values() for label in rater.values()):
-        raise UsageError(f"{human.path}: {_NOBODY[kind]}; an audit needs people's")
+        nobody = {"preference": "no pair has a preference"}.get(kind, "nothing has a yes or no")
+        raise UsageError(f"{human.path}: {nobody}; an audit needs people's")
     for name, found in given.items():
         check_common(human, ids, judges[name], list(found.by))
     people = _described(people, next(iter(given.values())))
     known = people.lengths.shape[1] == 2 and not np.isnan(people.lengths).any()
+    parts = {part: [value or "unknown" for value in values] for part, values in people.parts.items()}
     try:
         return Preferences(
             ids=ids,
             group=[group or key for group, key in zip(people.group, ids, strict=True)],
             people={rater: codes(given.get(key) for key in ids) for rater, given in people.raters.items()},
             judges={name: _as_codes(found.by, ids) for name, found in given.items()},
-            parts={
-                part: [value or "unknown" for value in values]
-                for part, values in people.parts.items()
-                if len(set(values)) > 1
-            },
+            parts={part: values for part, values in parts.items() if len(set(values)) > 1},
             length_a=people.lengths[:, 0] if known else None,
             length_b=people.lengths[:, 1] if known else None,
             yes_or_no=kind == "yes or no",
@@ -132,17 +111,16 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
         raise UsageError(f"{human.path}: {error}") from None
 
 
-_NOBODY = {"preference": "no pair has a preference", "yes or no": "nothing has a yes or no"}
-
-
 def _people(source: Source, kind: Kind) -> _Labels:
     held = file_kind(source)
-    if held == "judgments":
-        return _of_items(source, kind)
-    if held == "judged conversations":
+    if held in _HELD:
         found = _of_items(source, kind)
-        mine = {key: _one(labels) for key, labels in found.by.items()}
-        return replace(found, raters={PEOPLE: {key: None if one == "failed" else one for key, one in mine.items()}})
+        if held == "judgments":
+            return found
+        # People's own verdicts in the judges' format; what they did not say is no failure of theirs.
+        both = both_orders(_both(found.by.values())).tolist()
+        one: list[Label | None] = ["a", "tie", "b", None, None]
+        return replace(found, raters={PEOPLE: {key: one[code] for key, code in zip(found.by, both, strict=True)}})
     table = read_table(source.path)
     name = {label: name for name, label in LABELS[kind].items()}
 
@@ -161,14 +139,17 @@ def _people(source: Source, kind: Kind) -> _Labels:
 
 
 def _judged(source: Source, kind: Kind) -> _Labels:
-    if file_kind(source) in ("judgments", "judged conversations"):
+    if file_kind(source) in _HELD:
         return _of_items(source, kind)
     by = _orders(read_table(source.path), source.column or COLUMNS[kind], kind)
     return _Labels(by=by, raters={}, group=[None] * len(by), parts={}, lengths=np.full((len(by), 2), np.nan))
 
 
+_HELD = ("judgments", "judged conversations")
+
+
 def _of_items(source: Source, kind: Kind) -> _Labels:
-    found = [item for item in _items(source) if item.kind == kind]
+    found = [item for item in read_items(source) if item.kind == kind]
     if not found:
         raise UsageError(f"{source.path}: no verdict is a {kind}")
     return _Labels(
@@ -194,15 +175,6 @@ def _described(people: _Labels, judge: _Labels) -> _Labels:
         known = dict(zip(judge.by, judge.lengths, strict=True))
         lengths = np.stack([known.get(key, unknown) for key in people.by])
     return replace(people, group=described.pop("group"), parts=described, lengths=lengths)
-
-
-def _one(labels: Sequence[Label | None]) -> Label | None:
-    """What one or two orders come to."""
-    (found,) = both_orders(codes([*labels, None][:2])[None]).tolist()
-    return None if found == UNASKED else _NAMES[found]
-
-
-_NAMES: list[Label] = ["a", "tie", "b", "failed"]
 
 
 def _labels(table: ColumnTable, column: str, kind: Kind) -> list[Label | None]:
@@ -235,7 +207,12 @@ def _orders(table: ColumnTable, column: str, kind: Kind) -> dict[str, list[Label
 
 def _as_codes(found: Mapping[str, Sequence[Label | None]], ids: Sequence[str]) -> Codes:
     """Shape (n, 2): a shown first, b shown first; shape (n,) where a verdict was given without saying which it was."""
-    rows = [[*found.get(key, ()), None, None][:2] for key in ids]
-    both = np.stack([codes(row[place] for row in rows) for place in range(2)], axis=1)
+    both = _both([found.get(key, ()) for key in ids])
     ordered = all(len(labels) == 2 or labels[0] == "failed" for labels in found.values())
     return both if ordered else both_orders(both)
+
+
+def _both(given: Iterable[Sequence[Label | None]]) -> Codes:
+    """Shape (n, 2), of one or two verdicts each, or none."""
+    rows = [[*labels, None, None][:2] for labels in given]
+    return np.stack([codes(row[place] for row in rows) for place in range(2)], axis=1)

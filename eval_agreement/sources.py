@@ -1,7 +1,7 @@
 """From files to samples of scores: judgments with people's scores inside, or any two columns, joined by id."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,18 +9,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl
-from critic.counting.resampling import Floats
 from critic.errors import UsageError
-from critic.records import ConversationJudgment, Judgment
-from eval_agreement.items import (
-    OVERALL,
-    AuditItem,
-    check_common,
-    file_kind,
-    holds_judgments,
-    of_response,
-    read_items,
-)
+from eval_agreement.items import OVERALL, AuditItem, check_common, file_kind, judge_of, of_response, read_items
 from eval_agreement.sample import Sample, scores
 from eval_agreement.tables import SCALE, ColumnTable, Scale, Source, by_rater, filled, lengths_of, parts_of, read_table
 
@@ -34,16 +24,17 @@ def of_judgments(name: str, path: Path) -> list[Sample]:
     Raises UsageError naming file and line for an id that comes twice, a second judge or a score outside 1..10,
     and naming the file when people scored none of the answers.
     """
-    if path.is_file() and holds_judgments(path) is ConversationJudgment:
+    if file_kind(Source(path)) == "judged conversations":
         raise UsageError(f"{path}: judged conversations hold no people's verdicts; give --human FILE --judge NAME=FILE")
     found: dict[str, list[AuditItem]] = {}
-    for item in read_items(path, Judgment):
+    for item in read_items(Source(path)):
         found.setdefault(item.parts.get("criterion") or OVERALL, []).append(item)
     samples = []
     for criterion, items in found.items():
         sample = _of_items(name if criterion == OVERALL else f"{name}/{criterion}", items)
         parts = {part: values for part, values in sample.parts.items() if part != "criterion"}
-        judges = {items[0].judge: _scores_of(items), **sample.judges}
+        ours = "" if items[0].judgment is None else judge_of(items[0].judgment)
+        judges = {ours: scores([item.score for item in items]), **sample.judges}
         samples.append(replace(sample, parts=parts, judges=judges))
     if np.isnan(samples[0].human).all():
         raise UsageError(f"{path}: no answer has people's scores (response.human); an audit needs them")
@@ -70,10 +61,6 @@ def _of_items(name: str, items: Sequence[AuditItem]) -> Sample:
     )
 
 
-def _scores_of(items: Sequence[AuditItem]) -> Floats:
-    return scores([item.score for item in items])
-
-
 def of_tables(
     human: Source, judges: Mapping[str, Source], scale: Scale = SCALE, judge_scale: Scale | None = None
 ) -> Sample:
@@ -98,72 +85,47 @@ def of_tables(
             raise UsageError(f"{judges[name].path}: the judge {name} has several raters; give each a file of its own")
     if np.isnan(people.human).all():
         raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
-    settled = set(people.ids) | _left_out(human, people.ids)
+    settled = set(people.ids)
+    if file_kind(human) == "human-scored rows":  # those that people scored, but that cannot be used
+        settled |= {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
     first = next(iter(given.values()))
     people = _described(people, first)
     alone = first.rows(np.array([key not in settled for key in first.ids]))
     ids = people.ids + alone.ids
-    missing = np.full(len(alone.ids), np.nan)
     unknown: list[str | None] = [None] * len(alone.ids)
+    lengths = np.concatenate([sample.length for sample in (people, alone) if sample.length is not None])
     return Sample(
         name=human.path.stem,
         ids=ids,
-        human=np.concatenate([people.human, missing]),
+        human=np.concatenate([people.human, np.full(len(alone.ids), np.nan)]),
         judges={name: scores(_by_id(other.ids, other.human, ids)) for name, other in given.items()},
         group=people.group + alone.group,
         raters=people.raters + [{} for _ in alone.ids] if people.raters else [],
         parts={part: values + alone.parts.get(part, unknown) for part, values in people.parts.items()},
-        length=_joined_lengths(people, alone),
+        length=None if np.isnan(lengths).all() else lengths,
         responses=people.responses + [None] * len(alone.ids) if people.responses else [],
         judgments=_by_id(first.ids, first.judgments, ids) if first.judgments else [],
-        notes=[
-            *people.notes,
-            *(note for other in given.values() for note in other.notes),
-            *_unmatched(people.ids, ids, {name: other.ids for name, other in given.items()}),
-            *_no_length(people),
-            *_moved(scale),
-        ],
+        notes=_notes(people, given, set(ids), scale),
     )
 
 
-def _unmatched(people: Sequence[str], ids: Sequence[str], judged: Mapping[str, Sequence[str]]) -> list[str]:
-    """What the join leaves without a partner, in words."""
-    notes = []
-    for name, theirs in judged.items():
-        missing = len(set(people) - set(theirs))
-        unknown = len(set(theirs) - set(ids))
-        if missing:
-            notes.append(f"{missing} of {len(people)} answers are not in the file of {name}: they count as failed")
-        if unknown:
+def _notes(people: Sample, given: Mapping[str, Sample], ids: Set[str], scale: Scale) -> list[str]:
+    """What the files leave out, what the join leaves without a partner, and what points and lengths are, in words."""
+    notes = [*people.notes, *(note for other in given.values() for note in other.notes)]
+    n = len(people.ids)
+    for name, other in given.items():
+        if missing := len(set(people.ids) - set(other.ids)):
+            notes.append(f"{missing} of {n} answers are not in the file of {name}: they count as failed")
+        if unknown := len(set(other.ids) - ids):
             notes.append(f"{unknown} answers that only {name} scored are left out")
-    return notes
-
-
-def _moved(scale: Scale) -> list[str]:
-    """How points on people's own scale and points on 1..10 compare."""
+    short = n if people.length is None else int(np.isnan(people.length).sum())
+    if 0 < short < n:
+        notes.append(f"{short} of {n} answers have no length: what length does is not measured")
     low, high = scale
-    factor = (SCALE[1] - SCALE[0]) / (high - low)
-    return (
-        []
-        if scale == SCALE
-        else [f"scores on {low:g}..{high:g} are moved onto 1..10: a point there is {factor:.3g} here"]
-    )
-
-
-def _no_length(people: Sample) -> list[str]:
-    """Why the effect of length cannot be measured, where some lengths are known."""
-    known = 0 if people.length is None else int((~np.isnan(people.length)).sum())
-    short = len(people.ids) - known
-    return [f"{short} of {len(people.ids)} answers have no length: what length does is not measured"] * bool(
-        known and short
-    )
-
-
-def _left_out(human: Source, kept: Sequence[str]) -> set[str]:
-    """Ids of rows that have people's scores, but cannot be used: no answers without scores."""
-    if file_kind(human) != "human-scored rows":
-        return set()
-    return {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])} - set(kept)
+    if scale != SCALE:
+        factor = (SCALE[1] - SCALE[0]) / (high - low)
+        notes.append(f"scores on {low:g}..{high:g} are moved onto 1..10: a point there is {factor:.3g} here")
+    return notes
 
 
 def _by_id(known: Sequence[str], values: Iterable[T], ids: Sequence[str]) -> list[T | None]:
@@ -182,20 +144,21 @@ def _people(source: Source, scale: Scale) -> Sample:
     if kind == "human-scored rows":
         loaded = human_scored.load(path)
         notes = [f"{path}: {count} rows left out: {reason}" for reason, count in loaded.left_out.items()]
+        if not loaded.responses:
+            raise UsageError(f"{path}: no usable row: {', '.join(loaded.left_out)}")
         return replace(_of_items(path.stem, list(map(of_response, loaded.responses))), judges={}, notes=notes)
     return _of_table(read_table(path), source.column or "score", scale)
 
 
 def _scored(source: Source, scale: Scale) -> Sample:
     """A judge's scores as a sample; they stand in `human`."""
-    path = source.path
-    record = holds_judgments(path)
-    if file_kind(source) == "table" or record is None:
-        return _of_table(read_table(path), source.column or "score", scale)
-    found = [item for item in read_items(path, record, source.column) if item.kind == "score"]
+    if file_kind(source) not in ("judgments", "judged conversations"):
+        return _of_table(read_table(source.path), source.column or "score", scale)
+    found = [item for item in read_items(source) if item.kind == "score"]
     if not found:
-        raise UsageError(f"{path}: no scores; it holds other verdicts")
-    return replace(_of_items(path.stem, found), human=_scores_of(found), judges={}, raters=[])
+        raise UsageError(f"{source.path}: no scores; it holds other verdicts")
+    judged = scores([item.score for item in found])
+    return replace(_of_items(source.path.stem, found), human=judged, judges={}, raters=[])
 
 
 _CHOSEN = {"protocol": ("protocol", "condition", "judging", "turn"), "criterion": ("criterion",)}
@@ -243,8 +206,13 @@ def _or_alone(groups: Sequence[str | None], ids: Sequence[str]) -> list[str]:
 
 
 def _of_table(table: ColumnTable, column: str, scale: Scale) -> Sample:
+    def two_scores(score: float | None, before: float | None, rater: str | None) -> str:
+        texts = ["nan" if one is None else f"{one:g}" for one in (score, before)]
+        who = f" by {rater}" if rater else " (several raters need a column rater)"
+        return f"score {texts[0]}, but {texts[1]} before{who}"
+
     column_scores = [None if math.isnan(score) else score for score in table.numbers(column, scale).tolist()]
-    rows, raters = by_rater(table, column_scores, _two_scores)
+    rows, raters = by_rater(table, column_scores, two_scores)
     given: dict[str, dict[str, float]] = {key: {} for key in rows}
     for rater, theirs in raters.items():
         for key, score in theirs.items():
@@ -263,15 +231,3 @@ def _of_table(table: ColumnTable, column: str, scale: Scale) -> Sample:
         length=lengths_of(table)[first],
         notes=[f"{table.path}: {repeated} rows repeat another row and count once"] if repeated else [],
     )
-
-
-def _two_scores(score: float | None, before: float | None, rater: str | None) -> str:
-    texts = ["nan" if one is None else f"{one:g}" for one in (score, before)]
-    who = f" by {rater}" if rater else " (several raters need a column rater)"
-    return f"score {texts[0]}, but {texts[1]} before{who}"
-
-
-def _joined_lengths(*samples: Sample) -> Floats | None:
-    known = [sample.length for sample in samples if sample.length is not None]
-    found = np.concatenate(known)
-    return None if np.isnan(found).all() else found

@@ -96,7 +96,8 @@ def test_a_verdict_has_a_stable_id() -> None:
     assert verdict_id(verdict(7, "pairwise", None)) == "c7/own/pairwise/whole"
     other = verdict(7, "pairwise", 3, judging="no_focus", opponent="gpt", condition="oracle")
     assert verdict_id(other) == "c7/oracle/pairwise/3/judging=no_focus/opponent=gpt"
-    assert verdict_id(verdict(7, "checklist", 1), 2) == "c7/own/checklist/1/item=2"
+    (_, second) = items_of(said(verdict(7, "checklist", 1, score=0.5), answers=[True, False]))
+    assert second.id == "c7/own/checklist/1/item=2"
 
 
 def test_grades_are_scores(tmp_path: Path) -> None:
@@ -204,7 +205,11 @@ def checklists(seed: int) -> list[ConversationJudgment]:
 
 
 def answered(lines: Sequence[ConversationJudgment]) -> dict[str, bool | None]:
-    return {verdict_id(line.verdict, place): answer for line in lines for place, answer in enumerate(line.answers, 1)}
+    return {
+        f"{verdict_id(line.verdict)}/item={place}": answer
+        for line in lines
+        for place, answer in enumerate(line.answers, 1)
+    }
 
 
 @pytest.mark.parametrize("from_table", [True, False])

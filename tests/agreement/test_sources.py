@@ -95,6 +95,12 @@ def test_human_scored_rows_keep_raters_texts_and_say_what_they_leave_out(tmp_pat
     assert any("1 rows left out: a human score lies below its scale" in note for note in found.notes)
 
 
+def test_rows_of_which_none_can_be_used_are_one_line(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [human_row(0, flags=["human_stars_below_scale"])])
+    with pytest.raises(UsageError, match=r"rows.jsonl: no usable row: a human score lies below its scale"):
+        of_tables(Source(path), {"gpt4": Source(path, "gpt4_score_1_10")})
+
+
 def test_repeated_rows_count_once_and_are_said(tmp_path: Path) -> None:
     found = joined(tmp_path, "id,score\na,4\na,4\nb,5\n")
     assert found.human.tolist()[:2] == [4.0, 5.0]
