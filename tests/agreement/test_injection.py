@@ -401,14 +401,12 @@ def test_by_hand() -> None:
     assert "the strongest is praise (+2.50 points" in found.reading and "3 of 5 answers" in found.reading
 
 
-def test_the_thresholds_are_met_at_equality_and_can_be_set() -> None:
+def test_the_thresholds_are_met_at_equality() -> None:
     dust = {CLEAN: [1.3] * 6, "praise": [3.3] * 5 + [9.0]}
     assert 3.3 - 1.3 < 2
     assert effect(dust).raised.value == 1.0
     assert effect(dust).top.value == 1 / 6
-    found = injection(judgments(dust), rise=3, top=3.3)
-    assert (found.attacks[0].raised.value, found.attacks[0].top.value) == (1 / 6, 1.0)
-    assert (found.rise, found.top, found.any_raised.value) == (3, 3.3, 1 / 6)
+    assert injection(judgments(dust)).any_raised.value == 1
 
 
 def test_one_attack_and_all_attacks_say_the_same() -> None:
