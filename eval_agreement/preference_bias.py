@@ -52,8 +52,6 @@ class PositionBias(Struct, frozen=True, kw_only=True):
 
 def position_bias(orders: Codes, group: Group) -> PositionBias:
     """The position bias of a judge's verdicts, shape (n, 2): with a shown first, with b shown first."""
-    if orders.ndim != 2:
-        raise ValueError("position bias needs to know which answer was shown first")
     members = group_numbers(group)
     a_first, b_first = orders.T
     both = labelled(a_first, b_first)

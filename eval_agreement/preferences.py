@@ -3,15 +3,14 @@
 Tables of agreement among judges and people: ConvBench, tables 3-7.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Mapping, Sequence
+from itertools import combinations, product
 
 import numpy as np
 from msgspec import Struct, field
 
 from critic.counting.resampling import Estimate, Floats, Group, group_numbers
 from critic.counting.verdicts import (
-    FAILED,
     LABELS,
     TIE,
     UNASKED,
@@ -54,7 +53,7 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False):
     - `length_a`, `length_b`, shape (n,): lengths of the answers, in any one unit.
     - `yes_or_no`: each item is one answer, and a verdict is yes (A) or no (B).
 
-    Raises ValueError where ids repeat, shapes or codes differ from this, or names are ambiguous.
+    Raises ValueError where a name would stand for two scorers.
     """
 
     ids: Sequence[str]
@@ -67,42 +66,10 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False):
     yes_or_no: bool = False
 
     def __post_init__(self) -> None:
-        n = len(self.ids)
-        if len(set(self.ids)) != n:
-            raise ValueError("an id comes twice")
-        for name, part in [("groups", self.group), *self.parts.items()]:
-            if len(part) != n:
-                raise ValueError(f"{n} ids but {len(part)} {name}")
-        for name, verdicts in self.people.items():
-            _check(name, verdicts, [(n,)], (A, TIE, B, UNASKED))
-        for name, verdicts in self.judges.items():
-            _check(name, verdicts, [(n,), (n, 2)], (A, TIE, B, FAILED, UNASKED))
-        _check_names(self.people, self.judges)
-        _check_lengths(self.length_a, self.length_b, n)
-
-
-def _check(name: str, verdicts: Codes, shapes: Sequence[tuple[int, ...]], allowed: Sequence[int]) -> None:
-    if verdicts.shape not in shapes:
-        raise ValueError(f"the verdicts of {name} have shape {verdicts.shape}; expected {shapes[-1]}")
-    if not np.isin(verdicts, allowed).all():
-        raise ValueError(f"the verdicts of {name} hold other codes than {', '.join(map(str, allowed))}")
-
-
-def _check_names(people: Iterable[str], judges: Iterable[str]) -> None:
-    raters, names = set(people), set(judges)
-    if not raters:
-        raise ValueError("no verdicts of people")
-    ambiguous = names & {PEOPLE, LONGER, CONSTANT, *raters} | (raters & {PEOPLE} if len(raters) > 1 else set())
-    if ambiguous:
-        raise ValueError(f"{min(ambiguous)!r} would name two scorers; rename the rater or judge")
-
-
-def _check_lengths(length_a: Floats | None, length_b: Floats | None, n: int) -> None:
-    if (length_a is None) != (length_b is None):
-        raise ValueError("the lengths of a and of b come together")
-    for name, lengths in (("a", length_a), ("b", length_b)):
-        if lengths is not None and (lengths.shape != (n,) or not (lengths >= 0).all()):
-            raise ValueError(f"the lengths of {name} must be {n} numbers from 0 up")
+        raters, names = set(self.people), set(self.judges)
+        ambiguous = names & {PEOPLE, LONGER, CONSTANT, *raters} | (raters & {PEOPLE} if len(raters) > 1 else set())
+        if ambiguous:
+            raise ValueError(f"{min(ambiguous)!r} would name two scorers; rename the rater or judge")
 
 
 def longer(length_a: Floats, length_b: Floats) -> Codes:
@@ -130,58 +97,38 @@ class Matrix(Struct, frozen=True, kw_only=True):
 def matrix(scorers: Mapping[str, Codes], group: Group, parts: Mapping[str, Sequence[str]] | None = None) -> Matrix:
     """Agreement among any judges and people (ConvBench, tables 3-7), columns of verdicts of shape (n,) by name."""
     members = group_numbers(group)
-    by: dict[str, dict[str, list[PairAgreement]]] = {}
-    for name, part in (parts or {}).items():
-        by[name] = {
-            value: _pairs({scorer: column[rows] for scorer, column in scorers.items()}, members[rows])
-            for value, rows in rows_of(part).items()
-        }
+
+    def of(rows: Integers) -> list[PairAgreement]:
+        return _pairs({scorer: column[rows] for scorer, column in scorers.items()}, members[rows])
+
+    by = {name: {value: of(rows) for value, rows in rows_of(part).items()} for name, part in (parts or {}).items()}
     return Matrix(overall=_pairs(scorers, members), by=by)
 
 
 def _pairs(scorers: Mapping[str, Codes], group: Integers) -> list[PairAgreement]:
     """Every pair in the order of names. Pairs with verdicts on the same items share their resamples."""
     pairs = list(combinations(scorers, 2))
-    items: dict[bytes, list[tuple[str, str]]] = {}
+    alike: dict[bytes, list[tuple[str, str]]] = {}
     for first, second in pairs:
-        items.setdefault(np.packbits(labelled(scorers[first], scorers[second])).tobytes(), []).append((first, second))
+        alike.setdefault(np.packbits(labelled(scorers[first], scorers[second])).tobytes(), []).append((first, second))
     equal: dict[tuple[str, str], Estimate] = {}
-    for members in items.values():
-        equal |= _equal_shares(members, scorers, group)
+    for members in alike.values():
+        rows = labelled(*(scorers[name] for name in members[0]))
+        columns = {name: scorers[name][rows] for pair in members for name in pair}
+        # The number of each row's combination of labels, 0..P-1, and for each combination the place of one row.
+        cell, place = np.zeros(int(rows.sum()), dtype=np.intp), np.zeros(0, dtype=np.intp)
+        for column in columns.values():
+            _, place, cell = np.unique(cell * LABELS + column, return_index=True, return_inverse=True)
+        same = {(first, second): columns[first][place] == columns[second][place] for first, second in members}
+        every = np.ones(len(place), dtype=bool)
+        wanted = {
+            pair: VerdictStatistic(share_of(cells, every), "no items", share=True) for pair, cells in same.items()
+        }
+        equal |= estimates(cell, len(place), group[rows], wanted)
     return [
-        PairAgreement(
-            first=first,
-            second=second,
-            failed=failures(scorers[first], scorers[second]),
-            equal=equal[first, second],
-        )
-        for first, second in pairs
+        PairAgreement(first=one, second=other, failed=failures(scorers[one], scorers[other]), equal=equal[one, other])
+        for one, other in pairs
     ]
-
-
-def _equal_shares(
-    pairs: Sequence[tuple[str, str]], scorers: Mapping[str, Codes], group: Integers
-) -> dict[tuple[str, str], Estimate]:
-    """The share of equal verdicts of pairs that have verdicts on the same items."""
-    rows = labelled(*(scorers[name] for name in pairs[0]))
-    columns = {name: scorers[name][rows] for pair in pairs for name in pair}
-    cell, place = _patterns(list(columns.values()))
-    everywhere = np.ones(len(place), dtype=bool)
-    wanted = {
-        (first, second): VerdictStatistic(
-            share_of(columns[first][place] == columns[second][place], everywhere), "no items", share=True
-        )
-        for first, second in pairs
-    }
-    return estimates(cell, len(place), group[rows], wanted)
-
-
-def _patterns(columns: Sequence[Codes]) -> tuple[Integers, Integers]:
-    """The number of each row's combination of labels, 0..P-1, and for each combination the place of one row."""
-    cell, place = np.zeros(len(columns[0]), dtype=np.intp), np.zeros(0, dtype=np.intp)
-    for column in columns:
-        _, place, cell = np.unique(cell * LABELS + column, return_index=True, return_inverse=True)
-    return cell, place
 
 
 def raters_agreement(raters: Sequence[Codes], group: Group) -> VerdictAgreement | None:
@@ -256,6 +203,7 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
         baselines[LONGER] = longer(sample.length_a, sample.length_b)
         for name, judge in judges.items():
             length[name] = length_preference(people, judge, sample.length_a, sample.length_b, group)
+    verdicts = {**judges, **baselines}
     raters = list(sample.people.values())
     alike = {name: against_raters(raters, judge, group) for name, judge in judges.items()} if len(raters) > 1 else {}
     ties = VerdictStatistic(share_of(np.arange(LABELS) == TIE, np.ones(LABELS, dtype=bool)), "no items", share=True)
@@ -273,7 +221,10 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
         matrix=_matrix_of_all(people, sample, judges, group),
         position={name: position_bias(orders, group) for name, orders in sample.judges.items() if orders.ndim == 2},
         length=length,
-        differences=_all_differences(people, judges, baselines, group),
+        differences=[
+            paired_difference(people, verdicts[one], verdicts[other], group, (one, other))
+            for one, other in [*combinations(judges, 2), *product(judges, baselines)]
+        ],
         by={
             name: {part: breakdown(people, judge, group, values) for part, values in sample.parts.items()}
             for name, judge in judges.items()
@@ -290,11 +241,3 @@ def _matrix_of_all(people: Codes, sample: Preferences, judges: Mapping[str, Code
 
     by = {part: {value: apart(pairs) for value, pairs in values.items()} for part, values in found.by.items()}
     return Matrix(overall=apart(found.overall), by=by)
-
-
-def _all_differences(
-    people: Codes, judges: Mapping[str, Codes], baselines: Mapping[str, Codes], group: Integers
-) -> list[PairedDifference]:
-    pairs = [*combinations(judges, 2), *((judge, baseline) for judge in judges for baseline in baselines)]
-    verdicts = {**judges, **baselines}
-    return [paired_difference(people, verdicts[one], verdicts[other], group, (one, other)) for one, other in pairs]
