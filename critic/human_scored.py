@@ -99,7 +99,7 @@ def _check_scores(row: Row, place: str) -> None:
 def _other_scores(raw: dict[str, Any], place: str) -> dict[str, float]:
     columns = {}
     for name, value in raw.items():
-        if name.endswith("_score_1_10") and value is not None and value != "":
+        if name.endswith("_score_1_10") and value not in (None, ""):
             try:
                 score = float(value)
             except (TypeError, ValueError):
@@ -112,35 +112,29 @@ def _other_scores(raw: dict[str, Any], place: str) -> dict[str, float]:
 
 def response_of(row: Row, columns: dict[str, float]) -> Response:
     """The row in the project's vocabulary, scores on 1..10."""
-    low, high = row.scale_min, row.scale_max
-    images = row.images or ([row.image] if row.image else [])
+
+    def on_ten(scores: dict[str, float] | None) -> dict[str, float]:
+        return {name: to_ten(score, row.scale_min, row.scale_max) for name, score in (scores or {}).items()}
+
+    same = ("task", "category", "group", "lang", "reference", "history", "caption", "focus", "checklist", "criteria")
     return Response(
         id=row.id,
         question=Question(
             id=row.group,
             prompt=row.question,
-            task=row.task,
-            category=row.category,
-            group=row.group,
-            lang=row.lang,
-            reference=row.reference,
             references=row.references or [],
-            history=row.history,
-            images=images,
-            caption=row.caption,
-            focus=row.focus,
-            checklist=row.checklist,
-            criteria=row.criteria,
+            images=row.images or ([row.image] if row.image else []),
+            **{name: getattr(row, name) for name in same},
         ),
         text=row.response,
         system=row.system,
         human=HumanScore(
-            score=to_ten(row.human_score, low, high),
-            raters={name: to_ten(score, low, high) for name, score in (row.annotators or {}).items()},
+            score=to_ten(row.human_score, row.scale_min, row.scale_max),
+            raters=on_ten(row.annotators),
             reason=row.reason,
             scope=row.scope,
             answers=row.checklist_answers,
-            criteria={name: to_ten(score, low, high) for name, score in row.criteria_scores.items()},
+            criteria=on_ten(row.criteria_scores),
         ),
         columns=columns,
     )
@@ -152,28 +146,26 @@ _JSON_COLUMNS = (
 )
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a .csv as those of a .jsonl stand there: columns that hold JSON read, empty cells left out."""
+    if path.suffix != ".csv":
+        yield from ((f"{path}:{number}", raw) for number, raw in jsonl.read(path, dict[str, Any]))
+        return
     for count, (place, cells) in enumerate(tables.rows(path, (".csv",))):
         if not count and (missing := [name for name in Row.__struct_fields__[:11] if name not in cells]):
             raise UsageError(f"{path}:1: missing column {', '.join(missing)}")
-        raw = {name: value for name, value in cells.items() if value}
-        yield place, {"reference": None, "system": None, "response": "", **raw, **_from_json(place, raw)}
-
-
-def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    return ((f"{path}:{number}", raw) for number, raw in jsonl.read(path, dict[str, Any]))
-
-
-def _from_json(place: str, raw: dict[str, str]) -> dict[str, Any]:
-    found = {}
-    for name in _JSON_COLUMNS:
-        if name in raw:
+        raw = {
+            "reference": None,
+            "system": None,
+            "response": "",
+            **{name: text for name, text in cells.items() if text},
+        }
+        for name in filter(raw.__contains__, _JSON_COLUMNS):
             try:
-                found[name] = json.loads(raw[name])
+                raw[name] = json.loads(raw[name])
             except json.JSONDecodeError:
                 raise UsageError(f"{place}: column {name} must hold JSON") from None
-    return found
+        yield place, raw
 
 
 def files(path: Path) -> list[Path]:
@@ -206,17 +198,15 @@ def walk(
     """
     ids = tables.Ids()
     for file in files(path):
-        for place, raw in _csv_rows(file) if file.suffix == ".csv" else _json_rows(file):
+        for place, raw in _rows(file):
             try:
                 row = msgspec.convert(raw, Row, strict=file.suffix != ".csv")
             except msgspec.ValidationError as error:
                 raise UsageError(f"{place}: {error}") from None
             ids.add(place, row.id)
-            reasons = [UNUSABLE_FLAGS[flag] for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in keep_flags]
-            if not reasons and not row.reference:
-                reasons = [UNUSABLE_FLAGS["no_reference"]]
-            if reasons:
-                left_out[reasons[0]] += 1
+            flags = [flag for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in keep_flags]
+            if flags or not row.reference:
+                left_out[UNUSABLE_FLAGS[flags[0] if flags else "no_reference"]] += 1
                 continue
             _check_scores(row, place)
             yield row, raw, response_of(row, _other_scores(raw, place))

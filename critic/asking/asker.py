@@ -253,7 +253,7 @@ class Asker:
         elif zero is None and prefix is not None and self.backend.served.is_vllm:
             regex = f"[0{_end(asked.keys(), key)}].*"
             calls = [await self.backend.chat(_behind(fitted.messages, f"{prefix}1", regex, max_tokens=1))]
-            zero = rating.zero_share(calls[0].tokens[0]) if calls[0].tokens else None
+            zero = rating.zero_share(calls[0].tokens)
         return None if zero is None else rating.distribution(first, zero, scale), calls
 
 

@@ -22,7 +22,7 @@ from critic.asking.prompt import Prompt
 from critic.asking.rating import whole_rating
 from critic.asking.render import fit
 from critic.asking.tokens import target
-from critic.records import Example, HumanScore, Language, Message, Response
+from critic.records import Example, Language, Message, Response
 
 
 class Planned(Struct, frozen=True):
@@ -134,38 +134,33 @@ def example(
     The reason is the one people wrote, where it is in the prompt's language. Raises ValueError for a response without
     a score, whose score leaves the form's verdict open, or for an `other` too many or too few.
     """
-    how, prompt = form_of(form), prompt_of(form, response.question.lang)
-    answers = [response, *([other] if other is not None else [])]
+    how, answers = form_of(form), [response, *([other] if other is not None else [])]
     if len(answers) != how.shown:
         raise ValueError(f"form {form} shows {how.shown} answers, got {len(answers)}")
-    name = "+".join(one.id for one in answers)
-    human, label = human_score(response), how.kind.label(prompt, answers)
+    asked = inquiry(form, response.question.lang, how.material(response, other))
+    name, human, prompt = "+".join(one.id for one in answers), human_score(response), asked.prompt
+    label = how.kind.label(prompt, answers)
     if label is None:
         raise ValueError(f"people's score of {name} leaves the verdict of form {form} open")
-    material = how.material(response, other)
-    fitted = fit(prompt, material, max_source_tokens, count)
+    fitted = fit(prompt, asked.material, max_source_tokens, count)
     if fitted is None:
         return TooLong(name, form)
-    order = inquiry(form, response.question.lang, material).keys()
     reason = human.reason if prompt.language == response.question.lang else None
+    shares = None
+    if human.raters and isinstance(how.kind, RatingKind | CriteriaKind):
+        counts = Counter(whole_rating(score, prompt.scale) for score in human.raters.values())
+        low, high = prompt.scale
+        shares = [counts[rating] / len(human.raters) for rating in range(low, high + 1)]
     return Example(
         id=name,
         form=form,
         messages=fitted.messages,
-        target=target(label, reason or "", order),
+        target=target(label, reason or "", asked.keys()),
         score=None if how.pair else human.score,
-        label=_shares(prompt, human) if isinstance(how.kind, RatingKind | CriteriaKind) else None,
+        label=shares,
         shortened=fitted.shortened,
-        free=not order,
+        free=not asked.keys(),
     )
-
-
-def _shares(prompt: Prompt, human: HumanScore) -> list[float] | None:
-    if not human.raters:
-        return None
-    low, high = prompt.scale
-    counts = Counter(whole_rating(score, prompt.scale) for score in human.raters.values())
-    return [counts[rating] / len(human.raters) for rating in range(low, high + 1)]
 
 
 def example_of(

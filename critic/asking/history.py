@@ -76,33 +76,29 @@ def messages(
     own turn's question; those of turn 1 with the first question of a given history (what was said there is about
     them); those of turns that are left out with the question asked.
     """
-    images = [one.images if condition.images else [] for one in conversation.turns[:turn]]
+    turns = conversation.turns[:turn]
+    images = [one.images if condition.images else [] for one in turns]
     if not condition.history:
-        return [_question(conversation, turn, [name for names in images for name in names])]
+        return [_asked(turns[-1].prompt, [name for names in images for name in names])]
     made: list[HistoryMessage] = []
-    for number, exchange in enumerate(conversation.history):
-        made.append(HistoryMessage(role="user", content=exchange.user, images=images[0] if number == 0 else []))
-        made.append(HistoryMessage(role="assistant", content=exchange.assistant))
-    if conversation.history:
+    for exchange in conversation.history:
+        made += [_asked(exchange.user, [] if made else images[0]), _answered(exchange.assistant)]
+    if made:
         images[0] = []
-    for number in range(1, turn):
-        made.append(_question(conversation, number, images[number - 1]))
-        made.append(HistoryMessage(role="assistant", content=_answer(conversation, number, replies, condition)))
-    made.append(_question(conversation, turn, images[turn - 1]))
-    return made
+    for number, one in enumerate(turns[:-1], 1):
+        answer = replies[number] if number > condition.references else one.reference
+        if answer is None:
+            raise ValueError(f"{conversation.id}: turn {number} has no reference")
+        made += [_asked(one.prompt, images[number - 1]), _answered(answer)]
+    return [*made, _asked(turns[-1].prompt, images[-1])]
 
 
-def _question(conversation: Conversation, turn: int, images: list[str]) -> HistoryMessage:
-    return HistoryMessage(role="user", content=conversation.turns[turn - 1].prompt, images=images)
+def _asked(content: str, images: list[str]) -> HistoryMessage:
+    return HistoryMessage(role="user", content=content, images=images)
 
 
-def _answer(conversation: Conversation, turn: int, replies: Mapping[int, str], condition: Condition) -> str:
-    if turn > condition.references:
-        return replies[turn]
-    reference = conversation.turns[turn - 1].reference
-    if reference is None:
-        raise ValueError(f"{conversation.id}: turn {turn} has no reference")
-    return reference
+def _answered(content: str) -> HistoryMessage:
+    return HistoryMessage(role="assistant", content=content)
 
 
 def call_id(conversation: Conversation, said: Sequence[HistoryMessage]) -> str:

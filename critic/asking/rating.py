@@ -7,10 +7,9 @@ between them. Ratings are those of a scale (lowest, highest), 1..10 unless said 
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache
-from statistics import fmean, median
+from itertools import accumulate
+from statistics import fmean, median, multimode
 from typing import Literal
 
 from msgspec import Struct
@@ -28,14 +27,7 @@ Aggregation = Literal["mean", "median", "majority"]
 _NUMBER = re.compile(r"\s*(10|\d)(?!\d)")
 
 
-@cache
-def _behind_key(key: str) -> re.Pattern[str]:
-    return re.compile(rf'"{re.escape(key)}"\s*:\s*')
-
-
-@cache
-def _at_value(key: str) -> re.Pattern[str]:
-    return re.compile(_behind_key(key).pattern + "$")
+_VALUE = r'"%s"\s*:\s*'
 
 
 class FirstDigit(Struct, frozen=True):
@@ -52,22 +44,18 @@ def first_digit(tokens: list[Token], last: bool = False, key: str = RATING, scal
     alternatives for it."""
     text, found = "", None
     for index, token in enumerate(tokens):
-        if _at_value(key).search(text) and token.text.strip() and not _still_thinking(text):
-            found = _read(tokens, index, scale)
+        thinking = text.lstrip().startswith("<think>") and "</think>" not in text
+        if token.text.strip() and not thinking and re.search(_VALUE % re.escape(key) + "$", text):
+            found = _read(tokens[index : index + 2], *scale)
             if not last:
                 return found
         text += token.text
     return found
 
 
-def _still_thinking(text: str) -> bool:
-    return text.lstrip().startswith("<think>") and "</think>" not in text
-
-
-def _read(tokens: list[Token], index: int, scale: Scale) -> FirstDigit | None:
-    low, high = scale
+def _read(tokens: list[Token], low: int, high: int) -> FirstDigit | None:
     mass = [0.0] * (high - low + 1)
-    for text, logprob in tokens[index].alternatives:
+    for text, logprob in tokens[0].alternatives:
         number = _NUMBER.match(text)
         if number and low <= int(number[1]) <= high:
             mass[int(number[1]) - low] += math.exp(logprob)
@@ -77,38 +65,36 @@ def _read(tokens: list[Token], index: int, scale: Scale) -> FirstDigit | None:
     ten_given_one: float | None = None
     if high < 10 or mass[-1] > 0.0 or mass[1 - low] == 0.0:
         ten_given_one = 0.0  # 10 is no rating, or a token of its own, or neither it nor a 1 can come
-    elif tokens[index].text.strip() == "1" and index + 1 < len(tokens):
-        ten_given_one = zero_share(tokens[index + 1])
+    elif tokens[0].text.strip() == "1":
+        ten_given_one = zero_share(tokens[1:])
     return FirstDigit([value / total for value in mass], ten_given_one)
 
 
 def prefix(text: str, key: str = RATING) -> str | None:
     """The reply `text` up to its last value under `key`, `…"Rating":`; None where it has none."""
-    keys = list(_behind_key(key).finditer(text))
-    return text[: keys[-1].end()] if keys else None
+    ends = [found.end() for found in re.finditer(_VALUE % re.escape(key), text)]
+    return text[: ends[-1]] if ends else None
 
 
-def zero_share(token: Token) -> float | None:
-    """The probability that a 0 comes at this token, among all its alternatives."""
-    shares = [(text, math.exp(logprob)) for text, logprob in token.alternatives]
+def zero_share(tokens: list[Token]) -> float | None:
+    """The probability that a 0 comes at the first of these tokens, among all its alternatives."""
+    shares = [(text, math.exp(logprob)) for token in tokens[:1] for text, logprob in token.alternatives]
     total = sum(share for _, share in shares)
     return sum(share for text, share in shares if text.startswith("0")) / total if total > 0.0 else None
 
 
 def distribution(first: FirstDigit, ten_given_one: float, scale: Scale = TEN) -> list[float]:
     """Probabilities of the scale's ratings, which sum to 1."""
-    if scale[1] < 10:
-        return list(first.mass)
     shares, one = list(first.mass), 1 - scale[0]
-    shares[-1] = first.mass[-1] + first.mass[one] * ten_given_one
-    shares[one] = first.mass[one] * (1.0 - ten_given_one)
+    if scale[1] >= 10:
+        shares[-1] += shares[one] * ten_given_one
+        shares[one] *= 1.0 - ten_given_one
     return shares
 
 
 def _points(scale: Scale) -> list[float]:
     """The scale's ratings, on 1..10."""
-    ratings = range(scale[0], scale[1] + 1)
-    return [float(rating) if scale == TEN else to_ten(rating, *scale) for rating in ratings]
+    return [to_ten(rating, *scale) for rating in range(scale[0], scale[1] + 1)]
 
 
 def score(probabilities: Sequence[float], kind: str, scale: Scale = TEN) -> float:
@@ -119,12 +105,8 @@ def score(probabilities: Sequence[float], kind: str, scale: Scale = TEN) -> floa
         mean = math.fsum(point * share for point, share in zip(points, probabilities, strict=True))
         return min(max(mean, points[0]), points[-1])
     if kind == "median":
-        below = 0.0
-        for point, share in zip(points, probabilities, strict=True):
-            below += share
-            if below >= 0.5:
-                return point
-        return points[-1]
+        half = (point for point, below in zip(points, accumulate(probabilities), strict=True) if below >= 0.5)
+        return next(half, points[-1])
     return max(zip(probabilities, points, strict=True), key=lambda pair: (pair[0], -pair[1]))[1]
 
 
@@ -144,10 +126,8 @@ def summary(probabilities: Sequence[float], scale: Scale = TEN) -> Summary:
 
 def scored(found: Verdict, kind: str) -> float | None:
     """The score of a rating's verdict on 1..10 (`kind` of rating.ScoreKind); None exactly when it failed."""
-    if found.failure is not None:
-        return None
-    if found.distribution is None:
-        return found.rating
+    if found.failure is not None or found.distribution is None:
+        return None if found.failure else found.rating
     return score(found.distribution, kind, found.scale or TEN)
 
 
@@ -160,9 +140,7 @@ def whole_rating(score: float, scale: Scale = TEN) -> int:
 
 def majority(ratings: Iterable[float], scale: Scale = TEN) -> float:
     """The most frequent of the scale's whole ratings, all on 1..10, halves rounded up; the lowest of equals."""
-    counts = Counter(whole_rating(rating, scale) for rating in ratings)
-    most = max(counts.values())
-    return to_ten(min(rating for rating, count in counts.items() if count == most), *scale)
+    return to_ten(min(multimode(whole_rating(rating, scale) for rating in ratings)), *scale)
 
 
 def aggregated(how: Aggregation, scores: Iterable[float | None], scale: Scale = TEN) -> float:

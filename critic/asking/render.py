@@ -7,12 +7,12 @@ stripped of what a tokenizer would read as control tokens.
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jinja2
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from critic.asking.prompt import Prompt
 from critic.errors import UsageError
@@ -101,10 +101,8 @@ class Fitted(Struct, frozen=True):
 FLOOR = 200
 """Characters of reference and of response that shortening leaves: with less there is nothing to judge."""
 
-RAW = (
-    *("caption", "question", "reference", "focus", "checklist", "verdicts", "text", "history", "response", "other"),
-    *("answer", "answer_a", "answer_b", "conversation", "conversation_a", "conversation_b"),
-)
+_QUOTED = ("caption", "question", "reference", "focus", "checklist", "verdicts", "text", "history", "response", "other")
+RAW = (*_QUOTED, "answer", "answer_a", "answer_b", "conversation", "conversation_a", "conversation_b")
 RAW_BY_TURN = ("questions", "references", "answers", "answers_a", "answers_b")
 """The texts that a pack's template can show as they are, `raw.NAME`, "" where there is none; and lists by turn from 0,
 the earlier turns included. Of two answers `answer_a` stands first."""
@@ -140,10 +138,21 @@ def _values(prompt: Prompt, material: Material, kept: Kept) -> dict[str, Any]:
         for label, side in zip(labels, material.sides, strict=True)
     ]
     first, second = [*sides, {}, {}][:2]
-    references = _references(prompt, material, kept)
+    numbered = len(material.references) > 1
+    references = "\n".join(
+        _labelled(prompt.turn.format(n=n) if numbered else "", _cut(prompt, text, kept.reference), prompt.indent)
+        for n, text in enumerate(material.references, 1)
+        if text is not None
+    )
     # Of a judge's text that is read for its verdict, the checklist's length is all that matters.
     items = [] if material.text is not None else material.checklist
     checklist = [_labelled(prompt.item.format(n=n), one, prompt.indent) for n, one in enumerate(items, 1)]
+    verdicts = [
+        _labelled(
+            prompt.turn.format(n=one.turn), f"{one.verdict}. {one.reason}" if one.reason else one.verdict, prompt.indent
+        )
+        for one in material.verdicts
+    ]
     return {
         "ranges": prompt.ranges,
         "general": prompt.general,
@@ -160,7 +169,7 @@ def _values(prompt: Prompt, material: Material, kept: Kept) -> dict[str, Any]:
         "focus": quote(material.focus) if material.focus else "",
         "checklist": "\n".join(checklist),
         "criteria": {name: _labelled(f"{name}: ", meaning, "  ") for name, meaning in material.criteria.items()},
-        "verdicts": "\n".join(_of_turn(prompt, one) for one in material.verdicts),
+        "verdicts": "\n".join(verdicts),
         "text": quote(_cut(prompt, material.text, kept.response)) if material.text else "",
         "own_answer": "" if material.own_answer is None else quote(_cut(prompt, material.own_answer, kept.response)),
     }
@@ -174,20 +183,6 @@ def _earlier(prompt: Prompt, material: Material, side: Side, kept: Kept) -> str:
         lines.append(_labelled(prompt.user, exchange.question, prompt.indent))
         lines.append(_labelled(prompt.assistant, _cut(prompt, exchange.answer, kept.response), prompt.indent))
     return "\n".join(lines)
-
-
-def _references(prompt: Prompt, material: Material, kept: Kept) -> str:
-    given = [(number, text) for number, text in enumerate(material.references, 1) if text is not None]
-    numbered = len(material.references) > 1
-    return "\n".join(
-        _labelled(prompt.turn.format(n=number) if numbered else "", _cut(prompt, text, kept.reference), prompt.indent)
-        for number, text in given
-    )
-
-
-def _of_turn(prompt: Prompt, one: TurnJudgment) -> str:
-    reason = f". {one.reason}" if one.reason else ""
-    return _labelled(prompt.turn.format(n=one.turn), one.verdict + reason, prompt.indent)
 
 
 def _labelled(label: str, text: str, indent: str) -> str:
@@ -214,16 +209,14 @@ def _raw(prompt: Prompt, material: Material, kept: Kept, values: Mapping[str, An
     def plain(text: str | None, keep: int | None = None) -> str:
         return unquoted(quote(_cut(prompt, text or "", keep)))
 
-    quoted = ("caption", "question", "focus", "checklist", "verdicts", "text", "history", "response", "other")
-    found: dict[str, Any] = {name: unquoted(values[name]) for name in quoted}
+    found: dict[str, Any] = {name: unquoted(values[name]) for name in _QUOTED}
     found["references"] = [plain(one, kept.reference) for one in material.references]
     found["reference"] = "\n".join(found["references"])
-    first = material.sides[0] if material.sides else Side()
-    asked = [one.question for one in first.earlier] + ([material.question] if material.question is not None else [])
+    sides = [*material.sides, Side(), Side()]
+    asked = [*(one.question for one in sides[0].earlier), *([] if material.question is None else [material.question])]
     found["questions"] = [plain(one) for one in asked]
-    shown = [*zip(material.sides, values["sides"], strict=True)]
-    for suffix, (side, parts) in zip(("_a", "_b"), [*shown, (Side(), {}), (Side(), {})], strict=False):
-        replies = [one.answer for one in side.earlier] + ([side.answer] if side.answer is not None else [])
+    for suffix, side, parts in zip(("_a", "_b"), sides, [*values["sides"], {}, {}], strict=False):
+        replies = [*(one.answer for one in side.earlier), *([] if side.answer is None else [side.answer])]
         found[f"answers{suffix}"] = [plain(one, kept.response) for one in replies]
         found[f"answer{suffix}"] = unquoted(parts.get("answer", ""))
         found[f"conversation{suffix}"] = unquoted(parts.get("earlier", ""))
@@ -241,52 +234,42 @@ def fit(prompt: Prompt, material: Material, limit: int | None, count: Callable[[
     if limit is None or count(whole) <= limit:
         return Fitted(whole, {})
 
-    def fits(kept: Kept) -> bool:
-        return count(render(prompt, material, kept)) <= limit
+    kept, sizes = ALL, _sizes(material)
 
-    kept = ALL
+    def fits(**keep: int) -> bool:
+        return count(render(prompt, material, replace(kept, **keep))) <= limit
+
     for name, floor in (("history", 0), ("reference", FLOOR), ("response", FLOOR)):
-        most = _longest(material, name)
+        most = max(sizes[name], default=0)
         least = min(floor, most)
-        if fits(_keeping(kept, name, least)):
-            # Sizes in ascending order fit up to some point: the first that does not is found by bisection.
-            sizes = range(least + 1, most + 1)
-            more = bisect_left(sizes, True, key=lambda size: not fits(_keeping(kept, name, size)))
-            kept = _keeping(kept, name, least + more)
-            return Fitted(render(prompt, material, kept), _left_out(material, kept))
-        kept = _keeping(kept, name, least)
+        if not fits(**{name: least}):
+            kept = replace(kept, **{name: least})
+            continue
+        # Sizes in ascending order fit up to some point: the first that does not is found by bisection.
+        more = bisect_left(range(least + 1, most + 1), True, key=lambda size: not fits(**{name: size}))
+        kept = replace(kept, **{name: least + more})
+        lost = {
+            part: [max(0, size - keep) for size in sizes[part]]
+            for part, keep in asdict(kept).items()
+            if keep is not None
+        }
+        shortened = {part: max(each) if part == "history" else sum(each) for part, each in lost.items() if any(each)}
+        return Fitted(render(prompt, material, kept), shortened)
     return None
 
 
-def _keeping(kept: Kept, name: str, size: int) -> Kept:
-    return replace(kept, **{name: size})
-
-
-def _texts(material: Material, name: str) -> Sequence[str]:
-    if name == "reference":
-        return [text for text in material.references if text is not None]
-    replies = [exchange.answer for side in material.sides for exchange in side.earlier]
-    if material.question is not None:  # earlier replies are not judged, and gone before those that are get shorter
-        replies = []
-    replies += [side.answer for side in material.sides if side.answer is not None]
-    return [*replies, *(text for text in (material.text, material.own_answer) if text)]
-
-
-def _longest(material: Material, name: str) -> int:
-    if name == "history":
-        return max((len(side.earlier) for side in material.sides), default=0) if material.question is not None else 0
-    return max(map(len, _texts(material, name)), default=0)
-
-
-def _left_out(material: Material, kept: Kept) -> dict[str, int]:
-    """Exchanges of the history, characters of references and of replies."""
-    found = {}
-    if material.question is not None and kept.history is not None:
-        found["history"] = max((max(0, len(side.earlier) - kept.history) for side in material.sides), default=0)
-    for name, keep in (("reference", kept.reference), ("response", kept.response)):
-        if keep is not None:
-            found[name] = sum(max(0, len(text) - keep) for text in _texts(material, name))
-    return {name: n for name, n in found.items() if n}
+def _sizes(material: Material) -> dict[str, list[int]]:
+    """What can be left out: each side's exchanges of the history, characters of each reference, and of each reply that
+    is judged."""
+    whole = material.question is None
+    # Earlier replies that are not judged are gone before those that are get shorter.
+    earlier = [exchange.answer for side in material.sides for exchange in side.earlier if whole]
+    replies = [*earlier, *(side.answer for side in material.sides), material.text, material.own_answer]
+    return {
+        "history": [] if whole else [len(side.earlier) for side in material.sides],
+        "reference": [len(text) for text in material.references if text is not None],
+        "response": [len(text) for text in replies if text is not None],
+    }
 
 
 _LINE_ENDS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
@@ -308,11 +291,9 @@ def _visible(char: str) -> bool:
     if char in _BLANK or "\u180b" <= char <= "\u180f" or "\ufe00" <= char <= "\ufe0f" or char >= "\U000e0100":
         return False
     kind = unicodedata.category(char)
-    if kind == "Cs":
-        return False
     if kind == "Cc":
         return char == "\t"
-    return not (kind == "Cf" and char not in "\u200c\u200d")
+    return kind != "Cs" and (kind != "Cf" or char in "\u200c\u200d")
 
 
 def quote(text: str) -> str:

@@ -97,18 +97,13 @@ def _behind(
 
 
 def _value_spans(example: Example) -> list[tuple[int, int]]:
-    """Where a target spells the verdict's values, without quotation marks, as positions of characters.
-
-    Of several ratings only the overall one is marked; a free text has no value. Quotation marks inside the
-    reason are escaped, so a key is found nowhere else.
-    """
+    """Where a target spells the verdict's values, without quotation marks, as positions of characters: of several
+    ratings the overall one. Quotation marks inside the reason are escaped, so a key is found nowhere else."""
     if example.free:
         return []
-    keys = [key for key in json.loads(example.target) if key != REASON]
-    return [_value_span(example.target, f'"{key}":') for key in ([RATING] if RATING in keys else keys)]
-
-
-def _value_span(target: str, key: str) -> tuple[int, int]:
-    first = target.index(key) + len(key)
-    verdict, last = json.JSONDecoder().raw_decode(target, first)
-    return (first + 1, last - 1) if isinstance(verdict, str) else (first, last)
+    keys, spans = [key for key in json.loads(example.target) if key != REASON], []
+    for key in [RATING] if RATING in keys else keys:
+        first = example.target.index(f'"{key}":') + len(f'"{key}":')
+        value, last = json.JSONDecoder().raw_decode(example.target, first)
+        spans.append((first + 1, last - 1) if isinstance(value, str) else (first, last))
+    return spans

@@ -10,11 +10,11 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from critic.records import TEN, Scale, Verdict, to_ten
+from critic.records import TEN, Failure, Scale, Verdict, to_ten
 
 # A key as models write it: bare, quoted or bold, with any colon and perhaps bold behind it. No letter may stand before
 # it, or the key would be found at the end of a longer word.
@@ -54,23 +54,17 @@ def parse(text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Ra
     before the rating was certain), `no_rating`, `out_of_range` (outside the scale). A rating on another
     `scale` (its lowest and highest whole rating) is moved linearly onto 1..10.
     """
-    if not text.strip():
-        return Verdict(failure="empty")
-    objects, text = _take_objects(_THINKING.sub("", text, count=1), key)
-    for found in objects:
-        if key.lower() in found:
-            return _verdict(_as_number(found[key.lower()], scale), _as_text(found.get("reason")), scale)
-    plain = _half_width(text)
-    place = _place(text, plain, key)
-    if place is None:
-        return Verdict(failure="truncated" if truncated else "no_rating")
-    number = _number(scale).match(plain, place)
-    if number is None:
-        return Verdict(failure="truncated" if truncated and _ends_at(plain, place) else "no_rating")
-    cut_off = truncated or (plain.count("{") > plain.count("}"))
-    if cut_off and number.end() == len(plain) and _may_go_on(number[1], scale):
-        return Verdict(failure="truncated")
-    return _verdict(float(number[1]), _loose_reason(text), scale)
+
+    def made(value: Any, reason: str | None) -> Verdict:
+        rating, (low, high) = _as_number(value, scale), scale
+        if rating is None:
+            return Verdict(reason=reason, failure="no_rating")
+        if not low <= rating <= high:
+            return Verdict(reason=reason, failure="out_of_range")
+        return Verdict(rating=float(rating) if scale == TEN else to_ten(rating, low, high), reason=reason)
+
+    ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
+    return _parsed(text, truncated, key, _number(scale), ratings, made, "no_rating")
 
 
 def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = False) -> Verdict:
@@ -79,20 +73,46 @@ def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = F
     Tolerated as in `parse`, and capitals or small letters. Failures: `empty`, `truncated` (cut off before the
     value was whole), `no_verdict` (no such key, or another value under it).
     """
+
+    def made(value: Any, reason: str | None) -> Verdict:
+        wanted = _half_width(value).strip().lower() if isinstance(value, str) else ""
+        found = next((choice for choice in values if choice.lower() == wanted), None)
+        return Verdict(value=found, reason=reason, failure=None if found else "no_verdict")
+
+    return _parsed(text, truncated, key, _word(tuple(values)), values, made, "no_verdict")
+
+
+def _parsed(
+    text: str,
+    truncated: bool,
+    key: str,
+    pattern: re.Pattern[str],
+    values: Sequence[str],
+    made: Callable[[Any, str | None], Verdict],
+    missing: Failure,
+) -> Verdict:
+    """The verdict `made` of the value under `key` and of the reason: in a JSON object or, where there is none with that
+    key, in what looks like a part of one."""
     if not text.strip():
         return Verdict(failure="empty")
     objects, text = _take_objects(_THINKING.sub("", text, count=1), key)
     for found in objects:
         if key.lower() in found:
-            return _choice(_as_text(found[key.lower()]), _as_text(found.get("reason")), values)
+            reason = found.get("reason")
+            return made(found[key.lower()], reason if isinstance(reason, str) else None)
     plain = _half_width(text)
     place = _place(text, plain, key)
-    if place is None:
-        return Verdict(failure="truncated" if truncated else "no_verdict")
-    value = _word(tuple(values)).match(plain, place)
+    value = None if place is None else pattern.match(plain, place)
     if value is None:
-        return Verdict(failure="truncated" if truncated and _ends_at(plain, place, values) else "no_verdict")
-    return _choice(value[1], _loose_reason(text), values)
+        # Cut off before the key, where the value should stand, or within it.
+        rest = "" if place is None else plain[place:].strip(" \"'").lower()
+        cut_off = truncated and any(one.lower().startswith(rest) for one in values)
+        return Verdict(failure="truncated" if cut_off else missing)
+    cut_off = truncated or plain.count("{") > plain.count("}")
+    # A 1 could have become a 10.
+    if cut_off and value.end() == len(plain) and any(one != value[1] and one.startswith(value[1]) for one in values):
+        return Verdict(failure="truncated")
+    return made(value[1], _loose_reason(text))
 
 
 def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
@@ -122,26 +142,12 @@ def _word(values: tuple[str, ...]) -> re.Pattern[str]:
 
 
 @cache
-def _key(key: str) -> re.Pattern[str]:
-    pattern = _CHOICE_KEY if key in ("Verdict", "Correct") else _KEY
+def _compiled(pattern: str, key: str) -> re.Pattern[str]:
     return re.compile(pattern % _NAMES.get(key, re.escape(key)), re.IGNORECASE | re.MULTILINE)
 
 
-@cache
-def _key_after_reason(key: str) -> re.Pattern[str]:
-    return re.compile(_AFTER_REASON % _NAMES.get(key, re.escape(key)), re.IGNORECASE)
-
-
-def _may_go_on(digits: str, scale: Scale) -> bool:
-    """Whether more digits would still make a rating: a 1 could have become a 10."""
-    ratings = map(str, range(scale[0], scale[1] + 1))
-    return any(rating != digits and rating.startswith(digits) for rating in ratings)
-
-
-def _ends_at(plain: str, place: int, values: Sequence[str] = ()) -> bool:
-    """Whether the text ends where the value should stand, or within one of the values."""
-    rest = plain[place:].strip(" \"'").lower()
-    return any(value.lower().startswith(rest) for value in values) if values else not rest
+def _key(key: str) -> re.Pattern[str]:
+    return _compiled(_CHOICE_KEY if key in ("Verdict", "Correct") else _KEY, key)
 
 
 def _take_objects(text: str, key: str) -> tuple[list[dict[str, Any]], str]:
@@ -159,10 +165,13 @@ def _take_objects(text: str, key: str) -> tuple[list[dict[str, Any]], str]:
     found: list[dict[str, Any]] = []
     rest: list[str] = []
     done, seen, at = 0, 0, text.find("{")
-    while at >= 0 and not _has_key(text[seen:at], key):
+    while at >= 0:
+        before = _half_width(text[seen:at])
+        if _key(key).search(before) or _REASON_KEY.search(before):
+            break
         try:
             value, end = decoder.raw_decode(text, at)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             end = at + 1
         else:
             found.extend(_nested(value))
@@ -170,11 +179,6 @@ def _take_objects(text: str, key: str) -> tuple[list[dict[str, Any]], str]:
             done = end
         seen, at = end, text.find("{", end)
     return found, "".join([*rest, text[done:]])
-
-
-def _has_key(text: str, key: str) -> bool:
-    plain = _half_width(text)
-    return bool(_key(key).search(plain) or _REASON_KEY.search(plain))
 
 
 def _nested(value: Any) -> Iterator[dict[str, Any]]:
@@ -201,23 +205,17 @@ def _place(text: str, plain: str, key: str) -> int | None:
     # first is the one that opened it: the reason may quote a verdict that the response tried to forge.
     opening = text[reason.end() : reason.end() + 1] if reason else ""
     closing = _CLOSING.get(opening, opening)
-    after = [found for found in _key_after_reason(key).finditer(plain) if text[found.start(1)] == closing]
+    after = [found for found in _compiled(_AFTER_REASON, key).finditer(plain) if text[found.start(1)] == closing]
     return after[-1].end() if after else None
 
 
 def _as_number(value: Any, scale: Scale) -> float | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return float(value) if math.isfinite(value) else None
     if isinstance(value, str):
         number = _number(scale).fullmatch(_half_width(value).strip())
-        return float(number[1]) if number else None
-    return None
-
-
-def _as_text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+        value = float(number[1]) if number else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if isinstance(value, int) or math.isfinite(value) else None
 
 
 def _loose_reason(text: str) -> str | None:
@@ -227,19 +225,3 @@ def _loose_reason(text: str) -> str | None:
     rest = text[key.end() :]
     quoted = _QUOTED_TEXT.match(rest)
     return (quoted[1] if quoted else rest.strip().strip("\"'“”}`").strip()) or None
-
-
-def _verdict(rating: float | None, reason: str | None, scale: Scale) -> Verdict:
-    low, high = scale
-    if rating is None:
-        return Verdict(reason=reason, failure="no_rating")
-    if not low <= rating <= high:
-        return Verdict(reason=reason, failure="out_of_range")
-    on_ten = rating if scale == TEN else to_ten(rating, low, high)
-    return Verdict(rating=on_ten, reason=reason)
-
-
-def _choice(value: str | None, reason: str | None, values: Sequence[str]) -> Verdict:
-    wanted = _half_width(value or "").strip().lower()
-    found = next((choice for choice in values if choice.lower() == wanted), None)
-    return Verdict(value=found, reason=reason, failure=None if found else "no_verdict")

@@ -55,6 +55,8 @@ FAILED = [
     ('{"Rating": 0, "Reason": "x"}', False, "out_of_range"),
     ('{"Rating": -3, "Reason": "x"}', False, "out_of_range"),
     ('{"Rating": 10.5, "Reason": "x"}', False, "out_of_range"),
+    ('{"Rating": 1' + "0" * 400 + "}", False, "out_of_range"),
+    ('{"Rating": 1' + "0" * 5000 + "}", False, "no_rating"),
     ('{"Rating": 1', False, "truncated"),  # could have become 10
     ('{"Rating": 1', True, "truncated"),
     ('{"Rating": ', True, "truncated"),
