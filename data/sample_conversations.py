@@ -12,64 +12,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
-from msgspec import Struct, field
 from PIL import Image, ImageDraw, ImageFont
 
 from critic.benchmarks import convbench
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.cli import run_program
-from critic.records import Language, Turn
 
 SIZE = (256, 192)
 
 
-class ConvBench(Struct, frozen=True, forbid_unknown_fields=True):
-    lang: Language
-    drawing: str
-    caption: str
-    tasks: list[str]
-    ask: list[str]
-    references: list[str]
-    focus: str
-
-
-class MultiVerse(Struct, frozen=True, forbid_unknown_fields=True):
-    lang: Language
-    drawing: str
-    goal: str
-    task: str
-    domain: str
-    turns: list[tuple[str, str, list[str]]]
-
-
-class VisitBench(Struct, frozen=True, forbid_unknown_fields=True):
-    lang: Language
-    category: str
-    drawings: list[str]
-    captions: list[str]
-    ask: str
-    reference: str
-    correct: bool = True
-    caption_problem: bool = False
-
-
-class AlignMMBench(Struct, frozen=True, forbid_unknown_fields=True):
-    seed: str
-    drawing: str
-    task: str
-    ask: list[str]
-    reference: str
-    history: list[Turn] = field(default_factory=list)
-
-
-class Samples(Struct, frozen=True, forbid_unknown_fields=True):
-    drawings: dict[str, str]
-    convbench: list[ConvBench]
-    multiverse: list[MultiVerse]
-    visitbench: list[VisitBench]
-    alignmmbench: list[AlignMMBench]
+Sample = dict[str, Any]
+"""A sample as it stands in the TOML file."""
 
 
 def draw(shapes: str) -> Image.Image:
@@ -91,12 +45,6 @@ def draw(shapes: str) -> Image.Image:
     return picture
 
 
-def write_drawings(folder: Path, drawings: dict[str, str], used: Iterable[str]) -> None:
-    (folder / "images").mkdir(parents=True, exist_ok=True)
-    for name in sorted(set(used)):
-        draw(drawings[name]).quantize(64).save(folder / "images" / f"{name}.png", optimize=True)
-
-
 def image(drawing: str) -> str:
     return f"images/{drawing}.png"
 
@@ -112,84 +60,81 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
 
 
-def convbench_row(number: int, one: ConvBench) -> dict[str, Any]:
-    columns = (convbench.INSTRUCTIONS, convbench.TASKS, convbench.REFERENCES)
-    turns = {
-        column: value
-        for names, values in zip(columns, (one.ask, one.tasks, one.references), strict=True)
-        for column, value in zip(names, values, strict=True)
-    }
+def convbench_row(number: int, one: Sample) -> dict[str, Any]:
     return {
         "ID": number,
-        convbench.IMAGE: image(one.drawing),
-        convbench.CAPTION: one.caption,
-        **turns,
-        convbench.FOCUS: one.focus,
-        "lang": one.lang,
+        convbench.IMAGE: image(one["drawing"]),
+        convbench.CAPTION: one["caption"],
+        **dict(zip(convbench.INSTRUCTIONS, one["ask"], strict=True)),
+        **dict(zip(convbench.TASKS, one["tasks"], strict=True)),
+        **dict(zip(convbench.REFERENCES, one["references"], strict=True)),
+        convbench.FOCUS: one["focus"],
+        "lang": one["lang"],
     }
 
 
-def multiverse_row(number: int, one: MultiVerse) -> dict[str, Any]:
+def multiverse_row(number: int, one: Sample) -> dict[str, Any]:
     spoken = []
-    for question, reference, checklist in one.turns:
+    for question, reference, checklist in one["turns"]:
         items = [{"question": item, "main_criteria": "", "sub_criteria": ""} for item in checklist]
         spoken.append({"speaker": "user", "utterance": question, "checklist": items})
         spoken.append({"speaker": "assistant", "utterance": reference, "checklist": []})
     return {
         "index": f"sample-{number}",
-        "image": image(one.drawing),
+        "image": image(one["drawing"]),
         "conversation": spoken,
-        "main_goal_category": one.goal,
-        "main_task_category": one.task,
-        "image_main_category": one.domain,
-        "lang": one.lang,
+        "main_goal_category": one["goal"],
+        "main_task_category": one["task"],
+        "image_main_category": one["domain"],
+        "lang": one["lang"],
     }
 
 
-def visitbench_row(one: VisitBench) -> dict[str, Any]:
+def visitbench_row(one: Sample) -> dict[str, Any]:
+    correct = one.get("correct", True)
     return {
-        "instruction_category": one.category,
-        "images": json.dumps([image(drawing) for drawing in one.drawings]),
-        "is_multiple_images": len(one.drawings) > 1,
-        "instruction": one.ask,
-        "gpt4_prediction": one.reference,
-        "images_dense_captions": json.dumps(one.captions, ensure_ascii=False),
-        "human_ratings_gpt4_correct": one.correct,
-        "human_ratings_problem_in_caption": one.caption_problem,
-        "human_ratings_problem_in_gpt4": not one.correct,
-        "lang": one.lang,
+        "instruction_category": one["category"],
+        "images": json.dumps([image(drawing) for drawing in one["drawings"]]),
+        "is_multiple_images": len(one["drawings"]) > 1,
+        "instruction": one["ask"],
+        "gpt4_prediction": one["reference"],
+        "images_dense_captions": json.dumps(one["captions"], ensure_ascii=False),
+        "human_ratings_gpt4_correct": correct,
+        "human_ratings_problem_in_caption": one.get("caption_problem", False),
+        "human_ratings_problem_in_gpt4": not correct,
+        "lang": one["lang"],
     }
 
 
-def alignmmbench_rows(one: AlignMMBench) -> list[dict[str, Any]]:
+def alignmmbench_rows(one: Sample) -> list[dict[str, Any]]:
     return [
         {
-            "question_id": f"{one.seed}-{number}",
-            "image_path": image(one.drawing),
-            "history": msgspec.to_builtins(one.history),
+            "question_id": f"{one['seed']}-{number}",
+            "image_path": image(one["drawing"]),
+            "history": one.get("history", []),
             "prompt": prompt,
-            "ref_answer": one.reference,
-            "task": one.task,
-            "category": CATEGORY_OF[one.task],
+            "ref_answer": one["reference"],
+            "task": one["task"],
+            "category": CATEGORY_OF[one["task"]],
         }
-        for number, prompt in enumerate(one.ask)
+        for number, prompt in enumerate(one["ask"])
     ]
 
 
 def main(out: Annotated[Path, typer.Option(help="The folder to write the four benchmarks into.")]) -> None:
     """Write the samples of every benchmark."""
-    words = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-    samples = msgspec.convert(words, Samples)
-    write_drawings(out / "convbench", samples.drawings, (one.drawing for one in samples.convbench))
-    write_drawings(out / "multiverse", samples.drawings, (one.drawing for one in samples.multiverse))
-    write_drawings(out / "visitbench", samples.drawings, (name for one in samples.visitbench for name in one.drawings))
-    write_drawings(out / "alignmmbench", samples.drawings, (one.drawing for one in samples.alignmmbench))
-    rows = [convbench_row(number, one) for number, one in enumerate(samples.convbench, 1)]
+    samples = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    drawings = samples.pop("drawings")
+    for benchmark, its in samples.items():
+        (out / benchmark / "images").mkdir(parents=True, exist_ok=True)
+        for name in {name for one in its for name in one.get("drawings", [one.get("drawing")])}:
+            draw(drawings[name]).quantize(64).save(out / benchmark / image(name), optimize=True)
+    rows = [convbench_row(number, one) for number, one in enumerate(samples["convbench"], 1)]
     write_csv(out / "convbench" / "ConvBench.csv", rows)
-    rows = [multiverse_row(number, one) for number, one in enumerate(samples.multiverse, 1)]
+    rows = [multiverse_row(number, one) for number, one in enumerate(samples["multiverse"], 1)]
     write_jsonl(out / "multiverse" / "conversations.jsonl", rows)
-    write_csv(out / "visitbench" / "visit_bench.csv", [visitbench_row(one) for one in samples.visitbench])
-    rows = [row for one in samples.alignmmbench for row in alignmmbench_rows(one)]
+    write_csv(out / "visitbench" / "visit_bench.csv", [visitbench_row(one) for one in samples["visitbench"]])
+    rows = [row for one in samples["alignmmbench"] for row in alignmmbench_rows(one)]
     write_jsonl(out / "alignmmbench" / "metadata.jsonl", rows)
 
 
