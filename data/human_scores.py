@@ -11,7 +11,7 @@ import hashlib
 import math
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,13 +31,11 @@ def internal_groups(rows: list[Row], per_task: bool) -> set[str]:
     """The groups of the internal test."""
     if not per_task:
         return {row.group for row in rows if _hash(row.group) % 10 == 0}
-    groups: dict[str, set[str]] = {}
+    groups = defaultdict[str, set[str]](set)
     for row in rows:
-        groups.setdefault(row.task, set()).add(row.group)
-    chosen: set[str] = set()
-    for members in groups.values():
-        chosen.update(sorted(members, key=_hash)[: math.ceil(len(members) / 10)])
-    return chosen
+        groups[row.task].add(row.group)
+    tenths = (sorted(members, key=_hash)[: math.ceil(len(members) / 10)] for members in groups.values())
+    return set().union(*tenths)
 
 
 def _material(row: Row) -> set[str]:
@@ -55,29 +53,28 @@ def split(
     Training rows that share an image, or question and reference, with an internal test row of another
     group are taken out.
     """
-    rows, raw = loaded.rows, loaded.raw
-    groups = internal_groups(rows, per_task)
-    held_out = set().union(*(_material(row) for row in rows if row.group in groups))
+    groups = internal_groups(loaded.rows, per_task)
+    held_out = set().union(*(_material(row) for row in loaded.rows if row.group in groups))
     parts: dict[str, list[dict[str, Any]]] = {"train": [], "internal": [], "external": []}
-    trained_groups: set[str] = set()
+    trained_groups, external_groups = set[str](), set[str]()
     leaks = both = 0
-    for row, line in zip(rows, raw, strict=True):
+    for row, line in zip(loaded.rows, loaded.raw, strict=True):
         is_internal, is_external = row.group in groups, external is not None and row.system == external
         both += is_internal and is_external
         if is_internal:
             parts["internal"].append(line)
         if is_external:
             parts["external"].append(line)
+            external_groups.add(row.group)
         if is_internal or is_external:
             continue
         if _material(row) & held_out:
             leaks += 1
-            continue
-        trained_groups.add(row.group)
-        parts["train"].append(line)
+        else:
+            trained_groups.add(row.group)
+            parts["train"].append(line)
     if trained_groups & groups:
         raise AssertionError("a group stands in training and in the internal test")
-    external_groups = {row.group for row in rows if external is not None and row.system == external}
     return parts, {
         "training rows taken out because another group of the internal test shares their material": leaks,
         "rows in both internal and external test": both,

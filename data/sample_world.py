@@ -11,8 +11,10 @@ comparison with the reference. `EXTERNAL` is the system to keep out of training.
 import json
 import operator
 import random
+import re
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal
@@ -141,19 +143,10 @@ class WorldAnswer(Struct, frozen=True, kw_only=True):
 _OPERATORS: dict[str, Callable[[int, int], int]] = {"*": operator.mul, "+": operator.add, "-": operator.sub}
 
 
-def _whole_range(source: str) -> range | None:
-    """ "2..19" as a range with both ends, None for any other source."""
+def _numbers(source: str) -> list[str]:
+    """The whole numbers of "2..19", both ends among them; none of any other source."""
     low, dots, high = source.partition("..")
-    return range(int(low), int(high) + 1) if dots else None
-
-
-def _computed(source: str, values: Values) -> str | None:
-    """ "a*b" worked out from the slots a and b, None for any other source."""
-    for sign, apply in _OPERATORS.items():
-        left, found, right = source.partition(sign)
-        if found:
-            return str(apply(int(values[left]), int(values[right])))
-    return None
+    return [str(n) for n in range(int(low), int(high) + 1)] if dots else []
 
 
 def pick(world: World, scene: Scene, draw: random.Random) -> Values:
@@ -162,12 +155,12 @@ def pick(world: World, scene: Scene, draw: random.Random) -> Values:
     used: dict[str, set[str]] = {}
     for entry in scene.picks:
         names, source = entry.split("=")
-        numbers = _whole_range(source)
-        computed = None if numbers else _computed(source, values)
-        if computed is not None:
-            values[names] = computed
+        computed = re.fullmatch(r"(\w+)([*+-])(\w+)", source)
+        if computed:
+            left, sign, right = computed.groups()
+            values[names] = str(_OPERATORS[sign](int(values[left]), int(values[right])))
             continue
-        records = [[str(n)] for n in numbers] if numbers else world.records(scene.lang, source)
+        records = [[number] for number in _numbers(source)] or world.records(scene.lang, source)
         taken = used.setdefault(source, set())
         record = draw.choice([record for record in records if record[0] not in taken])
         taken.add(record[0])
@@ -175,43 +168,30 @@ def pick(world: World, scene: Scene, draw: random.Random) -> Values:
     return values
 
 
-def _other_number(source: str, values: Values, fact: str, draw: random.Random) -> str:
-    """Another whole number: of the slot's own range, or for a computed slot one of about its size."""
-    number = int(values[fact])
-    near = range(max(1, number - 9), number + 10)
-    return draw.choice([str(n) for n in _whole_range(source) or near if str(n) not in values.values()])
-
-
 def change(world: World, scene: Scene, values: Values, fact: str, draw: random.Random) -> Values:
     """`values` with another value of `fact`, one that no slot of the question has."""
     if fact in scene.lure and draw.random() < 0.5:
         return values | {fact: values[scene.lure[fact]]}
     names, source = next(entry.split("=") for entry in scene.picks if fact in entry.split("=")[0].split(","))
-    if source not in world.pools[scene.lang]:
-        return values | {fact: _other_number(source, values, fact, draw)}
     columns = names.split(",")
+    if source in world.pools[scene.lang]:
+        records = world.records(scene.lang, source)
+    else:  # a number: of the slot's own range, or for a computed slot one of about its size
+        number = int(values[fact])
+        records = [[n] for n in _numbers(source) or map(str, range(max(1, number - 9), number + 10))]
     column = columns.index(fact)
-    record = draw.choice([one for one in world.records(scene.lang, source) if one[column] not in values.values()])
+    record = draw.choice([one for one in records if one[column] not in values.values()])
     tied = [name for name in columns if name == fact or name not in scene.facts]
     return values | {name: record[columns.index(name)] for name in tied}
 
 
+def _facts_in(scene: Scene, wordings: list[str]) -> set[str]:
+    return {fact for fact in scene.facts if f"{{{fact}}}" in wordings[0]}
+
+
 def _points(scene: Scene, values: Values, kept: set[str], draw: random.Random) -> list[str]:
     """One sentence for every point whose facts are all kept."""
-    chosen = [draw.choice(wordings) for wordings in scene.points if not _left_out(scene, wordings, kept)]
-    return [wording.format(**values) for wording in chosen]
-
-
-def _left_out(scene: Scene, wordings: list[str], kept: set[str]) -> bool:
-    return any(f"{{{fact}}}" in wordings[0] and fact not in kept for fact in scene.facts)
-
-
-def reference_text(world: World, scene: Scene, values: Values, draw: random.Random) -> str:
-    sentences = _points(scene, values, set(scene.facts), draw)
-    if scene.why and draw.random() < 0.4:
-        sentences.append(draw.choice(scene.why).format(**values))
-    joint: str = world.phrases[scene.lang]["joint"]
-    return joint.join(sentences)
+    return [draw.choice(one).format(**values) for one in scene.points if _facts_in(scene, one) <= kept]
 
 
 def garble(text: str, joint: str, draw: random.Random) -> str:
@@ -242,26 +222,28 @@ def wording(
             sentences.insert(draw.randrange(len(sentences) + 1), filler)
     if manner == "inject":
         sentences.insert(draw.choice([0, len(sentences)]), draw.choice(phrases["inject"]).format())
-    prefix = "own_" if own_style else ""
-    if draw.random() < (0.7 if own_style else 0.3):
+    prefix, opens, closes, breaks = ("own_", 0.7, 0.4, 0.5) if own_style else ("", 0.3, 0.15, 0.15)
+    if draw.random() < opens:
         sentences.insert(0, draw.choice(phrases[f"{prefix}opener"]))
-    if draw.random() < (0.4 if own_style else 0.15):
+    if draw.random() < closes:
         sentences.append(draw.choice(phrases[f"{prefix}closer"]))
-    if draw.random() < (0.5 if own_style else 0.15):
-        return "\n".join(sentences)
-    return joint.join(sentences)
+    return ("\n" if draw.random() < breaks else joint).join(sentences)
 
 
 def ask(world: World, scene: Scene, number: int, draw: random.Random) -> WorldQuestion:
     values = pick(world, scene, draw)
+    question = draw.choice(scene.ask).format(**values)
+    reference = _points(scene, values, set(scene.facts), draw)
+    if scene.why and draw.random() < 0.4:
+        reference.append(draw.choice(scene.why).format(**values))
     return WorldQuestion(
         scene=scene,
         truth=values,
         group=f"world/{scene.lang}/{scene.task}/{number:05d}",
         image=f"images/{number:06d}.png",
-        question=draw.choice(scene.ask).format(**values),
+        question=question,
         history=[Turn(user.format(**values), assistant.format(**values)) for user, assistant in scene.history],
-        reference=reference_text(world, scene, values, draw),
+        reference=world.phrases[scene.lang]["joint"].join(reference),
     )
 
 
@@ -276,75 +258,50 @@ def _how_many_wrong(content: Content, facts: int, draw: random.Random) -> int:
     return draw.choice([0, facts]) if content in {"slip", "poor"} else 0
 
 
-def _kept(scene: Scene, content: Content, draw: random.Random) -> set[str]:
-    """The facts an answer mentions: of an answer in part, one point goes missing."""
-    if content != "part" or len(scene.points) == 1:
-        return set(scene.facts)
-    dropped = draw.choice(scene.points)
-    return {fact for fact in scene.facts if f"{{{fact}}}" not in dropped[0]}
-
-
 def answer(
     world: World, asked: WorldQuestion, other: WorldQuestion, system: System, draw: random.Random
 ) -> WorldAnswer:
     """What `system` says to `asked`; when it strays, it answers `other` or nothing at all."""
-    scene = asked.scene
+    scene, phrases = asked.scene, world.phrases[asked.scene.lang]
     content = draw.choices(list(system.content), list(system.content.values()))[0]
     manner = draw.choices(list(system.manner), list(system.manner.values()))[0]
     if content == "evade" and not scene.evade:
         content = "wrong"
+    worded = partial(wording, world, draw=draw, manner=manner, own_style=system.own_style)
     if content == "off":
-        strayed, kept = other, set(other.scene.facts)
-        text = wording(world, strayed.scene, strayed.truth, draw, kept=kept, manner=manner, own_style=system.own_style)
+        text = worded(other.scene, other.truth, kept=set(other.scene.facts))
         if draw.random() < 0.5:
-            return WorldAnswer(text=draw.choice(world.phrases[scene.lang]["refusal"]), content=content, manner="plain")
+            return WorldAnswer(text=draw.choice(phrases["refusal"]), content=content, manner="plain")
         return WorldAnswer(text=text, content=content, manner=manner)
     if content == "evade":
         return WorldAnswer(text=draw.choice(scene.evade), content=content, manner="plain")
-    values = asked.truth
+    values, kept = asked.truth, set(scene.facts)
     for fact in draw.sample(scene.facts, _how_many_wrong(content, len(scene.facts), draw)):
         values = change(world, scene, values, fact, draw)
-    kept = _kept(scene, content, draw)
-    text = wording(world, scene, values, draw, kept=kept, manner=manner, own_style=system.own_style)
+    if content == "part" and len(scene.points) > 1:
+        kept -= _facts_in(scene, draw.choice(scene.points))
+    text = worded(scene, values, kept=kept)
     if content == "garbled":
-        return WorldAnswer(text=garble(text, world.phrases[scene.lang]["joint"], draw), content=content, manner=manner)
-    return WorldAnswer(
-        text=text, said={fact: values[fact] for fact in scene.facts if fact in kept}, content=content, manner=manner
-    )
-
-
-def wrong_facts(asked: WorldQuestion, said: Values) -> list[str]:
-    return [fact for fact in asked.scene.facts if fact in said and said[fact] != asked.truth[fact]]
-
-
-def _grade_of_wrong(share: float) -> float:
-    """The rubric's bands for answers with errors, by the share of the facts that is wrong."""
-    if share == 1:
-        return 3
-    if share > 0.5:
-        return 4.3
-    return 5 if share == 0.5 else 6.4 if share > 0.25 else 7.2
+        return WorldAnswer(text=garble(text, phrases["joint"], draw), content=content, manner=manner)
+    return WorldAnswer(text=text, said={fact: values[fact] for fact in kept}, content=content, manner=manner)
 
 
 def grade(asked: WorldQuestion, given: WorldAnswer) -> float:
     """The grade by the rubric (AlignMMBench §4.1), from the facts alone."""
-    scene = asked.scene
+    scene, manner = asked.scene, given.manner
     if given.content in {"off", "garbled"}:
         return 1 if given.content == "off" else 2
-    wrong, missing = wrong_facts(asked, given.said), len(scene.facts) - len(given.said)
-    if missing == len(scene.facts):
+    wrong = {fact for fact, value in given.said.items() if value != asked.truth[fact]}
+    share = len(wrong) / len(scene.facts)
+    if not given.said or share == 1:
         return 3
-    if set(wrong) & set(scene.decisive):
-        return 3 if len(wrong) == len(scene.facts) else 3.6
+    if wrong & set(scene.decisive):
+        return 3.6
     if wrong:
-        return _grade_of_wrong(len(wrong) / len(scene.facts))
-    if missing:
+        return 4.3 if share > 0.5 else 5 if share == 0.5 else 6.4 if share > 0.25 else 7.2
+    if len(given.said) < len(scene.facts):
         return 6
-    return _grade_of_right(scene, given.manner)
-
-
-def _grade_of_right(scene: Scene, manner: Manner) -> float:
-    """Everything asked is there and right: how it is said decides."""
+    # Everything asked is there and right: how it is said decides.
     if manner == "grounds" and not scene.why:
         manner = "plain"
     return {"brief": 7.5, "plain": 8.9, "inject": 8.7, "verbose": 8.7, "grounds": 9.8}[manner]
