@@ -6,7 +6,6 @@ A random vision-language model of a few million parameters and a tiny judge (tha
 else one that is trained for a minute), both served by vLLM. The scores mean nothing; every step is the real one.
 """
 
-import os
 import shutil
 import sys
 import time
@@ -16,10 +15,8 @@ from typing import Annotated
 import typer
 import yaml
 
-from critic import jsonl
 from critic.cli import run_program
-from critic.errors import UsageError
-from critic.stages.demo import free_port, run, script, served
+from critic.stages.demo import check_programs, done, run, script, served, step, train
 
 SAMPLES = {
     "alignmmbench": ("metadata.jsonl", ("own", "no_image")),
@@ -35,10 +32,6 @@ STEPS = 60
 """Of training, where there is no judge yet: enough to write verdicts, not to judge."""
 
 PROGRAMS = ("tests/tiny_vlm.py", "serve/judge.py", "train/sft.py", "data/sample_world.py", "data/human_scores.py")
-
-
-def _step(number: int, what: str, start: float) -> None:
-    print(f"\n[{number}/4] {what}  ({time.monotonic() - start:.0f} s so far)", flush=True)
 
 
 def _build_vlm(folder: Path) -> None:
@@ -63,10 +56,7 @@ def _train_judge(out: Path) -> Path:
     (out / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
     run([sys.executable, "data/sample_world.py", "--out", str(out / "world.jsonl")])
     run([sys.executable, "data/human_scores.py", str(out / "world.jsonl"), "--out", str(out / "data")])
-    deepspeed = [script("deepspeed"), "--log_level", "error", "--master_port", str(free_port()), "train/sft.py"]
-    data = out / "data" / "train.jsonl"
-    words = [*deepspeed, "--config", str(out / "recipe.yaml"), "--train", str(data), "--out", str(judge)]
-    run(words, {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "DS_ACCELERATOR": "cpu"})
+    train(out / "recipe.yaml", out / "data" / "train.jsonl", judge)
     return judge
 
 
@@ -77,13 +67,11 @@ def main(
     ] = Path("runs/demo/judge"),
 ) -> None:
     """All four benchmarks on the samples, two conditions each. Run again, it goes on where it stopped."""
-    missing = [program for program in PROGRAMS if not Path(program).is_file()]
-    if missing:
-        raise UsageError(f"run this in the root of a clone of the repository: {missing[0]} is not here")
+    check_programs(PROGRAMS)
     start = time.monotonic()
     critic = script("critic")
 
-    _step(1, "infer: a tiny vision-language model through every conversation", start)
+    step("1/4", "infer: a tiny vision-language model through every conversation", start)
     vlm = out / "vlm"
     _build_vlm(vlm)
     with served(vlm, out / "vlm.log") as (url, _):
@@ -93,11 +81,11 @@ def main(
             words += ["--name", "tiny-vlm", "--max-tokens", str(REPLY_TOKENS), "--max-failed", "1"]
             run([*words, "--out", str(out / benchmark / "replies.jsonl")])
 
-    _step(2, "judge: a tiny judge", start)
+    step("2/4", "judge: a tiny judge", start)
     if not (judge / "critic.json").is_file():
         judge = _train_judge(out)
 
-    _step(3, "judge: every turn, and every conversation as a whole", start)
+    step("3/4", "judge: every turn, and every conversation as a whole", start)
     with served(judge, out / "judge.log") as (url, model):
         judged = f"judged-{model.replace('@', '-')}.jsonl"  # another training, another file
         for benchmark in SAMPLES:
@@ -105,12 +93,11 @@ def main(
             words += ["--base-url", url, "--max-tokens", str(VERDICT_TOKENS), "--max-failed", "1"]
             run([*words, "--out", str(out / benchmark / judged)])
 
-    _step(4, "score: tables and reports", start)
+    step("4/4", "score: tables and reports", start)
     for benchmark, (file, _) in SAMPLES.items():
         words = [critic, "score", str(out / benchmark / judged), "--benchmark", benchmark, "--max-failed", "1"]
         run([*words, "--questions", f"data/samples/{benchmark}/{file}", "--out", str(out / benchmark)])
-    jsonl.write_json(out / "seconds.json", {"total": round(time.monotonic() - start, 1)})
-    print(f"\ndone in {time.monotonic() - start:.0f} s: open {out}/*/report.html", flush=True)
+    done(out, "*/report.html", start)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -27,19 +27,11 @@ EXTERNAL = "Nightjar-9B"
 PROGRAMS = ("data/sample_world.py", "data/human_scores.py", "train/sft.py", "serve/judge.py")
 
 
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _show(words: list[str]) -> None:
-    shown = [
-        Path(word).name if word in (sys.executable, script("deepspeed"), script("critic")) else word for word in words
-    ]
-    print(f"      $ {shlex.join(shown)}", flush=True)
+def check_programs(programs: Iterable[str]) -> None:
+    """Raises UsageError where one is not here: they are not part of an installation."""
+    for program in programs:
+        if not Path(program).is_file():
+            raise UsageError(f"run this in the root of a clone of the repository: {program} is not here")
 
 
 def script(name: str) -> str:
@@ -47,7 +39,16 @@ def script(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
-def run(words: list[str], environment: dict[str, str] | None = None) -> None:
+def step(number: str, what: str, start: float) -> None:
+    print(f"\n[{number}] {what}  ({time.monotonic() - start:.0f} s so far)", flush=True)
+
+
+def _show(words: list[str]) -> None:
+    beside = (sys.executable, script("deepspeed"), script("critic"))
+    print(f"      $ {shlex.join(Path(word).name if word in beside else word for word in words)}", flush=True)
+
+
+def run(words: list[str], environment: Mapping[str, str] | None = None) -> None:
     """Show a command and run it. Raises UsageError when the command fails; its own words stand above."""
     _show(words)
     with subprocess.Popen(words, env={**os.environ, **(environment or {})}) as process:
@@ -60,15 +61,29 @@ def run(words: list[str], environment: dict[str, str] | None = None) -> None:
         raise UsageError(f"{Path(words[0]).name} ended with code {code}, see above; earlier steps are kept")
 
 
+def _free_port() -> str:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def train(recipe: Path, rows: Path, out: Path) -> None:
+    """Train a judge on `rows`, on the GPU where there is one."""
+    import torch  # noqa: PLC0415 - heavy, and not part of a plain installation
+
+    words = [script("deepspeed"), "--log_level", "error", "--master_port", _free_port(), "train/sft.py"]
+    words += ["--config", str(recipe), "--train", str(rows), "--out", str(out)]
+    path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    run(words, path if torch.cuda.is_available() else path | {"DS_ACCELERATOR": "cpu"})
+
+
 @contextmanager
-def served(checkpoint: Path, log: Path, *options: str) -> Iterator[tuple[str, str]]:
-    """A model behind its API for as long as the context lasts, with `options` for vLLM; gives the base URL and the
-    model's name."""
-    port = free_port()
-    words = [sys.executable, "serve/judge.py", str(checkpoint), "--port", str(port), "--log", str(log)]
-    more = ["--", *options] if options else []
-    _show([*words, *more])
-    server = subprocess.Popen([*words, "--stop-with-parent", *more], stdout=subprocess.PIPE, text=True)
+def served(checkpoint: Path, log: Path) -> Iterator[tuple[str, str]]:
+    """A model behind its API for as long as the context lasts; gives the base URL and the model's name."""
+    words = [sys.executable, "serve/judge.py", str(checkpoint), "--port", _free_port(), "--log", str(log)]
+    _show(words)
+    server = subprocess.Popen([*words, "--stop-with-parent"], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     try:
         ready = server.stdout.readline()
@@ -89,8 +104,10 @@ def _drop_of_another_judge(judged: Path, model: str) -> None:
         judged.unlink()
 
 
-def _step(number: int, what: str, start: float) -> None:
-    print(f"\n[{number}/5] {what}  ({time.monotonic() - start:.0f} s so far)", flush=True)
+def done(out: Path, report: str, start: float) -> None:
+    seconds = time.monotonic() - start
+    jsonl.write_json(out / "seconds.json", {"total": round(seconds, 1)})
+    print(f"\ndone in {seconds:.0f} s: open {out}/{report}", flush=True)
 
 
 def main(
@@ -102,44 +119,31 @@ def main(
     ] = None,
 ) -> None:
     """The whole main job on a small sample world. Run again, it goes on where it stopped."""
-    missing = [program for program in PROGRAMS if not Path(program).is_file()]
-    if missing:
-        raise UsageError(f"run this in the root of a clone of the repository: {missing[0]} is not here")
+    check_programs(PROGRAMS)
     start = time.monotonic()
     python, data, judge = sys.executable, out / "data", out / "judge"
     tests = ("internal", "external")
 
-    _step(1, "data: a sample world with simulated answerers and raters", start)
+    step("1/5", "data: a sample world with simulated answerers and raters", start)
     world = out / "world.jsonl"
     size = [] if questions is None else ["--questions", str(questions)]
     run([python, "data/sample_world.py", "--out", str(world), "--seed", str(seed), *size])
     run([python, "data/human_scores.py", str(world), "--out", str(data), "--external", EXTERNAL, "--per-task"])
 
-    _step(2, "train: a tiny judge from nothing", start)
-    cpu = {} if _has_gpu() else {"DS_ACCELERATOR": "cpu"}
-    deepspeed = [script("deepspeed"), "--log_level", "error", "--master_port", str(free_port())]
-    words = ["train/sft.py", "--config", str(recipe), "--train", str(data / "train.jsonl"), "--out", str(judge)]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    run([*deepspeed, *words], {"PATH": path, **cpu})
+    step("2/5", "train: a tiny judge from nothing", start)
+    train(recipe, data / "train.jsonl", judge)
 
-    _step(3, "serve: vLLM behind its OpenAI-compatible API", start)
+    step("3/5", "serve: vLLM behind its OpenAI-compatible API", start)
     with served(judge, out / "serve.log") as (url, model):
-        _step(4, "judge: both tests through the server", start)
+        step("4/5", "judge: both tests through the server", start)
         for test in tests:
             judged = out / f"{test}.jsonl"
             _drop_of_another_judge(judged, model)
             words = [script("critic"), "judge", str(data / f"{test}.jsonl"), "--out", str(judged)]
             run([*words, "--base-url", url, "--model", model])
 
-    _step(5, "audit: how far to trust it", start)
+    step("5/5", "audit: how far to trust it", start)
     files = [f"{test}={out / test}.jsonl" for test in tests]
     learned = ["--train", str(data / "train.jsonl"), "--loss", str(judge / "loss.jsonl")]
     run([script("critic"), "audit", *files, *learned, "--out", str(out)])
-    jsonl.write_json(out / "seconds.json", {"total": round(time.monotonic() - start, 1)})
-    print(f"\ndone in {time.monotonic() - start:.0f} s: open {out / 'report.html'}", flush=True)
-
-
-def _has_gpu() -> bool:
-    import torch  # noqa: PLC0415 - heavy, and not part of a plain installation
-
-    return bool(torch.cuda.is_available())
+    done(out, "report.html", start)
