@@ -289,7 +289,7 @@ class ConversationJudge:
     """A judge of conversations, with one setup."""
 
     def __init__(self, backend: Backend, setup: Setup, max_tokens: int) -> None:
-        self.backend, self.setup = backend, setup
+        self.backend, self.setup, self.max_tokens = backend, setup, max_tokens
         self._judge = Judge(backend, setup.score_kind, max_tokens, setup.decoding, setup.extraction, setup.pack)
 
     def asked(self, planned: PlannedVerdict) -> str | None:

@@ -7,18 +7,18 @@ critic infer questions.jsonl --benchmark alignmmbench --out replies.jsonl --base
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
 from critic.asking.history import (
     CONDITIONS,
-    Condition,
     HistoryMessage,
     call_id,
     exchanges,
@@ -42,71 +42,95 @@ from critic.stages.options import (
     Timeout,
     VllmOptions,
 )
-from critic.stages.run import Outage, RunOptions, Stage, side_by_side
+from critic.stages.run import RunOptions, RunSummary, Stage, once, side_by_side
 
 
-class _ConversationRun:
-    """One conversation while it runs: each of its prompts is generated once, each of its images read once."""
+class _Talk:
+    """One conversation while it is run: each of its prompts is generated once, each of its images read once."""
 
-    def __init__(self, conversation: Conversation, known: Iterable[ModelTurn]) -> None:
+    def __init__(self, conversation: Conversation, known: Sequence[ModelTurn]) -> None:
         self.conversation = conversation
         self.known = {(line.condition, line.turn): line for line in known}
-        self._calls: dict[str, Awaitable[ModelTurn]] = {}
-        self._images: dict[str, asyncio.Task[Image]] = {}
         # What an earlier run generated under one condition is the reply under every other that shows the same.
-        for line in self.known.values():
-            if line.call is not None:
-                done = asyncio.get_running_loop().create_future()
-                done.set_result(line)
-                self._calls[line.call] = done
-
-    async def once(self, call: str, generate: Callable[[], Coroutine[Any, Any, ModelTurn]]) -> ModelTurn:
-        if call not in self._calls:
-            self._calls[call] = asyncio.create_task(generate())
-        return await self._calls[call]
-
-    async def image(self, name: str, load: Callable[[str], Image]) -> Image:
-        if name not in self._images:
-            self._images[name] = asyncio.create_task(asyncio.to_thread(load, name))
-        return await self._images[name]
+        self.generated = {line.call: line for line in known if line.call is not None}
+        self.calls: dict[str, asyncio.Task[ModelTurn]] = {}
+        self.images: dict[str, asyncio.Task[Image]] = {}
 
 
-class Runner:
-    """A model, the conditions it is run under, and how its prompts are made and its replies drawn.
+class Infer(Stage[Conversation, ModelTurn]):
+    """Every turn of each conversation under each condition, asked of the model `system`.
 
-    At most `concurrency` requests are under way at once. `load` gives an image by its name.
+    `load` gives an image by its name; `source` says in the sidecar where the conversations are from.
     """
+
+    name, unit, counted = "infer", "turn", "turns"
+    too_many = "of the turns have no reply; --retry-failed asks again"
 
     def __init__(
         self,
+        options: RunOptions,
         backend: Backend,
         system: str,
         conditions: Sequence[str],
         sampling: Sampling,
+        conversations: Sequence[Conversation],
         load: Callable[[str], Image],
-        concurrency: int,
+        source: Mapping[str, Any],
+        prices: Mapping[str, usage.Price],
     ) -> None:
-        self.backend, self.system, self.conditions = backend, system, conditions
-        self.sampling, self.load, self.concurrency = sampling, load, concurrency
-        self._gate = asyncio.Semaphore(concurrency)
-        self._outage = Outage(backend, concurrency, "turns")
+        turns = {one.id: [(name, turn) for name in conditions for turn in _asked(one, name)] for one in conversations}
+        super().__init__(options, ModelTurn, backend, {(key, *turn) for key, asked in turns.items() for turn in asked})
+        self.system, self.conditions, self.sampling = system, conditions, sampling
+        self._conversations, self._turns = {one.id: one for one in conversations}, turns
+        self._load, self._prices = load, prices
+        self._known: dict[str, list[ModelTurn]] = {}
+        # A conversation asks under all its conditions at once: what is under way is bounded here, not by the items.
+        self._gate = asyncio.Semaphore(self.concurrency)
+        self.facts = {
+            **source,
+            "system": system,
+            "model": backend.served.name,
+            "server": backend.place,
+            "sampling": msgspec.to_builtins(sampling),
+            "concurrency": self.concurrency,
+        }
 
-    async def converse(
-        self, conversation: Conversation, known: Iterable[ModelTurn], keep: Callable[[ModelTurn], None]
-    ) -> None:
-        """Every turn under every condition that is not `known` yet; each is given to `keep` once it is there.
+    def key(self, record: ModelTurn) -> tuple[str, str, int]:
+        return record.conversation.id, record.condition, record.turn
 
-        Raises UsageError where known turns were asked something else, or where the server seems to be gone.
-        """
-        running = _ConversationRun(conversation, known)
-        await side_by_side(self._turns(running, name, keep) for name in self.conditions)
+    def problem(self, record: ModelTurn) -> str | None:
+        key, one = record.conversation.id, self._conversations.get(record.conversation.id)
+        if record.condition not in self.conditions:
+            return f"made under --condition {record.condition}, which is not asked for now; choose another --out"
+        if one is None:
+            return f"conversation {key!r} is not among those asked for now; choose another --out"
+        if one != record.conversation:
+            return f"conversation {key!r} reads otherwise now; choose another --out"
+        for name in ("sampling", "system"):
+            if (before := getattr(record, name)) != (now := getattr(self, name)):
+                return f"made with {name} {_shown(before)}, now {_shown(now)}; choose another --out"
+        return None
 
-    async def _turns(self, running: _ConversationRun, name: str, keep: Callable[[ModelTurn], None]) -> None:
-        condition, conversation = CONDITIONS[name], running.conversation
+    def know(self, record: ModelTurn) -> None:
+        super().know(record)
+        self._known.setdefault(record.conversation.id, []).append(record)
+
+    def items(self) -> Iterable[Conversation]:
+        for one in self._conversations.values():
+            if len(self._known.get(one.id, [])) < len(self._turns[one.id]):
+                yield one
+
+    async def work(self, item: Conversation, keep: Callable[..., None]) -> None:
+        """Raises UsageError where known turns were asked something else, or where the server seems to be gone."""
+        talk = _Talk(item, self._known.get(item.id, []))
+        await side_by_side(self._converse(talk, name, keep) for name in self.conditions)
+
+    async def _converse(self, talk: _Talk, name: str, keep: Callable[[ModelTurn], None]) -> None:
+        condition, conversation = CONDITIONS[name], talk.conversation
         replies: dict[int, str] = {}
         ended: str | None = None
-        for turn in condition.asked(len(conversation.turns)):
-            line = running.known.get((name, turn))
+        for turn in _asked(conversation, name):
+            line = talk.known.get((name, turn))
             if ended is not None:
                 if line is None:
                     keep(self._record(conversation, condition=name, turn=turn, failure="not_run", detail=ended))
@@ -114,8 +138,10 @@ class Runner:
             said = messages(conversation, turn, replies, condition)
             call = call_id(conversation, said)
             if line is None:
-                made = await running.once(call, partial(self._answer, running, said, call))
-                line = msgspec.structs.replace(made, condition=name, turn=turn)
+                made = talk.generated.get(call)
+                if made is None:
+                    made = await once(talk.calls, call, partial(self._answer, talk, said, call))
+                line = replace(made, condition=name, turn=turn)
                 keep(line)
             elif line.call != call:
                 raise UsageError(f"{conversation.id}: turn {turn} ({name}) was asked otherwise; choose another --out")
@@ -129,13 +155,17 @@ class Runner:
         made = {"condition": "", "turn": 0, **fields}
         return ModelTurn(conversation=conversation, system=self.system, sampling=self.sampling, **made)
 
-    async def _answer(self, running: _ConversationRun, said: Sequence[HistoryMessage], call: str) -> ModelTurn:
+    async def _answer(self, talk: _Talk, said: Sequence[HistoryMessage], call: str) -> ModelTurn:
         """The reply to these messages, or why there is none; condition and turn are left to be filled in."""
-        record = self._record(running.conversation, call=call)
+        record = self._record(talk.conversation, call=call)
         try:
-            images = {name: await running.image(name, self.load) for one in said for name in one.images}
+            images = {
+                name: await once(talk.images, name, partial(asyncio.to_thread, self._load, name))
+                for one in said
+                for name in one.images
+            }
         except ImageError as error:
-            return msgspec.structs.replace(record, failure=error.failure, detail=str(error))
+            return replace(record, failure=error.failure, detail=str(error))
         dropped, tries = 0, list[ModelTurn]()
         while True:
             tries.append(await self._ask(record, without_oldest(said, dropped), images, call))
@@ -147,30 +177,28 @@ class Runner:
     async def _ask(
         self, record: ModelTurn, said: Sequence[HistoryMessage], images: Mapping[str, Image], call: str
     ) -> ModelTurn:
-        seen = [_recorded(one, images) for one in said]
-        sampled = self.sampling.temperature > 0
+        record = replace(record, seen=[_recorded(one, images) for one in said])
+        # Each prompt has a seed of its own, the same in every run.
+        seed = int.from_bytes(hashlib.sha256(f"{self.sampling.seed}/{call}".encode()).digest()[:4], "big")
         request = Request(
             messages=[_sent(one, images) for one in said],
             max_tokens=self.sampling.max_tokens,
             temperature=self.sampling.temperature,
-            seed=_seed(self.sampling.seed, call) if sampled else None,
+            seed=seed if self.sampling.temperature > 0 else None,
         )
         async with self._gate:
             start = time.monotonic()
             try:
                 reply = await self.backend.chat(request)
-            except Transient as error:
-                self._outage.note("server_error", str(error))
-                return msgspec.structs.replace(record, seen=seen, failure="server_error", detail=str(error))
-            except Refused as error:
-                self._outage.note(error.failure)
-                return msgspec.structs.replace(record, seen=seen, failure=error.failure, detail=str(error))
+            except (Transient, Refused) as error:
+                lost = "server_error" if isinstance(error, Transient) else error.failure
+                self.note(lost, str(error))
+                return replace(record, failure=lost, detail=str(error))
             seconds = time.monotonic() - start
-        self._outage.note(None)
-        failure, detail = self._problem(reply)
-        return msgspec.structs.replace(
+        self.note(None)
+        failure, detail = self._problem_of(reply)
+        return replace(
             record,
-            seen=seen,
             reply=reply.text if failure is None else None,
             finish="length" if reply.truncated else reply.finish,
             failure=failure,
@@ -182,7 +210,7 @@ class Runner:
             attempts=reply.attempts,
         )
 
-    def _problem(self, reply: Reply) -> tuple[TurnFailure | None, str | None]:
+    def _problem_of(self, reply: Reply) -> tuple[TurnFailure | None, str | None]:
         """Why a reply cannot be used: it says nothing, or the context ended before it did."""
         context, used = self.backend.served.context, reply.prompt_tokens + reply.completion_tokens
         if reply.truncated and reply.completion_tokens < self.sampling.max_tokens and context and used >= context:
@@ -193,6 +221,18 @@ class Runner:
             return "refused", "the server's content filter ended the reply"
         return "empty", None
 
+    def summary(self, records: Iterable[ModelTurn]) -> RunSummary:
+        return usage.summary(records, self.out, self._prices)
+
+
+def _asked(conversation: Conversation, condition: str) -> range:
+    """The turns that the model is asked, from 1."""
+    return CONDITIONS[condition].asked(len(conversation.turns))
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
+
 
 def _recorded(said: HistoryMessage, images: Mapping[str, Image]) -> SentMessage:
     shown = [SentImage(path=name, sha256=images[name].sha256, resized=images[name].resized) for name in said.images]
@@ -202,136 +242,35 @@ def _recorded(said: HistoryMessage, images: Mapping[str, Image]) -> SentMessage:
 def _sent(said: HistoryMessage, images: Mapping[str, Image]) -> ChatMessage:
     if not said.images:
         return {"role": said.role, "content": said.content}
-    parts: list[dict[str, Any]] = [
-        {"type": "image_url", "image_url": {"url": images[name].uri}} for name in said.images
-    ]
+    parts = [{"type": "image_url", "image_url": {"url": images[name].uri}} for name in said.images]
     return {"role": said.role, "content": [*parts, {"type": "text", "text": said.content}]}
-
-
-def _seed(seed: int, call: str) -> int:
-    """A seed of its own for each prompt, the same in every run."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{call}".encode()).digest()[:4], "big")
 
 
 def _summed(tries: Sequence[ModelTurn], dropped: int) -> ModelTurn:
     """The last try, with the tokens and seconds of all."""
-
-    def total(counts: Iterable[int | None]) -> int | None:
-        known = [count for count in counts if count is not None]
-        return sum(known) if known else None
-
-    return msgspec.structs.replace(
-        tries[-1],
-        dropped=dropped,
-        prompt_tokens=total(one.prompt_tokens for one in tries),
-        cached_tokens=total(one.cached_tokens for one in tries),
-        completion_tokens=total(one.completion_tokens for one in tries),
-        seconds=round(sum(one.seconds for one in tries), 4),
-    )
+    totals: dict[str, int | None] = {}
+    for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
+        counts = [count for one in tries if (count := getattr(one, name)) is not None]
+        totals[name] = sum(counts) if counts else None
+    return replace(tries[-1], dropped=dropped, seconds=round(sum(one.seconds for one in tries), 4), **totals)
 
 
 def _check(file: Path, conversations: Sequence[Conversation], names: Sequence[str]) -> None:
     """Raises UsageError for a condition that is unknown, asks nothing, or shows a reference that is not there."""
     options.check_choices("condition", names, CONDITIONS)
     for name in names:
-        condition = CONDITIONS[name]
-        if not any(condition.asked(len(one.turns)) for one in conversations):
+        if not any(_asked(one, name) for one in conversations):
             longest = max(len(one.turns) for one in conversations)
             raise UsageError(f"--condition {name} asks nothing: the longest conversation of {file} has {longest} turns")
         for one in conversations:
-            if (turn := missing_reference(one, condition)) is not None:
+            if (turn := missing_reference(one, CONDITIONS[name])) is not None:
                 raise UsageError(f"{file}: {one.id}: turn {turn} has no reference, and --condition {name} shows it")
 
 
-def _shown(value: Any) -> str:
-    return repr(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-class Infer(Stage[Conversation, ModelTurn]):
-    """The turns of conversations under conditions. `source` says in the sidecar where the conversations are from."""
-
-    name, unit, counted = "infer", "turn", "turns"
-    too_many = "of the turns have no reply; --retry-failed asks again"
-
-    def __init__(
-        self,
-        options: RunOptions,
-        runner: Runner,
-        conversations: Sequence[Conversation],
-        source: Mapping[str, Any],
-        prices: Mapping[str, usage.Price],
-    ) -> None:
-        super().__init__(options, ModelTurn, runner.backend)
-        self._runner, self._source, self._prices = runner, source, prices
-        self._conversations = {one.id: one for one in conversations}
-        self._known: dict[str, list[ModelTurn]] = {}
-
-    def problem(self, record: ModelTurn) -> str | None:
-        runner, one = self._runner, self._conversations.get(record.conversation.id)
-        if record.condition not in runner.conditions:
-            wrong = f"made under --condition {record.condition}, which is not asked for now"
-        elif one is None:
-            wrong = f"conversation {record.conversation.id!r} is not among those asked for now"
-        elif record.conversation != one:
-            wrong = f"conversation {record.conversation.id!r} reads otherwise now"
-        elif record.sampling != runner.sampling:
-            wrong = f"made with sampling {_shown(record.sampling)}, now {_shown(runner.sampling)}"
-        elif record.system != runner.system:
-            wrong = f"made with system {_shown(record.system)}, now {_shown(runner.system)}"
-        else:
-            return None
-        return f"{wrong}; choose another --out"
-
-    def failure(self, record: ModelTurn) -> str | None:
-        return record.failure
-
-    def know(self, record: ModelTurn) -> None:
-        self._known.setdefault(record.conversation.id, []).append(record)
-
-    def left(self) -> int:
-        return sum(map(self._lacking, self._conversations.values()))
-
-    def items(self) -> Iterable[Conversation]:
-        return (one for one in self._conversations.values() if self._lacking(one))
-
-    def _lacking(self, one: Conversation) -> int:
-        """How many turns of a conversation are not known."""
-        asked = sum(len(CONDITIONS[name].asked(len(one.turns))) for name in self._runner.conditions)
-        return asked - len(self._known.get(one.id, []))
-
-    async def work(self, item: Conversation, keep: Callable[..., None]) -> None:
-        await self._runner.converse(item, self._known.get(item.id, []), keep)
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            **self._source,
-            "system": self._runner.system,
-            "model": self.backend.served.name,
-            "server": self.backend.place,
-            "sampling": msgspec.to_builtins(self._runner.sampling),
-            "concurrency": self.concurrency,
-        }
-
-    def tally(self) -> usage.Totals:
-        return usage.Totals(self.out, self._prices)
-
-
-def _loader(
-    conversations: Iterable[Conversation],
-    conditions: Iterable[Condition],
-    uris: Mapping[str, str],
-    make: Callable[[], Images],
-) -> Callable[[str], Image]:
-    """What gives an image by name. Where none will be shown, neither Pillow nor a folder is needed."""
-    shown = any(condition.images for condition in conditions)
-    if not shown or not any(turn.images for one in conversations for turn in one.turns):
-
-        def none(name: str) -> Image:
-            raise ImageError("image_missing", name)
-
-        return none
-    images = make()
-    return lambda name: images.load(name, uris.get(name))
+def _load(images: Images | None, uris: Mapping[str, str], name: str) -> Image:
+    if images is None:
+        raise ImageError("image_missing", name)
+    return images.load(name, uris.get(name))
 
 
 Model = Annotated[
@@ -403,8 +342,10 @@ def main(
     conversations, uris = named_images(benchmarks.read(benchmark, benchmark_file)[:limit])
     _check(benchmark_file, conversations, names)
     root = data_root or benchmark_file.parent
-    images = partial(Images, root, max_bytes=max_image_bytes, resize_to=max_image_pixels)
-    load = _loader(conversations, [CONDITIONS[one] for one in names], uris, images)
+    # Where no image is shown, neither Pillow nor a folder is needed.
+    there = any(turn.images for one in conversations for turn in one.turns)
+    shown = there and any(CONDITIONS[one].images for one in names)
+    images = Images(root, max_bytes=max_image_bytes, resize_to=max_image_pixels) if shown else None
     backend = Endpoint(
         model=model, base_url=base_url, api_key=api_key, timeout=timeout, attempts=attempts, concurrency=concurrency,
         vllm_options=vllm_options or (),
@@ -413,11 +354,10 @@ def main(
         max_tokens=max_tokens, temperature=temperature, seed=seed if temperature else 0,
         overflow=overflow, max_image_pixels=max_image_pixels,
     )  # fmt: skip
-    system = name or backend.served.name
-    runner = Runner(backend, system, names, sampling, load, concurrency or backend.in_flight)
     file: dict[str, Any] = {"file": str(benchmark_file), "count": len(conversations)}
     if benchmark_file.is_file():
         file["sha256"] = jsonl.sha256(benchmark_file)
     source = {"benchmark": benchmark, "conversations": file, "data_root": str(root)}
     run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed)
-    return Infer(run, runner, conversations, source, prices).run()
+    load = partial(_load, images, uris)
+    return Infer(run, backend, name or backend.served.name, names, sampling, conversations, load, source, prices).run()

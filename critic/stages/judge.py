@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from critic import human_scored, jsonl
 from critic.asking.forms import FORMS, AnswerKind, CriteriaKind, RatingKind, form_of, inquiry, prompt_name
-from critic.asking.judge import ResponseJudge
+from critic.asking.judge import ConversationJudge, ResponseJudge
 from critic.asking.packs import open_pack
 from critic.asking.prompt import has
 from critic.asking.rating import Aggregation, ScoreKind
@@ -26,9 +26,10 @@ from critic.backends import ATTEMPTS, TIMEOUT
 from critic.benchmarks import BENCHMARKS, alignmmbench
 from critic.errors import UsageError
 from critic.records import GREEDY, Decoding, Judging, Order, Protocol, Response, Setup
-from critic.stages import judge_conversations, options
+from critic.stages import options
+from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
-from critic.stages.options import MAX_FAILED, ApiKey, Attempts, Endpoint, MaxFailed, Seed, Timeout, VllmOptions
+from critic.stages.options import MAX_FAILED, ApiKey, Attempts, Endpoint, MaxFailed, Seed, Timeout, VllmOptions, check
 from critic.stages.run import RunOptions
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
@@ -86,21 +87,24 @@ def _decoding(
     prompt: str, samples: int, temperature: float | None, seed: int, no_reason: bool, panel: bool
 ) -> Decoding:
     form = form_of(prompt)
-    if isinstance(form.kind, AnswerKind):
-        raise UsageError(f"--prompt {prompt}: asks for an answer, not for a verdict; commit_first asks it first")
-    if (samples > 1 or temperature) and not isinstance(form.kind, RatingKind | CriteriaKind):
-        raise UsageError("--samples and --temperature draw ratings, not choices")
-    if panel and not isinstance(form.kind, RatingKind | CriteriaKind):
-        raise UsageError(f"several --judge make a panel of ratings, and --prompt {prompt} does not rate")
-    if temperature is None:
-        temperature = 1.0 if samples > 1 else 0.0
-    if samples > 1 and temperature == 0.0:
-        raise UsageError("--samples draws verdicts, and at --temperature 0 they are all the same")
-    if no_reason and samples > 1:
-        raise UsageError("--no-reason reads the rating's distribution at once; --samples adds nothing to it")
-    if no_reason and inquiry(prompt, "en", Material()).keys()[:1] == (REASON,):
-        raise UsageError(f"--no-reason: prompt {prompt!r} has the reason before the rating")
-    made = Decoding(reason=not no_reason, samples=samples, temperature=temperature, seed=seed if temperature else 0)
+    rates = isinstance(form.kind, RatingKind | CriteriaKind)
+    asks_verdict = not isinstance(form.kind, AnswerKind)
+    drawn = temperature if temperature is not None else float(samples > 1)
+    check(
+        (asks_verdict, f"--prompt {prompt}: asks for an answer, not for a verdict; commit_first asks it first"),
+        (rates or (samples == 1 and not drawn), "--samples and --temperature draw ratings, not choices"),
+        (rates or not panel, f"several --judge make a panel of ratings, and --prompt {prompt} does not rate"),
+        (samples == 1 or drawn, "--samples draws verdicts, and at --temperature 0 they are all the same"),
+        (
+            samples == 1 or not no_reason,
+            "--no-reason reads the rating's distribution at once; --samples adds nothing to it",
+        ),
+        (
+            not no_reason or inquiry(prompt, "en", Material()).keys()[:1] != (REASON,),
+            f"--no-reason: prompt {prompt!r} has the reason before the rating",
+        ),
+    )
+    made = Decoding(reason=not no_reason, samples=samples, temperature=drawn, seed=seed if drawn else 0)
     return GREEDY if made == GREEDY else made  # the very object is what records leave out
 
 
@@ -113,12 +117,7 @@ def _chosen(option: str, given: list[str], choices: Any) -> list[Any]:
 def _refuse(where: str, **given: object) -> None:
     """Raises UsageError for options that do not go together."""
     for option, value in given.items():
-        if value:
-            raise UsageError(f"{_NAMES.get(option, '--' + option)} cannot be used {where}")
-
-
-_NAMES = {"judge_panel": "several --judge", "check_repeat": "--check-repeat"}
-_NAMES |= {"reference_free": "--reference-free", "no_extraction": "--no-extraction"}
+        check((not value, f"--{option.replace('_', '-')} cannot be used {where}"))
 
 
 JudgeNames = Annotated[
@@ -258,27 +257,25 @@ def main(
     if judge and base_url:
         raise UsageError("give either --judge or --base-url; a URL is a --judge, too")
     prompt, pack = _prompt(prompt, prompt_pack, benchmark)
-    decoding = _decoding(prompt, samples, temperature, seed, no_reason, panel=len(judge or []) > 1)
+    panel = len(judge or []) > 1
+    decoding = _decoding(prompt, samples, temperature, seed, no_reason, panel)
     if benchmark is None:
         _refuse("without --benchmark", protocol=protocol, against=against, judging=judging, order=order != "both")
         _refuse("without --benchmark", reference_free=reference_free, no_extraction=no_extraction)
         rows = _responses(responses, questions, system, prompt, criteria)
         source = {"file": str(responses), "sha256": jsonl.sha256(responses)} if responses.is_file() else str(responses)
         backends = endpoint.open("--judge", judge or [])
-        alone = name if len(backends) == 1 else None
+        alone = None if panel else name
         judges = [ResponseJudge(one, alone or one.served.name, prompt, score, max_tokens, decoding) for one in backends]
         return judge_responses(run, judges, rows, source, check_repeat, aggregate, name)
-    talks = judge_conversations.ConversationOptions(
-        replies=responses, benchmark=benchmark, questions=questions, against=against,
-        protocols=_chosen("protocol", protocol or [], Protocol),
-        judgings=_chosen("judging", judging or ["standard"], Judging), max_tokens=max_tokens,
-    )  # fmt: skip
-    panel = len(judge or []) > 1
-    _refuse("with --benchmark", criteria=criteria, judge_panel=panel, check_repeat=check_repeat > 0, system=system)
+    _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0, system=system)
+    check((not panel, "several --judge cannot be used with --benchmark"))
+    chosen = _chosen("protocol", protocol or [], Protocol), _chosen("judging", judging or ["standard"], Judging)
     (backend,) = endpoint.open("--judge", judge or [])
     setup = Setup(
         judge=name or backend.served.name, score_kind=score, order=order,
         seed=seed if order != "both" else 0, extraction=not no_extraction, reference_backed=not reference_free,
         pointwise_prompt=prompt, decoding=decoding, pack=pack,
     )  # fmt: skip
-    return judge_conversations.judge_file(run, talks, backend, setup)
+    asked = ConversationJudge(backend, setup, max_tokens)
+    return judge_conversations(run, asked, responses, benchmark, questions, against, *chosen)

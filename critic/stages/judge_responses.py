@@ -21,7 +21,7 @@ from critic.asking.judge import ResponseJudge, key_of, panel_judgment
 from critic.asking.rating import Aggregation
 from critic.errors import UsageError
 from critic.records import Judgment, Response, Verdict
-from critic.stages.run import Outage, RunOptions, Stage, Tally, finish, known, listed, side_by_side
+from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, finish, known, side_by_side
 
 WINDOW = 4096
 """Responses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
@@ -47,10 +47,9 @@ class FormResponses:
             self._pairs = _paired([one for one in read(left_out) if self._usable(one, left_out)], form, left_out)
         given = self._pairs if self._pairs is not None else self._alone(left_out)
         self.criteria = {key_of(*shown): _criteria_id(shown[0]) for shown in given}
-        self.ids = self.criteria.keys()
         for reason, count in left_out.most_common():
             print(f"left out {count} rows: {reason}", file=sys.stderr)
-        if not self.ids:
+        if not self.criteria:
             raise UsageError(f"{place}: no usable row to judge")
 
     def __iter__(self) -> Iterator[Shown]:
@@ -96,42 +95,6 @@ def in_order(shown: Iterable[Shown], window: int) -> Iterator[Shown]:
         yield from part
 
 
-class JudgmentTally(Tally[Judgment]):
-    """Judgments, counted; `repeated` is what judging some of them again has shown."""
-
-    def __init__(self, out: Path, repeated: dict[str, Any] | None = None) -> None:
-        super().__init__()
-        self._out, self._repeated = out, repeated
-        self._tokens = Counter[str](prompt=0, cached=0, completion=0)
-        self._shortened: Counter[str] = Counter()
-
-    def add(self, record: Judgment) -> None:
-        self.note(record.verdict.failure)
-        self._tokens["prompt"] += record.prompt_tokens
-        self._tokens["cached"] += record.cached_tokens
-        self._tokens["completion"] += record.completion_tokens
-        self._shortened.update(list(record.shortened))
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            **({} if self._repeated is None else {"judged_again": self._repeated}),
-            "rows": self.count,
-            "failed": dict(self.failures),
-            "shortened_rows": dict(self._shortened),
-            "tokens": dict(self._tokens),
-        }
-
-    def lines(self) -> Iterable[str]:
-        if (again := self._repeated) is not None:
-            yield (
-                f"judged again in another order: {again['ratings_changed']} of {again['rows']} ratings changed, "
-                f"scores by {again['largest_move_of_a_score']:.4f} at most"
-            )
-        yield f"{self._out}: {self.count} judged, {self.failed()}"
-        if self._shortened:
-            yield f"prompts shortened to fit: {listed(self._shortened)}"
-
-
 class JudgeResponses(Stage[Shown, Judgment]):
     """One judgment of each response. `responses` are gone through several times and never all held in memory; `source`
     says in the sidecar where they are from. `check_repeat` of them are judged again at the end."""
@@ -147,52 +110,12 @@ class JudgeResponses(Stage[Shown, Judgment]):
         source: dict[str, str] | str,
         check_repeat: int = 0,
     ) -> None:
-        super().__init__(run, Judgment, judge.backend)
-        self.judge, self.source, self._origin = judge, source, judge.origin()
-        self._responses, self._check_repeat = responses, check_repeat
+        super().__init__(run, Judgment, judge.backend, responses.criteria)
+        self.judge, self._responses, self._check_repeat = judge, responses, check_repeat
         self.always_opens = check_repeat > 0
-        self._criteria, self._ids = responses.criteria, responses.ids
-        self._by_criteria = isinstance(judge.form.kind, CriteriaKind)
-        self._done: set[str] = set()
-        self._repeated: dict[str, Any] | None = None
-        self._outage = Outage(judge.backend, self.concurrency, "rows")
-
-    def problem(self, record: Judgment, **other: Any) -> str | None:
-        """`other` are fields of a panel's judgments that differ from its members'."""
-        for name, value in {**self._origin, **other}.items():
-            if (found := getattr(record, name)) != value:
-                return f"made with {name} {found!r}, now {value!r}; choose another --out"
-        if (key := key_of(record.response, record.other)) not in self._ids:
-            return f"judges {key!r}, which is not among the responses; choose another --out"
-        if self._by_criteria and _criteria_id(record.response) != self._criteria[key]:
-            return f"judges {key!r} by other criteria than now; choose another --out"
-        return None
-
-    def failure(self, record: Judgment) -> str | None:
-        return record.verdict.failure
-
-    def know(self, record: Judgment) -> None:
-        self._done.add(key_of(record.response, record.other))
-
-    def left(self) -> int:
-        return len(self._ids) - len(self._done)
-
-    def items(self) -> Iterable[Shown]:
-        return in_order((shown for shown in self._responses if key_of(*shown) not in self._done), WINDOW)
-
-    async def work(self, item: Shown, keep: Callable[..., None]) -> None:
-        judgment = await self.judge.judge(*item)
-        keep(judgment)
-        self._outage.note(judgment.verdict.failure, judgment.detail)
-
-    async def afterwards(self) -> None:
-        if self._check_repeat:
-            self._repeated = await _judged_again(self.judge, self.out, self._check_repeat, self.concurrency)
-
-    def facts(self) -> dict[str, Any]:
-        judge = self.judge
-        return {
-            "responses": self.source,
+        self._again: dict[str, Any] | None = None
+        self.facts = {
+            "responses": source,
             "judge": judge.name,
             "model": judge.backend.served.name,
             "server": judge.backend.place,
@@ -208,8 +131,64 @@ class JudgeResponses(Stage[Shown, Judgment]):
             },
         }
 
-    def tally(self) -> JudgmentTally:
-        return JudgmentTally(self.out, self._repeated)
+    def key(self, record: Judgment) -> str:
+        return key_of(record.response, record.other)
+
+    def problem(self, record: Judgment, **other: Any) -> str | None:
+        """`other` are fields of a panel's judgments that differ from its members'."""
+        for name, value in {**self.judge.origin(), **other}.items():
+            if (found := getattr(record, name)) != value:
+                return f"made with {name} {found!r}, now {value!r}; choose another --out"
+        key = self.key(record)
+        if key not in self.wanted:
+            return f"judges {key!r}, which is not among the responses; choose another --out"
+        by_criteria = isinstance(self.judge.form.kind, CriteriaKind)
+        if by_criteria and _criteria_id(record.response) != self._responses.criteria[key]:
+            return f"judges {key!r} by other criteria than now; choose another --out"
+        return None
+
+    def items(self) -> Iterable[Shown]:
+        return in_order((shown for shown in self._responses if key_of(*shown) not in self.done), WINDOW)
+
+    async def work(self, item: Shown, keep: Callable[..., None]) -> None:
+        judgment = await self.judge.judge(*item)
+        keep(judgment)
+        self.note(judgment.verdict.failure, judgment.detail)
+
+    async def afterwards(self) -> None:
+        if self._check_repeat:
+            self._again = await _judged_again(self.judge, self.out, self._check_repeat, self.concurrency)
+
+    def summary(self, records: Iterable[Judgment]) -> RunSummary:
+        found = summary(records, self.out)
+        if (again := self._again) is None:
+            return found
+        said = (
+            f"judged again in another order: {again['ratings_changed']} of {again['rows']} ratings changed, "
+            f"scores by {again['largest_move_of_a_score']:.4f} at most"
+        )
+        return replace(found, facts={"judged_again": again, **found.facts}, lines=[said, *found.lines])
+
+
+def summary(judgments: Iterable[Judgment], out: Path) -> RunSummary:
+    failures, spent, count = Counter[str](), Spent(), 0
+    for one in judgments:
+        count += 1
+        spent.add(one)
+        if one.verdict.failure is not None:
+            failures[one.verdict.failure] += 1
+    facts = {
+        "rows": count,
+        "failed": dict(failures),
+        "shortened_rows": dict(spent.shortened),
+        "tokens": dict(spent.tokens),
+    }
+    return RunSummary(
+        count=count,
+        failures=failures,
+        facts=facts,
+        lines=[f"{out}: {count} judged, {failed(failures)}", *spent.lines()],
+    )
 
 
 async def _judged_again(judge: ResponseJudge, out: Path, rows: int, concurrency: int) -> dict[str, Any]:
@@ -242,25 +221,6 @@ def _said(found: Verdict) -> object:
     return found.rating, found.value, found.answers
 
 
-def judge_by_panel(run: RunOptions, members: Sequence[JudgeResponses], how: Aggregation, name: str | None) -> int:
-    """Have each member judge into its own file, then make the panel's judgments of theirs, in `run.out`."""
-    first = members[0]
-    panel = name or f"{how}({', '.join(member.judge.name for member in members)})"
-    for _ in known(run.out, Judgment, partial(first.problem, judge=panel)):
-        pass  # only looked at: another panel's file is not written over
-    for member in members:
-        member.run()
-    count = jsonl.write(run.out, _merged([member.out for member in members], how, panel))
-    facts = {
-        "responses": first.source,
-        "judge": panel,
-        "aggregate": how,
-        "members": [{"judge": member.judge.name, "file": str(member.out)} for member in members],
-        "judged_in_this_run": count,
-    }
-    return finish(run, Judgment, JudgmentTally(run.out), facts, changed=True, too_many=first.too_many)
-
-
 def judge_responses(
     run: RunOptions,
     judges: Sequence[ResponseJudge],
@@ -270,16 +230,31 @@ def judge_responses(
     how: Aggregation,
     name: str | None,
 ) -> int:
-    """By one judge into `run.out`, or by several into files beside it (`NAME.1.jsonl`, …) that make the panel's."""
+    """By one judge into `run.out`, or by several into files beside it (`NAME.1.jsonl`, …), of which the panel `name`'s
+    are made."""
     if len(judges) == 1:
         return JudgeResponses(run, judges[0], responses, source, check_repeat).run()
-    out = run.out
-    files = [out.with_name(f"{out.stem}.{number}{out.suffix}") for number in range(1, len(judges) + 1)]
+    out, panel = run.out, name or f"{how}({', '.join(judge.name for judge in judges)})"
     members = [
-        JudgeResponses(replace(run, out=file), judge, responses, source, check_repeat)
-        for judge, file in zip(judges, files, strict=True)
+        JudgeResponses(
+            replace(run, out=out.with_name(f"{out.stem}.{number}{out.suffix}")), judge, responses, source, check_repeat
+        )
+        for number, judge in enumerate(judges, 1)
     ]
-    return judge_by_panel(run, members, how, name)
+    for _ in known(out, Judgment, partial(members[0].problem, judge=panel)):
+        pass  # only looked at: another panel's file is not written over
+    for member in members:
+        member.run()
+    count = jsonl.write(out, _merged([member.out for member in members], how, panel))
+    facts = {
+        "responses": source,
+        "judge": panel,
+        "aggregate": how,
+        "members": [{"judge": member.judge.name, "file": str(member.out)} for member in members],
+        "judged_in_this_run": count,
+    }
+    whole = summary((line for _, line in jsonl.read(out, Judgment)), out)
+    return finish(run, whole, facts, changed=True, too_many=JudgeResponses.too_many)
 
 
 def _merged(files: Sequence[Path], how: Aggregation, panel: str) -> Iterator[Judgment]:

@@ -39,11 +39,17 @@ def retry_failed(help_text: str) -> Any:
     return typer.Option("--retry-failed", help=help_text)
 
 
+def check(*rules: tuple[object, str]) -> None:
+    """Raises UsageError with the words of the first rule that does not hold."""
+    for holds, problem in rules:
+        if not holds:
+            raise UsageError(problem)
+
+
 def check_choices(option: str, given: Iterable[str], choices: Collection[str]) -> None:
     """For options that may be given several times. Raises UsageError for a value that is none of the `choices`."""
     for value in given:
-        if value not in choices:
-            raise UsageError(f"--{option} {value}: unknown; choose {', '.join(choices)}")
+        check((value in choices, f"--{option} {value}: unknown; choose {', '.join(choices)}"))
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):

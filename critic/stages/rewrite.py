@@ -16,16 +16,17 @@ from typing import Annotated, Any
 import jinja2
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 
 from critic import jsonl
 from critic.asking.render import quote
-from critic.backends import CONNECTIONS, Backend, Reply, Request
+from critic.backends import CONNECTIONS, Backend, Request
 from critic.benchmarks import alignmmbench
 from critic.errors import Refused, Transient, UsageError
 from critic.records import Language, Message, Question
 from critic.stages import options
 from critic.stages.options import MAX_FAILED, ApiKey, BaseUrl, Endpoint, MaxFailed, Seed, Temperature
-from critic.stages.run import Outage, RunOptions, Stage, Tally, listed
+from critic.stages.run import RunOptions, RunSummary, Stage, failed, listed
 
 VARIANTS = 5
 """Rewrites of a seed question (AlignMMBench §3.3)."""
@@ -63,12 +64,11 @@ def variants(text: str, question: str) -> list[str]:
     return [line for line in found if line and line != question.strip()]
 
 
-def rewrites(question: Question, reply: Reply) -> list[Rewrite]:
-    """The lines of a review file for one seed: its rewrites, or why there are none."""
-    found = variants(reply.text, question.prompt)
-    failure = "empty" if not reply.text.strip() else None if len(found) >= VARIANTS else "too_few_variants"
-    failure = failure or ("too_many_variants" if len(found) > VARIANTS else None)
-    if failure is not None:
+def rewrites(question: Question, text: str) -> list[Rewrite]:
+    """The lines of a review file for one seed: its rewrites out of a reply, or why there are none."""
+    found = variants(text, question.prompt)
+    if len(found) != VARIANTS:
+        failure = "too_many_variants" if len(found) > VARIANTS else "too_few_variants" if text.strip() else "empty"
         return [_failed(question, failure)]
     return [
         Rewrite(seed=question.id, question=question.prompt, variant=number, prompt=line)
@@ -88,26 +88,6 @@ def seeds(questions: Iterable[Question]) -> list[Question]:
     return list(found.values())
 
 
-class RewriteTally(Tally[Rewrite]):
-    """A review file, counted in seeds."""
-
-    def __init__(self, out: Path) -> None:
-        super().__init__()
-        self._out, self._wordings = out, 0
-
-    def add(self, record: Rewrite) -> None:
-        self._wordings += record.failure is None
-        if record.variant <= 1:  # a seed that failed has one line, with variant 0
-            self.note(record.failure)
-
-    def facts(self) -> dict[str, Any]:
-        return {"seeds": self.count, "failed": dict(self.failures)}
-
-    def lines(self) -> Iterable[str]:
-        failed = self.failed("seeds failed")
-        yield f"{self._out}: {self.count} seeds, {self._wordings} rewrites to review, {failed}"
-
-
 class AskForRewrites(Stage[Question, Rewrite]):
     """The rewrites of seed questions, by id."""
 
@@ -123,11 +103,19 @@ class AskForRewrites(Stage[Question, Rewrite]):
         temperature: float,
         seed: int,
     ) -> None:
-        super().__init__(options, Rewrite, backend)
-        self._questions, self._asked = questions, {question.id: question for question in asked}
-        self._max_tokens, self._temperature, self._seed = max_tokens, temperature, seed
-        self._known: Counter[str] = Counter()
-        self._outage = Outage(backend, self.concurrency, "seeds")
+        self._asked = {question.id: question for question in asked}
+        super().__init__(options, Rewrite, backend, self._asked)
+        drawn = seed if temperature else None
+        self._request = Request(messages=[], max_tokens=max_tokens, temperature=temperature, seed=drawn)
+        self._lines: Counter[str] = Counter()
+        self.facts = {
+            "questions": {"file": str(questions), "sha256": jsonl.sha256(questions)},
+            "model": backend.served.name,
+            "sampling": {"temperature": temperature, "seed": drawn or 0, "max_tokens": max_tokens},
+        }
+
+    def key(self, record: Rewrite) -> str:
+        return record.seed
 
     def problem(self, record: Rewrite) -> str | None:
         question = self._asked.get(record.seed)
@@ -137,68 +125,63 @@ class AskForRewrites(Stage[Question, Rewrite]):
             return "reviewed already; --apply it, or choose another --out"
         return None
 
-    def failure(self, record: Rewrite) -> str | None:
-        return record.failure
-
     def know(self, record: Rewrite) -> None:
-        self._known[record.seed] += VARIANTS if record.failure else 1
+        super().know(record)
+        self._lines[record.seed] += VARIANTS if record.failure else 1
 
-    def resume(self) -> int:
+    def resume(self) -> None:
         """A seed of which a killed run wrote some lines is asked again, without them."""
         super().resume()
-        torn = {seed for seed, count in self._known.items() if count < VARIANTS}
+        torn = {seed for seed, count in self._lines.items() if count < VARIANTS}
         if torn:
             jsonl.rewrite(self.out, Rewrite, lambda record: record.seed not in torn)
-        for seed in torn:
-            del self._known[seed]
-        return len(self._known)
-
-    def left(self) -> int:
-        return len(self._asked) - len(self._known)
+        self.done -= torn
 
     def items(self) -> Iterable[Question]:
-        return (question for question in self._asked.values() if question.id not in self._known)
+        return (question for question in self._asked.values() if question.id not in self.done)
 
     async def work(self, item: Question, keep: Callable[..., None]) -> None:
-        request = Request(
-            messages=prompt(item.prompt, item.lang),
-            max_tokens=self._max_tokens,
-            temperature=self._temperature,
-            seed=self._seed if self._temperature else None,
-        )
         detail = None
         try:
-            found = rewrites(item, await self.backend.chat(request))
+            reply = await self.backend.chat(replace(self._request, messages=prompt(item.prompt, item.lang)))
+            found = rewrites(item, reply.text)
         except Transient as error:
             found, detail = [_failed(item, "server_error")], str(error)
         except Refused as error:
             found = [_failed(item, error.failure)]
         keep(*found)
-        self._outage.note(found[0].failure, detail)
+        self.note(found[0].failure, detail)
 
-    def facts(self) -> dict[str, Any]:
-        seed = self._seed if self._temperature else 0
-        return {
-            "questions": {"file": str(self._questions), "sha256": jsonl.sha256(self._questions)},
-            "model": self.backend.served.name,
-            "sampling": {"temperature": self._temperature, "seed": seed, "max_tokens": self._max_tokens},
-        }
+    def summary(self, records: Iterable[Rewrite]) -> RunSummary:
+        """A review file, counted in seeds."""
+        failures: Counter[str] = Counter()
+        wordings, of_seeds = 0, set[str]()
+        for one in records:
+            of_seeds.add(one.seed)
+            if one.failure is None:
+                wordings += 1
+            else:
+                failures[one.failure] += 1
+        line = f"{self.out}: {len(of_seeds)} seeds, {wordings} rewrites to review, {failed(failures, 'seeds failed')}"
+        facts = {"seeds": len(of_seeds), "failed": dict(failures)}
+        return RunSummary(count=len(of_seeds), failures=failures, facts=facts, lines=[line])
 
-    def tally(self) -> RewriteTally:
-        return RewriteTally(self.out)
 
-
-def apply(review: Sequence[tuple[int, Rewrite]], rows: Sequence[dict[str, Any]], place: str) -> list[dict[str, Any]]:
-    """The rows of a questions file, and behind each seed its accepted rewrites: the same row with another prompt and
-    the next free number. Raises UsageError for a line whose seed is not in the rows or asks something else."""
+def apply(questions: Path, review: Path, out: Path) -> int:
+    """Write the questions, and behind each seed its accepted rewrites: the same row with another prompt and the next
+    free number. Raises UsageError for a line whose seed is not in the questions or asks something else."""
+    rows = [row for _, row in jsonl.read(questions, dict[str, Any])]
     by_id = {row["question_id"]: row for row in rows}
-    accepted: dict[str, list[str]] = defaultdict(list)
-    for number, line in review:
+    accepted = defaultdict[str, list[str]](list)
+    said: Counter[str] = Counter()
+    for number, line in jsonl.read(review, Rewrite):
         row = by_id.get(line.seed)
         if row is None or row["prompt"] != line.question:
-            raise UsageError(f"{place}:{number}: {line.seed!r} is not in the questions, or asks something else there")
+            raise UsageError(f"{review}:{number}: {line.seed!r} is not in the questions, or asks something else there")
         if line.accepted and line.prompt:
             accepted[line.seed].append(line.prompt)
+        word = {True: "accepted", False: "rejected", None: "undecided"}[line.accepted]
+        said["failed" if line.failure else word] += 1
     taken: Counter[str] = Counter()
     for name in by_id:
         group, _, last = name.rpartition("-")
@@ -210,18 +193,8 @@ def apply(review: Sequence[tuple[int, Rewrite]], rows: Sequence[dict[str, Any]],
         for wording in accepted[row["question_id"]]:
             taken[group] += 1
             made.append({**row, "question_id": f"{group}-{taken[group]}", "prompt": wording})
-    return made
-
-
-def _apply(questions: Path, review: Path, out: Path) -> int:
-    lines = list(jsonl.read(review, Rewrite))
-    rows = [row for _, row in jsonl.read(questions, dict[str, Any])]
-    count = jsonl.write(out, apply(lines, rows, str(review)))
-    said = Counter(
-        "failed" if line.failure else {True: "accepted", False: "rejected", None: "undecided"}[line.accepted]
-        for _, line in lines
-    )
-    print(f"{out}: {count} questions, {count - len(rows)} of them rewrites ({listed(said)})")
+    jsonl.write(out, made)
+    print(f"{out}: {len(made)} questions, {len(made) - len(rows)} of them rewrites ({listed(said)})")
     return 0
 
 
@@ -247,7 +220,7 @@ def main(
     """Rewrite seed questions in five wordings each. Set "accepted" in the review file to true or false, then --apply
     it: only what a person accepted is used."""
     if review is not None:
-        return _apply(questions, review, out)
+        return apply(questions, review, out)
     asked = seeds(alignmmbench.read_questions(questions).values())
     endpoint = Endpoint(model=model, base_url=base_url, api_key=api_key, concurrency=concurrency)
     run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed)

@@ -5,7 +5,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -15,7 +15,9 @@ from tqdm import tqdm
 from critic import jsonl
 from critic.backends import Backend
 from critic.errors import UsageError
+from critic.records import Call, Judgment
 
+T = TypeVar("T")
 Item = TypeVar("Item")
 Record = TypeVar("Record")
 
@@ -29,32 +31,14 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     retry_failed: bool
 
 
-class Tally(ABC, Generic[Record]):
-    """What the records of a whole file add up to: `failures` by name, out of `count`."""
+class RunSummary(Struct, frozen=True, kw_only=True):
+    """What the records of a whole file add up to: `failures` by name, out of `count`; `facts` for the sidecar, `lines`
+    for whoever ran the stage."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.failures: Counter[str] = Counter()
-
-    @abstractmethod
-    def add(self, record: Record) -> None: ...
-
-    def note(self, failure: str | None) -> None:
-        """One more, and what it failed of."""
-        self.count += 1
-        if failure is not None:
-            self.failures[failure] += 1
-
-    def failed(self, word: str = "failed") -> str:
-        return f"{self.failures.total()} {word}" + (f" ({listed(self.failures)})" if self.failures else "")
-
-    @abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """For the sidecar."""
-
-    @abstractmethod
-    def lines(self) -> Iterable[str]:
-        """For whoever ran the stage."""
+    count: int
+    failures: Counter[str]
+    facts: dict[str, Any]
+    lines: list[str]
 
 
 class Stage(ABC, Generic[Item, Record]):
@@ -62,7 +46,8 @@ class Stage(ABC, Generic[Item, Record]):
 
     `run` is the same for all of them: take note of what the file has, work on what is left side by side, keep each
     record as it comes, and only then write the sidecar, say what happened and give the exit code. What a stage adds is
-    below: which records are its own, what is left, and how one item is worked on.
+    below: which records are its own, what is left of `wanted`, the keys of all records there are to be, and how one
+    item is worked on.
     """
 
     name: ClassVar[str]
@@ -73,25 +58,30 @@ class Stage(ABC, Generic[Item, Record]):
     """How what was there before is spoken of ("12 judged before"), and the sidecar's COUNTED_in_this_run."""
     too_many: ClassVar[str] = "failed; --retry-failed asks again"
     """Behind "more than 2%", where the exit code is 3."""
+    facts: dict[str, Any]
+    """What the sidecar says of how the records were made."""
+    always_opens: bool = False
+    """Whether the source of replies is opened even where nothing is left."""
 
-    def __init__(self, options: RunOptions, record: type[Record], backend: Backend) -> None:
+    def __init__(
+        self, options: RunOptions, record: type[Record], backend: Backend, wanted: Collection[Hashable]
+    ) -> None:
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
         self.concurrency = options.concurrency or backend.in_flight
+        self.wanted, self.done = wanted, set[Hashable]()
+        self._lost = 0
+
+    @abstractmethod
+    def key(self, record: Record) -> Hashable:
+        """Which of those that are wanted a record is."""
 
     @abstractmethod
     def problem(self, record: Record) -> str | None:
         """Why a record that is in the file is none of this run's, and what to do about it."""
 
-    @abstractmethod
-    def failure(self, record: Record) -> str | None: ...
-
-    @abstractmethod
     def know(self, record: Record) -> None:
         """Take note of a record that is in the file and stays there."""
-
-    @abstractmethod
-    def left(self) -> int:
-        """How many units are not known."""
+        self.done.add(self.key(record))
 
     @abstractmethod
     def items(self) -> Iterable[Item]:
@@ -102,67 +92,56 @@ class Stage(ABC, Generic[Item, Record]):
         """Work on one item. `keep(record, …)` writes the records of one unit."""
 
     @abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """What the sidecar says of how the records were made."""
-
-    @abstractmethod
-    def tally(self) -> Tally[Record]: ...
-
-    def nothing_left(self) -> None:
-        """A last look at what is known, where nothing is asked."""
-
-    always_opens: bool = False
-    """Whether the source of replies is opened even where nothing is left."""
+    def summary(self, records: Iterable[Record]) -> RunSummary: ...
 
     async def afterwards(self) -> None:
         """What is done last with the source of replies, when all records are in the file."""
 
+    async def nothing_left(self) -> None:
+        """A last look at what is known, where nothing is asked."""
+
     def run(self) -> int:
         """The exit code: 3 when too many failed. Raises UsageError for what the caller has to mend."""
-        before = self.resume()
-        left = self.left()
-        if before:
-            print(f"{self.out}: {before} {self.counted} before, {left} to go", file=sys.stderr)
+        self.resume()
+        left = len(self.wanted) - len(self.done)
+        if self.done:
+            print(f"{self.out}: {len(self.done)} {self.counted} before, {left} to go", file=sys.stderr)
         start = time.monotonic()
         opens = bool(left or self.always_opens)
-        if opens:
-            asyncio.run(self.ask(left))
-        else:
-            self.nothing_left()
+        asyncio.run(self.ask(left) if opens else self.nothing_left())
         facts = {
-            **self.facts(),
+            **self.facts,
             "retries": self.backend.retries,
             "seconds": round(time.monotonic() - start, 1),
             f"{self.counted}_in_this_run": left,
         }
-        return finish(self.options, self.record, self.tally(), facts, opens, self.too_many)
+        summary = self.summary(line for _, line in jsonl.read(self.out, self.record))
+        return finish(self.options, summary, facts, opens, self.too_many)
 
-    def resume(self) -> int:
-        """Take note of the records that an earlier run left; how many stay. With `retry_failed` the failed ones go."""
-        count, failed = 0, 0
+    def resume(self) -> None:
+        """Take note of the records that an earlier run left. With `retry_failed` the failed ones go."""
+        failed = False
         # All are looked at before any goes: a file of another run is left as it is.
         for record in known(self.out, self.record, self.problem):
-            if self.options.retry_failed and self.failure(record) is not None:
-                failed += 1
+            if self.options.retry_failed and failure_of(record) is not None:
+                failed = True
             else:
                 self.know(record)
-                count += 1
         if failed:
-            jsonl.rewrite(self.out, self.record, lambda record: self.failure(record) is None)
-        return count
+            jsonl.rewrite(self.out, self.record, lambda record: failure_of(record) is None)
 
     async def ask(self, left: int) -> None:
         """Work on the items, `concurrency` at a time; each record is in the file once it is known."""
-        waiting, failures = iter(self.items()), Counter[str]()
+        waiting, failed = iter(self.items()), 0
         with jsonl.Appender(self.out) as file, tqdm(total=left, desc=self.name, unit=self.unit) as bar:
             async with self.backend as backend:
 
                 def keep(*records: Record) -> None:
+                    nonlocal failed
                     for record in records:
                         file.append(record)
-                        if (failure := self.failure(record)) is not None:
-                            failures[failure] += 1
-                    bar.set_postfix(failed=failures.total(), retries=backend.retries, refresh=False)
+                        failed += failure_of(record) is not None
+                    bar.set_postfix(failed=failed, retries=backend.retries, refresh=False)
                     bar.update()
 
                 async def worker() -> None:
@@ -171,6 +150,16 @@ class Stage(ABC, Generic[Item, Record]):
 
                 await side_by_side(worker() for _ in range(min(self.concurrency, left)))
                 await self.afterwards()
+
+    def note(self, failure: str | None, detail: str | None = None) -> None:
+        """What a call came to. Raises UsageError when the server seems to be gone: after twice as many lost calls in a
+        row as are under way at once, so that one bad moment, which loses all of those, does not end the run."""
+        self._lost = self._lost + 1 if failure == "server_error" else 0
+        if self._lost >= 2 * self.concurrency:
+            raise UsageError(
+                f"{self.backend.place} failed {self._lost} {self.unit}s in a row ({detail}); "
+                f"see to the server, then run again with --retry-failed"
+            )
 
 
 def known(out: Path, record: type[Record], problem: Callable[[Record], str | None]) -> Iterator[Record]:
@@ -185,42 +174,30 @@ def known(out: Path, record: type[Record], problem: Callable[[Record], str | Non
         yield line
 
 
-def finish(
-    options: RunOptions,
-    record: type[Record],
-    tally: Tally[Record],
-    facts: dict[str, Any],
-    changed: bool,
-    too_many: str = Stage.too_many,
-) -> int:
+def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any], changed: bool, too_many: str) -> int:
     """Write the sidecar of a file that is whole, say what happened, and give the exit code."""
-    for _, line in jsonl.read(options.out, record):
-        tally.add(line)
     if changed or not jsonl.sidecar(options.out).is_file():
-        jsonl.write_sidecar(options.out, {**facts, **tally.facts()})
-    for text in tally.lines():
+        jsonl.write_sidecar(options.out, {**facts, **summary.facts})
+    for text in summary.lines:
         print(text)
-    if tally.failures.total() > options.max_failed * tally.count:
+    if summary.failures.total() > options.max_failed * summary.count:
         print(f"more than {options.max_failed:.0%} {too_many}", file=sys.stderr)
         return 3
     return 0
 
 
-class Outage:
-    """Ends a run whose server seems to be gone: after twice as many lost calls in a row as are under way at once, so
-    that one bad moment, which loses all of those, does not."""
+class Spent:
+    """What judging took: tokens by kind, and prompts that were shortened by what is left out of them."""
 
-    def __init__(self, backend: Backend, concurrency: int, units: str) -> None:
-        self._backend, self._most, self._units, self._lost = backend, 2 * concurrency, units, 0
+    def __init__(self) -> None:
+        self.tokens, self.shortened = Counter(prompt=0, cached=0, completion=0), Counter[str]()
 
-    def note(self, failure: str | None, detail: str | None = None) -> None:
-        """What a call came to. Raises UsageError when it is one lost call too many."""
-        self._lost = self._lost + 1 if failure == "server_error" else 0
-        if self._lost >= self._most:
-            raise UsageError(
-                f"{self._backend.place} failed {self._lost} {self._units} in a row ({detail}); "
-                f"see to the server, then run again with --retry-failed"
-            )
+    def add(self, made: Judgment | Call) -> None:
+        self.tokens.update(prompt=made.prompt_tokens, cached=made.cached_tokens, completion=made.completion_tokens)
+        self.shortened.update(list(made.shortened))
+
+    def lines(self) -> list[str]:
+        return [f"prompts shortened to fit: {listed(self.shortened)}"] if self.shortened else []
 
 
 async def side_by_side(work: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -231,6 +208,23 @@ async def side_by_side(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     finally:
         for task in tasks:
             task.cancel()
+
+
+async def once(made: dict[str, asyncio.Task[T]], name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What `make` gives, made once for all who ask for it by this name."""
+    if name not in made:
+        made[name] = asyncio.create_task(make())
+    return await made[name]
+
+
+def failure_of(record: Any) -> str | None:
+    """A record's own failure, or that of its verdict."""
+    failure: str | None = getattr(record, "verdict", record).failure
+    return failure
+
+
+def failed(failures: Counter[str], word: str = "failed") -> str:
+    return f"{failures.total()} {word}" + (f" ({listed(failures)})" if failures else "")
 
 
 def listed(counts: Counter[str]) -> str:

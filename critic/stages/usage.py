@@ -10,31 +10,29 @@ without `cached_input`, cached tokens of a prompt cost what the others do:
     output = 4.0
 """
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from critic.errors import UsageError
 from critic.records import ModelTurn
-from critic.stages.run import Tally
+from critic.stages.run import RunSummary
+
+Cost = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
 class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Prices per million tokens, none below 0."""
+    """Prices per million tokens."""
 
-    input: float
-    output: float
-    cached_input: float | None = None
+    input: Cost
+    output: Cost
+    cached_input: Cost | None = None
     currency: str = "USD"
-
-    def __post_init__(self) -> None:
-        if not all(0 <= price < math.inf for price in (self.input, self.output, self.cached_input or 0.0)):
-            raise ValueError("a price is a number from 0 up")
 
 
 def read_prices(path: Path) -> dict[str, Price]:
@@ -56,96 +54,79 @@ def cost(price: Price, prompt_tokens: int, cached_tokens: int, completion_tokens
     return (fresh * price.input + cached_tokens * cached + completion_tokens * price.output) / 1e6
 
 
-class Totals(Tally[ModelTurn]):
+def summary(records: Iterable[ModelTurn], out: Path, prices: Mapping[str, Price]) -> RunSummary:
     """What the records of a file of replies add up to, at the prices of each list; a generation that several records
     share counts once."""
-
-    def __init__(self, out: Path, prices: Mapping[str, Price]) -> None:
-        super().__init__()
-        self._out, self._prices = out, prices
-        self.by_condition: dict[str, Counter[str]] = {}
-        self.details: dict[str, str] = {}
-        self.counts: Counter[str] = Counter()
-        self.by_turn: dict[int, Counter[str]] = {}
-        self.seconds = 0.0
-        self._calls: set[str] = set()
-        self._resized: set[str] = set()
-
-    def add(self, record: ModelTurn) -> None:
-        result = "answered" if record.failure is None else "not_run" if record.failure == "not_run" else "failed"
-        self.by_condition.setdefault(record.condition, Counter())[result] += 1
-        self.note(record.failure)
-        if record.failure is not None and record.detail:
-            self.details.setdefault(record.failure, record.detail)
-        if record.call is not None and record.call not in self._calls:
-            self._calls.add(record.call)
-            self._add_call(record)
-
-    def _add_call(self, line: ModelTurn) -> None:
-        self.seconds += line.seconds
-        self.counts["calls"] += 1
-        self.counts["calls_cut_at_max_tokens"] += line.finish == "length" and line.failure is None
-        self.counts["calls_shortened"] += line.dropped > 0
-        self.counts["exchanges_dropped"] += line.dropped
-        self.counts["images"] += sum(len(message.images) for message in line.seen)
-        self._resized |= {image.path for message in line.seen for image in message.images if image.resized}
+    conditions = defaultdict[str, Counter[str]](Counter)
+    counts, failures, details, calls, resized = Counter[str](), Counter[str](), dict[str, str](), set[str](), set[str]()
+    by_turn = defaultdict[int, Counter[str]](Counter)
+    turns, seconds = 0, 0.0
+    for line in records:
+        turns += 1
+        result = {None: "answered", "not_run": "not_run"}.get(line.failure, "failed")
+        conditions[line.condition][result] += 1
+        if line.failure is not None:
+            failures[line.failure] += 1
+            if line.detail:
+                details.setdefault(line.failure, line.detail)
+        if line.call is None or line.call in calls:
+            continue
+        calls.add(line.call)
+        seconds += line.seconds
+        images = [image for message in line.seen for image in message.images]
+        resized |= {image.path for image in images if image.resized}
+        counts["calls"] += 1
+        counts["calls_cut_at_max_tokens"] += line.finish == "length" and line.failure is None
+        counts["calls_shortened"] += line.dropped > 0
+        counts["exchanges_dropped"] += line.dropped
+        counts["images"] += len(images)
         if line.prompt_tokens is None or line.completion_tokens is None:
-            self.counts["calls_without_token_counts"] += bool(line.seen)
-            return
-        self.counts["prompt_tokens"] += line.prompt_tokens
-        self.counts["completion_tokens"] += line.completion_tokens
+            counts["calls_without_token_counts"] += bool(line.seen)
+            continue
+        counts["prompt_tokens"] += line.prompt_tokens
+        counts["completion_tokens"] += line.completion_tokens
         if line.cached_tokens is None:
-            self.counts["calls_without_cached_counts"] += 1
-            return
-        turn = self.by_turn.setdefault(line.turn, Counter())
-        for name, count in (("prompt", line.prompt_tokens), ("cached", line.cached_tokens)):
-            turn[name] += count
-        self.counts["cached_tokens"] += line.cached_tokens
+            counts["calls_without_cached_counts"] += 1
+            continue
+        counts["cached_tokens"] += line.cached_tokens
+        by_turn[line.turn].update(prompt=line.prompt_tokens, cached=line.cached_tokens)
+    spent = counts["prompt_tokens"], counts["cached_tokens"], counts["completion_tokens"]
+    facts = {
+        "conditions": {name: dict(found) for name, found in sorted(conditions.items())},
+        "failed": dict(failures),
+        "images_resized": len(resized),
+        "turns": turns,
+        **{name: count for name, count in counts.items() if count},
+        "tokens_by_turn": {str(turn): dict(found) for turn, found in sorted(by_turn.items())},
+        "seconds_of_calls": round(seconds, 1),
+        "costs": {name: round(cost(price, *spent), 6) for name, price in prices.items()},
+    }
+    failed = [
+        f"{name}: {count} turns" + (f", first: {details[name]}" if name in details else "")
+        for name, count in failures.most_common()
+    ]
+    lines = [*_lines(defaultdict(int, facts), prices), *failed, f"{out}: {turns} turns"]
+    return RunSummary(count=turns, failures=failures, facts=facts, lines=lines)
 
-    def costs(self) -> dict[str, float]:
-        """By price list, of the calls whose tokens are known."""
-        count = self.counts
-        spent = count["prompt_tokens"], count["cached_tokens"], count["completion_tokens"]
-        return {name: round(cost(price, *spent), 6) for name, price in self._prices.items()}
 
-    def facts(self) -> dict[str, Any]:
-        return {
-            "conditions": {name: dict(found) for name, found in sorted(self.by_condition.items())},
-            "failed": dict(self.failures),
-            "images_resized": len(self._resized),
-            "turns": self.count,
-            **{name: count for name, count in self.counts.items() if count},
-            "tokens_by_turn": {str(turn): dict(found) for turn, found in sorted(self.by_turn.items())},
-            "seconds_of_calls": round(self.seconds, 1),
-            "costs": self.costs(),
-        }
-
-    def lines(self) -> Iterable[str]:
-        counts = self.counts
-        yield f"{'condition':<30}{'answered':>9}{'failed':>8}{'not run':>9}"
-        for name, found in sorted(self.by_condition.items()):
-            yield f"{name:<30}{found['answered']:>9}{found['failed']:>8}{found['not_run']:>9}"
-        yield f"{self.count} turns by {counts['calls']} calls"
-        yield f"tokens: {counts['prompt_tokens']} in, {counts['completion_tokens']} out, {self._cached()}"
-        for name, amount in self.costs().items():
-            yield f"at the prices of {name}: {amount:.4f} {self._prices[name].currency}"
-        for name, text in (
-            ("calls_without_token_counts", "calls without token counts: they are in no sum of tokens or costs"),
-            ("calls_cut_at_max_tokens", "replies cut at --max-tokens"),
-            ("calls_shortened", f"prompts shortened to fit ({counts['exchanges_dropped']} oldest exchanges left out)"),
-        ):
-            if counts[name]:
-                yield f"{counts[name]} {text}"
-        if self._resized:
-            yield f"{len(self._resized)} images made smaller to fit --max-image-pixels"
-        for name, count in self.failures.most_common():
-            yield f"{name}: {count} turns" + (f", first: {self.details[name]}" if name in self.details else "")
-        yield f"{self._out}: {self.count} turns"
-
-    def _cached(self) -> str:
-        if not self.by_turn:
-            return "cached: not said by the server"
-        shares = (
-            f"turn {turn} {found['cached'] / found['prompt']:.0%}" for turn, found in sorted(self.by_turn.items())
-        )
-        return f"{self.counts['cached_tokens']} cached ({', '.join(shares)} of the prompt)"
+def _lines(facts: Mapping[str, Any], prices: Mapping[str, Price]) -> Iterator[str]:
+    """What is said of the facts. Those that are not there count nothing."""
+    yield f"{'condition':<30}{'answered':>9}{'failed':>8}{'not run':>9}"
+    for name, found in facts["conditions"].items():
+        counts = [found.get(result, 0) for result in ("answered", "failed", "not_run")]
+        yield "{:<30}{:>9}{:>8}{:>9}".format(name, *counts)
+    yield f"{facts['turns']} turns by {facts['calls']} calls"
+    shares = [f"turn {turn} {one['cached'] / one['prompt']:.0%}" for turn, one in facts["tokens_by_turn"].items()]
+    known = f"{facts['cached_tokens']} cached ({', '.join(shares)} of the prompt)"
+    cached = known if shares else "cached: not said by the server"
+    yield f"tokens: {facts['prompt_tokens']} in, {facts['completion_tokens']} out, {cached}"
+    for name, amount in facts["costs"].items():
+        yield f"at the prices of {name}: {amount:.4f} {prices[name].currency}"
+    for name, text in (
+        ("calls_without_token_counts", "calls without token counts: they are in no sum of tokens or costs"),
+        ("calls_cut_at_max_tokens", "replies cut at --max-tokens"),
+        ("calls_shortened", f"prompts shortened to fit ({facts['exchanges_dropped']} oldest exchanges left out)"),
+        ("images_resized", "images made smaller to fit --max-image-pixels"),
+    ):
+        if facts[name]:
+            yield f"{facts[name]} {text}"

@@ -26,7 +26,8 @@ from critic.backends.vllm import VllmBackend, _sampling
 from critic.images import Images
 from critic.jsonl import Appender
 from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
-from critic.stages.infer import Runner
+from critic.stages.infer import Infer
+from critic.stages.run import RunOptions
 
 CONVERSATIONS, TURNS, REPLY_TOKENS, ROUNDS = 64, 3, 48, 3
 QUESTION = "How many red boats lie in harbour {n}, and which one of them is the largest? Say why, in a sentence. " * 3
@@ -68,7 +69,8 @@ def conversations(count: int, pictures: Path) -> list[Conversation]:
 async def inferred(backend: VllmBackend, rows: list[Conversation], pictures: Path, concurrency: int) -> list[ModelTurn]:
     """All turns of all conversations, written to a file as `critic infer` does."""
     images, made = Images(pictures), list[ModelTurn]()
-    runner = Runner(backend, "tiny", ["own"], Sampling(max_tokens=REPLY_TOKENS), images.load, concurrency)
+    options = RunOptions(out=Path("none"), concurrency=concurrency, max_failed=1.0, retry_failed=False)
+    stage = Infer(options, backend, "tiny", ["own"], Sampling(max_tokens=REPLY_TOKENS), rows, images.load, {}, {})
     waiting = iter(rows)
     with tempfile.TemporaryDirectory() as folder, Appender(Path(folder) / "out.jsonl") as file:
 
@@ -78,14 +80,14 @@ async def inferred(backend: VllmBackend, rows: list[Conversation], pictures: Pat
 
         async def work() -> None:
             for one in waiting:
-                await runner.converse(one, [], keep)
+                await stage.work(one, keep)
 
         await asyncio.gather(*(work() for _ in range(min(concurrency, len(rows)))))
     return made
 
 
 def batches(backend: _Shown) -> list[list[Request]]:
-    """What the runner asked, by turn."""
+    """What was asked, by turn."""
     return [[one for one in backend.asked if len(one.messages) == 2 * turn + 1] for turn in range(TURNS)]
 
 

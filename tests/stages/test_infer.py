@@ -27,7 +27,8 @@ from critic.errors import Refused, Transient, UsageError
 from critic.images import Image, named_images
 from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
 from critic.stages import usage
-from critic.stages.infer import Runner, main
+from critic.stages.infer import Infer, main
+from critic.stages.run import RunOptions
 
 PICTURE = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSuQmCC"
@@ -127,13 +128,11 @@ def converse(
     settings = Sampling(**{"max_tokens": 64, **sampling})
 
     async def go() -> None:
-        runner = Runner(backend, "model", conditions, settings, load, concurrency)
-        await asyncio.gather(
-            *(
-                runner.converse(one, [line for line in known if line.conversation.id == one.id], made.append)
-                for one in conversations
-            )
-        )
+        options = RunOptions(out=Path("none"), concurrency=concurrency, max_failed=1.0, retry_failed=False)
+        stage = Infer(options, backend, "model", conditions, settings, conversations, load, {}, {})
+        for line in known:
+            stage.know(line)
+        await asyncio.gather(*(stage.work(one, made.append) for one in conversations))
 
     asyncio.run(asyncio.wait_for(go(), 30))
     return made
@@ -171,10 +170,8 @@ def test_what_conditions_share_is_generated_once() -> None:
     assert len(set(sent)) == len(sent)
     for line in made:
         assert digest([{"role": one.role, "content": one.content} for one in line.seen]) in (line.reply or "")
-    totals = usage.Totals(Path("out.jsonl"), {})
-    for line in made:
-        totals.add(line)
-    assert totals.count == len(made) and totals.counts["prompt_tokens"] == 10 * len(backend.requests)
+    totals = usage.summary(made, Path("out.jsonl"), {})
+    assert totals.count == len(made) and totals.facts["prompt_tokens"] == 10 * len(backend.requests)
 
 
 def test_conversations_do_not_wait_for_the_slowest() -> None:
@@ -296,10 +293,8 @@ def test_overflow_drops_whole_oldest_exchanges_and_counts_them() -> None:
     found = by_place(made)
     assert [found["own", turn].dropped for turn in (1, 2, 3, 4)] == [0, 0, 1, 2]
     assert [one.content for one in found["own", 4].seen] == ["c0 ask 3", found["own", 3].reply, "c0 ask 4"]
-    totals = usage.Totals(Path("out.jsonl"), {})
-    for line in made:
-        totals.add(line)
-    assert totals.counts["calls_shortened"] == 2 and totals.counts["exchanges_dropped"] == 3
+    facts = usage.summary(made, Path("out.jsonl"), {}).facts
+    assert facts["calls_shortened"] == 2 and facts["exchanges_dropped"] == 3
     again = converse(talks(1, turns=4), Recorder(small), "own", overflow="drop-oldest", known=made[:3])
     assert again[0].reply == made[3].reply
 
@@ -336,9 +331,7 @@ def test_a_reply_cut_at_max_tokens_is_a_reply() -> None:
     cut = Recorder(lambda request: Reply(text="and so on", truncated=True, prompt_tokens=5, completion_tokens=64))
     made = converse(talks(1), cut, "own")
     assert [line.finish for line in made] == ["length"] * 3 and all(line.reply for line in made)
-    totals = usage.Totals(Path("out.jsonl"), {})
-    totals.add(made[0])
-    assert totals.counts["calls_cut_at_max_tokens"] == 1
+    assert usage.summary(made[:1], Path("out.jsonl"), {}).facts["calls_cut_at_max_tokens"] == 1
 
 
 def test_seeds_are_of_the_prompt_and_the_run() -> None:
@@ -702,7 +695,8 @@ from pathlib import Path
 import msgspec
 from critic.backends.vllm import VllmBackend
 from critic.images import Images
-from critic.stages.infer import Runner
+from critic.stages.infer import Infer
+from critic.stages.run import RunOptions
 from critic.records import Conversation, ConversationTurn
 from critic.records import Sampling
 
@@ -722,9 +716,11 @@ async def main():
     backend = VllmBackend(folder, ["--max-model-len", "1024"])
     images = Images(pictures)
     async with backend:
-        runner = Runner(backend, "tiny", ["own", "oracle", "no_image"], Sampling(max_tokens=24), images.load, 64)
+        run = RunOptions(out=folder / "none", concurrency=64, max_failed=1.0, retry_failed=False)
+        conditions = ["own", "oracle", "no_image"]
+        stage = Infer(run, backend, "tiny", conditions, Sampling(max_tokens=24), talks, images.load, {}, {})
         keep = lambda line: print(msgspec.json.encode(line).decode(), flush=True)
-        await asyncio.gather(*(runner.converse(one, [], keep) for one in talks))
+        await asyncio.gather(*(stage.work(one, keep) for one in talks))
 asyncio.run(main())
 """
 

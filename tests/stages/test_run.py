@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from critic import jsonl
 from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient, UsageError
-from critic.stages.run import Outage, RunOptions, Stage, Tally
+from critic.stages.run import RunOptions, RunSummary, Stage, failed
 
 Answer = Callable[[Request], Reply]
 
@@ -27,37 +28,20 @@ class Square(Struct, omit_defaults=True):
     failure: str | None = None
 
 
-class Count(Tally[Square]):
-    def add(self, record: Square) -> None:
-        self.note(record.failure)
-
-    def facts(self) -> dict[str, Any]:
-        return {"squares": self.count}
-
-    def lines(self) -> Iterable[str]:
-        yield f"{self.count} squares, {self.failed()}"
-
-
 class Squares(Stage[int, Square]):
     name, unit, counted = "square", "number", "squared"
 
     def __init__(self, out: Path, numbers: Iterable[int], answer: Answer, **options: Any) -> None:
         run = {"out": out, "concurrency": 4, "max_failed": 0.1, "retry_failed": False, **options}
-        super().__init__(RunOptions(**run), Square, ScriptedBackend(answer))
-        self.numbers, self.done = numbers, set[int]()
-        self.outage = Outage(self.backend, self.concurrency, "numbers")
+        wanted = numbers if isinstance(numbers, range) else set[int]()
+        super().__init__(RunOptions(**run), Square, ScriptedBackend(answer), wanted)
+        self.numbers, self.facts = numbers, {"numbers": len(wanted)}
+
+    def key(self, record: Square) -> int:
+        return record.number
 
     def problem(self, record: Square) -> str | None:
-        return "not asked for; choose another --out" if record.number not in self.numbers else None
-
-    def failure(self, record: Square) -> str | None:
-        return record.failure
-
-    def know(self, record: Square) -> None:
-        self.done.add(record.number)
-
-    def left(self) -> int:
-        return len(set(self.numbers) - self.done)
+        return "not asked for; choose another --out" if record.number not in self.wanted else None
 
     def items(self) -> Iterable[int]:
         return (number for number in self.numbers if number not in self.done)
@@ -70,13 +54,13 @@ class Squares(Stage[int, Square]):
         except Transient as error:
             made, detail = Square(item, failure="server_error"), str(error)
         keep(made)
-        self.outage.note(made.failure, detail)
+        self.note(made.failure, detail)
 
-    def facts(self) -> dict[str, Any]:
-        return {"numbers": len(set(self.numbers))}
-
-    def tally(self) -> Count:
-        return Count()
+    def summary(self, records: Iterable[Square]) -> RunSummary:
+        found = [record.failure for record in records]
+        failures = Counter(failure for failure in found if failure)
+        said = [f"{len(found)} squares, {failed(failures)}"]
+        return RunSummary(count=len(found), failures=failures, facts={"squares": len(found)}, lines=said)
 
 
 def square(request: Request) -> Reply:
