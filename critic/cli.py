@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -24,8 +25,11 @@ STAGES = {
 """Stage name -> module (its command is `main`), one-line help."""
 
 
+_new_app = partial(typer.Typer, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
 def _app(name: str, function: Callable[..., int | None]) -> typer.Typer:
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app = _new_app()
     app.command(name)(function)
     return app
 
@@ -69,13 +73,7 @@ def run_program(function: Callable[..., int | None]) -> None:
 
 
 def main() -> None:
-    app = typer.Typer(
-        cls=_OnDemand,
-        no_args_is_help=False,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-    )
+    app = _new_app(cls=_OnDemand)
 
     @app.callback()
     def critic() -> None:

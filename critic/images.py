@@ -56,7 +56,13 @@ class Images:
     def __init__(self, root: Path, *, max_bytes: int = MAX_BYTES, resize_to: int | None = None) -> None:
         if not root.is_dir():
             raise UsageError(f"--data-root {root}: no such folder")
-        self._pillow = _pillow()
+        try:
+            from PIL import Image as module  # noqa: PLC0415 - not part of a plain installation
+        except ImportError:
+            raise UsageError("images need Pillow: pip install pillow, or run --condition no_image") from None
+        # It warns of sizes that are refused here by name.
+        warnings.simplefilter("ignore", module.DecompressionBombWarning)
+        self._pillow: Any = module
         self._root, self._max_bytes, self._resize_to = root.resolve(), max_bytes, resize_to
 
     def load(self, name: str, uri: str | None = None) -> Image:
@@ -69,9 +75,8 @@ class Images:
             data, kind, resized = self._checked(data)
         except ImageError as error:
             raise ImageError(error.failure, f"{name}: {error}") from None
-        text = base64.b64encode(data).decode()
-        digest = hashlib.sha256(data).hexdigest()
-        return Image(path=name, sha256=digest, uri=f"data:{kind};base64,{text}", resized=resized)
+        uri = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+        return Image(path=name, sha256=hashlib.sha256(data).hexdigest(), uri=uri, resized=resized)
 
     def _read(self, name: str) -> bytes:
         if "://" in name:
@@ -89,9 +94,8 @@ class Images:
 
     def _checked(self, data: bytes) -> tuple[bytes, str, bool]:
         """The bytes to send, their MIME type, and whether they were made smaller."""
-        image_module: Any = self._pillow
         try:
-            with image_module.open(io.BytesIO(data), formats=FORMATS) as image:
+            with self._pillow.open(io.BytesIO(data), formats=FORMATS) as image:
                 width, height = image.size
                 if width * height > MAX_PIXELS:
                     raise ImageError("image_too_large", f"{width} x {height} pixels; at most {MAX_PIXELS:,} in all")
@@ -101,9 +105,9 @@ class Images:
                 # MPO is what Pillow calls a JPEG with more pictures behind the first.
                 kind = "jpeg" if image.format == "MPO" else image.format.lower()
                 return data, f"image/{kind}", False
-        except image_module.DecompressionBombError as error:
+        except self._pillow.DecompressionBombError as error:
             raise ImageError("image_too_large", str(error)) from None
-        except image_module.UnidentifiedImageError:
+        except self._pillow.UnidentifiedImageError:
             raise ImageError("image_unreadable", f"no image of a known format ({', '.join(FORMATS)})") from None
         except (OSError, ValueError, SyntaxError, EOFError, IndexError, OverflowError, MemoryError) as error:
             raise ImageError("image_unreadable", f"{type(error).__name__}: {error}") from None
@@ -157,13 +161,3 @@ def _from_uri(uri: str, max_bytes: int) -> bytes:
 def _check_size(size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise ImageError("image_too_large", f"{size:,} bytes; at most {max_bytes:,}")
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image as module  # noqa: PLC0415 - not part of a plain installation
-    except ImportError:
-        raise UsageError("images need Pillow: pip install pillow, or run --condition no_image") from None
-    # It warns of sizes that are refused here by name.
-    warnings.simplefilter("ignore", module.DecompressionBombWarning)
-    return module

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar
 
 import msgspec
@@ -35,9 +35,8 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
             try:
                 text.decode()
             except UnicodeDecodeError as error:
-                raise UsageError(
-                    f"{path}:{number}: not UTF-8 (byte {error.start}); convert the file to UTF-8"
-                ) from None
+                problem = f"not UTF-8 (byte {error.start}); convert the file to UTF-8"
+                raise UsageError(f"{path}:{number}: {problem}") from None
             found = True
             yield number, text
     if not found:
@@ -60,8 +59,8 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem = error.strerror or str(error)
-        raise UsageError(f"{path}: cannot be written: {problem}; then run the same command again to go on") from None
+        problem = f"cannot be written: {error.strerror or error}"
+        raise UsageError(f"{path}: {problem}; then run the same command again to go on") from None
 
 
 @contextmanager
@@ -104,10 +103,8 @@ def write_json(path: Path, value: Any) -> None:
 def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
     """Write `path`.run.json: what made the file. Written last, and gone as soon as the file is changed (`write`,
     `rewrite`, `Appender`), so its presence means `path` is whole."""
-    write_json(
-        sidecar(path),
-        {"critic": version("critic"), "finished": datetime.now(UTC).isoformat(timespec="seconds"), **facts},
-    )
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
+    write_json(sidecar(path), {"critic": version("critic"), "finished": finished, **facts})
 
 
 def sidecar(path: Path) -> Path:
@@ -121,21 +118,14 @@ def sha256(path: Path) -> str:
 
 def repair(path: Path) -> int:
     """Cut a torn last line off a file that a killed run was appending to; returns the bytes cut."""
-    if not path.is_file():
+    size = path.stat().st_size if path.is_file() else 0
+    if not size:
         return 0
     with path.open("rb+") as file:
-        end = file.seek(0, os.SEEK_END)
-        keep = end
-        while keep > 0:
-            start = max(0, keep - 65536)
-            file.seek(start)
-            newline = file.read(keep - start).rfind(b"\n")
-            if newline >= 0:
-                keep = start + newline + 1
-                break
-            keep = start
+        with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            keep = content.rfind(b"\n") + 1
         file.truncate(keep)
-    return end - keep
+    return size - keep
 
 
 class Appender:
@@ -162,16 +152,13 @@ class Appender:
         self._broken = False
 
     def _write(self, line: bytes) -> None:
-        written = 0
-        while written < len(line):
-            written += self._file.write(line[written:])
+        while line:
+            line = line[self._file.write(line) :]
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             with _writing(self._path), self._file:
                 os.fsync(self._file.fileno())

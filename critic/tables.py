@@ -40,7 +40,7 @@ def numbered(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[i
     Raises UsageError for a file that is missing, empty, torn or of another format, naming the line, and where the
     library that reads it is not installed.
     """
-    readers = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet, ".xlsx": _xlsx}
+    readers = {".csv": _csv, ".jsonl": lambda path: jsonl.read(path, Row), ".parquet": _parquet, ".xlsx": _xlsx}
     if path.suffix not in formats:
         raise UsageError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; expected {', '.join(formats)}")
     if not path.is_file():
@@ -93,22 +93,15 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
         book.close()
 
 
-def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:
-    return jsonl.read(path, dict[str, Any])
-
-
 def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
     parquet = _library("pyarrow.parquet", path)
     try:
         table = parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: not a parquet file: {error}") from None
-    number = 0
     with table:
-        for batch in table.iter_batches(batch_size=32):  # images are inside: a few rows at a time
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
+        batches = table.iter_batches(batch_size=32)  # images are inside: a few rows at a time
+        yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
 
 
 def _library(name: str, path: Path, otherwise: str = "") -> ModuleType:
@@ -122,8 +115,7 @@ def _library(name: str, path: Path, otherwise: str = "") -> ModuleType:
 def _check_header(path: Path, header: list[str]) -> None:
     if not header:
         raise UsageError(f"{path}: no header row")
-    twice = sorted({column for column in header if header.count(column) > 1})
-    if twice:
+    if twice := sorted({column for column in header if header.count(column) > 1}):
         raise UsageError(f"{path}:1: the column {twice[0]!r} is there twice")
 
 
@@ -138,11 +130,9 @@ def text(place: str, row: Mapping[str, Any], column: str) -> str:
 def optional_text(row: Mapping[str, Any], column: str) -> str | None:
     """A cell as text; None where it is empty, absent or NaN. Whole numbers lose the .0 that spreadsheets add."""
     value = row.get(column)
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return str(value).strip() or None
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() else None if math.isnan(value) else value
+    return None if value is None else str(value).strip() or None
 
 
 def language(place: str, row: Mapping[str, Any]) -> Any:
@@ -157,13 +147,13 @@ def image(place: str, value: Any) -> str:
     """An image as conversations hold it: a path, or a data URI of the bytes that a parquet file embeds."""
     if isinstance(value, str) and value.strip():
         return value.strip()
-    content = value.get("bytes") if isinstance(value, dict) else None
+    value = value if isinstance(value, dict) else {}
+    content, path = value.get("bytes"), value.get("path")
     if isinstance(content, bytes):
         for start, media_type in MEDIA_TYPES.items():
             if content.startswith(start):
                 return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
         raise UsageError(f"{place}: the embedded image is none of {', '.join(MEDIA_TYPES.values())}")
-    path = value.get("path") if isinstance(value, dict) else None
     if isinstance(path, str) and path.strip():
         return path.strip()
     raise UsageError(f"{place}: no image; expected a path or an embedded image")

@@ -12,7 +12,6 @@ import httpx
 
 from critic.backends import ATTEMPTS, CONNECTIONS, FAVOUR, TIMEOUT, ChatMessage, Reply, Request, Served, Token
 from critic.errors import Refused, Transient, UsageError, one_line
-from critic.records import Failure
 
 TOO_LONG = (
     "context length",
@@ -97,28 +96,29 @@ class OpenAIBackend:
 
         Raises Refused (`context_length_exceeded`) where the server does not tell.
         """
-        body = {"model": self.served.name, "messages": messages, "add_generation_prompt": True}
         try:
-            answer = self._plain.post("/tokenize", json=body)
-            answer.raise_for_status()
-            return int(answer.json()["count"])
+            return int(self._tokenized(messages, add_generation_prompt=True)["count"])
         except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
             message = f"too long, and no tokens can be counted: {one_line(error)}"
             raise Refused("context_length_exceeded", message) from None
+
+    def _tokenized(self, messages: Sequence[ChatMessage], **how: bool) -> Any:
+        answer = self._plain.post("/tokenize", json={"model": self.served.name, "messages": messages, **how})
+        answer.raise_for_status()
+        return answer.json()
 
     async def chat(self, request: Request) -> Reply:
         """Raises Refused for what the server will never accept, Transient when the tries are used up."""
         body = self._body(request)
         token = await self._token(request)
-        if token is None:
-            return await self._tried(body)
-        try:
-            return await self._tried({**body, "logit_bias": {str(token): FAVOUR}})
-        except Refused as error:
-            if "logit_bias" not in str(error):
-                raise
-            self._favours = False  # vLLM that speculates takes none
-            return await self._tried(body)
+        if token is not None:
+            try:
+                return await self._tried({**body, "logit_bias": {str(token): FAVOUR}})
+            except Refused as error:
+                if "logit_bias" not in str(error):
+                    raise
+                self._favours = False  # vLLM that speculates takes none
+        return await self._tried(body)
 
     async def _token(self, request: Request) -> int | None:
         """The id of the token that is favoured, asked for once; None where that cannot be done."""
@@ -132,12 +132,9 @@ class OpenAIBackend:
     def _last_token(self, messages: Sequence[ChatMessage], text: str) -> int | None:
         """The token that spells `text` behind the last message; None if none does, or the server does not tell."""
         prefixed = [{"role": "user", "content": "?"}, {**messages[-1], "content": messages[-1]["content"] + text}]
-        body = {"model": self.served.name, "messages": prefixed, "return_token_strs": True}
-        body |= {"continue_final_message": True, "add_generation_prompt": False}
+        begun = {"continue_final_message": True, "add_generation_prompt": False}
         try:
-            answer = self._plain.post("/tokenize", json=body)
-            answer.raise_for_status()
-            found = answer.json()
+            found = self._tokenized(prefixed, return_token_strs=True, **begun)
             return int(found["tokens"][-1]) if found["token_strs"][-1] == text else None
         except (httpx.HTTPError, LookupError, TypeError, ValueError):
             return None
@@ -186,8 +183,7 @@ class OpenAIBackend:
         if answer.status_code >= 400:
             message = _message(answer)
             too_long = any(sign in message for sign in TOO_LONG)
-            failure: Failure = "context_length_exceeded" if too_long else "refused"
-            raise Refused(failure, f"HTTP {answer.status_code}: {message}")
+            raise Refused("context_length_exceeded" if too_long else "refused", f"HTTP {answer.status_code}: {message}")
         try:
             return _reply(answer.json(), attempt)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -222,8 +218,8 @@ def _message(answer: httpx.Response) -> str:
     try:
         body = answer.json()
         error = body.get("error", body)
-        text = error.get("message", "") if isinstance(error, dict) else str(error)
-        code = error.get("code") if isinstance(error, dict) else None
+        error = error if isinstance(error, dict) else {"message": str(error)}
+        text, code = error.get("message", ""), error.get("code")
         text = f"{text} ({code})" if isinstance(code, str) else text
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
         text = answer.text

