@@ -15,6 +15,9 @@ from critic.records import Conversation, Protocol, Setup, TurnVerdict
 if TYPE_CHECKING:  # the commands that only list benchmarks need no NumPy
     from critic.counting.aggregate import Difference
 
+Verdicts = Sequence[TurnVerdict]
+Conversations = Sequence[Conversation]
+
 BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))
 
 
@@ -76,10 +79,10 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     title: str
     read: Callable[[Path], list[Conversation]]
     protocols: tuple[Protocol, ...]
-    report: Callable[[Sequence[Run], Sequence[Conversation]], Report]
+    report: Callable[[Sequence[Run], Conversations], Report]
     scored: Callable[[TurnVerdict], bool] = lambda one: one.judging == "standard" and one.opponent is None
-    differences: "Callable[[Run, Run, Sequence[Conversation]], dict[str, Difference]]" = lambda *_: {}
-    agreement: Callable[[Run, Run, Sequence[Conversation]], Report] | None = None
+    differences: "Callable[[Run, Run, Conversations], dict[str, Difference]]" = lambda *_: {}
+    agreement: Callable[[Run, Run, Conversations], Report] | None = None
 
 
 def load(name: str) -> Benchmark:

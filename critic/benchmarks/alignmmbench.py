@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 
 from critic import jsonl
-from critic.benchmarks import Benchmark, Report, Run
+from critic.benchmarks import Benchmark, Conversations, Report, Run
 from critic.counting.aggregate import SCALES, Aggregate, Cell, by_cell, combine, mean, means
 from critic.errors import UsageError
 from critic.page import blocks
@@ -199,7 +199,7 @@ class TaskScores(Struct, frozen=True, kw_only=True):
     alignment: Alignment
 
 
-def scores(ratings: Mapping[str, float | None], conversations: Sequence[Conversation]) -> TaskScores:
+def scores(ratings: Mapping[str, float | None], conversations: Conversations) -> TaskScores:
     """The scores of one model under one condition, from its ratings 1..10 by question id (None: failed). Tasks that are
     not AlignMMBench's own come behind it, in no category."""
     groups: dict[str, list[float | None]] = {}
@@ -235,7 +235,7 @@ def quadrants(placed: Mapping[str, tuple[float, float]]) -> dict[str, str]:
     return {name: QUADRANTS[value > mean_bar, alignment > alignment_bar] for name, (value, alignment) in placed.items()}
 
 
-def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report:
+def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     """A leaderboard, the alignment score, and each model's tasks. Models with a task that has no score stand last, in
     no quadrant: their means are of other tasks than the others'."""
     found: dict[str, TaskScores] = {}

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from critic import tables
-from critic.benchmarks import Benchmark, Report, Run, order_reading
+from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, order_reading
 from critic.counting import aggregate as counted
 from critic.counting.aggregate import Aggregate, Cell, Difference, EqualVerdicts, Scale, by_cell, combine, mean, means
 from critic.errors import UsageError
@@ -52,17 +52,17 @@ CELLS = {
 }
 """The judged cells of table 1: hat with perfect perception, tilde with perfect perception and reasoning."""
 
-DERIVED: dict[str, dict[str, float]] = {
-    "R2": {"S1": 1 / 3, "S2": 1 / 3, "S3": 1 / 3},
-    "R1": {"S1": 1 / 6, "S2": 1 / 6, "S3": 1 / 6, "SO": 1 / 2},
-    "delta_S2_hat": {"S2_hat": 1, "S2": -1},
-    "delta_S3_hat": {"S3_hat": 1, "S3": -1},
-    "delta_SO_hat": {"SO_hat": 1, "SO": -1},
-    "delta_S3_tilde": {"S3_tilde": 1, "S3_hat": -1},
-    "delta_SO_tilde": {"SO_tilde": 1, "SO_hat": -1},
+DERIVED: dict[str, tuple[str, dict[str, float]]] = {
+    "R2": ("R2, mean of the turns", {"S1": 1 / 3, "S2": 1 / 3, "S3": 1 / 3}),
+    "R1": ("R1, mean of R2 and SO", {"S1": 1 / 6, "S2": 1 / 6, "S3": 1 / 6, "SO": 1 / 2}),
+    "delta_S2_hat": ("perfect perception adds to S2", {"S2_hat": 1, "S2": -1}),
+    "delta_S3_hat": ("perfect perception adds to S3", {"S3_hat": 1, "S3": -1}),
+    "delta_SO_hat": ("perfect perception adds to SO", {"SO_hat": 1, "SO": -1}),
+    "delta_S3_tilde": ("perfect reasoning adds to S3", {"S3_tilde": 1, "S3_hat": -1}),
+    "delta_SO_tilde": ("perfect reasoning adds to SO", {"SO_tilde": 1, "SO_hat": -1}),
 }
-"""The cells that follow from them, as weights: R2 the mean of the turns, R1 that of R2 and the whole. A delta is the
-score that perfection adds, positive where the model's own errors had cost something."""
+"""The cells that follow from them, in words and as weights. A delta is the score that perfection adds, positive where
+the model's own errors had cost something."""
 
 CONTRASTS = {
     "single_turn - multi_turn, turn 3": (CELLS["S3"], Cell("single_turn", 3)),
@@ -80,13 +80,7 @@ TURNS = {1: "perception", 2: "reasoning", 3: "creation", None: "whole conversati
 SYMBOLS = {
     **{name: name.replace("_hat", " with perfect perception") for name in CELLS},
     **{name: name.replace("_tilde", " with perfect perception and reasoning") for name in CELLS if "tilde" in name},
-    "delta_S2_hat": "perfect perception adds to S2",
-    "delta_S3_hat": "perfect perception adds to S3",
-    "delta_SO_hat": "perfect perception adds to SO",
-    "delta_S3_tilde": "perfect reasoning adds to S3",
-    "delta_SO_tilde": "perfect reasoning adds to SO",
-    "R2": "R2, mean of the turns",
-    "R1": "R1, mean of R2 and SO",
+    **{name: words for name, (words, _) in DERIVED.items()},
 }
 
 
@@ -129,9 +123,7 @@ def read_conversations(path: Path) -> list[Conversation]:
     return found
 
 
-def scores(
-    verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], protocol: Protocol
-) -> dict[str, Aggregate]:
+def scores(verdicts: Verdicts, conversations: Conversations, protocol: Protocol) -> dict[str, Aggregate]:
     """The row of table 1 (pairwise: win rates in per cent) or 8 (direct grading, 1..10) by cell name.
 
     Given are the cells of the conditions that have a verdict, a missing verdict widening their range. Derived cells
@@ -151,14 +143,12 @@ def derived(cells: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
     """R1, R2 and the deltas of table 1 from its judged cells, as far as these are given."""
     return {
         name: combine([(weight, cells[cell]) for cell, weight in weights.items()])
-        for name, weights in DERIVED.items()
+        for name, (_, weights) in DERIVED.items()
         if all(cell in cells for cell in weights)
     }
 
 
-def by_task(
-    verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], protocol: Protocol, cell: Cell
-) -> dict[str, Aggregate]:
+def by_task(verdicts: Verdicts, conversations: Conversations, protocol: Protocol, cell: Cell) -> dict[str, Aggregate]:
     """A cell's score per task name of its turn, sorted by name. Raises ValueError for the whole conversation, which
     has no task of its own."""
     if cell.turn is None:
@@ -225,9 +215,7 @@ STEPS = (
 )
 
 
-def attribution(
-    verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], protocol: Protocol
-) -> Attribution:
+def attribution(verdicts: Verdicts, conversations: Conversations, protocol: Protocol) -> Attribution:
     """Error attribution by the hierarchical ablation (§3.3, §5.2). Intervals are those of `aggregate.difference`, by
     bootstrap over the conversations' groups; steps whose condition was never run are left out."""
     judged = _scores(verdicts, protocol)
@@ -253,7 +241,7 @@ def attribution(
 def _effect(
     judged: Mapping[Cell, Mapping[str, float | None]],
     step: _Step,
-    conversations: Sequence[Conversation],
+    conversations: Conversations,
     protocol: Protocol,
     cause_task: str | None = None,
     task: str | None = None,
@@ -272,9 +260,7 @@ def _effect(
     )
 
 
-def contrasts(
-    verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], protocol: Protocol
-) -> dict[str, Difference]:
+def contrasts(verdicts: Verdicts, conversations: Conversations, protocol: Protocol) -> dict[str, Difference]:
     """The ablations of CONTRASTS for which there are verdicts, as paired differences by name."""
     judged = _scores(verdicts, protocol)
     groups = {conversation.id: conversation.group for conversation in conversations}
@@ -286,7 +272,7 @@ def contrasts(
 
 
 def agreement(
-    one: Sequence[TurnVerdict], other: Sequence[TurnVerdict], conversations: Sequence[Conversation], protocol: Protocol
+    one: Verdicts, other: Verdicts, conversations: Conversations, protocol: Protocol
 ) -> dict[str, EqualVerdicts]:
     """How often two judges, or a judge and a person, give equal verdicts: by cell name (tables 4 to 7) and over `all`
     cells (table 3), for the cells that both judged. Intervals are over the conversations' groups."""
@@ -314,7 +300,7 @@ def _task(conversation: Conversation, turn: int) -> str:
     return conversation.turns[turn - 1].task or "none"
 
 
-def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report:
+def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     sections, summary = [], dict[str, Any]()
     for run in runs:
         for protocol in run.protocols():
@@ -325,9 +311,7 @@ def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report
     return Report(sections=sections, summary=summary)
 
 
-def _protocol(
-    run: Run, protocol: Protocol, conversations: Sequence[Conversation]
-) -> tuple[list[Section], dict[str, Any]]:
+def _protocol(run: Run, protocol: Protocol, conversations: Conversations) -> tuple[list[Section], dict[str, Any]]:
     asked = run.verdicts, conversations, protocol
     cells, found, contrasted = scores(*asked), attribution(*asked), contrasts(*asked)
     shown = {name: cell for name, cell in CELLS.items() if name in cells}
@@ -390,7 +374,7 @@ def _attribution(run: Run, protocol: Protocol, found: Attribution) -> Section:
     )
 
 
-def _agreement(one: Run, other: Run, conversations: Sequence[Conversation]) -> Report:
+def _agreement(one: Run, other: Run, conversations: Conversations) -> Report:
     """Per cent of equal verdicts of two judges, by protocol and cell (tables 3 to 7)."""
     shared = [protocol for protocol in one.protocols() if protocol in other.protocols()]
     found = {protocol: agreement(one.verdicts, other.verdicts, conversations, protocol) for protocol in shared}

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from critic import tables
-from critic.benchmarks import Benchmark, Report, Run
+from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
 from critic.counting.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, difference, mean, means
 from critic.errors import UsageError
 from critic.page import blocks
@@ -27,7 +27,7 @@ from critic.page import svg as pictures
 from critic.page.aggregates import AGGREGATE_HEAD as HEAD
 from critic.page.aggregates import aggregate, aggregates, differences
 from critic.page.blocks import Section, Table, TableRow
-from critic.records import Conversation, ConversationTurn, TurnVerdict
+from critic.records import Conversation, ConversationTurn
 
 FORMATS = (".parquet", ".jsonl")
 
@@ -173,7 +173,7 @@ class TurnScore(Struct, frozen=True, kw_only=True):
         return None if self.ratio is None or self.quality is None else self.ratio * 10 * self.quality
 
 
-def turn_scores(verdicts: Sequence[TurnVerdict], condition: str) -> dict[Turn, TurnScore]:
+def turn_scores(verdicts: Verdicts, condition: str) -> dict[Turn, TurnScore]:
     """Both judgments of every turn under a condition, first turns first. A turn judged only once has None for the
     other. Raises UsageError as `aggregate.by_cell` does."""
     ratios, qualities = by_cell(verdicts, "checklist"), by_cell(verdicts, "quality")
@@ -187,7 +187,7 @@ def turn_scores(verdicts: Sequence[TurnVerdict], condition: str) -> dict[Turn, T
     return found
 
 
-def _scores(verdicts: Sequence[TurnVerdict], condition: str) -> dict[Turn, float | None]:
+def _scores(verdicts: Verdicts, condition: str) -> dict[Turn, float | None]:
     return {turn: one.score for turn, one in turn_scores(verdicts, condition).items()}
 
 
@@ -207,9 +207,7 @@ class ConditionScores(Struct, frozen=True, kw_only=True):
     tasks: dict[str, Aggregate]
 
 
-def scores(
-    verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], condition: str = ORACLE
-) -> ConditionScores:
+def scores(verdicts: Verdicts, conversations: Conversations, condition: str = ORACLE) -> ConditionScores:
     """Table 2's row, and the scores per interaction goal and per task, under a condition."""
     judged, asked = _scores(verdicts, condition), _turns_of(conversations)
     turns = list(means(judged, ((str(turn[1]), turn) for _, turn in asked), SCALE).values())
@@ -235,7 +233,7 @@ def summary(turns: Sequence[Aggregate]) -> tuple[Aggregate, Aggregate]:
     return average, combine([(place / square, turn) for place, turn in zip(centred, turns, strict=True)])
 
 
-def oracle_effect(verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation]) -> dict[str, Difference]:
+def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Difference]:
     """What the data set's own answers as history add over the model's own: oracle - self-prediction, per turn ("1" to
     "4") and for the conversations' mean scores ("all", of those with all their turns), paired."""
     own, oracle = (_scores(verdicts, condition) for condition in (SELF_PREDICTION, ORACLE))
@@ -279,12 +277,12 @@ def fit(pairs: Iterable[tuple[float | None, float | None]]) -> Fit:
     return Fit(n=n, missing=missing, r_squared=float((x @ y) ** 2 / ((x @ x) * (y @ y))), slope=float(x @ y / (x @ x)))
 
 
-def ratio_against_quality(verdicts: Sequence[TurnVerdict], condition: str = ORACLE) -> Fit:
+def ratio_against_quality(verdicts: Verdicts, condition: str = ORACLE) -> Fit:
     """How far completion ratio and quality say the same (figure 5): quality on the ratio, over all turns."""
     return fit((one.ratio, one.quality) for one in turn_scores(verdicts, condition).values())
 
 
-def length_against_score(verdicts: Sequence[TurnVerdict], condition: str = ORACLE) -> dict[int, Fit]:
+def length_against_score(verdicts: Verdicts, condition: str = ORACLE) -> dict[int, Fit]:
     """How far longer answers score higher, per turn (figure 9): the score on the answer's length in characters."""
     pairs: dict[int, list[tuple[float | None, float | None]]] = {}
     for (_, number), one in turn_scores(verdicts, condition).items():
@@ -295,7 +293,7 @@ def length_against_score(verdicts: Sequence[TurnVerdict], condition: str = ORACL
 NAMES = {ORACLE: "the references as history (oracle)", SELF_PREDICTION: "its own replies as history (self-prediction)"}
 
 
-def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report:
+def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     sections, summary = [], dict[str, Any]()
     curves: dict[str, list[float | None]] = {}
     for run in runs:
@@ -348,7 +346,7 @@ def _fit(name: str, found: Fit) -> TableRow:
     return blocks.row(name, r_squared, slope, found.n, found.missing)
 
 
-def _differences(one: Run, other: Run, conversations: Sequence[Conversation]) -> dict[str, Difference]:
+def _differences(one: Run, other: Run, conversations: Conversations) -> dict[str, Difference]:
     """other - one in the scores of turns, by condition: a turn judged by one protocol only has none."""
     groups = {turn: each.group for each, turn in _turns_of(conversations)}
     found = {}

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from critic import tables
-from critic.benchmarks import Benchmark, Report, Run, order_reading
+from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, order_reading
 from critic.counting import aggregate as counted
 from critic.counting import tournament as ratings
 from critic.counting.aggregate import Aggregate, Cell, by_cell, check, mean, means
@@ -33,7 +33,7 @@ from critic.page import blocks
 from critic.page.aggregates import AGGREGATE_HEAD as HEAD
 from critic.page.aggregates import aggregate, aggregates
 from critic.page.blocks import Section, Table
-from critic.records import Conversation, ConversationTurn, TurnVerdict
+from critic.records import Conversation, ConversationTurn
 
 FORMATS = (".csv", ".parquet", ".jsonl", ".xlsx")
 
@@ -157,9 +157,7 @@ class ReferenceScores(Struct, frozen=True, kw_only=True):
     unreferenced: int
 
 
-def against_reference(
-    verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], condition: str = "own"
-) -> ReferenceScores:
+def against_reference(verdicts: Verdicts, conversations: Conversations, condition: str = "own") -> ReferenceScores:
     """The win rate against the reference of one model's pairwise verdicts without an opponent. Raises UsageError as
     `aggregate.by_cell` does."""
     chosen = [verdict for verdict in verdicts if verdict.opponent is None]
@@ -174,9 +172,7 @@ def against_reference(
     )
 
 
-def battles(
-    verdicts: Sequence[TurnVerdict], conversations: Sequence[Conversation], condition: str = "own"
-) -> list[Battle]:
+def battles(verdicts: Verdicts, conversations: Conversations, condition: str = "own") -> list[Battle]:
     """The verdicts between two models as battles, in the given order, grouped as their conversations are.
 
     A score other than 1, 1/2 or 0 cannot be told apart from a tie and is refused. Raises UsageError for it, for an
@@ -224,7 +220,7 @@ def tournament(fought: Sequence[Battle]) -> Tournament:
     )
 
 
-def report(runs: Sequence[Run], conversations: Sequence[Conversation]) -> Report:
+def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     scored: dict[str, ReferenceScores] = {}
     summary: dict[str, Any] = {}
     for run in runs:

@@ -34,7 +34,7 @@ class Spot(Struct, frozen=True):
     n: int
 
 
-class BlandAltman(Struct, frozen=True, kw_only=True):
+class BlandAltman(Struct, frozen=True):
     """Judge less people over their mean (Bland and Altman 1986): the mean difference, and the limits between which
     95 % of the differences would lie were they normal (1.96 standard deviations)."""
 
@@ -90,10 +90,10 @@ def pictures(sample: Sample) -> Pictures:
 
 def confusion(human: Floats, judge: Floats) -> list[list[int]]:
     """Counts, human score down and judge score across, both rounded half up to 1..10."""
-    size, first = len(RATINGS), RATINGS[0]
-    cell = (half_up(human) - first) * size + half_up(judge) - first
-    counts = np.bincount(cell.astype(np.intp), minlength=size**2).reshape(size, size)
-    return [[int(count) for count in row] for row in counts]
+    table = np.zeros((len(RATINGS), len(RATINGS)), dtype=int)
+    rows, columns = ((half_up(scores) - RATINGS[0]).astype(np.intp) for scores in (human, judge))
+    np.add.at(table, (rows, columns), 1)
+    return [[int(count) for count in row] for row in table]
 
 
 def calibration(human: Floats, judge: Floats) -> list[ScoreSpread]:
@@ -115,32 +115,26 @@ def bland_altman(human: Floats, judge: Floats) -> BlandAltman | None:
     halves = half_up(np.stack([human + judge, 2 * difference])) / 2
     places, counts = np.unique(halves, axis=1, return_counts=True)
     mean, spread = float(difference.mean()), float(difference.std(ddof=1))
-    return BlandAltman(
-        spots=[Spot(float(x), float(y), int(n)) for x, y, n in zip(*places, counts, strict=True)],
-        mean=mean,
-        limits=(mean - 1.96 * spread, mean + 1.96 * spread),
-    )
+    spots = [Spot(float(x), float(y), int(n)) for x, y, n in zip(*places, counts, strict=True)]
+    return BlandAltman(spots, mean, (mean - 1.96 * spread, mean + 1.96 * spread))
 
 
 def by_length(sample: Sample) -> list[Slice]:
     """The judge's error in slices of equal size by length, the shortest first; empty without lengths."""
     if sample.length is None:
         return []
-    known = np.flatnonzero(~np.isnan(sample.length))
-    length, group = sample.length[known], group_numbers(sample.group)[known]
-    difference = (sample.scores - sample.human)[known]
-    if len(known) < 2 * SLICES or np.ptp(length) == 0:
+    known = ~np.isnan(sample.length)
+    length, difference = sample.length[known], (sample.scores - sample.human)[known]
+    if len(length) < 2 * SLICES or np.ptp(length) == 0:
         return []
     edges = np.unique(np.quantile(length, np.arange(1, SLICES) / SLICES))
-    part = np.searchsorted(edges, length, side="right")
+    part, group = np.searchsorted(edges, length, side="right"), group_numbers(sample.group)[known]
     slices = []
-    for number in np.unique(part):
-        rows = part == number
-        draws = Resamples(group[rows])
-        sums = draws.totals(np.stack([difference[rows], np.ones(int(rows.sum()))], axis=1))
+    for rows in (part == number for number in np.unique(part)):
+        draws, less = Resamples(group[rows]), difference[rows]
+        sums = draws.totals(np.stack([less, np.ones(len(less))], axis=1))
         spread = draws.interval(sums[:, 0] / sums[:, 1])
-        mean = float(difference[rows].mean())
-        slices.append(Slice(float(np.median(length[rows])), int(rows.sum()), mean, spread))
+        slices.append(Slice(float(np.median(length[rows])), len(less), float(less.mean()), spread))
     return slices
 
 
@@ -163,13 +157,12 @@ def curve(steps: Sequence[Loss]) -> Curve | None:
     first, last = min(line.step for line in steps), max(line.step for line in steps)
     losses = ticks(0.0, max(loss for points in series.values() for _, loss in points))
     width, top = max(last - first, 1), losses[-1] or 1.0
-
-    def path(points: list[tuple[int, float]]) -> str:
-        places = (f"{(step - first) / width:.4f} {1 - loss / top:.4f}" for step, loss in points)
-        return "M" + "L".join(places)
-
+    places = {
+        name: [f"{(step - first) / width:.4f} {1 - loss / top:.4f}" for step, loss in points]
+        for name, points in series.items()
+    }
     return Curve(
-        paths={name: path(points) for name, points in series.items()},
+        paths={name: "M" + "L".join(points) for name, points in places.items()},
         steps=[((step - first) / width, f"{step:g}") for step in ticks(first, last) if first <= step <= last],
         losses=[(1 - loss / top, f"{loss:g}") for loss in losses],
         last={name: points[-1][1] for name, points in series.items()},
@@ -181,5 +174,4 @@ def ticks(low: float, high: float) -> list[float]:
     raw = max(high - low, 1e-9) / 5
     power = 10 ** np.floor(np.log10(raw))
     step = next(float(power * factor) for factor in (1, 2, 5, 10) if power * factor >= raw)
-    first, last = np.floor(low / step), np.ceil(high / step)
-    return [round(float(index * step), 10) for index in np.arange(first, last + 1)]
+    return [round(float(index * step), 10) for index in np.arange(np.floor(low / step), np.ceil(high / step) + 1)]

@@ -141,6 +141,12 @@ def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
     return Table(caption=caption, head=["", *names], rows=rows)
 
 
+def _reading(judge: str, found: Estimate, sign: str, none: str) -> str:
+    if found.value is None:
+        return f"{judge}: {found.undefined}."
+    return sign if _ahead(found) or _behind(found) else none
+
+
 _POSITION = Columns[tuple[str, PositionBias]](
     ("Judge", lambda pair: pair[0]),
     ("in both orders", lambda pair: pair[1].flips.n),
@@ -157,15 +163,10 @@ _POSITION = Columns[tuple[str, PositionBias]](
 def _position(name: str, found: PreferenceAudit) -> list[Section]:
     readings = []
     for judge, bias in found.position.items():
-        lean = bias.first_place
-        if lean.value is None:
-            readings.append(f"{judge}: {lean.undefined}.")
-        elif lean.interval is None or not (_ahead(lean) or _behind(lean)):
-            sign = f"({share(lean.value)}, {shares(lean.interval)})"
-            readings.append(f"{judge}: no sign of a preference for a place {sign}.")
-        else:
-            place = "first" if lean.value > 0 else "second"
-            readings.append(f"{judge} leans to the answer shown {place}, by {share(abs(lean.value))} of its verdicts.")
+        lean, place = bias.first_place, "first" if _ahead(bias.first_place) else "second"
+        sign = f"{judge} leans to the answer shown {place}, by {share(abs(lean.value or 0))} of its verdicts."
+        none = f"{judge}: no sign of a preference for a place ({share(lean.value)}, {shares(lean.interval)})."
+        readings.append(_reading(judge, lean, sign, none))
     table = _POSITION.table("What the order of the answers does.", found.position.items())
     note = (
         "Flips: verdicts that change when the order does, and in whose favour. Leans to the first: share of "
@@ -188,15 +189,10 @@ _LENGTH = Columns[tuple[str, LengthPreference]](
 def _length(name: str, found: PreferenceAudit) -> list[Section]:
     readings = []
     for judge, preference in found.length.items():
-        difference = preference.difference
-        if difference.value is None:
-            readings.append(f"{judge}: {difference.undefined}.")
-        elif difference.interval and not (_ahead(difference) or _behind(difference)):
-            readings.append(f"{judge}: no sign that it likes length more or less than people do.")
-        else:
-            more = "more" if difference.value > 0 else "less"
-            by = share(abs(difference.value))
-            readings.append(f"{judge} takes the longer answer {more} often than people, by {by}.")
+        more, by = preference.difference, share(abs(preference.difference.value or 0))
+        sign = f"{judge} takes the longer answer {'more' if _ahead(more) else 'less'} often than people, by {by}."
+        none = f"{judge}: no sign that it likes length more or less than people do."
+        readings.append(_reading(judge, more, sign, none))
     table = _LENGTH.table("How often the longer answer wins, where neither says tie.", found.length.items())
     return _section(name, "length", "Length", [table], readings)
 
