@@ -292,15 +292,8 @@ def _tournament(heading: str, runs: Sequence[Run], found: Tournament, asked: Map
 
 def _percent(rate: WinRate, asked: int) -> Aggregate:
     """A win rate in per cent, with the range that it could lie in had the missing battles all been lost, or won."""
-    won = rate.wins + rate.ties / 2
-    return Aggregate(
-        value=None if rate.rate is None else 100 * rate.rate,
-        n=rate.n,
-        failed=rate.failed,
-        asked=asked,
-        low=100 * won / asked,
-        high=100 * (won + asked - rate.n) / asked,
-    )
+    points = [100.0] * rate.wins + [50.0] * rate.ties + [0.0] * rate.losses
+    return mean(dict(enumerate([*points, *[None] * rate.failed])), range(asked), (0, 100))
 
 
 BENCHMARK = Benchmark(

@@ -9,7 +9,7 @@ from eval_agreement.compare import Comparison
 from eval_agreement.gate import Outcome
 from eval_agreement.injection import Injection
 from eval_agreement.metrics import METRICS, Agreement
-from eval_agreement.page.words import not_kept, within
+from eval_agreement.page.words import not_kept, side, within
 
 RANKS_WELL = 0.5
 """A Pearson correlation that is shown to be as high says that a judge's order is worth keeping."""
@@ -92,8 +92,7 @@ def _not_better(findings: Findings) -> str:
 
 def _side(pair: Comparison) -> int:
     """-1 where the first judge's mean error is shown to be the smaller one, 1 where it is shown to be the larger."""
-    bounds = next((line.interval for line in pair.differences if line.metric == "mae"), None) or (0.0, 0.0)
-    return int(bounds[0] > 0) - int(bounds[1] < 0)
+    return side(next((line.interval for line in pair.differences if line.metric == "mae"), None))
 
 
 def _worse(findings: Findings) -> str:

@@ -6,15 +6,14 @@ from critic.counting.resampling import FEWEST_TO_DECIDE, Estimate
 from critic.counting.verdicts import VerdictAgreement
 from critic.page.blocks import Columns, Part, Section, Table, TableRow, bar, listed, number, row, share, shares
 from eval_agreement.gate import Outcome
-from eval_agreement.page.words import not_kept, p_text, part_name, percent, points, section, within
+from eval_agreement.page.words import not_kept, p_text, part_name, percent, points, section, side, within
 from eval_agreement.preference_bias import LengthPreference, PairedDifference, PositionBias
 from eval_agreement.preferences import CONSTANT, LONGER, PEOPLE, PairAgreement, PreferenceAudit
 
 _YES_OR_NO = "Accuracy: share of equal verdicts; kappa: Cohen's. In tables a is yes and b is no, and nobody says tie."
-_ABOUT = "Accuracy: share of equal verdicts, ties included; decided: the same where neither says tie; kappa: Cohen's, "
 _NOTE = (
-    _ABOUT
-    + "over a, tie and b. A judge asked in both orders counts with what both say: two different answers are a tie."
+    "Accuracy: share of equal verdicts, ties included; decided: the same where neither says tie; kappa: Cohen's, over "
+    "a, tie and b. A judge asked in both orders counts with what both say: two different answers are a tie."
 )
 
 
@@ -68,9 +67,9 @@ def _decision(judge: str, found: PreferenceAudit, most_failed: float) -> str:
     if found.groups < FEWEST_TO_DECIDE:
         return f"No decision on {judge}: {found.groups} questions are too few, {FEWEST_TO_DECIDE} are needed."
     others = {line.second: line.accuracy for line in found.differences if line.first == judge}
-    trivial = [name for name in found.baselines if not _ahead(others[name])]
-    better = [name for name in others if name not in found.baselines and _behind(others[name])]
-    if trivial or not _ahead(result.kappa):
+    trivial = [name for name in found.baselines if side(others[name].interval) <= 0]
+    better = [name for name in others if name not in found.baselines and side(others[name].interval) < 0]
+    if trivial or side(result.kappa.interval) <= 0:
         than = listed(trivial) if trivial else "chance"
         return f"Do not rely on {judge} here: it is not shown to agree with people more than {than}."
     if better:
@@ -78,14 +77,6 @@ def _decision(judge: str, found: PreferenceAudit, most_failed: float) -> str:
         return f"Do not put {judge} {place}: it agrees with people less."
     tried = listed(["chance", *found.baselines])
     return f"{judge} agrees with people more than {tried}; whether enough, the numbers below must say."
-
-
-def _ahead(difference: Estimate) -> bool:
-    return difference.interval is not None and difference.interval[0] > 0
-
-
-def _behind(difference: Estimate) -> bool:
-    return difference.interval is not None and difference.interval[1] < 0
 
 
 def _section(
@@ -102,8 +93,11 @@ def _row(name: str, about: str, result: VerdictAgreement, *, strong: bool = Fals
 
 
 _TRIVIAL = {CONSTANT: "always people's commonest verdict", LONGER: "prefers the longer answer"}
-_HEAD = ["n", "failed", "not asked", "accuracy", "decided", "kappa"]
-_DRAWN = 5
+
+
+def _table(caption: str, first: str, rows: list[TableRow]) -> Table:
+    head = [first, "n", "failed", "not asked", "accuracy", "decided", "kappa"]
+    return Table(caption=caption, head=head, rows=rows, axis=(0.0, 1.0), drawn=5)
 
 
 def _agreement(name: str, found: PreferenceAudit) -> list[Section]:
@@ -119,9 +113,8 @@ def _agreement(name: str, found: PreferenceAudit) -> list[Section]:
         f"{found.items} {found.things}, {found.rated} with people's verdict ({share(found.people_ties.value)} ties). "
         "Accuracy drawn from 0 to 1."
     )
-    table = Table(caption=caption, head=["Verdicts by", *_HEAD], rows=rows, axis=(0.0, 1.0), drawn=_DRAWN)
     note = _YES_OR_NO if found.yes_or_no else _NOTE
-    return _section(name, "agreement", "Agreement with people", [table], note=note)
+    return _section(name, "agreement", "Agreement with people", [_table(caption, "Verdicts by", rows)], note=note)
 
 
 def _matrix(name: str, found: PreferenceAudit) -> list[Section]:
@@ -144,7 +137,7 @@ def _matrix_table(caption: str, pairs: list[PairAgreement]) -> Table:
 def _reading(judge: str, found: Estimate, sign: str, none: str) -> str:
     if found.value is None:
         return f"{judge}: {found.undefined}."
-    return sign if _ahead(found) or _behind(found) else none
+    return sign if side(found.interval) else none
 
 
 _POSITION = Columns[tuple[str, PositionBias]](
@@ -163,7 +156,7 @@ _POSITION = Columns[tuple[str, PositionBias]](
 def _position(name: str, found: PreferenceAudit) -> list[Section]:
     readings = []
     for judge, bias in found.position.items():
-        lean, place = bias.first_place, "first" if _ahead(bias.first_place) else "second"
+        lean, place = bias.first_place, "first" if side(bias.first_place.interval) > 0 else "second"
         sign = f"{judge} leans to the answer shown {place}, by {share(abs(lean.value or 0))} of its verdicts."
         none = f"{judge}: no sign of a preference for a place ({share(lean.value)}, {shares(lean.interval)})."
         readings.append(_reading(judge, lean, sign, none))
@@ -189,10 +182,12 @@ _LENGTH = Columns[tuple[str, LengthPreference]](
 def _length(name: str, found: PreferenceAudit) -> list[Section]:
     readings = []
     for judge, preference in found.length.items():
-        more, by = preference.difference, share(abs(preference.difference.value or 0))
-        sign = f"{judge} takes the longer answer {'more' if _ahead(more) else 'less'} often than people, by {by}."
+        difference = preference.difference
+        more = "more" if side(difference.interval) > 0 else "less"
+        by = share(abs(difference.value or 0))
+        sign = f"{judge} takes the longer answer {more} often than people, by {by}."
         none = f"{judge}: no sign that it likes length more or less than people do."
-        readings.append(_reading(judge, more, sign, none))
+        readings.append(_reading(judge, difference, sign, none))
     table = _LENGTH.table("How often the longer answer wins, where neither says tie.", found.length.items())
     return _section(name, "length", "Length", [table], readings)
 
@@ -205,7 +200,7 @@ _DIFFERENCES = Columns[PairedDifference](
     ("p", lambda line: p_text(line.accuracy.p_value)),
     ("kappa", lambda line: points(line.kappa)),
     ("p", lambda line: p_text(line.kappa.p_value)),
-    strong=lambda line: _ahead(line.accuracy) or _behind(line.accuracy),
+    strong=lambda line: side(line.accuracy.interval) != 0,
 )
 
 
@@ -218,7 +213,6 @@ def _parts(name: str, found: PreferenceAudit) -> list[Section]:
     tables = []
     for part, values in next(iter(found.by.values())).items():
         rows = [_row(value.replace("_", " "), "", result, strong=True) for value, result in values.items()]
-        head = [part_name(part).capitalize(), *_HEAD]
         caption = f"By {part_name(part)}, accuracy drawn from 0 to 1."
-        tables.append(Table(caption=caption, head=head, rows=rows, axis=(0.0, 1.0), drawn=_DRAWN))
+        tables.append(_table(caption, part_name(part).capitalize(), rows))
     return _section(name, "parts", f"Agreement by kind of {found.things[:-1]}", tables)

@@ -33,6 +33,12 @@ def percent(estimate: Estimate) -> TableCell:
     return TableCell(share(estimate.value), shares(estimate.interval), estimate.undefined or "")
 
 
+def side(bounds: Bounds | None) -> int:
+    """1 where an interval lies above 0, -1 where it lies below, else 0."""
+    low, high = bounds or (0.0, 0.0)
+    return int(low > 0) - int(high < 0)
+
+
 def within(bounds: str) -> str:
     """An interval in a sentence."""
     return f" (95 % interval {bounds})" if bounds else ""
