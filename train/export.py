@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import transformers
+from terms import base_notes, copy_terms
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 
 from critic import jsonl
@@ -26,20 +27,16 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
         _merge(facts["recipe"]["base"], out, trainer.args.hf_deepspeed_config)
     (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
     (out / "adapter" / "training_args.bin").unlink(missing_ok=True)
-    _copy_licences(facts["recipe"].get("base"), out)
+    base = facts["recipe"].get("base")
+    if base is not None:
+        copy_terms(Path(base), out)
     tokenizer.save_pretrained(out)
     _generation(trainer.model, tokenizer).save_pretrained(out)
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
-    whole = {**facts, "weights": weights}
+    notes = base_notes(Path(base)) if base is not None else None
+    whole = {**facts, **({"base": notes} if notes else {}), "weights": weights}
     (out / "README.md").write_text(card(whole), "utf-8")
     jsonl.write_json(out / "critic.json", whole)
-
-
-def _copy_licences(base: str | None, out: Path) -> None:
-    """A base's licence goes with every model made from it (ChatGLM3's asks for it)."""
-    if base is not None and Path(base).is_dir():
-        for file in Path(base).glob("*LICENSE*"):
-            shutil.copy(file, out)
 
 
 def _merge(base: str, out: Path, deepspeed_config: Any) -> None:

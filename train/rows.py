@@ -98,6 +98,14 @@ def base_tokenizer(base: str) -> Any:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     message = {"role": "user", "content": "?"}
+    begins = tokenizer.bos_token_id
+    # Without <bos> a Gemma writes nonsense, and not all who write its tokenizer put it in front of texts.
+    needed = begins in tokenizer("?")["input_ids"][:1] or tokenizer.bos_token == "<bos>"
+    if begins is not None and needed and source_ids(tokenizer, [message])[0] != begins:
+        raise UsageError(
+            f"base {base!r}: texts begin with {tokenizer.bos_token}, but its chat template leaves it out; "
+            "put {{ bos_token }} in front of it"
+        )
     encode(tokenizer, Example(id="", form="pointwise", messages=[message], target=target(RATINGS[0], "")))
     return tokenizer
 
