@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,13 +20,14 @@ import general
 import msgspec
 from dialects import forced_tool, parameters
 from reading import with_fields, with_ranges, without_braces
-from schemas import LOOSE, Limits, Unbounded, bounded, limited, longest
+from schemas import Limits, Unbounded, bounded, loose
 
 from critic.errors import UsageError
 
 Request = dict[str, Any]
 Schema = dict[str, Any]
 Form = Literal["text", "json_object", "json_schema", "tool"]
+Tight = Callable[[int], tuple[Request, Limits]]
 
 TABLE = Path(__file__).with_name("contracts.toml")
 REASONING_TOKENS = 400
@@ -40,12 +41,12 @@ LEAST_REASONING = 16
 
 
 class Held(NamedTuple):
-    """A request with decoding held to its contract. Where a model that rambles could still be cut off, `tight` is
-    what to ask for then: a reply to it ends within its tokens, in at most `limits`."""
+    """A request with decoding held to its contract. More than `enough` tokens would not change it, or cut no reply off.
+    `tight` is the request of a JSON reply that ends within so many tokens, and what that limits."""
 
     request: "Request"
-    tight: "Request | None" = None
-    limits: Limits | None = None
+    enough: int
+    tight: "Tight | None" = None
 
 
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -255,10 +256,10 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     """
     free = {name: value for name, value in request.items() if name not in ("response_format", "stop")}
     if contract.verdict is not None:
-        return Held(
-            free
-            | {"structured_outputs": {"grammar": grammar(contract, tokens - contract.room - len(contract.follow) - 1)}}
-        )
+        besides = contract.room + len(contract.follow) + 1
+        written = grammar(contract, tokens - besides)
+        reasoning = 0 if contract.reasoning == "none" else REASONING_TOKENS
+        return Held(free | {"structured_outputs": {"grammar": written}}, besides + reasoning)
     form, properties = form_of(request), _properties(contract, request)
     if form == "tool":
         free["tool_choice"] = "none"
@@ -277,18 +278,20 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     if form == "text":
         wanted = without_braces(wanted)
     try:
-        loose, tight, limits = limited(wanted, LOOSE), None, None
-        if longest(wanted, LOOSE) >= tokens:
-            tight, limits = bounded(wanted, tokens)
+        restricted, size = loose(wanted)
     except Unbounded:
         return None
-    if form == "json_schema" and loose == schema and not tight:
+    if form == "json_schema" and restricted == schema and size < tokens:
         return None
 
     def asking(schema: Schema) -> Request:
         return free | {"structured_outputs": {"json": schema}}
 
-    return Held(asking(loose), asking(tight) if tight else None, limits)
+    def tight(tokens: int) -> tuple[Request, Limits]:
+        schema, limits = bounded(wanted, tokens)
+        return asking(schema), limits
+
+    return Held(asking(restricted), size + 1, tight)
 
 
 def _overlaid(schema: Schema, properties: dict[str, Schema]) -> Schema:

@@ -41,8 +41,8 @@ def explain(request: Path, tables: list[Path]) -> None:
     outputs = held.request["structured_outputs"]
     print(f"held to, in {tokens} tokens:")
     print(outputs.get("grammar") or json.dumps(outputs["json"], ensure_ascii=False, indent=2))
-    if held.limits:
-        print(f"and, if it is cut off, asked for once more with: {held.limits}")
+    if held.tight and held.enough > tokens:
+        print(f"and, if it is cut off, asked for once more with: {held.tight(tokens)[1]}")
 
 
 def draft(prompt: Path, name: str) -> None:

@@ -16,12 +16,13 @@ import re
 import secrets
 import sys
 from collections import Counter
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from contracts import Contract, constrain, fingerprint, judges, load, recognise
+from contracts import Contract, Tight, constrain, fingerprint, judges, load, recognise
 from dialects import Chat, Dialect, Responses, forced_tool, without_images
 from replies import (
     Answer,
@@ -43,6 +44,8 @@ from replies import (
     sized,
     with_headers,
 )
+from room import ROOM, Room, watch
+from schemas import Limits
 
 SETTINGS = "CRITIC_SERVE_LAYER"
 """The environment variable that carries the settings (JSON) from judge.py to the server process."""
@@ -66,9 +69,6 @@ MOST_UNKNOWN = 100
 
 MOST_FRAMES = 5000
 """Schemas may be some hundreds of levels deep: Python's own limit is for loops without an end."""
-
-TEMPLATE_TOKENS = 16
-"""More than a chat template puts around a message: part of the bound that spares most requests a count."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +118,7 @@ class JudgeLayer:
         self.context: int | None = None
         self.counts: Counter[tuple[str, str]] = Counter()
         sys.setrecursionlimit(max(sys.getrecursionlimit(), MOST_FRAMES))
+        watch()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -200,19 +201,37 @@ class JudgeLayer:
             msgspec.convert(request, _Known)
         except msgspec.ValidationError as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {error}") from None
+        room = await self._attempt(scope, body, request, receive, send, None)
+        if room.short:
+            await self._attempt(scope, body, request, receive, send, room.prompt)
+
+    async def _attempt(
+        self, scope: Scope, body: bytes, request: dict[str, Any], receive: Receive, send: Send, count: int | None
+    ) -> Room:
+        """Answer the request, `count` being its prompt's tokens if they are known. If they are not, and turn out to
+        leave too little room, nothing is sent, and the room says how many they are."""
         try:
-            asked = await self._asked(scope, body, request)
+            asked = await self._asked(scope, body, request, count)
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
-            asked = Asked(request=request, dialect=dialect, body=body, headers=self._headers(request))
+            asked = Asked(request=request, dialect=DIALECTS[scope["path"]], body=body, headers=self._headers(request))
             await self._inner(scope, body, receive, shaping(with_headers(send, asked.headers)))
-            return
+            return Room(0)
+        room = Room(asked.needed)
+        ROOM.set(room)
+
+        async def sending(message: Message) -> None:
+            if not room.short:
+                await send(message)
+
         if not asked.stream:
-            await send_answer(send, await self._whole(scope, asked, receive))
+            await send_answer(sending, await self._whole(scope, asked, receive))
         elif scope["path"] == CHAT:
-            await self._stream(scope, asked, receive, send)
+            await self._stream(scope, asked, receive, sending)
         else:
-            await self._inner(sized(scope, asked.body), asked.body, receive, shaping(with_headers(send, asked.headers)))
+            sized_scope, out = sized(scope, asked.body), shaping(with_headers(sending, asked.headers))
+            await self._inner(sized_scope, asked.body, receive, out)
+        return room
 
     def _headers(self, request: dict[str, Any], contract: Contract | None = None) -> Headers:
         model = self._true_model(request.get("model")).encode("latin-1", "replace")
@@ -221,8 +240,8 @@ class JudgeLayer:
             headers.append((b"x-critic-found", contract.found.encode("ascii", "replace")[:200].replace(b"\n", b" ")))
         return headers
 
-    async def _asked(self, scope: Scope, body: bytes, request: dict[str, Any]) -> Asked:
-        """The request as it goes on. Raises Refusal when it cannot fit the context."""
+    async def _asked(self, scope: Scope, body: bytes, request: dict[str, Any], count: int | None) -> Asked:
+        """The request as it goes on. Raises Refusal when it cannot fit the context behind `count` tokens."""
         dialect, whole, warnings = DIALECTS[scope["path"]], request, []
         if not self.settings.images:
             request, left_out = without_images(request, dialect.turns)
@@ -233,30 +252,31 @@ class JudgeLayer:
         chat = before = dialect.as_chat(request, self.settings.auto_tools)
         none = _header(scope, b"x-critic-contract") == "none"
         contract = None if none else recognise(chat, self.contracts)
-        if not none:
+        if not none and count is None:
             self._counted(chat, contract)
         copies = _replies(chat)
         if copies > 1 and chat.get("temperature"):
             copies = 1  # samples differ: they are vLLM's
         elif copies > 1:
             chat = {**chat, "n": 1}
-        tokens = await self._tokens(scope, chat, contract, contract is None and (none or _constrained(chat)))
+        plain = contract is None and (none or _constrained(chat))
+        context = await self._context(scope) if contract or _wish(chat) else None
+        tokens, needed = _tokens(chat, contract, plain, context, count or 0)
         open_ended = bool(contract and contract.verdict is None and _wish(chat) is None)
         tokens = min(tokens, MOST_TOKENS) if tokens and open_ended else tokens
         held = constrain(contract, chat, tokens) if contract and tokens else None
-        tight = None
-        if held:
-            limit = {"max_tokens": tokens} if open_ended else _limit(chat, tokens)
-            tool = forced_tool(chat)
-            chat = {**held.request, **limit}
-            if held.tight and chat.get("stream"):  # what is said cannot be taken back
-                chat = {**held.tight, **limit}
-            elif held.tight:
-                tight = json.dumps(dialect.from_chat(request, before, {**held.tight, **limit})).encode()
-        else:
-            tool = None
-            if tokens and tokens < (_wish(chat) or 0):
-                chat = {**chat, **_limit(chat, tokens)}
+        tool = tight = None
+        if held and tokens:
+            tool, asking, streams = forced_tool(chat), held.request, chat.get("stream")
+            if held.tight and streams and tokens < held.enough:  # what is said cannot be taken back
+                asking = held.tight(tokens)[0]
+            elif held.tight and not streams:
+                tight = partial(_shortened, dialect, (request, before), held.tight, open_ended)
+            needed = needed if tight else max(needed, min(tokens, held.enough))
+            chat = {**asking, **_limit(chat, tokens, open_ended)}
+        elif tokens:
+            needed = tokens if contract else needed
+            chat = {**chat, **_limit(chat, tokens)} if tokens < (_wish(chat) or 0) else chat
         going = dialect.from_chat(request, before, chat)
         headers = self._headers(request, contract if held else None)
         return Asked(
@@ -269,7 +289,8 @@ class JudgeLayer:
             tool=tool,
             trim=bool(held and chat.get("logprobs")),
             tight=tight,
-            limits=str(held.limits) if held and held.limits else "",
+            tokens=tokens or 0,
+            needed=needed if count is None else 0,
             warnings=warnings,
         )
 
@@ -281,61 +302,19 @@ class JudgeLayer:
             else (self.settings.model)
         )
 
-    async def _tokens(
-        self, scope: Scope, request: dict[str, Any], contract: Contract | None, plain: bool
-    ) -> int | None:
-        """How long the reply may be: what is asked for or what the prompt leaves of the context, if that is less.
-        None if that is not known, as the prompt is too long or no chat request.
-
-        Raises Refusal where the prompt leaves less than LEAST_REPLY, under a contract less than its verdict needs.
-        A `plain` request gets all that it asks for or is refused: cut off, its own form would be worth nothing. But
-        more than the whole context is no wish but a limit made for larger models: no shorter prompt would help. A
-        prompt is counted only where its size in bytes does not settle the matter.
-        """
-        limit = _wish(request)
-        if limit is None and contract is None:
-            return None
-        context = await self._context(scope)
-        if context is None:
-            return limit
-        needed = contract.least_tokens if contract else min(LEAST_REPLY, limit or 1)
-        if plain and limit and limit < context:
-            needed = limit
-        longest = _most_tokens(request)
-        if longest is not None and limit is not None and longest + limit <= context:
-            return limit
-        count = await self._count(scope, request)
-        if count is None:
-            return limit
-        left = context - count
-        if left < min(needed, limit or needed):
-            wanted = f"{count} in the messages, at least {needed} in the completion"
-            raise Refusal(
-                HTTPStatus.BAD_REQUEST,
-                "context_length_exceeded",
-                f"This model's maximum context length is {context} tokens. However, you requested {count + needed} "
-                f"tokens ({wanted}). Please reduce the length of the messages or completion.",
-            )
-        return min(left, limit or left)
-
     async def _context(self, scope: Scope) -> int | None:
+        """The context in tokens, by the inner server's own word; None if it does not say."""
         if self.context is None:
-            answer = await self._ask(scope, "GET", "/v1/models")
-            self.context = answer["data"][0]["max_model_len"] if answer else None
+            models = {**scope, "method": "GET", "path": "/v1/models", "raw_path": b"/v1/models", "query_string": b""}
+            answer = await self._capture(models, b"", _never_disconnects)
+            if answer.status == HTTPStatus.OK:
+                self.context = json.loads(answer.body)["data"][0]["max_model_len"]
         return self.context
 
-    async def _count(self, scope: Scope, request: dict[str, Any]) -> int | None:
-        """Tokens of the prompt; None where the server cannot say, because it is too long or not valid."""
-        kept = ("model", "messages", "tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
-        body = {name: request[name] for name in kept if request.get(name) is not None}
-        answer = await self._ask(scope, "POST", "/tokenize", json.dumps(body).encode())
-        return answer["count"] if answer else None
-
-    async def _ask(self, scope: Scope, method: str, path: str, body: bytes = b"") -> Any:
-        """The inner server's own word on something; None if it is an error."""
-        inner = {**scope, "method": method, "path": path, "raw_path": path.encode(), "query_string": b""}
-        answer = await self._capture(inner, body, _never_disconnects)
-        return json.loads(answer.body) if answer.status == HTTPStatus.OK else None
+    def _left(self, tokens: int) -> int:
+        """As many of the tokens as the prompt has left."""
+        room = ROOM.get()
+        return min(tokens, self.context - room.prompt) if self.context and room and room.prompt else tokens
 
     async def _capture(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
         status, headers, parts = 500, [], []
@@ -374,9 +353,10 @@ class JudgeLayer:
             return shaped(answer, asked.headers)
         headers = asked.headers
         if asked.tight and asked.dialect.cut_off in answer.body:
-            again = await self._capture(scope, asked.tight, receive)
+            shorter, limits = asked.tight(self._left(asked.tokens))
+            again = await self._capture(scope, shorter, receive)
             if again.status == HTTPStatus.OK:
-                answer, headers = again, [*headers, (b"x-critic-limits", asked.limits.encode())]
+                answer, headers = again, [*headers, (b"x-critic-limits", str(limits).encode())]
         if scope["path"] == CHAT and BLANK.search(answer.body):
             answer = await self._with_text(scope, asked, receive, answer)
         body = answer.body
@@ -405,6 +385,34 @@ class JudgeLayer:
         await events.close()
 
 
+def _tokens(
+    request: dict[str, Any], contract: Contract | None, plain: bool, context: int | None, count: int
+) -> tuple[int | None, int]:
+    """How long the reply may be behind `count` tokens, and how long it has to be able to be: what is asked for or
+    what is left of the context, if that is less. None if nobody says.
+
+    Raises Refusal where less than LEAST_REPLY is left, under a contract less than its verdict needs. A `plain` request
+    gets all that it asks for or is refused: cut off, its own form would be worth nothing. But more than the whole
+    context is no wish but a limit made for larger models: no shorter prompt would help.
+    """
+    limit = _wish(request)
+    if context is None or (limit is None and contract is None):
+        return limit, 0
+    needed = contract.least_tokens if contract else min(LEAST_REPLY, limit or 1)
+    if plain and limit and limit < context:
+        needed = limit
+    left = context - count
+    if left < min(needed, limit or needed):
+        wanted = f"{count} in the messages, at least {needed} in the completion"
+        raise Refusal(
+            HTTPStatus.BAD_REQUEST,
+            "context_length_exceeded",
+            f"This model's maximum context length is {context} tokens. However, you requested {count + needed} "
+            f"tokens ({wanted}). Please reduce the length of the messages or completion.",
+        )
+    return min(left, limit or left), min(needed, limit or needed)
+
+
 def _wish(request: dict[str, Any]) -> int | None:
     """The most tokens that the request asks for, under either of the two names. Raises Refusal for none at
     all: what vLLM says of that, it says of a prompt that fills the context, too."""
@@ -427,24 +435,21 @@ def _replies(request: dict[str, Any]) -> int:
     return number
 
 
-def _limit(request: dict[str, Any], tokens: int | None) -> dict[str, Any]:
+def _limit(request: dict[str, Any], tokens: int, always: bool = False) -> dict[str, Any]:
     if _wish(request) is None:
-        return {}
+        return {"max_tokens": tokens} if always else {}
     return {"max_tokens": tokens, "max_completion_tokens": None}
 
 
-def _most_tokens(request: dict[str, Any]) -> int | None:
-    """A bound on the prompt's tokens: none of them is shorter than a byte. None with images or tools in it."""
-    if request.get("tools"):
-        return None
-    total = TEMPLATE_TOKENS
-    for message in request["messages"]:
-        content = message.get("content") or ""
-        parts = [{"text": content}] if isinstance(content, str) else content
-        if any(part.get("type") not in (None, "text") for part in parts):
-            return None
-        total += TEMPLATE_TOKENS + sum(len(part["text"].encode("utf-8", "replace")) for part in parts)
-    return total
+def _shortened(
+    dialect: Dialect, given: tuple[dict[str, Any], dict[str, Any]], tight: Tight, open_ended: bool, tokens: int
+) -> tuple[bytes, Limits]:
+    """The body of a request, given as it came and as chat, for a reply that ends within its tokens."""
+    request, before = given
+    asking, limits = tight(tokens)
+    return json.dumps(
+        dialect.from_chat(request, before, {**asking, **_limit(before, tokens, open_ended)})
+    ).encode(), limits
 
 
 def _constrained(request: dict[str, Any]) -> bool:

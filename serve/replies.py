@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from dialects import Dialect
+from schemas import Limits
 
 from critic.backends.openai import TOO_LONG
 
@@ -35,8 +36,8 @@ class Answer(msgspec.Struct, frozen=True):
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A request as it goes on: its body, and what its reply needs. `request` is what the client sent, `copies` how
     often a choice is repeated, `tool` the function whose arguments the text is; `trim` takes the end of the text out
-    of its logprobs. `tight` is the body to send where the reply is cut off, `limits` what it limits; `warnings` stand
-    in the reply."""
+    of its logprobs. The reply has up to `tokens`, and `needed` have to be left for it; `tight` makes the body to send
+    where it is cut off of the tokens that are left, and says what it limits. `warnings` stand in the reply."""
 
     request: dict[str, Any]
     dialect: Dialect
@@ -46,8 +47,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     copies: int = 1
     tool: str | None = None
     trim: bool = False
-    tight: bytes | None = None
-    limits: str = ""
+    tight: Callable[[int], tuple[bytes, Limits]] | None = None
+    tokens: int = 0
+    needed: int = 0
     warnings: list[str] = []
 
     @property

@@ -6,10 +6,13 @@ Every reply to the restricted schema is one to the client's. Everything here is 
 import json
 import math
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 Schema = dict[str, Any]
+Written = TypeVar("Written")
 
 LONGEST_STRING = 600
 MOST_ITEMS = 64
@@ -53,7 +56,10 @@ class Limits:
         return f"characters={self.string}, items={self.items}"
 
 
-LOOSE = Limits(LONGEST_STRING, MOST_ITEMS)
+def loose(schema: Schema) -> tuple[Schema, int]:
+    """The schema with the loosest limits that are set, and the most bytes that a reply to it can have. Raises
+    Unbounded."""
+    return _by_depth(lambda depth: _written(schema, Limits(LONGEST_STRING, MOST_ITEMS, depth)))
 
 
 def bounded(schema: Schema, tokens: int) -> tuple[Schema, Limits]:
@@ -62,13 +68,14 @@ def bounded(schema: Schema, tokens: int) -> tuple[Schema, Limits]:
 
     Raises Unbounded.
     """
-    for depth in DEPTHS:
-        try:
-            return _loosest(schema, tokens, depth)
-        except Unbounded:
-            if depth == DEPTHS[-1]:
-                raise
-    raise AssertionError("unreachable: the last depth returns or raises")
+    return _by_depth(lambda depth: _loosest(schema, tokens, depth))
+
+
+def _by_depth(write: Callable[[int], Written]) -> Written:
+    for depth in DEPTHS[:-1]:
+        with suppress(Unbounded):
+            return write(depth)
+    return write(DEPTHS[-1])
 
 
 def _loosest(schema: Schema, tokens: int, depth: int) -> tuple[Schema, Limits]:
@@ -83,13 +90,7 @@ def _loosest(schema: Schema, tokens: int, depth: int) -> tuple[Schema, Limits]:
         else:
             high = middle - 1
     limits = Limits(low, found.items, depth)
-    return limited(schema, limits), limits
-
-
-def limited(schema: Schema, limits: Limits) -> Schema:
-    """The schema written out, with limits on all that has none, and nothing in it that the client does not name.
-    Raises Unbounded."""
-    return _written(schema, limits)[0]
+    return _written(schema, limits)[0], limits
 
 
 def longest(schema: Schema, limits: Limits) -> int:
@@ -98,6 +99,8 @@ def longest(schema: Schema, limits: Limits) -> int:
 
 
 def _written(schema: Schema, limits: Limits) -> tuple[Schema, int]:
+    """The schema written out, with limits on all that has none, and nothing in it that the client does not name; and
+    the bytes of its longest reply. Raises Unbounded."""
     try:
         return _Writer(schema, limits).write(schema, {})
     except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):

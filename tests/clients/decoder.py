@@ -19,6 +19,12 @@ def refusal(schema: dict[str, Any]) -> str | None:
     return str(matcher.get_error()) if matcher.is_error() else None
 
 
+def shortest(held: Any, tokens: int) -> dict[str, Any]:
+    """The request for a reply that ends within so many tokens."""
+    request: dict[str, Any] = held.tight(tokens)[0] if held.tight and held.enough > tokens else held.request
+    return request
+
+
 class Decoder:
     """Decoding under what a request asks the server for; every token is a byte."""
 

@@ -1,16 +1,29 @@
 """An inner server that keeps what the layer asks it, in vLLM's place."""
 
+import importlib
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import httpx
+from conftest import ROOT
 
 Ask = Callable[..., httpx.Response]
+CONTEXT = 1000
+LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+sys.path.insert(0, str(ROOT / "serve"))
+
+
+def get_max_tokens(context: int, limit: int | None, prompt: int) -> int:
+    """vLLM's own rule."""
+    return min(context - prompt, limit or context)
 
 
 class Inner:
-    """An inner server that keeps what it is asked. `replies` are given in turn, the last one for ever."""
+    """An inner server that keeps what it is asked to generate, with the limit that vLLM would set. `replies` are given
+    in turn, the last one for ever; every prompt has so many `tokens`."""
 
     def __init__(self, *replies: str, tokens: int = 20, status: int = 200, error: Any = None) -> None:
         self.replies, self.tokens, self.status, self.error = list(replies) or ["fine"], tokens, status, error
@@ -22,15 +35,15 @@ class Inner:
         body = (await receive())["body"] if scope["method"] == "POST" else b""
         headers, status = [(b"content-type", b"application/json")], 200
         if scope["path"] == "/v1/models":
-            parts = [json.dumps({"data": [{"max_model_len": 1000}]})]
-        elif scope["path"] == "/tokenize":
-            parts = [json.dumps({"count": self.tokens})]
+            parts = [json.dumps({"data": [{"max_model_len": CONTEXT}]})]
+        elif scope["path"] not in ("/v1/responses", "/v1/chat/completions"):
+            status, parts = 404, ['{"detail":"Not Found"}']
+        elif (problem := self.kept(body)) is not None:
+            status, parts = 400, [json.dumps({"error": {"message": problem, "code": 400}})]
         elif scope["path"] == "/v1/responses":
-            self.chats.append(body)
             reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
             parts = [json.dumps(self.response(reply), separators=(",", ":"))]
-        elif scope["path"] == "/v1/chat/completions":
-            self.chats.append(body)
+        else:
             reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
             if self.error is not None:
                 status, parts = self.status, [json.dumps(self.error)]
@@ -41,12 +54,24 @@ class Inner:
             else:
                 completion = {"id": "chatcmpl-1", "choices": [self.choice(reply)], "usage": {}}
                 parts = [json.dumps(completion, separators=(",", ":"))]
-        else:
-            status, parts = 404, ['{"detail":"Not Found"}']
         await send({"type": "http.response.start", "status": status, "headers": headers})
         for part in parts:
             await send({"type": "http.response.body", "body": part.encode(), "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+    def kept(self, body: bytes) -> str | None:
+        """What vLLM would say against a request; None for one that is kept."""
+        try:
+            request = json.loads(body)
+            name = next((name for name in LIMITS if request.get(name) is not None), None)
+            limit = int(request[name]) if name else None
+            if limit and limit > CONTEXT:
+                return "max_tokens is greater than the context"
+            tokens = importlib.import_module("room").checking(get_max_tokens)(CONTEXT, limit, self.tokens)
+        except (ValueError, TypeError, AttributeError) as error:
+            return str(error)
+        self.chats.append(json.dumps({**request, name: tokens}).encode() if limit and tokens < limit else body)
+        return None
 
     def choice(self, reply: str) -> dict[str, Any]:
         return {"index": 0, "message": {"role": "assistant", "content": reply}, "finish_reason": "stop"}

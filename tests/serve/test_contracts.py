@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from clients.decoder import Decoder
+from clients.decoder import Decoder, shortest
 from clients.forms import FORMS, RESPONSE, Form
 from conftest import ROOT
 
@@ -99,7 +99,7 @@ def test_the_verdict_is_where_the_client_looks(form: Form, more: int) -> None:
     tokens = contract.least_tokens + more if contract.verdict else 250 + more
     held = contracts.constrain(contract, form.request, tokens)
     for seed in range(5):
-        said, length = Decoder(held.tight or held.request).babble(seed)
+        said, length = Decoder(shortest(held, tokens)).babble(seed)
         assert length < tokens, said
         assert form.parse(as_choice(form, said)) is not None, said
 
@@ -160,15 +160,26 @@ def test_a_schema_that_needs_nothing_goes_on_as_it_is() -> None:
     assert contracts.constrain(BY_NAME["json-schema"], asked, 256) is None
 
 
+def test_a_definition_that_branches_into_itself_is_held_too() -> None:
+    properties = {name: {"$ref": "#/$defs/n"} for name in "abcde"} | {"text": {"type": "string"}}
+    tree = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": properties, "required": ["text"]}}}
+    asked = {"messages": [], "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": tree}}}
+    held = contracts.constrain(BY_NAME["json-schema"], asked, 500)
+    said, length = Decoder(shortest(held, 500)).babble(1)
+    assert length < 500 and json.loads(said)["text"] is not None
+    assert json.loads(Decoder(held.request).babble(1, 200_000)[0]), "nothing goes on for ever"
+
+
 def test_a_model_that_rambles_is_asked_once_more_under_tighter_limits() -> None:
     free = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "array"}}}
     asked = {"messages": [], "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": free}}}
     held = contracts.constrain(BY_NAME["json-schema"], asked, 400)
     first = held.request["structured_outputs"]["json"]["properties"]
-    second = held.tight["structured_outputs"]["json"]["properties"]
-    assert first["a"]["maxLength"] == 600 and second["a"]["maxLength"] == held.limits.string < 60
-    assert first["b"]["maxItems"] == 64 and second["b"]["maxItems"] == held.limits.items
-    assert contracts.constrain(BY_NAME["json-schema"], asked, 400_000).tight is None
+    tighter, limits = held.tight(400)
+    second = tighter["structured_outputs"]["json"]["properties"]
+    assert first["a"]["maxLength"] == 600 and second["a"]["maxLength"] == limits.string < 60
+    assert first["b"]["maxItems"] == 64 and second["b"]["maxItems"] == limits.items
+    assert 400 < held.enough < 400_000
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from clients.dialects import as_response
 from clients.forms import FORMS
 from clients.inner import Ask, Inner, streamed
 from conftest import ROOT
@@ -101,12 +102,60 @@ def test_a_large_request_is_refused_unread(ask: Ask) -> None:
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_a_reply_gets_what_the_prompt_leaves(ask: Ask, name: str) -> None:
     long = {"messages": [{"role": "user", "content": "x" * 900}]}
-    for wish, tokens in ((601, 400), (999, 400), (700, 980)):
+    for wish, tokens in ((601, 400), (999, 400), (700, 980), (600, 400)):
         inner = Inner(tokens=tokens)
-        assert ask(inner, {**long, name: wish}).status_code == 200 and "/tokenize" in inner.paths
-        assert json.loads(inner.chats[0])["max_tokens"] == 1000 - tokens
-    inner = Inner(tokens=400)
-    assert ask(inner, {**HELLO, name: 600}).status_code == 200 and "/tokenize" not in inner.paths
+        assert ask(inner, {**long, name: wish}).status_code == 200
+        assert json.loads(inner.chats[0])[name] == 1000 - tokens
+        assert inner.paths == ["/v1/models", "/v1/chat/completions"], "vLLM prepares a prompt only once"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("contract", ["grade-ci", "json-schema", "tool-call", "rating-of-turn-alone"])
+@pytest.mark.parametrize("limit", [None, 300, 2000])
+def test_a_prompt_is_counted_again_only_if_it_leaves_too_little(
+    ask: Ask, contract: str, limit: int | None, stream: bool
+) -> None:
+    """Whether it is read as a stream or not, a request is held as if its length had been known. Of a JSON reply that
+    can be asked for once more only the second schema depends on it."""
+    request = next(form.request for form in FORMS if form.contract == contract) | {"stream": stream}
+    request = {name: value for name, value in request.items() if name not in ("max_tokens", "temperature")}
+    request |= {"max_tokens": limit} if limit else {}
+    known = Inner(tokens=20)
+    assert ask(known, request).status_code == 200
+    held = json.loads(known.chats[0])["structured_outputs"]
+    for tokens in (20, 700, 930):
+        inner = Inner(tokens=tokens)
+        answer = ask(inner, request)
+        assert answer.status_code == 200 and answer.headers["x-critic-contract"] == contract
+        again, sent = json.loads(inner.chats[0])["structured_outputs"], inner.paths.count("/v1/chat/completions")
+        assert len(inner.chats) == 1 and json.loads(inner.chats[0]).get("max_tokens", 0) <= 1000 - tokens
+        if "json" in held and stream:
+            assert sent == (2 if 1000 - tokens < (limit or 1000) else 1)
+            assert (again == held) == (1000 - tokens >= min(limit or 980, 980))
+        elif "json" in held:
+            assert sent == 1 and again == held
+        else:
+            enough = BY_NAME[contract].least_tokens - contracts.LEAST_REASONING + contracts.REASONING_TOKENS
+            short = 1000 - tokens < min(limit or 1000, enough)
+            assert sent == (2 if short else 1) and (again == held) == (not short)
+    full = Inner(tokens=999)
+    answer = ask(full, request)
+    assert answer.status_code == 400 and full.chats == []
+    assert answer.json()["error"]["code"] == "context_length_exceeded" and "999 in the messages" in answer.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_responses_are_counted_as_chat_is(ask: Ask, stream: bool) -> None:
+    form = next(form for form in FORMS if form.contract == "grade-ci")
+    request = {**as_response(form.request), "max_output_tokens": 300, "stream": stream}
+    for tokens, left in ((20, 300), (800, 200)):
+        inner = Inner(tokens=tokens)
+        assert ask(inner, request, path="/v1/responses").status_code == 200
+        assert json.loads(inner.chats[0])["max_output_tokens"] == left
+    inner = Inner(tokens=995)
+    answer = ask(inner, request, path="/v1/responses")
+    assert answer.status_code == 400 and inner.chats == []
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("constraint", [{}, {"structured_outputs": {"regex": "a*"}}])
@@ -320,6 +369,9 @@ def test_a_json_reply_that_was_cut_off_is_asked_for_once_more_in_short(ask: Ask)
     inner = Inner()
     ask(inner, OBJECT)
     assert json.loads(inner.chats[0])["max_tokens"] == 980, "the context is smaller than what a reply may take"
+    inner = Rambling("{...", '{"why":"x"}', tokens=900)
+    ask(inner, {**OBJECT, "max_tokens": 200})
+    assert json.loads(inner.chats[1])["structured_outputs"]["json"]["properties"]["why"]["maxLength"] < 15
     inner = Rambling("fine")
     assert "x-critic-limits" not in ask(inner, {**OBJECT, "max_tokens": 200}).headers and len(inner.chats) == 1
     inner = Rambling("fine")
