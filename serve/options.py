@@ -25,6 +25,7 @@ GUARDED = {
     "port": BEFORE.format("--port"),
     "api_key": BEFORE.format("--api-key"),
     "uds": "--uds would move the server away from the address that is checked",
+    "root_path": "--root-path would move the routes that the judge's layer knows",
     "grpc": "--grpc would serve without the judge's layer",
     "grpc_port": "--grpc-port would serve without the judge's layer",
     "headless": "--headless would serve nothing",
