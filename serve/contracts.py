@@ -36,6 +36,9 @@ REASONING_TOKENS = 400
 TEMPLATE = 40
 """Characters with which a request begins: they name its template, whatever data follows."""
 
+EDGE = 100_000
+"""Characters at either end of a long request that are looked at: while Python searches a text, nobody is answered."""
+
 LEAST_REASONING = 16
 """Tokens of reasoning below which a request counts as too long, where its form allows reasoning."""
 
@@ -168,7 +171,7 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
     form = form_of(request)
     if form is None:
         return None
-    tool, text = forced_tool(request), "\n\n".join(texts(request)).rstrip()
+    tool, text = forced_tool(request), wording(request)
     data = contracts.data.search(text)
     head = text[: data.start()] if data else text
     for table in contracts.tables:
@@ -248,6 +251,12 @@ def texts(request: Request) -> Iterator[str]:
             )
 
 
+def wording(request: Request) -> str:
+    """What the request says, of a very long one only its beginning and its end."""
+    text = "\n\n".join(texts(request)).rstrip()
+    return text if len(text) <= 2 * EDGE else f"{text[:EDGE]}\n\n{text[-EDGE:]}"
+
+
 def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     """The request with decoding held to the contract in at most `tokens` tokens; None if it needs no change, or if its
     schema is none that can be bounded.
@@ -274,7 +283,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     if not properties:
         told = None if contract.schema else _found(request, form or "text")
         wanted = with_fields(wanted, (told.schema or {}).get("properties", {})) if told else wanted
-        wanted = with_ranges(wanted, "\n\n".join(texts(request)))
+        wanted = with_ranges(wanted, wording(request))
     if form == "text":
         wanted = without_braces(wanted)
     try:
@@ -308,14 +317,14 @@ def _properties(contract: Contract, request: Request) -> dict[str, Schema]:
     if contract.bounds is None:
         return properties
     assert contract.pattern is not None
-    asked = contract.pattern.search("\n\n".join(texts(request)).rstrip())
+    asked = contract.pattern.search(wording(request))
     assert asked is not None
     low, high = sorted(int(asked[group]) for group in ("low", "high"))
     return {**properties, contract.bounds: {**properties[contract.bounds], "minimum": low, "maximum": high}}
 
 
 def _from_keys(keys: Keys, request: Request) -> dict[str, Schema]:
-    section = re.search(keys.section, "\n\n".join(texts(request)), re.DOTALL)
+    section = re.search(keys.section, wording(request), re.DOTALL)
     found = re.findall(keys.each, section[1]) if section else []
     return {key: {"type": "integer", "minimum": 0, "maximum": 10} for key in found}
 

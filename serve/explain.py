@@ -30,7 +30,7 @@ def explain(request: Path, tables: list[Path]) -> None:
         print(f"contract: none\nfingerprint: {contracts.fingerprint(chat)}")
         return
     print(f"contract: {contract.name} ({contract.client})")
-    asked = contract.pattern and contract.pattern.search("\n\n".join(contracts.texts(chat)).rstrip())
+    asked = contract.pattern and contract.pattern.search(contracts.wording(chat))
     why = f"the words {asked[0][:200]!r}" if asked else f"the words say: {contract.found}" if contract.found else ""
     print(f"why: {why or f'the request is of the form {form}'}")
     tokens = max(chat.get("max_tokens") or chat.get("max_completion_tokens") or TOKENS, contract.least_tokens)

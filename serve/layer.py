@@ -116,6 +116,7 @@ class JudgeLayer:
         key = os.environ.get("VLLM_API_KEY")
         self.key_hash = _hash(key) if key else None
         self.context: int | None = None
+        self.turns = asyncio.Lock()
         self.counts: Counter[tuple[str, str]] = Counter()
         sys.setrecursionlimit(max(sys.getrecursionlimit(), MOST_FRAMES))
         watch()
@@ -190,6 +191,8 @@ class JudgeLayer:
 
     async def _generate(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         dialect = DIALECTS[scope["path"]]
+        async with self.turns:  # one begins in each pass of the event loop, and others are answered between them
+            await asyncio.sleep(0)
         try:
             request = json.loads(body)
         except (ValueError, RecursionError):

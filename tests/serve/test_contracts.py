@@ -85,6 +85,16 @@ def test_recognition_takes_no_longer_than_the_text_is_long() -> None:
     assert time.process_time() - began < 5
 
 
+@FORM
+def test_a_request_of_megabytes_is_recognised_by_its_ends(form: Form) -> None:
+    """While it is read nobody else is answered; what stands between does not matter."""
+    longer = replaced(form, "The answer says four. " * 400_000)
+    began = time.process_time()
+    assert contracts.recognise(longer, TABLE).name == form.contract
+    contracts.constrain(BY_NAME[form.contract], longer, 600)
+    assert time.process_time() - began < 0.15
+
+
 def as_choice(form: Form, said: str) -> dict[str, Any]:
     choice = {"message": {"role": "assistant", "content": said}}
     name = contracts.forced_tool(form.request)
