@@ -111,7 +111,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     judge = make_judge(tmp_path_factory.mktemp("judge"))
     options = ["--alias", "gpt-4", "--alias", "gpt-3.5-turbo", "--api-key", "secret", "--max-request-mb", "1"]
     headers = {"Authorization": "Bearer secret"}
-    with serving(judge, *options) as (process, url), httpx.Client(base_url=url, headers=headers, timeout=120) as client:
+    with serving(judge, *options) as (process, url), httpx.Client(base_url=url, headers=headers, timeout=300) as client:
         yield process, client
 
 
