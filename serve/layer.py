@@ -32,6 +32,7 @@ from replies import (
     Headers,
     Message,
     Receive,
+    Refusal,
     Scope,
     Send,
     resized,
@@ -44,7 +45,7 @@ from replies import (
     sized,
     with_headers,
 )
-from room import ROOM, Room, watch
+from room import ROOM, Room, limit_to, reply_tokens, watch, wish_of
 from schemas import Limits
 
 SETTINGS = "CRITIC_SERVE_LAYER"
@@ -59,9 +60,6 @@ SOME_TEXT = {"regex": r"\S(?s:.*)"}
 MOST_REPLIES = 128
 MOST_TOKENS = 1024
 """What a JSON reply may take that nobody limits: a judge that rambles costs no more, and the same once again."""
-
-LEAST_REPLY = 16
-"""Tokens below which a request without a contract counts as too long."""
 
 LABELS = {"requests": "contract", "unknown_forms": "fingerprint"}
 MOST_UNKNOWN = 100
@@ -98,14 +96,6 @@ class _Known(msgspec.Struct):
     response_format: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-
-
-class Refusal(Exception):
-    """A request that is answered with an error; `code` is OpenAI's word for it."""
-
-    def __init__(self, status: int, code: str | None, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
 
 
 class JudgeLayer:
@@ -263,9 +253,9 @@ class JudgeLayer:
         elif copies > 1:
             chat = {**chat, "n": 1}
         plain = contract is None and (none or _constrained(chat))
-        context = await self._context(scope) if contract or _wish(chat) else None
-        tokens, needed = _tokens(chat, contract, plain, context, count or 0)
-        open_ended = bool(contract and contract.verdict is None and _wish(chat) is None)
+        context = await self._context(scope) if contract or wish_of(chat) else None
+        tokens, needed = reply_tokens(chat, contract, plain, context, count or 0)
+        open_ended = bool(contract and contract.verdict is None and wish_of(chat) is None)
         tokens = min(tokens, MOST_TOKENS) if tokens and open_ended else tokens
         held = constrain(contract, chat, tokens) if contract and tokens else None
         tool = tight = None
@@ -276,10 +266,10 @@ class JudgeLayer:
             elif held.tight and not streams:
                 tight = partial(_shortened, dialect, (request, before), held.tight, open_ended)
             needed = needed if tight else max(needed, min(tokens, held.enough))
-            chat = {**asking, **_limit(chat, tokens, open_ended)}
+            chat = {**asking, **limit_to(chat, tokens, open_ended)}
         elif tokens:
             needed = tokens if contract else needed
-            chat = {**chat, **_limit(chat, tokens)} if tokens < (_wish(chat) or 0) else chat
+            chat = {**chat, **limit_to(chat, tokens)} if tokens < (wish_of(chat) or 0) else chat
         going = dialect.from_chat(request, before, chat)
         headers = self._headers(request, contract if held else None)
         return Asked(
@@ -388,46 +378,6 @@ class JudgeLayer:
         await events.close()
 
 
-def _tokens(
-    request: dict[str, Any], contract: Contract | None, plain: bool, context: int | None, count: int
-) -> tuple[int | None, int]:
-    """How long the reply may be behind `count` tokens, and how long it has to be able to be: what is asked for or
-    what is left of the context, if that is less. None if nobody says.
-
-    Raises Refusal where less than LEAST_REPLY is left, under a contract less than its verdict needs. A `plain` request
-    gets all that it asks for or is refused: cut off, its own form would be worth nothing. But more than the whole
-    context is no wish but a limit made for larger models: no shorter prompt would help.
-    """
-    limit = _wish(request)
-    if context is None or (limit is None and contract is None):
-        return limit, 0
-    needed = contract.least_tokens if contract else min(LEAST_REPLY, limit or 1)
-    if plain and limit and limit < context:
-        needed = limit
-    left = context - count
-    if left < min(needed, limit or needed):
-        wanted = f"{count} in the messages, at least {needed} in the completion"
-        raise Refusal(
-            HTTPStatus.BAD_REQUEST,
-            "context_length_exceeded",
-            f"This model's maximum context length is {context} tokens. However, you requested {count + needed} "
-            f"tokens ({wanted}). Please reduce the length of the messages or completion.",
-        )
-    return min(left, limit or left), min(needed, limit or needed)
-
-
-def _wish(request: dict[str, Any]) -> int | None:
-    """The most tokens that the request asks for, under either of the two names. Raises Refusal for none at
-    all: what vLLM says of that, it says of a prompt that fills the context, too."""
-    newer = request.get("max_completion_tokens")
-    wish = request.get("max_tokens") if newer is None else newer
-    if (isinstance(wish, float) and wish.is_integer()) or (isinstance(wish, str) and wish.isdecimal()):
-        wish = int(wish)  # as vLLM reads them
-    if isinstance(wish, int) and wish < 1:
-        raise Refusal(HTTPStatus.BAD_REQUEST, None, f"max_tokens must be positive, got {wish}")
-    return wish if isinstance(wish, int) else None
-
-
 def _replies(request: dict[str, Any]) -> int:
     """How many replies the request asks for. Raises Refusal for more than OpenAI gives."""
     number = request.get("n")
@@ -438,12 +388,6 @@ def _replies(request: dict[str, Any]) -> int:
     return number
 
 
-def _limit(request: dict[str, Any], tokens: int, always: bool = False) -> dict[str, Any]:
-    if _wish(request) is None:
-        return {"max_tokens": tokens} if always else {}
-    return {"max_tokens": tokens, "max_completion_tokens": None}
-
-
 def _shortened(
     dialect: Dialect, given: tuple[dict[str, Any], dict[str, Any]], tight: Tight, open_ended: bool, tokens: int
 ) -> tuple[bytes, Limits]:
@@ -451,7 +395,7 @@ def _shortened(
     request, before = given
     asking, limits = tight(tokens)
     return json.dumps(
-        dialect.from_chat(request, before, {**asking, **_limit(before, tokens, open_ended)})
+        dialect.from_chat(request, before, {**asking, **limit_to(before, tokens, open_ended)})
     ).encode(), limits
 
 

@@ -25,6 +25,14 @@ DEAD = ("EngineCore encountered an issue", "EngineDeadError", "cannot schedule n
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
+class Refusal(Exception):
+    """A request that is answered with an error; `code` is OpenAI's word for it."""
+
+    def __init__(self, status: int, code: str | None, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
 class Answer(msgspec.Struct, frozen=True):
     """A whole reply of the inner server."""
 

@@ -10,6 +10,14 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
+from http import HTTPStatus
+from typing import Any
+
+from contracts import Contract
+from replies import Refusal
+
+LEAST_REPLY = 16
+"""Tokens below which a request without a contract counts as too long."""
 
 MODULES = ("vllm.entrypoints.openai.chat_completion.serving", "vllm.entrypoints.openai.responses.serving")
 
@@ -49,3 +57,49 @@ def watch() -> None:
     for name in MODULES if "vllm" in sys.modules else ():
         module = importlib.import_module(name)
         module.get_max_tokens = checking(module.get_max_tokens)  # type: ignore[attr-defined]
+
+
+def reply_tokens(
+    request: dict[str, Any], contract: Contract | None, plain: bool, context: int | None, count: int
+) -> tuple[int | None, int]:
+    """How long the reply may be behind `count` tokens, and how long it has to be able to be: what is asked for or
+    what is left of the context, if that is less. None if nobody says.
+
+    Raises Refusal where less than LEAST_REPLY is left, under a contract less than its verdict needs. A `plain` request
+    gets all that it asks for or is refused: cut off, its own form would be worth nothing. But more than the whole
+    context is no wish but a limit made for larger models: no shorter prompt would help.
+    """
+    limit = wish_of(request)
+    if context is None or (limit is None and contract is None):
+        return limit, 0
+    needed = contract.least_tokens if contract else min(LEAST_REPLY, limit or 1)
+    if plain and limit and limit < context:
+        needed = limit
+    left = context - count
+    if left < min(needed, limit or needed):
+        wanted = f"{count} in the messages, at least {needed} in the completion"
+        raise Refusal(
+            HTTPStatus.BAD_REQUEST,
+            "context_length_exceeded",
+            f"This model's maximum context length is {context} tokens. However, you requested {count + needed} "
+            f"tokens ({wanted}). Please reduce the length of the messages or completion.",
+        )
+    return min(left, limit or left), min(needed, limit or needed)
+
+
+def wish_of(request: dict[str, Any]) -> int | None:
+    """The most tokens that the request asks for, under either of the two names. Raises Refusal for none at
+    all: what vLLM says of that, it says of a prompt that fills the context, too."""
+    newer = request.get("max_completion_tokens")
+    wish = request.get("max_tokens") if newer is None else newer
+    if (isinstance(wish, float) and wish.is_integer()) or (isinstance(wish, str) and wish.isdecimal()):
+        wish = int(wish)  # as vLLM reads them
+    if isinstance(wish, int) and wish < 1:
+        raise Refusal(HTTPStatus.BAD_REQUEST, None, f"max_tokens must be positive, got {wish}")
+    return wish if isinstance(wish, int) else None
+
+
+def limit_to(request: dict[str, Any], tokens: int, always: bool = False) -> dict[str, Any]:
+    if wish_of(request) is None:
+        return {"max_tokens": tokens} if always else {}
+    return {"max_tokens": tokens, "max_completion_tokens": None}

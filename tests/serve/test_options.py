@@ -29,7 +29,7 @@ def names(parser: Any) -> dict[str, list[str]]:
     """The guarded settings of the parser and what they are called on the command line."""
     found = {action.dest: action.option_strings for action in parser._actions if action.dest in options.GUARDED}
     assert found.keys() == options.GUARDED.keys(), "vLLM has another name for one"
-    assert {"host", "port", "uds", "root_path", "grpc", "api_key", "enable_log_requests", "enable_log_outputs"} <= found.keys()
+    assert {"host", "port", "uds", "root_path", "api_key", "enable_log_requests", "enable_log_outputs"} <= found.keys()
     return found
 
 
