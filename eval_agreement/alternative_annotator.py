@@ -3,8 +3,6 @@
 Calderon, Reichart and Dror 2025, "The Alternative Annotator Test for LLM-as-a-Judge", ACL.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -12,6 +10,7 @@ from scipy import stats
 
 from critic.counting.resampling import Floats, Group
 from eval_agreement.ratings import Judge, RatedItems, RatingEntries, Ratings, entries_of, mean_of_others, rated_items
+from eval_agreement.rows import Indices
 
 EPSILON = 0.2
 """Calderon et al.'s allowance for what the judge saves: 0.2 beside experts, 0.15 beside skilled raters, 0.1
@@ -73,20 +72,16 @@ class AlternativeAnnotator(Struct, frozen=True, kw_only=True):
 
 
 def alternative_annotator(
-    ratings: Ratings,
-    judge: Judge,
-    group: Group,
-    epsilon: float = EPSILON,
-    nominal: bool = False,
+    ratings: Ratings, judge: Judge, group: Group, epsilon: float = EPSILON
 ) -> AlternativeAnnotator:
     """The alternative annotator test of Calderon, Reichart and Dror (2025): may the judge replace a rater?
 
     Each rater j is left out in turn. On every item i that j and others rated, judge and rater are scored by S:
-    minus the root mean square distance to the others' ratings or, if `nominal`, the share of the others who
-    gave the same label. W^f_ij = 1 where S(judge) >= S(rater) and W^h_ij = 1 where S(rater) >= S(judge);
-    rho^f_j and rho^h_j are their means. H0 of rater j, rho^f_j <= rho^h_j - epsilon, is tested one-sidedly on
-    d_ij = W^h_ij - W^f_ij and corrected over raters after Benjamini and Yekutieli. A judge whose scores are not
-    whole rarely ties with people whose scores are, and has a lower rho than its rounded scores would have.
+    minus the root mean square distance to the others' ratings. W^f_ij = 1 where S(judge) >= S(rater) and W^h_ij = 1
+    where S(rater) >= S(judge); rho^f_j and rho^h_j are their means. H0 of rater j, rho^f_j <= rho^h_j - epsilon, with
+    epsilon in 0..1 (1 excluded), is tested one-sidedly on d_ij = W^h_ij - W^f_ij and corrected over raters after
+    Benjamini and Yekutieli. A judge whose scores are not whole rarely ties with people whose scores are, and has a
+    lower rho than its rounded scores would have.
 
     The t-test takes its variance from the sums of `group`s, and its degrees of freedom from their number: with
     one item a group it is the paper's. Raters with fewer than FEWEST_ITEMS items or FEWEST_BLOCKS groups are
@@ -95,24 +90,25 @@ def alternative_annotator(
     sum differs from the others, p is the largest probability that H0 gives to means as low as these.
 
     None or NaN in `judge` is a failed judgment. Undefined with fewer than FEWEST_RATERS raters that have
-    items enough, or where the median item has fewer ratings than that. Raises ValueError for an epsilon
-    outside 0..1 (1 excluded), and as `rater_agreement` does.
+    items enough, or where the median item has fewer ratings than that. Raises ValueError as `rater_agreement` does.
     """
-    if not 0 <= epsilon < 1:
-        raise ValueError(f"epsilon is {epsilon:g}, not in 0..1 (1 excluded)")
     counted = rated_items(entries_of(ratings), np.asarray(judge, dtype=np.float64), group)
-    judge_wins, rater_wins = (_same_label if nominal else _as_close)(counted.entries, counted.judge)
-    lines, left_out = _lines(counted, judge_wins, rater_wins, epsilon)
-    undefined = _no_test(counted.entries, lines)
+    entries = counted.entries
+    # The mean square distance to the others is the squared distance to their mean plus their variance, which is the
+    # same for judge and rater: the one nearer to the mean has the higher S.
+    mean = mean_of_others(entries)
+    lead = np.abs(entries.score - mean) - np.abs(counted.judge[entries.item] - mean)
+    lines = _lines(counted, lead >= -_DUST, lead <= _DUST, epsilon)
+    undefined = _no_test(entries, lines)
     omega = None if undefined else float(np.mean([line.rejected for line in lines]))
     rho = None if undefined else float(np.mean([line.judge_advantage for line in lines]))
     return AlternativeAnnotator(
         epsilon=epsilon,
-        items=counted.entries.items,
+        items=entries.items,
         single=counted.single,
         failed=counted.failed,
-        per_item=len(counted.entries.score) / counted.entries.items if counted.entries.items else None,
-        left_out=left_out,
+        per_item=len(entries.score) / entries.items if entries.items else None,
+        left_out=len(entries.names) - len(lines),
         lines=lines,
         omega=omega,
         rho=rho,
@@ -122,100 +118,57 @@ def alternative_annotator(
     )
 
 
-def _as_close(entries: RatingEntries, judge: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """W^f and W^h of each rating, S being minus the root mean square distance to the others.
-
-    The mean square distance is the squared distance to the others' mean plus their variance, which is the
-    same for judge and rater: the one nearer to the mean has the higher S.
-    """
-    mean = mean_of_others(entries)
-    lead = np.abs(entries.score - mean) - np.abs(judge[entries.item] - mean)
-    return lead >= -_DUST, lead <= _DUST
-
-
-def _same_label(entries: RatingEntries, judge: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """W^f and W^h of each rating, S being the share of the others with the same label."""
-    labels, code = np.unique(np.concatenate([entries.score, judge]), return_inverse=True)
-    rated, judged = code[: len(entries.score)], code[len(entries.score) :][entries.item]
-    cells, cell, times = np.unique(entries.item * len(labels) + rated, return_inverse=True, return_counts=True)
-    wanted = entries.item * len(labels) + judged
-    found = np.minimum(np.searchsorted(cells, wanted), len(cells) - 1)
-    like_rater = times[cell] - 1
-    like_judge = np.where(cells[found] == wanted, times[found], 0) - (rated == judged)
-    return like_judge >= like_rater, like_rater >= like_judge
-
-
 def _lines(
     counted: RatedItems, judge_wins: NDArray[np.bool_], rater_wins: NDArray[np.bool_], epsilon: float
-) -> tuple[list[RaterTest], int]:
-    """The tests of the raters with items enough, by rater, and how many raters have too few."""
-    entries = counted.entries
-    raters = len(entries.names)
-    n = np.bincount(entries.rater, minlength=raters)
-    blocks = _blocks(rater_wins.astype(np.float64) - judge_wins, entries.rater, counted.group[entries.item])
-    groups = np.bincount(blocks.rater, minlength=raters)
+) -> list[RaterTest]:
+    """The tests of the raters with items enough, by rater; the wins, W^f and W^h, are of each rating."""
+    rater, raters = counted.entries.rater, len(counted.entries.names)
+    # Blocks: the differences d of one rater in one group, how many there are and their sum.
+    width = int(counted.group.max(initial=0)) + 1
+    blocks, block, size = np.unique(
+        rater * width + counted.group[counted.entries.item], return_inverse=True, return_counts=True
+    )
+    total = np.bincount(block, rater_wins.astype(np.float64) - judge_wins, minlength=len(blocks)).astype(np.float64)
+    n = np.bincount(rater, minlength=raters)
+    groups = np.bincount(blocks // width, minlength=raters)
     tested = np.flatnonzero((n >= FEWEST_ITEMS) & (groups >= FEWEST_BLOCKS))
-    p = _p_values(blocks, raters, epsilon)[tested]
+    p = _p_values(blocks // width, size, total, raters, epsilon)[tested]
     rejected = stats.false_discovery_control(p, method="by") <= FALSE_DISCOVERIES if len(p) else []
-    advantage = [np.bincount(entries.rater, wins, minlength=raters) for wins in (judge_wins, rater_wins)]
-    lines = [
+    advantage = [np.bincount(rater, wins, minlength=raters) for wins in (judge_wins, rater_wins)]
+    return [
         RaterTest(
-            rater=entries.names[rater],
-            n=int(n[rater]),
-            groups=int(groups[rater]),
-            judge_advantage=float(advantage[0][rater] / n[rater]),
-            rater_advantage=float(advantage[1][rater] / n[rater]),
+            rater=counted.entries.names[number],
+            n=int(n[number]),
+            groups=int(groups[number]),
+            judge_advantage=float(advantage[0][number] / n[number]),
+            rater_advantage=float(advantage[1][number] / n[number]),
             p=float(chance),
             rejected=bool(below),
         )
-        for rater, chance, below in zip(tested, p, rejected, strict=True)
+        for number, chance, below in zip(tested, p, rejected, strict=True)
     ]
-    return lines, raters - len(lines)
 
 
-class _Blocks(NamedTuple):
-    """The differences d of one rater in one group: how many there are, and their sum."""
-
-    rater: NDArray[np.intp]
-    n: NDArray[np.intp]
-    total: Floats
-
-
-def _blocks(difference: Floats, rater: NDArray[np.intp], group: NDArray[np.intp]) -> _Blocks:
-    groups = int(group.max(initial=0)) + 1
-    cells, cell, n = np.unique(rater * groups + group, return_inverse=True, return_counts=True)
-    total = np.bincount(cell, difference, minlength=len(cells)).astype(np.float64)
-    return _Blocks(cells // groups, n, total)
-
-
-def _p_values(blocks: _Blocks, raters: int, epsilon: float) -> Floats:
-    """One-sided p of "the mean difference is epsilon or more", for each rater; NaN where he has no block.
+def _p_values(rater: Indices, size: Indices, total: Floats, raters: int, epsilon: float) -> Floats:
+    """One-sided p of "the mean difference is epsilon or more", for each rater; NaN where he has no block. Blocks are
+    given by their rater, the number of their differences and the sum of these.
 
     The variance of the mean is that of G sums of groups around n times the mean: G / (G - 1) times their
     squares, over n squared, which is the usual variance over n where each item is its own group.
     """
-    n = np.bincount(blocks.rater, blocks.n, minlength=raters)
-    groups = np.bincount(blocks.rater, minlength=raters).astype(np.float64)
-    mean = np.bincount(blocks.rater, blocks.total, minlength=raters) / np.maximum(n, 1)
-    residual = blocks.total - blocks.n * mean[blocks.rater]
-    spread = np.bincount(blocks.rater, residual**2, minlength=raters)
+    n = np.bincount(rater, size, minlength=raters)
+    groups = np.bincount(rater, minlength=raters).astype(np.float64)
+    mean = np.bincount(rater, total, minlength=raters) / np.maximum(n, 1)
+    spread = np.bincount(rater, (total - size * mean[rater]) ** 2, minlength=raters)
     varied = spread > _DUST
     p = np.full(raters, np.nan)
     error = np.sqrt(groups[varied] / (groups[varied] - 1) * spread[varied]) / n[varied]
     p[varied] = stats.t.cdf((mean[varied] - epsilon) / error, groups[varied] - 1)
+    # Without spread: a group's mean is at most 1, so one of expectation epsilon is at `mean` or below with
+    # probability (1 - epsilon) / (1 - mean) at most, and all of them are with that to the power of their number.
     same = (groups > 0) & ~varied
-    p[same] = _p_without_spread(mean[same], groups[same], epsilon)
+    p[same] = ((1 - epsilon) / np.maximum(1 - mean[same], 1 - epsilon)) ** groups[same]
     return p
-
-
-def _p_without_spread(mean: Floats, groups: Floats, epsilon: float) -> Floats:
-    """The largest probability that groups all have a mean as low as `mean`, if one is expected to have `epsilon`.
-
-    A mean is at most 1, so one of expectation epsilon is at `mean` or below with probability
-    (1 - epsilon) / (1 - mean) at most.
-    """
-    share = (1 - epsilon) / np.maximum(1 - mean, 1 - epsilon)
-    return np.asarray(share**groups)
 
 
 def _no_test(entries: RatingEntries, lines: list[RaterTest]) -> str | None:
