@@ -95,6 +95,11 @@ class _Sample(NamedTuple):
         """Groups with a label."""
         return int(np.count_nonzero(np.bincount(self.member[self.labelled])))
 
+    @property
+    def too_few(self) -> str | None:
+        few = f"labels in {self.groups} groups; at least {FEWEST_GROUPS} are needed"
+        return few if self.groups < FEWEST_GROUPS else None
+
 
 class _Parts(NamedTuple):
     """human_mean - lam * excess is the estimate; the arrays are what each group adds to these two, shape (G,)."""
@@ -138,18 +143,18 @@ def corrected_mean(human: Scores, judge: Scores, group: Group, lam: float | None
         judge_only=float(judged.mean()) if len(judged) else None,
         reading="",
     )
-    if sample.groups < FEWEST_GROUPS:
-        undefined = _few_groups(sample)
+    if undefined := sample.too_few:
         return replace(result, undefined=undefined, reading=f"Not measured: {undefined}.")
     parts = _parts(sample)
     lam = parts.lam if lam is None else lam
+    alone, corrected = parts.variance(0.0), parts.variance(lam)
     result = replace(
         result,
         value=parts.value(lam),
         interval=_interval(sample, parts, lam),
         human_interval=_interval(sample, parts, 0.0),
         lam=lam,
-        effective=_effective(sample, parts, lam),
+        effective=sample.n * alone / corrected if corrected else None if alone else float(sample.n),
         caution=_caution(sample, parts),
     )
     return replace(result, reading=_mean_reading(result))
@@ -168,27 +173,26 @@ def labels_needed(half_width: float, human: Scores, judge: Scores, group: Group,
     covariance of two human scores in a group times the chance that two answers share one. PPI++ is the case F = 0.
 
     None with labels in fewer than FEWEST_GROUPS groups, and where answers share groups but no two labelled ones do.
-    Raises ValueError as `corrected_mean`, for a half width that is not positive, and for fewer rows than labels.
+    Raises ValueError as `corrected_mean`.
     """
     sample, _ = _sample(human, judge, group)
     total = len(sample.human) if rows is None else rows
-    if not half_width > 0:
-        raise ValueError(f"the half width is {half_width:g}; it must be above 0")
-    if total < sample.n:
-        raise ValueError(f"{total} rows are fewer than the {sample.n} labelled ones")
     plan = LabelPlan(half_width=half_width, rows=total, reading="")
-    undefined = _few_groups(sample) if sample.groups < FEWEST_GROUPS else None
+    undefined = sample.too_few
     shared = None if undefined else _shared_variance(sample, total)
     if shared is None:
         undefined = undefined or "no two labelled answers share a group, so how alike such answers are is unknown"
         return replace(plan, undefined=undefined, reading=f"Not planned: {undefined}.")
     forecast = _Forecast.of(sample, total, shared)
-    plan = replace(plan, smallest=forecast.half_width(total, judged=False))
-    fewest = [forecast.labels(half_width, judged) for judged in (True, False)]
-    plan = replace(plan, with_judge=fewest[0], without_judge=fewest[1])
-    if plan.without_judge is None or plan.with_judge is None:
-        undefined = f"even with all {total} answers labelled it is ±{plan.smallest:.2f}, so it takes more answers"
-    return replace(plan, undefined=undefined, reading=_plan_reading(plan, undefined))
+    smallest = forecast.half_width(total, judged=False)
+    fewest, alone = (forecast.labels(half_width, judged) for judged in (True, False))
+    reading = f"±{half_width:g} points takes {fewest} labels with the judge and {alone} without."
+    if fewest is None or alone is None:
+        undefined = f"even with all {total} answers labelled it is ±{smallest:.2f}, so it takes more answers"
+        reading = f"±{half_width:g} points cannot be reached: {undefined}."
+    return replace(
+        plan, with_judge=fewest, without_judge=alone, smallest=smallest, undefined=undefined, reading=reading
+    )
 
 
 class _Forecast(NamedTuple):
@@ -274,10 +278,6 @@ def _pairs_in_groups(member: Indices) -> int:
     return int((sizes * (sizes - 1)).sum())
 
 
-def _few_groups(sample: _Sample) -> str:
-    return f"labels in {sample.groups} groups; at least {FEWEST_GROUPS} are needed"
-
-
 def _parts(sample: _Sample) -> _Parts:
     """The two parts of the estimate, what groups add to them, and the tuned lam."""
     labelled, n, rest = sample.labelled, sample.n, sample.unlabelled
@@ -291,24 +291,13 @@ def _parts(sample: _Sample) -> _Parts:
     # of the mean label, sums over a group's answers are independent of other groups', and their squares the variance.
     excess = np.where(labelled, (sample.judge - judge_mean) / n, (rest_mean - sample.judge) / rest)
     excess_by_group: Floats = np.bincount(sample.member, excess).astype(np.float64)
+    # lam has the least variance: covariance of labels and excess / variance of the excess. The latter is that of
+    # independent answers, labelled or not, times what groups make of it, which is 1 where each answer is its own.
     pooled = float(np.var(sample.judge, ddof=1)) * (1 / n + 1 / rest)
-    lam = _tuned(float(by_group @ excess_by_group), excess_by_group, excess, pooled)
+    alone = excess @ excess
+    spread = pooled * ((excess_by_group @ excess_by_group) / alone) if alone else 0.0
+    lam = float(np.clip(float(by_group @ excess_by_group) / spread, 0, 1)) if spread else 0.0
     return _Parts(human_mean, judge_mean - rest_mean, by_group, excess_by_group, lam)
-
-
-def _tuned(covariance: float, by_group: Floats, by_row: Floats, pooled: float) -> float:
-    """The lam on 0..1 with the least variance: covariance of labels and excess / variance of the excess.
-
-    `pooled` is that variance for independent answers, from labelled and unlabelled ones together; it is multiplied by
-    what groups make of it, which is 1 where each answer is its own.
-    """
-    alone = by_row @ by_row
-    if alone == 0:
-        return 0.0
-    design_effect = (by_group @ by_group) / alone
-    if pooled * design_effect == 0:
-        return 0.0
-    return float(np.clip(covariance / (pooled * design_effect), 0, 1))
 
 
 def _interval(sample: _Sample, parts: _Parts, lam: float) -> Interval:
@@ -319,13 +308,6 @@ def _interval(sample: _Sample, parts: _Parts, lam: float) -> Interval:
 def _error(sample: _Sample, variance: float) -> float:
     """Standard error, with the usual factor for few groups."""
     return float(np.sqrt(variance * sample.groups / (sample.groups - 1)))
-
-
-def _effective(sample: _Sample, parts: _Parts, lam: float) -> float | None:
-    alone, corrected = parts.variance(0.0), parts.variance(lam)
-    if corrected == 0:
-        return float(sample.n) if alone == 0 else None
-    return sample.n * alone / corrected
 
 
 def _caution(sample: _Sample, parts: _Parts) -> str | None:
@@ -352,11 +334,3 @@ def _mean_reading(result: CorrectedMean) -> str:
         f"{result.unlabelled} answers with a judge's score only: {value}."
     )
     return reading if result.caution is None else f"{reading} {result.caution}"
-
-
-def _plan_reading(plan: LabelPlan, undefined: str | None) -> str:
-    if undefined:
-        return f"±{plan.half_width:g} points cannot be reached: {undefined}."
-    return (
-        f"±{plan.half_width:g} points takes {plan.with_judge} labels with the judge and {plan.without_judge} without."
-    )

@@ -37,17 +37,13 @@ def agreement_interval(
     draws = Resamples(group_numbers(group)[used], resamples, seed, shared=False)
     if not draws.enough:
         return dict.fromkeys(METRICS)
-    values = resampled(people, judged, draws)
-    return {
-        name: _bounds(draws, values[name], share=metric.share) if metric.of_pairs(people, judged) is not None else None
-        for name, metric in METRICS.items()
-    }
-
-
-def _bounds(draws: Resamples, values: Floats, *, share: bool) -> Interval | None:
-    """A sample in which every resample is alike (a judge that is never off) says nothing of how far it could be."""
-    bounds = draws.interval(values, share=share)
-    return None if bounds and bounds[1] - bounds[0] < _DUST else bounds
+    found: dict[str, Interval | None] = dict.fromkeys(METRICS)
+    for name, values in resampled(people, judged, draws).items():
+        bounds = draws.interval(values, share=METRICS[name].share)
+        # A sample in which every resample is alike (a judge that is never off) says nothing of how far it could be.
+        if bounds and bounds[1] - bounds[0] >= _DUST and METRICS[name].of_pairs(people, judged) is not None:
+            found[name] = bounds
+    return found
 
 
 def measured(human: Scores, judge: Scores, group: Group) -> Agreement:

@@ -289,7 +289,7 @@ def test_what_labels_cannot_reach_takes_more_answers() -> None:
 
 
 def test_plans_that_cannot_be_made() -> None:
-    _, labels, judge, group = answers(np.random.default_rng(12), 40, 400)
+    _, labels, judge, _ = answers(np.random.default_rng(12), 40, 400)
     assert labels_needed(0.3, labels, judge, np.arange(400) % 3).undefined == (
         "labels in 3 groups; at least 5 are needed"
     )
@@ -298,10 +298,6 @@ def test_plans_that_cannot_be_made() -> None:
     lonely[unlabelled[1]] = lonely[unlabelled[0]]
     plan = labels_needed(0.3, labels, judge, lonely)
     assert plan.with_judge is None and "no two labelled answers" in (plan.undefined or "")
-    with pytest.raises(ValueError, match="half width is 0"):
-        labels_needed(0, labels, judge, group)
-    with pytest.raises(ValueError, match="30 rows are fewer than the 40"):
-        labels_needed(0.3, labels, judge, group, rows=30)
 
 
 def test_gpt4_on_llmeval2(shared: Path) -> None:
