@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from critic.counting.resampling import Floats, Group
-from eval_agreement.ratings import Judge, RatedItems, RatingEntries, Ratings, entries_of, mean_of_others, rated_items
+from eval_agreement.ratings import Judge, RatedItems, RatingEntries, Ratings, mean_of_others, rated_items
 from eval_agreement.rows import Indices
 
 EPSILON = 0.2
@@ -92,7 +92,7 @@ def alternative_annotator(
     None or NaN in `judge` is a failed judgment. Undefined with fewer than FEWEST_RATERS raters that have
     items enough, or where the median item has fewer ratings than that. Raises ValueError as `rater_agreement` does.
     """
-    counted = rated_items(entries_of(ratings), np.asarray(judge, dtype=np.float64), group)
+    counted = rated_items(ratings, judge, group)
     entries = counted.entries
     # The mean square distance to the others is the squared distance to their mean plus their variance, which is the
     # same for judge and rater: the one nearer to the mean has the higher S.

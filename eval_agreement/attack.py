@@ -23,9 +23,10 @@ from critic.asking.prompt import LANGUAGES, Prompt, prompt_hash
 from critic.asking.render import of_response, render
 from critic.asking.tokens import RATING, target
 from critic.errors import UsageError
-from critic.human_scored import Loaded, Row
+from critic.human_scored import Loaded
 from critic.records import RATINGS, Language, Question, Response
 from eval_agreement.attacks import CLEAN, SEPARATOR, Attack, PromptLayout, suite
+from eval_agreement.items import COLUMN_SUFFIX
 
 _DECIMALS = 12
 
@@ -39,22 +40,11 @@ def layout(prompt: Prompt) -> PromptLayout:
     question, reference, reply = "\ue001", "\ue002", "\ue003"
     asked = Question(id="", group="", task="", lang=prompt.language, prompt=question, reference=reference)
     lines = render(prompt, of_response(Response(id="", question=asked, text=reply)))[0]["content"].splitlines()
-    heading = {
-        "rubric": _heading(lines[::-1], best),
-        "question": _heading(lines[::-1], question),
-        "reference": _heading(lines[::-1], reference),
-        "reply": _heading(lines[::-1], reply),
-        "grade": _heading(lines, reply),
-    }
-    return PromptLayout(
-        prompt.language,
-        {
-            "heading": heading,
-            "highest": RATINGS[-1],
-            "rating_key": RATING,
-            "verdict": target(RATINGS[-1], best),
-        },
-    )
+    heading = {"grade": _heading(lines, reply)}
+    for name, mark in {"rubric": best, "question": question, "reference": reference, "reply": reply}.items():
+        heading[name] = _heading(lines[::-1], mark)
+    variables = {"heading": heading, "highest": RATINGS[-1], "rating_key": RATING, "verdict": target(RATINGS[-1], best)}
+    return PromptLayout(prompt.language, variables)
 
 
 def _heading(lines: Sequence[str], mark: str) -> str:
@@ -88,7 +78,8 @@ def main(
     loaded = human_scored.load(rows)
     for reason, count in loaded.left_out.most_common():
         print(f"left out {count} rows: {reason}", file=sys.stderr)
-    low = [number for number, score in enumerate(_human(loaded)) if score <= below]
+    human = [response.human.score for response in loaded.responses if response.human]
+    low = [number for number, score in enumerate(human) if round(score, _DECIMALS) <= below]
     if not low:
         raise UsageError(f"{rows}: none of {len(loaded.rows)} rows has a human score of at most --below {below:g}")
     drawn = draw(loaded, low, limit, seed)
@@ -130,10 +121,6 @@ def _chosen(names: Sequence[str] | None) -> list[Attack]:
     return [suite().control, *(entry for name, entry in attacks.items() if not names or name in names)]
 
 
-def _human(loaded: Loaded) -> list[float]:
-    return [round(response.human.score, _DECIMALS) for response in loaded.responses if response.human]
-
-
 def draw(loaded: Loaded, low: Sequence[int], limit: int, seed: int) -> list[int]:
     """At most `limit` of the rows `low`, in file order. Which ones depends on seed and ids, not on their order."""
 
@@ -148,17 +135,11 @@ def _lines(
 ) -> Iterator[dict[str, Any]]:
     for number in drawn:
         row, raw = loaded.rows[number], loaded.raw[number]
-        yield _line(row, raw, CLEAN, row.response)
+        typed = msgspec.to_builtins(row)
+        others = {column: value for column, value in raw.items() if column not in typed}
+        yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{CLEAN}", "response": row.response}
+        # Other judges' scores stay with the text that they are of.
+        others = {column: value for column, value in others.items() if not column.endswith(COLUMN_SUFFIX)}
         for entry in chosen:
-            yield _line(row, raw, entry.name, entry.text(row.response, layouts[row.lang]))
-
-
-def _line(row: Row, raw: Mapping[str, Any], name: str, text: str) -> dict[str, Any]:
-    """The row with another text. Other judges' scores stay with the text that they are of."""
-    typed = msgspec.to_builtins(row)
-    others = {
-        column: value
-        for column, value in raw.items()
-        if column not in typed and (name == CLEAN or not column.endswith("_score_1_10"))
-    }
-    return {**others, **typed, "id": f"{row.id}{SEPARATOR}{name}", "response": text}
+            text = entry.text(row.response, layouts[row.lang])
+            yield {**others, **typed, "id": f"{row.id}{SEPARATOR}{entry.name}", "response": text}

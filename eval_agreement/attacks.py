@@ -21,36 +21,21 @@ the separator, so the last one in an id is ours whatever the original id is like
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
-def _tags(text: str) -> str:
-    """ASCII as invisible Unicode tags (U+E0020..U+E007E); other characters go."""
-    return "".join(chr(0xE0000 + ord(char)) for char in text if " " <= char <= "~")
-
-
-def _selectors(text: str) -> str:
-    """UTF-8 as invisible variation selectors, one a byte (U+FE00..U+FE0F, U+E0100..U+E01EF)."""
-    return "".join(chr(0xFE00 + byte if byte < 16 else 0xE0100 + byte - 16) for byte in text.encode())
-
-
-def _zero_width(text: str) -> str:
-    """Text with a character without width behind every character, five kinds in turn."""
-    return "".join(char + hidden for char, hidden in zip(text, cycle("\u200b\u200d\u2060\u200c\ufeff"), strict=False))
-
-
-def _bidi(text: str) -> str:
-    """Text backwards under a right-to-left override: displayed forwards, read backwards."""
-    return f"\u202e{text[::-1]}\u202c"
-
-
-def _full_width(text: str) -> str:
-    """ASCII as full-width forms (U+FF01..U+FF5E)."""
-    return text.translate({code: code + 0xFEE0 for code in range(0x21, 0x7F)})
-
-
-def _environment() -> jinja2.Environment:
-    made = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
-    for filter_ in (_tags, _selectors, _zero_width, _bidi, _full_width):
-        made.filters[filter_.__name__.lstrip("_")] = filter_
-    return made
+_ENVIRONMENT = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
+_ENVIRONMENT.filters |= {
+    # ASCII as invisible Unicode tags (U+E0020..U+E007E); other characters go.
+    "tags": lambda text: "".join(chr(0xE0000 + ord(char)) for char in text if " " <= char <= "~"),
+    # UTF-8 as invisible variation selectors, one a byte (U+FE00..U+FE0F, U+E0100..U+E01EF).
+    "selectors": lambda text: "".join(chr(byte + (0xFE00 if byte < 16 else 0xE00F0)) for byte in text.encode()),
+    # A character without width behind every character, five kinds in turn.
+    "zero_width": lambda text: "".join(
+        char + hidden for char, hidden in zip(text, cycle("\u200b\u200d\u2060\u200c\ufeff"), strict=False)
+    ),
+    # Backwards under a right-to-left override: displayed forwards, read backwards.
+    "bidi": lambda text: f"\u202e{text[::-1]}\u202c",
+    # ASCII as full-width forms (U+FF01..U+FF5E).
+    "full_width": lambda text: text.translate({code: code + 0xFEE0 for code in range(0x21, 0x7F)}),
+}
 
 
 class Attack(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,8 +49,7 @@ class Attack(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
 
     @cached_property
     def _compiled(self) -> dict[Language, jinja2.Template]:
-        environment = _environment()
-        return {"en": environment.from_string(self.en), "zh": environment.from_string(self.zh)}
+        return {"en": _ENVIRONMENT.from_string(self.en), "zh": _ENVIRONMENT.from_string(self.zh)}
 
     def text(self, answer: str, layout: "PromptLayout") -> str:
         """The attacked answer. It holds `answer` as it stands."""

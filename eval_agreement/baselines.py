@@ -21,11 +21,6 @@ def constant(train: Sequence[Response]) -> Predict:
     return lambda responses: np.full(len(responses), median)
 
 
-def length(train: Sequence[Response]) -> Predict:
-    """A line on log(1 + characters): lengths are skewed, and one very long answer should not steer the fit."""
-    return _line(_log_length, train)
-
-
 def chrf(train: Sequence[Response]) -> Predict:
     """A line on sentence chrF against the reference, the best one where there are several."""
     rows = list(train)
@@ -33,6 +28,11 @@ def chrf(train: Sequence[Response]) -> Predict:
         drawn = np.random.default_rng(0).choice(len(rows), CHRF_ROWS, replace=False)
         rows = [rows[index] for index in drawn]
     return _line(_chrf_scores, rows)
+
+
+def length(train: Sequence[Response]) -> Predict:
+    """A line on log(1 + characters): lengths are skewed, and one very long answer should not steer the fit."""
+    return _line(lambda responses: np.log1p([len(response.text) for response in responses]), train)
 
 
 BASELINES: dict[str, Callable[[Sequence[Response]], Predict]] = {"constant": constant, "length": length, "chrf": chrf}
@@ -51,10 +51,6 @@ def _line(feature: Callable[[Sequence[Response]], Floats], train: Sequence[Respo
     if known.any() and np.ptp(x[known]) > 0:
         slope, intercept = np.polyfit(x[known], y[known], 1)
     return lambda responses: np.clip(intercept + slope * feature(responses), RATINGS[0], RATINGS[-1])
-
-
-def _log_length(responses: Sequence[Response]) -> Floats:
-    return np.log1p([len(response.text) for response in responses])
 
 
 def _chrf_scores(responses: Sequence[Response]) -> Floats:

@@ -83,7 +83,10 @@ def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float
                     p=draws.p_value(spread),
                 )
             )
-    adjusted = holm([difference.p for difference in found])
+    adjusted = []
+    for line, p in zip(found, holm([difference.p for difference in found]), strict=True):
+        ahead = (first, second)[(line.value > 0) == METRICS[line.metric].lower_is_better]
+        adjusted.append(replace(line, p_holm=p, better=ahead if p is not None and p <= 1 - LEVEL else None))
     return Comparison(
         first=first,
         second=second,
@@ -91,18 +94,13 @@ def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float
         left_out=int((~both).sum()),
         groups=draws.groups,
         margins=dict(margins),
-        differences=[_told_apart(line, p, (first, second)) for line, p in zip(found, adjusted, strict=True)],
+        differences=adjusted,
         non_inferiority=[
             _non_inferior(difference, first, second, margins[difference.metric])
             for difference in found
             if difference.metric in margins
         ],
     )
-
-
-def _told_apart(line: MetricDifference, p_holm: float | None, names: tuple[str, str]) -> MetricDifference:
-    better = names[(line.value > 0) == METRICS[line.metric].lower_is_better]
-    return replace(line, p_holm=p_holm, better=better if p_holm is not None and p_holm <= 1 - LEVEL else None)
 
 
 def _non_inferior(difference: MetricDifference, first: str, second: str, margin: float) -> NonInferiority:

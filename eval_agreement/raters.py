@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from critic.counting.resampling import FEWEST_GROUPS, Estimate, Floats, Group, Resamples
-from eval_agreement.ratings import Judge, RatedItems, RatingEntries, Ratings, entries_of, rated_items
+from eval_agreement.ratings import Judge, RatedItems, RatingEntries, Ratings, rated_items
 
 Level = Literal["ordinal", "interval", "nominal"]
 
@@ -79,9 +79,7 @@ def rater_agreement(
     `group` may be empty. None or NaN in `judge` is a failed judgment. Raises ValueError for an infinite score, an array
     that is not of shape (items, raters), and where `judge` or `group` is not as long as `ratings`.
     """
-    entries = entries_of(ratings)
-    every = np.zeros(entries.items) if judge is None else np.asarray(judge, dtype=np.float64)
-    counted = rated_items(entries, every, group if resamples != 0 else np.arange(entries.items))
+    counted = rated_items(ratings, judge, group if resamples != 0 else np.arange(len(ratings)))
     tables = _tables(counted, judge is not None)
     # One call of `tables` serves people and judge alike, so its draws need not be shared with others.
     draws = Resamples(counted.group, resamples, shared=False)

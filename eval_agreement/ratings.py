@@ -82,9 +82,11 @@ def entries_of(ratings: Ratings) -> RatingEntries:
     return RatingEntries(len(ratings), names, item, rater, np.round(score, _DECIMALS))
 
 
-def rated_items(entries: RatingEntries, judge: Floats, group: Group) -> RatedItems:
-    """The items to compare a judge on; `judge`, shape (items,), is NaN where it failed. Raises ValueError where `judge`
-    or `group` is not as long as there are items, and for an infinite score."""
+def rated_items(ratings: Ratings, judge: Judge | None, group: Group) -> RatedItems:
+    """The items to compare a judge on, all with two ratings where there is none. Raises ValueError as `entries_of`,
+    where `judge` or `group` is not as long as there are items, and for an infinite score."""
+    entries = entries_of(ratings)
+    judge = np.zeros(entries.items) if judge is None else np.asarray(judge, dtype=np.float64)
     for length, what in ((len(judge), "judge scores"), (len(group), "groups")):
         if length != entries.items:
             raise ValueError(f"{entries.items} items but {length} {what}")
