@@ -78,10 +78,10 @@ class Infer(Stage[Conversation, ModelTurn]):
         source: Mapping[str, Any],
         prices: Mapping[str, usage.Price],
     ) -> None:
-        turns = {one.id: [(name, turn) for name in conditions for turn in _asked(one, name)] for one in conversations}
-        super().__init__(options, ModelTurn, backend, {(key, *turn) for key, asked in turns.items() for turn in asked})
+        wanted = {(one.id, name, turn) for one in conversations for name in conditions for turn in _asked(one, name)}
+        super().__init__(options, ModelTurn, backend, wanted)
         self.system, self.conditions, self.sampling = system, conditions, sampling
-        self._conversations, self._turns = {one.id: one for one in conversations}, turns
+        self._conversations = {one.id: one for one in conversations}
         self._load, self._prices = load, prices
         self._known: dict[str, list[ModelTurn]] = {}
         # A conversation asks under all its conditions at once: what is under way is bounded here, not by the items.
@@ -116,9 +116,8 @@ class Infer(Stage[Conversation, ModelTurn]):
         self._known.setdefault(record.conversation.id, []).append(record)
 
     def items(self) -> Iterable[Conversation]:
-        for one in self._conversations.values():
-            if len(self._known.get(one.id, [])) < len(self._turns[one.id]):
-                yield one
+        lacking = {key for key, _, _ in self.wanted - self.done}
+        return (one for key, one in self._conversations.items() if key in lacking)
 
     async def work(self, item: Conversation, keep: Callable[..., None]) -> None:
         """Raises UsageError where known turns were asked something else, or where the server seems to be gone."""

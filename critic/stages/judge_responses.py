@@ -32,37 +32,35 @@ Shown = tuple[Response, Response | None]
 
 
 class FormResponses:
-    """What is judged in a form, read anew each time it is gone through: only ids are in memory, but for a form that
-    compares, which needs all answers to a question at once.
+    """What is judged in a form, read anew each time it is gone through: only ids are in memory, with a number for the
+    `criteria` of each, but for a form that compares, which needs all answers to a question at once.
 
     `read` gives the responses. Those that cannot be judged in the form are counted and said. In a form that compares,
     each answer meets one other to its question, as in training. Raises UsageError when nothing is left.
     """
 
     def __init__(self, read: Callable[[Counter[str]], Iterable[Response]], place: Path, form: str) -> None:
-        self._read, self._name, self._form = read, form, form_of(form)
-        self._pairs: list[Shown] | None = None
+        self._read, self._form = read, form_of(form)
         left_out: Counter[str] = Counter()
-        if self._form.pair:
-            self._pairs = _paired([one for one in read(left_out) if self._usable(one, left_out)], form, left_out)
-        given = self._pairs if self._pairs is not None else self._alone(left_out)
-        self.criteria = {key_of(*shown): _criteria_id(shown[0]) for shown in given}
+        self._pairs = _paired(list(self._usable(left_out)), form, left_out) if self._form.pair else None
+        shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(left_out))
+        self.criteria = {key_of(one, other): _criteria_id(one) for one, other in shown}
         for reason, count in left_out.most_common():
             print(f"left out {count} rows: {reason}", file=sys.stderr)
         if not self.criteria:
             raise UsageError(f"{place}: no usable row to judge")
 
     def __iter__(self) -> Iterator[Shown]:
-        return iter(self._pairs) if self._pairs is not None else self._alone(Counter())
+        if self._pairs is not None:
+            return iter(self._pairs)
+        return ((one, None) for one in self._usable(Counter()))
 
-    def _alone(self, left_out: Counter[str]) -> Iterator[Shown]:
-        return ((one, None) for one in self._read(left_out) if self._usable(one, left_out))
-
-    def _usable(self, response: Response, left_out: Counter[str]) -> bool:
-        lacking = self._form.lacking(response)
-        if lacking is not None:
-            left_out[lacking] += 1
-        return lacking is None
+    def _usable(self, left_out: Counter[str]) -> Iterator[Response]:
+        for one in self._read(left_out):
+            if (lacking := self._form.lacking(one)) is None:
+                yield one
+            else:
+                left_out[lacking] += 1
 
 
 def _criteria_id(response: Response) -> int:
@@ -110,7 +108,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
         source: dict[str, str] | str,
         check_repeat: int = 0,
     ) -> None:
-        super().__init__(run, Judgment, judge.backend, responses.criteria)
+        super().__init__(run, Judgment, judge.backend, responses.criteria.keys())
         self.judge, self._responses, self._check_repeat = judge, responses, check_repeat
         self.always_opens = check_repeat > 0
         self._again: dict[str, Any] | None = None
@@ -260,13 +258,12 @@ def judge_responses(
 def _merged(files: Sequence[Path], how: Aggregation, panel: str) -> Iterator[Judgment]:
     """The panel's judgment of each response, from files that judge the same ones in any order."""
     first, *others = files
-    places = [_places(file) for file in others]
     with ExitStack() as stack:
-        opened = [stack.enter_context(file.open("rb")) for file in others]
+        opened = [(stack.enter_context(file.open("rb")), _places(file)) for file in others]
         for _, one in jsonl.read(first, Judgment):
             members = [one]
-            for file, place in zip(opened, places, strict=True):
-                file.seek(place[key_of(one.response, one.other)])
+            for file, places in opened:
+                file.seek(places[key_of(one.response, one.other)])
                 members.append(msgspec.json.decode(file.readline(), type=Judgment))
             yield panel_judgment(members, how, panel)
 

@@ -91,10 +91,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     def open_one(self) -> Backend:
         """What `--model` and `--base-url` name together: without a URL, `model` is where the replies come from."""
-        if self.base_url is None and self.model is not None:
-            (backend,) = replace(self, model=None).open("--model", [self.model])
-        else:
-            (backend,) = self.open("--model", [])
+        alone = self.model if self.base_url is None else None
+        (backend,) = replace(self, model=None).open("--model", [alone]) if alone else self.open("--model", [])
         return backend
 
     def _named(self, option: str, value: str) -> Backend:

@@ -8,7 +8,7 @@ import ast
 import json
 import re
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,8 +79,7 @@ def constants(path: Path) -> dict[str, str]:
 def _assigned(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:
     for node in body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name):
                     yield from _strings(prefix + target.id, node.value)
         elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -101,22 +100,17 @@ def _strings(name: str, node: ast.expr) -> Iterator[tuple[str, str]]:
 
 def _text(node: ast.expr) -> str | None:
     """What a string expression says, None where that is not known before it runs."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    if isinstance(node, ast.JoinedStr):
-        parts = [
-            _text(part) if isinstance(part, ast.Constant) else f"{{{ast.unparse(_value(part))}}}"
-            for part in node.values
-        ]
-        return "".join(part or "" for part in parts)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _text(node.left), _text(node.right)
-        return None if left is None or right is None else left + right
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.FormattedValue(value=value):
+            return f"{{{ast.unparse(value)}}}"
+        case ast.JoinedStr(values=parts):
+            return "".join(_text(part) or "" for part in parts)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            first, second = _text(left), _text(right)
+            return None if first is None or second is None else first + second
     return None
-
-
-def _value(node: ast.expr) -> ast.expr:
-    return node.value if isinstance(node, ast.FormattedValue) else node
 
 
 def beginning(found: Mapping[str, str], module: str) -> str:
@@ -133,25 +127,21 @@ def beginning(found: Mapping[str, str], module: str) -> str:
 def template(text: str, placeholders: Mapping[str, str], formatted: bool = False) -> str:
     """A Jinja template that says `text` word for word, with variables in the places of the placeholders; `formatted`:
     as str.format would read the text. Raises ValueError for a field that is no placeholder, or a brace alone."""
+    if formatted:
+        fields = string.Formatter().parse(text)
+        pieces = [(plain, None if name is None else f"{{{name}}}") for plain, name, _, _ in fields]
+    else:
+        names = sorted(placeholders, key=len, reverse=True)
+        parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
+        pieces = list(zip(parts[::2], [*parts[1::2], None], strict=True))
     made = ""
-    for plain, place in _formatted(text) if formatted else _split(text, placeholders):
-        if place is not None and place not in placeholders:
-            raise ValueError(f"{place} has nothing to stand in its place")
+    for plain, place in pieces:
         made += _OPENS_TAG.sub('{{ "{" }}', plain)
-        made += f"{{{{ {placeholders[place]} }}}}" if place is not None else ""
+        if place is not None:
+            if place not in placeholders:
+                raise ValueError(f"{place} has nothing to stand in its place")
+            made += f"{{{{ {placeholders[place]} }}}}"
     return made
-
-
-def _formatted(text: str) -> Iterator[tuple[str, str | None]]:
-    for plain, name, _, _ in string.Formatter().parse(text):
-        yield plain, None if name is None else f"{{{name}}}"
-
-
-def _split(text: str, placeholders: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    """Plain texts, each with the placeholder behind it."""
-    names = sorted(placeholders, key=len, reverse=True)
-    pieces = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
-    yield from zip(pieces[::2], [*pieces[1::2], None], strict=True)
 
 
 def _checked(place: str, mapped: Mapped, found: Mapping[str, str]) -> None:

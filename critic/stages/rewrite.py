@@ -104,7 +104,7 @@ class AskForRewrites(Stage[Question, Rewrite]):
         seed: int,
     ) -> None:
         self._asked = {question.id: question for question in asked}
-        super().__init__(options, Rewrite, backend, self._asked)
+        super().__init__(options, Rewrite, backend, self._asked.keys())
         drawn = seed if temperature else None
         self._request = Request(messages=[], max_tokens=max_tokens, temperature=temperature, seed=drawn)
         self._lines: Counter[str] = Counter()

@@ -5,7 +5,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Set
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -63,9 +63,7 @@ class Stage(ABC, Generic[Item, Record]):
     always_opens: bool = False
     """Whether the source of replies is opened even where nothing is left."""
 
-    def __init__(
-        self, options: RunOptions, record: type[Record], backend: Backend, wanted: Collection[Hashable]
-    ) -> None:
+    def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Set[Any]) -> None:
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
         self.concurrency = options.concurrency or backend.in_flight
         self.wanted, self.done = wanted, set[Hashable]()
