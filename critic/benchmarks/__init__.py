@@ -1,6 +1,6 @@
 """The benchmarks: each module of this folder is one, with all that is known of it. README.md says how to add one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -60,10 +60,10 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What is shown of a benchmark's scores, and the numbers for summary.json."""
+    """What is shown of a benchmark's scores, and the numbers for summary.json: anything that msgspec encodes."""
 
     sections: list[Section]
-    summary: dict[str, Any]
+    summary: Mapping[str, Any]
 
 
 class Benchmark(Struct, frozen=True, kw_only=True):

@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any
 
-import msgspec
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from critic import jsonl
 from critic.benchmarks import Benchmark, Conversations, Report, Run
@@ -222,7 +222,7 @@ def mean_of_tasks(tasks: Sequence[Aggregate]) -> MeanOfTasks:
     """One number of several tasks' means, at least one; its value is None when no task has one."""
     values = [task.value for task in tasks if task.value is not None]
     # Counts and bounds are those of all tasks; the value is of those that have one, and says of how many.
-    bounds = msgspec.structs.asdict(combine([(1 / len(tasks), task) for task in tasks]))
+    bounds = asdict(combine([(1 / len(tasks), task) for task in tasks]))
     value = fmean(values) if values else None
     return MeanOfTasks(**(bounds | {"value": value}), scored=len(values), tasks=len(tasks))
 
@@ -249,7 +249,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
                 found[name] = one
                 if cell.condition != WITHOUT_IMAGE:
                     with_image[name] = one
-                summary.setdefault(run.name, {})[cell.condition] = msgspec.to_builtins(one)
+                summary.setdefault(run.name, {})[cell.condition] = one
         for verdict in run.verdicts:
             if verdict.length is not None and verdict.protocol == "pointwise":
                 lengths.setdefault(_label(run.name, verdict.condition), []).append(verdict.length)

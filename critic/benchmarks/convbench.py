@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from critic import tables
@@ -341,7 +340,7 @@ def _protocol(run: Run, protocol: Protocol, conversations: Conversations) -> tup
         "model's own mistakes had cost something; in this table it is the difference of two scores, each of all "
         "that was judged, below of the conversations that were judged both times.",
     )
-    facts = msgspec.to_builtins({"scores": cells, "attribution": found, "contrasts": contrasted, "tasks": tasks})
+    facts = {"scores": cells, "attribution": found, "contrasts": contrasted, "tasks": tasks}
     return [first, *([_attribution(run, protocol, found)] if found.effects else [])], facts
 
 
@@ -378,7 +377,7 @@ def _agreement(one: Run, other: Run, conversations: Conversations) -> Report:
     """Per cent of equal verdicts of two judges, by protocol and cell (tables 3 to 7)."""
     shared = [protocol for protocol in one.protocols() if protocol in other.protocols()]
     found = {protocol: agreement(one.verdicts, other.verdicts, conversations, protocol) for protocol in shared}
-    agreed = {protocol: cells for protocol, cells in found.items() if len(cells) > 1}
+    agreed: dict[str, dict[str, EqualVerdicts]] = {key: cells for key, cells in found.items() if len(cells) > 1}
     section = Section(
         heading=f"How often {one.name} and {other.name} agree",
         tables=[
@@ -388,7 +387,7 @@ def _agreement(one: Run, other: Run, conversations: Conversations) -> Report:
         note="On the same replies (tables 3 to 7 of the paper), with 95 % intervals: whole groups are resampled. "
         "Grades agree only when they are equal.",
     )
-    return Report(sections=[section] if agreed else [], summary=msgspec.to_builtins(agreed))
+    return Report(sections=[section] if agreed else [], summary=agreed)
 
 
 BENCHMARK = Benchmark(

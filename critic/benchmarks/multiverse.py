@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
@@ -229,7 +230,7 @@ def summary(turns: Sequence[Aggregate]) -> tuple[Aggregate, Aggregate]:
     square = sum(place**2 for place in centred)
     average = combine([(1 / count, turn) for turn in turns])
     if count < 2:
-        return average, msgspec.structs.replace(average, value=None, low=None, high=None)
+        return average, replace(average, value=None, low=None, high=None)
     return average, combine([(place / square, turn) for place, turn in zip(centred, turns, strict=True)])
 
 
@@ -305,15 +306,12 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             lengths = length_against_score(run.verdicts, condition)
             curves[f"{run.name}, {condition}"] = [turn.value for turn in found.turns]
             tables += _tables(NAMES.get(condition, condition), found, ratio, lengths)
-            facts[condition] = msgspec.to_builtins(found) | {
-                "ratio_against_quality": msgspec.to_builtins(ratio),
-                "length_against_score": {str(turn): msgspec.to_builtins(one) for turn, one in lengths.items()},
-            }
+            facts[condition] = asdict(found) | {"ratio_against_quality": ratio, "length_against_score": lengths}
         if {ORACLE, SELF_PREDICTION} <= set(run.conditions()):
             effect = oracle_effect(run.verdicts, conversations)
             rows = {f"turn {turn}" if turn != "all" else "all": one for turn, one in effect.items()}
             tables.insert(0, differences("What the references as history add (oracle less self-prediction)", rows))
-            facts["oracle_effect"] = msgspec.to_builtins(effect)
+            facts["oracle_effect"] = effect
         tables.sort(key=lambda table: table.folded)
         sections.append(Section(heading=f"{run.name}, judged by {run.judge}", tables=tables))
         summary[run.name] = facts

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, order_reading
@@ -227,7 +227,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
         for condition in run.conditions():
             against = against_reference(run.verdicts, conversations, condition)
             scored[f"{run.name}, {condition}"] = against
-            summary.setdefault(run.name, {})[condition] = msgspec.to_builtins(against)
+            summary.setdefault(run.name, {})[condition] = against
     sections = [_references(runs, scored)] if scored else []
     compared = [verdict for run in runs for verdict in run.battles]
     for condition in dict.fromkeys(verdict.condition for verdict in compared):
@@ -238,7 +238,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             pairs = {frozenset((battle.a, battle.b)) for battle in fought}
             asked = {model: len(conversations) * sum(model in pair for pair in pairs) for model in found.win_rates}
             sections.append(_tournament(name.capitalize(), runs, found, asked))
-            summary[name] = msgspec.to_builtins(found) | {"asked": asked}
+            summary[name] = asdict(found) | {"asked": asked}
     return Report(sections=sections, summary=summary)
 
 

@@ -70,10 +70,8 @@ def group_numbers(group: Group) -> NDArray[np.intp]:
 
 def ratio(top: Floats, bottom: Floats, empty: float = np.nan) -> Floats:
     """top / bottom, `empty` where the bottom is 0."""
-    shape = np.broadcast_shapes(top.shape, bottom.shape)
-    out = np.full(shape, empty, dtype=np.float64)
-    np.divide(top, bottom, out=out, where=np.broadcast_to(bottom != 0, shape))
-    return out
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(bottom != 0, top / bottom, empty)
 
 
 class Resamples:

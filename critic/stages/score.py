@@ -70,8 +70,8 @@ def main(
     sections = [_counts(runs), *compared, *made.sections, *below]
     print(as_text(sections))
     if out is not None:
-        scores = {"systems": made.summary, "others": msgspec.to_builtins(others), **facts}
-        content = {"benchmark": name, **scores, "files": _origin(runs)}
+        scores = {"systems": made.summary, "others": others, **facts}
+        content = msgspec.to_builtins({"benchmark": name, **scores, "files": _origin(runs)})
         jsonl.write_json(out if benchmark is None else out / "summary.json", content)
         if benchmark is not None:
             about = f"{len(asked)} conversations; {', '.join(f'{run.name}, judged by {run.judge}' for run in runs)}."
@@ -242,7 +242,7 @@ def _compared(
         note="Pairwise, a win is 1, a loss 0. 95 % intervals: paired bootstrap over groups; p: random signs "
         "of whole groups, not corrected for the number of rows.",
     )
-    facts = {"comparison": {"of": other.name, "less": one.name, "differences": msgspec.to_builtins(found)}}
+    facts = {"comparison": {"of": other.name, "less": one.name, "differences": found}}
     if benchmark.agreement is None or not _same_answers(one, other):
         return [section], facts
     agreed = benchmark.agreement(one, other, asked)

@@ -1,6 +1,6 @@
 """What an audit of scores found, as sections of sentences and tables."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from critic.counting.resampling import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
 from critic.page import blocks
@@ -39,38 +39,36 @@ def sections(
     ]
 
 
-def _metric(result: Agreement, metric: str) -> TableCell:
-    return measured(getattr(result, metric), result.interval.get(metric), result.undefined.get(metric), 3)
-
-
-def _column(metric: str) -> Callable[[Line], TableCell]:
-    return lambda line: _metric(line.result, metric)
-
-
 def _error_bar(result: Agreement) -> Bar | None:
     return bar(result.mae, result.interval.get("mae"))
 
 
-_KINDS = {"judge": "the judge under audit", "other": "another judge"}
-_SCORERS = Columns[Line](
-    ("Scores by", lambda line: line.name),
-    ("n", lambda line: line.result.n),
-    ("failed", lambda line: line.result.failed),
-    *((metric.name, _column(key)) for key, metric in METRICS.items()),
-    about=lambda line: line.about or _KINDS.get(line.kind, ""),
-    bar=lambda line: _error_bar(line.result),
-    strong=lambda line: line.kind == "judge",
-)
+def _scorers(first: str, metrics: Iterable[str], about: Mapping[str, str]) -> Columns[Line]:
+    """`about`: what to say of scorers of a kind that say nothing of themselves."""
+
+    def column(metric: str) -> tuple[str, Callable[[Line], TableCell]]:
+        return METRICS[metric].name, lambda line: points(line.result.estimates[metric])
+
+    return Columns[Line](
+        (first, lambda line: line.name),
+        ("n", lambda line: line.result.n),
+        ("failed", lambda line: line.result.failed),
+        *map(column, metrics),
+        about=lambda line: line.about or about.get(line.kind, ""),
+        bar=lambda line: _error_bar(line.result),
+        strong=lambda line: line.kind == "judge",
+    )
 
 
 def _agreement(found: Mapping[str, Findings]) -> list[Section]:
     axis = axis_of(_error_bar(line.result) for findings in found.values() for line in findings.lines)
+    columns = _scorers("Scores by", METRICS, {"judge": "the judge under audit", "other": "another judge"})
     parts = []
     for name, findings in found.items():
         total = len(findings.sample.ids)
         extra = f", {findings.unlabelled} more without people's scores" if findings.unlabelled else ""
         caption = f"{total} answers, {share(findings.judge.n / total)} judged{extra}. MAE drawn from 0 to {axis[1]:g}."
-        table = _SCORERS.table(caption, findings.lines, axis=axis)
+        table = columns.table(caption, findings.lines, axis=axis)
         parts.append(Part(heading=name, tables=[table], readings=findings.sample.notes))
     counts_pairs = any(findings.of("people") for findings in found.values())
     note = " ".join(metric.note for metric in METRICS.values() if metric.note) + (
@@ -88,20 +86,12 @@ def _parts(found: Mapping[str, Findings]) -> list[Section]:
     for name, findings in found.items():
         tables = []
         for part, values in findings.by.items():
-            columns = Columns[tuple[str, Agreement]](
-                (part_name(part).capitalize(), lambda pair: pair[0].replace("_", " ")),
-                ("n", lambda pair: pair[1].n),
-                ("failed", lambda pair: pair[1].failed),
-                ("MAE", lambda pair: _metric(pair[1], "mae")),
-                ("Pearson", lambda pair: _metric(pair[1], "pearson")),
-                ("kappa", lambda pair: _metric(pair[1], "qwk")),
-                bar=lambda pair: _error_bar(pair[1]),
-                strong=lambda _: True,
-            )
+            columns = _scorers(part_name(part).capitalize(), ("mae", "pearson", "qwk"), {})
             left = f" The {MOST_VALUES} commonest of {len(values)}." if len(values) > MOST_VALUES else ""
             caption = f"By {part_name(part)}, MAE drawn from 0 to {axis[1]:g}.{left}"
-            chosen = list(values.items())[:MOST_VALUES]
-            tables.append(columns.table(caption, chosen, axis=axis, folded=len(chosen) > MOST_UNFOLDED))
+            lines = [Line("judge", value.replace("_", " "), "", result) for value, result in values.items()]
+            folded = len(lines) > MOST_UNFOLDED
+            tables.append(columns.table(caption, lines[:MOST_VALUES], axis=axis, folded=folded))
         parts.append(Part(heading=name, tables=tables, readings=[] if tables else ["No property has several values."]))
     return section("parts", "Agreement by kind of answer", parts)
 
