@@ -36,6 +36,9 @@ REASONING_TOKENS = 400
 TEMPLATE = 40
 """Characters with which a request begins: they name its template, whatever data follows."""
 
+ENDINGS = ("response_format", "stop", "min_tokens", "ignore_eos")
+"""Fields that say what a reply is and when it ends: under a contract its form says that."""
+
 EDGE = 100_000
 """Characters at either end of a long request that are looked at: while Python searches a text, nobody is answered."""
 
@@ -263,7 +266,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
 
     A forced function is asked for as a plain JSON reply: the dialect makes a call of it.
     """
-    free = {name: value for name, value in request.items() if name not in ("response_format", "stop")}
+    free = {name: value for name, value in request.items() if name not in ENDINGS}
     if contract.verdict is not None:
         besides = contract.room + len(contract.follow) + 1
         written = grammar(contract, tokens - besides)

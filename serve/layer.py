@@ -96,6 +96,7 @@ class _Known(msgspec.Struct):
     response_format: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    stream: bool | None = None
 
 
 class JudgeLayer:
@@ -230,7 +231,7 @@ class JudgeLayer:
         model = self._true_model(request.get("model")).encode("latin-1", "replace")
         headers = [(b"x-critic-model", model), (b"x-critic-contract", (contract.name if contract else "none").encode())]
         if contract and contract.found:
-            headers.append((b"x-critic-found", contract.found.encode("ascii", "replace")[:200].replace(b"\n", b" ")))
+            headers.append((b"x-critic-found", re.sub("[^ -~]", "?", contract.found)[:200].encode()))
         return headers
 
     async def _asked(self, scope: Scope, body: bytes, request: dict[str, Any], count: int | None) -> Asked:

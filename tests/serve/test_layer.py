@@ -280,6 +280,27 @@ def test_a_wish_for_nothing_is_no_long_prompt(ask: Ask) -> None:
     assert answer.status_code == 400 and answer.json()["error"]["code"] is None and inner.chats == []
 
 
+def test_what_is_found_cannot_write_headers(ask: Ask) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"score\r\nset-cookie: a\x00\r": {"type": "integer"}, "理由": {"type": "string"}},
+    }
+    words = f"Judge the answer. Return a JSON object that follows this schema: {json.dumps(schema)}"
+    answer = ask(Inner('{"score": 1}'), {"messages": [{"role": "user", "content": words}]})
+    assert answer.headers["x-critic-found"].isprintable() and answer.headers["x-critic-found"].startswith(
+        "schema of score"
+    )
+
+
+@pytest.mark.parametrize("contract", ["grade-ci", "json-schema"])
+def test_a_held_reply_ends_with_its_form(ask: Ask, contract: str) -> None:
+    """What would keep it from ending, or cut it, is left out."""
+    form = next(form for form in FORMS if form.contract == contract)
+    inner = Inner()
+    ask(inner, {**form.request, "ignore_eos": True, "min_tokens": 9, "stop": ["x"]})
+    assert not {"ignore_eos", "min_tokens", "stop"} & json.loads(inner.chats[0]).keys()
+
+
 def test_several_greedy_replies_are_one_several_times(ask: Ask) -> None:
     inner = Inner("yes")
     answer = ask(inner, {**HELLO, "n": 3, "temperature": 0})
@@ -323,6 +344,7 @@ def test_a_deep_schema_is_bounded_as_any(ask: Ask, levels: int) -> None:
         {"tools": {}},
         {"tools": [5]},
         {"tool_choice": 3},
+        {"stream": "false"},
         {"messages": [5]},
         {"messages": [{"content": 3}]},
     ],
