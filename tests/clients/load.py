@@ -1,14 +1,16 @@
 """Load on a server: requests in flight all at once, clients that hang up, bad requests and slow readers among them.
 
-    python tests/clients/load.py http://127.0.0.1:8000 --requests 1000 --rounds 5 [--pid SERVER]
+    python tests/clients/load.py http://127.0.0.1:8000 --requests 1000 --rounds 5 [--pid SERVER] [--held]
 
-Prints a JSON line a round: how requests ended, how long `/health` took meanwhile (asked by a process of its own, in
-milliseconds), and the memory of the server's processes in megabytes.
+With `--held` the requests ask vLLM itself for what the judge's layer would make of them: to compare with a server
+without it. Prints a JSON line a round: how requests ended, how long `/health` took meanwhile (asked by a process of its
+own, in milliseconds), and the memory of the server's processes in megabytes.
 """
 
 import argparse
 import asyncio
 import http.client
+import importlib
 import json
 import os
 import random
@@ -22,7 +24,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-GRADED = {
+GRADED: dict[str, Any] = {
     "messages": [
         {"role": "user", "content": "[BEGIN DATA] Four. End with 'GRADE: $LETTER' where LETTER is one of CI."}
     ],
@@ -57,14 +59,22 @@ def _ended() -> bool:
         return False
 
 
-async def one(client: httpx.AsyncClient, number: int) -> str:
+def held(request: dict[str, Any]) -> dict[str, Any]:
+    """What the judge's layer makes of a request."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "serve"))
+    contracts = importlib.import_module("contracts")
+    made: dict[str, Any] = contracts.constrain(contracts.recognise(request, contracts.load()), request, 24).request
+    return made
+
+
+async def one(client: httpx.AsyncClient, number: int, graded: dict[str, Any]) -> str:
     """How a request ended. Every tenth hangs up, every twentieth is a bad one, every fiftieth is read slowly."""
     chooser = random.Random(number)
     if number % 20 == 7:
         answer = await client.post("/v1/chat/completions", content=chooser.choice(BAD))
         return "refused" if answer.status_code == 400 else f"bad: {answer.status_code}"
-    content = f"{number}: {GRADED['messages'][0]['content']}"  # type: ignore[index]
-    request: dict[str, Any] = {**GRADED, "messages": [{"role": "user", "content": content}]}
+    content = f"{number}: {graded['messages'][0]['content']}"
+    request = {**graded, "messages": [{"role": "user", "content": content}]}
     if number % 10 == 3:
         try:
             async with asyncio.timeout(chooser.uniform(0.05, 2)):
@@ -86,11 +96,11 @@ async def one(client: httpx.AsyncClient, number: int) -> str:
     return "answered" if graded else f"lost: {answer.status_code}"
 
 
-async def together(url: str, numbers: range, key: str) -> Counter[str]:
+async def together(url: str, numbers: range, key: str, graded: dict[str, Any]) -> Counter[str]:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     headers = {"Authorization": key} if key else {}
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits, trust_env=False, headers=headers) as client:
-        ended = await asyncio.gather(*(one(client, number) for number in numbers), return_exceptions=True)
+        ended = await asyncio.gather(*(one(client, number, graded) for number in numbers), return_exceptions=True)
     return Counter(end if isinstance(end, str) else f"lost: {type(end).__name__}" for end in ended)
 
 
@@ -108,13 +118,15 @@ def memory(pid: int) -> float:
     return round(total, 1)
 
 
-def load(url: str, requests: int, rounds: int, pid: int | None, key: str = "") -> list[dict[str, Any]]:
+def load(
+    url: str, requests: int, rounds: int, pid: int | None, key: str = "", graded: dict[str, Any] = GRADED
+) -> list[dict[str, Any]]:
     found = []
     for turn in range(rounds):
         words = [sys.executable, __file__, url, "--probe"]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as prober:
             began = time.perf_counter()
-            ended = asyncio.run(together(url, range(turn * requests, (turn + 1) * requests), key))
+            ended = asyncio.run(together(url, range(turn * requests, (turn + 1) * requests), key, graded))
             seconds = time.perf_counter() - began
             took = sorted(json.loads(prober.communicate()[0]))
         shown = {"requests": requests, "seconds": round(seconds, 1), "ended": ended}
@@ -131,9 +143,10 @@ if __name__ == "__main__":
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pid", type=int)
+    parser.add_argument("--held", action="store_true")
     parser.add_argument("--probe", action="store_true")
     given = parser.parse_args()
     if given.probe:
         probe(given.url)
     else:
-        load(given.url, given.requests, given.rounds, given.pid)
+        load(given.url, given.requests, given.rounds, given.pid, graded=held(GRADED) if given.held else GRADED)
