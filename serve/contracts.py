@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import general
 import msgspec
 from dialects import forced_tool, parameters
-from reading import with_fields, with_ranges, without_braces
+from reading import with_fields, with_ranges, with_verdict, without_braces
 from schemas import Limits, Unbounded, bounded, loose
 
 from critic.errors import UsageError
@@ -282,7 +282,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
         schema = contract.schema or closed(properties)
     else:
         return None
-    wanted = _overlaid(schema, properties)
+    wanted = with_verdict(_overlaid(schema, properties))
     if not properties:
         told = None if contract.schema else _found(request, form or "text")
         wanted = with_fields(wanted, (told.schema or {}).get("properties", {})) if told else wanted

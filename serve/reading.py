@@ -1,5 +1,6 @@
 """What a request's own words say of its reply where its schema leaves it open. Everything here is pure."""
 
+import json
 import re
 from typing import Any
 
@@ -151,6 +152,17 @@ def with_fields(schema: Schema, known: dict[str, Schema]) -> Schema:
             {**field, **{key: told[key] for key in ("enum", "minimum", "maximum") if key in told}} if takes else field
         )
     return {**schema, "properties": filled}
+
+
+def with_verdict(schema: Schema) -> Schema:
+    """The schema with what names a verdict required, or all that there is, where it requires nothing at all: a reply
+    may not leave out what it is asked for."""
+    properties = schema.get("properties")
+    if "required" in schema or not isinstance(properties, dict):
+        return schema
+    verdicts = [name for name in properties if names_verdict(name)] or list(properties)[:1] * (len(properties) == 1)
+    whole = [name for name in verdicts if '"$ref": "#"' not in json.dumps(properties[name])]
+    return {**schema, "required": whole} if whole else schema
 
 
 def without_braces(schema: Any) -> Any:

@@ -5,21 +5,36 @@ import sys
 from pathlib import Path
 
 from clients.forms import FORMS
+from clients.words import ASKED, PLAIN
 from conftest import ROOT
 
 CONTEXT = 1536
+VOCABULARY = 2000
+"""So many that a token is about three characters of what clients send, as it is of a real judge."""
 
 
 def make_judge(folder: Path, context: int = CONTEXT) -> Path:
     """A judge whose replies are arbitrary: what it is asked for, the server has to see to."""
     sys.path.insert(0, str(ROOT / "train"))
-    from tiny import TinySpec, random_model, train_tokenizer
+    from tiny import CHAT_TEMPLATE, SPECIAL_TOKENS, TinySpec, random_model
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import PreTrainedTokenizerFast
 
-    spec = TinySpec(
-        vocab_size=800, hidden_size=64, intermediate_size=128, layers=2, heads=1, initializer_range=0.25, seed=1
+    pieces = ByteLevelBPETokenizer()
+    requests = [form.request for form in FORMS] + [asked.request for asked in ASKED] + PLAIN
+    texts = [json.dumps(request, ensure_ascii=False) for request in requests]
+    pieces.train_from_iterator(texts, VOCABULARY, special_tokens=SPECIAL_TOKENS, show_progress=False)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=pieces._tokenizer,
+        pad_token=SPECIAL_TOKENS[0],
+        eos_token=SPECIAL_TOKENS[1],
+        additional_special_tokens=SPECIAL_TOKENS[2:],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
     )
-    prompts = [json.dumps(form.request["messages"]) for form in FORMS]
-    tokenizer = train_tokenizer(((prompt, '{"Rating":7,"Reason":"It says so."}') for prompt in prompts), spec)
+    spec = TinySpec(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, layers=2, heads=1, initializer_range=0.25, seed=1
+    )
     random_model(spec, tokenizer, context).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "critic.json").write_text(json.dumps({"weights": {"model.safetensors": "x"}}))

@@ -170,6 +170,25 @@ def test_a_schema_that_needs_nothing_goes_on_as_it_is() -> None:
     assert contracts.constrain(BY_NAME["json-schema"], asked, 256) is None
 
 
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"faithfulness": {"type": "array"}, "notes": {"type": "string"}}, {"faithfulness"}),
+        ({"notes": {"type": "string"}}, {"notes"}),
+        ({"email": {"type": "string"}, "phone": {"type": "string"}}, set()),
+        ({"score": {"$ref": "#"}}, set()),
+    ],
+)
+def test_a_schema_that_requires_nothing_still_wants_its_verdict(properties: dict[str, Any], said: set[str]) -> None:
+    schema = {"type": "object", "properties": properties}
+    asked = {"messages": [], "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
+    held = contracts.constrain(BY_NAME["json-schema"], asked, 300)
+    for seed in range(8):
+        assert json.loads(Decoder(shortest(held, 300)).babble(seed)[0]).keys() >= said
+    allowed = Decoder(held.request)
+    assert allowed.feed("{}") == (1 if said else 2)
+
+
 def test_a_definition_that_branches_into_itself_is_held_too() -> None:
     properties = {name: {"$ref": "#/$defs/n"} for name in "abcde"} | {"text": {"type": "string"}}
     tree = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": properties, "required": ["text"]}}}
