@@ -45,18 +45,6 @@ from critic.stages.options import (
 from critic.stages.run import RunOptions, RunSummary, Stage, once, side_by_side
 
 
-class _Talk:
-    """One conversation while it is run: each of its prompts is generated once, each of its images read once."""
-
-    def __init__(self, conversation: Conversation, known: Sequence[ModelTurn]) -> None:
-        self.conversation = conversation
-        self.known = {(line.condition, line.turn): line for line in known}
-        # What an earlier run generated under one condition is the reply under every other that shows the same.
-        self.generated = {line.call: line for line in known if line.call is not None}
-        self.calls: dict[str, asyncio.Task[ModelTurn]] = {}
-        self.images: dict[str, asyncio.Task[Image]] = {}
-
-
 class Infer(Stage[Conversation, ModelTurn]):
     """Every turn of each conversation under each condition, asked of the model `system`.
 
@@ -83,7 +71,8 @@ class Infer(Stage[Conversation, ModelTurn]):
         self.system, self.conditions, self.sampling = system, conditions, sampling
         self._conversations = {one.id: one for one in conversations}
         self._load, self._prices = load, prices
-        self._known: dict[str, list[ModelTurn]] = {}
+        # What an earlier run generated under one condition is the reply under every other that shows the same.
+        self._generated: dict[str, ModelTurn] = {}
         # A conversation asks under all its conditions at once: what is under way is bounded here, not by the items.
         self._gate = asyncio.Semaphore(self.concurrency)
         self.facts = {
@@ -113,53 +102,54 @@ class Infer(Stage[Conversation, ModelTurn]):
 
     def know(self, record: ModelTurn) -> None:
         super().know(record)
-        self._known.setdefault(record.conversation.id, []).append(record)
+        if record.call is not None:
+            self._generated[record.call] = record
 
     def items(self) -> Iterable[Conversation]:
-        lacking = {key for key, _, _ in self.wanted - self.done}
+        lacking = {key for key, _, _ in self.wanted - self.done.keys()}
         return (one for key, one in self._conversations.items() if key in lacking)
 
     async def work(self, item: Conversation, keep: Callable[..., None]) -> None:
         """Raises UsageError where known turns were asked something else, or where the server seems to be gone."""
-        talk = _Talk(item, self._known.get(item.id, []))
-        await side_by_side(self._converse(talk, name, keep) for name in self.conditions)
+        # Each prompt of a conversation is generated once, each of its images read once.
+        calls, images = dict[str, asyncio.Task[ModelTurn]](), dict[str, asyncio.Task[Image]]()
 
-    async def _converse(self, talk: _Talk, name: str, keep: Callable[[ModelTurn], None]) -> None:
-        condition, conversation = CONDITIONS[name], talk.conversation
-        replies: dict[int, str] = {}
-        ended: str | None = None
-        for turn in _asked(conversation, name):
-            line = talk.known.get((name, turn))
-            if ended is not None:
+        async def converse(name: str) -> None:
+            replies, ended = dict[int, str](), ""
+            for turn in _asked(item, name):
+                line = self.done.get((item.id, name, turn))
+                if ended:
+                    if line is None:
+                        keep(self._record(item, condition=name, turn=turn, failure="not_run", detail=ended))
+                    continue
+                said = messages(item, turn, replies, CONDITIONS[name])
+                call = call_id(item, said)
                 if line is None:
-                    keep(self._record(conversation, condition=name, turn=turn, failure="not_run", detail=ended))
-                continue
-            said = messages(conversation, turn, replies, condition)
-            call = call_id(conversation, said)
-            if line is None:
-                made = talk.generated.get(call)
-                if made is None:
-                    made = await once(talk.calls, call, partial(self._answer, talk, said, call))
-                line = replace(made, condition=name, turn=turn)
-                keep(line)
-            elif line.call != call:
-                raise UsageError(f"{conversation.id}: turn {turn} ({name}) was asked otherwise; choose another --out")
-            if line.failure is not None:
-                ended = f"turn {turn} failed: {line.failure}"
-            else:
-                assert line.reply is not None
-                replies[turn] = line.reply
+                    made = self._generated.get(call)
+                    if made is None:
+                        make = partial(self._answer, self._record(item, call=call), said, images)
+                        made = await once(calls, call, make)
+                    line = replace(made, condition=name, turn=turn)
+                    keep(line)
+                elif line.call != call:
+                    raise UsageError(f"{item.id}: turn {turn} ({name}) was asked otherwise; choose another --out")
+                if line.failure is not None:
+                    ended = f"turn {turn} failed: {line.failure}"
+                replies[turn] = line.reply or ""
+
+        await side_by_side(converse(name) for name in self.conditions)
 
     def _record(self, conversation: Conversation, **fields: Any) -> ModelTurn:
         made = {"condition": "", "turn": 0, **fields}
         return ModelTurn(conversation=conversation, system=self.system, sampling=self.sampling, **made)
 
-    async def _answer(self, talk: _Talk, said: Sequence[HistoryMessage], call: str) -> ModelTurn:
+    async def _answer(
+        self, record: ModelTurn, said: Sequence[HistoryMessage], loading: dict[str, asyncio.Task[Image]]
+    ) -> ModelTurn:
         """The reply to these messages, or why there is none; condition and turn are left to be filled in."""
-        record = self._record(talk.conversation, call=call)
         try:
             images = {
-                name: await once(talk.images, name, partial(asyncio.to_thread, self._load, name))
+                name: await once(loading, name, partial(asyncio.to_thread, self._load, name))
                 for one in said
                 for name in one.images
             }
@@ -167,18 +157,16 @@ class Infer(Stage[Conversation, ModelTurn]):
             return replace(record, failure=error.failure, detail=str(error))
         dropped, tries = 0, list[ModelTurn]()
         while True:
-            tries.append(await self._ask(record, without_oldest(said, dropped), images, call))
+            tries.append(await self._ask(record, without_oldest(said, dropped), images))
             fits = tries[-1].failure != "context_length_exceeded"
             if fits or self.sampling.overflow == "fail" or dropped == exchanges(said):
                 return _summed(tries, dropped)
             dropped += 1
 
-    async def _ask(
-        self, record: ModelTurn, said: Sequence[HistoryMessage], images: Mapping[str, Image], call: str
-    ) -> ModelTurn:
+    async def _ask(self, record: ModelTurn, said: Sequence[HistoryMessage], images: Mapping[str, Image]) -> ModelTurn:
         record = replace(record, seen=[_recorded(one, images) for one in said])
         # Each prompt has a seed of its own, the same in every run.
-        seed = int.from_bytes(hashlib.sha256(f"{self.sampling.seed}/{call}".encode()).digest()[:4], "big")
+        seed = int.from_bytes(hashlib.sha256(f"{self.sampling.seed}/{record.call}".encode()).digest()[:4], "big")
         request = Request(
             messages=[_sent(one, images) for one in said],
             max_tokens=self.sampling.max_tokens,
@@ -255,8 +243,7 @@ def _summed(tries: Sequence[ModelTurn], dropped: int) -> ModelTurn:
 
 
 def _check(file: Path, conversations: Sequence[Conversation], names: Sequence[str]) -> None:
-    """Raises UsageError for a condition that is unknown, asks nothing, or shows a reference that is not there."""
-    options.check_choices("condition", names, CONDITIONS)
+    """Raises UsageError for a condition that asks nothing, or shows a reference that is not there."""
     for name in names:
         if not any(_asked(one, name) for one in conversations):
             longest = max(len(one.turns) for one in conversations)
@@ -337,7 +324,7 @@ def main(
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
     prices = usage.read_prices(price_file) if price_file is not None else {}
-    names = list(dict.fromkeys(condition or ["own"]))
+    names = options.chosen("condition", condition or ["own"], CONDITIONS)
     conversations, uris = named_images(benchmarks.read(benchmark, benchmark_file)[:limit])
     _check(benchmark_file, conversations, names)
     root = data_root or benchmark_file.parent

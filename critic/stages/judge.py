@@ -6,9 +6,9 @@ critic judge replies.jsonl --benchmark convbench --out judged.jsonl     # what c
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import msgspec
 import typer
@@ -45,9 +45,10 @@ def _responses(
     if questions is not None:
         fixed = alignmmbench.read_responses(path, alignmmbench.read_questions(questions), system)
 
-    def read(left_out: Counter[str]) -> Iterable[Response]:
-        found = fixed or (response for _, _, response in human_scored.walk(path, left_out))
-        return (_with_criteria(one, given) for one in found) if given else found
+    def read(left_out: Counter[str]) -> Iterator[Response]:
+        for one in fixed or (response for _, _, response in human_scored.walk(path, left_out)):
+            lacks = given and not one.question.criteria  # a row's own come first
+            yield replace(one, question=replace(one.question, criteria=given)) if lacks else one
 
     return FormResponses(read, path, form)
 
@@ -62,13 +63,6 @@ def _criteria(path: Path) -> dict[str, str]:
         raise UsageError(f"--criteria {path}: names no criterion")
     human_scored.check_criteria(found, f"--criteria {path}")
     return found
-
-
-def _with_criteria(response: Response, criteria: dict[str, str]) -> Response:
-    """A row's own criteria come first."""
-    if response.question.criteria:
-        return response
-    return replace(response, question=replace(response.question, criteria=criteria))
 
 
 def _prompt(prompt: str, folder: Path | None, benchmark: str | None) -> tuple[str, str | None]:
@@ -106,12 +100,6 @@ def _decoding(
     )
     made = Decoding(reason=not no_reason, samples=samples, temperature=drawn, seed=seed if drawn else 0)
     return GREEDY if made == GREEDY else made  # the very object is what records leave out
-
-
-def _chosen(option: str, given: list[str], choices: Any) -> list[Any]:
-    """What is given of an option's `choices`, a Literal, each once."""
-    options.check_choices(option, given, get_args(choices))
-    return list(dict.fromkeys(given))
 
 
 def _refuse(where: str, **given: object) -> None:
@@ -270,7 +258,10 @@ def main(
         return judge_responses(run, judges, rows, source, check_repeat, aggregate, name)
     _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0, system=system)
     check((not panel, "several --judge cannot be used with --benchmark"))
-    chosen = _chosen("protocol", protocol or [], Protocol), _chosen("judging", judging or ["standard"], Judging)
+    chosen = (
+        options.chosen("protocol", protocol or [], get_args(Protocol)),
+        options.chosen("judging", judging or ["standard"], get_args(Judging)),
+    )
     (backend,) = endpoint.open("--judge", judge or [])
     setup = Setup(
         judge=name or backend.served.name, score_kind=score, order=order,

@@ -46,7 +46,6 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
     def __init__(self, run: RunOptions, judge: ConversationJudge, plan: VerdictPlan, source: dict[str, Any]) -> None:
         super().__init__(run, ConversationJudgment, judge.backend, set(plan.wanted()))
         self._judge, self._plan, self._not_judged = judge, plan, plan.lacking()
-        self._known: dict[VerdictKey, ConversationJudgment] = {}
         self._answered: dict[tuple[str, str], ConversationJudgment] = {}
         # An item has many verdicts, which are asked for at once: what is under way is bounded here, not by the items.
         self._gate = asyncio.Semaphore(self.concurrency)
@@ -73,7 +72,6 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
 
     def know(self, record: ConversationJudgment) -> None:
         super().know(record)
-        self._known[self.key(record)] = record
         if record.asked is not None:
             self._answered.setdefault((record.conversation.id, record.asked), record)
 
@@ -84,7 +82,7 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
         asking: dict[str, asyncio.Task[ConversationJudgment]] = {}
 
         async def judged(planned: PlannedVerdict) -> ConversationJudgment:
-            line, asked = self._known.get(key(planned.verdict)), self._judge.asked(planned)
+            line, asked = self.done.get(key(planned.verdict)), self._judge.asked(planned)
             if line is None:
                 line = await self._made(planned, asked, asking)
                 keep(line)

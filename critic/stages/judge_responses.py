@@ -145,6 +145,9 @@ class JudgeResponses(Stage[Shown, Judgment]):
             return f"judges {key!r} by other criteria than now; choose another --out"
         return None
 
+    def know(self, record: Judgment) -> None:
+        self.done[self.key(record)] = None  # only ids are in memory
+
     def items(self) -> Iterable[Shown]:
         return in_order((shown for shown in self._responses if key_of(*shown) not in self.done), WINDOW)
 

@@ -46,10 +46,12 @@ def check(*rules: tuple[object, str]) -> None:
             raise UsageError(problem)
 
 
-def check_choices(option: str, given: Iterable[str], choices: Collection[str]) -> None:
-    """For options that may be given several times. Raises UsageError for a value that is none of the `choices`."""
+def chosen(option: str, given: Iterable[str], choices: Collection[str]) -> list[Any]:
+    """What an option that may be given several times names, each once. Raises UsageError for what is none of the
+    `choices`."""
     for value in given:
         check((value in choices, f"--{option} {value}: unknown; choose {', '.join(choices)}"))
+    return list(dict.fromkeys(given))
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):

@@ -89,29 +89,24 @@ def seeds(questions: Iterable[Question]) -> list[Question]:
 
 
 class AskForRewrites(Stage[Question, Rewrite]):
-    """The rewrites of seed questions, by id."""
+    """The rewrites of seed questions, by id; `request` is what is asked but for its messages."""
 
     name, unit, counted = "rewrite", "seed", "seeds"
 
     def __init__(
-        self,
-        options: RunOptions,
-        backend: Backend,
-        questions: Path,
-        asked: Sequence[Question],
-        max_tokens: int,
-        temperature: float,
-        seed: int,
+        self, options: RunOptions, backend: Backend, source: dict[str, str], asked: Sequence[Question], request: Request
     ) -> None:
-        self._asked = {question.id: question for question in asked}
+        self._asked, self._request = {question.id: question for question in asked}, request
         super().__init__(options, Rewrite, backend, self._asked.keys())
-        drawn = seed if temperature else None
-        self._request = Request(messages=[], max_tokens=max_tokens, temperature=temperature, seed=drawn)
         self._lines: Counter[str] = Counter()
         self.facts = {
-            "questions": {"file": str(questions), "sha256": jsonl.sha256(questions)},
+            "questions": source,
             "model": backend.served.name,
-            "sampling": {"temperature": temperature, "seed": drawn or 0, "max_tokens": max_tokens},
+            "sampling": {
+                "temperature": request.temperature,
+                "seed": request.seed or 0,
+                "max_tokens": request.max_tokens,
+            },
         }
 
     def key(self, record: Rewrite) -> str:
@@ -135,7 +130,8 @@ class AskForRewrites(Stage[Question, Rewrite]):
         torn = {seed for seed, count in self._lines.items() if count < VARIANTS}
         if torn:
             jsonl.rewrite(self.out, Rewrite, lambda record: record.seed not in torn)
-        self.done -= torn
+        for seed in torn:
+            del self.done[seed]
 
     def items(self) -> Iterable[Question]:
         return (question for question in self._asked.values() if question.id not in self.done)
@@ -222,6 +218,9 @@ def main(
     if review is not None:
         return apply(questions, review, out)
     asked = seeds(alignmmbench.read_questions(questions).values())
+    source = {"file": str(questions), "sha256": jsonl.sha256(questions)}
+    drawn = seed if temperature else None
+    request = Request(messages=[], max_tokens=max_tokens, temperature=temperature, seed=drawn)
     endpoint = Endpoint(model=model, base_url=base_url, api_key=api_key, concurrency=concurrency)
     run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed)
-    return AskForRewrites(run, endpoint.open_one(), questions, asked, max_tokens, temperature, seed).run()
+    return AskForRewrites(run, endpoint.open_one(), source, asked, request).run()

@@ -66,7 +66,7 @@ class Stage(ABC, Generic[Item, Record]):
     def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Set[Any]) -> None:
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
         self.concurrency = options.concurrency or backend.in_flight
-        self.wanted, self.done = wanted, set[Hashable]()
+        self.wanted, self.done = wanted, dict[Hashable, Record | None]()
         self._lost = 0
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Stage(ABC, Generic[Item, Record]):
 
     def know(self, record: Record) -> None:
         """Take note of a record that is in the file and stays there."""
-        self.done.add(self.key(record))
+        self.done[self.key(record)] = record
 
     @abstractmethod
     def items(self) -> Iterable[Item]:
