@@ -17,31 +17,13 @@ import typer
 from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
-from critic.asking.history import (
-    CONDITIONS,
-    HistoryMessage,
-    call_id,
-    exchanges,
-    messages,
-    missing_reference,
-    without_oldest,
-)
+from critic.asking import history
+from critic.asking.history import CONDITIONS, HistoryMessage
 from critic.backends import ATTEMPTS, TIMEOUT, Backend, ChatMessage, Reply, Request
 from critic.errors import Refused, Transient, UsageError
 from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
 from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure
 from critic.stages import options, usage
-from critic.stages.options import (
-    MAX_FAILED,
-    ApiKey,
-    Attempts,
-    BaseUrl,
-    Endpoint,
-    Seed,
-    Temperature,
-    Timeout,
-    VllmOptions,
-)
 from critic.stages.run import RunOptions, RunSummary, Stage, once, side_by_side
 
 
@@ -122,13 +104,10 @@ class Infer(Stage[Conversation, ModelTurn]):
                     if line is None:
                         keep(self._record(item, condition=name, turn=turn, failure="not_run", detail=ended))
                     continue
-                said = messages(item, turn, replies, CONDITIONS[name])
-                call = call_id(item, said)
+                said = history.messages(item, turn, replies, CONDITIONS[name])
+                call = history.call_id(item, said)
                 if line is None:
-                    made = self._generated.get(call)
-                    if made is None:
-                        make = partial(self._answer, self._record(item, call=call), said, images)
-                        made = await once(calls, call, make)
+                    made = await once(calls, call, partial(self._answer, self._record(item, call=call), said, images))
                     line = replace(made, condition=name, turn=turn)
                     keep(line)
                 elif line.call != call:
@@ -147,6 +126,8 @@ class Infer(Stage[Conversation, ModelTurn]):
         self, record: ModelTurn, said: Sequence[HistoryMessage], loading: dict[str, asyncio.Task[Image]]
     ) -> ModelTurn:
         """The reply to these messages, or why there is none; condition and turn are left to be filled in."""
+        if (known := self._generated.get(record.call or "")) is not None:
+            return known
         try:
             images = {
                 name: await once(loading, name, partial(asyncio.to_thread, self._load, name))
@@ -157,9 +138,9 @@ class Infer(Stage[Conversation, ModelTurn]):
             return replace(record, failure=error.failure, detail=str(error))
         dropped, tries = 0, list[ModelTurn]()
         while True:
-            tries.append(await self._ask(record, without_oldest(said, dropped), images))
+            tries.append(await self._ask(record, history.without_oldest(said, dropped), images))
             fits = tries[-1].failure != "context_length_exceeded"
-            if fits or self.sampling.overflow == "fail" or dropped == exchanges(said):
+            if fits or self.sampling.overflow == "fail" or dropped == history.exchanges(said):
                 return _summed(tries, dropped)
             dropped += 1
 
@@ -249,7 +230,7 @@ def _check(file: Path, conversations: Sequence[Conversation], names: Sequence[st
             longest = max(len(one.turns) for one in conversations)
             raise UsageError(f"--condition {name} asks nothing: the longest conversation of {file} has {longest} turns")
         for one in conversations:
-            if (turn := missing_reference(one, CONDITIONS[name])) is not None:
+            if (turn := history.missing_reference(one, CONDITIONS[name])) is not None:
                 raise UsageError(f"{file}: {one.id}: turn {turn} has no reference, and --condition {name} shows it")
 
 
@@ -288,9 +269,9 @@ def main(
     benchmark_file: Annotated[Path, typer.Argument(help="The benchmark's published file.")],
     benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
     out: Annotated[Path, typer.Option(help="Where replies go (JSONL). Run again to resume.")],
-    vllm_options: VllmOptions = None,
+    vllm_options: options.VllmOptions = None,
     model: Model = None,
-    base_url: BaseUrl = None,
+    base_url: options.BaseUrl = None,
     name: Annotated[
         str | None, typer.Option(help="The model's name in the records.", show_default="the model's own")
     ] = None,
@@ -301,8 +282,8 @@ def main(
     ] = None,
     concurrency: Annotated[int | None, options.concurrency("Requests under way at once.")] = None,
     max_tokens: Annotated[int, options.max_tokens(1)] = 1024,
-    temperature: Temperature = 0.0,
-    seed: Seed = 0,
+    temperature: options.Temperature = 0.0,
+    seed: options.Seed = 0,
     overflow: HowToFit = "fail",
     max_image_pixels: Annotated[
         int | None, typer.Option(min=1, help="Make larger images smaller, to at most this many pixels.")
@@ -311,16 +292,16 @@ def main(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
     max_failed: Annotated[
         float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of the turns has no reply.")
-    ] = MAX_FAILED,
+    ] = options.MAX_FAILED,
     retry_failed: Annotated[
         bool, options.retry_failed("Ask again where an earlier run failed, and go on from there.")
     ] = False,
     price_file: Annotated[
         Path | None, typer.Option("--prices", help="Price lists (TOML: critic/stages/usage.py): what it would cost.")
     ] = None,
-    attempts: Attempts = ATTEMPTS,
-    timeout: Timeout = TIMEOUT,
-    api_key: ApiKey = None,
+    attempts: options.Attempts = ATTEMPTS,
+    timeout: options.Timeout = TIMEOUT,
+    api_key: options.ApiKey = None,
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
     prices = usage.read_prices(price_file) if price_file is not None else {}
@@ -332,7 +313,7 @@ def main(
     there = any(turn.images for one in conversations for turn in one.turns)
     shown = there and any(CONDITIONS[one].images for one in names)
     images = Images(root, max_bytes=max_image_bytes, resize_to=max_image_pixels) if shown else None
-    backend = Endpoint(
+    backend = options.Endpoint(
         model=model, base_url=base_url, api_key=api_key, timeout=timeout, attempts=attempts, concurrency=concurrency,
         vllm_options=vllm_options or (),
     ).open_one()  # fmt: skip

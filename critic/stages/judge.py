@@ -29,7 +29,7 @@ from critic.records import GREEDY, Decoding, Judging, Order, Protocol, Response,
 from critic.stages import options
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
-from critic.stages.options import MAX_FAILED, ApiKey, Attempts, Endpoint, MaxFailed, Seed, Timeout, VllmOptions, check
+from critic.stages.options import check
 from critic.stages.run import RunOptions
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
@@ -83,6 +83,7 @@ def _decoding(
     form = form_of(prompt)
     rates = isinstance(form.kind, RatingKind | CriteriaKind)
     asks_verdict = not isinstance(form.kind, AnswerKind)
+    reason_first = no_reason and inquiry(prompt, "en", Material()).keys()[:1] == (REASON,)
     drawn = temperature if temperature is not None else float(samples > 1)
     check(
         (asks_verdict, f"--prompt {prompt}: asks for an answer, not for a verdict; commit_first asks it first"),
@@ -90,13 +91,10 @@ def _decoding(
         (rates or not panel, f"several --judge make a panel of ratings, and --prompt {prompt} does not rate"),
         (samples == 1 or drawn, "--samples draws verdicts, and at --temperature 0 they are all the same"),
         (
-            samples == 1 or not no_reason,
+            not no_reason or samples == 1,
             "--no-reason reads the rating's distribution at once; --samples adds nothing to it",
         ),
-        (
-            not no_reason or inquiry(prompt, "en", Material()).keys()[:1] != (REASON,),
-            f"--no-reason: prompt {prompt!r} has the reason before the rating",
-        ),
+        (not reason_first, f"--no-reason: prompt {prompt!r} has the reason before the rating"),
     )
     made = Decoding(reason=not no_reason, samples=samples, temperature=drawn, seed=seed if drawn else 0)
     return GREEDY if made == GREEDY else made  # the very object is what records leave out
@@ -196,7 +194,7 @@ def main(
         typer.Argument(help="Human-scored rows (JSONL, CSV, a folder), or a benchmark's responses with --questions."),
     ],
     out: Annotated[Path, typer.Option(help="Where judgments go (JSONL). Run again to resume.")],
-    vllm_options: VllmOptions = None,
+    vllm_options: options.VllmOptions = None,
     judge: JudgeNames = None,
     base_url: JudgeUrl = None,
     model: Annotated[str | None, typer.Option(help="The model to ask for.", show_default="the server's first")] = None,
@@ -223,21 +221,21 @@ def main(
     temperature: Annotated[
         float | None, typer.Option(min=0, help="Sampling temperature.", show_default="0, with --samples 1")
     ] = None,
-    seed: Seed = 0,
+    seed: options.Seed = 0,
     concurrency: Annotated[int | None, options.concurrency("Responses judged at once.")] = None,
     max_tokens: Annotated[int, options.max_tokens(8)] = 256,
-    max_failed: MaxFailed = MAX_FAILED,
+    max_failed: options.MaxFailed = options.MAX_FAILED,
     retry_failed: Annotated[bool, options.retry_failed("Judge again what failed in an earlier run.")] = False,
     check_repeat: CheckRepeat = 0,
     criteria: CriteriaFile = None,
-    attempts: Attempts = ATTEMPTS,
-    timeout: Timeout = TIMEOUT,
-    api_key: ApiKey = None,
+    attempts: options.Attempts = ATTEMPTS,
+    timeout: options.Timeout = TIMEOUT,
+    api_key: options.ApiKey = None,
 ) -> int:
     """Score responses with a judge: a served one, a checkpoint in this process, or a panel. Conversations are judged
     by protocol (--benchmark), by one judge."""
     run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed)
-    endpoint = Endpoint(
+    endpoint = options.Endpoint(
         model=model, base_url=base_url or DEFAULT_URL, api_key=api_key, timeout=timeout, attempts=attempts,
         concurrency=concurrency, vllm_options=vllm_options or (),
     )  # fmt: skip

@@ -19,17 +19,7 @@ from critic.asking import protocols
 from critic.asking.forms import RatingKind, form_of, prompt_name
 from critic.asking.judge import ConversationJudge
 from critic.asking.prompt import LANGUAGES, load, prompt_hash
-from critic.asking.protocols import (
-    Pair,
-    PlannedVerdict,
-    Transcript,
-    VerdictKey,
-    VerdictPlan,
-    judge_all,
-    key,
-    paired,
-    read_transcripts,
-)
+from critic.asking.protocols import Pair, PlannedVerdict, Transcript, VerdictKey, VerdictPlan, key
 from critic.errors import UsageError
 from critic.images import named_images
 from critic.records import ConversationJudgment, Judging, Protocol, Setup, differing
@@ -84,7 +74,12 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
         async def judged(planned: PlannedVerdict) -> ConversationJudgment:
             line, asked = self.done.get(key(planned.verdict)), self._judge.asked(planned)
             if line is None:
-                line = await self._made(planned, asked, asking)
+                if asked is None:
+                    line = await self._judge.judge(planned)
+                else:
+                    made = await once(asking, asked, partial(self._ask, planned, asked))
+                    verdict = replace(planned.verdict, score=made.verdict.score, failure=made.verdict.failure)
+                    line = replace(made, conversation=planned.conversation, verdict=verdict)
                 keep(line)
             elif (line.asked, line.prompt_hash) != (asked, prompt_hash(prompt_name(planned.form))):
                 one = line.verdict
@@ -95,25 +90,17 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
             return line
 
         for pair in item:
-            await judge_all(pair, self._plan.protocols, self._plan.judgings, self._judge.setup, judged)
+            await protocols.judge_all(pair, self._plan.protocols, self._plan.judgings, self._judge.setup, judged)
 
     async def nothing_left(self) -> None:
         """Raises UsageError where what is known was made of other replies."""
         for item in self.items():
             await self.work(item, lambda *_: None)
 
-    async def _made(
-        self, planned: PlannedVerdict, asked: str | None, asking: dict[str, asyncio.Task[ConversationJudgment]]
-    ) -> ConversationJudgment:
-        if asked is None:
-            return await self._judge.judge(planned)
-        made = self._answered.get((planned.conversation.id, asked))
-        if made is None:
-            made = await once(asking, asked, partial(self._ask, planned))
-        verdict = replace(planned.verdict, score=made.verdict.score, failure=made.verdict.failure)
-        return replace(made, conversation=planned.conversation, verdict=verdict)
-
-    async def _ask(self, planned: PlannedVerdict) -> ConversationJudgment:
+    async def _ask(self, planned: PlannedVerdict, asked: str) -> ConversationJudgment:
+        known = self._answered.get((planned.conversation.id, asked))
+        if known is not None:
+            return known
         async with self._gate:
             line = await self._judge.judge(planned)
         self.note(line.verdict.failure, line.detail)
@@ -158,16 +145,16 @@ def judge_conversations(
     benchmark: str,
     questions: Path | None,
     against: Path | None,
-    protocols: Sequence[Protocol],
+    chosen: Sequence[Protocol],
     judgings: Sequence[Judging],
 ) -> int:
     """Judge the conversations of a file of replies; the exit code: 3 when too many verdicts failed. `questions` is the
-    benchmark's file, `against` another model's replies; no `protocols` are the benchmark's own.
+    benchmark's file, `against` another model's replies; none `chosen` are the benchmark's own protocols.
 
     Raises UsageError for what the caller has to mend.
     """
-    chosen = list(protocols or benchmarks.load(benchmark).protocols)
-    mine = read_transcripts(replies, benchmark)
+    chosen = list(dict.fromkeys(chosen or benchmarks.load(benchmark).protocols))
+    mine = protocols.read_transcripts(replies, benchmark)
     for path in filter(None, (replies, against)):
         if not jsonl.sidecar(path).is_file():
             print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
@@ -176,8 +163,10 @@ def judge_conversations(
     _check_options(judge.setup, chosen, against)
     if judge.setup.pack is not None:
         _say_pack(judge.setup, chosen)
-    pairs: list[Pair] = paired(mine, against, benchmark) if against else [(one, None) for one in mine.values()]
-    plan = VerdictPlan(pairs, list(dict.fromkeys(chosen)), list(judgings))
+    pairs: list[Pair] = (
+        protocols.paired(mine, against, benchmark) if against else [(one, None) for one in mine.values()]
+    )
+    plan = VerdictPlan(pairs, chosen, list(judgings))
     if not any(plan.wanted()):
         raise UsageError(f"{replies}: nothing to judge: {listed(plan.lacking()) or 'no such turn'}")
     source = {
@@ -208,6 +197,7 @@ def _check_options(setup: Setup, chosen: Sequence[str], against: Path | None) ->
     """Raises UsageError for options that none of the chosen protocols heeds."""
     compares, prompt = "pairwise" in chosen, setup.pointwise_prompt
     form, drawn = form_of(prompt), setup.decoding.samples > 1 or setup.decoding.temperature > 0
+    chooses = "pairwise" in chosen or "checklist" in chosen
     rates_answers = isinstance(form.kind, RatingKind) and form.scope == "turn" and not form.pair
     check(
         (against is None or compares, "--against compares two models: it needs --protocol pairwise"),
@@ -215,10 +205,7 @@ def _check_options(setup: Setup, chosen: Sequence[str], against: Path | None) ->
         (setup.reference_backed or against is not None, "--reference-free needs --against"),
         (_plain(prompt) == "pointwise" or "pointwise" in chosen, "--prompt is one of --protocol pointwise"),
         (rates_answers, f"--prompt {prompt}: --protocol pointwise takes a form that rates single answers"),
-        (
-            not drawn or not {"pairwise", "checklist"} & {*chosen},
-            "--samples and --temperature draw ratings, not choices",
-        ),
+        (not (drawn and chooses), "--samples and --temperature draw ratings, not choices"),
     )
 
 
@@ -240,14 +227,8 @@ def _say_pack(setup: Setup, chosen: Sequence[str]) -> None:
     free = ", ".join(name for name, _, constrained in theirs if not constrained)
     check(
         (named, f"--prompt-pack: {setup.pack} has no prompt of {', '.join(chosen)}"),
-        (
-            not free or setup.decoding.reason,
-            f"--no-reason: {free} of {setup.pack} ask for a verdict in free text",
-        ),
-        (
-            not free or setup.extraction,
-            f"--no-extraction: {free} of {setup.pack} end in free text, which is read that way",
-        ),
+        (not free or setup.decoding.reason, f"--no-reason: {free} of {setup.pack} ask for a verdict in free text"),
+        (not free or setup.extraction, f"--no-extraction: {free} of {setup.pack} end in free text, read that way"),
     )
     print(f"prompts of {setup.pack}: {', '.join(named)}; the others are ours", file=sys.stderr)
 

@@ -26,7 +26,6 @@ from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, fini
 WINDOW = 4096
 """Responses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
 
-
 Shown = tuple[Response, Response | None]
 """What one judgment is of: a response, and where two are compared the other one."""
 
@@ -184,12 +183,8 @@ def summary(judgments: Iterable[Judgment], out: Path) -> RunSummary:
         "shortened_rows": dict(spent.shortened),
         "tokens": dict(spent.tokens),
     }
-    return RunSummary(
-        count=count,
-        failures=failures,
-        facts=facts,
-        lines=[f"{out}: {count} judged, {failed(failures)}", *spent.lines()],
-    )
+    lines = [f"{out}: {count} judged, {failed(failures)}", *spent.lines()]
+    return RunSummary(count=count, failures=failures, facts=facts, lines=lines)
 
 
 async def _judged_again(judge: ResponseJudge, out: Path, rows: int, concurrency: int) -> dict[str, Any]:
