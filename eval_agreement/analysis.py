@@ -10,27 +10,9 @@ from msgspec.structs import replace
 
 from critic.counting.resampling import Floats, group_numbers
 from critic.records import RATINGS, Response
+from eval_agreement import bias, calibration
 from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
 from eval_agreement.baselines import BASELINES
-from eval_agreement.bias import (
-    BiasEffect,
-    Offsets,
-    central_tendency,
-    offsets,
-    rating_noise,
-    self_preference,
-    severity,
-    verbosity,
-)
-from eval_agreement.calibration import (
-    Conformal,
-    Method,
-    Recalibration,
-    Reliability,
-    conformal,
-    recalibration,
-    reliability,
-)
 from eval_agreement.compare import MARGINS, Comparison, compare, comparisons
 from eval_agreement.corrected import CorrectedMean, LabelPlan, corrected_mean, labels_needed
 from eval_agreement.joint import measured
@@ -57,16 +39,16 @@ class Line(Struct, frozen=True):
 class Biases(Struct, frozen=True):
     """Of one judge: those of the whole, and offsets by language, task and answerer."""
 
-    effects: list[BiasEffect]
-    offsets: list[Offsets]
+    effects: list[bias.BiasEffect]
+    offsets: list[bias.Offsets]
 
 
 class Calibration(Struct, frozen=True):
     """Of the judge under audit."""
 
-    reliability: Reliability
-    maps: list[Recalibration]
-    conformal: Conformal
+    reliability: calibration.Reliability
+    maps: list[calibration.Recalibration]
+    conformal: calibration.Conformal
 
 
 class AuditRequest(Struct, frozen=True, kw_only=True):
@@ -149,7 +131,7 @@ def examine(
         raters=done(rater_agreement(labelled.raters, group, labelled.scores) if several else None),
         replaces=_replaces(labelled, asked.epsilon) if several else None,
         biases=done({name: biases(labelled, name, asked.own.get(name, ())) for name in labelled.judges}),
-        calibration=done(calibration(labelled, first and first.labelled)),
+        calibration=done(_calibration(labelled, first and first.labelled)),
         corrected=done(corrected(sample)),
         plan=labels_needed(asked.within, sample.human, sample.scores, sample.group) if asked.within else None,
     )
@@ -186,32 +168,32 @@ def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
     if any(len(rated) > 1 for rated in sample.raters):
         # Ratings in no order of raters. Of an answer whose raters are not known, the score counts as one rating.
         given = [list(rated.values()) or [score] for rated, score in zip(sample.raters, sample.human, strict=True)]
-        noise = rating_noise(np.array(list(zip_longest(*given, fillvalue=np.nan))).T.copy())
+        noise = bias.rating_noise(np.array(list(zip_longest(*given, fillvalue=np.nan))).T.copy())
     rows = JudgedRows(sample.human, sample.judges[judge], group_numbers(sample.group), noise)
-    effects = [severity(rows), central_tendency(rows)]
+    effects = [bias.severity(rows), bias.central_tendency(rows)]
     if sample.length is not None and not np.isnan(sample.length).any():
-        effects.append(verbosity(rows, sample.length))
+        effects.append(bias.verbosity(rows, sample.length))
     if own:
-        effects.append(self_preference(rows, sample.parts["answerer"], own))
+        effects.append(bias.self_preference(rows, sample.parts["answerer"], own))
     return Biases(
         effects,
         [
-            offsets(part, rows, sample.parts[part])
+            bias.offsets(part, rows, sample.parts[part])
             for part in ("lang", "task", "answerer")
             if len(set(sample.parts.get(part, ())) - {None}) > 1
         ],
     )
 
 
-def calibration(sample: Sample, first: Sample | None) -> Calibration:
+def _calibration(sample: Sample, first: Sample | None) -> Calibration:
     """How far the judge's scores mean what people's mean, and maps from the one to the other."""
     rows = JudgedRows(sample.human, sample.scores, sample.group)
     fit_on = None if first is None else JudgedRows(first.human, first.scores, first.group)
-    methods: tuple[Method, ...] = ("linear", "isotonic")
+    methods: tuple[calibration.Method, ...] = ("linear", "isotonic")
     return Calibration(
-        reliability=reliability(rows),
-        maps=[recalibration(rows, method, fit_on) for method in methods],
-        conformal=conformal(rows, "isotonic", fit_on),
+        reliability=calibration.reliability(rows),
+        maps=[calibration.recalibration(rows, method, fit_on) for method in methods],
+        conformal=calibration.conformal(rows, "isotonic", fit_on),
     )
 
 

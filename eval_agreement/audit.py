@@ -18,21 +18,12 @@ from tqdm import tqdm
 
 from critic import human_scored, jsonl
 from critic.errors import UsageError
-from eval_agreement import gate
+from eval_agreement import gate, inputs
 from eval_agreement.alternative_annotator import EPSILON
 from eval_agreement.analysis import STEPS, AuditRequest, Findings, examine
 from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection
-from eval_agreement.inputs import (
-    attacks_of,
-    named_files,
-    parse_judges,
-    parse_margins,
-    parse_own,
-    parse_scale,
-    sample_name,
-)
 from eval_agreement.items import Kind, file_kind
 from eval_agreement.label_sources import judge_in, kind_of, of_labels
 from eval_agreement.page.decision import attack_verdict, verdict
@@ -169,14 +160,18 @@ def main(
                 raise UsageError(f"{option} says nothing about {_MANY[kind]}; {of} holds {_MANY[kind]}")
         return _audit_labels(judgments or [], human, judge or [], kind, target)
     limits = target.limits()
-    margins = parse_margins(margin)
-    samples = _samples(judgments or [], human, judge or [], parse_scale(scale), parse_scale(judge_scale or scale))
+    margins = inputs.parse_margins(margin)
+    samples = _samples(
+        judgments or [], human, judge or [], inputs.parse_scale(scale), inputs.parse_scale(judge_scale or scale)
+    )
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
-    families = parse_own(own or [], [sample for sample, _ in samples])
+    families = inputs.parse_own(own or [], [sample for sample, _ in samples])
     asked = AuditRequest(training=training, margins=margins, own=families, epsilon=epsilon, within=within)
-    return _audit_scores(samples, asked, train, [attacks_of(path) for path in attacked or []], loss, limits, target)
+    return _audit_scores(
+        samples, asked, train, [inputs.attacks_of(path) for path in attacked or []], loss, limits, target
+    )
 
 
 _MANY: dict[Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
@@ -186,7 +181,7 @@ def _kind(judgments: Sequence[str], human: str | None) -> tuple[Kind, str]:
     """What is audited, and the file that says so."""
     if human:
         return kind_of(Source.parse(human)), human
-    for path in named_files(judgments).values():
+    for path in inputs.named_files(judgments).values():
         if file_kind(Source(path)) == "judgments" and (kind := kind_of(Source(path))) != "score":
             return kind, str(path)
     return "score", ""
@@ -199,14 +194,14 @@ def _samples(
     if judgments and (human or judges):
         raise UsageError("give files of judgments, or --human with --judge, not both")
     if judgments:
-        files = named_files(judgments).items()
+        files = inputs.named_files(judgments).items()
         return [(sample, {sample.judge: path}) for name, path in files for sample in of_judgments(name, path)]
     if not human or not judges:
         raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
-    people, sources = Source.parse(human), parse_judges(judges)
+    people, sources = Source.parse(human), inputs.parse_judges(judges)
     if taken := sorted(BASELINES.keys() & sources.keys()):
         raise UsageError(f"--judge {taken[0]}: a trivial judge is called that; name yours otherwise")
-    sample = replace(of_tables(people, sources, scale, judge_scale), name=sample_name(people.path))
+    sample = replace(of_tables(people, sources, scale, judge_scale), name=inputs.sample_name(people.path))
     return [(sample, {"people": people.path, **{name: source.path for name, source in sources.items()}})]
 
 
@@ -259,12 +254,12 @@ def _audit_labels(
     if human:
         if judgments:
             raise UsageError("give files of judgments, or --human with --judge, not both")
-        people, sources = Source.parse(human), parse_judges(judges)
-        name = sample_name(people.path)
+        people, sources = Source.parse(human), inputs.parse_judges(judges)
+        name = inputs.sample_name(people.path)
     elif len(judgments) > 1 or judges:
         raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
     else:
-        ((name, path),) = named_files(judgments).items()
+        ((name, path),) = inputs.named_files(judgments).items()
         people, sources = Source(path), {judge_in(path): Source(path)}
     found = preference_audit(of_labels(people, sources, kind))
     judge, result = next(iter(found.agreement.items()))

@@ -183,9 +183,17 @@ def labels_needed(half_width: float, human: Scores, judge: Scores, group: Group,
     if shared is None:
         undefined = undefined or "no two labelled answers share a group, so how alike such answers are is unknown"
         return replace(plan, undefined=undefined, reading=f"Not planned: {undefined}.")
-    forecast = _Forecast.of(sample, total, shared)
+    people, judged = sample.human[sample.labelled], sample.judge[sample.labelled]
+    forecast = _Forecast(
+        human=float(np.var(people, ddof=1)),
+        judge=float(np.var(sample.judge, ddof=1)),
+        covariance=float(np.cov(people, judged)[0, 1]),
+        shared=shared,
+        rows=total,
+        groups=len(np.unique(sample.member)) * total / len(sample.human),
+    )
     smallest = forecast.half_width(total, judged=False)
-    fewest, alone = (forecast.labels(half_width, judged) for judged in (True, False))
+    fewest, alone = (forecast.labels(half_width, with_judge) for with_judge in (True, False))
     reading = f"±{half_width:g} points takes {fewest} labels with the judge and {alone} without."
     if fewest is None or alone is None:
         undefined = f"even with all {total} answers labelled it is ±{smallest:.2f}, so it takes more answers"
@@ -204,18 +212,6 @@ class _Forecast(NamedTuple):
     shared: float
     rows: int
     groups: float
-
-    @classmethod
-    def of(cls, sample: _Sample, rows: int, shared: float) -> "_Forecast":
-        people, judged = sample.human[sample.labelled], sample.judge[sample.labelled]
-        return cls(
-            human=float(np.var(people, ddof=1)),
-            judge=float(np.var(sample.judge, ddof=1)),
-            covariance=float(np.cov(people, judged)[0, 1]),
-            shared=shared,
-            rows=rows,
-            groups=len(np.unique(sample.member)) * rows / len(sample.human),
-        )
 
     def variance(self, labels: int, judged: bool) -> float:
         """Of the mean with so many labels, with the judge's part or without."""

@@ -1,17 +1,16 @@
 """What an audit works on: scored answers in columns, one row an answer."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.counting.resampling import Floats
 from critic.records import ConversationJudgment, Judgment, Response
 from eval_agreement.metrics import Scores
-
-T = TypeVar("T")
 
 PARTS: dict[str, Callable[[Response], str | None]] = {
     "task": lambda response: response.question.task,
@@ -59,21 +58,16 @@ class Sample(Struct, frozen=True, kw_only=True):
         """The rows for which `chosen` (n,) is true."""
         index = np.flatnonzero(chosen)
 
-        def picked(values: Sequence[T]) -> list[T]:
-            return [values[number] for number in index] if values else []
+        def picked(values: Any) -> Any:
+            if isinstance(values, dict):
+                return {name: picked(column) for name, column in values.items()}
+            if isinstance(values, np.ndarray):
+                return values[index]
+            return [values[number] for number in index] if values else values
 
-        return Sample(
-            name=self.name,
-            ids=picked(self.ids),
-            human=self.human[index],
-            judges={name: scores[index] for name, scores in self.judges.items()},
-            group=picked(self.group),
-            raters=picked(self.raters),
-            parts={name: picked(values) for name, values in self.parts.items()},
-            length=None if self.length is None else self.length[index],
-            responses=picked(self.responses),
-            judgments=picked(self.judgments),
-            notes=self.notes,
+        kept = ("name", "notes")
+        return replace(
+            self, **{name: picked(getattr(self, name)) for name in self.__struct_fields__ if name not in kept}
         )
 
     @property
