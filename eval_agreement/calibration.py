@@ -23,14 +23,9 @@ Mode = Literal["held out", "cross-fitted"]
 CONFORMAL_LEVEL = 0.9
 """Share of answers whose human score is to lie in the conformal interval."""
 
-FEWEST_FIT_ROWS, FEWEST_FIT_GROUPS = 50, 10
-"""Nothing is fitted on fewer."""
-
-FEWEST_RESIDUALS = 20
-"""Nor is a conformal interval made from fewer."""
-
-FEWEST_BIN_GROUPS = 10
-"""A bin that lies in fewer groups than this has no interval: the bootstrap's would be too narrow."""
+FEWEST_FIT_ROWS, FEWEST_FIT_GROUPS, FEWEST_RESIDUALS, FEWEST_BIN_GROUPS = 50, 10, 20, 10
+"""Nothing is fitted on fewer, no conformal interval made from fewer residuals; of a bin in fewer groups the bootstrap's
+interval would be too narrow."""
 
 FOLDS = 5
 """Of cross-fitting, by whole groups."""

@@ -4,17 +4,16 @@ Every metric depends on a sample only through its table of counts (human value x
 resample is a weighted sum of the groups' tables.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 from scipy import sparse
 
 from critic.counting.resampling import SEED, Floats, Group, Interval, Resamples, group_numbers
 from eval_agreement.metrics import METRICS, Agreement, OfPairs, PairCounts, Scores, agreement, paired
+from eval_agreement.rows import Indices
 
 _DUST = 1e-9
 _CELLS_PER_ROW = 4
@@ -117,7 +116,7 @@ class _Pairs:
     """The rows of a sample, `row` and `column` being the numbers of their values among `people` and `judged`, and how
     often each value occurs as sums over rows."""
 
-    def __init__(self, people: Floats, row: NDArray[np.intp], judged: Floats, column: NDArray[np.intp]) -> None:
+    def __init__(self, people: Floats, row: Indices, judged: Floats, column: Indices) -> None:
         self.people, self.row, self.judged, self.column = people, row, judged, column
         ones, order = np.ones(len(row)), np.arange(len(row))
         self.human_of = sparse.csr_array((ones, (row, order)), shape=(len(people), len(row)))
@@ -144,61 +143,42 @@ class _RowCounts(PairCounts):
 
     @cached_property
     def balance(self) -> Floats:
-        return _balance(self._pairs.steps, self._weight)
+        total = np.zeros(len(self.size))
+        for without, having, before, after, block, block_ends in self._pairs.steps:
+            running = np.zeros((len(without) + 1, len(total)))
+            np.cumsum(self._weight[without], axis=0, out=running[1:])
+            weight = self._weight[having]
+            # Of a row's block, from `start` to `end` of the running sum, the rows up to `before` are below it and those
+            # from `after` above: (before - start) - (end - after). start + end is the block's, and taken off once.
+            total += np.einsum("ij,ij->j", weight, running[before] + running[after])
+            start, end = running[block_ends]
+            total -= (np.add.reduceat(weight, block, axis=0) * (start + end)).sum(axis=0)
+        return total
 
 
-class _Bit(Struct):
-    """One step of `_balance`: which rows have the bit and which not, and for each row with it the place in the
-    running sum over those without it before and after its judge value, and the same of its block."""
-
-    without: NDArray[np.intp]
-    having: NDArray[np.intp]
-    before: NDArray[np.intp]
-    after: NDArray[np.intp]
-    block: NDArray[np.intp]
-    block_ends: NDArray[np.intp]
-
-
-def _bits(row: NDArray[np.intp], column: NDArray[np.intp]) -> list[_Bit]:
-    """How `_balance` counts the pairs of rows with human value number `row` and judge value number `column`.
+def _bits(row: Indices, column: Indices) -> list[tuple[Indices, ...]]:
+    """How pairs of rows with human value number `row` and judge value number `column` are counted, in one step a bit.
 
     Two human values compare as the highest bit in which their numbers differ. So for each bit, the rows that agree
     above it form a block, sorted by the judge value; a running sum over those without the bit tells each row with
     the bit how many of them lie below and above. Every two rows meet in exactly one block of exactly one bit, and there
     the one with the bit has the higher human value.
+
+    A step holds the rows without the bit and those having it, for each of the latter the place in the running sum
+    before and after its judge value (equal ones are neither concordant nor discordant), and for each block its first
+    row of the latter, and its ends in the running sum.
     """
-    steps = []
+    steps: list[tuple[Indices, ...]] = []
     for bit in range(int(row.max()).bit_length()):
         # One number for block and judge value, the block first: where rows stand when sorted by both.
         place = (row >> (bit + 1)) * (int(column.max()) + 1) + column
         order = np.argsort(place, kind="stable")
         has_bit = (row[order] >> bit & 1).astype(bool)
         without, having = order[~has_bit], order[has_bit]
+        if not len(having):
+            continue
+        before, after = (np.searchsorted(place[without], place[having], side) for side in ("left", "right"))
         blocks, block = np.unique(row[having] >> (bit + 1), return_inverse=True)
-        steps.append(
-            _Bit(
-                without=without,
-                having=having,
-                # Equal judge values are neither concordant nor discordant: they lie between `before` and `after`.
-                before=np.searchsorted(place[without], place[having]),
-                after=np.searchsorted(place[without], place[having], "right"),
-                block=np.flatnonzero(np.diff(block, prepend=-1)),
-                block_ends=np.searchsorted(row[without] >> (bit + 1), [blocks, blocks + 1]),
-            )
-        )
-    return [step for step in steps if len(step.having)]
-
-
-def _balance(steps: Sequence[_Bit], weight: Floats) -> Floats:
-    """Concordant less discordant pairs, shape (R,), of rows that occur `weight` (n, R) times."""
-    total = np.zeros(weight.shape[1])
-    for step in steps:
-        running = np.zeros((len(step.without) + 1, len(total)))
-        np.cumsum(weight[step.without], axis=0, out=running[1:])
-        having = weight[step.having]
-        # Of a row's block, from `start` to `end` of the running sum, the rows up to `before` are below it and those
-        # from `after` above: (before - start) - (end - after). start + end is the block's, and taken off once.
-        total += np.einsum("ij,ij->j", having, running[step.before] + running[step.after])
-        start, end = running[step.block_ends]
-        total -= (np.add.reduceat(having, step.block, axis=0) * (start + end)).sum(axis=0)
-    return total
+        block_ends = np.searchsorted(row[without] >> (bit + 1), [blocks, blocks + 1])
+        steps.append((without, having, before, after, np.flatnonzero(np.diff(block, prepend=-1)), block_ends))
+    return steps
