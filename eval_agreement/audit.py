@@ -25,14 +25,13 @@ from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection
 from eval_agreement.items import Kind, file_kind
-from eval_agreement.label_sources import judge_in, kind_of, of_labels
 from eval_agreement.page.decision import attack_verdict, verdict
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.page.scores import sections
 from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.sample import Sample
-from eval_agreement.sources import of_judgments, of_tables
+from eval_agreement.sources import judge_in, kind_of, of_judgments, of_labels, of_tables
 from eval_agreement.summary import as_lines, files_of, made_by, provenance, summary, table
 from eval_agreement.tables import Scale, Source
 

@@ -9,10 +9,9 @@ from conftest import human_row, write_jsonl
 
 from critic.counting.verdicts import FAILED, TIE, UNASKED, A, B
 from critic.errors import UsageError
-from eval_agreement.label_sources import kind_of, of_labels
 from eval_agreement.preferences import Preferences
 from eval_agreement.sample import Sample
-from eval_agreement.sources import of_tables
+from eval_agreement.sources import kind_of, of_labels, of_tables
 from eval_agreement.tables import Source, read_table
 
 PEOPLE = """id,rater,score,group,task,system,response
