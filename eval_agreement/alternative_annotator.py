@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from critic.counting.resampling import Floats, Group
+from eval_agreement.metrics import Indices
 from eval_agreement.ratings import Judge, RatedItems, RatingEntries, Ratings, mean_of_others, rated_items
-from eval_agreement.rows import Indices
 
 EPSILON = 0.2
 """Calderon et al.'s allowance for what the judge saves: 0.2 beside experts, 0.15 beside skilled raters, 0.1

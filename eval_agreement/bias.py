@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from critic.counting.resampling import LEVEL, Floats, Interval, holm, ratio
-from eval_agreement.metrics import half_up
-from eval_agreement.rows import Indices, JudgedRows, distinct, same_length, sums_and_resampled
+from eval_agreement.metrics import Indices, half_up, same_length
+from eval_agreement.rows import JudgedRows, distinct, sums_and_resampled
 
 FEWEST_LABEL_GROUPS = 20
 """A label that lies in fewer groups than this has no offset: the bootstrap's interval would be too narrow."""

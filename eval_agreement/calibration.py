@@ -14,8 +14,8 @@ from scipy import sparse
 
 from critic.counting.resampling import Floats, Interval, ratio
 from critic.records import RATINGS
-from eval_agreement.metrics import half_up
-from eval_agreement.rows import Indices, JudgedRows, distinct, sums_and_resampled
+from eval_agreement.metrics import Indices, half_up
+from eval_agreement.rows import JudgedRows, distinct, sums_and_resampled
 
 Method = Literal["isotonic", "linear"]
 Mode = Literal["held out", "cross-fitted"]

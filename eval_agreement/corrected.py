@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from critic.counting.resampling import FEWEST_GROUPS, LEVEL, Floats, Group, Interval, group_numbers
-from eval_agreement.metrics import Scores, on_scale
-from eval_agreement.rows import Indices
+from eval_agreement.metrics import Indices, Scores, on_scale, same_length
 
 _NOT_RANDOM = 0.001
 """Below this p, the labelled answers are said not to be a random draw."""
@@ -241,8 +240,7 @@ class _Forecast(NamedTuple):
 def _sample(human: Scores, judge: Scores, group: Group) -> tuple[_Sample, NDArray[np.bool_]]:
     """The answers, and which of them have no judgment."""
     people, judged = on_scale(human, "human"), on_scale(judge, "judge")
-    if not len(people) == len(judged) == len(group):
-        raise ValueError(f"{len(people)} human scores, {len(judged)} judge scores and {len(group)} groups")
+    same_length(human, {"judge scores": judge, "groups": group})
     labelled, failed = ~np.isnan(people), np.isnan(judged)
     filled = np.where(failed, judged[~failed].mean() if not failed.all() else 0, judged)
     return _Sample(np.where(labelled, people, 0), filled, labelled, group_numbers(group)), failed

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 from scipy import stats
 
 from critic.counting.resampling import FEWEST_GROUPS, LEVEL, Estimate, Floats, Interval, Resamples, group_numbers
 from critic.errors import UsageError
 from critic.records import Failure, Judgment
 from eval_agreement.attacks import CLEAN, SEPARATOR, suite
+from eval_agreement.metrics import Indices
 from eval_agreement.sample import scores as as_scores
 
 ALL = "all attacks"
@@ -168,7 +168,7 @@ class _Measure(NamedTuple):
 
     judged: Mapping[str, Sequence[Judgment]]
     scores: Mapping[str, Floats]
-    group: NDArray[np.intp]
+    group: Indices
 
     def differences(self, names: Sequence[str], base: str) -> Floats:
         """Attacked minus base score in points, shape (len(names), answers); NaN unless both and the clean are there."""
@@ -218,7 +218,7 @@ class _Measure(NamedTuple):
         )
 
 
-def _means(parts: Sequence[Floats], group: NDArray[np.intp]) -> list[Estimate]:
+def _means(parts: Sequence[Floats], group: Indices) -> list[Estimate]:
     """The mean of each part over what is not NaN, with its bootstrap interval.
 
     A part has shape (k, answers); `group[i]` is the number of the question of answer i. Questions without a
@@ -251,7 +251,7 @@ def _means(parts: Sequence[Floats], group: NDArray[np.intp]) -> list[Estimate]:
     return found
 
 
-def share(hit: Floats, group: NDArray[np.intp]) -> Estimate:
+def share(hit: Floats, group: Indices) -> Estimate:
     """The share (0..1) of ones in `hit`, shape (k, answers), over what is not NaN, with a 95 % interval.
 
     `group[i]` is the number of the question that answer i belongs to. The interval is Wilson's (1927) with the

@@ -12,8 +12,17 @@ from msgspec.structs import replace
 from scipy import sparse
 
 from critic.counting.resampling import SEED, Floats, Group, Interval, Resamples, group_numbers
-from eval_agreement.metrics import METRICS, Agreement, OfPairs, PairCounts, Scores, agreement, paired
-from eval_agreement.rows import Indices
+from eval_agreement.metrics import (
+    METRICS,
+    Agreement,
+    Indices,
+    OfPairs,
+    PairCounts,
+    Scores,
+    agreement,
+    paired,
+    same_length,
+)
 
 _DUST = 1e-9
 _CELLS_PER_ROW = 4
@@ -30,8 +39,7 @@ def agreement_interval(
     Raises ValueError as `agreement` does.
     """
     people, judged, used = paired(human, judge)
-    if len(group) != len(people):
-        raise ValueError(f"{len(people)} human scores but {len(group)} groups")
+    same_length(human, {"groups": group})
     people, judged = people[used], judged[used]
     draws = Resamples(group_numbers(group)[used], resamples, seed, shared=False)
     if not draws.enough:

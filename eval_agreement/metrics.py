@@ -6,7 +6,7 @@ depend on the pairs only through how often each pair of values occurs (`PairCoun
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from critic.counting.resampling import Estimate, Floats, Interval, ratio
 from critic.records import RATINGS
 
 Scores = Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer]
+Indices = NDArray[np.intp]
 Range = tuple[int, int]
 OfPairs = Callable[[Floats, Floats], Floats]
 """People's and the judge's scores, arrays of one shape, to a number for each pair."""
@@ -115,7 +116,7 @@ def half_up(scores: Floats) -> Floats:
     return np.floor(scores + 0.5)
 
 
-def bands(scores: Floats, ranges: Sequence[Range]) -> NDArray[np.intp]:
+def bands(scores: Floats, ranges: Sequence[Range]) -> Indices:
     """Index of the range each score falls in. A score between two ranges (2.5) is rounded half up first."""
     return np.searchsorted([high for _, high in ranges], half_up(scores))
 
@@ -275,13 +276,19 @@ def on_scale(scores: Scores, whose: str) -> Floats:
     return np.round(values, _DECIMALS)
 
 
+def same_length(human: Sized, others: Mapping[str, Sized | None]) -> None:
+    """Raises ValueError for a column that is not as long as people's scores, naming it."""
+    for what, values in others.items():
+        if values is not None and len(values) != len(human):
+            raise ValueError(f"{len(human)} human scores but {len(values)} {what}")
+
+
 def paired(human: Scores, judge: Scores) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Both as float arrays (n,), and which pairs have a judgment (n,). Raises ValueError as `agreement` says."""
     people, judged = on_scale(human, "human"), on_scale(judge, "judge")
-    if len(people) != len(judged):
-        raise ValueError(f"{len(people)} human scores but {len(judged)} judge scores")
+    same_length(human, {"judge scores": judge})
     if np.isnan(people).any():
-        raise ValueError(f"the human score of pair {int(np.argmax(np.isnan(people)))} (from 0) is missing")
+        raise ValueError(f"the human score of row {int(np.argmax(np.isnan(people)))} (from 0) is missing")
     return people, judged, ~np.isnan(judged)
 
 

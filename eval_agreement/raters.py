@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 from scipy import sparse
 
 from critic.counting.resampling import FEWEST_GROUPS, Estimate, Floats, Group, Resamples
+from eval_agreement.metrics import Indices
 from eval_agreement.ratings import Judge, RatedItems, RatingEntries, Ratings, rated_items
 
 Level = Literal["ordinal", "interval", "nominal"]
@@ -53,8 +53,8 @@ class _Tables(NamedTuple):
     set s of `people`. There are much fewer of the latter where the judge's scores are not whole.
     """
 
-    kind: NDArray[np.intp]
-    first: NDArray[np.intp]
+    kind: Indices
+    first: Indices
     people: _Sets
     everyone: _Sets | None
 
@@ -118,7 +118,7 @@ def _tables(counted: RatedItems, with_judge: bool) -> _Tables:
     return _Tables(joint, first, people, _Sets(values, counts[example]))
 
 
-def _count(item: NDArray[np.intp], score: Floats, items: int) -> tuple[Floats, Any]:
+def _count(item: Indices, score: Floats, items: int) -> tuple[Floats, Any]:
     """The different scores, and how often each item has each of them (a sparse matrix)."""
     values, code = np.unique(score, return_inverse=True)
     counts = sparse.csr_array((np.ones(len(score)), (item, code)), shape=(items, len(values)))
@@ -126,7 +126,7 @@ def _count(item: NDArray[np.intp], score: Floats, items: int) -> tuple[Floats, A
     return values, counts
 
 
-def _row_kinds(counts: Any) -> NDArray[np.intp]:
+def _row_kinds(counts: Any) -> Indices:
     """A number for each row of a sparse matrix, the same for equal rows and no other."""
     cells = counts.indices * (counts.data.max(initial=0) + 1) + counts.data
     token = np.unique(cells, return_inverse=True)[1] + 1

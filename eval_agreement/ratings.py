@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from critic.counting.resampling import Floats, Group, group_numbers
+from eval_agreement.metrics import Indices
 
 Ratings = NDArray[np.floating] | Sequence[Mapping[str, float]]
 """Who gave which item which score: an array of shape (items, raters), NaN where a rater gave none, or each
@@ -23,8 +24,8 @@ class RatingEntries(NamedTuple):
 
     items: int
     names: list[str]
-    item: NDArray[np.intp]
-    rater: NDArray[np.intp]
+    item: Indices
+    rater: Indices
     score: Floats
 
     def of(self, kept: NDArray[np.bool_]) -> "RatingEntries":
@@ -33,7 +34,7 @@ class RatingEntries(NamedTuple):
         number = np.cumsum(kept) - 1
         return RatingEntries(int(kept.sum()), self.names, number[self.item[here]], self.rater[here], self.score[here])
 
-    def ratings(self) -> NDArray[np.intp]:
+    def ratings(self) -> Indices:
         """How many ratings each item has."""
         return np.bincount(self.item, minlength=self.items)
 
@@ -44,12 +45,12 @@ class RatedItems(NamedTuple):
 
     entries: RatingEntries
     judge: Floats
-    group: NDArray[np.intp]
+    group: Indices
     single: int
     failed: int
 
 
-def leave_one_out(ratings: Ratings) -> tuple[Floats, Floats, NDArray[np.intp]]:
+def leave_one_out(ratings: Ratings) -> tuple[Floats, Floats, Indices]:
     """Each rater against the mean of the others, pooled: what a perfect judge could reach.
 
     Three arrays with one entry for every rating of an item that has two or more: the mean of the item's other

@@ -1,15 +1,11 @@
 """Judged rows, and the sums over them that the bootstrap resamples: what bias and calibration are made from."""
 
-from collections.abc import Mapping, Sized
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from critic.counting.resampling import FEWEST_GROUPS, SEED, Floats, Group, Resamples
-from eval_agreement.metrics import Scores, on_scale
-
-Indices = NDArray[np.intp]
+from eval_agreement.metrics import Indices, Scores, paired, same_length
 
 _MOST_CELLS = 20_000
 _ROWS_OF_A_CELL = 4
@@ -32,7 +28,7 @@ class JudgedRows:
         resamples: int | None = None,
         seed: int = SEED,
     ) -> None:
-        self._human, self._judge = on_scale(human, "human"), on_scale(judge, "judge")
+        self._human, self._judge, self.kept = paired(human, judge)
         self._group, self._noise, self._drawn = group, noise, (resamples, seed)
         same_length(human, {"judge scores": judge, "groups": group, "variances of noise": noise})
         if np.isnan(self._human).any():
@@ -62,13 +58,6 @@ class JudgedRows:
         """The rows of which the other ones have none of the same group."""
         there = set(other._group)
         return self.of(np.array([name not in there for name in self._group], dtype=bool))
-
-
-def same_length(human: Scores, others: Mapping[str, Sized | None]) -> None:
-    """Raises ValueError for a column that is not as long as people's scores, naming it."""
-    for what, values in others.items():
-        if values is not None and len(values) != len(human):
-            raise ValueError(f"{len(human)} human scores but {len(values)} {what}")
 
 
 def _pick(names: Group, kept: NDArray[np.bool_]) -> Group:

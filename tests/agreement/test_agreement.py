@@ -217,7 +217,7 @@ def test_scores_between_ranges_are_rounded_half_up() -> None:
         ([1, 5], [1, 11], "judge score 11 "),
         ([1, 5], [1, math.inf], "judge score inf "),
         ([1, 5], [1], "2 human scores but 1 judge"),
-        ([1, None], [1, 2], "pair 1 "),
+        ([1, None], [1, 2], "row 1 "),
     ],
 )
 def test_mistakes_raise(human: Sequence[float], judge: Sequence[float], message: str) -> None:

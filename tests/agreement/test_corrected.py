@@ -215,7 +215,7 @@ def test_edges() -> None:
     [
         ([11.0, None], [5.0, 5], "human score 11 "),
         ([5.0, None], [0.0, 5], "judge score 0 "),
-        ([5.0], [5.0, 5], "1 human scores, 2 judge"),
+        ([5.0], [5.0, 5], "1 human scores but 2 judge"),
     ],
 )
 def test_mistakes_raise(human: list[float | None], judge: list[float | None], message: str) -> None:
