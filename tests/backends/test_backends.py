@@ -374,8 +374,10 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.
         run = stage(tmp_path / f"{count}.jsonl", judge, lambda: (response(n, id=f"q{n}") for n in range(count)))
         tracemalloc.start()
         asyncio.run(run.ask(count))
+        run.resume()
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
+        assert len(run.done) == count
         return found
 
     # Garbage in circles (finished tasks) goes often: how much of it waits at the peak says nothing about the rows.

@@ -90,6 +90,8 @@ def test_failures_are_named_and_half_written_seeds_asked_again(tmp_path: Path, s
     words = ["critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url]
     done = run(*words)
     assert done.returncode == 3 and "too_few_variants" in done.stdout
+    asked = len(server.requests)
+    assert run(*words).returncode == 3 and len(server.requests) == asked, "a seed that failed is not asked again"
     failed = [line for line in read(review) if line["failure"]]
     assert failed and all(line["prompt"] is None and line["variant"] == 0 for line in failed)
     whole = review.read_text("utf-8")
