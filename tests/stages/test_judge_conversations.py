@@ -256,6 +256,8 @@ def test_multiverse_checklists_and_quality(tmp_path: Path, scripted: Any) -> Non
     turns = sum(len(one.turns) for one in asked)
     lines = judged(out)
     assert len(lines) == 2 * 2 * turns and len(server.requests) == 2 * (2 * turns - len(asked))
+    facts = json.loads((tmp_path / "j.jsonl.run.json").read_text("utf-8"))
+    assert facts["asked"] == len(server.requests) and facts["tokens"]["prompt"] == 11 * len(server.requests)
     for line in lines:
         items = asked[[one.id for one in asked].index(line.verdict.conversation)].turns[line.verdict.turn - 1].checklist
         if line.verdict.protocol == "checklist":
