@@ -586,6 +586,14 @@ def test_criteria_come_with_the_rows_or_in_a_file(tmp_path: Path, scripted: Serv
     file.write_text('clarity = "Is it easy to follow?"', "utf-8")
     assert run(*words, "--criteria", file).returncode == 0
     assert all(line["verdict"]["criteria"] == {"clarity": {"rating": 3.0}} for line in judged(out))
+    own = {"clarity": "What the row says it is"}
+    words[2:5] = [
+        write_jsonl(tmp_path / "own.jsonl", [human_row(0, criteria=own)]),
+        "--out",
+        tmp_path / "own-out.jsonl",
+    ]
+    assert run(*words, "--criteria", file).returncode == 0
+    assert judged(tmp_path / "own-out.jsonl")[0]["response"]["question"]["criteria"] == own
 
 
 def test_other_criteria_are_another_run(tmp_path: Path, scripted: Any) -> None:
