@@ -158,6 +158,9 @@ def test_a_panel_from_the_command_line(tmp_path: Path) -> None:
         assert line["judge"] == "mean(strict, mild)"
     before = out.read_bytes()
     assert run(*words).returncode == 0 and out.read_bytes() == before
+    second = tmp_path / "out.2.jsonl"
+    second.write_bytes(b"".join(reversed(second.read_bytes().splitlines(keepends=True))))
+    assert run(*words).returncode == 0 and out.read_bytes() == before, "members may judge in another order"
     assert_one_line_error(run(*words, "--aggregate", "median"), "mean(strict, mild)", "--out")
     assert_one_line_error(run(*words, "--aggregate", "best"), "'mean', 'median', 'majority'")
 

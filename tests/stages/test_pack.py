@@ -167,6 +167,11 @@ def test_the_template_says_the_text_word_for_word(before: str, after: str) -> No
     assert shown.render(raw={"question": "{{ x }}"}) == text.replace("@Q@", "{{ x }}")
 
 
+def test_of_two_placeholders_the_longer_one_is_meant() -> None:
+    places = {"$Q": "raw.question", "$Q2": "raw.answer"}
+    assert pack.template("$Q2, $Q", places) == "{{ raw.answer }}, {{ raw.question }}"
+
+
 def test_texts_are_shown_without_marks_but_never_with_control_tokens(tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     template = "{{ raw.questions[1] }}|{{ raw.answers[0] }}|{{ raw.answer }}"

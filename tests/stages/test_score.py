@@ -386,8 +386,11 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     battles = judged(tmp_path / "b.jsonl", "convbench", [("pointwise", "own", 1)], grades)
     two = tmp_path / "two.jsonl"
     two.write_bytes(file.read_bytes() + file.read_bytes().replace(b'"system":"m"', b'"system":"n"'))
+    other = tmp_path / "other.csv"
+    other.write_text(sample("convbench").read_text("utf-8").replace("What does the sign say?", "What?"), "utf-8")
     for words, parts in [
         ([file, "--benchmark", "visitbench"], ("j.jsonl:1", "judges convbench")),
+        ([file, "--benchmark", "convbench", "--questions", other], ("conversation '4' of", "not as here")),
         ([file, "--benchmark", "x"], ("choose alignmmbench",)),
         ([file], ("judged conversations; say of which --benchmark",)),
         ([file, file, "--benchmark", "convbench"], ("given twice",)),
