@@ -21,7 +21,7 @@ from msgspec.structs import asdict, replace
 
 from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
-from critic.counting.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, difference, mean, means
+from critic.counting.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, difference, means
 from critic.errors import UsageError
 from critic.page import blocks
 from critic.page import svg as pictures
@@ -242,12 +242,9 @@ def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str,
     for one, turn in _turns_of(conversations):
         groups.setdefault(turn[1], {})[turn] = one.group
     found = {str(number): difference(own, oracle, groups[number], SCALE) for number in sorted(groups)}
+    parts = [(one.id, turn) for one, turn in _turns_of(conversations)]
     before, after = (
-        {
-            one.id: whole.value if whole.n == whole.asked else None
-            for one in conversations
-            for whole in [mean(judged, [turn for _, turn in _turns_of([one])], SCALE)]
-        }
+        {key: whole.value if whole.n == whole.asked else None for key, whole in means(judged, parts, SCALE).items()}
         for judged in (own, oracle)
     )
     return {**found, "all": difference(before, after, {one.id: one.group for one in conversations}, SCALE)}

@@ -54,23 +54,18 @@ def _within(result: Agreement) -> str:
 
 def _decision(findings: Findings, most_failed: float) -> str:
     """One sentence a person can act on, from what the intervals allow to be said. It names what was allowed."""
-    return (
-        _no_decision(findings, most_failed)
-        or _not_better(findings)
-        or _worse(findings)
-        or _in_place_of(findings)
-        or f"{findings.sample.judge} knows more than the trivial judges; whether enough, the numbers below must say."
-    )
-
-
-def _no_decision(findings: Findings, most_failed: float) -> str:
     who, judge = findings.sample.judge, findings.judge
     total = judge.n + judge.failed
     if judge.failed > most_failed * total:
         return f"No decision on {who}: it failed on {judge.failed} of {total} answers."
     if (judge.groups or 0) < FEWEST_TO_DECIDE:
         return f"No decision on {who}: {judge.groups} questions are too few, {FEWEST_TO_DECIDE} are needed."
-    return ""
+    return (
+        _not_better(findings)
+        or _worse(findings)
+        or _in_place_of(findings)
+        or f"{who} knows more than the trivial judges; whether enough, the numbers below must say."
+    )
 
 
 def _not_better(findings: Findings) -> str:
