@@ -313,12 +313,20 @@ def test_decisions_rest_on_enough_questions_and_judgments(tmp_path: Path) -> Non
     assert severe.startswith("Rely on small-judge only after recalibration: it ranks answers well (Pearson 0.")
 
 
+def test_a_judge_as_good_as_the_constant_is_not_relied_on(tmp_path: Path) -> None:
+    """The interval of the difference holds 0."""
+    rows = [change(judgment(2 * i, 1.0 + i % 10, 5.4 + 0.2 * (i % 2)), columns={}) for i in range(80)]
+    said = "Do not rely on small-judge here: it is not shown to beat the trivial judge constant in mean error."
+    assert decided(tmp_path, rows) == said
+
+
 def test_a_margin_that_cannot_be_tested_allows_nothing(tmp_path: Path) -> None:
     """The other judge is constant: it has no correlation to be compared with."""
     rows = judgments(80)
     rows = [change(row, columns={"c_score_1_10": 1.0}) for row in rows]
     assert "may take the place" in decided(tmp_path, rows, "--margin", "mae=0.1")
     assert "may take the place" not in decided(tmp_path, rows, "--margin", "pearson=0.05")
+    assert "may take the place" not in decided(tmp_path, rows)  # both margins are asked for, and one cannot be tested
 
 
 def test_too_many_failures_exit_3_after_writing(tmp_path: Path) -> None:
@@ -441,6 +449,7 @@ def test_pictures_hold_the_counts(tmp_path: Path) -> None:
     assert [key for key, _ in most[2]] == ["r6", "r7", "r8"]
     assert np.array(confusion(sample.human[:1], sample.scores[:1])).sum() == 1
     assert calibration(sample.human[:1], sample.scores[:1])[0].low == 1.0
+    assert confusion(np.array([3.0, 3.2, 3.0]), np.array([4.0, 4.4, 1.0]))[2] == [1, 0, 0, 2, 0, 0, 0, 0, 0, 0]
 
 
 def test_bland_altman_keeps_every_answer_and_the_sign() -> None:
@@ -535,6 +544,16 @@ def test_everything_an_audit_can_say_is_said(tmp_path: Path) -> None:
     for reading in readings:
         assert reading in shown, reading
         assert reading.replace("_", "").replace("*", "") in re.sub(r"\\\\([_*])", "", text).replace("\\", ""), reading
+    first = found["calibration"]["maps"][0]
+    for row in (
+        " | ".join(["| Scores by | n | failed", *(metric.name for metric in METRICS.values())]) + " |",
+        rf"| **small-judge** (the judge under audit) | 320 | 0 | {found['mae']:.3f} (",
+        r"| **all attacks** ",
+        r"| **own** | 1.",  # an offset goes by its label, the bias by its name
+        r"| **self preference** ",
+        f"| {first['n']} | {first['fitted']} | {first['before']['mae']:.2f} | {first['after']['mae']:.2f} | ",
+    ):
+        assert row in text.replace("\\_", " "), row
     tags = Tags(page).tags
     assert sum(tag == "caption" for tag, _ in tags) == sum(tag == "table" for tag, _ in tags)
     targets = {attributes["id"] for _, attributes in tags if "id" in attributes}
@@ -564,6 +583,11 @@ def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
     assert found["baselines"]["longer"]["n"] == 200 and found["by"]["j"]["task"]["x"]["n"] == 100
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "25.0 % of its verdicts change" in page and "leans to the answer shown first" in page
+    heads = re.findall("<h2>(.*?)</h2>", page)  # two scorers are no matrix, and one judge is compared with baselines
+    assert heads == [
+        "Agreement with people", "Position", "Length", "Judge against judge", "Agreement by kind of pair", "Gate",
+        "Provenance",
+    ]  # fmt: skip
     assert "Where it errs" not in page and 'id="failures"' not in page
     tags = Tags(page).tags
     targets = {attributes["id"] for _, attributes in tags if "id" in attributes}

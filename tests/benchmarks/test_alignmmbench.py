@@ -49,6 +49,11 @@ def test_the_mean_of_tasks_and_that_of_questions_are_two() -> None:
     assert "Dialogue Context" not in found.categories
 
 
+def test_tasks_stand_in_the_papers_order_and_others_behind_them() -> None:
+    found = scored([("zebra", 1), ("OCR", 8), ("ant", 2), ("Chart", 3), ("Description", 5)])
+    assert list(found.tasks) == ["Description", "OCR", "Chart", "ant", "zebra"]
+
+
 def test_coverage_is_of_what_was_asked() -> None:
     found = scored([("OCR", 8)], {"OCR": 4, "Meme": 6})
     assert found.tasks["OCR"].coverage == 0.25 and found.tasks["Meme"].value is None

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from conftest import ROOT, write_jsonl
@@ -273,6 +274,8 @@ def test_fits_are_those_of_scipy() -> None:
         mine = [n for n in range(40) if 1 + n % 2 == turn]
         line = stats.linregress([lengths[str(n), turn] for n in mine], [ratios[n] * qualities[n] * 10 for n in mine])
         assert found.r_squared == pytest.approx(line.rvalue**2) and found.slope == pytest.approx(line.slope)
+    theirs = [msgspec.structs.replace(one, condition="own", length=1) for one in verdicts]
+    assert multiverse.length_against_score([*verdicts, *theirs]) == per_turn
     assert multiverse.fit([]).undefined == dict.fromkeys(("r_squared", "slope"), "needs two turns")
     assert multiverse.fit([(1, 2), (1, 3)]).undefined["r_squared"] == "the first does not vary"
     assert multiverse.fit([(1, 2), (2, 2)]).undefined["slope"] == "the second does not vary"

@@ -22,6 +22,26 @@ def test_pictures_leave_out_what_is_not_known() -> None:
         assert "nan" not in svg
 
 
+def marks(svg: str, tag: str) -> list[dict[str, str]]:
+    return [one.attrib | {"hint": one.findtext("title", "")} for one in ElementTree.fromstring(svg) if one.tag == tag]
+
+
+def test_pictures_say_what_they_draw() -> None:
+    """Two known scores side by side are joined, a bar goes from the lowest to the highest, lengths are shares."""
+    joined = pictures.lines("c", {"m": [1.0, 3.0, None]}, ["a", "b", "c"], (0.0, 10.0)).svg
+    (line,) = [one for one in marks(joined, "line") if "stroke" in one["class"]]
+    first, second = marks(joined, "circle")
+    assert (line["x1"], line["y1"], line["x2"], line["y2"]) == (first["cx"], first["cy"], second["cx"], second["cy"])
+    assert second["hint"] == "m, b: 3.00" and float(second["cy"]) < float(first["cy"])
+    ranged = pictures.dots("c", {"row": {"m": (5.0, 2.0, 7.0)}}, (0.0, 10.0)).svg
+    (bar,) = [one for one in marks(ranged, "line") if "stroke" in one["class"]]
+    (dot,) = marks(ranged, "circle")
+    assert float(bar["y1"]) > float(dot["cy"]) > float(bar["y2"]) and dot["hint"] == "row, m: 5.00"
+    found = pictures.lengths("c", {"m": [1, 2, 30], "n": []})
+    assert found is not None
+    assert [one["hint"] for one in marks(found.svg, "circle")][::10] == ["m, 0: 0.67", "m, 30: 0.33"]
+
+
 def test_text_lines_up_with_wide_characters_and_hides_what_is_folded() -> None:
     table = Table(caption="c", head=["", "n"], rows=[row("描述", 1), row("abcd", 22)])
     folded = Table(caption="hidden", head=[""], rows=[], folded=True)

@@ -218,6 +218,11 @@ def test_alignment_and_the_mean_of_tasks_of_alignmmbench(tmp_path: Path) -> None
     several = [pstdev(values) for values in by_group.values() if len(values) > 1]
     assert found["alignment"]["without_singletons"] == pytest.approx(len(several) / sum(several))
     assert summary["systems"]["m"]["no_image"]["task_mean"]["value"] == pytest.approx(1) and "without image" in printed
+    page = (tmp_path / "out/report.html").read_text("utf-8")
+    rows = re.findall(r'<tr class="(.*?) ?"><th scope="row">(m.*?)</th>', page)
+    assert rows[:2] == [("strong", "m"), ("", "m, without image")]  # what was judged without image is beside the point
+    outlines = re.findall(r"<svg.*?</svg>", page, re.DOTALL)[0]
+    assert "without image" not in outlines
     assert "infinite" in printed
 
 
