@@ -37,6 +37,8 @@ def test_pictures_say_what_they_draw() -> None:
     (bar,) = [one for one in marks(ranged, "line") if "stroke" in one["class"]]
     (dot,) = marks(ranged, "circle")
     assert float(bar["y1"]) > float(dot["cy"]) > float(bar["y2"]) and dot["hint"] == "row, m: 5.00"
+    outlines = pictures.radar("c", {"m": dict.fromkeys("abc", 5.0), "n": {"a": 1.0, "b": 2.0, "c": None}}, (1.0, 10.0))
+    assert outlines is not None and [outlines.svg.count(f's{n} stroke"') for n in (0, 1)] == [3, 1]
     found = pictures.lengths("c", {"m": [1, 2, 30], "n": []})
     assert found is not None
     assert [one["hint"] for one in marks(found.svg, "circle")][::10] == ["m, 0: 0.67", "m, 30: 0.33"]
