@@ -150,6 +150,8 @@ def main(
 
     Exit codes: 0; 1 when the gate is not kept; 2 for a mistake; 3 when too many judgments failed.
     """
+    if judgments and (human or judge):
+        raise UsageError("give files of judgments, or --human with --judge, not both")
     target = _Target(out=out, title=title, gates=gates, max_failed=max_failed)
     kind, of = _kind(judgments or [], human)
     if kind != "score":
@@ -190,8 +192,6 @@ def _samples(
     judgments: Sequence[str], human: str | None, judges: Sequence[str], scale: Scale, judge_scale: Scale
 ) -> list[tuple[Sample, Files]]:
     """The samples that the command line names, files of judgments or tables, with their files. Raises UsageError."""
-    if judgments and (human or judges):
-        raise UsageError("give files of judgments, or --human with --judge, not both")
     if judgments:
         files = inputs.named_files(judgments).items()
         return [(sample, {sample.judge: path}) for name, path in files for sample in of_judgments(name, path)]
@@ -251,11 +251,9 @@ def _audit_labels(
     """An audit of preferences, or of yes and no; the exit code."""
     limits = target.limits(gate.PREFERENCES)
     if human:
-        if judgments:
-            raise UsageError("give files of judgments, or --human with --judge, not both")
         people, sources = Source.parse(human), inputs.parse_judges(judges)
         name = inputs.sample_name(people.path)
-    elif len(judgments) > 1 or judges:
+    elif len(judgments) > 1:
         raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
     else:
         ((name, path),) = inputs.named_files(judgments).items()
