@@ -3,7 +3,7 @@
 Tables of agreement among judges and people: ConvBench, tables 3-7.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations, product
 
 import numpy as np
@@ -94,15 +94,22 @@ class Matrix(Struct, frozen=True, kw_only=True):
     by: dict[str, dict[str, list[PairAgreement]]] = field(default_factory=dict)
 
 
-def matrix(scorers: Mapping[str, Codes], group: Group, parts: Mapping[str, Sequence[str]] | None = None) -> Matrix:
-    """Agreement among any judges and people (ConvBench, tables 3-7), columns of verdicts of shape (n,) by name."""
+def matrix(
+    scorers: Mapping[str, Codes],
+    group: Group,
+    parts: Mapping[str, Sequence[str]] | None = None,
+    raters: Collection[str] = (),
+) -> Matrix:
+    """Agreement among any judges and people (ConvBench, tables 3-7), columns of verdicts of shape (n,) by name; without
+    the pairs of PEOPLE and one of the `raters` that they are."""
     members = group_numbers(group)
 
     def of(rows: Integers) -> list[PairAgreement]:
-        return _pairs({scorer: column[rows] for scorer, column in scorers.items()}, members[rows])
+        pairs = _pairs({scorer: column[rows] for scorer, column in scorers.items()}, members[rows])
+        return [pair for pair in pairs if pair.first != PEOPLE or pair.second not in raters]
 
     by = {name: {value: of(rows) for value, rows in rows_of(part).items()} for name, part in (parts or {}).items()}
-    return Matrix(overall=_pairs(scorers, members), by=by)
+    return Matrix(overall=of(np.arange(len(members))), by=by)
 
 
 def _pairs(scorers: Mapping[str, Codes], group: Integers) -> list[PairAgreement]:
@@ -204,8 +211,9 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
         for name, judge in judges.items():
             length[name] = length_preference(people, judge, sample.length_a, sample.length_b, group)
     verdicts = {**judges, **baselines}
+    several = sample.people if len(sample.people) > 1 else {}
     raters = list(sample.people.values())
-    alike = {name: against_raters(raters, judge, group) for name, judge in judges.items()} if len(raters) > 1 else {}
+    alike = {name: against_raters(raters, judge, group) for name, judge in judges.items()} if several else {}
     ties = VerdictStatistic(share_of(np.arange(LABELS) == TIE, np.ones(LABELS, dtype=bool)), "no items", share=True)
     return PreferenceAudit(
         items=len(people),
@@ -218,7 +226,7 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
         baselines={name: verdict_agreement(people, judge, group) for name, judge in baselines.items()},
         ceiling=raters_agreement(raters, group),
         as_a_rater={name: found for name, found in alike.items() if found},
-        matrix=_matrix_of_all(people, sample, judges, group),
+        matrix=matrix({PEOPLE: people, **several, **judges}, group, sample.parts, several),
         position={name: position_bias(orders, group) for name, orders in sample.judges.items() if orders.ndim == 2},
         length=length,
         differences=[
@@ -230,14 +238,3 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
             for name, judge in judges.items()
         },
     )
-
-
-def _matrix_of_all(people: Codes, sample: Preferences, judges: Mapping[str, Codes], group: Integers) -> Matrix:
-    raters = sample.people if len(sample.people) > 1 else {}
-    found = matrix({PEOPLE: people, **raters, **judges}, group, sample.parts)
-
-    def apart(pairs: list[PairAgreement]) -> list[PairAgreement]:
-        return [pair for pair in pairs if pair.first != PEOPLE or pair.second not in raters]
-
-    by = {part: {value: apart(pairs) for value, pairs in values.items()} for part, values in found.by.items()}
-    return Matrix(overall=apart(found.overall), by=by)
