@@ -58,10 +58,6 @@ class _Tables(NamedTuple):
     people: _Sets
     everyone: _Sets | None
 
-    @property
-    def sets(self) -> int:
-        return int(self.kind.max(initial=-1)) + 1
-
 
 def rater_agreement(
     ratings: Ratings,
@@ -162,7 +158,12 @@ def _alpha(times: Floats, sets: _Sets, level: Level) -> Floats:
             equal = ((counts.power(2).sum(axis=1) - size) / (size - 1)) @ times
             alpha = 1 - (total - 1) * (total - equal) / (total**2 - (marginal**2).sum(axis=0))
         else:
-            position = _positions(marginal, total, sets.values, level)
+            # Where each value lies on its scale, centred: alpha's distance is the squared difference of positions. The
+            # ordinal distance, the number of ratings from one value to the other with half of those at both ends, is
+            # the difference of two average ranks.
+            position = np.cumsum(marginal, axis=0) - marginal / 2 - total / 2
+            if level == "interval":
+                position = sets.values[:, None] - sets.values @ marginal / total
             # With squared distances the coincidence matrix O enters as p'Op alone, so that it is never made:
             # an item with m ratings adds (its sum of p, squared, less its sum of p squared) / (m - 1).
             share = times / (size - 1)[:, None]
@@ -172,26 +173,16 @@ def _alpha(times: Floats, sets: _Sets, level: Level) -> Floats:
     return np.where((marginal > 0).sum(axis=0) > 1, alpha, np.nan)
 
 
-def _positions(marginal: Floats, total: Floats, values: Floats, level: Level) -> Floats:
-    """Where each value lies on its scale, centred: alpha's distance is the squared difference of positions.
-
-    The ordinal distance, the number of ratings from one value to the other with half of those at both ends, is
-    the difference of two average ranks.
-    """
-    if level == "ordinal":
-        return np.cumsum(marginal, axis=0) - marginal / 2 - total / 2
-    return values[:, None] - values @ marginal / total
-
-
 def _resampled(tables: _Tables, draws: Resamples, level: Level) -> tuple[Floats, str | None]:
     """`_alphas` of every resample, or of none and why."""
     if not draws.resamples:
         return np.zeros((3, 0)), "no resamples were asked for"
     if not draws.enough:
         return np.zeros((3, 0)), f"an interval needs at least {FEWEST_GROUPS} groups, not {draws.groups}"
-    if tables.sets > _MOST_SETS:
-        return np.zeros((3, 0)), f"{tables.sets} different sets of scores are too many for an interval"
-    blocks = [_alphas(times, tables, level) for times in draws.tables(tables.kind, tables.sets)]
+    sets = int(tables.kind.max(initial=-1)) + 1
+    if sets > _MOST_SETS:
+        return np.zeros((3, 0)), f"{sets} different sets of scores are too many for an interval"
+    blocks = [_alphas(times, tables, level) for times in draws.tables(tables.kind, sets)]
     return np.concatenate(blocks, axis=1), None
 
 

@@ -71,7 +71,8 @@ def group_numbers(group: Group) -> NDArray[np.intp]:
 def ratio(top: Floats, bottom: Floats, empty: float = np.nan) -> Floats:
     """top / bottom, `empty` where the bottom is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(bottom != 0, top / bottom, empty)
+        # Rows of what comes back lie together, or sums over them would round by how those of what comes in lie.
+        return np.asarray(np.where(bottom != 0, top / bottom, empty), order="C")
 
 
 class Resamples:
