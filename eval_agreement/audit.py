@@ -8,7 +8,7 @@ critic audit --human people.csv --judge ours=judged_conversations.jsonl
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -215,9 +215,9 @@ def _audit_scores(
 ) -> int:
     """An audit of scores; the exit code. Maps of scores are fitted on the first sample, those of its own file on
     themselves."""
-    from eval_agreement.page.pictures import read_loss  # noqa: PLC0415 - keeps --help fast
+    from eval_agreement.page import pictures, report  # noqa: PLC0415 - keeps --help fast
 
-    losses = list(read_loss(loss)) if loss else []
+    losses = list(pictures.read_loss(loss)) if loss else []
     (first, first_files), *_ = samples
     found: dict[str, Findings] = {}
     with tqdm(total=STEPS * len(samples), desc="audit", unit="step", leave=False, delay=2) as bar:
@@ -228,17 +228,14 @@ def _audit_scores(
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     verdicts[first.name] += [attack_verdict(injected) for injected in injections]
     decisions = [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
-    return _write(
+    drawn = {name: findings.sample for name, findings in found.items()}
+    extra = {"injection": msgspec.to_builtins(injections), "provenance": origin}
+    jsonl.write_json(target.out / "summary.json", summary(found, outcomes) | extra)
+    title = target.title.replace("{judge}", first.judge)
+    shown = sections(found, outcomes, injections)
+    return _finish(
         target,
-        first.judge,
-        {**summary(found, outcomes), "injection": msgspec.to_builtins(injections), "provenance": origin},
-        [
-            verdicts,
-            sections(found, outcomes, injections),
-            origin,
-            {name: one.sample for name, one in found.items()},
-            losses,
-        ],
+        report.write(target.out, title, verdicts, shown, origin, drawn, losses),
         "\n".join([table(found), "", *decisions]),
         outcomes,
         {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()},
@@ -249,6 +246,8 @@ def _audit_labels(
     judgments: Sequence[str], human: str | None, judges: Sequence[str], kind: Kind, target: _Target
 ) -> int:
     """An audit of preferences, or of yes and no; the exit code."""
+    from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
+
     limits = target.limits(gate.PREFERENCES)
     if human:
         people, sources = Source.parse(human), inputs.parse_judges(judges)
@@ -265,36 +264,30 @@ def _audit_labels(
     items = "verdicts" if found.yes_or_no else "pairs"
     origin = {"samples": {name: {items: found.items, **files}}, "train": None, **made_by()}
     verdicts = {name: preference_verdict(name, found, outcomes, target.max_failed)}
-    return _write(
+    content = {name: msgspec.to_builtins(found), "gate": as_lines(outcomes), "provenance": origin}
+    jsonl.write_json(target.out / "summary.json", content)
+    shown = [*preference_sections(name, found), *gate_sections(outcomes)]
+    return _finish(
         target,
-        judge,
-        {name: msgspec.to_builtins(found), "gate": as_lines(outcomes), "provenance": origin},
-        [verdicts, [*preference_sections(name, found), *gate_sections(outcomes)], origin, {}],
+        report.write(target.out, target.title.replace("{judge}", judge), verdicts, shown, origin, {}),
         "\n".join(verdicts[name]),
         outcomes,
         {name: (result.failed + result.unasked, result.n + result.failed + result.unasked)},
     )
 
 
-def _write(
+def _finish(
     target: _Target,
-    judge: str,
-    content: Mapping[str, Any],
-    page: Sequence[Any],
+    pages: Sequence[Path],
     said: str,
     outcomes: Sequence[gate.Outcome],
     failed: Mapping[str, tuple[int, int]],
 ) -> int:
-    """summary.json, the report (`page` is what `report.write` takes), what was found and how the gate stands; the exit
-    code.
+    """Say what was found, how the gate stands and where everything is; the exit code.
 
     1 when a limit is not kept, 3 when more than the allowed share of a sample (failed, of all) has no score, else 0,
     with the lines that say why on standard error.
     """
-    from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
-
-    jsonl.write_json(target.out / "summary.json", content)
-    pages = report.write(target.out, target.title.replace("{judge}", judge), *page)
     print(said, end="\n\n")
     for outcome in outcomes:
         print(f"gate: {outcome.text}", file=sys.stdout if outcome.holds else sys.stderr)

@@ -100,6 +100,14 @@ def test_a_verdict_has_a_stable_id() -> None:
     assert second.id == "c7/own/checklist/1/item=2"
 
 
+def test_the_length_of_the_other_answer_is_known_of_a_turn_s_reference_only() -> None:
+    lengths = [
+        items_of(said(verdict(7, "pairwise", turn, score=1.0, opponent=opponent)))[0].lengths
+        for turn, opponent in ((1, None), (None, None), (1, "gpt"))
+    ]
+    assert lengths == [(16, len("four")), (16, None), (16, None)]
+
+
 def test_grades_are_scores(tmp_path: Path) -> None:
     """Against a table of people's: the numbers of `agreement`, and groups that the table does not hold."""
     ours, people = grades(1), grades(2)
