@@ -268,6 +268,9 @@ def test_what_cannot_be_audited_is_one_line(tmp_path: Path) -> None:
     assert_one_line_error(done, "verdicts of several kinds (direct, pairwise); name one, as in mixed.jsonl:direct")
     done = run("critic", "audit", "mixed.jsonl", cwd=tmp_path)
     assert_one_line_error(done, "mixed.jsonl: judged conversations hold no people's verdicts; give --human FILE")
+    jsonl.write(tmp_path / "mute.jsonl", [said(verdict(0, "pairwise", 1, failure="no_verdict"))])
+    done = run("critic", "audit", "--human", "mute.jsonl", "--judge", "ours=pairs.jsonl", cwd=tmp_path)
+    assert_one_line_error(done, "mute.jsonl: no pair has a preference; an audit needs people's")
     words = ["--human", "pairs.jsonl", "--judge", "ours=pairs.jsonl", "--within", "0.2"]
     assert_one_line_error(run("critic", "audit", *words, cwd=tmp_path), "--within says nothing about preferences")
 
