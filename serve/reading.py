@@ -155,14 +155,30 @@ def with_fields(schema: Schema, known: dict[str, Schema]) -> Schema:
 
 
 def with_verdict(schema: Schema) -> Schema:
-    """The schema with what names a verdict required, or all that there is, where it requires nothing at all: a reply
-    may not leave out what it is asked for."""
+    """The schema with what names a verdict required, or all that there is, where it requires nothing at all, and with
+    at least one verdict in its lists of them: a reply may not leave out what it is asked for."""
     properties = schema.get("properties")
-    if "required" in schema or not isinstance(properties, dict):
+    if not isinstance(properties, dict):
+        return schema
+    lists = {
+        name: {**field, "minItems": 1}
+        for name, field in properties.items()
+        if isinstance(field, dict) and field.get("type") == "array" and not {"minItems", "maxItems"} & field.keys()
+        if any(map(names_verdict, (name, *_fields(_named(field.get("items"), schema)))))
+    }
+    schema = {**schema, "properties": {**properties, **lists}} if lists else schema
+    if "required" in schema:
         return schema
     verdicts = [name for name in properties if names_verdict(name)] or list(properties)[:1] * (len(properties) == 1)
     whole = [name for name in verdicts if '"$ref": "#"' not in json.dumps(properties[name])]
     return {**schema, "required": whole} if whole else schema
+
+
+def _named(schema: Any, root: Schema) -> Any:
+    """The schema, or the definition that it only names."""
+    name = schema.get("$ref") if isinstance(schema, dict) else None
+    kind, _, key = name.removeprefix("#/").partition("/") if isinstance(name, str) else ("", "", "")
+    return (root.get(kind) or {}).get(key) if key else schema
 
 
 def without_braces(schema: Any) -> Any:

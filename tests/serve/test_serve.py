@@ -260,6 +260,8 @@ def test_forms_that_stand_only_in_words_and_responses(served: Served) -> None:
             message = {"content": text, "tool_calls": [{"function": {"arguments": text}}]}
             assert answer.headers["x-critic-contract"] == form.contract
             assert form.parse({"message": message}) is not None, answer.text
+            kept = served[1].get(f"/v1/responses/{answer.json()['id']}")
+            assert kept.status_code == 404, "replies that are kept would fill the memory"
     metrics = served[1].get("/metrics").text
     assert 'critic_requests_total{contract="general-json"}' in metrics and "vllm:" in metrics
 
