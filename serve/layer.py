@@ -62,6 +62,9 @@ MOST_TOKENS = 1024
 """What a JSON reply may take that nobody limits: a judge that rambles costs no more, and the same once again."""
 
 LABELS = {"requests": "contract", "unknown_forms": "fingerprint"}
+MOST_PREPARED = 8
+"""Requests that vLLM reads, renders and checks at the same time, before it generates."""
+
 MOST_UNKNOWN = 100
 """Fingerprints that are counted one by one."""
 
@@ -107,7 +110,8 @@ class JudgeLayer:
         key = os.environ.get("VLLM_API_KEY")
         self.key_hash = _hash(key) if key else None
         self.context: int | None = None
-        self.turns = asyncio.Lock()
+        # Images are fetched meanwhile: nobody waits for other people's.
+        self.turns = asyncio.Semaphore(sys.maxsize if self.settings.images else MOST_PREPARED)
         self.counts: Counter[tuple[str, str]] = Counter()
         sys.setrecursionlimit(max(sys.getrecursionlimit(), MOST_FRAMES))
         watch()
@@ -182,8 +186,6 @@ class JudgeLayer:
 
     async def _generate(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         dialect = DIALECTS[scope["path"]]
-        async with self.turns:  # one begins in each pass of the event loop, and others are answered between them
-            await asyncio.sleep(0)
         try:
             request = json.loads(body)
         except (ValueError, RecursionError):
@@ -195,13 +197,33 @@ class JudgeLayer:
             msgspec.convert(request, _Known)
         except msgspec.ValidationError as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {error}") from None
-        room = await self._attempt(scope, body, request, receive, send, None)
+        room = await self._in_turn(scope, body, request, receive, send, None)
         if room.short:
-            await self._attempt(scope, body, request, receive, send, room.prompt)
+            await self._in_turn(scope, body, request, receive, send, room.prompt)
 
-    async def _attempt(
+    async def _in_turn(
         self, scope: Scope, body: bytes, request: dict[str, Any], receive: Receive, send: Send, count: int | None
     ) -> Room:
+        """`_attempt`, once only few others are being prepared: what vLLM does then keeps it from answering /health."""
+        await self.turns.acquire()
+        room = Room(self.turns.release)
+        ROOM.set(room)
+        try:
+            await self._attempt(scope, body, request, receive, send, count, room)
+        finally:
+            room.done()
+        return room
+
+    async def _attempt(
+        self,
+        scope: Scope,
+        body: bytes,
+        request: dict[str, Any],
+        receive: Receive,
+        send: Send,
+        count: int | None,
+        room: Room,
+    ) -> None:
         """Answer the request, `count` being its prompt's tokens if they are known. If they are not, and turn out to
         leave too little room, nothing is sent, and the room says how many they are."""
         try:
@@ -210,9 +232,8 @@ class JudgeLayer:
             logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)
             asked = Asked(request=request, dialect=DIALECTS[scope["path"]], body=body, headers=self._headers(request))
             await self._inner(scope, body, receive, shaping(with_headers(send, asked.headers)))
-            return Room(0)
-        room = Room(asked.needed)
-        ROOM.set(room)
+            return
+        room.needed = asked.needed
 
         async def sending(message: Message) -> None:
             if not room.short:
@@ -225,7 +246,6 @@ class JudgeLayer:
         else:
             sized_scope, out = sized(scope, asked.body), shaping(with_headers(sending, asked.headers))
             await self._inner(sized_scope, asked.body, receive, out)
-        return room
 
     def _headers(self, request: dict[str, Any], contract: Contract | None = None) -> Headers:
         model = self._true_model(request.get("model")).encode("latin-1", "replace")

@@ -25,11 +25,16 @@ MODULES = ("vllm.entrypoints.openai.chat_completion.serving", "vllm.entrypoints.
 @dataclass
 class Room:
     """`needed` tokens are to be left for the reply; `prompt` is the prompt's length, once vLLM knows it, and `short`
-    whether it leaves fewer."""
+    whether it leaves fewer. `prepared` is called then, or when the request has ended without."""
 
-    needed: int
+    prepared: Callable[[], None]
+    needed: int = 0
     prompt: int | None = None
     short: bool = False
+
+    def done(self) -> None:
+        self.prepared()
+        self.prepared = lambda: None
 
 
 ROOM: ContextVar[Room | None] = ContextVar("room", default=None)
@@ -45,6 +50,7 @@ def checking(get_max_tokens: Callable[..., int]) -> Callable[..., int]:
         room = ROOM.get()
         if room is not None:
             room.prompt, room.short = prompt, 0 < room.needed > context - prompt
+            room.done()
             if room.short:
                 raise ValueError(f"{prompt} tokens leave fewer than {room.needed} of the context of {context}")
         return get_max_tokens(context, limit, prompt, *others, **named)

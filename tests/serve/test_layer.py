@@ -1,11 +1,13 @@
 """What the layer does with a request and its reply, before an inner server that keeps what it is asked."""
 
+import asyncio
 import importlib
 import json
 import sys
 from types import ModuleType
 from typing import Any
 
+import httpx
 import pytest
 from clients.dialects import as_response
 from clients.forms import FORMS
@@ -23,6 +25,43 @@ BY_NAME = {contract.name: contract for contract in contracts.load().tables[-1]}
 
 pytest_plugins = ["clients.asking"]
 HELLO = {"model": "gpt-4", "messages": [{"role": "user", "content": "hello"}]}
+
+
+def test_few_requests_are_prepared_at_once_and_all_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there are generate together; one that fails, or is left, makes room for the next."""
+    room: ModuleType = importlib.import_module("room")
+    monkeypatch.setenv(
+        layer.SETTINGS, json.dumps({"model": "m", "aliases": [], "contracts": [], "max_bytes": 10**6, "images": False})
+    )
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    preparing, generating, most = 0, 0, [0, 0]
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal preparing, generating
+        number = json.loads((await receive())["body"])["seed"]
+        preparing += 1
+        most[0] = max(most[0], preparing)
+        await asyncio.sleep(0.001)
+        preparing -= 1
+        if number % 5 == 1:
+            raise FileNotFoundError("no such image")
+        room.checking(lambda *_: 1)(1000, None, 20)
+        generating += 1
+        most[1] = max(most[1], generating)
+        await asyncio.sleep(0.2)
+        generating -= 1
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async def all_at_once() -> list[httpx.Response]:
+        app = layer.JudgeLayer(inner)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://judge") as client:
+            asking = [client.post("/v1/chat/completions", json={**HELLO, "seed": number}) for number in range(100)]
+            return await asyncio.gather(*asking)
+
+    answers = [answer.status_code for answer in asyncio.run(all_at_once())]
+    assert answers.count(200) == 80 and answers.count(500) == 20
+    assert most[0] == layer.MOST_PREPARED and most[1] == 80
 
 
 def test_an_unknown_request_goes_on_byte_for_byte(ask: Ask) -> None:
