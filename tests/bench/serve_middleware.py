@@ -166,11 +166,12 @@ class Nothing:
     """An inner server that answers at once."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["method"] == "POST":
+        if asked := scope["method"] == "POST":
             await receive()
-        models, reply = b'{"data":[{"max_model_len":4096}]}', b'{"choices":[{"message":{"content":"x"}}],"usage":{}}'
+        models, message = {"data": [{"max_model_len": 4096}]}, {"role": "assistant", "content": "x"}
+        reply = {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": reply if scope["method"] == "POST" else models})
+        await send({"type": "http.response.body", "body": json.dumps(reply if asked else models).encode()})
 
 
 def layers_own(request: dict[str, Any], repeats: int = 40) -> float:
