@@ -18,8 +18,8 @@ PYTEST := $(BIN)/python -m pytest
 # Two processes; tests that share a trained judge or a server stay in one of them (tests/conftest.py).
 AT_ONCE := -n 2 --dist loadscope --no-loadscope-reorder
 
-# The others want real rows, TRL or a GPU; each says how it is run.
-BENCHES := $(filter-out %/train_6b.py %/train_tokens.py %/objectives.py,$(wildcard tests/bench/[a-z]*.py))
+# The others want real rows, a base, TRL or a GPU; each says how it is run.
+BENCHES := $(filter-out %/train_6b.py %/train_cpu.py %/train_tokens.py %/objectives.py,$(wildcard tests/bench/[a-z]*.py))
 
 .PHONY: demo bench-demo test check lint test-demo test-clients test-slow bench install clean
 

@@ -184,6 +184,7 @@ def start(
     """Start train/sft.py; it judges `rows` themselves while it trains, where `internal` says so."""
     line = ["--config", str(recipe), "--train", str(rows), "--out", str(out), "--cache", str(out.parent / "cache")]
     line += ["--internal", str(rows)] if internal else []
+    line += [] if "--threads" in words else ["--threads", "1"]  # the same bits, whatever else is running
     return Processes(log or out.parent / f"{out.name}.log", processes, _sft, [*line, *words])
 
 
@@ -205,7 +206,7 @@ def refused(run: Processes, *parts: str) -> str:
     return lines[0]
 
 
-TIMES = {"tokens_per_second", "learned_per_second"}
+TIMES = {"tokens_per_second", "learned_per_second", "gflops"}
 
 
 def logged(out: Path) -> list[dict[str, float]]:

@@ -74,6 +74,14 @@ def newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
     return None
 
 
+def noted(out: Path, name: str) -> Any:
+    """What the newest whole checkpoint in `out` has noted under `name`, None where there is none."""
+    for folder in _folders(out):
+        if fault(folder) is None:
+            return json.loads((folder / MANIFEST).read_text("utf-8"))["facts"].get(name)
+    return None
+
+
 def discard(out: Path, keep: int) -> None:
     """Delete all but the `keep` newest whole checkpoints, and the broken ones."""
     whole = 0

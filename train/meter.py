@@ -58,8 +58,8 @@ class Meter:
         self._started = None
 
     def take(self) -> dict[str, float]:
-        """Per process: tokens and learned tokens a second, and on a GPU of known peak the model FLOPs utilisation
-        (0..1) and the most memory that was allocated, in GiB."""
+        """Per process: tokens and learned tokens a second; on a CPU model GFLOP/s, and on a GPU of known peak the model
+        FLOPs utilisation (0..1) and the most memory that was allocated, in GiB."""
         if not self.seconds:
             return {}
         found = {
@@ -72,5 +72,7 @@ class Meter:
             if peak is not None:
                 found["mfu"] = round(self.flops / self.seconds / peak, 4)
             found["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
+        else:
+            found["gflops"] = round(self.flops / self.seconds / 1e9, 1)
         self._clear()
         return found

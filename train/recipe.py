@@ -66,6 +66,8 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     - `packing`: the rows of a micro-batch become one sequence without padding, none seeing another.
     - `attention`: an attention of transformers (`sdpa`, `eager`, `flash_attention_2` …) or `varlen`, PyTorch's own
       flash attention over packed rows.
+    - `precision`: `bf16` (with fp32 master weights), `fp32`, or `auto`, which measures what is faster; without it the
+      sections below decide.
     - `keep`: checkpoints that stay.
     - `training` goes to transformers.TrainingArguments and `deepspeed` to DeepSpeed as they are.
     """
@@ -83,6 +85,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     balance: float = 0.0
     packing: bool = False
     attention: str = "sdpa"
+    precision: Literal["auto", "bf16", "fp32"] | None = None
     ema: EmaSpec | None = None
     evaluation: EvaluationSpec | None = None
     keep: int = 2
@@ -185,6 +188,8 @@ def _check(recipe: Recipe, path: Path) -> None:
         f"objective raft needs an attention with a mask of its own for each row, sdpa or eager, not {recipe.attention}",
     )
     require(recipe.packing or recipe.attention != "varlen", "attention varlen is for packed rows; set packing: true")
+    given = {"bf16", "fp16"} & (set(recipe.training) | set(recipe.deepspeed))
+    require(recipe.precision is None or not given, f"precision decides on {', '.join(sorted(given))}; give one of them")
     for section, owned in OWNED.items():
         for key, instead in owned.items():
             require(key not in getattr(recipe, section), f"{section}.{key} is set by the program; {instead}")

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import checkpoints
 import deepspeed
 import export
+import machine
 import msgspec
 import torch
 import transformers
@@ -125,9 +126,10 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
         model = random_model(recipe.tiny, tokenizer, recipe.max_source_tokens + recipe.max_target_tokens)
         model.set_attn_implementation(recipe.attention)
     else:
+        dtype = torch.float32 if recipe.precision == "fp32" else "auto"
         try:
             model = transformers.AutoModelForCausalLM.from_pretrained(
-                recipe.base, dtype="auto", attn_implementation=recipe.attention
+                recipe.base, dtype=dtype, attn_implementation=recipe.attention
             )
         except (OSError, ValueError, ImportError) as error:
             raise UsageError(f"base {recipe.base!r} cannot be loaded: {str(error).strip().splitlines()[0]}") from None
@@ -155,9 +157,9 @@ def _adapted(model: Any, recipe: Recipe) -> Any:
 
 def describe(recipe: Recipe, train: Path) -> dict[str, Any]:
     """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge."""
-    watching = {"evaluation", "keep"}
+    left_out = {"evaluation", "keep"} | ({"precision"} if recipe.precision is None else set())
     return {
-        "recipe": {name: value for name, value in msgspec.to_builtins(recipe).items() if name not in watching},
+        "recipe": {name: value for name, value in msgspec.to_builtins(recipe).items() if name not in left_out},
         "prompts": {name: prompt_hash(name) for name in prompt_names(recipe)},
         "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)},
     }
@@ -200,6 +202,9 @@ def main(
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for token ids [default: critic in HF_HOME].")] = None,
     keep: Annotated[int | None, typer.Option(help="Checkpoints that stay, instead of the recipe's.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of a process on a CPU [default: cores that are free].")
+    ] = None,
     local_rank: Annotated[int, typer.Option("--local_rank", hidden=True)] = -1,
 ) -> None:
     """Fine-tune a judge on human-scored rows; started again, it goes on from the newest checkpoint."""
@@ -211,16 +216,24 @@ def main(
     first = int(os.environ.get("RANK", "0")) == 0
     if first:
         with checkpoints.alone(out):
-            _run(recipe, train, out, internal, facts, cache or default_cache())
+            _run(recipe, train, out, internal, facts, cache or default_cache(), threads)
     else:
-        _run(recipe, train, out, internal, facts, cache or default_cache())
+        _run(recipe, train, out, internal, facts, cache or default_cache(), threads)
 
 
-def _run(recipe: Recipe, train: Path, out: Path, internal: Path | None, facts: dict[str, Any], cache: Path) -> None:
+def _run(
+    recipe: Recipe,
+    train: Path,
+    out: Path,
+    internal: Path | None,
+    facts: dict[str, Any],
+    cache: Path,
+    threads: int | None,
+) -> None:
     if finished(out, facts):
         print(f"{out} holds this judge already")
         return
-    _prepare_device()
+    recipe, on = _prepare_device(recipe, out, threads)
     transformers.set_seed(recipe.training.get("seed", 42))
     settings = arguments(recipe, out)
     deepspeed.init_distributed()
@@ -237,8 +250,8 @@ def _run(recipe: Recipe, train: Path, out: Path, internal: Path | None, facts: d
     watch = Watch(
         recipe,
         out,
-        facts={**facts, "processes": settings.world_size},
-        notes={**facts, **data.counts},
+        facts={**facts, **on, "processes": settings.world_size},
+        notes={**facts, **on, **data.counts},
         model=model,
         tokenizer=tokenizer,
         tokens=tokens,
@@ -270,15 +283,49 @@ def _run(recipe: Recipe, train: Path, out: Path, internal: Path | None, facts: d
         print(f"judge saved in {out}", flush=True)
 
 
-def _prepare_device() -> None:
+def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe with its precision decided, and what was found out of the machine. A run that goes on stays with what
+    it was begun with, so that it computes the same."""
     transformers.utils.logging.disable_progress_bar()
+    first = int(os.environ.get("RANK", "0")) == 0
+    on: dict[str, Any] = {}
+    if recipe.precision is not None:
+        precision, why = recipe.precision, "as the recipe says"
+        if precision == "auto":
+            before = checkpoints.noted(out, "precision")
+            precision, why = (before, "as before") if before else machine.choose_precision()
+        bf16 = precision == "bf16"
+        recipe = msgspec.structs.replace(
+            recipe,
+            precision=precision,
+            training={**recipe.training, "bf16": bf16},
+            deepspeed={**recipe.deepspeed, "bf16": {"enabled": bf16}},
+        )
+        on["precision"] = precision
+        if first:
+            print(f"{precision}{' with fp32 master weights' if bf16 else ''}: {why}", flush=True)
     if not torch.cuda.is_available():
-        # One process has all cores; the launcher sets OMP_NUM_THREADS=1 for any number of processes.
-        threads = max(1, (os.cpu_count() or 1) // int(os.environ.get("WORLD_SIZE", "1")))
-        os.environ["OMP_NUM_THREADS"] = str(threads)
-        torch.set_num_threads(threads)
+        machine.keep_memory()
+        on["threads"] = _threads(out, threads)
+        # The launcher sets OMP_NUM_THREADS=1 for any number of processes.
+        os.environ["OMP_NUM_THREADS"] = str(on["threads"])
+        torch.set_num_threads(on["threads"])
         # Compiling DeepSpeed's shared-memory collectives takes most of a minute and needs a compiler.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return recipe, on
+
+
+def _threads(out: Path, wanted: int | None) -> int:
+    """Of a process: as wanted, as before, or as many as there are free cores. Several processes share all cores, since
+    each of them would take the start of the others for a load."""
+    found = wanted or checkpoints.noted(out, "threads")
+    if found is None:
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        found = machine.free_cores() if world == 1 else max(1, machine.allowed_cores() // world)
+        if found * world < machine.allowed_cores():
+            print(f"{found} of {machine.allowed_cores()} cores: the others are in use (--threads)", flush=True)
+    assert isinstance(found, int)
+    return found
 
 
 def _announce(model: Any, data: Data, resumed: Path | None) -> None:

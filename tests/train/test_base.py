@@ -412,7 +412,7 @@ from vllm.inputs import TokensPrompt
 model = LLM(sys.argv[1], dtype="float32", enforce_eager=True, max_model_len=256)
 found = model.generate(
     [TokensPrompt(prompt_token_ids=ids) for ids in json.loads(sys.argv[2])],
-    SamplingParams(temperature=0, max_tokens=12, ignore_eos=True),
+    SamplingParams(temperature=0, max_tokens=12),
 )
 print("tokens", json.dumps([list(each.outputs[0].token_ids) for each in found]))
 """
@@ -439,9 +439,7 @@ def test_the_real_wheels(name: str, begins: str, goes_on: str, tmp_path: Path) -
     ids = [tokenizer(text)["input_ids"] for text in (begins, "One and one is two. Two and two is")]
     texts = []
     for each in ids:
-        made = model.generate(
-            torch.tensor([each]), max_new_tokens=12, min_new_tokens=12, do_sample=False, pad_token_id=0
-        )
+        made = model.generate(torch.tensor([each]), max_new_tokens=12, do_sample=False, pad_token_id=0)
         texts.append(made[0, len(each) :].tolist())
     assert goes_on in tokenizer.decode(texts[0])
     variables = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}

@@ -1,0 +1,115 @@
+"""What is found out of the processor before training, and that a run which goes on stays with it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from training import train, write_recipe, write_rows
+
+import checkpoints  # isort: skip
+import machine  # isort: skip
+import sft  # isort: skip
+import torch  # isort: skip
+from recipe import read_recipe  # isort: skip
+
+from critic.errors import UsageError
+
+FAULTS = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+import machine, torch
+if sys.argv[2] == "kept":
+    assert machine.keep_memory()
+for _ in range(12):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(2**24)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_memory_that_is_kept_costs_no_page_faults() -> None:
+    def last(how: str) -> int:
+        words = [sys.executable, "-c", FAULTS, str(ROOT / "train"), how]
+        return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[-1])
+
+    assert last("given back") > 16_000 and last("kept") < 100
+
+
+@pytest.mark.parametrize(
+    ("busy", "allowed", "free"),
+    [([0, 0, 0, 0], {0, 1, 2, 3}, 4), ([96, 3, 51, 0], {0, 1, 2, 3}, 2), ([100, 0, 0, 0], {0, 1}, 1), ([100], {0}, 1)],
+)
+def test_cores_that_others_use_are_not_free(
+    busy: list[float], allowed: set[int], free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: allowed)
+    monkeypatch.setattr("psutil.cpu_percent", lambda *_, **__: busy)
+    monkeypatch.setattr(machine, "allowed_cores", lambda: len(allowed))
+    assert machine.free_cores() == free
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("max 100000", 8), ("150000 100000", 2), ("20000 100000", 1), ("900000 100000", 8), (None, 8)]
+)
+def test_a_quota_is_a_limit(quota: str | None, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(f"{quota}\n", "utf-8")
+    assert machine.allowed_cores(tmp_path / "cpu.max") == cores
+
+
+def test_bf16_must_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    for bf16, chosen in ((0.002, "bf16"), (0.009, "fp32"), (0.2, "fp32")):
+        monkeypatch.setattr(machine, "matmul_seconds", lambda dtype, t=bf16: t if dtype == torch.bfloat16 else 0.01)
+        precision, why = machine.choose_precision()
+        assert precision == chosen and f"{1000 * bf16:.1f} ms in bf16, 10.0 ms in fp32" in why
+
+
+def test_a_run_that_goes_on_stays_with_what_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr(machine, "free_cores", lambda: 1)
+    monkeypatch.setattr(machine, "keep_memory", lambda: True)
+    monkeypatch.setattr(machine, "allowed_cores", lambda: 3)
+    monkeypatch.setattr(machine, "choose_precision", lambda: ("fp32", "today it is slow"))
+    recipe = read_recipe(write_recipe(tmp_path, precision="auto"))
+    decided, on = sft._prepare_device(recipe, tmp_path, None)
+    assert on == {"precision": "fp32", "threads": 1} and decided.training["bf16"] is False
+    assert capsys.readouterr().out.splitlines() == [
+        "fp32: today it is slow",
+        "1 of 3 cores: the others are in use (--threads)",
+    ]
+    folder = tmp_path / "checkpoint-5"
+    folder.mkdir()
+    checkpoints.seal(folder, {"precision": "bf16", "threads": 2})
+    decided, on = sft._prepare_device(recipe, tmp_path, None)
+    assert on == {"precision": "bf16", "threads": 2}
+    assert decided.precision == "bf16" and decided.training["bf16"] and decided.deepspeed["bf16"] == {"enabled": True}
+    assert sft._prepare_device(recipe, tmp_path, 3)[1]["threads"] == 3
+    torch.set_num_threads(1)
+
+
+def test_the_precision_is_what_is_trained_in(tmp_path: Path) -> None:
+    for precision, line in (("bf16", "bf16 with fp32 master weights: as the recipe says"), ("fp32", "fp32: as the")):
+        steps = {"max_steps": 2, "save_steps": 2}
+        recipe = write_recipe(tmp_path / precision, precision=precision, ema=None, evaluation=None, training=steps)
+        run = train(recipe, write_rows(tmp_path), tmp_path / precision / "out", internal=False)
+        assert line in run.stdout
+        notes = json.loads((tmp_path / precision / "out/critic.json").read_text("utf-8"))
+        assert notes["precision"] == precision and notes["threads"] == 1
+        dtype = json.loads((tmp_path / precision / "out/config.json").read_text("utf-8"))["dtype"]
+        assert dtype == {"bf16": "bfloat16", "fp32": "float32"}[precision]
+
+
+def test_precision_and_a_section_that_says_it_too_are_refused(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, precision="auto", training={"bf16": True})
+    with pytest.raises(UsageError, match="precision decides on bf16"):
+        read_recipe(recipe)
+    with pytest.raises(UsageError, match="precision"):
+        read_recipe(write_recipe(tmp_path, precision="fp8"))

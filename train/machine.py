@@ -1,0 +1,67 @@
+"""What the processor can do, measured before training: the cores that are free, whether bf16 pays, memory kept."""
+
+import ctypes
+import os
+import time
+from pathlib import Path
+from typing import Literal
+
+import psutil
+import torch
+
+FASTER = 1.3
+"""How many times as fast as in fp32 a matmul in bf16 must be to be worth its rounding."""
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
+
+
+def keep_memory() -> bool:
+    """Let glibc keep what is freed instead of giving it back to the kernel; whether there is a glibc that does.
+
+    A step frees and takes gigabytes, and each page that comes anew from the kernel is a fault and is filled with
+    zeros. Thresholds alone do not help: blocks of more than 32 MiB are always mapped anew. One arena serves all
+    threads, as autograd's own thread frees what the main one takes. It takes some steps until blocks are reused.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    settings = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 2**26, _M_ARENA_MAX: 1}
+    return mallopt is not None and all(mallopt(name, value) == 1 for name, value in settings.items())
+
+
+def allowed_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """The cores that this process may use, by its affinity and its container's quota."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = limits.read_text("utf-8").split()
+        return max(1, min(cores, round(int(quota) / int(period))))
+    except (OSError, ValueError):  # no cgroup, or no quota ("max")
+        return cores
+
+
+def free_cores(seconds: float = 1.0) -> int:
+    """The cores that this process may use and that nobody used for `seconds`; at least 1.
+
+    OpenMP's threads wait for one another, so that two are slower than one as soon as one of them shares its core.
+    """
+    busy: list[float] = psutil.cpu_percent(seconds, percpu=True)
+    idle = sum(1.0 - busy[core] / 100.0 for core in os.sched_getaffinity(0) if core < len(busy))
+    return max(1, min(allowed_cores(), round(idle)))
+
+
+def matmul_seconds(dtype: torch.dtype) -> float:
+    """The shortest of some matmuls of 2.1 GFLOP, as a layer of a small model has them."""
+    left, right = torch.ones(512, 1024, dtype=dtype), torch.ones(1024, 2048, dtype=dtype)
+    found = []
+    for _ in range(6):
+        start = time.perf_counter()
+        left @ right
+        found.append(time.perf_counter() - start)
+    return min(found[1:])
+
+
+def choose_precision() -> tuple[Literal["bf16", "fp32"], str]:
+    """bf16 where it is faster than fp32, with the reason in words. On a GPU where it can."""
+    if torch.cuda.is_available():
+        return ("bf16", "the GPU has it") if torch.cuda.is_bf16_supported() else ("fp32", "the GPU has no bf16")
+    fp32, bf16 = matmul_seconds(torch.float32), matmul_seconds(torch.bfloat16)
+    taken = f"a matmul takes {1000 * bf16:.1f} ms in bf16, {1000 * fp32:.1f} ms in fp32"
+    return ("bf16" if fp32 / bf16 >= FASTER else "fp32"), taken
