@@ -184,6 +184,15 @@ def test_a_prompt_is_counted_again_only_if_it_leaves_too_little(
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_that_ends_by_itself_is_held_where_too_little_is_left(ask: Ask, stream: bool) -> None:
+    why = {"type": "object", "properties": {"why": {"type": "string", "maxLength": 60}}, "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {**why, "required": ["why"]}}}
+    for tokens, contract in ((20, "none"), (900, "json-schema")):
+        answer = ask(Inner(tokens=tokens), {**HELLO, "response_format": form, "stream": stream})
+        assert answer.headers["x-critic-contract"] == contract
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_responses_are_counted_as_chat_is(ask: Ask, stream: bool) -> None:
     form = next(form for form in FORMS if form.contract == "grade-ci")
     request = {**as_response(form.request), "max_output_tokens": 300, "stream": stream}
