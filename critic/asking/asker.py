@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from statistics import fmean
 
 from msgspec import Struct
@@ -22,7 +23,7 @@ from critic.asking.render import Fitted, fit
 from critic.asking.tokens import RATING
 from critic.backends import Backend, Reply, Request, Token
 from critic.errors import Refused, UsageError
-from critic.records import GREEDY, TEN, Decoding, Message, Scale, Verdict
+from critic.records import GREEDY, TEN, Decoding, Verdict
 
 ALTERNATIVES = 20
 """Alternatives asked for each token: the most that OpenAI-compatible servers give by default."""
@@ -40,6 +41,12 @@ RATING_ALONE = '{"Rating":'
 Shares = list[float] | None
 """Probabilities of a scale's ratings; None where they cannot be told."""
 
+Found = tuple[Shares, list[Reply]]
+"""Probabilities, and the calls that they took."""
+
+Known = dict[str | None, Shares]
+"""Probabilities of the ratings that follow a prefix, by the prefix."""
+
 
 class Reading(Struct, frozen=True):
     """One verdict of the model, and the calls it took; the first call's reply is the verdict's text."""
@@ -49,12 +56,12 @@ class Reading(Struct, frozen=True):
 
 
 class Rated(Struct, frozen=True):
-    """What a judge made of a prompt: the verdict that counts, its score (None exactly when it failed), the prompt as it
-    was sent, and each verdict drawn."""
+    """What a judge made of a prompt: the verdict that counts, its score (None exactly when it failed), the question as
+    it was sent, and each verdict drawn."""
 
     verdict: Verdict
     score: float | None
-    fitted: Fitted
+    asked: Inquiry
     readings: list[Reading]
 
 
@@ -73,56 +80,56 @@ class Asker:
         as the backend does."""
         if not self.decoding.reason and self.backend.served.is_vllm and asked.keys(False) == (RATING,):
             # Without a reason nothing is generated: the probe behind the empty verdict is the verdict.
-            fitted, reply = await self._fitted(asked, lambda fitted: _probe_of(asked, fitted, RATING_ALONE, RATING))
-            readings = [await self._alone(asked, fitted, reply)]
+            asked, reply = await self._fitted(asked, lambda asked: probe(asked, RATING_ALONE), self.max_tokens)
+            readings = [await self._alone(asked, reply)]
         else:
-            fitted, reply = await self._fitted(asked, lambda fitted: self._request(asked, fitted, 0))
-            first = await self._read(asked, fitted, reply, 0, {})
+            asked, reply = await self._fitted(asked, lambda asked: self._request(asked, 0), self.max_tokens)
+            first = await self._read(asked, 0, {}, reply)
             # Verdicts that begin alike up to the rating have one distribution: samples of a rating-first verdict
             # all share the first one's. One read at its own tokens is not shared, for each brings its own.
-            known: dict[str | None, Shares] = {}
+            known: Known = {}
             if not first.calls[0].tokens:
                 known = {rating.prefix(first.calls[0].text): first.verdict.distribution}
-            others = (self._sample(asked, fitted, number, known) for number in range(1, self.decoding.samples))
+            others = (self._read(asked, number, known) for number in range(1, self.decoding.samples))
             readings = [first, *await asyncio.gather(*others)]
         verdicts = [reading.verdict for reading in readings]
         found = verdicts[0] if len(verdicts) == 1 else pooled(verdicts)
-        return Rated(found, rating.scored(found, self.score_kind), fitted, readings)
+        return Rated(found, rating.scored(found, self.score_kind), asked, readings)
 
-    async def ask(self, asked: Inquiry, max_tokens: int | None = None) -> tuple[Fitted, Reply]:
-        """A reply, greedily, of at most `max_tokens` or the asker's own limit. Raises Refused and Transient as the
-        backend does."""
+    async def ask(self, asked: Inquiry, max_tokens: int | None = None) -> tuple[Inquiry, Reply]:
+        """The question as it was sent and a reply, greedily, of at most `max_tokens` or the asker's own limit. Raises
+        Refused and Transient as the backend does."""
         limit = self.max_tokens if max_tokens is None else max_tokens
         schema = asked.schema(self.decoding.reason)
-        return await self._fitted(
-            asked, lambda fitted: Request(messages=fitted.messages, max_tokens=limit, schema=schema), limit
-        )
+        request = partial(Request, max_tokens=limit, schema=schema)
+        return await self._fitted(asked, lambda asked: request(messages=asked.messages), limit)
 
     async def _fitted(
-        self, asked: Inquiry, request: Callable[[Fitted], Request], max_tokens: int | None = None
-    ) -> tuple[Fitted, Reply]:
+        self, asked: Inquiry, request: Callable[[Inquiry], Request], max_tokens: int
+    ) -> tuple[Inquiry, Reply]:
         """The judge's first reply to the whole prompt or, where prompt and reply do not fit together, to one
         that fits. Raises Refused where none does.
 
         vLLM refuses a prompt longer than its context; one that only leaves too little room for the
         reply it answers with a reply cut short.
         """
-        context, longest = self.backend.served.context, self.max_tokens if max_tokens is None else max_tokens
-        whole = Fitted(asked.messages, {})
+        context = self.backend.served.context
+        asked = replace(asked, fitted=Fitted(asked.messages, {}))
         try:
-            reply = await self.backend.chat(request(whole))
-            if context is None or reply.prompt_tokens + longest <= context:
-                return whole, reply
+            reply = await self.backend.chat(request(asked))
+            if context is None or reply.prompt_tokens + max_tokens <= context:
+                return asked, reply
         except Refused as error:
             if error.failure != "context_length_exceeded" or context is None:
                 raise
         count = self.backend.count_tokens
-        fitted = await asyncio.to_thread(fit, asked.prompt, asked.material, context - longest, count)
+        fitted = await asyncio.to_thread(fit, asked.prompt, asked.material, context - max_tokens, count)
         if fitted is None:
             raise Refused("context_length_exceeded", "rubric and question alone do not fit")
-        return fitted, await self.backend.chat(request(fitted))
+        asked = replace(asked, fitted=fitted)
+        return asked, await self.backend.chat(request(asked))
 
-    def _request(self, asked: Inquiry, fitted: Fitted, number: int) -> Request:
+    def _request(self, asked: Inquiry, number: int) -> Request:
         """What is asked for the verdict with this number, from 0."""
         by_its_tokens = self.backend.served.is_vllm or self.score_kind != "argmax"
         if self._probes and asked.prompt.constrained:
@@ -132,7 +139,7 @@ class Asker:
             words = f"{self.decoding.seed}/{number}/{asked.key}"
             seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:4], "big")
         return Request(
-            messages=fitted.messages,
+            messages=asked.messages,
             max_tokens=self.max_tokens,
             temperature=self.decoding.temperature,
             seed=seed,
@@ -140,8 +147,8 @@ class Asker:
             top_logprobs=ALTERNATIVES if by_its_tokens else 0,
         )
 
-    async def _alone(self, asked: Inquiry, fitted: Fitted, probed: Reply) -> Reading:
-        shares, calls = await self._probed(asked, fitted, RATING_ALONE, probed, RATING)
+    async def _alone(self, asked: Inquiry, probed: Reply) -> Reading:
+        shares, calls = await self._probed(asked, RATING_ALONE, probed, RATING)
         if shares is None:
             return Reading(Verdict(failure="no_distribution"), calls)
         scale = asked.prompt.scale
@@ -150,15 +157,10 @@ class Asker:
         empty = Verdict(rating=rating.score(shares, "argmax", scale), scale=None if scale == TEN else scale)
         return Reading(with_mixture(empty, [shares]), calls)
 
-    async def _sample(self, asked: Inquiry, fitted: Fitted, number: int, known: dict[str | None, Shares]) -> Reading:
-        reply = await self.backend.chat(self._request(asked, fitted, number))
-        return await self._read(asked, fitted, reply, number, known)
-
-    async def _read(
-        self, asked: Inquiry, fitted: Fitted, reply: Reply, number: int, known: dict[str | None, Shares]
-    ) -> Reading:
-        """The verdict in `reply`, with the distribution of its rating: one that is `known` by its prefix, by a probe
-        or, where the judge cannot be probed, at the reply's own tokens."""
+    async def _read(self, asked: Inquiry, number: int, known: Known, reply: Reply | None = None) -> Reading:
+        """The verdict with this number, in `reply` where that is there, and the distribution of its rating: one that is
+        `known` by its prefix, by a probe or, where the judge cannot be probed, at the reply's own tokens."""
+        reply = reply or await self.backend.chat(self._request(asked, number))
         prefix = rating.prefix(reply.text) if asked.prompt.constrained else None
         # Otherwise the reply came with log probabilities, or from a server that cannot go on with a message, or is
         # free text whose rating stands at no known place.
@@ -166,43 +168,39 @@ class Asker:
             if reply.reasoned:  # what the rating follows from is not in the reply
                 self._probes = False
             elif prefix is None or known.get(prefix) is not None:  # a verdict cut off before its rating has none
-                return await self._reading(asked, fitted, reply, known.get(prefix), [])
+                return await self._reading(asked, reply, known.get(prefix), [])
             else:
                 try:
-                    probed = await self.backend.chat(_probe_of(asked, fitted, prefix, RATING))
+                    probed = await self.backend.chat(probe(asked, prefix))
                 except Refused as error:
                     if error.failure != "context_length_exceeded":  # which the next verdict may be spared
                         self._probes = False
                 else:
-                    found = await self._probed(asked, fitted, prefix, probed, RATING)
-                    return await self._reading(asked, fitted, reply, *found)
-            again = replace(self._request(asked, fitted, number), top_logprobs=ALTERNATIVES)
+                    found = await self._probed(asked, prefix, probed, RATING)
+                    return await self._reading(asked, reply, *found)
+            again = replace(self._request(asked, number), top_logprobs=ALTERNATIVES)
             reply = await self.backend.chat(again)
             prefix = rating.prefix(reply.text)
-        return await self._reading(
-            asked, fitted, reply, *await self._at_its_tokens(asked, fitted, reply, prefix, RATING)
-        )
+        return await self._reading(asked, reply, *await self._at_its_tokens(asked, reply, prefix, RATING))
 
-    async def _reading(
-        self, asked: Inquiry, fitted: Fitted, reply: Reply, shares: Shares, calls: list[Reply]
-    ) -> Reading:
+    async def _reading(self, asked: Inquiry, reply: Reply, shares: Shares, calls: list[Reply]) -> Reading:
         """The verdict in `reply` with the distribution of its rating and, side by side, of those by each criterion."""
         found = asked.read(reply.text, reply.truncated)
         named = found.criteria.items()
-        parts = await asyncio.gather(*(self._by_criterion(asked, fitted, reply, name, one) for name, one in named))
+        parts = await asyncio.gather(*(self._by_criterion(asked, reply, name, one) for name, one in named))
         criteria = {name: part.verdict for name, part in zip(found.criteria, parts, strict=True)}
         more = [call for part in parts for call in part.calls]
         return Reading(replace(self._with_shares(found, shares), criteria=criteria), [reply, *calls, *more])
 
-    async def _by_criterion(self, asked: Inquiry, fitted: Fitted, reply: Reply, name: str, found: Verdict) -> Reading:
+    async def _by_criterion(self, asked: Inquiry, reply: Reply, name: str, found: Verdict) -> Reading:
         prefix = rating.prefix(reply.text, name)
         if found.failure is not None:
             return Reading(found, [])
         if self._probes and not reply.tokens and asked.prompt.constrained and prefix is not None:
-            probed = await self.backend.chat(_probe_of(asked, fitted, prefix, name))
-            shares, calls = await self._probed(asked, fitted, prefix, probed, name)
+            probed = await self.backend.chat(probe(asked, prefix, name))
+            shares, calls = await self._probed(asked, prefix, probed, name)
         else:
-            shares, calls = await self._at_its_tokens(asked, fitted, reply, prefix, name)
+            shares, calls = await self._at_its_tokens(asked, reply, prefix, name)
         return Reading(self._with_shares(found, shares), calls)
 
     def _with_shares(self, found: Verdict, shares: Shares) -> Verdict:
@@ -211,16 +209,7 @@ class Asker:
             return replace(found, failure="no_distribution")
         return found if shares is None else with_mixture(found, [shares])
 
-    async def _at_its_tokens(
-        self, asked: Inquiry, fitted: Fitted, reply: Reply, prefix: str | None, key: str
-    ) -> tuple[Shares, list[Reply]]:
-        # Thoughts that do not show in the text may hold a verdict's draft. What follows a 1 is asked without them.
-        first = rating.first_digit(reply.tokens, reply.reasoned, key, asked.prompt.scale)
-        return await self._distribution(asked, fitted, prefix, first, key)
-
-    async def _probed(
-        self, asked: Inquiry, fitted: Fitted, prefix: str, probed: Reply, key: str
-    ) -> tuple[Shares, list[Reply]]:
+    async def _probed(self, asked: Inquiry, prefix: str, probed: Reply, key: str) -> Found:
         """The probabilities of the ratings behind `prefix`, and the calls that they took. Raises UsageError where the
         log probabilities are not the model's own."""
         alternatives = probed.tokens[0].alternatives if probed.tokens else []
@@ -231,54 +220,44 @@ class Asker:
             message = "log probabilities show what was asked for (vLLM's --logprobs-mode processed_logprobs); "
             raise UsageError(f"{self.backend.place}: {message}judging needs raw_logprobs, its default")
         # The first token had to be a rating: its chances say little where a server disobeys the constraint.
-        shares = [(text, math.exp(logprob)) for text, logprob in alternatives]
-        if sum(share for text, share in shares if text.strip()[:1].isdigit()) <= 0.5 * sum(
-            share for _, share in shares
-        ):
+        all_in_all = sum(math.exp(logprob) for _, logprob in alternatives)
+        ratings = sum(math.exp(logprob) for text, logprob in alternatives if text.strip()[:1].isdigit())
+        if ratings <= 0.5 * all_in_all:
             return None, [probed]
-        first = rating.first_digit([Token(prefix, []), *probed.tokens], False, key, asked.prompt.scale)
-        found, calls = await self._distribution(asked, fitted, prefix, first, key)
+        reply = replace(probed, tokens=[Token(prefix, []), *probed.tokens], reasoned=False)
+        found, calls = await self._at_its_tokens(asked, reply, prefix, key)
         return found, [probed, *calls]
 
-    async def _distribution(
-        self, asked: Inquiry, fitted: Fitted, prefix: str | None, first: rating.FirstDigit | None, key: str
-    ) -> tuple[Shares, list[Reply]]:
+    async def _at_its_tokens(self, asked: Inquiry, reply: Reply, prefix: str | None, key: str) -> Found:
         """The probabilities of the ratings, and the call that was needed where what follows a 1 is still unknown."""
         scale = asked.prompt.scale
+        # Thoughts that do not show in the text may hold a verdict's draft. What follows a 1 is asked without them.
+        first = rating.first_digit(reply.tokens, reply.reasoned, key, scale)
         if first is None:
             return None, []
         zero, calls = first.ten_given_one, list[Reply]()
         if zero is None and first.mass[1 - scale[0]] < NEGLIGIBLE:
             zero = 0.0
         elif zero is None and prefix is not None and self.backend.served.is_vllm:
-            regex = f"[0{_end(asked.keys(), key)}].*"
-            calls = [await self.backend.chat(_behind(fitted.messages, f"{prefix}1", regex, max_tokens=1))]
+            regex = f"[0{_end(asked, key)}].*"
+            calls = [await self.backend.chat(_behind(asked, f"{prefix}1", regex, max_tokens=1))]
             zero = rating.zero_share(calls[0].tokens)
         return None if zero is None else rating.distribution(first, zero, scale), calls
 
 
-def _probe_of(asked: Inquiry, fitted: Fitted, prefix: str, key: str) -> Request:
-    return probe(fitted.messages, prefix, asked.keys(), key, asked.prompt.scale)
-
-
-def probe(
-    messages: Sequence[Message], prefix: str, order: Sequence[str], key: str = RATING, scale: Scale = TEN
-) -> Request:
-    """Asks for the probabilities of what follows `prefix`, the start of a verdict with keys in this `order`: of the
-    first token of the rating under `key` whatever it would be and, with 10 on the scale, of what follows a 1, since a 1
-    is written."""
-    low, high = scale
-    digits, behind = f"[{low}-{min(high, 9)}]", f"{_end(order, key)}.*"
+def probe(asked: Inquiry, prefix: str, key: str = RATING) -> Request:
+    """Asks for the probabilities of what follows `prefix`, the start of a verdict: of the first token of the rating
+    under `key` whatever it would be and, with 10 on the scale, of what follows a 1, since a 1 is written."""
+    low, high = asked.prompt.scale
+    digits, behind = f"[{low}-{min(high, 9)}]", f"{_end(asked, key)}.*"
     if high < 10:
-        return _behind(messages, prefix, f"{digits}{behind}", max_tokens=1)
-    return _behind(messages, prefix, f"(10|{digits}){behind}", max_tokens=2, favoured="1")
+        return _behind(asked, prefix, f"{digits}{behind}", max_tokens=1)
+    return _behind(asked, prefix, f"(10|{digits}){behind}", max_tokens=2, favoured="1")
 
 
-def _behind(
-    messages: Sequence[Message], prefix: str, regex: str, *, max_tokens: int, favoured: str | None = None
-) -> Request:
+def _behind(asked: Inquiry, prefix: str, regex: str, *, max_tokens: int, favoured: str | None = None) -> Request:
     return Request(
-        messages=[*messages, {"role": "assistant", "content": prefix}],
+        messages=[*asked.messages, {"role": "assistant", "content": prefix}],
         max_tokens=max_tokens,
         regex=regex,
         continue_final=True,
@@ -287,9 +266,9 @@ def _behind(
     )
 
 
-def _end(order: Sequence[str], key: str) -> str:
+def _end(asked: Inquiry, key: str) -> str:
     """The character behind the rating under `key`."""
-    return "}" if order[-1] == key else ","
+    return "}" if asked.keys()[-1] == key else ","
 
 
 def pooled(verdicts: Sequence[Verdict]) -> Verdict:

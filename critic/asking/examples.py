@@ -8,16 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from critic.asking.forms import (
-    AnswerKind,
-    CriteriaKind,
-    RatingKind,
-    check_mix,
-    form_of,
-    human_score,
-    inquiry,
-    prompt_of,
-)
+from critic.asking import forms
 from critic.asking.prompt import Prompt
 from critic.asking.rating import whole_rating
 from critic.asking.render import fit
@@ -54,7 +45,7 @@ def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
     language is the one a form fixes) is planned once. Raises UsageError for a mix with mistakes, ValueError for a
     response that people did not score.
     """
-    check_mix(mix)
+    forms.check_mix(mix)
     questions = [question_key(response) for response in responses]
     answers: dict[bytes, list[Response]] = defaultdict(list)
     for question, response in zip(questions, responses, strict=True):
@@ -65,7 +56,7 @@ def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
         for question, response in zip(questions, responses, strict=True):
             if _draw(form, response.id) >= share:
                 continue
-            prompt = prompt_of(form, response.question.lang)
+            prompt = forms.prompt_of(form, response.question.lang)
             shown = _shown(form, prompt, response, answers[question])
             if isinstance(shown, str):
                 left_out[f"{form}: {shown}"] += 1
@@ -77,11 +68,14 @@ def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
 
 def _shown(name: str, prompt: Prompt, response: Response, answers: Sequence[Response]) -> list[tuple[str, ...]] | str:
     """The ids that a row's examples show, or why it makes none. `answers` are those to the row's question."""
-    form = form_of(name)
+    form = forms.form_of(name)
     if (lacking := form.lacking(response)) is not None:
         return lacking
     if form.shown == 1:
-        if isinstance(form.kind, AnswerKind) and response.id != min(answers, key=lambda each: _draw(name, each.id)).id:
+        if (
+            isinstance(form.kind, forms.AnswerKind)
+            and response.id != min(answers, key=lambda each: _draw(name, each.id)).id
+        ):
             return ASKED_ONCE
         return OPEN if form.kind.label(prompt, [response]) is None else [(response.id,)]
     others = [other for other in answers if comparable(response, other)]
@@ -134,11 +128,11 @@ def example(
     The reason is the one people wrote, where it is in the prompt's language. Raises ValueError for a response without
     a score, whose score leaves the form's verdict open, or for an `other` too many or too few.
     """
-    how, answers = form_of(form), [response, *([other] if other is not None else [])]
+    how, answers = forms.form_of(form), [response, *([other] if other is not None else [])]
     if len(answers) != how.shown:
         raise ValueError(f"form {form} shows {how.shown} answers, got {len(answers)}")
-    asked = inquiry(form, response.question.lang, how.material(response, other))
-    name, human, prompt = "+".join(one.id for one in answers), human_score(response), asked.prompt
+    asked = forms.inquiry(form, response.question.lang, how.material(response, other))
+    name, human, prompt = "+".join(one.id for one in answers), forms.human_score(response), asked.prompt
     label = how.kind.label(prompt, answers)
     if label is None:
         raise ValueError(f"people's score of {name} leaves the verdict of form {form} open")
@@ -147,7 +141,7 @@ def example(
         return TooLong(name, form)
     reason = human.reason if prompt.language == response.question.lang else None
     shares = None
-    if human.raters and isinstance(how.kind, RatingKind | CriteriaKind):
+    if human.raters and isinstance(how.kind, forms.RatingKind | forms.CriteriaKind):
         counts = Counter(whole_rating(score, prompt.scale) for score in human.raters.values())
         low, high = prompt.scale
         shares = [counts[rating] / len(human.raters) for rating in range(low, high + 1)]

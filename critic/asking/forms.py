@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from critic.asking import verdict
 from critic.asking.prompt import LANGUAGES, Prompt, load
 from critic.asking.rating import whole_rating
-from critic.asking.render import Exchange, Material, Side, of_response, render
+from critic.asking.render import Exchange, Fitted, Material, Side, of_response, render
 from critic.asking.tokens import RATING, REASON, Label
 from critic.errors import UsageError
 from critic.records import TEN, HumanScore, Language, Message, Response, Scope, Verdict
@@ -182,10 +182,18 @@ class Form(Struct, frozen=True, kw_only=True):
         """What a judge is shown of a response; `other` is the answer it is compared with, or stands for the judge's."""
         if self.scope == "verdict":
             return Material(text=response.text, checklist=response.question.checklist)
-        if self.scope == "conversation":
-            return _whole(*(one for one in (response, other) if one is not None))
-        shown = of_response(response, other if self.pair else None)
-        return replace(shown, own_answer=other.text) if other is not None and self.first else shown
+        if self.scope == "turn":
+            shown = of_response(response, other if self.pair else None)
+            return replace(shown, own_answer=other.text) if other is not None and self.first else shown
+        # What was said before, and the last question and answer.
+        question = response.question
+        earlier = [Exchange(turn.user, turn.assistant) for turn in question.history]
+        said = [Exchange(question.prompt, one.text) for one in (response, other) if one is not None]
+        return Material(
+            sides=[Side(earlier=[*earlier, last]) for last in said],
+            references=[*(None for _ in earlier), question.reference],
+            caption=question.caption,
+        )
 
 
 _SCOPES: dict[Scope, str] = {
@@ -193,17 +201,6 @@ _SCOPES: dict[Scope, str] = {
     "conversation": "people scored the whole conversation",
     "verdict": "the response is itself a judge's reply",
 }
-
-
-def _whole(*responses: Response) -> Material:
-    """Conversations as wholes: what was said before, and the last question and answer."""
-    question = responses[0].question
-    earlier = [Exchange(turn.user, turn.assistant) for turn in question.history]
-    return Material(
-        sides=[Side(earlier=[*earlier, Exchange(question.prompt, one.text)]) for one in responses],
-        references=[*(None for _ in earlier), question.reference],
-        caption=question.caption,
-    )
 
 
 FORMS: dict[str, Form] = {
@@ -265,19 +262,20 @@ def prompt_of(name: str, language: Language) -> Prompt:
 
 
 class Inquiry(Struct, frozen=True, kw_only=True):
-    """What a judge is asked: some material, in the form `name`. What is sampled for one `key` is the same in every
-    run."""
+    """What a judge is asked: some material, in the form `name`; `fitted` is the prompt as it was sent. What is sampled
+    for one `key` is the same in every run."""
 
     name: str
     form: Form
     prompt: Prompt
     material: Material
     key: str = ""
+    fitted: Fitted | None = None
 
     @property
     def messages(self) -> list[Message]:
-        """The whole prompt, before anything is left out of it."""
-        return render(self.prompt, self.material)
+        """The prompt as it was sent; before that the whole of it."""
+        return self.fitted.messages if self.fitted else render(self.prompt, self.material)
 
     def keys(self, reason: bool = True) -> tuple[str, ...]:
         """The keys of a verdict in the order in which the output format shows them; a `reason` only where it shows

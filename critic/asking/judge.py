@@ -11,21 +11,11 @@ from msgspec.structs import replace
 
 from critic.asking import rating
 from critic.asking.asker import Asker, with_mixture
-from critic.asking.forms import (
-    POINTS,
-    ChecklistKind,
-    ChoiceKind,
-    Inquiry,
-    form_of,
-    graded,
-    inquiry,
-    prompt_name,
-    prompt_of,
-)
+from critic.asking.forms import POINTS, ChecklistKind, ChoiceKind, Inquiry, form_of, graded, inquiry, prompt_name
 from critic.asking.prompt import Prompt, prompt_hash
 from critic.asking.protocols import PlannedVerdict
 from critic.asking.rating import Aggregation
-from critic.asking.render import Fitted, Material, render
+from critic.asking.render import Material, render
 from critic.backends import Backend, Reply
 from critic.errors import Refused, Transient
 from critic.records import (
@@ -59,7 +49,7 @@ class Opinion(Struct, frozen=True, kw_only=True):
     were drawn, `reply` is the text of the first."""
 
     verdict: Verdict
-    score: float | None
+    score: float | None = None
     reply: str = ""
     calls: list[Call] = field(default_factory=list)
     samples: list[Verdict] = field(default_factory=list)
@@ -95,19 +85,18 @@ class Judge:
             detail = str(error)
         except Refused as error:
             failure, detail = error.failure, str(error)
-        return Opinion(verdict=Verdict(failure=failure), score=None, detail=detail)
+        return Opinion(verdict=Verdict(failure=failure), detail=detail)
 
     async def _opinion(self, asked: Inquiry, firsts: Sequence[Player]) -> Opinion:
         before: list[Call] = []
         if asked.form.first is not None:
             # The judge's own answer to the question, which it gives before it sees the one it judges.
             question = replace(asked.material, sides=[replace(side, answer=None) for side in asked.material.sides])
-            first = self._beside(asked, asked.form.first, question)
-            fitted, reply = await self._asker.ask(first)
+            first, reply = await self._asker.ask(self._beside(asked, asked.form.first, question))
             said = first.read(reply.text, reply.truncated)
-            before = [_call(reply, said, fitted=fitted)]
+            before = [_call(first, reply, said)]
             if said.failure is not None:
-                return Opinion(verdict=Verdict(failure="empty"), score=None, calls=before)
+                return Opinion(verdict=Verdict(failure="empty"), calls=before)
             asked = replace(asked, material=replace(asked.material, own_answer=said.value))
         if asked.form.pair:
             found = await self._compared(asked, firsts)
@@ -124,24 +113,23 @@ class Judge:
 
     async def _rated(self, asked: Inquiry) -> Opinion:
         rated = await self._asker.rate(asked)
-        verdicts = [reading.verdict for reading in rated.readings]
         # The first of a verdict's calls has its rating.
         calls = [
-            _call(reply, reading.verdict if number == 0 else None, fitted=rated.fitted)
+            _call(rated.asked, reply, reading.verdict if number == 0 else None)
             for reading in rated.readings
             for number, reply in enumerate(reading.calls)
         ]
         text = calls[0].reply
         found, more = await self._extracted(asked, text, rated.verdict)
         score = found.rating if more and found.failure is None else rated.score
-        samples = verdicts if len(verdicts) > 1 else []
+        samples = [reading.verdict for reading in rated.readings] if len(rated.readings) > 1 else []
         return Opinion(verdict=found, score=score, reply=text, calls=[*calls, *more], samples=samples)
 
     async def _chosen(self, asked: Inquiry, first: Player | None = None) -> Opinion:
         """A choice, or the answers to a checklist, of what is shown as it stands."""
-        fitted, reply = await self._asker.ask(asked)
+        asked, reply = await self._asker.ask(asked)
         found = asked.read(reply.text, reply.truncated)
-        call = _call(reply, found, first=first, fitted=fitted)
+        call = _call(asked, reply, found, first)
         found, more = await self._extracted(asked, reply.text, found, first)
         score = None
         if found.failure is None:  # of a checklist the share of yes (MultiVerse §4)
@@ -150,17 +138,15 @@ class Judge:
 
     async def _compared(self, asked: Inquiry, firsts: Sequence[Player]) -> Opinion:
         """Two sides compared in each order: where the verdicts differ, a tie."""
-        orders = in_orders(asked.prompt, asked.material, firsts)
-        both = await asyncio.gather(
-            *(
-                self._chosen(replace(asked, material=material), first)
-                for material, first in zip(orders, firsts, strict=True)
-            )
-        )
+        shown = [replace(asked, material=one) for one in in_orders(asked.prompt, asked.material, firsts)]
+        both = await asyncio.gather(*(self._chosen(one, first) for one, first in zip(shown, firsts, strict=True)))
         failed = next((found.verdict.failure for found in both if found.verdict.failure is not None), None)
-        value = None
-        if failed is None:
-            winners = {_winner(found.verdict.value, first) for found, first in zip(both, firsts, strict=True)}
+        value, turned = None, {"A": "B", "B": "A"}
+        if failed is None:  # in the names that the verdicts have with the model as A
+            said = [found.verdict.value or "tie" for found in both]
+            winners = {
+                one if first == "model" else turned.get(one, one) for one, first in zip(said, firsts, strict=True)
+            }
             value = winners.pop() if len(winners) == 1 else "tie"
         return Opinion(
             verdict=Verdict(value=value, failure=failed, reason=both[0].verdict.reason),
@@ -181,7 +167,7 @@ class Judge:
         read = second.read(reply.text, reply.truncated)
         # A verdict that stays unread keeps the failure of the reply itself; of a checklist what could be read.
         settled = read if read.failure is None else replace(found, answers=read.answers)
-        return replace(settled, reason=found.reason), [_call(reply, read, first, extracted=True)]
+        return replace(settled, reason=found.reason), [_call(second, reply, read, first, extracted=True)]
 
 
 def in_orders(prompt: Prompt, material: Material, firsts: Sequence[Player]) -> list[Material]:
@@ -194,17 +180,8 @@ def in_orders(prompt: Prompt, material: Material, firsts: Sequence[Player]) -> l
     return [material if first == "model" else swapped for first in firsts]
 
 
-def _winner(value: str | None, first: Player) -> str:
-    """A verdict with `first` as A, in the names that it has with the model as A."""
-    return (value or "tie") if first == "model" else {"A": "B", "B": "A"}.get(value or "tie", "tie")
-
-
 def _call(
-    reply: Reply,
-    found: Verdict | None,
-    first: Player | None = None,
-    extracted: bool = False,
-    fitted: Fitted | None = None,
+    asked: Inquiry, reply: Reply, found: Verdict | None, first: Player | None = None, extracted: bool = False
 ) -> Call:
     return Call(
         reply=reply.text,
@@ -212,7 +189,7 @@ def _call(
         failure=found.failure if found else None,
         first=first,
         extracted=extracted,
-        shortened=fitted.shortened if fitted else {},
+        shortened=asked.fitted.shortened if asked.fitted else {},
         prompt_tokens=reply.prompt_tokens,
         cached_tokens=reply.cached_tokens,
         completion_tokens=reply.completion_tokens,
@@ -243,9 +220,8 @@ class ResponseJudge:
         score_kind: str,
         max_tokens: int,
         decoding: Decoding = GREEDY,
-        firsts: Sequence[Player] = PLAYERS,
     ) -> None:
-        self.backend, self.name, self.prompt, self.firsts = backend, name, form, firsts
+        self.backend, self.name, self.prompt = backend, name, form
         self.score_kind, self.max_tokens, self.decoding = score_kind, max_tokens, decoding
         self.form, self.prompt_hash = form_of(form), prompt_hash(prompt_name(form))
         self._judge = Judge(backend, score_kind, max_tokens, decoding)
@@ -255,7 +231,7 @@ class ResponseJudge:
         raises for what a server does."""
         key = key_of(response, other)
         material = self.form.material(response, other)
-        found = await self._judge.opinion(self.prompt, response.question.lang, material, key, self.firsts)
+        found = await self._judge.opinion(self.prompt, response.question.lang, material, key, PLAYERS)
         calls = found.calls
         return Judgment(
             response=response,
@@ -296,7 +272,7 @@ class ConversationJudge:
         """A name for what is shown to the judge, None where nothing is: the prompts before anything is left out."""
         if planned.material is None:
             return None
-        prompt = prompt_of(planned.form, planned.conversation.lang)
+        prompt = inquiry(planned.form, planned.conversation.lang, planned.material).prompt
         prompts = [render(prompt, one) for one in in_orders(prompt, planned.material, self.firsts(planned))]
         shown = [self.setup, planned.verdict.protocol, prompts]
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]

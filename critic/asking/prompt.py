@@ -93,12 +93,9 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
     @cached_property
-    def compiled(self) -> jinja2.Template:
-        return _compiled(self.template if self.verbatim else self.template.strip())
-
-    @cached_property
-    def compiled_system(self) -> jinja2.Template:
-        return _compiled(self.system)
+    def compiled(self) -> tuple[jinja2.Template, jinja2.Template]:
+        """The templates of the system message and of the user's."""
+        return _compiled(self.system), _compiled(self.template if self.verbatim else self.template.strip())
 
     @cached_property
     def shows_raw(self) -> bool:
@@ -128,7 +125,7 @@ def load(name: str, language: Language) -> Prompt:
     if plain not in names() or language not in LANGUAGES or (pack and pack not in _PACKS):
         raise UsageError(f"no judge prompt {name!r} in {language!r}; there is {', '.join(names())}")
     content = _content(plain, language, pack or None)
-    values: dict[str, object] = {}
+    values = {}
     if bands := content.get("ranges"):
         covered = [rating for band in bands for rating in range(band["low"], band["high"] + 1)]
         low, high = covered[0], covered[-1]
@@ -217,7 +214,6 @@ def add_pack(folder: Path) -> tuple[str, list[str]]:
 
 _OUTPUTS = ("forced", "rating", "checklist")
 """Other output formats of a prompt, which are prompts of their own now."""
-
 
 _WORDING = {"opening", "rules", "output", "template", "system", "constrained", *(f"output_{name}" for name in _OUTPUTS)}
 _OURS = re.compile(r"\b(opening|rules|output|material)\b")

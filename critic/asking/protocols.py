@@ -17,16 +17,7 @@ from critic.asking.forms import graded, prompt_of
 from critic.asking.history import CONDITIONS
 from critic.asking.render import Exchange, Material, Side, TurnJudgment
 from critic.errors import UsageError
-from critic.records import (
-    Conversation,
-    ConversationJudgment,
-    ConversationTurn,
-    Judging,
-    ModelTurn,
-    Protocol,
-    Setup,
-    TurnVerdict,
-)
+from critic.records import Conversation, ConversationJudgment, ConversationTurn, ModelTurn, Protocol, Setup, TurnVerdict
 
 OF_WHOLES: tuple[Protocol, ...] = ("direct", "pairwise")
 """The protocols that judge whole conversations as well as turns."""
@@ -34,28 +25,23 @@ OF_WHOLES: tuple[Protocol, ...] = ("direct", "pairwise")
 NOT_JUDGED = "turn_not_judged"
 """The failure of a whole conversation that was to be judged in sight of its turns' judgments, and one failed."""
 
-_FORMS: dict[tuple[Protocol, bool], str] = {
-    ("direct", False): "direct_turn",
-    ("direct", True): "direct_whole",
-    ("pairwise", False): "pairwise_turn",
-    ("pairwise", True): "pairwise_whole",
-    ("checklist", False): "checklist",
-    ("quality", False): "quality",
-}
-"""The form of a protocol for a turn, or for the whole (True)."""
-
 
 def form_name(protocol: Protocol, whole: bool, setup: Setup) -> str:
-    """The form in which a protocol asks, within the setup's pack."""
+    """The form in which a protocol asks of a turn or of the whole, within the setup's pack."""
     if protocol == "pointwise":
         return setup.pointwise_prompt
-    name = _FORMS[protocol, whole] + ("_forced" if protocol == "pairwise" and setup.order == "forced" else "")
+    name = f"{protocol}_{'whole' if whole else 'turn'}" if protocol in OF_WHOLES else protocol
+    name += "_forced" if protocol == "pairwise" and setup.order == "forced" else ""
     return f"{setup.pack}/{name}" if setup.pack else name
 
 
 def form_names(chosen: Iterable[str], setup: Setup) -> list[str]:
     """The forms in which the chosen protocols ask, pointwise apart, which has a prompt of its own choice."""
-    return [form_name(protocol, whole, setup) for protocol, whole in _FORMS if protocol in chosen]
+    protocols: tuple[Protocol, ...] = (*OF_WHOLES, "checklist", "quality")
+    both = (
+        (protocol, whole) for protocol in protocols for whole in (False, True) if not whole or protocol in OF_WHOLES
+    )
+    return [form_name(protocol, whole, setup) for protocol, whole in both if protocol in chosen]
 
 
 class Transcript(Struct, frozen=True, kw_only=True):
@@ -297,7 +283,7 @@ class VerdictPlan(Struct, frozen=True):
 
     pairs: list[Pair]
     protocols: list[Protocol]
-    judgings: list[Judging]
+    judgings: Sequence[str]
 
     def wanted(self) -> Iterator[VerdictKey]:
         for pair in self.pairs:

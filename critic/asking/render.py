@@ -118,8 +118,7 @@ def render(prompt: Prompt, material: Material, kept: Kept = ALL) -> list[Message
     try:
         if prompt.shows_raw:
             values["raw"] = _raw(prompt, material, kept, values)
-        content = prompt.compiled.render(values)
-        system = prompt.compiled_system.render(values) if prompt.system else ""
+        system, content = (template.render(values) for template in prompt.compiled)
     except jinja2.TemplateError as error:
         raise UsageError(f"prompt {prompt.name}, {prompt.language}: {error}") from None
     return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": content}]

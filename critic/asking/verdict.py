@@ -48,11 +48,10 @@ def parse(text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Ra
     """Read a pointwise verdict: `{"Rating": 1..10, "Reason": "…"}`, or something close to it; the rating under another
     `key`, where one of several criteria is read.
 
-    Tolerated: other key order, text or code fences around, quoted, decimal and full-width numbers
-    ("8", 8.5, ８, "8/10"), single quotes, raw line breaks, a reply cut off after its rating.
-    `truncated` says that the reply ended at its token limit. Failures: `empty`, `truncated` (cut off
-    before the rating was certain), `no_rating`, `out_of_range` (outside the scale). A rating on another
-    `scale` (its lowest and highest whole rating) is moved linearly onto 1..10.
+    Tolerated: other key order, text or code fences around, quoted, decimal and full-width numbers ("8", 8.5, ８,
+    "8/10"), single quotes, raw line breaks, a reply cut off after its rating. `truncated` says that the reply ended at
+    its token limit. Failures: `empty`, `truncated` (cut off before the rating was certain), `no_rating`, `out_of_range`
+    (outside the scale). A rating on another `scale` (its lowest and highest whole rating) is moved linearly onto 1..10.
     """
 
     def made(value: Any, reason: str | None) -> Verdict:
@@ -196,8 +195,7 @@ def _half_width(text: str) -> str:
 
 
 def _place(text: str, plain: str, key: str) -> int | None:
-    """Where the value of the verdict's `key` starts in text that is no valid JSON; `plain` is its
-    half-width form."""
+    """Where the value of the verdict's `key` starts in text that is no valid JSON; `plain` is its half-width form."""
     value, reason = _key(key).search(plain), _REASON_KEY.search(plain)
     if value and (reason is None or value.start() < reason.start()):
         return value.end()

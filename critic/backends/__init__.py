@@ -23,12 +23,11 @@ FAVOUR = 100.0
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """One chat completion. `schema` (JSON Schema) or `regex` constrains the reply;
-    `continue_final` makes the model go on with the last message instead of answering it;
-    `top_logprobs` asks for that many alternatives of every generated token (0 = none).
-    `seed` makes sampling (`temperature` above 0) repeatable. `favoured`, a text that is one token, is what is
-    written wherever `regex` allows it; the alternatives' probabilities stay those of the model. Where the source
-    of replies cannot do that it is left out."""
+    """One chat completion. `schema` (JSON Schema) or `regex` constrains the reply; `continue_final` makes the model go
+    on with the last message instead of answering it; `top_logprobs` asks for that many alternatives of every generated
+    token (0 = none). `seed` makes sampling (`temperature` above 0) repeatable. `favoured`, a text that is one token, is
+    what is written wherever `regex` allows it; the alternatives' probabilities stay those of the model. Where the
+    source of replies cannot do that it is left out."""
 
     messages: Sequence[ChatMessage]
     max_tokens: int

@@ -19,9 +19,11 @@ from typing import Any
 
 import httpx
 from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, ordered, prompts, responses
+from msgspec.structs import replace
 
 from critic.asking.asker import ALTERNATIVES, RATING_ALONE, probe
 from critic.asking.judge import ResponseJudge
+from critic.asking.render import Fitted
 from critic.backends import FAVOUR, Request
 from critic.backends.openai import OURS, OpenAIBackend
 from critic.records import Decoding, Judgment, Message, Response
@@ -60,7 +62,7 @@ async def posted(url: str, messages: list[list[Message]], alternatives: int = 0,
                 wanted: dict[str, Any] = {"schema": POINTWISE.schema(), "top_logprobs": alternatives}
                 await post(backend._body(Request(messages=each, max_tokens=REPLY_TOKENS, **wanted)))
                 if probed:
-                    asked = probe(each, RATING_ALONE, POINTWISE.keys())
+                    asked = probe(replace(POINTWISE, fitted=Fitted(each, {})), RATING_ALONE)
                     token = await backend._token(asked)
                     await post({**backend._body(asked), "logit_bias": {str(token): FAVOUR}})
 
