@@ -39,8 +39,10 @@ class OpenAIBackend:
 
     Every call is tried up to `attempts` times. An answer that is not whole after `timeout` seconds, a lost
     or cut-off connection, a reply that is not a completion, 408, 409, 425, 429 and 5xx count as transient;
-    the pause doubles from FIRST_PAUSE, is jittered, and yields to the server's Retry-After.
+    the pause doubles from FIRST_PAUSE, is jittered, and yields to the server's Retry-After. `choose` a model first.
     """
+
+    served: Served
 
     def __init__(
         self,
@@ -60,14 +62,8 @@ class OpenAIBackend:
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         self._client = httpx.AsyncClient(base_url=root, headers=headers, timeout=timeout, limits=limits)
         self._plain = httpx.Client(base_url=root, headers=headers, timeout=30.0)
-        self._served: Served | None = None
         self._favours = True
         self._tokens: dict[str, asyncio.Future[int | None]] = {}
-
-    @property
-    def served(self) -> Served:
-        assert self._served is not None, "choose() a model first"
-        return self._served
 
     async def __aenter__(self) -> Self:
         return self
@@ -88,8 +84,8 @@ class OpenAIBackend:
         if name is not None and name not in offered:
             raise UsageError(f"the server at {self.root} has no model {name!r}; it offers {', '.join(offered)}")
         chosen = offered[name] if name is not None else models[0]
-        self._served = Served(chosen["id"], chosen.get("max_model_len"), chosen.get("owned_by") == "vllm")
-        return self._served
+        self.served = Served(chosen["id"], chosen.get("max_model_len"), chosen.get("owned_by") == "vllm")
+        return self.served
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Tokens of a prompt as the server's chat template renders it (vLLM's `/tokenize`).

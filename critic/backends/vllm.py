@@ -43,8 +43,7 @@ def notes(folder: Path) -> dict[str, Any]:
     if missing:
         raise UsageError(f"{folder} is no model folder: {' and '.join(missing)} missing")
     file = folder / "critic.json"
-    found: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    return found
+    return dict(json.loads(file.read_text("utf-8"))) if file.is_file() else {}
 
 
 def own_name(model: str, facts: dict[str, Any]) -> str:
@@ -79,11 +78,8 @@ def environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str]:
     if Path(model).is_dir():
         wanted["HF_HUB_OFFLINE"] = "1"
     if on_cpu:
-        wanted |= {
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        }
+        wanted |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     return {name: value for name, value in wanted.items() if name not in os.environ}
 
 
@@ -109,7 +105,7 @@ class VllmBackend:
         self._words = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load", *(extra or [])]
         self.place, self.in_flight, self.retries = str(folder), IN_FLIGHT, 0
         self.served = Served(own_name(str(folder), facts), None, is_vllm=True)
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs = SimpleQueue[_Job | None]()
         self._problem: str | None = None
         self._tokenizer: Any = None
         self._sees = False
@@ -171,14 +167,11 @@ class VllmBackend:
         return self._encode('\n{"') == [*self._encode("\n"), *self._encode('{"')]
 
     def _rendered(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> str:
-        text: str = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=not continue_final, continue_final_message=continue_final
-        )
-        return text
+        how = {"add_generation_prompt": not continue_final, "continue_final_message": continue_final}
+        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, **how))
 
     def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _remembered(self, text: str) -> list[int]:
         """`_encode`, at once for the prompts of the requests in flight: a second question on one asks for it again."""
@@ -237,7 +230,9 @@ class VllmBackend:
                         self._tell(running.pop(output.request_id).done, output)
         except Exception as error:
             self._problem = f"vLLM stopped: {one_line(error)}; run the same command again to go on"
-            self._fail(running)
+            waiting = (self._jobs.get() for _ in range(self._jobs.qsize()))
+            for job in filter(None, [*running.values(), *waiting]):
+                self._tell(job.done, UsageError(self._problem))
         finally:
             engine.engine_core.shutdown()
 
@@ -294,11 +289,6 @@ class VllmBackend:
             raise Refused("refused", one_line(error)) from None
         self._check_length(prompt["prompt_token_ids"])
         return prompt
-
-    def _fail(self, running: dict[str, _Job]) -> None:
-        waiting = (self._jobs.get() for _ in range(self._jobs.qsize()))
-        for job in filter(None, [*running.values(), *waiting]):
-            self._tell(job.done, UsageError(self._problem))
 
     def _tell(self, future: "asyncio.Future[Any]", result: Any) -> None:
         def settle() -> None:

@@ -442,7 +442,7 @@ def test_a_server_that_hangs_or_trickles_is_given_up(tmp_path: Path, scripted: S
     async def given_up() -> float:
         server = await asyncio.start_server(trickle, "127.0.0.1", 0)
         backend = OpenAIBackend(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout=1.0, attempts=1)
-        backend._served = Served("tiny", None, is_vllm=False)
+        backend.served = Served("tiny", None, is_vllm=False)
         start = time.monotonic()
         with pytest.raises(Transient, match="Timeout"):
             await backend.chat(Request(messages=[{"role": "user", "content": "x"}], max_tokens=1))
