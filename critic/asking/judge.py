@@ -57,20 +57,12 @@ class Opinion(Struct, frozen=True, kw_only=True):
 
 
 class Judge:
-    """A judge model, how its verdicts are drawn and scored, and whether one that cannot be read is asked for again
-    (`extraction`). Questions beside a form's own are those of the form's pack, or else of `pack`."""
+    """A judge model with one setup. Questions beside a form's own are those of the form's pack, or else of the
+    setup's."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        score_kind: str,
-        max_tokens: int,
-        decoding: Decoding = GREEDY,
-        extraction: bool = False,
-        pack: str | None = None,
-    ) -> None:
-        self.extraction, self._pack = extraction, pack
-        self._asker = Asker(backend, score_kind, max_tokens, decoding)
+    def __init__(self, backend: Backend, setup: Setup, max_tokens: int) -> None:
+        self.backend, self.setup, self.max_tokens = backend, setup, max_tokens
+        self._asker = Asker(backend, setup.score_kind, max_tokens, setup.decoding)
         self._extractor = Asker(backend, "argmax", min(EXTRACTION_TOKENS, max_tokens))
 
     async def opinion(
@@ -108,7 +100,7 @@ class Judge:
 
     def _beside(self, asked: Inquiry, form: str, material: Material) -> Inquiry:
         """What is asked in another form, of the same pack."""
-        pack = asked.name.rpartition("/")[0] or self._pack
+        pack = asked.name.rpartition("/")[0] or self.setup.pack
         return inquiry(f"{pack}/{form}" if pack else form, asked.prompt.language, material, asked.key)
 
     async def _rated(self, asked: Inquiry) -> Opinion:
@@ -160,7 +152,7 @@ class Judge:
     ) -> tuple[Verdict, list[Call]]:
         """The verdict `found` in a reply; one that could not be read is looked for by a second, short question."""
         form, items = asked.form.extraction, asked.material.checklist
-        if not (self.extraction and form and found.failure in UNREADABLE and text.strip()):
+        if not (self.setup.extraction and form and found.failure in UNREADABLE and text.strip()):
             return found, []
         second = self._beside(asked, form, Material(text=text, checklist=items))
         _, reply = await self._extractor.ask(second, max(self._extractor.max_tokens, TOKENS_AN_ITEM * len(items)))
@@ -209,7 +201,7 @@ def key_of(response: Response, other: Response | None = None) -> str:
     return response.id if other is None else f"{response.id}+{other.id}"
 
 
-class ResponseJudge:
+class ResponseJudge(Judge):
     """A judge of single responses, by one form."""
 
     def __init__(
@@ -221,17 +213,16 @@ class ResponseJudge:
         max_tokens: int,
         decoding: Decoding = GREEDY,
     ) -> None:
-        self.backend, self.name, self.prompt = backend, name, form
-        self.score_kind, self.max_tokens, self.decoding = score_kind, max_tokens, decoding
+        setup = Setup(judge=name, score_kind=score_kind, decoding=decoding, extraction=False)
+        super().__init__(backend, setup, max_tokens)
+        self.name, self.prompt, self.score_kind, self.decoding = name, form, score_kind, decoding
         self.form, self.prompt_hash = form_of(form), prompt_hash(prompt_name(form))
-        self._judge = Judge(backend, score_kind, max_tokens, decoding)
 
     async def judge(self, response: Response, other: Response | None = None) -> Judgment:
         """One judgment: a score, or a named failure; of a form that compares, on `response` beside the `other`. Never
         raises for what a server does."""
-        key = key_of(response, other)
-        material = self.form.material(response, other)
-        found = await self._judge.opinion(self.prompt, response.question.lang, material, key, PLAYERS)
+        material, key = self.form.material(response, other), key_of(response, other)
+        found = await self.opinion(self.prompt, response.question.lang, material, key, PLAYERS)
         calls = found.calls
         return Judgment(
             response=response,
@@ -261,12 +252,8 @@ class ResponseJudge:
         }
 
 
-class ConversationJudge:
-    """A judge of conversations, with one setup."""
-
-    def __init__(self, backend: Backend, setup: Setup, max_tokens: int) -> None:
-        self.backend, self.setup, self.max_tokens = backend, setup, max_tokens
-        self._judge = Judge(backend, setup.score_kind, max_tokens, setup.decoding, setup.extraction, setup.pack)
+class ConversationJudge(Judge):
+    """A judge of conversations, by protocol."""
 
     def asked(self, planned: PlannedVerdict) -> str | None:
         """A name for what is shown to the judge, None where nothing is: the prompts before anything is left out."""
@@ -307,7 +294,7 @@ class ConversationJudge:
         pointwise = one.protocol == "pointwise"
         key = one.conversation if pointwise else f"{one.conversation}/{one.condition}/{one.turn}/{one.protocol}"
         firsts = self.firsts(planned)
-        found = await self._judge.opinion(planned.form, planned.conversation.lang, material, key, firsts)
+        found = await self.opinion(planned.form, planned.conversation.lang, material, key, firsts)
         rates = bool(found.calls) and one.protocol not in ("pairwise", "checklist")
         return replace(
             record,

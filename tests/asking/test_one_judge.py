@@ -17,7 +17,7 @@ from critic.asking.packs import open_pack
 from critic.asking.render import Material, Side, of_response
 from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
-from critic.records import GREEDY, Decoding, Judgment, Response, Verdict, to_ten
+from critic.records import GREEDY, Decoding, Judgment, Response, Setup, Verdict, to_ten
 
 CRITERIA = {"clarity": "Is it easy to follow?", "depth of detail": "Does it say enough?"}
 
@@ -249,7 +249,7 @@ def test_what_a_second_question_reads_of_a_checklist_is_kept() -> None:
         second = "An examiner wrote" in request.messages[0]["content"]
         return Reply(text='{"1":"yes","2":"Unknow' if second else "no idea")
 
-    judge = Judge(ScriptedBackend(answer), "argmax", 256, extraction=True)
+    judge = Judge(ScriptedBackend(answer), Setup(judge="j", score_kind="argmax"), 256)
     items = Material(question="q", sides=[Side(answer="a")], checklist=["x", "y"])
     found = asyncio.run(judge.opinion("checklist", "en", items, "k"))
     assert found.score is None and found.verdict.failure == "no_verdict"
@@ -266,6 +266,7 @@ def test_the_second_question_is_the_packs_own(tmp_path: Path) -> None:
         asked.append(request.messages[0]["content"])
         return Reply(text="a six" if len(asked) == 1 else '{"Rating":6}')
 
-    judge = Judge(ScriptedBackend(answer), "argmax", 256, extraction=True, pack=open_pack(tmp_path / "p"))
+    setup = Setup(judge="j", score_kind="argmax", pack=open_pack(tmp_path / "p"))
+    judge = Judge(ScriptedBackend(answer), setup, 256)
     found = asyncio.run(judge.opinion("pointwise", "en", of_response(response()), "k"))
     assert found.score == 6 and "Theirs:" in asked[1]

@@ -293,7 +293,8 @@ YES_OR_NO = [("yes yes no yes", 0.75), ("no no no no", 0.0), ("yes yes no", None
 def test_a_checklist_scores_its_share_of_yes(answers: str, score: float | None) -> None:
     """Where an answer is missing the share is not known."""
     reply = json.dumps({str(number): word for number, word in enumerate(answers.split(), 1)})
-    judge = Judge(ScriptedBackend(lambda request: Reply(text=reply)), "argmax", 256)
+    setup = Setup(judge="j", score_kind="argmax", extraction=False)
+    judge = Judge(ScriptedBackend(lambda request: Reply(text=reply)), setup, 256)
     shown = Material(sides=[Side(answer="a")], question="q", references=["r"], checklist=["i"] * 4)
     found = asyncio.run(judge.opinion("checklist", "en", shown, "key"))
     assert found.score == score and found.verdict.failure == (None if score is not None else "no_verdict")
