@@ -18,20 +18,7 @@ from critic.asking.rating import Aggregation
 from critic.asking.render import Material, render
 from critic.backends import Backend, Reply
 from critic.errors import Refused, Transient
-from critic.records import (
-    GREEDY,
-    TEN,
-    Call,
-    ConversationJudgment,
-    Decoding,
-    Failure,
-    Judgment,
-    Language,
-    Member,
-    Response,
-    Setup,
-    Verdict,
-)
+from critic.records import GREEDY, Call, ConversationJudgment, Decoding, Judgment, Member, Response, Setup, Verdict
 
 UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
 """Failures of a reply that says something, which a second, short question may settle."""
@@ -65,19 +52,15 @@ class Judge:
         self._asker = Asker(backend, setup.score_kind, max_tokens, setup.decoding)
         self._extractor = Asker(backend, "argmax", min(EXTRACTION_TOKENS, max_tokens))
 
-    async def opinion(
-        self, name: str, language: Language, material: Material, key: str, firsts: Sequence[Player] = ("model",)
-    ) -> Opinion:
-        """The opinion on `material` in the form `name`, in the prompt for `language`. Of two sides the first is the
-        model's; they are compared in each order that `firsts` names. Never raises for what a server does."""
-        failure: Failure = "server_error"
+    async def opinion(self, asked: Inquiry, firsts: Sequence[Player] = ("model",)) -> Opinion:
+        """The opinion on what is asked. Of two sides the first is the model's; they are compared in each order that
+        `firsts` names. Never raises for what a server does."""
         try:
-            return await self._opinion(inquiry(name, language, material, key), firsts)
+            return await self._opinion(asked, firsts)
         except Transient as error:
-            detail = str(error)
+            return Opinion(verdict=Verdict(failure="server_error"), detail=str(error))
         except Refused as error:
-            failure, detail = error.failure, str(error)
-        return Opinion(verdict=Verdict(failure=failure), detail=detail)
+            return Opinion(verdict=Verdict(failure=error.failure), detail=str(error))
 
     async def _opinion(self, asked: Inquiry, firsts: Sequence[Player]) -> Opinion:
         before: list[Call] = []
@@ -205,13 +188,7 @@ class ResponseJudge(Judge):
     """A judge of single responses, by one form."""
 
     def __init__(
-        self,
-        backend: Backend,
-        name: str,
-        form: str,
-        score_kind: str,
-        max_tokens: int,
-        decoding: Decoding = GREEDY,
+        self, backend: Backend, name: str, form: str, score_kind: str, max_tokens: int, decoding: Decoding = GREEDY
     ) -> None:
         setup = Setup(judge=name, score_kind=score_kind, decoding=decoding, extraction=False)
         super().__init__(backend, setup, max_tokens)
@@ -222,7 +199,7 @@ class ResponseJudge(Judge):
         """One judgment: a score, or a named failure; of a form that compares, on `response` beside the `other`. Never
         raises for what a server does."""
         material, key = self.form.material(response, other), key_of(response, other)
-        found = await self.opinion(self.prompt, response.question.lang, material, key, PLAYERS)
+        found = await self.opinion(inquiry(self.prompt, response.question.lang, material, key), PLAYERS)
         calls = found.calls
         return Judgment(
             response=response,
@@ -293,8 +270,8 @@ class ConversationJudge(Judge):
         # A pointwise question is the same whatever the turn it comes from, so its samples are.
         pointwise = one.protocol == "pointwise"
         key = one.conversation if pointwise else f"{one.conversation}/{one.condition}/{one.turn}/{one.protocol}"
-        firsts = self.firsts(planned)
-        found = await self.opinion(planned.form, planned.conversation.lang, material, key, firsts)
+        asked = inquiry(planned.form, planned.conversation.lang, material, key)
+        found = await self.opinion(asked, self.firsts(planned))
         rates = bool(found.calls) and one.protocol not in ("pairwise", "checklist")
         return replace(
             record,
@@ -314,7 +291,7 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
     `detail` names the member, because a mean over those who are left is another panel's.
     """
     first, verdicts = members[0], [one.verdict for one in members]
-    scale, named = first.verdict.scale or TEN, first.verdict.criteria
+    scale, named = first.verdict.scale, first.verdict.criteria
     detail = score = None
     if failed := next((one for one in members if one.verdict.failure is not None), None):
         found = Verdict(failure=failed.verdict.failure)
@@ -323,7 +300,7 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
         found = Verdict(
             rating=rating.aggregated(how, (one.rating for one in verdicts), scale),
             criteria={one: _of_criterion(verdicts, one, how, first.score_kind) for one in named},
-            scale=first.verdict.scale,
+            scale=scale,
         )
         found = with_mixture(found, (one.distribution for one in verdicts))
         score = rating.aggregated(how, (one.score for one in members), scale)
@@ -352,4 +329,4 @@ def _of_criterion(verdicts: Sequence[Verdict], name: str, how: Aggregation, scor
     if failed is not None:
         return Verdict(failure=failed)
     scores = (rating.scored(part, score_kind) for part in parts)
-    return Verdict(rating=rating.aggregated(how, scores, parts[0].scale or TEN), scale=parts[0].scale)
+    return Verdict(rating=rating.aggregated(how, scores, parts[0].scale), scale=parts[0].scale)

@@ -143,9 +143,9 @@ def majority(ratings: Iterable[float], scale: Scale = TEN) -> float:
     return to_ten(min(multimode(whole_rating(rating, scale) for rating in ratings)), *scale)
 
 
-def aggregated(how: Aggregation, scores: Iterable[float | None], scale: Scale = TEN) -> float:
+def aggregated(how: Aggregation, scores: Iterable[float | None], scale: Scale | None) -> float:
     """One or more scores on 1..10 as one; the majority is among the ratings of the form's scale."""
     given = [score for score in scores if score is not None]
     if how == "majority":
-        return majority(given, scale)
+        return majority(given, scale or TEN)
     return float(fmean(given) if how == "mean" else median(given))

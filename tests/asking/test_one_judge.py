@@ -12,6 +12,7 @@ import pytest
 from conftest import human_row
 
 from critic import human_scored
+from critic.asking.forms import inquiry
 from critic.asking.judge import Judge, ResponseJudge, key_of, panel_judgment
 from critic.asking.packs import open_pack
 from critic.asking.render import Material, Side, of_response
@@ -251,7 +252,7 @@ def test_what_a_second_question_reads_of_a_checklist_is_kept() -> None:
 
     judge = Judge(ScriptedBackend(answer), Setup(judge="j", score_kind="argmax"), 256)
     items = Material(question="q", sides=[Side(answer="a")], checklist=["x", "y"])
-    found = asyncio.run(judge.opinion("checklist", "en", items, "k"))
+    found = asyncio.run(judge.opinion(inquiry("checklist", "en", items)))
     assert found.score is None and found.verdict.failure == "no_verdict"
     assert found.verdict.answers == [True, None]
 
@@ -268,5 +269,5 @@ def test_the_second_question_is_the_packs_own(tmp_path: Path) -> None:
 
     setup = Setup(judge="j", score_kind="argmax", pack=open_pack(tmp_path / "p"))
     judge = Judge(ScriptedBackend(answer), setup, 256)
-    found = asyncio.run(judge.opinion("pointwise", "en", of_response(response()), "k"))
+    found = asyncio.run(judge.opinion(inquiry("pointwise", "en", of_response(response()))))
     assert found.score == 6 and "Theirs:" in asked[1]

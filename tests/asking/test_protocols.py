@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from critic.asking.forms import form_of
+from critic.asking.forms import form_of, inquiry
 from critic.asking.judge import ConversationJudge, Judge
 from critic.asking.prompt import load
 from critic.asking.protocols import Assignment, Transcript
@@ -296,5 +296,5 @@ def test_a_checklist_scores_its_share_of_yes(answers: str, score: float | None) 
     setup = Setup(judge="j", score_kind="argmax", extraction=False)
     judge = Judge(ScriptedBackend(lambda request: Reply(text=reply)), setup, 256)
     shown = Material(sides=[Side(answer="a")], question="q", references=["r"], checklist=["i"] * 4)
-    found = asyncio.run(judge.opinion("checklist", "en", shown, "key"))
+    found = asyncio.run(judge.opinion(inquiry("checklist", "en", shown)))
     assert found.score == score and found.verdict.failure == (None if score is not None else "no_verdict")
