@@ -11,10 +11,8 @@ class UsageError(Exception):
 
 
 class Transient(Exception):
-    """A call that may succeed if repeated: time-outs, resets, 429 and 5xx.
-
-    `retry_after` is the server's own wish in seconds, if it named one.
-    """
+    """A call that may succeed if repeated: time-outs, resets, 429 and 5xx. `retry_after` is the server's own wish in
+    seconds, if it named one."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)

@@ -191,11 +191,9 @@ def walk(
     path: Path, left_out: Counter[str], keep_flags: frozenset[str] = frozenset()
 ) -> Iterator[tuple[Row, dict[str, Any], Response]]:
     """The usable rows of a file or folder, one after the other: as read, as they stand there, in the project's words.
-
     Rows that carry an unusable flag (unless in `keep_flags`) or lack a reference are counted in `left_out` by reason;
     the rest is checked. Raises UsageError, naming file, line and column, for a missing column, a score outside its
-    scale, or an id that comes twice.
-    """
+    scale, or an id that comes twice."""
     ids = tables.Ids()
     for file in files(path):
         for place, raw in _rows(file):

@@ -47,11 +47,9 @@ class Image(Struct, frozen=True, kw_only=True):
 
 
 class Images:
-    """The images under `root`, and those that are given as data URIs.
-
-    An image of more than `resize_to` pixels is made smaller, its proportions kept; one of more than `max_bytes` bytes
-    or `MAX_PIXELS` pixels is refused. Raises UsageError where Pillow or the root is missing.
-    """
+    """The images under `root`, and those that are given as data URIs. An image of more than `resize_to` pixels is made
+    smaller, its proportions kept; one of more than `max_bytes` bytes or `MAX_PIXELS` pixels is refused. Raises
+    UsageError where Pillow or the root is missing."""
 
     def __init__(self, root: Path, *, max_bytes: int = MAX_BYTES, resize_to: int | None = None) -> None:
         if not root.is_dir():
@@ -66,10 +64,8 @@ class Images:
         self._root, self._max_bytes, self._resize_to = root.resolve(), max_bytes, resize_to
 
     def load(self, name: str, uri: str | None = None) -> Image:
-        """The image at the path `name`, or the one in the data URI that goes by that name.
-
-        Raises ImageError. The whole image is decoded, so that one that is cut off is found here.
-        """
+        """The image at the path `name`, or the one in the data URI that goes by that name. Raises ImageError. The whole
+        image is decoded, so that one that is cut off is found here."""
         try:
             data = self._read(name) if uri is None else _from_uri(uri, self._max_bytes)
             data, kind, resized = self._checked(data)

@@ -20,10 +20,8 @@ T = TypeVar("T")
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Non-blank lines of a UTF-8 file with their numbers, from 1.
-
-    Raises UsageError when the file is missing, is not UTF-8, or has no line.
-    """
+    """Non-blank lines of a UTF-8 file with their numbers, from 1. Raises UsageError when the file is missing, is not
+    UTF-8, or has no line."""
     if not path.is_file():
         raise UsageError(f"{path}: no such file")
     found = False
@@ -75,11 +73,9 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write(path: Path, records: Iterable[Any]) -> int:
-    """Write records to `path` in one step (a crash leaves the old file or none); returns how many.
-
-    Its sidecar goes first: what it says is said of the file that was there. Like everything here that writes, it raises
-    UsageError for what the system says against it.
-    """
+    """Write records to `path` in one step (a crash leaves the old file or none); returns how many. Its sidecar goes
+    first: what it says is said of the file that was there. Like everything here that writes, it raises UsageError for
+    what the system says against it."""
     count = 0
     with _replacing(path) as file:
         for record in records:
@@ -130,10 +126,8 @@ def repair(path: Path) -> int:
 
 class Appender:
     """Appends records to a file, each line handed to the system whole as soon as it is known, and none behind a line
-    that could not be written whole. The file's sidecar is taken away at once.
-
-    Raises UsageError for what the system says against writing.
-    """
+    that could not be written whole. The file's sidecar is taken away at once. Raises UsageError for what the system
+    says against writing."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._broken = path, False

@@ -30,13 +30,10 @@ class Turn(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a model was asked. `group` is the unit of splitting and resampling: rows that share it
-    share a question or an image.
-
-    For a judge only: `caption` describes the image to one that cannot see it, `focus` says what an open answer has to
-    achieve, `checklist` are yes/no questions about the answer, `criteria` what it is rated on besides (name -> what
-    the name means).
-    """
+    """What a model was asked. `group` is the unit of splitting and resampling: rows that share it share a question or
+    an image. For a judge only: `caption` describes the image to one that cannot see it, `focus` says what an open
+    answer has to achieve, `checklist` are yes/no questions about the answer, `criteria` what it is rated on besides
+    (name -> what the name means)."""
 
     id: str
     prompt: str
@@ -206,10 +203,8 @@ class Example(Struct, frozen=True, kw_only=True):
 
 class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One turn asked of a model. `images` are shown with this turn: paths relative to a data root, or data URIs.
-
-    `focus` says what an open answer is compared on (ConvBench's creation turn); `checklist` are yes/no questions
-    about the answer (MultiVerse).
-    """
+    `focus` says what an open answer is compared on (ConvBench's creation turn); `checklist` are yes/no questions about
+    the answer (MultiVerse)."""
 
     prompt: str
     reference: str | None = None
@@ -220,10 +215,8 @@ class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is asked of a model turn by turn. `history` is given, not generated, and comes before turn 1.
-
-    `group` is the unit of resampling, as in Question. `caption` describes the image to a judge that cannot see it.
-    """
+    """What is asked of a model turn by turn. `history` is given, not generated, and comes before turn 1. `group` is the
+    unit of resampling, as in Question. `caption` describes the image to a judge that cannot see it."""
 
     id: str
     benchmark: str
@@ -338,10 +331,8 @@ judgments of its turns (ConvBench's ablations)."""
 
 class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How verdicts are asked for and scored: alike for all judgments of a file. `seed` is that of random orders.
-
     `extraction`: a verdict that cannot be read is asked for once more, of the reply's text alone. `reference_backed`:
-    two models are compared in sight of the reference. `pack`: whose prompts stand in for ours, NAME@HASH.
-    """
+    two models are compared in sight of the reference. `pack`: whose prompts stand in for ours, NAME@HASH."""
 
     judge: str
     score_kind: str
@@ -361,11 +352,9 @@ def differing(before: Setup, now: Setup) -> str:
 
 
 class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One question to the judge and what was read in its reply: a grade, A, B or tie, or yes and no by item.
-
-    `first` says who stood first of two; `extracted`: the reply is that of the second, short question. `shortened`
-    counts what was left out of the prompt: exchanges of the history, characters of references and of replies.
-    """
+    """One question to the judge and what was read in its reply: a grade, A, B or tie, or yes and no by item. `first`
+    says who stood first of two; `extracted`: the reply is that of the second, short question. `shortened` counts what
+    was left out of the prompt: exchanges of the history, characters of references and of replies."""
 
     reply: str
     value: str | None = None
@@ -380,11 +369,9 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ConversationJudgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One verdict on a turn of a model's conversation or on the whole, and how it came about.
-
-    `asked` names what was shown to the judge, None where nothing could be; judgments with one name share their calls,
-    and tokens count once. `rating` is the verdict of a grade, `answers` are those of a checklist, in its order.
-    """
+    """One verdict on a turn of a model's conversation or on the whole, and how it came about. `asked` names what was
+    shown to the judge, None where nothing could be; judgments with one name share their calls, and tokens count once.
+    `rating` is the verdict of a grade, `answers` are those of a checklist, in its order."""
 
     conversation: Conversation
     verdict: TurnVerdict

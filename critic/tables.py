@@ -35,11 +35,9 @@ def rows(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[str, 
 
 def numbered(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[int, Row]]:
     """The rows of a table by column, read as they are asked for, with the line that each begins on (spreadsheets: the
-    row, parquet: the row from 1). Cells of .csv are text; the header of .csv and .xlsx is the first line.
-
-    Raises UsageError for a file that is missing, empty, torn or of another format, naming the line, and where the
-    library that reads it is not installed.
-    """
+    row, parquet: the row from 1). Cells of .csv are text; the header of .csv and .xlsx is the first line. Raises
+    UsageError for a file that is missing, empty, torn or of another format, naming the line, and where the library that
+    reads it is not installed."""
     readers = {".csv": _csv, ".jsonl": lambda path: jsonl.read(path, Row), ".parquet": _parquet, ".xlsx": _xlsx}
     if path.suffix not in formats:
         raise UsageError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; expected {', '.join(formats)}")

@@ -107,12 +107,9 @@ class Asker:
     async def _fitted(
         self, asked: Inquiry, request: Callable[[Inquiry], Request], max_tokens: int
     ) -> tuple[Inquiry, Reply]:
-        """The judge's first reply to the whole prompt or, where prompt and reply do not fit together, to one
-        that fits. Raises Refused where none does.
-
-        vLLM refuses a prompt longer than its context; one that only leaves too little room for the
-        reply it answers with a reply cut short.
-        """
+        """The judge's first reply to the whole prompt or, where prompt and reply do not fit together, to one that fits.
+        Raises Refused where none does. vLLM refuses a prompt longer than its context; one that only leaves too little
+        room for the reply it answers with a reply cut short."""
         context = self.backend.served.context
         asked = replace(asked, fitted=Fitted(asked.messages, {}))
         try:

@@ -123,11 +123,9 @@ def example(
     other: Response | None = None,
 ) -> Example | TooLong:
     """The training example of a human-scored response in a form, shortened as in judging. Where the form shows two
-    answers, `other` is B, or stands for the judge's own.
-
-    The reason is the one people wrote, where it is in the prompt's language. Raises ValueError for a response without
-    a score, whose score leaves the form's verdict open, or for an `other` too many or too few.
-    """
+    answers, `other` is B, or stands for the judge's own. The reason is the one people wrote, where it is in the
+    prompt's language. Raises ValueError for a response without a score, whose score leaves the form's verdict open, or
+    for an `other` too many or too few."""
     how, answers = forms.form_of(form), [response, *([other] if other is not None else [])]
     if len(answers) != how.shown:
         raise ValueError(f"form {form} shows {how.shown} answers, got {len(answers)}")

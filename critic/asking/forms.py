@@ -290,11 +290,9 @@ class Inquiry(Struct, frozen=True, kw_only=True):
         return values if key == "Checklist" else (*values, REASON)
 
     def schema(self, reason: bool = True) -> dict[str, Any] | None:
-        """JSON Schema of a verdict, the keys in their order; None where it is free text.
-
-        A reason before the value is bounded, so that the value comes at all. One behind it is cut off by the limit of
-        tokens, if by anything: it costs a decoder more to count characters than to do all else.
-        """
+        """JSON Schema of a verdict, the keys in their order; None where it is free text. A reason before the value is
+        bounded, so that the value comes at all. One behind it is cut off by the limit of tokens, if by anything: it
+        costs a decoder more to count characters than to do all else."""
         order, values = self.keys(reason), self.form.kind.values(self.prompt, self.material)
         if not order or not self.prompt.constrained:
             return None

@@ -285,11 +285,9 @@ class ConversationJudge(Judge):
 
 
 def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> Judgment:
-    """One response judged by a panel: the members' scores and ratings made one by `how` (rating.aggregated).
-
-    A panel judges whole or not at all: where a member failed, the judgment fails with the member's failure and
-    `detail` names the member, because a mean over those who are left is another panel's.
-    """
+    """One response judged by a panel: the members' scores and ratings made one by `how` (rating.aggregated). A panel
+    judges whole or not at all: where a member failed, the judgment fails with the member's failure and `detail` names
+    the member, because a mean over those who are left is another panel's."""
     first, verdicts = members[0], [one.verdict for one in members]
     scale, named = first.verdict.scale, first.verdict.criteria
     detail = score = None

@@ -235,10 +235,8 @@ async def judge_all(
     setup: Setup,
     judged: Callable[[PlannedVerdict], Awaitable[ConversationJudgment]],
 ) -> None:
-    """Every verdict on a conversation under a condition: turns side by side, then the whole in sight of them.
-
-    `judged` gives the judgment of a planned verdict, asking for it unless it is known.
-    """
+    """Every verdict on a conversation under a condition: turns side by side, then the whole in sight of them. `judged`
+    gives the judgment of a planned verdict, asking for it unless it is known."""
     for each in assignments(pair, protocols, judgings):
         lines = await asyncio.gather(*(judged(each.planned(turn, setup)) for turn in each.turns()))
         if each.is_judged_whole():

@@ -110,10 +110,8 @@ the earlier turns included. Of two answers `answer_a` stands first."""
 
 def render(prompt: Prompt, material: Material, kept: Kept = ALL) -> list[Message]:
     """The chat messages that ask for a verdict: a user message whose first part, the rules, is alike for all material
-    of a prompt, behind a system message where the prompt has one.
-
-    Raises UsageError where a pack's template asks for what the material does not have, such as a fourth turn.
-    """
+    of a prompt, behind a system message where the prompt has one. Raises UsageError where a pack's template asks for
+    what the material does not have, such as a fourth turn."""
     values = _values(prompt, material, kept)
     try:
         if prompt.shows_raw:
@@ -223,12 +221,10 @@ def _raw(prompt: Prompt, material: Material, kept: Kept, values: Mapping[str, An
 
 
 def fit(prompt: Prompt, material: Material, limit: int | None, count: Callable[[list[Message]], int]) -> Fitted | None:
-    """The prompt in at most `limit` tokens as `count` counts them, None if it cannot fit.
-
-    Left out in this order, each only as far as needed: the oldest earlier exchanges (not of a conversation that is
-    itself judged), the middle of the references, the middle of the replies, the longer first; of the longest of each
-    at least `FLOOR` characters stay. Rules, questions, captions and checklists are never touched.
-    """
+    """The prompt in at most `limit` tokens as `count` counts them, None if it cannot fit. Left out in this order, each
+    only as far as needed: the oldest earlier exchanges (not of a conversation that is itself judged), the middle of the
+    references, the middle of the replies, the longer first; of the longest of each at least `FLOOR` characters stay.
+    Rules, questions, captions and checklists are never touched."""
     whole = render(prompt, material)
     if limit is None or count(whole) <= limit:
         return Fitted(whole, {})
@@ -296,12 +292,9 @@ def _visible(char: str) -> bool:
 
 
 def quote(text: str) -> str:
-    """Text as quoted lines that stay one section whatever they contain.
-
-    Every line starts with "> "; all Unicode line ends count. Hidden characters go, and sequences
-    that chat templates use as control tokens (`<|im_end|>`, `</s>`, `[INST]`) are respelt with
-    look-alike brackets, which no tokenizer reads as control tokens.
-    """
+    """Text as quoted lines that stay one section whatever they contain. Every line starts with "> "; all Unicode line
+    ends count. Hidden characters go, and sequences that chat templates use as control tokens (`<|im_end|>`, `</s>`,
+    `[INST]`) are respelt with look-alike brackets, which no tokenizer reads as control tokens."""
     quoted = []
     for line in _LINE_ENDS.split(text.strip()):
         plain = _JOINER_BY_ASCII.sub("", "".join(char for char in line if _visible(char)))

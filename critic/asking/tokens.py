@@ -57,11 +57,8 @@ class Encoded(Struct, frozen=True):
 
 
 def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
-    """The tokens of an example, and which of them are learned.
-
-    Prompt and verdict are tokenized apart, as in serving. Raises UsageError for a chat template
-    that does not write the answer straight behind the prompt.
-    """
+    """The tokens of an example, and which of them are learned. Prompt and verdict are tokenized apart, as in serving.
+    Raises UsageError for a chat template that does not write the answer straight behind the prompt."""
     prompt = tokenizer.apply_chat_template(example.messages, tokenize=False, add_generation_prompt=True)
     answered = [*example.messages, {"role": "assistant", "content": example.target}]
     whole = tokenizer.apply_chat_template(answered, tokenize=False, add_generation_prompt=False)
@@ -83,11 +80,9 @@ def encode(tokenizer: ChatTokenizer, example: Example) -> Encoded:
 def _behind(
     tokenizer: ChatTokenizer, source: list[int], prompt: str, whole: str
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """The tokens of `whole` behind `prompt` (whose tokens are `source`), and where in that text each stands.
-
-    They are read in their place, since SentencePiece tokenizers put a space before the start of a text, which a
-    served judge never writes; apart only where prompt and answer would share a token.
-    """
+    """The tokens of `whole` behind `prompt` (whose tokens are `source`), and where in that text each stands. They are
+    read in their place, since SentencePiece tokenizers put a space before the start of a text, which a served judge
+    never writes; apart only where prompt and answer would share a token."""
     both = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
     if both["input_ids"][: len(source)] != source:
         answer = tokenizer(whole[len(prompt) :], add_special_tokens=False, return_offsets_mapping=True)

@@ -67,11 +67,9 @@ def parse(text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Ra
 
 
 def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = False) -> Verdict:
-    """Read a verdict that is one of a few `values`: `{"Verdict": "A"}`, `{"Correct": "yes", "Reason": "…"}`.
-
-    Tolerated as in `parse`, and capitals or small letters. Failures: `empty`, `truncated` (cut off before the
-    value was whole), `no_verdict` (no such key, or another value under it).
-    """
+    """Read a verdict that is one of a few `values`: `{"Verdict": "A"}`, `{"Correct": "yes", "Reason": "…"}`. Tolerated
+    as in `parse`, and capitals or small letters. Failures: `empty`, `truncated` (cut off before the value was whole),
+    `no_verdict` (no such key, or another value under it)."""
 
     def made(value: Any, reason: str | None) -> Verdict:
         wanted = _half_width(value).strip().lower() if isinstance(value, str) else ""
@@ -115,10 +113,8 @@ def _parsed(
 
 
 def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
-    """Read the answers to a checklist's items (from 1): `{"1":"yes","2":"no"}`, or lists of "1: yes" or "1. yes".
-
-    An item without an answer, or answered both ways, is None; then the failure is `empty`, `truncated` or `no_verdict`.
-    """
+    """Read the answers to a checklist's items (from 1): `{"1":"yes","2":"no"}`, or lists of "1: yes" or "1. yes". An
+    item without an answer, or answered both ways, is None; then the failure is `empty`, `truncated` or `no_verdict`."""
     found: dict[int, set[bool]] = {}
     for number, word in _ITEM.findall(text):
         found.setdefault(int(number), set()).add(word.lower() == "yes")
@@ -150,12 +146,10 @@ def _key(key: str) -> re.Pattern[str]:
 
 
 def _take_objects(text: str, key: str) -> tuple[list[dict[str, Any]], str]:
-    """The JSON objects in the text, outer before inner, keys in lower case (of a key that comes
-    twice the first value), and the text without them: strings inside a whole object are settled.
-
-    Behind a verdict's key that belongs to no whole object nothing is taken: an object there is quoted in
-    an unfinished or unescaped reason, and is the response's, not the judge's.
-    """
+    """The JSON objects in the text, outer before inner, keys in lower case (of a key that comes twice the first value),
+    and the text without them: strings inside a whole object are settled. Behind a verdict's key that belongs to no
+    whole object nothing is taken: an object there is quoted in an unfinished or unescaped reason, and is the
+    response's, not the judge's."""
 
     def first_wins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return {name.strip().lower(): value for name, value in reversed(pairs)}

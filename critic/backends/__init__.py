@@ -74,11 +74,8 @@ class Served(Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """A source of replies, open while it is used as a context.
-
-    `place` says in messages where it is, `in_flight` how many requests at once keep it busy; `retries` counts
-    the calls that were tried again so far.
-    """
+    """A source of replies, open while it is used as a context. `place` says in messages where it is, `in_flight` how
+    many requests at once keep it busy; `retries` counts the calls that were tried again so far."""
 
     place: str
     in_flight: int

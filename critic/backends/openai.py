@@ -35,12 +35,10 @@ OURS = {"x-critic-contract": "none"}
 
 
 class OpenAIBackend:
-    """Chat completions at `base_url` (with or without `/v1`).
-
-    Every call is tried up to `attempts` times. An answer that is not whole after `timeout` seconds, a lost
-    or cut-off connection, a reply that is not a completion, 408, 409, 425, 429 and 5xx count as transient;
-    the pause doubles from FIRST_PAUSE, is jittered, and yields to the server's Retry-After. `choose` a model first.
-    """
+    """Chat completions at `base_url` (with or without `/v1`). Every call is tried up to `attempts` times. An answer
+    that is not whole after `timeout` seconds, a lost or cut-off connection, a reply that is not a completion, 408, 409,
+    425, 429 and 5xx count as transient; the pause doubles from FIRST_PAUSE, is jittered, and yields to the server's
+    Retry-After. `choose` a model first."""
 
     served: Served
 
@@ -88,10 +86,8 @@ class OpenAIBackend:
         return self.served
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Tokens of a prompt as the server's chat template renders it (vLLM's `/tokenize`).
-
-        Raises Refused (`context_length_exceeded`) where the server does not tell.
-        """
+        """Tokens of a prompt as the server's chat template renders it (vLLM's `/tokenize`). Raises Refused
+        (`context_length_exceeded`) where the server does not tell."""
         try:
             return int(self._tokenized(messages, add_generation_prompt=True)["count"])
         except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:

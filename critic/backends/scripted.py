@@ -10,10 +10,8 @@ from critic.backends import CONNECTIONS, ChatMessage, Reply, Request, Served, te
 
 
 class ScriptedBackend:
-    """Answers every request with `answer(request)`, which may raise Refused or Transient.
-
-    A token is a character of the prompt, for `context` as well.
-    """
+    """Answers every request with `answer(request)`, which may raise Refused or Transient. A token is a character of the
+    prompt, for `context` as well."""
 
     def __init__(
         self, answer: Callable[[Request], Reply], *, name: str = "scripted", context: int | None = None
@@ -36,11 +34,9 @@ class ScriptedBackend:
 
 
 def from_file(path: Path) -> ScriptedBackend:
-    """A backend that gives the replies of a JSONL file (`Reply` records, at least `{"text": …}`).
-
-    Which one is a matter of the prompt alone, so that neither order nor concurrency changes an answer.
-    Raises UsageError naming file and line for a line that is no reply.
-    """
+    """A backend that gives the replies of a JSONL file (`Reply` records, at least `{"text": …}`). Which one is a matter
+    of the prompt alone, so that neither order nor concurrency changes an answer. Raises UsageError naming file and line
+    for a line that is no reply."""
     replies = [reply for _, reply in jsonl.read(path, Reply)]
 
     def answer(request: Request) -> Reply:

