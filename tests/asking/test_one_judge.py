@@ -271,3 +271,17 @@ def test_the_second_question_is_the_packs_own(tmp_path: Path) -> None:
     judge = Judge(ScriptedBackend(answer), setup, 256)
     found = asyncio.run(judge.opinion(inquiry("pointwise", "en", of_response(response()))))
     assert found.score == 6 and "Theirs:" in asked[1]
+
+
+def test_samples_that_begin_alike_share_one_distribution() -> None:
+    asked: list[Request] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request)
+        if request.continue_final:
+            return Reply(text="", tokens=[chances(_6=0.5, _8=0.5), chances(**{"_,": 1.0})])
+        return Reply(text=verdict(Rating=6 + len(asked) % 2, Reason=f"because {len(asked)}"))
+
+    found = judged("pointwise", answer, response(), decoding=Decoding(samples=3, temperature=1.0))
+    assert sum(request.continue_final for request in asked) == 1 and len(asked) == 4
+    assert [one.summary.expected for one in found.samples] == [7, 7, 7] and found.score == 7

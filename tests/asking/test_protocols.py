@@ -224,6 +224,15 @@ def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
     ]  # fmt: skip
 
 
+def test_an_opponent_without_a_reply_leaves_nothing_to_compare() -> None:
+    other = talk(system="other", turns={1: talk().turns[1]})
+    setup = Setup(judge="j", score_kind="argmax")
+    for turn in (2, None):
+        planned = Assignment(one=talk(), protocol="pairwise", against=other).planned(turn, setup)
+        assert planned.material is None and planned.problem[0] == "not_run" and "of other" in planned.problem[1]
+    assert Assignment(one=talk(), protocol="pairwise", against=other).planned(1, setup).problem is None
+
+
 def judged(one: Transcript, order: str, answer: Any) -> Any:
     setup = Setup(judge="j", score_kind="argmax", order=order)  # type: ignore[arg-type]
     judge = ConversationJudge(ScriptedBackend(answer), setup, 256)
