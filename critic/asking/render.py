@@ -12,7 +12,6 @@ from typing import Any
 
 import jinja2
 from msgspec import Struct, field
-from msgspec.structs import asdict, replace
 
 from critic.asking.prompt import Prompt
 from critic.errors import UsageError
@@ -80,15 +79,9 @@ def of_response(response: Response, other: Response | None = None) -> Material:
     )
 
 
-class Kept(Struct, frozen=True):
-    """How much a rendering keeps: earlier exchanges, characters of each reference, of each reply (None: all)."""
-
-    history: int | None = None
-    reference: int | None = None
-    response: int | None = None
-
-
-ALL = Kept()
+Kept = Mapping[str, int]
+"""How much a rendering keeps, all where nothing is said: exchanges of the `history`, characters of each `reference`, of
+each `response`."""
 
 
 class Fitted(Struct, frozen=True):
@@ -108,10 +101,11 @@ RAW_BY_TURN = ("questions", "references", "answers", "answers_a", "answers_b")
 the earlier turns included. Of two answers `answer_a` stands first."""
 
 
-def render(prompt: Prompt, material: Material, kept: Kept = ALL) -> list[Message]:
+def render(prompt: Prompt, material: Material, kept: Kept | None = None) -> list[Message]:
     """The chat messages that ask for a verdict: a user message whose first part, the rules, is alike for all material
     of a prompt, behind a system message where the prompt has one. Raises UsageError where a pack's template asks for
     what the material does not have, such as a fourth turn."""
+    kept = kept or {}
     values = _values(prompt, material, kept)
     try:
         if prompt.shows_raw:
@@ -130,14 +124,14 @@ def _values(prompt: Prompt, material: Material, kept: Kept) -> dict[str, Any]:
         {
             "label": label,
             "earlier": _earlier(prompt, material, side, kept),
-            "answer": "" if side.answer is None else quote(_cut(prompt, side.answer, kept.response)),
+            "answer": "" if side.answer is None else quote(_cut(prompt, side.answer, kept.get("response"))),
         }
         for label, side in zip(labels, material.sides, strict=True)
     ]
     first, second = [*sides, {}, {}][:2]
     numbered = len(material.references) > 1
     references = "\n".join(
-        _labelled(prompt.turn.format(n=n) if numbered else "", _cut(prompt, text, kept.reference), prompt.indent)
+        _labelled(prompt.turn.format(n=n) if numbered else "", _cut(prompt, text, kept.get("reference")), prompt.indent)
         for n, text in enumerate(material.references, 1)
         if text is not None
     )
@@ -167,18 +161,20 @@ def _values(prompt: Prompt, material: Material, kept: Kept) -> dict[str, Any]:
         "checklist": "\n".join(checklist),
         "criteria": {name: _labelled(f"{name}: ", meaning, "  ") for name, meaning in material.criteria.items()},
         "verdicts": "\n".join(verdicts),
-        "text": quote(_cut(prompt, material.text, kept.response)) if material.text else "",
-        "own_answer": "" if material.own_answer is None else quote(_cut(prompt, material.own_answer, kept.response)),
+        "text": quote(_cut(prompt, material.text, kept.get("response"))) if material.text else "",
+        "own_answer": ""
+        if material.own_answer is None
+        else quote(_cut(prompt, material.own_answer, kept.get("response"))),
     }
 
 
 def _earlier(prompt: Prompt, material: Material, side: Side, kept: Kept) -> str:
     whole = material.question is None
-    dropped = 0 if whole or kept.history is None else max(0, len(side.earlier) - kept.history)
+    dropped = 0 if whole else max(0, len(side.earlier) - kept.get("history", len(side.earlier)))
     lines = [prompt.history_left_out.format(n=dropped)] if dropped else []
     for exchange in side.earlier[dropped:]:
         lines.append(_labelled(prompt.user, exchange.question, prompt.indent))
-        lines.append(_labelled(prompt.assistant, _cut(prompt, exchange.answer, kept.response), prompt.indent))
+        lines.append(_labelled(prompt.assistant, _cut(prompt, exchange.answer, kept.get("response")), prompt.indent))
     return "\n".join(lines)
 
 
@@ -207,14 +203,14 @@ def _raw(prompt: Prompt, material: Material, kept: Kept, values: Mapping[str, An
         return unquoted(quote(_cut(prompt, text or "", keep)))
 
     found: dict[str, Any] = {name: unquoted(values[name]) for name in _QUOTED}
-    found["references"] = [plain(one, kept.reference) for one in material.references]
+    found["references"] = [plain(one, kept.get("reference")) for one in material.references]
     found["reference"] = "\n".join(found["references"])
     sides = [*material.sides, Side(), Side()]
     asked = [*(one.question for one in sides[0].earlier), *([] if material.question is None else [material.question])]
     found["questions"] = [plain(one) for one in asked]
     for suffix, side, parts in zip(("_a", "_b"), sides, [*values["sides"], {}, {}], strict=False):
         replies = [*(one.answer for one in side.earlier), *([] if side.answer is None else [side.answer])]
-        found[f"answers{suffix}"] = [plain(one, kept.response) for one in replies]
+        found[f"answers{suffix}"] = [plain(one, kept.get("response")) for one in replies]
         found[f"answer{suffix}"] = unquoted(parts.get("answer", ""))
         found[f"conversation{suffix}"] = unquoted(parts.get("earlier", ""))
     return found | {name: found[f"{name}_a"] for name in ("answer", "answers", "conversation")}
@@ -229,27 +225,22 @@ def fit(prompt: Prompt, material: Material, limit: int | None, count: Callable[[
     if limit is None or count(whole) <= limit:
         return Fitted(whole, {})
 
-    kept, sizes = ALL, _sizes(material)
+    kept, sizes = dict[str, int](), _sizes(material)
 
-    def fits(**keep: int) -> bool:
-        return count(render(prompt, material, replace(kept, **keep))) <= limit
+    def fits(name: str, size: int) -> bool:
+        return count(render(prompt, material, {**kept, name: size})) <= limit
 
     for name, floor in (("history", 0), ("reference", FLOOR), ("response", FLOOR)):
         most = max(sizes[name], default=0)
-        least = min(floor, most)
-        if not fits(**{name: least}):
-            kept = replace(kept, **{name: least})
-            continue
-        # Sizes in ascending order fit up to some point: the first that does not is found by bisection.
-        more = bisect_left(range(least + 1, most + 1), True, key=lambda size: not fits(**{name: size}))
-        kept = replace(kept, **{name: least + more})
-        lost = {
-            part: [max(0, size - keep) for size in sizes[part]]
-            for part, keep in asdict(kept).items()
-            if keep is not None
-        }
-        shortened = {part: max(each) if part == "history" else sum(each) for part, each in lost.items() if any(each)}
-        return Fitted(render(prompt, material, kept), shortened)
+        kept[name] = least = min(floor, most)
+        if fits(name, least):
+            # Sizes in ascending order fit up to some point: the first that does not is found by bisection.
+            kept[name] += bisect_left(range(least + 1, most + 1), True, key=lambda size: not fits(name, size))
+            lost = {part: [max(0, size - keep) for size in sizes[part]] for part, keep in kept.items()}
+            shortened = {
+                part: max(each) if part == "history" else sum(each) for part, each in lost.items() if any(each)
+            }
+            return Fitted(render(prompt, material, kept), shortened)
     return None
 
 

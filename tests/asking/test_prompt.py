@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from critic.asking.forms import FORMS, form_of, inquiry
 from critic.asking.prompt import load, names
-from critic.asking.render import FLOOR, Kept, Material, fit, of_response, quote, render
+from critic.asking.render import FLOOR, Material, fit, of_response, quote, render
 from critic.benchmarks.alignmmbench import TASKS
 from critic.errors import UsageError
 from critic.records import Language, Question, Response, Turn
@@ -217,7 +217,7 @@ def long_response() -> Response:
 def test_shortening_keeps_the_order_and_the_limit(limit: int) -> None:
     prompt, made = load("pointwise", "en"), long_response()
     fitted = fit(prompt, of_response(made), limit, count)
-    least = count(render(prompt, of_response(made), Kept(0, FLOOR, FLOOR)))
+    least = count(render(prompt, of_response(made), {"history": 0, "reference": FLOOR, "response": FLOOR}))
     if limit < least:
         assert fitted is None
         return
@@ -258,7 +258,7 @@ def pair(swapped: bool) -> tuple[Response, Response]:
 def test_of_a_pair_both_answers_are_shortened_last_and_evenly(limit: int, swapped: bool) -> None:
     prompt, both = load("pairwise", "en"), of_response(*pair(swapped))
     fitted = fit(prompt, both, limit, count)
-    if limit < count(render(prompt, both, Kept(0, FLOOR, FLOOR))):
+    if limit < count(render(prompt, both, {"history": 0, "reference": FLOOR, "response": FLOOR})):
         assert fitted is None
         return
     assert fitted is not None and count(fitted.messages) <= limit

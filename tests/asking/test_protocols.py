@@ -14,7 +14,7 @@ from critic.asking.forms import form_of, inquiry
 from critic.asking.judge import ConversationJudge, Judge
 from critic.asking.prompt import load
 from critic.asking.protocols import Assignment, Transcript
-from critic.asking.render import FLOOR, Exchange, Kept, Material, Side, TurnJudgment, fit, render
+from critic.asking.render import FLOOR, Exchange, Material, Side, TurnJudgment, fit, render
 from critic.asking.verdict import parse_checklist
 from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
@@ -134,7 +134,7 @@ def long_material(whole: bool) -> Material:
 def test_prompts_are_shortened_only_as_far_as_needed(whole: bool) -> None:
     prompt, made = load("direct_whole" if whole else "direct_turn", "en"), long_material(whole)
     full, history = count(render(prompt, made)), 0 if whole else 4
-    least = count(render(prompt, made, Kept(history=0, reference=FLOOR, response=FLOOR)))
+    least = count(render(prompt, made, {"history": 0, "reference": FLOOR, "response": FLOOR}))
     seen = set()
     for limit in range(full, least - 1, -97):
         found = fit(prompt, made, limit, count)
@@ -145,11 +145,11 @@ def test_prompts_are_shortened_only_as_far_as_needed(whole: bool) -> None:
         if limit >= full:
             assert found.shortened == {}
         if dropped and not reference:
-            assert count(render(prompt, made, Kept(history=history - dropped + 1))) > limit
+            assert count(render(prompt, made, {"history": history - dropped + 1})) > limit
         if reference and not response:
             lengths = [len(text) for text in made.references if text]
             (cap,) = [n for n in range(FLOOR, 900) if sum(max(0, size - n) for size in lengths) == reference]
-            assert dropped == history and count(render(prompt, made, Kept(history=0, reference=cap + 1))) > limit
+            assert dropped == history and count(render(prompt, made, {"history": 0, "reference": cap + 1})) > limit
         if response:
             assert reference == 700 + (100 if whole else 0)
             assert whole or response <= 1000 - FLOOR  # earlier replies are gone, not shortened
