@@ -55,16 +55,6 @@ class Reading(Struct, frozen=True):
     calls: list[Reply]
 
 
-class Rated(Struct, frozen=True):
-    """What a judge made of a prompt: the verdict that counts, its score (None exactly when it failed), the question as
-    it was sent, and each verdict drawn."""
-
-    verdict: Verdict
-    score: float | None
-    asked: Inquiry
-    readings: list[Reading]
-
-
 class Asker:
     """A judge model, and how its verdicts are drawn and its ratings scored (rating.ScoreKind)."""
 
@@ -75,26 +65,22 @@ class Asker:
         # the reply's own tokens, which have to be asked for with log probabilities.
         self._probes = backend.served.is_vllm
 
-    async def rate(self, asked: Inquiry) -> Rated:
-        """A rating, or a named failure; of several criteria the rating by each as well. Raises Refused and Transient
-        as the backend does."""
+    async def rate(self, asked: Inquiry) -> tuple[Inquiry, list[Reading]]:
+        """The question as it was sent, and each verdict drawn: a rating, or a named failure; of several criteria the
+        rating by each as well. Raises Refused and Transient as the backend does."""
         if not self.decoding.reason and self.backend.served.is_vllm and asked.keys(False) == (RATING,):
             # Without a reason nothing is generated: the probe behind the empty verdict is the verdict.
             asked, reply = await self._fitted(asked, lambda asked: probe(asked, RATING_ALONE), self.max_tokens)
-            readings = [await self._alone(asked, reply)]
-        else:
-            asked, reply = await self._fitted(asked, lambda asked: self._request(asked, 0), self.max_tokens)
-            first = await self._read(asked, 0, {}, reply)
-            # Verdicts that begin alike up to the rating have one distribution: samples of a rating-first verdict
-            # all share the first one's. One read at its own tokens is not shared, for each brings its own.
-            known: Known = {}
-            if not first.calls[0].tokens:
-                known = {rating.prefix(first.calls[0].text): first.verdict.distribution}
-            others = (self._read(asked, number, known) for number in range(1, self.decoding.samples))
-            readings = [first, *await asyncio.gather(*others)]
-        verdicts = [reading.verdict for reading in readings]
-        found = verdicts[0] if len(verdicts) == 1 else pooled(verdicts)
-        return Rated(found, rating.scored(found, self.score_kind), asked, readings)
+            return asked, [await self._alone(asked, reply)]
+        asked, reply = await self._fitted(asked, lambda asked: self._request(asked, 0), self.max_tokens)
+        first = await self._read(asked, 0, {}, reply)
+        # Verdicts that begin alike up to the rating have one distribution: samples of a rating-first verdict all share
+        # the first one's. One read at its own tokens is not shared, for each brings its own.
+        known: Known = {}
+        if not first.calls[0].tokens:
+            known = {rating.prefix(first.calls[0].text): first.verdict.distribution}
+        others = (self._read(asked, number, known) for number in range(1, self.decoding.samples))
+        return asked, [first, *await asyncio.gather(*others)]
 
     async def ask(self, asked: Inquiry, max_tokens: int | None = None) -> tuple[Inquiry, Reply]:
         """The question as it was sent and a reply, greedily, of at most `max_tokens` or the asker's own limit. Raises
@@ -273,7 +259,7 @@ def pooled(verdicts: Sequence[Verdict]) -> Verdict:
     rating (the lowest of equals), and the first reason that came with it. Verdicts that failed are left out; if
     all did, the first one's failure stands for all. Of several criteria each is pooled by itself."""
     valid = [found for found in verdicts if found.failure is None and found.rating is not None]
-    if not valid:
+    if not valid or len(verdicts) == 1:
         return verdicts[0]
     scale = valid[0].scale
     most = rating.majority((found.rating for found in valid if found.rating is not None), scale or TEN)

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic.asking import rating
-from critic.asking.asker import Asker, with_mixture
+from critic.asking.asker import Asker, pooled, with_mixture
 from critic.asking.forms import POINTS, ChecklistKind, ChoiceKind, Inquiry, form_of, graded, inquiry, prompt_name
 from critic.asking.prompt import Prompt, prompt_hash
 from critic.asking.protocols import PlannedVerdict
@@ -87,17 +87,17 @@ class Judge:
         return inquiry(f"{pack}/{form}" if pack else form, asked.prompt.language, material, asked.key)
 
     async def _rated(self, asked: Inquiry) -> Opinion:
-        rated = await self._asker.rate(asked)
+        asked, readings = await self._asker.rate(asked)
         # The first of a verdict's calls has its rating.
         calls = [
-            _call(rated.asked, reply, reading.verdict if number == 0 else None)
-            for reading in rated.readings
+            _call(asked, reply, reading.verdict if number == 0 else None)
+            for reading in readings
             for number, reply in enumerate(reading.calls)
         ]
-        text = calls[0].reply
-        found, more = await self._extracted(asked, text, rated.verdict)
-        score = found.rating if more and found.failure is None else rated.score
-        samples = [reading.verdict for reading in rated.readings] if len(rated.readings) > 1 else []
+        drawn, text = [reading.verdict for reading in readings], calls[0].reply
+        found, more = await self._extracted(asked, text, pooled(drawn))
+        score = rating.scored(found, "argmax" if more else self.setup.score_kind)
+        samples = drawn if len(drawn) > 1 else []
         return Opinion(verdict=found, score=score, reply=text, calls=[*calls, *more], samples=samples)
 
     async def _chosen(self, asked: Inquiry, first: Player | None = None) -> Opinion:

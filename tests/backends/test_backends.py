@@ -324,8 +324,8 @@ def test_free_text_is_read_at_its_own_tokens() -> None:
     backend.served = msgspec.structs.replace(backend.served, is_vllm=True)
     prompt = msgspec.structs.replace(load("pointwise", "en"), constrained=False)
     asked = Inquiry(name="pointwise", key="k", form=FORMS["pointwise"], prompt=prompt, material=Material())
-    rated = asyncio.run(Asker(backend, "expected", 64).rate(asked))
-    assert rated.verdict.rating == 2 and rated.score == 2.5
+    _, (reading,) = asyncio.run(Asker(backend, "expected", 64).rate(asked))
+    assert reading.verdict.rating == 2 and rating.scored(reading.verdict, "expected") == 2.5
 
 
 def test_a_reason_without_end_is_not_probed() -> None:
