@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Self
@@ -221,11 +222,8 @@ def _message(answer: httpx.Response) -> str:
 def _retry_after(answer: httpx.Response) -> float | None:
     """The server's wish in seconds, which it may give as a number or as a date."""
     wish = answer.headers.get("retry-after", "")
-    try:
+    with suppress(ValueError):
         return float(wish)
-    except ValueError:
-        pass
-    try:
+    with suppress(ValueError, TypeError):
         return (parsedate_to_datetime(wish) - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError):
-        return None
+    return None
