@@ -150,16 +150,14 @@ class Member(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One response judged once. `score` is what counts: the rating, or the mean or median of its
-    distribution, as `--score` said; None exactly when `verdict.failure` is set. Of forms that do not rate it is 1 where
-    `response` is better than the `other` or right, 0 where it is not, 1/2 for a tie, and of a checklist the share of
-    yes. `shortened` counts
-    the characters left out of the prompt, by section.
-
-    `samples` holds each verdict where several were drawn: `verdict` has then their mean distribution and most
-    frequent rating. `members` holds each judge's part where a panel judged: `score` and `verdict.rating` are
-    then the panel's aggregate, and `verdict.distribution` the mean of the members'. `calls` holds each question to the
-    judge where one form takes several: two orders of a pair, the judge's own answer first."""
+    """One response judged once. `score` is what counts: the rating, or the mean or median of its distribution, as
+    `--score` said; None exactly when `verdict.failure` is set. Of forms that do not rate it is 1 where `response` is
+    better than the `other` or right, 0 where it is not, 1/2 for a tie, and of a checklist the share of yes. `shortened`
+    counts the characters left out of the prompt, by section. `samples` holds each verdict where several were drawn:
+    `verdict` has then their mean distribution and most frequent rating. `members` holds each judge's part where a panel
+    judged: `score` and `verdict.rating` are then the panel's aggregate, and `verdict.distribution` the mean of the
+    members'. `calls` holds each question to the judge where one form takes several: two orders of a pair, the judge's
+    own answer first."""
 
     response: Response
     judge: str

@@ -54,10 +54,10 @@ class CriteriaKind(Struct, frozen=True):
         )
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
-        human = human_score(shown[0])
-        if shown[0].question.criteria.keys() != human.criteria.keys():
+        human, named = human_score(shown[0]), shown[0].question.criteria
+        if named.keys() != human.criteria.keys():
             return None
-        by_name = {name: whole_rating(human.criteria[name], prompt.scale) for name in shown[0].question.criteria}
+        by_name = {name: whole_rating(human.criteria[name], prompt.scale) for name in named}
         return {**by_name, RATING: whole_rating(human.score, prompt.scale)}
 
 
@@ -228,7 +228,6 @@ FORMS: dict[str, Form] = {
     "extraction_rating": Form(kind=RatingKind(unknown=True), scope="verdict"),
     "extraction_checklist": Form(kind=ChecklistKind(unknown=True), scope="verdict"),
 }
-"""Name -> form."""
 
 
 def _parts(name: str) -> tuple[str, str, str | None]:

@@ -58,10 +58,8 @@ CONDITIONS = {
 def missing_reference(conversation: Conversation, condition: Condition) -> int | None:
     """The first turn whose reference the condition shows and the conversation lacks."""
     shown = max(condition.asked(len(conversation.turns)), default=0) - 1
-    for number, turn in enumerate(conversation.turns[: min(shown, condition.references)], 1):
-        if turn.reference is None:
-            return number
-    return None
+    given = enumerate(conversation.turns[: min(shown, condition.references)], 1)
+    return next((number for number, turn in given if turn.reference is None), None)
 
 
 def messages(
