@@ -14,6 +14,7 @@ import checkpoints  # isort: skip
 import machine  # isort: skip
 import sft  # isort: skip
 import torch  # isort: skip
+import transformers  # isort: skip
 from recipe import read_recipe  # isort: skip
 
 from critic.errors import UsageError
@@ -105,6 +106,15 @@ def test_the_precision_is_what_is_trained_in(tmp_path: Path) -> None:
         assert notes["precision"] == precision and notes["threads"] == 1
         dtype = json.loads((tmp_path / precision / "out/config.json").read_text("utf-8"))["dtype"]
         assert dtype == {"bf16": "bfloat16", "fp32": "float32"}[precision]
+
+
+def test_a_base_in_bf16_is_read_in_fp32_where_that_is_trained(tmp_path: Path) -> None:
+    shape = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_attention_heads=2, **shape))
+    model.bfloat16().save_pretrained(tmp_path / "base")
+    for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        recipe = read_recipe(write_recipe(tmp_path, tiny=None, base=str(tmp_path / "base"), precision=precision))
+        assert next(sft.build_model(recipe, None, None).parameters()).dtype == dtype
 
 
 def test_precision_and_a_section_that_says_it_too_are_refused(tmp_path: Path) -> None:
