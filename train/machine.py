@@ -37,14 +37,18 @@ def allowed_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
         return cores
 
 
-def free_cores(seconds: float = 1.0) -> int:
-    """The cores that this process may use and that nobody used for `seconds`; at least 1.
+def free_cores(seconds: float = 1.0, tries: int = 3) -> int:
+    """The cores that this process may use and that nobody used for `seconds`; at least 1. The best of some tries: what
+    is just ending must not decide about hours.
 
     OpenMP's threads wait for one another, so that two are slower than one as soon as one of them shares its core.
     """
+    return max(1, min(allowed_cores(), max(_idle(seconds) for _ in range(tries))))
+
+
+def _idle(seconds: float) -> int:
     busy: list[float] = psutil.cpu_percent(seconds, percpu=True)
-    idle = sum(1.0 - busy[core] / 100.0 for core in os.sched_getaffinity(0) if core < len(busy))
-    return max(1, min(allowed_cores(), round(idle)))
+    return round(sum(1.0 - busy[core] / 100.0 for core in os.sched_getaffinity(0) if core < len(busy)))
 
 
 def matmul_seconds(dtype: torch.dtype) -> float:

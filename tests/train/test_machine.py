@@ -53,6 +53,14 @@ def test_cores_that_others_use_are_not_free(
     assert machine.free_cores() == free
 
 
+def test_a_moment_s_load_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = iter([[100.0, 100.0], [90.0, 5.0], [2.0, 3.0]])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("psutil.cpu_percent", lambda *_, **__: next(loads))
+    monkeypatch.setattr(machine, "allowed_cores", lambda: 2)
+    assert machine.free_cores() == 2
+
+
 @pytest.mark.parametrize(
     ("quota", "cores"), [("max 100000", 8), ("150000 100000", 2), ("20000 100000", 1), ("900000 100000", 8), (None, 8)]
 )
