@@ -39,7 +39,9 @@ from options import LAYER
 
 from critic.backends.vllm import build
 
-REQUESTS, IN_FLIGHT, REPLY_TOKENS = 24, 16, 48
+REQUESTS, IN_FLIGHT, REPLY_TOKENS = 16, 16, 48
+OF_EACH = 4
+"""Requests under each contract of the table."""
 LAYER_SETTINGS = Settings(model="judge", aliases=[], contracts=[], max_bytes=10**7, images=False)
 
 Requests = list[dict[str, Any]]
@@ -204,7 +206,7 @@ def each_contract(bare: tuple[str, int]) -> dict[str, float]:
     found: dict[str, float] = {}
     for form in FORMS:
         request = {"max_tokens": REPLY_TOKENS, **form.request}
-        sent = [as_sent(request) | {"model": "judge", "seed": number} for number in range(IN_FLIGHT)]
+        sent = [as_sent(request) | {"model": "judge"} for _ in range(OF_EACH)]
         for number, one in enumerate(sent):  # no two begin alike: vLLM keeps what it has read
             first, *rest = one["messages"]
             content = first["content"]
