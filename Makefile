@@ -16,6 +16,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PYTEST := $(BIN)/python -m pytest
 # Two processes; tests that share a trained judge or a server stay in one of them (tests/conftest.py).
+# Many tests of make check wait for processes: three of them keep two cores busy.
 AT_ONCE := -n 2 --dist loadscope --no-loadscope-reorder
 
 # The others want real rows, a base, TRL or a GPU; each says how it is run.
@@ -33,7 +34,7 @@ test: install lint
 	$(PYTEST) $(AT_ONCE)
 
 check: install lint
-	$(PYTEST) $(AT_ONCE) -m 'not slow and not whole and not clients and not e2e'
+	$(PYTEST) $(AT_ONCE:2=3) -m 'not slow and not whole and not clients and not e2e'
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
