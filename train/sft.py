@@ -318,11 +318,12 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
 def _threads(out: Path, wanted: int | None) -> int:
     """Of a process: as wanted, as before, or as many as there are free cores. Several processes share all cores, since
     each of them would take the start of the others for a load."""
-    found = wanted or checkpoints.noted(out, "threads")
-    if found is None:
-        world = int(os.environ.get("WORLD_SIZE", "1"))
-        found = machine.free_cores() if world == 1 else max(1, machine.allowed_cores() // world)
-        if found * world < machine.allowed_cores():
+    found, world = wanted or checkpoints.noted(out, "threads"), int(os.environ.get("WORLD_SIZE", "1"))
+    if found is None and world > 1:
+        found = max(1, machine.allowed_cores() // world)
+    elif found is None:
+        found = machine.free_cores()
+        if found < machine.allowed_cores():
             print(f"{found} of {machine.allowed_cores()} cores: the others are in use (--threads)", flush=True)
     assert isinstance(found, int)
     return found
