@@ -20,7 +20,8 @@ PYTEST := $(BIN)/python -m pytest
 AT_ONCE := -n 2 --dist loadscope --no-loadscope-reorder
 
 # The others want real rows, a base, TRL or a GPU; each says how it is run.
-BENCHES := $(filter-out %/train_6b.py %/train_cpu.py %/train_tokens.py %/objectives.py,$(wildcard tests/bench/[a-z]*.py))
+APART := train_6b train_cpu train_tokens train_prefix objectives
+BENCHES := $(filter-out $(APART:%=tests/bench/%.py),$(wildcard tests/bench/[a-z]*.py))
 
 .PHONY: demo bench-demo test check lint test-demo test-clients test-slow bench install clean
 

@@ -285,7 +285,7 @@ def tokenizer_for(rows: Path, **spec: Any) -> Any:
     return train_tokenizer(texts, TinySpec(**{**RECIPE["tiny"], **spec}))
 
 
-FAMILIES = ("llama", "qwen2", "qwen3", "glm")
+FAMILIES = ("llama", "qwen2", "qwen3", "glm", "gemma3_text")
 
 
 def tiny_model(family: str, attention: str, vocabulary: int) -> Any:
@@ -293,7 +293,7 @@ def tiny_model(family: str, attention: str, vocabulary: int) -> Any:
     import torch
     import transformers
 
-    shape = {
+    shape: dict[str, Any] = {
         "vocab_size": vocabulary,
         "hidden_size": 32,
         "intermediate_size": 48,
@@ -307,6 +307,9 @@ def tiny_model(family: str, attention: str, vocabulary: int) -> Any:
         "bos_token_id": None,
         "eos_token_id": 1,
     }
+    if family == "gemma3_text":
+        # Its first layer sees a few tokens back, fewer than a row has.
+        shape |= {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"]}
     torch.manual_seed(1)
     config = transformers.AutoConfig.for_model(family, **shape)
     return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)

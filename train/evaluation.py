@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import attention
 import numpy as np
 import torch
 from msgspec import Struct
 from numpy.typing import NDArray
 from objective import RatingTokens, log_distribution
+from packing import prefix_tree, sequence
 from recipe import EvaluationSpec
 
 from critic import human_scored
@@ -53,12 +55,13 @@ def distributions(model: Any, rows: list[list[int]], tokens: RatingTokens, size:
     """
     rank, world = _place()
     batches = -(-len(rows) // (size * world))
+    alike = sorted(range(len(rows)), key=lambda row: rows[row])
     found: dict[int, NDArray[np.float64]] = {}
     training = model.training
     model.eval()
     for batch in range(batches):
         # Every process makes as many calls as the others, repeating the last row where there are no more.
-        places = [min((batch * world + rank) * size + i, len(rows) - 1) for i in range(size)]
+        places = [alike[min((batch * world + rank) * size + i, len(rows) - 1)] for i in range(size)]
         with torch.no_grad():
             logs = _log_distributions(model, [rows[place] for place in places], tokens, pad)
         found |= dict(zip(places, logs.exp().double().cpu().numpy(), strict=True))
@@ -67,17 +70,31 @@ def distributions(model: Any, rows: list[list[int]], tokens: RatingTokens, size:
 
 
 def _log_distributions(model: Any, rows: list[list[int]], tokens: RatingTokens, pad: int) -> torch.Tensor:
-    device = next(model.parameters()).device
-    lengths = torch.tensor([len(ids) for ids in rows], device=device)
-    longest = int(lengths.max())
-    ids = torch.tensor([ids + [pad] * (longest - len(ids)) for ids in rows], device=device)
-    mask = (torch.arange(longest, device=device) < lengths[:, None]).long()
-    hidden = model.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-    every = torch.arange(len(rows), device=device)
-    last = model.lm_head(hidden[every, lengths - 1])
+    last, before = _ends(model, rows, pad)
     if tokens.zero is None:
-        return log_distribution(tokens, last, None)
-    return log_distribution(tokens, model.lm_head(hidden[every, lengths - 2]), last)
+        return log_distribution(tokens, model.lm_head(last), None)
+    return log_distribution(tokens, model.lm_head(before), model.lm_head(last))
+
+
+def _ends(model: Any, rows: list[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the model makes [rows × width] of each row's last token and of the one before; what rows begin with alike is
+    computed once where its attention can."""
+    device = next(model.parameters()).device
+    lengths = torch.tensor([len(ids) for ids in rows])
+    if attention.install(model):
+        nodes = prefix_tree(rows, [len(ids) - 2 for ids in rows])
+        batch = sequence(nodes, rows)
+        ends = torch.tensor([node.end - node.start for node in nodes]).cumsum(0)
+        last = {node.row: int(end) - 1 for node, end in zip(nodes, ends, strict=True) if node.leaf}
+        places = torch.tensor([last[row] for row in range(len(rows))])
+    else:
+        longest = int(lengths.max())
+        batch = {"input_ids": torch.tensor([ids + [pad] * (longest - len(ids)) for ids in rows])}
+        batch["attention_mask"] = (torch.arange(longest) < lengths[:, None]).long()
+        places = torch.arange(len(rows)) * longest + lengths - 1
+    given = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+    hidden = model.model(**given, use_cache=False).last_hidden_state.flatten(0, 1)
+    return hidden[places], hidden[places - 1]
 
 
 def _place() -> tuple[int, int]:

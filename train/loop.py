@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,28 @@ from ema import ShardedEma
 from evaluation import HeldOut, distributions, figures
 from meter import Meter
 from objective import RatingTokens
+from packing import meeting
 from recipe import Recipe
 
 from critic import jsonl
 from critic.errors import UsageError
+
+
+class Meeting(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
+    """A sampler's order, but each step's rows shared out over its micro-batches so that those which begin alike meet;
+    which rows a step has stays the same."""
+
+    def __init__(self, order: Any, rows: Any, step: int, micro_batch: int) -> None:
+        self.sampler, self.rows, self.step, self.micro_batch = order, rows, step, micro_batch
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(self.sampler)
+        for start in range(0, len(order), self.step):
+            chosen = order[start : start + self.step]
+            yield from (chosen[place] for place in meeting(self.rows[chosen]["input_ids"], self.micro_batch))
 
 
 class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of type Any
@@ -43,6 +62,8 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         sampler = super()._get_train_sampler(*args)
         if hasattr(sampler, "generator"):
             sampler.generator = self.order
+        if self.data_collator.packing and self.data_collator.share and not hasattr(sampler, "effective_batch_size"):
+            return Meeting(sampler, self.train_dataset, self.watch.recipe.global_batch, self.args.train_batch_size)
         return sampler
 
     def _run_epoch(self, **options: Any) -> None:

@@ -15,7 +15,8 @@ class Meter:
     Model FLOPs of a row of s tokens, t of them learned: 3 x (2 N s + 2 A s² + 2 V h t), where N are the weights of
     the decoder's matrices, A is layers x heads x head size (half of 4 A s², because attention is causal), and V h the
     output matrix, which only learned positions pass. The 3 is one forward and two backward products; with frozen
-    weights (LoRA) matrices take 2. Recomputation under gradient checkpointing is not counted.
+    weights (LoRA) matrices take 2. Recomputation under gradient checkpointing is not counted. What several rows of a
+    prefix tree begin with counts once, as it is computed; a segment behind d - s other tokens takes d² - (d - s)².
     """
 
     def __init__(self, model: Any, pad: int) -> None:
@@ -37,9 +38,12 @@ class Meter:
 
     def add(self, inputs: dict[str, Any]) -> None:
         """Count a micro-batch."""
-        ends = inputs.get("cu_seq_lens_q")
-        lengths = ends.diff() if ends is not None else (inputs["input_ids"] != self.pad).sum(-1)
-        tokens, squares = int(lengths.sum()), int((lengths.long() ** 2).sum())
+        tree, ends = inputs.get("tree"), inputs.get("cu_seq_lens_q")
+        if tree is not None:
+            lengths, depths = torch.tensor(tree.lengths), torch.tensor(tree.depths)
+        else:
+            lengths = depths = ends.diff() if ends is not None else (inputs["input_ids"] != self.pad).sum(-1)
+        tokens, squares = int(lengths.sum()), int((depths.long() ** 2 - (depths - lengths).long() ** 2).sum())
         learned = int((inputs["labels"] >= 0).sum())
         self.tokens += tokens
         self.learned += learned

@@ -7,6 +7,7 @@ what is decoded in the end, a number made from the distribution over the ratings
 import types
 from typing import TYPE_CHECKING, Any
 
+import attention
 import torch
 import transformers
 from msgspec import Struct
@@ -113,9 +114,9 @@ def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> N
     A judging prompt is thirty times as long as its verdict, so only the learned positions are turned into logits:
     the memory of the loss is [learned tokens × vocabulary], in parts, instead of [tokens × vocabulary]. The loss is
     the sum over `num_items_in_batch`, the learned tokens of the whole step, so that it does not depend on how the
-    step's rows are shared out over processes and micro-batches. For `raft`, `people` [b × 10] is what people said of
-    each row, `rated` [b] the place whose logits are of the rating, `branch` [b] that of a 1 beside the row which sees
-    what the rating sees, and `row_weights` [b] is 0 for rows without a rating.
+    step's rows are shared out over processes and micro-batches. For `raft`, of the rows of a packed batch that have a
+    rating, `people` [n × 10] is what people said, `rated` [n] the place whose logits are of the rating, `branch` [n]
+    that of a 1 beside the row which sees what the rating sees, and `row_weights` [n] how much the row counts.
     """
 
     def forward(
@@ -133,16 +134,13 @@ def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> N
     ) -> Any:
         if labels is None:
             return plain_forward(input_ids=input_ids, attention_mask=attention_mask, **options)
-        if attention_mask is not None and attention_mask.dim() == 4:
-            attention_mask = _additive(attention_mask, self.lm_head.weight.dtype)
         options["use_cache"] = False
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
         learned = labels[:, 1:] != IGNORED
         shares = torch.ones_like(labels, dtype=torch.float32) if weights is None else weights
         loss = self.lm_head(hidden[:, :-1][learned], labels[:, 1:][learned], shares[:, 1:][learned])
         if raft is not None and tokens is not None and people is not None:
-            rows = torch.arange(len(hidden), device=hidden.device)
-            at_rating, behind_one = self.lm_head(torch.cat([hidden[rows, rated], hidden[rows, branch]])).chunk(2)
+            at_rating, behind_one = self.lm_head(torch.cat([hidden[0, rated], hidden[0, branch]])).chunk(2)
             error = rating_error(raft.kind, log_distribution(tokens, at_rating, behind_one), people)
             loss = loss + raft.weight * (error * row_weights).sum()
         count = num_items_in_batch if num_items_in_batch is not None else learned.sum()
@@ -150,9 +148,5 @@ def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> N
 
     plain_forward = model.forward
     model.forward = types.MethodType(forward, model)
+    attention.install(model)
     _with_loss(model.lm_head)
-
-
-def _additive(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A mask to add to attention scores; a boolean one is right with sdpa and silently wrong with eager."""
-    return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)

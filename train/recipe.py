@@ -63,9 +63,10 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     - `rating_weight`: how much more than a verdict's other tokens its value counts in the loss.
     - `balance`: weight of a rated row is (frequency of its rating) ** -balance: 0 leaves the data as it is, 1 lets
       every rating count alike.
-    - `packing`: the rows of a micro-batch become one sequence without padding, none seeing another.
-    - `attention`: an attention of transformers (`sdpa`, `eager`, `flash_attention_2` …) or `varlen`, PyTorch's own
-      flash attention over packed rows.
+    - `packing`: the rows of a micro-batch become one sequence without padding, none seeing another; what several begin
+      with is computed once (`packing.py`). `objective: raft` packs in any case.
+    - `attention`: `sdpa`, `eager`, `varlen` (PyTorch's own flash attention over packed rows) or another attention of
+      transformers (`flash_attention_2` …), which computes what rows begin with anew for each.
     - `precision`: `bf16` (with fp32 master weights), `fp32`, or `auto`, which measures what is faster; without it the
       sections below decide.
     - `keep`: checkpoints that stay.
@@ -179,13 +180,9 @@ def _check(recipe: Recipe, path: Path) -> None:
         value = getattr(recipe, name)
         require(math.isfinite(value) and value > 0, f"{name} must be above 0, got {value:g}")
     require(
-        not (recipe.packing and recipe.objective == "raft"),
-        "objective raft looks at each row's rating from a place beside the row, which packed rows have no room for; "
-        "set packing: false",
-    )
-    require(
-        recipe.objective == "sft" or recipe.attention in {"sdpa", "eager"},
-        f"objective raft needs an attention with a mask of its own for each row, sdpa or eager, not {recipe.attention}",
+        recipe.objective == "sft" or recipe.attention in {"sdpa", "eager", "varlen"},
+        f"objective raft looks at a rating from beside its row, which attention {recipe.attention} cannot; "
+        "take sdpa, eager or varlen",
     )
     require(recipe.packing or recipe.attention != "varlen", "attention varlen is for packed rows; set packing: true")
     given = {"bf16", "fp16"} & (set(recipe.training) | set(recipe.deepspeed))

@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch
 import transformers
 from msgspec import Struct
 from objective import RatingTokens
+from packing import LEAST, Node, prefix_tree, sequence
 from recipe import Recipe
 from tiny import train_tokenizer
 
@@ -269,19 +272,27 @@ def weights(recipe: Recipe, rows: datasets.Dataset) -> Weights:
 
 
 class Batches:
-    """Rows to tensors: padded on the right to the longest, or packed into one sequence without padding.
+    """Rows to tensors: padded on the right to the longest, or packed into one sequence without padding, which with
+    `share` has what rows begin with alike once (packing.py).
 
-    With `raft` tokens each row gets a 1 behind its last token, at the position of its rating, that sees what the
-    rating sees; nothing sees it. Packed rows are told apart by their positions, which start anew.
+    With `raft` tokens rows are packed in any case, and each that is rated gets a 1 beside it, at the position of its
+    rating, that sees what the rating sees; nothing sees it.
     """
 
-    def __init__(self, pad: int, weighing: Weights, *, packing: bool = False, raft: RatingTokens | None = None) -> None:
-        self.pad, self.weighing, self.packing, self.raft = pad, weighing, packing, raft
+    def __init__(
+        self,
+        pad: int,
+        weighing: Weights,
+        *,
+        packing: bool = False,
+        raft: RatingTokens | None = None,
+        share: bool = True,
+    ) -> None:
+        self.pad, self.weighing, self.raft, self.share = pad, weighing, raft, share
+        self.packing = packing or raft is not None
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        if self.packing:
-            return self._packed(rows)
-        return self._with_ratings(rows) if self.raft else self._padded(rows, 0)
+        return self._packed(rows) if self.packing else self._padded(rows)
 
     def _row_weights(self, row: dict[str, Any]) -> list[float]:
         of_row = self.weighing.by_rating[row["rating"]]
@@ -292,22 +303,8 @@ class Batches:
     def _labels(row: dict[str, Any]) -> list[int]:
         return [IGNORED] * row["source"] + list(row["input_ids"][row["source"] :])
 
-    def _packed(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        lengths = [row["length"] for row in rows]
-        ends = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
-        return {
-            "input_ids": torch.tensor([[token for row in rows for token in row["input_ids"]]]),
-            "position_ids": torch.cat([torch.arange(length) for length in lengths])[None],
-            "labels": torch.tensor([[label for row in rows for label in self._labels(row)]]),
-            "weights": torch.tensor([[share for row in rows for share in self._row_weights(row)]]),
-            "cu_seq_lens_q": ends,
-            "cu_seq_lens_k": ends,
-            "max_length_q": max(lengths),
-            "max_length_k": max(lengths),
-        }
-
-    def _padded(self, rows: list[dict[str, Any]], extra: int) -> dict[str, Any]:
-        longest = max(row["length"] for row in rows) + extra
+    def _padded(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        longest = max(row["length"] for row in rows)
 
         def padded(values: list[list[Any]], fill: float) -> torch.Tensor:
             return torch.tensor([each + [fill] * (longest - len(each)) for each in values])
@@ -320,27 +317,54 @@ class Batches:
             "weights": padded([self._row_weights(row) for row in rows], 0.0),
         }
 
-    def _with_ratings(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        assert self.raft is not None
-        batch = self._padded(rows, 1)
-        count, longest = batch["input_ids"].shape
-        every = torch.arange(count)
-        branch = torch.tensor([row["length"] for row in rows])
-        rating = torch.tensor([row["value_start"] for row in rows])
-        places = torch.arange(longest)
-        visible = (places[None, :] <= places[:, None]).repeat(count, 1, 1)
-        visible[every, branch] = (places[None, :] < rating[:, None]) | (places[None, :] == branch[:, None])
-        batch["input_ids"][every, branch] = self.raft.first[0]
-        positions = places.repeat(count, 1)
-        positions[every, branch] = rating
-        people = [row["people"] or [0.0] * len(RATINGS) for row in rows]
-        rated = [self.weighing.by_rating[row["rating"]] if row["rating"] else 0.0 for row in rows]
-        return {
-            **batch,
-            "attention_mask": visible[:, None],
-            "position_ids": positions,
-            "people": torch.tensor(people),
-            "rated": rating - 1,
-            "branch": branch,
-            "row_weights": torch.tensor(rated),
-        }
+    def _packed(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        # The last token of a prompt stays with its row: the first of the verdict is learned from it.
+        most = [row["source"] - 1 for row in rows]
+        nodes = prefix_tree([row["input_ids"] for row in rows], most, LEAST if self.share else math.inf)
+        extra: dict[str, Any] = {}
+        if self.raft:
+            nodes, rows, extra = self._with_ratings(nodes, rows, self.raft)
+
+        def flat(values: Callable[[dict[str, Any]], list[Any]]) -> torch.Tensor:
+            return torch.tensor([[each for node in nodes for each in values(rows[node.row])[node.start : node.end]]])
+
+        batch = sequence(nodes, [row["input_ids"] for row in rows])
+        if not self.share:
+            del batch["attention_mask"]
+            tree = batch.pop("tree")
+            _, ends, _ = tree.varlen(torch.device("cpu"))
+            longest = max(tree.lengths)
+            batch |= {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
+        return {**batch, "labels": flat(self._labels), "weights": flat(self._row_weights), **extra}
+
+    def _with_ratings(
+        self, nodes: list[Node], rows: list[dict[str, Any]], raft: RatingTokens
+    ) -> tuple[list[Node], list[dict[str, Any]], dict[str, Any]]:
+        """Leaves cut before the rating, and the 1 beside what follows, as a row of its own."""
+        rows, made, moved = list(rows), list[Node](), list[int]()
+        rated: list[tuple[dict[str, Any], int]] = []
+        for node in nodes:
+            row, parent = rows[node.row], moved[node.parent] if node.parent >= 0 else -1
+            if node.leaf and row["rating"]:
+                place, trunk = row["value_start"], len(made)
+                made.append(node._replace(end=place, parent=parent))
+                made.append(node._replace(start=place, parent=trunk))
+                made.append(Node(len(rows), place, place + 1, trunk, leaf=True))
+                ids = [*row["input_ids"][:place], raft.first[0]]
+                rows.append({**row, "input_ids": ids, "length": place + 1, "source": place + 1})
+                rated.append((row, trunk))
+            else:
+                made.append(node._replace(parent=parent))
+            moved.append(len(made) - 1)
+        last = list(accumulate((node.end - node.start for node in made), initial=-1))[1:]
+        people = torch.tensor([row["people"] for row, _ in rated]).reshape(-1, len(RATINGS))
+        return (
+            made,
+            rows,
+            {
+                "people": people,
+                "rated": torch.tensor([last[trunk] for _, trunk in rated], dtype=torch.long),
+                "branch": torch.tensor([last[trunk + 2] for _, trunk in rated], dtype=torch.long),
+                "row_weights": torch.tensor([self.weighing.by_rating[row["rating"]] for row, _ in rated]),
+            },
+        )

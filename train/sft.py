@@ -18,6 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
+import attention
 import checkpoints
 import deepspeed
 import export
@@ -26,7 +27,6 @@ import msgspec
 import torch
 import transformers
 import typer
-import varlen
 from evaluation import held_out
 from loop import JudgeTrainer, Watch, draw_loss
 from objective import RatingTokens, learn, rating_tokens
@@ -119,9 +119,9 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
 
 def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> Any:
     """The model to train, with the forward pass of training. Raises UsageError for a base that cannot be loaded."""
-    if recipe.attention == varlen.NAME and not torch.cuda.is_available():
+    if recipe.attention == attention.VARLEN and not torch.cuda.is_available():
         raise UsageError("attention varlen needs a GPU; set attention: sdpa")
-    varlen.register()
+    attention.register()
     if recipe.tiny is not None:
         model = random_model(recipe.tiny, tokenizer, recipe.max_source_tokens + recipe.max_target_tokens)
         model.set_attn_implementation(recipe.attention)
@@ -133,6 +133,12 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
             )
         except (OSError, ValueError, ImportError) as error:
             raise UsageError(f"base {recipe.base!r} cannot be loaded: {str(error).strip().splitlines()[0]}") from None
+    if (recipe.packing or recipe.objective == "raft") and not attention.packs(model):
+        kinds = ", ".join(sorted(set(model.config.layer_types) - attention.KINDS))
+        raise UsageError(
+            f"base {recipe.base!r} has layers in which packed rows would mix ({kinds}); "
+            "set packing: false and objective: sft"
+        )
     learn(model, recipe.raft if recipe.objective == "raft" else None, tokens)
     return _adapted(model, recipe) if recipe.lora is not None else model
 
@@ -271,6 +277,7 @@ def _run(
             weights(recipe, data.rows),
             packing=recipe.packing,
             raft=tokens if recipe.objective == "raft" else None,
+            share=attention.install(export.bare(model)),
         ),
         callbacks=[watch],
     )

@@ -119,7 +119,7 @@ WRONG = [
     ({"evaluation": {"every": 0}}, r"evaluation\.every must be at least 1"),
     ({"evaluation": {"batch_size": 0}}, r"evaluation\.batch_size must be at least 1"),
     ({"attention": "varlen"}, "packing: true"),
-    ({"objective": "raft", "attention": "flash_attention_2"}, "sdpa or eager"),
+    ({"objective": "raft", "attention": "flash_attention_2"}, "sdpa, eager or varlen"),
     ({"objective": "raft", "forms": {"correct": 1.0, "pointwise": 0.0}}, "needs a form on 1..10"),
     ({"training": {"save_total_limit": 2}}, r"training\.save_total_limit is set by the program; give keep"),
     ({"training": {"eval_steps": 2}}, "give evaluation"),

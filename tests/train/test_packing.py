@@ -1,0 +1,356 @@
+"""What rows begin with in common is computed once, and nothing else changes: losses and gradients are those of rows
+that stand alone in transformers' own model, and a mask, a position or a window that is wrong shows."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from training import FAMILIES, tiny_model
+
+import attention  # isort: skip
+import evaluation  # isort: skip
+import meter  # isort: skip
+import objective  # isort: skip
+import packing  # isort: skip
+import recipe as recipes  # isort: skip
+import rows as rows_module  # isort: skip
+import torch
+from torch.nn import functional
+
+VOCABULARY = 60
+TOKENS = objective.RatingTokens([3], [*range(10, 19), 10], 20)
+WEIGHING = rows_module.Weights(3.0, [0.5 + 0.1 * rating for rating in range(11)])
+COUNT = 40
+"""Learned tokens of the step; any number will do."""
+
+
+def made_row(ids: list[int], source: int, rating: int) -> dict[str, Any]:
+    value = source + 2
+    people = [0.0] * 10
+    if rating:
+        people[rating - 1], people[(rating + 2) % 10] = 0.75, 0.25
+    spelt = {"value_start": value if rating else 0, "value_end": value + 1 if rating else 0}
+    return {"input_ids": ids, "source": source, "length": len(ids), "rating": rating, "people": people, **spelt}
+
+
+@pytest.fixture(scope="module")
+def batch() -> list[dict[str, Any]]:
+    """Seven rows of two rubrics, one with two questions; one row is another's beginning, one has no rating, one is
+    alike but for what people said of it, and one has nothing in common with any."""
+    draw = torch.Generator().manual_seed(0)
+
+    def some(count: int) -> list[int]:
+        return torch.randint(21, VOCABULARY, (count,), generator=draw).tolist()
+
+    rubric, other = some(40), some(30)
+    question, prompt = [*rubric, *some(20)], [*other, *some(9)]
+    first = [*question, *some(11)]
+    rows = [
+        made_row([*first, 3, 3, 15, 7, 8], len(first), 6),
+        made_row([*first, 4, 3, 11, 7], len(first), 2),
+        made_row([*question, *some(7), 3, 3, 10, 20, 9], len(question) + 7, 10),
+        made_row([*rubric, *some(17), 3, 3, 12], len(rubric) + 17, 3),
+        made_row([*prompt, 3, 4], len(prompt), 0),
+        made_row([*prompt, 3, 4, 13, 9], len(prompt), 4),
+    ]
+    lonely = some(33)
+    return [*rows, {**rows[0], "rating": 1, "people": [1.0] + [0.0] * 9}, made_row([*lonely, 3, 4, 14], 33, 5)]
+
+
+def alone(model: Any, rows: list[dict[str, Any]], raft: Any) -> torch.Tensor:
+    """The loss by plain forward passes of one row at a time."""
+    total = torch.zeros(())
+
+    def after(ids: list[int]) -> torch.Tensor:
+        return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
+
+    for row in rows:
+        ids, of_row = row["input_ids"], WEIGHING.by_rating[row["rating"]]
+        nll = functional.cross_entropy(after(ids)[:-1], torch.tensor(ids[1:]), reduction="none")
+        for place in range(row["source"], len(ids)):
+            value = row["value_start"] <= place < row["value_end"]
+            total = total + of_row * (WEIGHING.value if value else 1.0) * nll[place - 1]
+        if raft and row["rating"]:
+            begun = ids[: row["value_start"]]
+            ends = after(begun)[-1:], after([*begun, TOKENS.first[0]])[-1:]
+            logs = objective.log_distribution(TOKENS, *ends)
+            error = objective.rating_error(raft.kind, logs, torch.tensor([row["people"]]))
+            total = total + raft.weight * of_row * error[0]
+    return total / COUNT
+
+
+def packed(rows: list[dict[str, Any]], raft: Any, **options: Any) -> dict[str, Any]:
+    tokens = TOKENS if raft else None
+    found: dict[str, Any] = rows_module.Batches(0, WEIGHING, packing=True, raft=tokens, **options)(rows)
+    return found
+
+
+def off(ours: torch.Tensor, model: Any, plain: torch.Tensor, reference: Any) -> tuple[float, float]:
+    """How far a loss and its gradients are from the reference's, as shares of the loss and of the largest gradient."""
+    ours.backward()
+    plain.backward()
+    pairs = [(a.grad, b.grad) for a, b in zip(model.parameters(), reference.parameters(), strict=True)]
+    scale = max(float(b.abs().max()) for _, b in pairs)
+    assert scale > 1e-3
+    return abs(1 - ours.item() / plain.item()), max(float((a - b).abs().max()) for a, b in pairs) / scale
+
+
+EACH = [(family, kind, recipes.RaftSpec()) for family in FAMILIES for kind in ("sdpa", "eager")]
+
+
+@pytest.mark.parametrize(("family", "kind", "raft"), [*EACH, ("gemma3_text", "sdpa", None)])
+def test_shared_it_is_the_rows_alone(batch: list[dict[str, Any]], family: str, kind: str, raft: Any) -> None:
+    reference = tiny_model(family, kind, VOCABULARY).train()
+    model = tiny_model(family, kind, VOCABULARY).train()
+    objective.learn(model, raft, TOKENS)
+    given = packed(batch, raft)
+    assert given["input_ids"].shape[1] < 0.6 * sum(row["length"] for row in batch)
+    loss, gradient = off(model(**given, num_items_in_batch=COUNT).loss, model, alone(reference, batch, raft), reference)
+    assert loss < 1e-6 and gradient < 2e-6
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "glm"])
+def test_checkpointed_and_adapted_it_is_the_same(batch: list[dict[str, Any]], family: str) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    def adapted(model: Any) -> Any:
+        torch.manual_seed(2)
+        config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+        return get_peft_model(model, config).train()
+
+    raft = recipes.RaftSpec()
+    reference = adapted(tiny_model(family, "sdpa", VOCABULARY))
+    model = tiny_model(family, "sdpa", VOCABULARY)
+    objective.learn(model, raft, TOKENS)
+    model.enable_input_require_grads()
+    model.gradient_checkpointing_enable()
+    model = adapted(model)
+    ours, plain = model(**packed(batch, raft), num_items_in_batch=COUNT).loss, alone(reference, batch, raft)
+    ours.backward()
+    plain.backward()
+    assert ours.item() == pytest.approx(plain.item(), rel=1e-6)
+    pairs = [
+        (a.grad, b.grad) for a, b in zip(model.parameters(), reference.parameters(), strict=True) if a.requires_grad
+    ]
+    scale = max(float(b.abs().max()) for _, b in pairs)
+    assert len(pairs) > 20 and max(float((a - b).abs().max()) for a, b in pairs) < 2e-6 * scale
+
+
+def blind(tree: packing.Tree) -> packing.Tree:
+    return packing.Tree(tree.lengths, [-1] * len(tree.parents))
+
+
+def astray(tree: packing.Tree) -> packing.Tree:
+    return packing.Tree(tree.lengths, [parent if parent < 1 else 0 for parent in tree.parents])
+
+
+BROKEN: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "no prefix": lambda given: {**given, "tree": blind(given["tree"])},
+    "another prefix": lambda given: {**given, "tree": astray(given["tree"])},
+    "positions": lambda given: {**given, "position_ids": torch.arange(given["input_ids"].shape[1])[None]},
+    "a rating's branch": lambda given: {**given, "branch": given["branch"] - 1},
+}
+
+
+@pytest.mark.parametrize("wrong", BROKEN.values(), ids=BROKEN.keys())
+def test_what_is_wrong_shows(batch: list[dict[str, Any]], wrong: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    raft = recipes.RaftSpec()
+    model = tiny_model("gemma3_text", "sdpa", VOCABULARY)
+    objective.learn(model, raft, TOKENS)
+    given = packed(batch, raft)
+    right = model(**given).loss.item()
+    # Twenty times what sharing may be off by.
+    assert model(**wrong(given)).loss.item() != pytest.approx(right, rel=2e-5)
+
+
+def test_the_window_is_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a prefix longer than the window a token sees the last of it alone."""
+    monkeypatch.setattr(packing, "IN_VAIN", -1)
+    tree = packing.Tree([6, 2, 3], [-1, 0, 0])
+    seen = [(mask[0, 0] == 0).int().tolist() for mask in tree.masks(4, torch.zeros(()))]
+    assert seen[1] == [[0, 0, 0, 1, 1, 1, 1, 0], [0, 0, 0, 0, 1, 1, 1, 1]]
+    assert seen[2][2] == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+    assert (tree.masks(None, torch.zeros(()))[1] == 0).int()[0, 0].tolist() == [[1] * 7 + [0], [1] * 8]
+
+
+def by_definition(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_ends: torch.Tensor,
+    key_ends: torch.Tensor,
+    longest: int,
+    deepest: int,
+    *,
+    scale: float,
+    window_size: tuple[int, int],
+) -> torch.Tensor:
+    """What PyTorch's varlen_attn says it does: the queries of a sequence are the last of its keys, and `window_size`
+    (-1, 0) is causal, (w, 0) causal with the w tokens before."""
+    assert query_ends.dtype == key_ends.dtype == torch.int32 and window_size[1] == 0
+    assert longest == int(query_ends.diff().max()) and deepest == int(key_ends.diff().max())
+    found = []
+    for a, b, c, d in zip(query_ends, query_ends[1:], key_ends, key_ends[1:], strict=False):
+        places = torch.arange(int(d - c))
+        looks = places[-int(b - a) :, None]
+        sees = (places <= looks) & ((window_size[0] < 0) | (places >= looks - window_size[0]))
+        q, k, v = query[a:b].transpose(0, 1), key[c:d].transpose(0, 1), value[c:d].transpose(0, 1)
+        found.append(functional.scaled_dot_product_attention(q, k, v, sees, scale=scale).transpose(0, 1))
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])
+def test_the_kernel_for_gpus_is_asked_the_same(
+    batch: list[dict[str, Any]], family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in for the kernel, which no CPU has."""
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", by_definition)
+    attention.register()
+    losses = []
+    for kind in ("varlen", "sdpa"):
+        model = tiny_model(family, kind, VOCABULARY)
+        objective.learn(model, recipes.RaftSpec(), TOKENS)
+        losses.append(model(**packed(batch, recipes.RaftSpec())).loss.item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_a_model_that_heeds_no_tree_fails(batch: list[dict[str, Any]]) -> None:
+    given = packed(batch, None)
+    model = tiny_model("llama", "sdpa", VOCABULARY)
+    for name in ("labels", "weights"):
+        del given[name]
+    with pytest.raises(RuntimeError):
+        model(**given)
+
+
+def test_without_sharing_rows_are_told_apart_by_their_ends(batch: list[dict[str, Any]]) -> None:
+    """As flash attention of transformers wants it."""
+    given = packed(batch, None, share=False)
+    lengths = sorted(row["length"] for row in batch)
+    assert sorted(given["cu_seq_lens_q"].diff().tolist()) == lengths and given["max_length_k"] == lengths[-1]
+    assert (
+        "tree" not in given and "attention_mask" not in given and int((given["position_ids"] == 0).sum()) == len(batch)
+    )
+
+
+def test_layers_that_keep_a_state_do_not_pack() -> None:
+    def model(*kinds: str) -> Any:
+        return SimpleNamespace(config=SimpleNamespace(layer_types=list(kinds), _attn_implementation="tree_sdpa"))
+
+    assert attention.install(model("full_attention", "sliding_attention"))
+    assert not attention.install(model("full_attention", "linear_attention"))
+
+
+@pytest.mark.parametrize(("family", "zero"), [("llama", 20), ("glm", None), ("gemma3_text", 20)])
+def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: str, zero: int | None) -> None:
+    tokens = objective.RatingTokens([3], [*range(10, 19), 10 if zero else 19], zero)
+    rows = [row["input_ids"][: row["source"] + 2] + ([10] if zero else []) for row in batch]
+    model = tiny_model(family, "sdpa", VOCABULARY)
+    computed: list[int] = []
+    model.model.register_forward_pre_hook(
+        lambda _, __, given: computed.append(given["input_ids"].numel()), with_kwargs=True
+    )
+    for size in (2, 3, 16):
+        found = torch.tensor(evaluation.distributions(model, rows, tokens, size, 0))
+        plain = tiny_model(family, "sdpa", VOCABULARY)
+        for ids, shares in zip(rows, found, strict=True):
+            logits = plain(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+            behind = logits[-1:] if zero else None
+            wanted = objective.log_distribution(tokens, logits[-2:-1] if zero else logits[-1:], behind).exp()[0]
+            assert shares.float().tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
+    assert computed[-1] < 0.6 * sum(map(len, rows))
+
+
+WORDS = st.lists(st.sampled_from([[1] * 9, [2] * 8, [1, 2, 3], [3]]), min_size=1, max_size=7)
+ROWS = st.lists(WORDS.map(lambda words: [token for word in words for token in word] + [7, 8]), min_size=1, max_size=9)
+
+
+@given(ROWS, st.integers(1, 20))
+def test_every_row_is_a_path(rows: list[list[int]], least: int) -> None:
+    nodes = packing.prefix_tree(rows, [len(row) - 2 for row in rows], least)
+    tree = packing.Tree([node.end - node.start for node in nodes], [node.parent for node in nodes])
+    given = packing.sequence(nodes, rows)
+    keys, _, ends = tree.varlen(torch.device("cpu"))
+    tokens = torch.stack([given["input_ids"][0], given["position_ids"][0]], -1)
+    paths = tokens[keys].split(ends.diff().tolist())
+    assert sorted(node.row for node in nodes if node.leaf) == list(range(len(rows)))
+    children = [sum(each.parent == place for each in nodes) for place in range(len(nodes))]
+    for place, (node, path) in enumerate(zip(nodes, paths, strict=True)):
+        assert path.tolist() == [[token, at] for at, token in enumerate(rows[node.row][: node.end])]
+        assert tree.depths[place] == node.end
+        if node.leaf:
+            assert node.end == len(rows[node.row]) and node.end - node.start >= 2 and not children[place]
+        else:
+            assert node.end - node.start >= least and children[place] >= 2
+    if least == 1:
+        prefixes = {tuple(row[:end]) for row in rows for end in range(1, len(row) - 1)}
+        assert sum(tree.lengths) == len(prefixes) + 2 * len(rows), "nothing that could be shared is computed twice"
+
+
+@given(ROWS, st.sampled_from([-1, 30, 200, 10**6]), st.sampled_from([None, 1, 4]))
+def test_calls_look_at_paths(rows: list[list[int]], in_vain: int, window: int | None) -> None:
+    """Whichever segments are taken together, each token sees its path and no more."""
+    nodes = packing.prefix_tree(rows, [len(row) - 2 for row in rows], 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "IN_VAIN", in_vain)
+        tree = packing.sequence(nodes, rows)["tree"]
+    places = torch.arange(sum(tree.lengths), dtype=torch.float32)[:, None]
+    keys, _, ends = tree.varlen(torch.device("cpu"))
+    wanted = []
+    for length, path in zip(tree.lengths, keys.split(ends.diff().tolist()), strict=True):
+        looks = range(len(path) - length, len(path))
+        wanted += [path[max(0, at + 1 - (window or at + 1)) : at + 1].tolist() for at in looks]
+    found = []
+    for mask, looked_at in zip(tree.masks(window, places), tree.keys(places), strict=True):
+        found += [looked_at[row == 0, 0].int().tolist() for row in mask[0, 0]]
+    assert found == wanted
+    assert len(tree.calls) == len(nodes) if in_vain < 0 else len(tree.calls) == 1 or in_vain < 10**6
+
+
+@given(ROWS, st.integers(1, 5))
+def test_rows_that_begin_alike_meet(rows: list[list[int]], size: int) -> None:
+    order = packing.meeting(rows, size)
+    assert sorted(order) == list(range(len(rows)))
+
+    def computed(places: list[int]) -> int:
+        tokens = 0
+        for start in range(0, len(places), size):
+            chosen = [rows[place] for place in places[start : start + size]]
+            tokens += sum(node.end - node.start for node in packing.prefix_tree(chosen, list(map(len, chosen)), 1))
+        return tokens
+
+    assert packing.meeting([[1] * 9, [2] * 9, [1] * 8, [2] * 8], 2) in ([0, 2, 1, 3], [2, 0, 3, 1], [2, 0, 1, 3])
+    if len(rows) <= size:
+        assert computed(order) == computed(list(range(len(rows))))
+
+
+def test_a_step_keeps_its_rows() -> None:
+    import loop
+
+    rows = [[number % 3] * 20 + [number] for number in range(23)]
+    order = [(number * 7) % 23 for number in range(23)]
+    data = type("Rows", (), {"__getitem__": lambda _, chosen: {"input_ids": [rows[place] for place in chosen]}})()
+    met = loop.Meeting(order, data, 9, 3)
+    found = list(met)
+    assert len(met) == 23 and met.sampler is order
+    for start in (0, 9, 18):
+        assert sorted(found[start : start + 9]) == sorted(order[start : start + 9])
+        kinds = [{place % 3 for place in found[at : at + 3]} for at in range(start, min(start + 9, 21), 3)]
+        assert sum(map(len, kinds)) < 3 * len(kinds)
+
+
+def test_the_meter_counts_a_prefix_once(batch: list[dict[str, Any]]) -> None:
+    model = tiny_model("llama", "sdpa", VOCABULARY)
+    shared, apart = meter.Meter(model, 0), meter.Meter(model, 0)
+    for row in batch:
+        apart.add(packed([row], None))
+    given = packed(batch, None)
+    shared.add(given)
+    assert shared.learned == apart.learned and shared.tokens == given["input_ids"].shape[1] < apart.tokens
+    # Each pair of a token and one that it sees, once.
+    pairs = sum(float((mask == 0).sum()) for mask in given["tree"].masks(None, torch.zeros(())))
+    rest = 2 * shared.matrices * shared.tokens + 2 * shared.head * shared.learned
+    assert shared.flops / 3 - rest == pytest.approx(2 * shared.attention * (2 * pairs - shared.tokens), rel=0.03)

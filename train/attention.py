@@ -1,0 +1,99 @@
+"""Attention over the prefix tree of a packed sequence (packing.py), as attentions of transformers.
+
+`sdpa` and `eager` go through the tree a few segments at a time, with the keys of their path; `varlen` is PyTorch's own
+flash attention on a GPU, which takes all segments in one call.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from packing import Tree
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import eager_mask, sdpa_mask
+
+VARLEN = "varlen"
+OVER_TREES = {"sdpa": "tree_sdpa", "eager": "tree_eager", VARLEN: VARLEN}
+"""Attentions that can look at a prefix tree -> the name under which they do."""
+
+KINDS = {"full_attention", "sliding_attention"}
+"""Layers, as configs call them, in which a token depends on those it sees alone, and by their distance."""
+
+
+def register() -> None:
+    """Make them known to transformers. Without a tree each is what it is made of."""
+    known = {
+        "tree_sdpa": (_by_segments(lambda module: sdpa_attention_forward), sdpa_mask),
+        # Each family keeps a function of its own under this name.
+        "tree_eager": (_by_segments(lambda module: sys.modules[module.__module__].eager_attention_forward), eager_mask),
+        VARLEN: (_varlen, sdpa_mask),
+    }
+    for name, (function, mask) in known.items():
+        AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, mask)
+
+
+def packs(model: Any) -> bool:
+    """Whether no layer keeps a state of its own, which rows in one sequence would share."""
+    return KINDS.issuperset(getattr(model.config, "layer_types", None) or ())
+
+
+def install(model: Any) -> bool:
+    """Let `model` look at prefix trees. False for an attention or a kind of layer that cannot."""
+    now = model.config._attn_implementation
+    if packs(model) and OVER_TREES.get(now, now) != now:
+        register()
+        model.set_attn_implementation(OVER_TREES[now])
+    return packs(model) and model.config._attn_implementation in OVER_TREES.values()
+
+
+def _by_segments(attention: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
+    """[1 × heads × tokens × width] in, [1 × tokens × heads × width] out, by the attention of a module."""
+
+    def forward(
+        module: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        tree: Tree | None = None,
+        **given: Any,
+    ) -> Any:
+        attend = attention(module)
+        if tree is None:
+            return attend(module, query, key, value, attention_mask, **given)
+        masks = tree.masks(given.get("sliding_window"), query)
+        parts = zip(query.split(tree.sizes, dim=2), tree.keys(key), tree.keys(value), masks, strict=True)
+        return torch.cat([attend(module, *part, **given)[0] for part in parts], dim=1), None
+
+    return forward
+
+
+def _varlen(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    tree: Tree | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **given: Any,
+) -> Any:
+    """The same in bf16 or fp16 on a GPU, the keys of every path gathered. Without a tree, as padded, it is sdpa."""
+    if tree is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **given)
+    from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415  # registers GPU kernels when imported
+
+    keys, query_ends, key_ends = tree.varlen(query.device)
+    q, k, v = query[0].transpose(0, 1), *(each[0].transpose(0, 1)[keys] for each in (key, value))
+    groups = q.shape[1] // k.shape[1]
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    # Fewer queries than keys are the last of them; the kernel's window does not count the token that looks.
+    window = (sliding_window - 1 if sliding_window else -1, 0)
+    longest, deepest = max(tree.lengths), max(tree.depths)
+    out = varlen_attn(q, k, v, query_ends, key_ends, longest, deepest, scale=scaling, window_size=window)
+    return out[None], None

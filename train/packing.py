@@ -1,0 +1,166 @@
+"""Rows in one sequence without padding, and what several of them begin with in it once: a prefix tree.
+
+A judging prompt is mostly rubric, the same in every row, and rows of one question share its reference too. Tokens see
+what lies on their path from the root, at the positions they have when their row stands alone, so that hidden states,
+and with them losses and gradients, are those of the rows one by one.
+"""
+
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+LEAST = 16
+"""Tokens that rows must share beyond their node's parent for a node of their own."""
+
+IN_VAIN = 4096
+"""Pairs of a query and a key that may be computed and masked to spare a call of attention."""
+
+
+class Node(NamedTuple):
+    """Tokens `start` to `end` of a row, behind those of the node `parent` (-1: none). A `leaf` is of that row alone."""
+
+    row: int
+    start: int
+    end: int
+    parent: int
+    leaf: bool
+
+
+def common(one: list[int], other: list[int]) -> int:
+    """How many tokens two rows begin with alike."""
+    size = min(len(one), len(other))
+    differ = np.flatnonzero(np.asarray(one[:size]) != np.asarray(other[:size]))
+    return int(differ[0]) if len(differ) else size
+
+
+def prefix_tree(rows: list[list[int]], most: list[int], least: float = LEAST) -> list[Node]:
+    """The nodes of a batch, each behind its parent, the leaves one for each row.
+
+    Row i shares at most its first `most[i]` tokens, fewer than it has; with `least` infinite rows share nothing.
+    """
+    order = sorted(range(len(rows)), key=lambda row: rows[row])
+    shared = [0] + [min(common(rows[a], rows[b]), most[a], most[b]) for a, b in pairwise(order)]
+    nodes: list[Node] = []
+
+    def grow(members: range, start: int, parent: int) -> None:
+        # Sorted, rows that begin alike stand side by side, and any two share what all neighbours between them do.
+        cuts = [place for place in members[1:] if shared[place] < start + least]
+        for first, stop in pairwise([members.start, *cuts, members.stop]):
+            row = order[first]
+            if stop - first == 1:
+                nodes.append(Node(row, start, len(rows[row]), parent, leaf=True))
+            else:
+                end = min(shared[first + 1 : stop])
+                nodes.append(Node(row, start, end, parent, leaf=False))
+                grow(range(first, stop), end, len(nodes) - 1)
+
+    grow(range(len(rows)), 0, -1)
+    return nodes
+
+
+class Tree:
+    """How the tokens of a packed sequence see each other: consecutive segments of `lengths`, each seeing the segments
+    on its path from the root, `parents[i]` < i or -1, and itself up to the token that looks. `depths` are the tokens on
+    each path, the segment's own among them; `calls` says which segments attention may take together, as (the one whose
+    path they look back on, segments)."""
+
+    def __init__(self, lengths: list[int], parents: list[int]) -> None:
+        self.lengths, self.parents = lengths, parents
+        self.depths: list[int] = []
+        self.calls: list[tuple[int, range]] = []
+        self._kept: dict[Any, Any] = {}
+        taken = before = 0
+        for segment, (length, parent) in enumerate(zip(lengths, parents, strict=True)):
+            self.depths.append(length + (self.depths[parent] if parent >= 0 else 0))
+            anchor, together = self.calls[-1] if self.calls else (-1, range(0))
+            whole = taken + length
+            in_vain = whole * (before + whole) - taken * (before + taken) - length * self.depths[-1]
+            if (parent == anchor or parent in together) and in_vain <= IN_VAIN:
+                self.calls[-1:] = [(anchor, range(together.start, segment + 1))]
+                taken = whole
+            else:
+                self.calls.append((parent, range(segment, segment + 1)))
+                taken, before = length, self.depths[-1] - length
+
+    @property
+    def sizes(self) -> list[int]:
+        """The tokens of each call."""
+        return [sum(self.lengths[segment] for segment in together) for _, together in self.calls]
+
+    def keys(self, states: torch.Tensor) -> list[torch.Tensor]:
+        """For each call the states that it may look at, of [… × tokens × width]: the path's, then its own."""
+        parts = states.split(self.lengths, dim=-2)
+        paths = {-1: states[..., :0, :]}
+        for segment in sorted(set(self.parents) - {-1}):
+            paths[segment] = torch.cat([paths[self.parents[segment]], parts[segment]], dim=-2)
+        pairs = zip(self.calls, states.split(self.sizes, dim=-2), strict=True)
+        return [torch.cat([paths[anchor], own], dim=-2) for (anchor, _), own in pairs]
+
+    def masks(self, window: int | None, like: torch.Tensor) -> list[torch.Tensor]:
+        """For each call what to add to its scores [1 × 1 × tokens × keys], where `like` is and as precise: with a
+        `window` a token sees the last so many, itself among them. Made once for all layers."""
+        key = (window, like.device, like.dtype)
+        if key not in self._kept:
+            visible = [self._visible(anchor, together, window).to(like.device) for anchor, together in self.calls]
+            least = torch.finfo(like.dtype).min
+            self._kept[key] = [
+                torch.zeros_like(each, dtype=like.dtype).masked_fill(~each, least)[None, None] for each in visible
+            ]
+        found: list[torch.Tensor] = self._kept[key]
+        return found
+
+    def _visible(self, anchor: int, together: range, window: int | None) -> torch.Tensor:
+        before = self.depths[anchor] if anchor >= 0 else 0
+        on_path = torch.eye(len(together), dtype=torch.bool)
+        for row, segment in enumerate(together):
+            if self.parents[segment] in together:
+                on_path[row] |= on_path[self.parents[segment] - together.start]
+        lengths = torch.tensor([self.lengths[segment] for segment in together])
+        own = torch.cat([torch.arange(self.depths[each] - self.lengths[each], self.depths[each]) for each in together])
+        places = torch.cat([torch.arange(before), own])
+        visible = torch.ones(len(own), len(places), dtype=torch.bool)
+        visible[:, before:] = on_path.repeat_interleave(lengths, 0).repeat_interleave(lengths, 1)
+        back = own[:, None] - places
+        return visible & (back >= 0) & (back < (window or len(places) + before))
+
+    def varlen(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """As kernels for sequences of varying length take it: the places of all keys [Σ depths], segment after segment,
+        and where each segment begins among the queries and among the keys [segments + 1]."""
+        if device not in self._kept:
+            paths: list[torch.Tensor] = []
+            for own, parent in zip(torch.arange(sum(self.lengths)).split(self.lengths), self.parents, strict=True):
+                paths.append(torch.cat([paths[parent], own]) if parent >= 0 else own)
+            ends = [torch.tensor([0, *accumulate(each)], dtype=torch.int32) for each in (self.lengths, self.depths)]
+            self._kept[device] = tuple(each.to(device) for each in (torch.cat(paths), *ends))
+        found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = self._kept[device]
+        return found
+
+
+def sequence(nodes: list[Node], rows: list[list[int]]) -> dict[str, Any]:
+    """What a model is given: the nodes' tokens one behind the other [1 × tokens], their positions, and the tree.
+
+    The empty mask keeps transformers from making one of [tokens × tokens], and fails where a model heeds no tree.
+    """
+    return {
+        "input_ids": torch.tensor([[token for node in nodes for token in rows[node.row][node.start : node.end]]]),
+        "position_ids": torch.cat([torch.arange(node.start, node.end) for node in nodes])[None],
+        "attention_mask": torch.zeros(1, 1, 0, 0),
+        "tree": Tree([node.end - node.start for node in nodes], [node.parent for node in nodes]),
+    }
+
+
+def meeting(rows: list[list[int]], size: int) -> list[int]:
+    """The order in which the rows of a step, cut into micro-batches of `size`, have most to share; micro-batches that
+    cost alike stand side by side, so that processes that take turns have equally much to do."""
+    order = sorted(range(len(rows)), key=lambda row: rows[row])
+    whole = len(rows) - len(rows) % size
+    batches = [order[start : start + size] for start in range(0, whole, size)]
+
+    def tokens(batch: list[int]) -> int:
+        alike = sum(common(rows[one], rows[other]) for one, other in pairwise(batch))
+        return sum(len(rows[row]) for row in batch) - alike
+
+    batches.sort(key=tokens, reverse=True)
+    return [row for batch in batches for row in batch] + order[whole:]
