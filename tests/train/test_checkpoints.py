@@ -266,6 +266,17 @@ def test_other_orders_go_on_too(strategy: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+def test_shared_beginnings_go_on_too(strategy: str, tmp_path: Path) -> None:
+    """From within an epoch, where rows that begin alike meet in micro-batches of two."""
+    training = {"train_sampling_strategy": strategy, "per_device_train_batch_size": 2}
+    done = Whole(tmp_path / "whole", 1, packing=True, objective="raft", training=training)
+    out = torn_after(done, 7, tmp_path / "out")
+    train(done.recipe, done.rows, out)
+    assert_same(out, done)
+
+
+@pytest.mark.slow
 def test_dropout_and_adapters_go_on_too(tmp_path: Path) -> None:
     from training import save_base
 
