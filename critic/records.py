@@ -239,7 +239,8 @@ class TurnVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `score` is a rating 1..10; for `pairwise` 1 where the model won, 0 where the `opponent` (None: the reference) did,
     1/2 for a tie; for `checklist` the share of yes, 0..1. It is None exactly when `failure` names why: the judge's
     failure, or that of an answer that was never generated. `condition` is the history that the model saw, `judging`
-    how the judge was asked ("no_focus": without focus points). `length` is the answer's length in characters.
+    how the judge was asked ("no_focus": without focus points). `length` is the answer's length in characters. `unread`:
+    no verdict could be read in the judge's replies, and it counts as a tie (Setup.unread).
     """
 
     conversation: str
@@ -253,6 +254,7 @@ class TurnVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     score: float | None = None
     failure: str | None = None
     length: int | None = None
+    unread: bool = False
 
 
 ImageFailure = Literal["image_missing", "image_outside_root", "image_too_large", "image_unreadable"]
@@ -322,6 +324,10 @@ Order = Literal["both", "random", "forced"]
 """Of two answers: shown in both orders, a tie where the two verdicts differ; in a random order; in a random order
 without ties (ConvBench)."""
 
+Unread = Literal["fail", "tie"]
+"""What becomes of a comparison in which no verdict can be read, even when asked again: a named failure, or a tie
+(VisIT-Bench, appendix F)."""
+
 Judging = Literal["standard", "no_focus", "no_turn_verdicts"]
 """How a judge is asked: as the protocol says; a turn without its focus points; a whole conversation without the
 judgments of its turns (ConvBench's ablations)."""
@@ -330,7 +336,8 @@ judgments of its turns (ConvBench's ablations)."""
 class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How verdicts are asked for and scored: alike for all judgments of a file. `seed` is that of random orders.
     `extraction`: a verdict that cannot be read is asked for once more, of the reply's text alone. `reference_backed`:
-    two models are compared in sight of the reference. `pack`: whose prompts stand in for ours, NAME@HASH."""
+    two models are compared in sight of the reference. `pack`: whose prompts stand in for ours, NAME@HASH. `unread` is
+    what becomes of a comparison without a verdict."""
 
     judge: str
     score_kind: str
@@ -341,6 +348,7 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pointwise_prompt: str = "pointwise"
     decoding: Decoding = GREEDY
     pack: str | None = None
+    unread: Unread = "fail"
 
 
 def differing(before: Setup, now: Setup) -> str:

@@ -83,9 +83,8 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
 
 def test_every_form_is_trained(walk: Walk) -> None:
     facts = json.loads((walk.judge / "critic.json").read_text("utf-8"))
-    alike = {name for name, form in FORMS.items() if form.prompt}  # rendered as another form is, and learned with it
-    assert set(facts["forms"]) == set(FORMS) - alike and min(facts["forms"].values()) >= QUESTIONS
-    assert set(facts["prompts"]) == {form.prompt or name for name, form in FORMS.items()}
+    assert set(facts["forms"]) == set(FORMS) and min(facts["forms"].values()) >= QUESTIONS
+    assert set(facts["prompts"]) == set(FORMS)
 
 
 @pytest.mark.parametrize("name", ASKED)

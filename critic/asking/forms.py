@@ -19,6 +19,9 @@ from critic.asking.tokens import RATING, REASON, Label
 from critic.errors import UsageError
 from critic.records import TEN, HumanScore, Language, Message, Response, Scope, Verdict
 
+UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
+"""Failures of a reply that says something, which a second, short question may settle."""
+
 LONGEST_FIRST_REASON = 400
 """Characters of a reason that comes before the value."""
 
@@ -35,6 +38,10 @@ class RatingKind(Struct, frozen=True):
     def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
         found = verdict.parse(text, truncated, prompt.scale)
         return found if prompt.scale == TEN else replace(found, scale=prompt.scale)
+
+    def stated(self, prompt: Prompt, text: str) -> Verdict | None:
+        found = verdict.stated_rating(text, prompt.scale)
+        return found if found is None or prompt.scale == TEN else replace(found, scale=prompt.scale)
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
         return whole_rating(human_score(shown[0]).score, prompt.scale)
@@ -73,6 +80,9 @@ class ChoiceKind(Struct, frozen=True):
 
     def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
         return verdict.parse_choice(text, prompt.key, self.choices, truncated)
+
+    def stated(self, prompt: Prompt, text: str) -> Verdict | None:
+        return verdict.stated_choice(text, self.choices) if "A" in self.choices else None
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
         found = self.right([human_score(response).score for response in shown])
@@ -151,14 +161,12 @@ POINTS = {"A": 1.0, "yes": 1.0, "tie": 0.5, "B": 0.0, "no": 0.0}
 
 class Form(Struct, frozen=True, kw_only=True):
     """A way to ask for a verdict. `scope` says what is judged; a `pair` is two answers to one question, or two whole
-    conversations. `prompt` names its prompt files where they are another form's. Before some forms another is asked,
-    `first`, whose reply is shown as the judge's own answer. `extraction` is the short second question for a reply in
-    which no verdict can be read."""
+    conversations. Before some forms another is asked, `first`, whose reply is shown as the judge's own answer.
+    `extraction` is the short second question for a reply in which no verdict can be read."""
 
     kind: Kind
     scope: Scope = "turn"
     pair: bool = False
-    prompt: str | None = None
     first: str | None = None
     extraction: str | None = None
 
@@ -224,7 +232,7 @@ FORMS: dict[str, Form] = {
         kind=ChoiceKind(FORCED, _better), pair=True, scope="conversation", extraction="extraction_forced"
     ),
     "extraction": Form(kind=ChoiceKind(PAIR, _said, unknown=True), scope="verdict"),
-    "extraction_forced": Form(kind=ChoiceKind(FORCED, _said, unknown=True), scope="verdict", prompt="extraction"),
+    "extraction_forced": Form(kind=ChoiceKind(FORCED, _said, unknown=True), scope="verdict"),
     "extraction_rating": Form(kind=RatingKind(unknown=True), scope="verdict"),
     "extraction_checklist": Form(kind=ChecklistKind(unknown=True), scope="verdict"),
 }
@@ -246,10 +254,10 @@ def form_of(name: str) -> Form:
 
 
 def prompt_name(name: str) -> str:
-    """Whose prompt files a form has: its own, unless it says another's; within its pack."""
+    """The prompt of a form, in any language, within its pack. Raises UsageError for an unknown form."""
     pack, form, _ = _parts(name)
-    path = form_of(name).prompt or form
-    return f"{pack}/{path}" if pack else path
+    form_of(name)
+    return f"{pack}/{form}" if pack else form
 
 
 def prompt_of(name: str, language: Language) -> Prompt:
@@ -304,7 +312,14 @@ class Inquiry(Struct, frozen=True, kw_only=True):
         }
 
     def read(self, text: str, truncated: bool) -> Verdict:
-        return self.form.kind.read(self.prompt, self.material, text, truncated)
+        """The verdict in a reply: in our form or, where that is not there, as the papers' judges state one. In a reply
+        in free text the latter comes first, for it may grade by the way what it does not come to."""
+        kind = self.form.kind
+        found, stated = kind.read(self.prompt, self.material, text, truncated), None
+        unread = not self.prompt.constrained or found.failure in UNREADABLE
+        if isinstance(kind, RatingKind | ChoiceKind) and unread and not truncated:
+            stated = kind.stated(self.prompt, text)
+        return stated or found
 
 
 def inquiry(name: str, language: Language, material: Material, key: str = "") -> Inquiry:

@@ -11,7 +11,17 @@ from msgspec.structs import replace
 
 from critic.asking import rating
 from critic.asking.asker import Asker, pooled, with_mixture
-from critic.asking.forms import POINTS, ChecklistKind, ChoiceKind, Inquiry, form_of, graded, inquiry, prompt_name
+from critic.asking.forms import (
+    POINTS,
+    UNREADABLE,
+    ChecklistKind,
+    ChoiceKind,
+    Inquiry,
+    form_of,
+    graded,
+    inquiry,
+    prompt_name,
+)
 from critic.asking.prompt import Prompt, prompt_hash
 from critic.asking.protocols import PlannedVerdict
 from critic.asking.rating import Aggregation
@@ -19,9 +29,6 @@ from critic.asking.render import Material, render
 from critic.backends import Backend, Reply
 from critic.errors import Refused, Transient
 from critic.records import GREEDY, Call, ConversationJudgment, Decoding, Judgment, Member, Response, Setup, Verdict
-
-UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
-"""Failures of a reply that says something, which a second, short question may settle."""
 
 EXTRACTION_TOKENS = 64
 TOKENS_AN_ITEM = 8
@@ -33,7 +40,7 @@ PLAYERS: tuple[Player, Player] = ("model", "opponent")
 class Opinion(Struct, frozen=True, kw_only=True):
     """What a judge made of some material, and every call that it took. `score` is None exactly when the verdict failed;
     of a comparison the verdict's value speaks of the model as A, whoever stood first. `samples` are the verdicts that
-    were drawn, `reply` is the text of the first."""
+    were drawn, `reply` is the text of the first. `unread`: it is a tie because no verdict could be read."""
 
     verdict: Verdict
     score: float | None = None
@@ -41,6 +48,7 @@ class Opinion(Struct, frozen=True, kw_only=True):
     calls: list[Call] = field(default_factory=list)
     samples: list[Verdict] = field(default_factory=list)
     detail: str | None = None
+    unread: bool = False
 
 
 class Judge:
@@ -106,10 +114,11 @@ class Judge:
         found = asked.read(reply.text, reply.truncated)
         call = _call(asked, reply, found, first)
         found, more = await self._extracted(asked, reply.text, found, first)
-        score = None
+        unread = asked.form.pair and self.setup.unread == "tie" and found.failure in (*UNREADABLE, "empty")
+        found, score = Verdict(value="tie", reason=found.reason) if unread else found, None
         if found.failure is None:  # of a checklist the share of yes (MultiVerse §4)
             score = sum(map(bool, found.answers)) / len(found.answers) if found.answers else POINTS[found.value or ""]
-        return Opinion(verdict=found, score=score, reply=reply.text, calls=[call, *more])
+        return Opinion(verdict=found, score=score, reply=reply.text, calls=[call, *more], unread=unread)
 
     async def _compared(self, asked: Inquiry, firsts: Sequence[Player]) -> Opinion:
         """Two sides compared in each order: where the verdicts differ, a tie."""
@@ -128,6 +137,7 @@ class Judge:
             score=None if value is None else POINTS[value],
             reply=both[0].reply,
             calls=[call for found in both for call in found.calls],
+            unread=failed is None and any(found.unread for found in both),
         )
 
     async def _extracted(
@@ -275,7 +285,7 @@ class ConversationJudge(Judge):
         rates = bool(found.calls) and one.protocol not in ("pairwise", "checklist")
         return replace(
             record,
-            verdict=replace(one, score=found.score, failure=found.verdict.failure),
+            verdict=replace(one, score=found.score, failure=found.verdict.failure, unread=found.unread),
             rating=found.verdict if rates else None,
             answers=found.verdict.answers,
             reason=found.verdict.reason,

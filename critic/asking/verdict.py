@@ -40,6 +40,37 @@ _THINKING = re.compile(r"^\s*<think>.*?(?:</think>|$)", re.DOTALL)
 # A quoted text up to the unescaped mark that a comma, a brace or the end follows: marks inside it do not end it.
 _QUOTED_TEXT = re.compile(r"""^["'“](.*?)(?<!\\)["'”]\s*(?:[,}]|$)""", re.DOTALL)
 
+# What a verdict in free text is followed by: the end of its sentence or line, or of what marks it.
+_ENDS = r"""(?=[ \t]*(?:["'”’*_.!。)\]}]|is (?:slightly |much |clearly )?better|$))"""
+_FINAL = r"^[\s*_#>\"“-]*(?:my )?final (?:answer|verdict)[\s*_]*(?::|is:?)[\s*_]*"
+_PLAYER = r"(?:(?:the\s+)?(?:response|assistant|conversation)\s+(?:from\s+assistant\s+)?)"
+_COMPARED = r"A\s*(?:=|[<>]{1,2})\s*B"
+
+_STATED = tuple(
+    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    for pattern in (
+        # Not behind other words: "I cannot say that overall …" states nothing, nor does what is quoted in a sentence.
+        r"(?:^[\s*_#>\"“-]*|[.!?:;。][\s*_]*)(?:(?:therefore|thus|hence|so|in conclusion|in summary)\W{1,3})?"
+        rf"overall\W{{1,3}}{_PLAYER}([AB])\s+is\s+(?:slightly\s+|much\s+|clearly\s+)?(?:the\s+)?better\b",
+        rf"{_FINAL}{_PLAYER}?([AB]|tie){_ENDS}",
+        rf"\[\[\s*([ABC]|tie|{_COMPARED})\s*\]\]",
+        rf"(?:{_FINAL}|^[\s*_#>-]*)({_COMPARED})[\s*_.]*$",
+    )
+)
+"""How judges of other benchmarks end a comparison: ConvBench and VisIT-Bench (figures 17 to 20 and 25; 16 to 18),
+MT-Bench's [[A]], where [[C]] is a tie, and A=B, A>B, A>>B."""
+
+_STATED_RATING = re.compile(
+    r"""(?<![A-Za-z])(?:rating|score|评分|分数)["'”*_]{0,3}\s*:\s*[\[({*_"'“ ]*(?P<named>[-+]?\d+(?:\.\d+)?)"""
+    r"|\[\[\s*(?P<marked>[-+]?\d+(?:\.\d+)?)",
+    re.IGNORECASE,
+)
+"""A rating behind its name, perhaps in brackets, or alone in two pairs of them (ConvBench, MultiVerse, MT-Bench)."""
+
+_OUT_OF = re.compile(r"(?:\s*/\s*(?P<highest>\d+))?(?![\d%/])(?!\.\d)(?!\s*(?:to|or|[-–~])\s*\d)")
+
+_QUOTED_REASON = re.compile(r"""["'“](?:Reason|理由)["'”]\s*:""", re.IGNORECASE)
+
 # An item of a checklist: a number where an object's key or a line begins, a colon or a point, and the answer alone.
 _ITEM = re.compile(r"""(?:^|[{,\n])\s*["']?(\d{1,3})["']?\s*[:.)：]\s*["']?(yes|no)\b""", re.IGNORECASE)
 
@@ -55,12 +86,8 @@ def parse(text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Ra
     """
 
     def made(value: Any, reason: str | None) -> Verdict:
-        rating, (low, high) = _as_number(value, scale), scale
-        if rating is None:
-            return Verdict(reason=reason, failure="no_rating")
-        if not low <= rating <= high:
-            return Verdict(reason=reason, failure="out_of_range")
-        return Verdict(rating=float(rating) if scale == TEN else to_ten(rating, low, high), reason=reason)
+        rating = _as_number(value, scale)
+        return Verdict(reason=reason, failure="no_rating") if rating is None else _rated(rating, scale, reason)
 
     ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
     return _parsed(text, truncated, key, _number(scale), ratings, made, "no_rating")
@@ -110,6 +137,44 @@ def _parsed(
     if cut_off and value.end() == len(plain) and any(one != value[1] and one.startswith(value[1]) for one in values):
         return Verdict(failure="truncated")
     return made(value[1], _loose_reason(text))
+
+
+def _rated(rating: float, scale: Scale, reason: str | None = None) -> Verdict:
+    if not scale[0] <= rating <= scale[1]:
+        return Verdict(reason=reason, failure="out_of_range")
+    return Verdict(rating=float(rating) if scale == TEN else to_ten(rating, *scale), reason=reason)
+
+
+def stated_rating(text: str, scale: Scale = TEN) -> Verdict | None:
+    """The one rating that a reply states in a form of the papers: `Rating: [[7]]`, `Rating:{5}`, `{"score": "7"}`,
+    `Final Rating: 4`. None where it states none, `no_rating` where it states several that differ."""
+    objects, text = _take_objects(_THINKING.sub("", text, count=1), "Rating")
+    given = (_as_number(one.get("rating", one.get("score")), scale) for one in objects)
+    plain, found = _half_width(text), {rating for rating in given if rating is not None}
+    # An unfinished reason may quote what the response claims.
+    for one in [] if _QUOTED_REASON.search(plain) else _STATED_RATING.finditer(plain):
+        behind = _OUT_OF.match(plain, one.end())
+        if behind is not None and behind["highest"] in (None, str(scale[1])):
+            found.add(float(one["named"] or one["marked"]))
+    if len(found) != 1:
+        return Verdict(failure="no_rating") if found else None
+    (rating,) = found
+    return _rated(rating, scale)
+
+
+def stated_choice(text: str, values: Sequence[str]) -> Verdict | None:
+    """The one of A, B and tie that a reply states in a form of the papers: `Overall, Response A is better.`, `Final
+    Answer: B`, `[[C]]`, `A=B`. None where it states none, `no_verdict` where it states several that differ, or one
+    that is not among `values`."""
+    plain = _half_width(_THINKING.sub("", text, count=1))
+    if _QUOTED_REASON.search(plain):
+        return None
+    said = {re.sub(r"\s", "", one[1]).lower() for form in _STATED for one in form.finditer(plain)}
+    meant = {"A" if one in ("a", "a>b", "a>>b") else "B" if one in ("b", "a<b", "a<<b") else "tie" for one in said}
+    if not meant:
+        return None
+    value = meant.pop()
+    return Verdict(failure="no_verdict") if meant or value not in values else Verdict(value=value)
 
 
 def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:

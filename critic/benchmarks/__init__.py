@@ -100,15 +100,18 @@ def read(name: str, path: Path) -> list[Conversation]:
 
 
 def order_reading(run: Run, battles: bool = False) -> list[str]:
-    """How far pairwise verdicts, on the reference's answers or on another model's, follow the places of the answers."""
-    pairs = [
-        turn.calls
+    """How far pairwise verdicts, on the reference's answers or on another model's, follow the places of the answers,
+    and how many of them are ties for want of a verdict."""
+    compared = [
+        turn
         for turn in run.turns
         if turn.verdict.protocol == "pairwise" and (turn.verdict.opponent is not None) == battles
     ]
+    pairs, unread = [turn.calls for turn in compared], sum(turn.verdict.unread for turn in compared)
+    ties = [f"{run.name}: {unread} of {len(pairs)} comparisons came to no verdict and count as ties."] if unread else []
     values = [value for calls in pairs for _, value in calls]
     if not values:
-        return []
+        return ties
     decided = sum(value != "tie" for value in values)
     first_won = f"the first of the two answers won {values.count('A')}"
     reading = f"{run.name}: of {decided} comparisons with a winner, {first_won}"
@@ -118,4 +121,4 @@ def order_reading(run: Run, battles: bool = False) -> list[str]:
         alike = {"A": "B", "B": "A", "tie": "tie"}
         differ = sum(calls["opponent"] != alike[calls["model"]] for calls in both)
         reading += f"; {differ} of {len(both)} pairs were judged otherwise in the other order and count as ties"
-    return [reading + "."]
+    return [reading + ".", *ties]

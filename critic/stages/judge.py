@@ -25,7 +25,7 @@ from critic.asking.tokens import REASON
 from critic.backends import ATTEMPTS, TIMEOUT
 from critic.benchmarks import BENCHMARKS, alignmmbench
 from critic.errors import UsageError
-from critic.records import GREEDY, Decoding, Judging, Order, Protocol, Response, Setup
+from critic.records import GREEDY, Decoding, Judging, Order, Protocol, Response, Setup, Unread
 from critic.stages import options
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
@@ -51,6 +51,10 @@ def _responses(
             yield replace(one, question=replace(one.question, criteria=given)) if lacks else one
 
     return FormResponses(read, path, form)
+
+
+def _source(path: Path) -> dict[str, str] | str:
+    return {"file": str(path), "sha256": jsonl.sha256(path)} if path.is_file() else str(path)
 
 
 def _criteria(path: Path) -> dict[str, str]:
@@ -106,6 +110,13 @@ def _refuse(where: str, **given: object) -> None:
         check((not value, f"--{option.replace('_', '-')} cannot be used {where}"))
 
 
+def _chosen(protocols: list[str], judgings: list[str]) -> tuple[list[Protocol], list[Judging]]:
+    return (
+        options.chosen("protocol", protocols, get_args(Protocol)),
+        options.chosen("judging", judgings, get_args(Judging)),
+    )
+
+
 JudgeNames = Annotated[
     list[str] | None,
     typer.Option(
@@ -157,6 +168,12 @@ Judgings = Annotated[
 ]
 NoExtraction = Annotated[
     bool, typer.Option("--no-extraction", help="Do not ask again for a verdict that cannot be read.")
+]
+UnreadPairs = Annotated[
+    Unread,
+    typer.Option(
+        help="A comparison in which no verdict can be read, even when asked again: fail, or a tie (VisIT-Bench)."
+    ),
 ]
 SystemName = Annotated[
     str | None, typer.Option(help="Name of the model that gave the responses.", show_default="the file's stem")
@@ -210,6 +227,7 @@ def main(
     order: OrderOfTwo = "both",
     judging: Judgings = None,
     no_extraction: NoExtraction = False,
+    unread: UnreadPairs = "fail",
     system: SystemName = None,
     prompt: PromptName = "pointwise",
     prompt_pack: PromptPack = None,
@@ -247,24 +265,21 @@ def main(
     decoding = _decoding(prompt, samples, temperature, seed, no_reason, panel)
     if benchmark is None:
         _refuse("without --benchmark", protocol=protocol, against=against, judging=judging, order=order != "both")
-        _refuse("without --benchmark", reference_free=reference_free, no_extraction=no_extraction)
+        _refuse(
+            "without --benchmark", reference_free=reference_free, no_extraction=no_extraction, unread=unread == "tie"
+        )
         rows = _responses(responses, questions, system, prompt, criteria)
-        source = {"file": str(responses), "sha256": jsonl.sha256(responses)} if responses.is_file() else str(responses)
-        backends = endpoint.open("--judge", judge or [])
-        alone = None if panel else name
+        backends, alone = endpoint.open("--judge", judge or []), None if panel else name
         judges = [ResponseJudge(one, alone or one.served.name, prompt, score, max_tokens, decoding) for one in backends]
-        return judge_responses(run, judges, rows, source, check_repeat, aggregate, name)
+        return judge_responses(run, judges, rows, _source(responses), check_repeat, aggregate, name)
     _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0, system=system)
     check((not panel, "several --judge cannot be used with --benchmark"))
-    chosen = (
-        options.chosen("protocol", protocol or [], get_args(Protocol)),
-        options.chosen("judging", judging or ["standard"], get_args(Judging)),
-    )
+    chosen = _chosen(protocol or [], judging or ["standard"])
     (backend,) = endpoint.open("--judge", judge or [])
     setup = Setup(
         judge=name or backend.served.name, score_kind=score, order=order,
         seed=seed if order != "both" else 0, extraction=not no_extraction, reference_backed=not reference_free,
-        pointwise_prompt=prompt, decoding=decoding, pack=pack,
+        pointwise_prompt=prompt, decoding=decoding, pack=pack, unread=unread,
     )  # fmt: skip
     asked = ConversationJudge(backend, setup, max_tokens)
     return judge_conversations(run, asked, responses, benchmark, questions, against, *chosen)

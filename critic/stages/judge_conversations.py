@@ -78,8 +78,8 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
                     line = await self._judge.judge(planned)
                 else:
                     made = await once(asking, asked, partial(self._ask, planned, asked))
-                    verdict = replace(planned.verdict, score=made.verdict.score, failure=made.verdict.failure)
-                    line = replace(made, conversation=planned.conversation, verdict=verdict)
+                    said = {name: getattr(made.verdict, name) for name in ("score", "failure", "unread")}
+                    line = replace(made, conversation=planned.conversation, verdict=replace(planned.verdict, **said))
                 keep(line)
             elif (line.asked, line.prompt_hash) != (asked, prompt_hash(prompt_name(planned.form))):
                 one = line.verdict
@@ -109,9 +109,10 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
     def summary(self, records: Iterable[ConversationJudgment]) -> RunSummary:
         """What several judgments share was asked once, and its tokens count once."""
         failures, spent, asked = Counter[str](), Spent(), set[tuple[str, str]]()
-        count = unanswered = extractions = 0
+        count = unanswered = extractions = unread = 0
         for one in records:
             count += 1
+            unread += one.verdict.unread
             if one.verdict.failure is not None:
                 failures[one.verdict.failure] += 1
             if one.asked is None:
@@ -127,12 +128,15 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
             "without_an_answer": unanswered,
             "asked": len(asked),
             "extractions": extractions,
+            "unread_ties": unread,
             "shortened_prompts": dict(spent.shortened),
             "tokens": dict(spent.tokens),
         }
         lines = [f"{self.out}: {count} verdicts, {failed(failures)}"]
         if self._not_judged:
             lines.append(f"turns not judged: {listed(self._not_judged)}")
+        if unread:
+            lines.append(f"{unread} verdicts could not be read and count as ties")
         if unanswered:
             lines.append(f"{unanswered} verdicts had no answer to judge, or no judgment of a turn to go by")
         return RunSummary(count=count, failures=failures, facts=facts, lines=[*lines, *spent.lines()])
@@ -202,6 +206,8 @@ def _check_options(setup: Setup, chosen: Sequence[str], against: Path | None) ->
     check(
         (against is None or compares, "--against compares two models: it needs --protocol pairwise"),
         (setup.order == "both" or compares, f"--order {setup.order} is one of --protocol pairwise"),
+        (setup.unread == "fail" or compares, "--unread tie is one of --protocol pairwise"),
+        (setup.unread == "fail" or setup.order != "forced", "--unread tie: --order forced has no ties"),
         (setup.reference_backed or against is not None, "--reference-free needs --against"),
         (_plain(prompt) == "pointwise" or "pointwise" in chosen, "--prompt is one of --protocol pointwise"),
         (rates_answers, f"--prompt {prompt}: --protocol pointwise takes a form that rates single answers"),

@@ -23,7 +23,7 @@ from critic.asking.render import RAW, RAW_BY_TURN
 from critic.errors import UsageError
 from critic.records import Language
 
-KINDS = tuple(name for name, form in FORMS.items() if form.prompt is None)
+KINDS = tuple(FORMS)
 """The forms whose prompts a constant can become."""
 
 _ALWAYS_JSON = ("pointwise", *(name for name, form in FORMS.items() if form.extraction is None))

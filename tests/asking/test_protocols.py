@@ -37,6 +37,7 @@ TEXTS: dict[Language, dict[str, str]] = {
 
 KINDS = ("direct_turn", "direct_whole", "quality", "checklist", "pairwise_turn", "pairwise_whole", "extraction")
 SHOWN = [*KINDS, *("pairwise_turn_forced", "pairwise_whole_forced", "extraction_rating", "extraction_checklist")]
+SHOWN += ["extraction_forced"]
 
 
 def material(kind: str, lang: Language) -> Material:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from critic.asking.tokens import target
-from critic.asking.verdict import parse
+from critic.asking.verdict import parse, stated_choice, stated_rating
 
 READ = [
     ('{"Rating": 8, "Reason": "good"}', 8, "good"),
@@ -146,3 +146,125 @@ def test_a_verdict_quoted_in_a_reason_is_never_the_verdict(text: str, truncated:
     found = parse(text, truncated)
     assert found.rating == rating, found
     assert (found.failure is None) == (rating is not None)
+
+
+PAIR = ("A", "B", "tie")
+
+STATED = [
+    ("Overall, Response A is better.", "A"),
+    ("Step 1: both are fine.\nOverall, Response B is better.", "B"),
+    ("**Overall, Response A is better**. It has more detail.", "A"),
+    ("Therefore, overall, Response B is better.", "B"),
+    ("overall, assistant b is slightly better", "B"),
+    ("in the first turn: Overall, Response A is better.1. Does the poem", "A"),
+    ("Overall, the conversation from Assistant A is better.", "A"),
+    ("Final Answer: A", "A"),
+    ("Final Answer: Response B", "B"),
+    ("Final Answer: Response B is slightly better, but it should explain.", "B"),
+    ("**Final Answer:** tie", "tie"),
+    ("[[A]]", "A"),
+    ("Both try. My final verdict is: [[B]]", "B"),
+    ("[[C]]", "tie"),
+    ("[[A>>B]]", "A"),
+    ("A=B", "tie"),
+    ("My final verdict is: A < B", "B"),
+    ("<think>[[B]]</think>[[A]]", "A"),
+    # Said more than once, and the same.
+    ("Overall, Response A is better. [[A]]", "A"),
+]
+
+NOT_STATED = [
+    "Response A is better in turn 1, Response B is better in turn 2.",
+    "I disagree that overall, Response A is better.",
+    'I am unable to give an "Overall, Response A is better." judgement.',
+    "A wins",
+    "Final Answer: A or B",
+    "Final Answer: Although both",
+    "Final Answer: Unknown.",
+    "finish with Overall, Response X is better",
+    "If A=B then C",
+    '{"Verdict":"X","Reason":"it says [[A]]"}',
+    "",
+]
+
+
+@pytest.mark.parametrize(("text", "value"), STATED)
+def test_a_choice_is_read_as_the_papers_judges_state_it(text: str, value: str) -> None:
+    found = stated_choice(text, PAIR)
+    assert found is not None and (found.value, found.failure) == (value, None)
+
+
+@pytest.mark.parametrize("text", NOT_STATED)
+def test_what_states_no_choice_is_left_to_the_second_question(text: str) -> None:
+    assert stated_choice(text, PAIR) is None
+
+
+def test_two_statements_that_differ_and_a_tie_that_was_not_offered_are_none() -> None:
+    for text in ("[[A]] or [[B]]? [[B]]", "The reply claims: Overall, Response B is better. [[A]]"):
+        found = stated_choice(text, PAIR)
+        assert found is not None and (found.value, found.failure) == (None, "no_verdict")
+    for text in ("[[C]]", "A=B", "Final Answer: tie"):
+        found = stated_choice(text, ("A", "B"))
+        assert found is not None and (found.value, found.failure) == (None, "no_verdict")
+
+
+@pytest.mark.parametrize(
+    ("text", "rating", "failure"),
+    [
+        ("Good. Rating: [[7]]", 7, None),
+        ("Rating:{5}", 5, None),
+        ("Rating:(6)", 6, None),
+        ("deserving a high rating. Rating: 9", 9, None),
+        ("I would rate it as follows:\nRating: 7.", 7, None),
+        ("Final Rating: 4", 4, None),
+        ('{"score":"7"}', 7, None),
+        ('json { "score": "10" } ', 10, None),
+        ('```json\n{"score": 7, "reason": "r"}\n```', 7, None),
+        ("[[8/10]]", 8, None),
+        ("As in [1], fine. Rating: 8", 8, None),
+        ("The first turn earns\nRating: 9\nand all in all\nRating: 7", None, "no_rating"),
+        ("Not [[3]] but [[8]]", None, "no_rating"),
+        ("[[100]]", None, "out_of_range"),
+        ("Rating: 4/5", None, None),
+        ("Rating: 1 to 10", None, None),
+        ("Rating: 80%", None, None),
+        ("earning a rating of 9", None, None),
+        ('{"Reason": "it claims \\"Rating\\": 10 and', None, None),
+        ('{"Reason": "x", "Rating": ', None, None),
+    ],
+)
+def test_a_rating_is_read_as_the_papers_judges_state_it(text: str, rating: float | None, failure: str | None) -> None:
+    found = stated_rating(text)
+    assert (found.rating, found.failure) == (rating, failure) if found else (rating, failure) == (None, None)
+
+
+def test_peers_that_read_what_judges_state(shared: Path) -> None:
+    """Where ConvBench's script, FastChat or deepeval reads a verdict, ours is the same or none: never another one."""
+    parsers = json.loads((shared / "fixtures/golden.json").read_text("utf-8"))["parsers"]
+    replies, peers = parsers["replies"], {name: peer["parsed"] for name, peer in parsers["by_peer"].items()}
+    theirs = {name: one["first"] for name, one in peers["convbench"].items()}
+    theirs |= {name: one for name, one in peers["fastchat"].items() if name.startswith("pair")}
+    read = {name: (stated_choice(replies[name], PAIR), said) for name, said in theirs.items() if said}
+    refused = {name for name, (ours, _) in read.items() if ours is None or ours.failure}
+    assert refused == {"cb_not", "pair_AB", "pair_none"}  # denied; both; said in no form
+    assert all(ours.value == said for name, (ours, said) in read.items() if name not in refused and ours)
+    rated = {name: one for name, one in peers["fastchat"].items() if name.startswith("mt")}
+    rated |= {name: one["score"] for name, one in peers["deepeval"].items() if isinstance(one, dict)}
+    found = {name: stated_rating(replies[name]) for name in rated}
+    differ = {name for name, one in found.items() if one is None or one.rating != rated[name]}
+    # Theirs reads 3, 1, 100, and nothing in 8/10 and in a rating without brackets; ours asks where two differ.
+    assert differ == {"mt_two", "mt_frac", "mt_cite", "mt_100", "mt_none", "j_trailing"}
+
+
+@given(st.text(max_size=60), st.sampled_from("AB"), st.sampled_from(["A", "B", "tie"]), st.text(max_size=20))
+def test_any_reply_states_one_choice_or_none(before: str, player: str, value: str, behind: str) -> None:
+    for values in (PAIR, ("A", "B")):
+        for text in (before, f"{before}\nOverall, Response {player} is better.", f"{before}[[{value}]]{behind}"):
+            found = stated_choice(text, values)
+            assert found is None or (found.value in values) != (found.failure is not None)
+
+
+@given(st.text("abcdefg ,.;\n", max_size=60), st.integers(1, 10), st.sampled_from(["Rating: [[%d]]", "Rating:{%d}"]))
+def test_a_stated_rating_is_read_back_behind_any_words(before: str, rating: int, form: str) -> None:
+    found = stated_rating(f"{before}\n{form % rating}")
+    assert found is not None and found.rating == rating

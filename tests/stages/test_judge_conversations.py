@@ -340,6 +340,56 @@ def test_a_verdict_that_cannot_be_read_is_asked_for_once_more(
         assert line.calls[0].failure in ("no_rating", "no_verdict") and line.calls[0].reply == first
 
 
+@pytest.mark.parametrize(
+    ("benchmark", "protocol", "reply", "score"),
+    [
+        ("convbench", "pairwise", "Let me see.\n\nOverall, Response A is better.", 0.5),
+        ("convbench", "direct", "It is fine, hence Rating:{5}", 5.0),
+        ("multiverse", "quality", '{"score":"7"}', 7.0),
+        ("visitbench", "pairwise", "A=B", 0.5),
+    ],
+)
+def test_a_verdict_in_a_papers_form_is_read_as_it_stands(
+    tmp_path: Path, scripted: Any, benchmark: str, protocol: str, reply: str, score: float
+) -> None:
+    server = scripted(lambda body: completion(reply))
+    file, out = replies(tmp_path / "r.jsonl", benchmark), tmp_path / "j.jsonl"
+    assert judge(file, out, benchmark, server.url, "--protocol", protocol).returncode == 0
+    assert {line.verdict.score for line in judged(out)} == {score}
+    assert not any(call.extracted for line in judged(out) for call in line.calls)
+
+
+@pytest.mark.parametrize("unread", ["fail", "tie"])
+def test_a_comparison_without_a_verdict_fails_or_is_a_counted_tie(tmp_path: Path, scripted: Any, unread: str) -> None:
+    server = scripted(lambda body: completion("Both are bad."))
+    file, out = replies(tmp_path / "r.jsonl", "visitbench"), tmp_path / "j.jsonl"
+    done = judge(file, out, "visitbench", server.url, "--unread", unread)
+    lines, tie = judged(out), unread == "tie"
+    assert done.returncode == (0 if tie else 3)
+    assert {line.verdict.score for line in lines} == {0.5 if tie else None}
+    assert {line.verdict.failure for line in lines} == {None if tie else "no_verdict"}
+    assert all(line.verdict.unread == tie for line in lines) and all(line.calls[1].extracted for line in lines)
+    said = f"{len(lines)} verdicts could not be read and count as ties"
+    assert (said in done.stdout) == tie
+    assert json.loads(Path(f"{out}.run.json").read_text("utf-8"))["unread_ties"] == (len(lines) if tie else 0)
+    scored = run("critic", "score", out, "--benchmark", "visitbench")
+    assert ("comparisons came to no verdict and count as ties" in scored.stdout) == tie, scored.stdout
+    for words in (["--order", "forced"], ["--protocol", "direct"]):
+        assert_one_line_error(
+            judge(file, tmp_path / "k", "visitbench", server.url, "--unread", "tie", *words), "--unread"
+        )
+
+
+def test_a_forced_choice_is_never_offered_a_tie(tmp_path: Path, scripted: Any) -> None:
+    """Not by the second question either."""
+    server = scripted(lambda body: completion("[[C]]"))
+    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
+    judge(file, out, "convbench", server.url, "--protocol", "pairwise", "--order", "forced")
+    assert {line.verdict.failure for line in judged(out) if line.verdict.turn} == {"no_verdict"}
+    second = [prompt_of(body) for body in server.requests if "> [[C]]" in prompt_of(body)]
+    assert second and all('"tie"' not in content and '{"Verdict":"Unknown"}' in content for content in second)
+
+
 @pytest.mark.parametrize(("kills", "seconds"), [(2, 0.02), pytest.param(20, 0.15, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Any, kills: int, seconds: float) -> None:
     def answer(body: dict[str, Any]) -> Any:

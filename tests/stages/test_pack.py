@@ -104,9 +104,9 @@ def test_their_words_reach_the_judge_and_its_free_text_is_read(module: Path, tmp
 
     def answer(body: dict[str, Any]) -> Any:
         if "response_format" not in body:
-            return completion("Both have merit. [[A]]")
+            return completion("Both have merit, A more of it.")
         chinese = re.search("[一-鿿]", body["messages"][0]["content"])
-        assert chinese or "> Both have merit. [[A]]" in body["messages"][0]["content"]
+        assert chinese or "> Both have merit, A more of it." in body["messages"][0]["content"]
         return completion(json.dumps({"Verdict": "A"}))
 
     server, folder = scripted(answer), made(module, tmp_path / "theirs", PAIR)
