@@ -14,6 +14,7 @@ from critic.records import Conversation, Protocol, Setup, TurnVerdict
 
 if TYPE_CHECKING:  # the commands that only list benchmarks need no NumPy
     from critic.counting.aggregate import Difference
+    from critic.counting.leaderboard import Entry
 
 Verdicts = Sequence[TurnVerdict]
 Conversations = Sequence[Conversation]
@@ -23,17 +24,19 @@ BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))
 
 class JudgedTurn(Struct, frozen=True, kw_only=True):
     """What scores are made of: a verdict, the conversation and the answer that it is on, and for each of the judge's
-    calls that came to a verdict who stood first ("model", "opponent") and the verdict ("A", "B", "tie")."""
+    calls that came to a verdict who stood first ("model", "opponent") and the verdict ("A", "B", "tie"). `answers` are
+    those to its checklist, in its order."""
 
     conversation: Conversation
     verdict: TurnVerdict
     answer: str | None = None
     calls: list[tuple[str | None, str]] = field(default_factory=list)
+    answers: list[bool | None] = field(default_factory=list)
 
 
 class Run(Struct, frozen=True, kw_only=True):
     """A file of judgments: one model's verdicts by one judge, asked in one way. `name` tells the runs of a report
-    apart."""
+    apart, `unit` is what its answers' lengths are counted in."""
 
     name: str
     path: Path
@@ -41,6 +44,7 @@ class Run(Struct, frozen=True, kw_only=True):
     judge: str
     setup: Setup
     turns: list[JudgedTurn]
+    unit: str = "characters"
 
     @property
     def verdicts(self) -> list[TurnVerdict]:
@@ -73,7 +77,8 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     otherwise, and `report` makes tables of one or more runs and the conversations that were asked. Verdicts by these
     protocols that are `scored` are part of that report; the means of all others are shown below it. `differences` are
     rows, by name, that a comparison of two runs has beside those by protocol, condition and turn: the second run less
-    the first. `agreement` shows how far two judges agree on the same answers.
+    the first. `agreement` shows how far two judges agree on the same answers. `entries` are a run's rows in the tables
+    over models (critic.page.leaderboards).
     """
 
     title: str
@@ -83,6 +88,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     scored: Callable[[TurnVerdict], bool] = lambda one: one.judging == "standard" and one.opponent is None
     differences: "Callable[[Run, Run, Conversations], dict[str, Difference]]" = lambda *_: {}
     agreement: Callable[[Run, Run, Conversations], Report] | None = None
+    entries: "Callable[[Run, Conversations], list[Entry]]" = lambda *_: []
 
 
 def load(name: str) -> Benchmark:
@@ -97,6 +103,11 @@ def read(name: str, path: Path) -> list[Conversation]:
     """The conversations of a benchmark's published file. Raises UsageError for an unknown benchmark, or naming file,
     line and key."""
     return load(name).read(path)
+
+
+def labelled(name: str, condition: str) -> str:
+    """A row of a table over models: the model, and the condition where it is not the usual one."""
+    return {"own": name, "no_image": f"{name}, without image"}.get(condition, f"{name}, {condition}")
 
 
 def order_reading(run: Run, battles: bool = False) -> list[str]:

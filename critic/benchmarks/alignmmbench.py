@@ -8,22 +8,23 @@ A question, and an answer (an older layout repeats the question beside the answe
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from critic import jsonl
-from critic.benchmarks import Benchmark, Conversations, Report, Run
+from critic.benchmarks import Benchmark, Conversations, Report, Run, labelled
 from critic.counting.aggregate import SCALES, Aggregate, Cell, by_cell, combine, mean, means
+from critic.counting.leaderboard import Entry, Score, Term
 from critic.errors import UsageError
 from critic.page import blocks
 from critic.page import svg as pictures
 from critic.page.aggregates import AGGREGATE_HEAD, aggregate
-from critic.page.blocks import Columns, Section, Table, TableCell, TableRow
+from critic.page.blocks import Columns, Section, Table
 from critic.records import Conversation, ConversationTurn, Question, Response, Turn
 
 CATEGORIES = {
@@ -236,8 +237,8 @@ def quadrants(placed: Mapping[str, tuple[float, float]]) -> dict[str, str]:
 
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
-    """A leaderboard, the alignment score, and each model's tasks. Models with a task that has no score stand last, in
-    no quadrant: their means are of other tasks than the others'."""
+    """The alignment score, and each model's tasks. Models with a task that has no score are in no quadrant: their means
+    are of other tasks than the others'."""
     found: dict[str, TaskScores] = {}
     with_image: dict[str, TaskScores] = {}
     lengths: dict[str, list[int]] = {}
@@ -245,14 +246,14 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     for run in runs:
         for cell, ratings in by_cell(run.verdicts, "pointwise").items():
             if cell == Cell(cell.condition, 1):
-                name, one = _label(run.name, cell.condition), scores(ratings, conversations)
+                name, one = labelled(run.name, cell.condition), scores(ratings, conversations)
                 found[name] = one
                 if cell.condition != WITHOUT_IMAGE:
                     with_image[name] = one
                 summary.setdefault(run.name, {})[cell.condition] = one
         for verdict in run.verdicts:
             if verdict.length is not None and verdict.protocol == "pointwise":
-                lengths.setdefault(_label(run.name, verdict.condition), []).append(verdict.length)
+                lengths.setdefault(labelled(run.name, verdict.condition), []).append(verdict.length)
     if not found:
         return Report(sections=[], summary={})
     placed = {
@@ -272,7 +273,6 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
         pictures.lengths("Lengths of the answers in characters: share of them from each number up.", lengths),
     ]
     sections = [
-        _leaderboard(found, with_image.keys()),
         _alignment(found, named),
         *(_tasks(name, one) for name, one in found.items()),
         Section(heading="Pictures", pictures=[picture for picture in drawn if picture]),
@@ -280,27 +280,43 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     return Report(sections=sections, summary=summary | ({"quadrants": named} if named else {}))
 
 
-def _label(name: str, condition: str) -> str:
-    return {"own": name, WITHOUT_IMAGE: f"{name}, without image"}.get(condition, f"{name}, {condition}")
+def _entries(run: Run, conversations: Conversations) -> list[Entry]:
+    """The rows of table 3: the mean of the tasks, each task, and the alignment score."""
+    made = []
+    groups = {one.id: one.group for one in conversations}
+    for cell, ratings in by_cell(run.verdicts, "pointwise").items():
+        if cell.turn != 1 or cell.judging != "standard":
+            continue
+        one = scores(ratings, conversations)
+        asked = {task: dict[str, str]() for task in one.tasks}
+        for each in conversations:
+            asked[each.turns[0].task or "none"][each.id] = each.group
+        parts = {task: Term(1.0, ratings, ids, SCALES["pointwise"]) for task, ids in asked.items()}
+        scored = [replace(parts[task], weight=1 / one.task_mean.scored) for task in parts if one.tasks[task].n]
+        whole = one.task_mean
+        partly = "" if whole.whole else f"{whole.scored} of {whole.tasks}"
+        found = {"mean of tasks": Score(parts=scored, partly=partly, counts=whole)} if scored else {}
+        found |= {task: Score(parts=[part]) for task, part in parts.items()}
+        for heading, spread in deviations(ratings, groups).items():
+            part = Term(1.0, spread, {group: group for group in spread}, (0.0, 4.5))
+            found[heading] = Score(parts=[part], inverse=True)
+        name = labelled(run.name, cell.condition)
+        apart = cell.condition != "own"
+        caption = "Mean rating 1 to 10 (table 3 of the paper)"
+        made.append(Entry(key="tasks", caption=caption, system=run.system, name=name, scores=found, apart=apart))
+    return made
 
 
-def _leaderboard(found: Mapping[str, TaskScores], strong: Collection[str]) -> Section:
-    ranked = sorted(found.items(), key=lambda pair: (not pair[1].task_mean.whole, -(pair[1].task_mean.value or 0.0)))
-    tasks = list(dict.fromkeys(task for _, one in ranked for task in one.tasks))
-    rows = []
-    for name, one in ranked:
-        partly = "" if one.task_mean.whole else f"{one.task_mean.scored} of {one.task_mean.tasks}"
-        cells = [TableCell(blocks.number(one.task_mean.value), partly)]
-        cells += [TableCell(blocks.number(one.tasks[task].value)) for task in tasks]
-        cells += aggregate("", one.task_mean).cells[1:]
-        rows.append(TableRow(name=name, cells=cells, strong=name in strong))
-    head = ["", "mean of tasks", *tasks, *AGGREGATE_HEAD[2:]]
-    return Section(
-        heading="Leaderboard",
-        tables=[Table(caption="Mean rating 1 to 10", head=head, rows=rows)],
-        note="The mean of tasks is unweighted. In brackets: of how many tasks it is where others have no score; such a "
-        "mean compares only with means of the same tasks, and its range is that of all tasks.",
-    )
+def deviations(ratings: Mapping[str, float | None], groups: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """The deviations within groups that the alignment scores are one over the mean of: of all that have a rating, and
+    of those that have two."""
+    rated: dict[str, list[float]] = {}
+    for key, group in groups.items():
+        if (rating := ratings.get(key)) is not None:
+            rated.setdefault(group, []).append(rating)
+    every = {group: pstdev(some) for group, some in rated.items()}
+    several = {group: sigma for group, sigma in every.items() if len(rated[group]) > 1}
+    return {"alignment": every, "alignment without singletons": several}
 
 
 def _tasks(name: str, found: TaskScores) -> Section:
@@ -340,4 +356,6 @@ def _alignment(found: Mapping[str, TaskScores], named: Mapping[str, str]) -> Sec
     )
 
 
-BENCHMARK = Benchmark(title="AlignMMBench", read=read_conversations, protocols=("pointwise",), report=report)
+BENCHMARK = Benchmark(
+    title="AlignMMBench", read=read_conversations, protocols=("pointwise",), report=report, entries=_entries
+)

@@ -21,6 +21,7 @@ from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, order_reading
 from critic.counting import aggregate as counted
 from critic.counting.aggregate import Aggregate, Cell, Difference, EqualVerdicts, Scale, by_cell, combine, mean, means
+from critic.counting.leaderboard import Entry, Score, Term
 from critic.errors import UsageError
 from critic.page import svg as pictures
 from critic.page.aggregates import aggregates, differences
@@ -355,6 +356,33 @@ _FLIPS = Columns[Flip](
 )
 
 
+HEADINGS = {
+    **{"R1": "R1", "R2": "R2", "S1": "S1", "S2": "S2", "S3": "S3", "SO": "SO"},
+    **{"S2_hat": "Ŝ2", "delta_S2_hat": "Ŝ2−S2", "S3_hat": "Ŝ3", "delta_S3_hat": "Ŝ3−S3"},
+    **{"SO_hat": "ŜO", "delta_SO_hat": "ŜO−SO", "S3_tilde": "S̃3", "delta_S3_tilde": "S̃3−Ŝ3"},
+    **{"SO_tilde": "S̃O", "delta_SO_tilde": "S̃O−ŜO"},
+}
+"""The columns of tables 1 and 8, in their order."""
+
+
+def _entries(run: Run, conversations: Conversations) -> list[Entry]:
+    """The rows of tables 1 and 8, and of figure 6: by task of each turn."""
+    made = []
+    groups = {one.id: one.group for one in conversations}
+    for protocol, scale in SCALE.items():
+        judged = _scores(run.verdicts, protocol)
+        parts = {name: {name: 1.0} for name in CELLS} | {name: weights for name, (_, weights) in DERIVED.items()}
+        found = {
+            heading: Score(parts=[Term(by, judged[CELLS[cell]], groups, scale) for cell, by in parts[name].items()])
+            for name, heading in HEADINGS.items()
+            if all(CELLS[cell] in judged for cell in parts[name])
+        }
+        if found:
+            caption = f"{TITLES[protocol].capitalize()} (table {8 if protocol == 'direct' else 1} of the paper)"
+            made.append(Entry(key=protocol, caption=caption, system=run.system, name=run.name, scores=found))
+    return made
+
+
 def _attribution(run: Run, protocol: Protocol, found: Attribution) -> Section:
     better = sum(flip.after > flip.before for flip in found.flips)
     effects, pairs = ({one.name: one.difference for one in some} for some in (found.effects, found.pairs))
@@ -397,4 +425,5 @@ BENCHMARK = Benchmark(
     report=report,
     scored=lambda one: one.opponent is None and Cell(one.condition, one.turn, one.judging) in CELLS.values(),
     agreement=_agreement,
+    entries=_entries,
 )

@@ -145,36 +145,37 @@ class Resamples:
         parts = [count.T.astype(np.float64) @ by_group for count in self.counts()]
         return np.concatenate(parts) if parts else np.zeros((0, rows.shape[1]))
 
-    def interval(self, values: Floats, *, share: bool = False) -> Interval | None:
-        """The 95 % interval of a statistic from its value in each resample (NaN where it is undefined there).
+    def interval(self, values: Floats, *, share: bool = False, groups: int | None = None) -> Interval | None:
+        """The 95 % interval of a statistic from its value in each resample (NaN where it is undefined there), which
+        is about `groups` of them where it is not about all.
 
         Resamples without a value are left out; None where they are more than a tenth, or with fewer than
         FEWEST_GROUPS groups. A `share` that is 0 or 1 in every resample gets the exact interval of G trials
         (Clopper and Pearson 1934), because no resample can show what the sample does not hold.
         """
-        defined = values[~np.isnan(values)]
-        if not self.enough or len(defined) < _DEFINED * self.resamples:
+        defined, groups = values[~np.isnan(values)], groups or self.groups
+        if groups < FEWEST_GROUPS or len(defined) < _DEFINED * self.resamples:
             return None
-        wide = special.stdtrit(self.groups - 1, (1 + LEVEL) / 2) * np.sqrt(self.groups / (self.groups - 1))
+        wide = special.stdtrit(groups - 1, (1 + LEVEL) / 2) * np.sqrt(groups / (groups - 1))
         tail = special.ndtr(-wide)
         low, high = np.quantile(defined, [tail, 1 - tail])
         if share and low == high and low in (0.0, 1.0):
-            furthest = ((1 - LEVEL) / 2) ** (1 / self.groups)
+            furthest = ((1 - LEVEL) / 2) ** (1 / groups)
             return (furthest, 1.0) if low else (0.0, 1 - furthest)
         return float(low), float(high)
 
-    def p_value(self, values: Floats, null: float = 0.0) -> float | None:
+    def p_value(self, values: Floats, null: float = 0.0, groups: int | None = None) -> float | None:
         """Two-sided p of "the statistic is `null`": 1 minus the level at which `interval` just excludes it.
 
         None where `interval` is. At least about 2 / resamples, because no resample says more.
         """
-        defined = values[~np.isnan(values)]
-        if not self.enough or len(defined) < _DEFINED * self.resamples:
+        defined, groups = values[~np.isnan(values)], groups or self.groups
+        if groups < FEWEST_GROUPS or len(defined) < _DEFINED * self.resamples:
             return None
         beyond = min(int((defined <= null).sum()), int((defined >= null).sum()))
         tail = min(0.5, (beyond + 1) / (len(defined) + 1))
-        narrow = special.ndtri(tail) * np.sqrt((self.groups - 1) / self.groups)
-        return float(2 * special.stdtr(self.groups - 1, narrow))
+        narrow = special.ndtri(tail) * np.sqrt((groups - 1) / groups)
+        return float(2 * special.stdtr(groups - 1, narrow))
 
 
 def mean_interval(sums: Floats, counts: Floats) -> Interval | None:

@@ -39,7 +39,8 @@ class TableRow(Struct, frozen=True, kw_only=True):
 
 class Table(Struct, frozen=True, kw_only=True):
     """`head` names the first column and every cell. With `axis`, the rows' bars are drawn between its ends, behind
-    the column number `drawn` (from 1). `folded` tables open on demand, and are left out of text."""
+    the column number `drawn` (from 1). `folded` tables open on demand, and are left out of text. The names
+    of `sticky` ones stay in sight where the table is wider than the page."""
 
     caption: str
     head: list[str]
@@ -47,6 +48,7 @@ class Table(Struct, frozen=True, kw_only=True):
     axis: Bounds | None = None
     drawn: int = 4
     folded: bool = False
+    sticky: bool = False
 
 
 class Picture(Struct, frozen=True):

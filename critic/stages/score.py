@@ -20,7 +20,7 @@ from critic.benchmarks import BENCHMARKS, Benchmark, JudgedTurn, Run, alignmmben
 from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, by_cell, compare, mean
 from critic.errors import UsageError
 from critic.images import named_images
-from critic.page import page
+from critic.page import leaderboards, page
 from critic.page.aggregates import aggregates, differences
 from critic.page.blocks import Section, as_text
 from critic.records import Conversation, ConversationJudgment, Judgment, Protocol, Setup, TurnVerdict, differing
@@ -44,9 +44,22 @@ def main(
             help="Another file: the difference on the same questions; of ConvBench also how far judges agree."
         ),
     ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="A model: in the tables over models the others' differences from it.")
+    ] = None,
+    sort: Annotated[
+        str | None, typer.Option(help="The score that tables over models are sorted by.", show_default="their first")
+    ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(help='A TOML file with a table for each model: size = "7B", family, or whatever tables may show.'),
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Also write the scores as JSON; with --benchmark a folder for summary.json and report.html."),
+        typer.Option(
+            help="Also write the scores as JSON; with --benchmark a folder for summary.json, report.html, "
+            "and the tables over models as leaderboard.md and .csv."
+        ),
     ] = None,
     max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share failed.")] = 0.02,
 ) -> int:
@@ -56,6 +69,8 @@ def main(
     chosen = benchmarks.load(name)
     runs = read_runs([*judgments, *([against] if against else [])], name, single=benchmark is None)
     asked = _asked(runs, name, questions)
+    known = leaderboards.read_models(models) if models else {}
+    boards = leaderboards.leaderboards([one for run in runs for one in chosen.entries(run, asked)], baseline, sort)
     made = chosen.report(runs, asked)
     # Comparisons of two models alone have no score in most benchmarks, but are shown below; single answers may be
     # judged in any form.
@@ -67,15 +82,17 @@ def main(
         Section(heading=f"{run}: other verdicts", tables=[aggregates(caption, each)]) for run, each in others.items()
     ]
     compared, facts = _compared(chosen, runs[0], runs[-1], asked) if against else ([], {})
-    sections = [_counts(runs), *compared, *made.sections, *below]
+    sections = [_counts(runs), *compared, *leaderboards.sections(boards, known), *made.sections, *below]
     print(as_text(sections))
     if out is not None:
-        scores = {"systems": made.summary, "others": others, **facts}
+        standings = {one.key: one.found for one in boards}
+        scores = {"systems": made.summary, "leaderboards": standings, "others": others, **facts}
         content = msgspec.to_builtins({"benchmark": name, **scores, "files": _origin(runs)})
         jsonl.write_json(out if benchmark is None else out / "summary.json", content)
         if benchmark is not None:
             about = f"{len(asked)} conversations; {', '.join(f'{run.name}, judged by {run.judge}' for run in runs)}."
             page.write(out / "report.html", f"{chosen.title}: scores", about, sections, _origin(runs))
+            leaderboards.write(out, boards, known)
             print(f"\nopen {out / 'report.html'}")
     verdicts = [turn.verdict for run in runs for turn in run.turns]
     return 3 if sum(one.failure is not None for one in verdicts) > max_failed * len(verdicts) else 0

@@ -1,9 +1,7 @@
 """critic score --benchmark: tables, summary.json and report.html of judged conversations."""
 
 import json
-import random
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any
@@ -11,7 +9,8 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from conftest import ROOT, assert_one_line_error, run
+from conftest import assert_one_line_error, run
+from scoring import CONV, MULTI, Score, grades, judged, sample, scored
 
 from critic import benchmarks, jsonl
 from critic.benchmarks import JudgedTurn, Run, alignmmbench, convbench, order_reading
@@ -29,76 +28,6 @@ from critic.records import (
     Verdict,
 )
 from critic.stages.score import read_runs
-
-FILES = {
-    "convbench": "ConvBench.csv",
-    "multiverse": "conversations.jsonl",
-    "visitbench": "visit_bench.csv",
-    "alignmmbench": "metadata.jsonl",
-}
-Score = Callable[[TurnVerdict], float | str]
-"""A verdict's score, or the name of its failure."""
-
-
-def sample(benchmark: str) -> Path:
-    return ROOT / "data" / "samples" / benchmark / FILES[benchmark]
-
-
-def judged(
-    path: Path,
-    benchmark: str,
-    asked: Sequence[tuple[Any, str, int | None]],
-    score: Score,
-    system: str = "m",
-    opponent: str | None = None,
-    only: int | None = None,
-    judge: str = "j",
-    answer: str | None = None,
-) -> Path:
-    """A file as `critic judge --benchmark` writes it, with a verdict by (protocol, condition, turn) of each
-    conversation that has the turn."""
-    lines = []
-    for one in benchmarks.read(benchmark, sample(benchmark))[:only]:
-        for protocol, condition, turn in asked:
-            if turn is not None and turn > len(one.turns):
-                continue
-            blank = TurnVerdict(
-                conversation=one.id, system=system, condition=condition, protocol=protocol, judge=judge, turn=turn,
-                opponent=opponent, length=None if turn is None else 10 * turn + len(one.id),
-            )  # type: ignore[arg-type]  # fmt: skip
-            value = score(blank)
-            made = {"failure": value} if isinstance(value, str) else {"score": value}
-            lines.append(
-                ConversationJudgment(
-                    conversation=one, verdict=msgspec.structs.replace(blank, **made),
-                    setup=Setup(judge=judge, score_kind="argmax"), prompt_hash="h", asked="a", answer=answer,
-                )
-            )  # fmt: skip
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines) + b"\n")
-    return path
-
-
-CONV = [("direct", cell.condition, cell.turn) for cell in convbench.CELLS.values()]
-MULTI = [
-    (protocol, condition, turn)
-    for protocol in ("checklist", "quality")
-    for condition in ("own", "oracle")
-    for turn in range(1, 5)
-]
-
-
-def scored(out: Path, benchmark: str, *words: object, code: int = 0) -> tuple[dict[str, Any], str, str]:
-    """The summary, the page, and what was printed."""
-    done = run("critic", "score", *words, "--benchmark", benchmark, "--out", out)
-    assert done.returncode == code, done.stderr
-    page = (out / "report.html").read_text("utf-8")
-    return json.loads((out / "summary.json").read_text("utf-8")), page, done.stdout
-
-
-def grades(verdict: TurnVerdict) -> float:
-    """A whole grade 1..10 that is another one for each verdict."""
-    return float(random.Random(repr(verdict)).randint(1, 10))
 
 
 def test_convbench_from_file_to_page(tmp_path: Path) -> None:

@@ -1,0 +1,244 @@
+"""Tables over models: one row a model, its scores with intervals, and paired differences from a baseline model.
+
+Every score is a weighted sum of means over verdicts (or one over it), so one bootstrap over groups gives the interval
+of each, of each difference, and of the mean over models: all of a table come from the same draws.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from critic.counting.aggregate import Aggregate, Difference, Scale, combine, mean
+from critic.counting.resampling import FEWEST_GROUPS, Floats, Interval, Resamples, group_numbers, ratio
+
+
+class Term(Struct, frozen=True):
+    """`weight` times the mean of `verdicts` (None: failed) over what was asked, by key with its group of resampling."""
+
+    weight: float
+    verdicts: Mapping[Any, float | None]
+    asked: Mapping[Any, str]
+    scale: Scale
+
+
+class Score(Struct, frozen=True, kw_only=True):
+    """A named score of a model: the sum of its parts, or one over it (`inverse`). `partly` says of how much it is where
+    it is not of all that others in its column are of; such a model stands behind them. `counts` has the counts and the
+    range where they are not those of the parts."""
+
+    parts: Sequence[Term]
+    inverse: bool = False
+    partly: str = ""
+    counts: Aggregate | None = None
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A model's row in a table, its scores by column. `key` names the table and its file, `caption` says what it
+    shows. `system` is the model, `name` tells rows of one table apart. `folded` tables open on demand. Rows that stand
+    `apart`, such as those without the image, come last and are not in the mean over the models."""
+
+    key: str
+    caption: str
+    system: str
+    name: str
+    scores: Mapping[str, Score]
+    folded: bool = False
+    apart: bool = False
+
+
+class Standing(Aggregate, frozen=True, kw_only=True):
+    """A score with its 95 % interval over groups, and its difference from another row's on what both have."""
+
+    interval: Interval | None
+    difference: Difference | None = None
+    partly: str = ""
+
+
+Standings = dict[str, dict[str, Standing]]
+"""By row and column."""
+
+MEAN = "mean of the models"
+
+
+def score_of(verdicts: Mapping[Any, float | None], asked: Mapping[Any, str], scale: Scale) -> Score:
+    """The plain mean of verdicts by key."""
+    return Score(parts=[Term(1.0, verdicts, asked, scale)])
+
+
+def aggregate_of(score: Score) -> Aggregate:
+    """A score's value and counts. Of one over a sum no range is known."""
+    found = combine([(part.weight, mean(part.verdicts, part.asked, part.scale)) for part in score.parts])
+    if score.inverse:
+        found = replace(found, value=1 / found.value if found.value else None, low=None, high=None)
+    fields = Aggregate.__struct_fields__
+    return (
+        found
+        if score.counts is None
+        else Aggregate(**({name: getattr(score.counts, name) for name in fields} | {"value": found.value}))
+    )
+
+
+class _Sums:
+    """Sums and counts of verdicts by group, in the sample and in each resample, asked for once all are known."""
+
+    def __init__(self, groups: Iterable[str]) -> None:
+        names = sorted(set(groups))
+        self._number = {name: number for number, name in enumerate(names)}
+        self._columns: list[Floats] = []
+        self.draws = Resamples(group_numbers(np.arange(len(names))))
+        self.observed, self.drawn = np.zeros((1, 0)), np.zeros((0, 0))
+
+    def add(self, values: Mapping[Hashable, float], asked: Mapping[Hashable, str]) -> tuple[int, int]:
+        """The places of the sum and of the count; one sum that several share is held once."""
+        member = [self._number[asked[key]] for key in values]
+        for weights in (list(values.values()), None):
+            self._columns.append(np.bincount(member, weights, len(self._number)).astype(np.float64))
+        return len(self._columns) - 2, len(self._columns) - 1
+
+    def close(self) -> None:
+        table = np.stack(self._columns, axis=1)
+        self.groups = table > 0
+        self.observed = table.sum(axis=0)[None]
+        self.drawn = self.draws.totals(table) if self.draws.enough else np.zeros((0, table.shape[1]))
+
+    def of(self, score: Score, places: Sequence[tuple[int, int]], totals: Floats) -> Floats:
+        """The score of each row of totals, shape (R,)."""
+        means = [
+            part.weight * ratio(totals[:, top], totals[:, count])
+            for part, (top, count) in zip(score.parts, places, strict=True)
+        ]
+        found = np.sum(means, axis=0)
+        return ratio(np.ones_like(found), found) if score.inverse else found
+
+    def interval(
+        self, drawn: Floats, counts: Iterable[int], share: bool = False
+    ) -> tuple[Interval | None, float | None]:
+        """The interval of what was drawn, and the p-value of its being 0; None where too few groups have a verdict."""
+        groups = int(self.groups[:, list(counts)].any(axis=1).sum())
+        if groups < FEWEST_GROUPS:
+            return None, None
+        return self.draws.interval(drawn, share=share, groups=groups), self.draws.p_value(drawn, groups=groups)
+
+
+def standings(entries: Sequence[Entry], less: Mapping[str, str] | None = None) -> Standings:
+    """The scores of each row by column, and, of two rows or more, their mean over the models by the name MEAN. Rows in
+    `less` have their differences from the row that it names; p-values are two-sided and not corrected for the number of
+    scores."""
+    rows = {one.name: one.scores for one in entries}
+    every = [score for scores in rows.values() for score in scores.values()]
+    sums = _Sums(group for score in every for part in score.parts for group in part.asked.values())
+    places = {
+        (row, column): [sums.add(_known(part.verdicts, part.asked), part.asked) for part in score.parts]
+        for row, scores in rows.items()
+        for column, score in scores.items()
+    }
+    base = {row: rows[other] for row, other in (less or {}).items() if row != other}
+    paired = {
+        (row, column): [_pair(sums, part, other) for part, other in zip(parts, others, strict=True)]
+        for row, theirs in base.items()
+        for column, score in rows[row].items()
+        if column in theirs and len(parts := score.parts) == len(others := theirs[column].parts)
+    }
+    if not places:
+        return {}
+    sums.close()
+    found: Standings = {row: {} for row in rows}
+    drawn: dict[str, dict[str, Floats]] = {}
+    for (row, column), where in places.items():
+        score, values = rows[row][column], sums.of(rows[row][column], where, sums.drawn)
+        drawn.setdefault(column, {})[row] = values
+        pair = paired.get((row, column))
+        found[row][column] = Standing(
+            **asdict(aggregate_of(score)),
+            interval=_interval(sums, score, values, [count for _, count in where]),
+            difference=None if pair is None else _difference(sums, score, base[row][column], pair),
+            partly=score.partly,
+        )
+    together = [one.name for one in entries if not one.apart]
+    if len(together) > 1:
+        found[MEAN] = {}
+        for column, by_row in drawn.items():
+            if some := [row for row in together if row in by_row]:
+                found[MEAN][column] = _mean_of(
+                    [found[row][column] for row in some], [by_row[row] for row in some], sums
+                )
+    return found
+
+
+def _interval(sums: _Sums, score: Score, drawn: Floats, counts: Sequence[int]) -> Interval | None:
+    """A plain mean is a share of its scale: all of it, or nothing, in every resample has an interval, too."""
+    if score.inverse or len(score.parts) > 1:
+        return sums.interval(drawn, counts)[0]
+    low, high = (score.parts[0].weight * end for end in score.parts[0].scale)
+    found, _ = sums.interval((drawn - low) / (high - low), counts, share=True)
+    return found and (low + found[0] * (high - low), low + found[1] * (high - low))
+
+
+def _known(verdicts: Mapping[Any, float | None], asked: Mapping[Any, str]) -> dict[Any, float]:
+    return {key: value for key in asked if (value := verdicts.get(key)) is not None}
+
+
+_Pair = tuple[tuple[int, int], tuple[int, int]]
+
+
+def _pair(sums: _Sums, part: Term, base: Term) -> _Pair:
+    """What both have, of the model and of the baseline."""
+    mine, theirs = _known(part.verdicts, part.asked), _known(base.verdicts, base.asked)
+    shared = [key for key in mine if key in theirs]
+    return (
+        sums.add({key: mine[key] for key in shared}, part.asked),
+        sums.add({key: theirs[key] for key in shared}, base.asked),
+    )
+
+
+def _difference(sums: _Sums, score: Score, base: Score, pair: Sequence[_Pair]) -> Difference:
+    mine, theirs = [one for one, _ in pair], [other for _, other in pair]
+    values, drawn = (
+        sums.of(score, mine, totals) - sums.of(base, theirs, totals) for totals in (sums.observed, sums.drawn)
+    )
+    counts = [count for _, count in mine]
+    interval, p_value = sums.interval(drawn, counts)
+    n = int(sums.observed[0, counts].sum())
+    undefined = {}
+    if np.isnan(values[0]):
+        undefined = dict.fromkeys(("mean", "interval", "p_value"), "no pairs" if not n else "not defined")
+    elif interval is None:
+        undefined = dict.fromkeys(("interval", "p_value"), f"fewer than {FEWEST_GROUPS} groups")
+    ends = [] if score.inverse else [_ends(part, other) for part, other in zip(score.parts, base.parts, strict=True)]
+    return Difference(
+        mean=None if np.isnan(values[0]) else float(values[0]),
+        n=n,
+        missing=sum(len(part.asked) for part in score.parts) - n,
+        groups=int(sums.groups[:, counts].any(axis=1).sum()),
+        low=sum(low for low, _ in ends) if ends else None,
+        high=sum(high for _, high in ends) if ends else None,
+        interval=interval,
+        p_value=p_value if interval else None,
+        undefined=undefined,
+    )
+
+
+def _ends(part: Term, base: Term) -> tuple[float, float]:
+    """The least and the most that a part's difference could be with what is missing."""
+    mine, theirs = (mean(one.verdicts, part.asked, part.scale) for one in (part, base))
+    if mine.low is None or mine.high is None or theirs.low is None or theirs.high is None:
+        return 0.0, 0.0
+    low, high = sorted((part.weight * (mine.low - theirs.high), part.weight * (mine.high - theirs.low)))
+    return low, high
+
+
+def _mean_of(parts: Sequence[Standing], drawn: Sequence[Floats], sums: _Sums) -> Standing:
+    """Of the models that have the score; `partly` says of how many where others lack it."""
+    known = [number for number, part in enumerate(parts) if part.value is not None]
+    held = [parts[number] for number in known]
+    interval = None
+    if held and all(one.interval for one in held):
+        interval = sums.draws.interval(np.mean([drawn[number] for number in known], axis=0))
+    return Standing(
+        **asdict(combine([(1 / len(held or parts), one) for one in held or parts])),
+        interval=interval,
+        partly="" if len(held) == len(parts) else f"{len(held)} of {len(parts)}",
+    )

@@ -1,0 +1,240 @@
+"""Tables over models: sections of a page, and the same tables as Markdown and CSV."""
+
+import csv
+import io
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from critic import jsonl
+from critic.counting.leaderboard import MEAN, Entry, Standing, Standings, standings
+from critic.errors import UsageError
+from critic.page import svg as pictures
+from critic.page.blocks import Section, Table, TableCell, TableRow, interval, number, span
+from critic.page.page import render
+
+SIZE, FAMILY = "size", "family"
+_BILLIONS = re.compile(r"(\d+(?:\.\d+)?)\s*([MBT]?)", re.IGNORECASE)
+
+Models = Mapping[str, Mapping[str, str]]
+"""What is known of models by name: size, family, and whatever else a table is to show of them."""
+
+
+class Leaderboard(Struct, frozen=True, kw_only=True):
+    """A table over models: the standings by row, best first, and what each is of."""
+
+    key: str
+    caption: str
+    columns: list[str]
+    entries: dict[str, Entry]
+    found: Standings
+    baseline: str | None
+    folded: bool
+
+
+def read_models(path: Path) -> Models:
+    """Models by name out of a TOML file, a table each (`["LLaVA-1.5-7B"]`, `size = "7B"`, `family = "LLaVA-1.5"`).
+    Raises UsageError for anything else, and for a size that is no number of parameters."""
+    expected = '["MODEL"] tables with size = "7B", family = "…", or other texts'
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}; expected {expected}") from None
+    for name, facts in found.items():
+        if not isinstance(facts, dict) or not all(isinstance(value, str | int | float) for value in facts.values()):
+            raise UsageError(f"{path}: {name}: expected {expected}")
+        found[name] = {key: str(value) for key, value in facts.items()}
+        if SIZE in facts:
+            billions(f"{path}: {name}", found[name][SIZE])
+    return found
+
+
+def billions(place: str, size: str) -> float:
+    """A number of parameters in billions: "7B", "850M", or a plain number of billions. Raises UsageError."""
+    match = _BILLIONS.fullmatch(size.strip())
+    if match is None or not float(match[1]):
+        raise UsageError(f'{place}: size {size!r}; expected parameters as in "7B" or "850M"')
+    return float(match[1]) * {"M": 1e-3, "T": 1e3}.get(match[2].upper(), 1.0)
+
+
+def leaderboards(entries: Sequence[Entry], baseline: str | None = None, sort: str | None = None) -> list[Leaderboard]:
+    """A table of each key, in the order given, its rows by their first score, or by the column `sort`. Raises
+    UsageError for a baseline or a column that no table has."""
+    made = [_leaderboard(key, [one for one in entries if one.key == key], baseline, sort) for key in _keys(entries)]
+    for option, given, known in (
+        ("baseline", baseline, {word for one in entries for word in (one.name, one.system)}),
+        ("sort", sort, {column for one in entries for column in one.scores}),
+    ):
+        if given is not None and given not in known:
+            raise UsageError(f"--{option} {given}: not among {', '.join(sorted(known)) or 'the scores'}")
+    return made
+
+
+def _keys(entries: Sequence[Entry]) -> list[str]:
+    return list(dict.fromkeys(one.key for one in entries))
+
+
+def _leaderboard(key: str, rows: Sequence[Entry], baseline: str | None, sort: str | None) -> Leaderboard:
+    columns = list(dict.fromkeys(column for one in rows for column in one.scores))
+    base = min(((one.apart, one.name) for one in rows if baseline in (one.name, one.system)), default=(False, None))[1]
+    found = standings(rows, {one.name: base for one in rows} if base else None)
+    by = sort if sort in columns else columns[0]
+    ranked = sorted(rows, key=lambda one: (one.apart, *_rank(found[one.name].get(by))))
+    names = [*(one.name for one in ranked), *([MEAN] if MEAN in found else [])]
+    return Leaderboard(
+        key=key,
+        caption=rows[0].caption,
+        columns=columns,
+        entries={one.name: one for one in rows},
+        found={name: found[name] for name in names},
+        baseline=base,
+        folded=rows[0].folded,
+    )
+
+
+def _rank(one: Standing | None) -> tuple[bool, bool, float]:
+    """The best first; scores of less than the others' behind them, and what has none last."""
+    value = one.value if one else None
+    return value is None, bool(one and one.partly), -(value or 0.0)
+
+
+def sections(boards: Sequence[Leaderboard], models: Models) -> list[Section]:
+    """One section with all tables, and one on sizes where two models or more have one."""
+    if not boards:
+        return []
+    note = (
+        "In small print 95 % intervals: bootstrap over groups. Coverage is that of the score with the least. The mean "
+        "is that of the models in the table; its interval is about these models."
+    )
+    if any(one.baseline for one in boards):
+        note += " Differences are paired, on what both models have; * where the interval leaves out 0, not corrected."
+    tables = [table for one in boards for table in (_table(one, models), *_differences(one))]
+    return [Section(heading="Models side by side", tables=tables, note=note), *_sizes(boards[0], models)]
+
+
+def _facts(models: Models) -> list[str]:
+    return list(dict.fromkeys(fact for facts in models.values() for fact in facts))
+
+
+def _known(one: Leaderboard, name: str, models: Models) -> list[str]:
+    """What is known of a row's model, fact by fact."""
+    known = models.get(one.entries[name].system, {}) if name in one.entries else {}
+    return [known.get(fact, "") for fact in _facts(models)]
+
+
+def _table(one: Leaderboard, models: Models) -> Table:
+    lead = one.columns[0]
+    missing = any(row[lead].n < row[lead].asked for row in one.found.values() if lead in row)
+    apart, rows = any(entry.apart for entry in one.entries.values()), []
+    for name, row in one.found.items():
+        cells = [TableCell(fact) for fact in _known(one, name, models)]
+        cells += [_cell(row.get(column)) for column in one.columns]
+        cells.append(TableCell(f"{min(each.coverage for each in row.values()):.1%}" if row else "–"))
+        if missing:
+            cells.append(TableCell(span(row[lead].low, row[lead].high) if lead in row else ""))
+        counted = name == MEAN or (apart and not one.entries[name].apart)
+        rows.append(TableRow(name=name, cells=cells, strong=counted))
+    last = ["coverage", *([f"range of {lead} with what is missing"] if missing else [])]
+    head = ["", *_facts(models), *one.columns, *last]
+    return Table(caption=one.caption, head=head, rows=rows, folded=one.folded, sticky=True)
+
+
+def _cell(one: Standing | None) -> TableCell:
+    if one is None:
+        return TableCell("–")
+    bounds = interval(one.interval)
+    small = ", ".join(text for text in (one.partly, bounds) if text)
+    return TableCell(number(one.value), small, title=f"{one.n} of {one.asked} verdicts")
+
+
+def _differences(one: Leaderboard) -> list[Table]:
+    if one.baseline is None or one.folded:
+        return []
+    named = {name: name for name in one.found if name not in (MEAN, one.baseline)}
+    return [_changes(f"{one.caption}: less {one.baseline}", named, one.found, one.columns, one.folded)]
+
+
+def _changes(
+    caption: str, named: Mapping[str, str], found: Standings, columns: Sequence[str], folded: bool = False
+) -> Table:
+    """The differences of some rows, each with the name it is to have."""
+    rows = [
+        TableRow(name=shown, cells=[_change(found[name].get(column)) for column in columns])
+        for name, shown in named.items()
+    ]
+    return Table(caption=caption, head=["", *columns], rows=rows, folded=folded, sticky=True)
+
+
+def _change(one: Standing | None) -> TableCell:
+    if one is None or one.difference is None:
+        return TableCell("–")
+    mean, bounds, p_value = one.difference.mean, one.difference.interval, one.difference.p_value
+    clear = bounds is not None and (bounds[0] > 0 or bounds[1] < 0)
+    title = "" if p_value is None else f"p {p_value:.4f}, {one.difference.n} pairs"
+    return TableCell(number(mean) + ("*" if clear else ""), interval(bounds), title=title)
+
+
+def _sizes(one: Leaderboard, models: Models) -> list[Section]:
+    """Scores by size, and what the larger of a family has over the next smaller; nothing with fewer than two sizes."""
+    lead = one.columns[0]
+    given = {name: models.get(entry.system, {}) for name, entry in one.entries.items() if not entry.apart}
+    sizes = {name: billions(name, known[SIZE]) for name, known in given.items() if SIZE in known}
+    if len(sizes) < 2:
+        return []
+    smaller, less, rows, spots = dict[str, str](), dict[str, str](), list[TableRow](), dict[str, pictures.Spot]()
+    for name in sorted(sizes, key=lambda name: sizes[name]):
+        standing, family = one.found[name].get(lead), given[name].get(FAMILY)
+        rows.append(TableRow(name=name, cells=[*map(TableCell, _known(one, name, models)), _cell(standing)]))
+        if standing is not None and standing.value is not None:
+            spots[name] = math.log10(sizes[name]), standing.value
+        if family is not None:
+            if family in smaller and sizes[smaller[family]] < sizes[name]:
+                less[name] = smaller[family]
+            smaller[family] = name
+    head = ["", *_facts(models), lead]
+    tables = [Table(caption=f"By size: {one.caption}", head=head, rows=rows, sticky=True)]
+    if less:
+        named = {name: f"{name} less {other}" for name, other in less.items()}
+        found = standings(list(one.entries.values()), less)
+        tables.append(_changes("The larger of a family less the next smaller", named, found, one.columns))
+    drawn = pictures.scatter(f"{lead} by size.", spots, ("parameters in billions, log10", lead))
+    return [Section(heading="Models by size", tables=tables, pictures=[drawn] if drawn else [])]
+
+
+def write(folder: Path, boards: Sequence[Leaderboard], models: Models) -> None:
+    """FOLDER/leaderboard.md with all tables, and FOLDER/leaderboard-KEY.csv of each."""
+    if not boards:
+        return
+    tables = [table for one in sections(boards, models) for table in one.tables]
+    jsonl.write_text(folder / "leaderboard.md", render("critic.page", "tables.md.jinja", {"tables": tables}))
+    for one in boards:
+        jsonl.write_text(folder / f"leaderboard-{one.key}.csv", as_csv(one, models))
+
+
+def as_csv(one: Leaderboard, models: Models) -> str:
+    """A row a model; of each score its value, interval, counts and, with a baseline, the difference from it."""
+    head = ["model", *_facts(models)]
+    for column in one.columns:
+        head += [column, *(f"{column} {word}" for word in ("low95", "high95", "n", "asked"))]
+        if one.baseline:
+            head += [f"{column} less {one.baseline}", f"{column} less low95", f"{column} less high95", f"{column} p"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    for name, row in one.found.items():
+        cells: list[Any] = [name, *_known(one, name, models)]
+        for column in one.columns:
+            each = row.get(column)
+            low, high = (each and each.interval) or (None, None)
+            cells += [each and each.value, low, high, each and each.n, each and each.asked]
+            if one.baseline:
+                less = each and each.difference
+                low, high = (less and less.interval) or (None, None)
+                cells += [less and less.mean, low, high, less and less.p_value]
+        writer.writerow(cells)
+    return text.getvalue()

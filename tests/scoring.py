@@ -1,0 +1,84 @@
+"""Files of judgments as `critic judge --benchmark` writes them, and what `critic score` makes of them."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from conftest import ROOT, run
+
+from critic import benchmarks
+from critic.benchmarks import convbench
+from critic.records import ConversationJudgment, Setup, TurnVerdict
+
+FILES = {
+    "convbench": "ConvBench.csv",
+    "multiverse": "conversations.jsonl",
+    "visitbench": "visit_bench.csv",
+    "alignmmbench": "metadata.jsonl",
+}
+Score = Callable[[TurnVerdict], float | str]
+"""A verdict's score, or the name of its failure."""
+
+
+def sample(benchmark: str) -> Path:
+    return ROOT / "data" / "samples" / benchmark / FILES[benchmark]
+
+
+def judged(
+    path: Path,
+    benchmark: str,
+    asked: Sequence[tuple[Any, str, int | None]],
+    score: Score,
+    system: str = "m",
+    opponent: str | None = None,
+    only: int | None = None,
+    judge: str = "j",
+    answer: str | None = None,
+) -> Path:
+    """A file as `critic judge --benchmark` writes it, with a verdict by (protocol, condition, turn) of each
+    conversation that has the turn."""
+    lines = []
+    for one in benchmarks.read(benchmark, sample(benchmark))[:only]:
+        for protocol, condition, turn in asked:
+            if turn is not None and turn > len(one.turns):
+                continue
+            blank = TurnVerdict(
+                conversation=one.id, system=system, condition=condition, protocol=protocol, judge=judge, turn=turn,
+                opponent=opponent, length=None if turn is None else 10 * turn + len(one.id),
+            )  # fmt: skip
+            value = score(blank)
+            made = {"failure": value} if isinstance(value, str) else {"score": value}
+            lines.append(
+                ConversationJudgment(
+                    conversation=one, verdict=msgspec.structs.replace(blank, **made),
+                    setup=Setup(judge=judge, score_kind="argmax"), prompt_hash="h", asked="a", answer=answer,
+                )
+            )  # fmt: skip
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines) + b"\n")
+    return path
+
+
+CONV = [("direct", cell.condition, cell.turn) for cell in convbench.CELLS.values()]
+MULTI = [
+    (protocol, condition, turn)
+    for protocol in ("checklist", "quality")
+    for condition in ("own", "oracle")
+    for turn in range(1, 5)
+]
+
+
+def scored(out: Path, benchmark: str, *words: object, code: int = 0) -> tuple[dict[str, Any], str, str]:
+    """The summary, the page, and what was printed."""
+    done = run("critic", "score", *words, "--benchmark", benchmark, "--out", out)
+    assert done.returncode == code, done.stderr
+    page = (out / "report.html").read_text("utf-8")
+    return json.loads((out / "summary.json").read_text("utf-8")), page, done.stdout
+
+
+def grades(verdict: TurnVerdict) -> float:
+    """A whole grade 1..10 that is another one for each verdict."""
+    return float(random.Random(repr(verdict)).randint(1, 10))

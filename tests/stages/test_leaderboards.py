@@ -1,0 +1,120 @@
+"""critic score: the tables over models, on the page and as Markdown and CSV."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import assert_one_line_error, run
+from scoring import CONV, grades, judged, scored
+
+from critic.benchmarks import convbench
+from critic.records import TurnVerdict
+
+MODELS = '[tiny]\nsize = "850M"\nfamily = "f"\n[big]\nsize = 7\nfamily = "f"\n[other]\nLLM = "Vicuna"\n'
+
+
+def three(folder: Path) -> list[Path]:
+    add = {"tiny": 0, "big": 4, "other": 2}
+
+    def score(verdict: TurnVerdict) -> float:
+        return min(10.0, 1 + grades(verdict) / 2 + add[verdict.system])
+
+    return [judged(folder / f"{name}.jsonl", "convbench", CONV, score, system=name) for name in add]
+
+
+def rows(path: Path) -> dict[str, dict[str, str]]:
+    return {row["model"]: row for row in csv.DictReader(path.read_text("utf-8").splitlines())}
+
+
+def test_models_stand_side_by_side_best_first(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text(MODELS)
+    words = ["--baseline", "tiny", "--models", tmp_path / "models.toml"]
+    summary, page, printed = scored(tmp_path / "out", "convbench", *three(tmp_path), *words)
+    found = summary["leaderboards"]["direct"]
+    assert list(found) == ["big", "other", "tiny", "mean of the models"]
+    single = {name: summary["systems"][name]["direct"]["scores"] for name in ("tiny", "big", "other")}
+    headings = convbench.HEADINGS
+    for name, theirs in single.items():
+        for cell, heading in headings.items():
+            assert found[name][heading]["value"] == pytest.approx(theirs[cell]["value"])
+            assert found[name][heading]["low"] == pytest.approx(theirs[cell]["low"])
+    assert found["mean of the models"]["S1"]["value"] == pytest.approx(
+        sum(theirs["S1"]["value"] for theirs in single.values()) / 3
+    )
+    less = found["big"]["R1"]["difference"]
+    assert less["mean"] == pytest.approx(single["big"]["R1"]["value"] - single["tiny"]["R1"]["value"])
+    assert found["tiny"]["R1"].get("difference") is None
+    table = rows(tmp_path / "out" / "leaderboard-direct.csv")
+    assert list(table) == list(found) and table["other"]["LLM"] == "Vicuna" and table["tiny"]["size"] == "850M"
+    assert float(table["big"]["S1"]) == pytest.approx(single["big"]["S1"]["value"])
+    assert float(table["big"]["R1 less tiny"]) == pytest.approx(less["mean"]) and table["tiny"]["R1 less tiny"] == ""
+    written = (tmp_path / "out" / "leaderboard.md").read_text("utf-8")
+    assert written.count("\n| big |") == 3 and "big less tiny" in written and "**mean of the models**" in written
+    assert "Models side by side" in printed and "Models by size" in page and "less tiny" in printed
+
+
+def test_the_tables_are_sorted_by_any_score(tmp_path: Path) -> None:
+    files = three(tmp_path)
+    for column in ("S3", "Ŝ2−S2"):
+        summary, _, _ = scored(tmp_path / "out", "convbench", *files, "--sort", column)
+        found = summary["leaderboards"]["direct"]
+        values = [row[column]["value"] for name, row in found.items() if name in ("tiny", "big", "other")]
+        assert values == sorted(values, reverse=True)
+
+
+def test_without_the_image_stands_apart(tmp_path: Path) -> None:
+    asked: list[tuple[str, str, int | None]] = [("pointwise", "own", 1), ("pointwise", "no_image", 1)]
+    files = [judged(tmp_path / f"{name}.jsonl", "alignmmbench", asked, grades, system=name) for name in "mn"]
+    summary, page, _ = scored(tmp_path / "out", "alignmmbench", *files, "--sort", "alignment")
+    found = summary["leaderboards"]["tasks"]
+    assert [name.endswith("without image") for name in found] == [False, False, True, True, False]
+    assert found["m"]["alignment"]["value"] >= 0 and "alignment without singletons" in page
+    means = [found[name]["mean of tasks"]["value"] for name in ("m", "n", "mean of the models")]
+    assert means[2] == pytest.approx((means[0] + means[1]) / 2)
+    own = summary["systems"]["m"]["own"]
+    assert found["m"]["mean of tasks"]["value"] == pytest.approx(own["task_mean"]["value"])
+    for heading, name in (("alignment", "score"), ("alignment without singletons", "without_singletons")):
+        assert found["m"][heading]["value"] == pytest.approx(own["alignment"][name])
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "said"),
+    [
+        (["--baseline", "nobody"], "", ["--baseline nobody", "tiny"]),
+        (["--sort", "R9"], "", ["--sort R9", "R1"]),
+        (["--models", "models.toml"], "[tiny", ["models.toml", "expected"]),
+        (["--models", "models.toml"], "tiny = 7", ["models.toml: tiny", "expected"]),
+        (["--models", "models.toml"], '[tiny]\nsize = "large"', ["tiny", "large", "850M"]),
+        (["--models", "models.toml"], "[tiny]\nsize = 0", ["tiny", "size '0'"]),
+        (["--models", "nowhere.toml"], "", ["nowhere.toml"]),
+    ],
+)
+def test_bad_input_ends_in_one_line(tmp_path: Path, words: list[str], text: str, said: list[str]) -> None:
+    (tmp_path / "models.toml").write_text(text)
+    files = three(tmp_path)
+    done = run("critic", "score", *files, "--benchmark", "convbench", "--out", tmp_path / "out", *words, cwd=tmp_path)
+    assert_one_line_error(done, *said)
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_of_models_are_texts(tmp_path: Path) -> None:
+    """Names of models are texts on the page, and one cell each in Markdown."""
+    name = "a|b <i>\n"
+    summary, page, _ = scored(
+        tmp_path / "out", "convbench", judged(tmp_path / "j.jsonl", "convbench", CONV, grades, name)
+    )
+    assert "<i>" not in page and json.dumps(summary)
+    written = (tmp_path / "out" / "leaderboard.md").read_text("utf-8")
+    assert len({line.count("|") - line.count("\\|") for line in written.splitlines() if line.startswith("|")}) == 1
+    assert not re.search(r"<i>", written.replace("\\<i\\>", ""))
+
+
+def test_only_what_was_judged_is_a_column(tmp_path: Path) -> None:
+    """A run that judged the conversation as a whole has its score and none of the others."""
+    asked: list[tuple[str, str, int | None]] = [("direct", "own", None)]
+    found: dict[str, Any]
+    found, page, _ = scored(tmp_path / "out", "convbench", judged(tmp_path / "j.jsonl", "convbench", asked, grades))
+    assert set(found["leaderboards"]["direct"]["m"]) == {"SO"} and "Models side by side" in page
