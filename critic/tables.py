@@ -2,9 +2,11 @@
 
 import base64
 import csv
+import json
 import math
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +26,7 @@ MEDIA_TYPES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": 
 
 def place(path: Path, number: int) -> str:
     """Where a row is: file:line, for spreadsheets and parquet file:row N."""
-    return f"{path}:{number}" if path.suffix in (".csv", ".jsonl") else f"{path}:row {number}"
+    return f"{path}:{number}" if path.suffix in (".csv", ".tsv", ".jsonl") else f"{path}:row {number}"
 
 
 def rows(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[str, Row]]:
@@ -38,7 +40,10 @@ def numbered(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[i
     row, parquet: the row from 1). Cells of .csv are text; the header of .csv and .xlsx is the first line. Raises
     UsageError for a file that is missing, empty, torn or of another format, naming the line, and where the library that
     reads it is not installed."""
-    readers = {".csv": _csv, ".jsonl": lambda path: jsonl.read(path, Row), ".parquet": _parquet, ".xlsx": _xlsx}
+    readers: dict[str, Callable[[Path], Iterable[tuple[int, Row]]]] = {
+        ".csv": _csv, ".tsv": partial(_csv, delimiter="\t"), ".jsonl": lambda path: jsonl.read(path, Row),
+        ".json": _json, ".parquet": _parquet, ".xlsx": _xlsx,
+    }  # fmt: skip
     if path.suffix not in formats:
         raise UsageError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; expected {', '.join(formats)}")
     if not path.is_file():
@@ -51,10 +56,32 @@ def numbered(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[i
         raise UsageError(f"{path}: no rows")
 
 
-def _csv(path: Path) -> Iterator[tuple[int, Row]]:
+def first(path: Path) -> Row | None:
+    """The first object of a JSON-lines file; None for another file, or one that begins otherwise. Never raises."""
+    try:
+        with path.open("rb") as file:
+            found = json.loads(next(filter(bytes.strip, file), b"null").removeprefix(b"\xef\xbb\xbf"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _json(path: Path) -> Iterable[tuple[int, Row]]:
+    """A list of objects, or such a list under `logs`."""
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UsageError(f"{path}: not JSON: {error}") from None
+    found = found.get("logs") if isinstance(found, dict) else found
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        raise UsageError(f"{path}: expected a list of objects")
+    return enumerate(found, 1)
+
+
+def _csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(1 << 30)  # cells may hold images as data URIs
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, strict=True)
+        reader = csv.reader(file, strict=True, delimiter=delimiter)
         try:
             header = next(reader, [])
             _check_header(path, header)

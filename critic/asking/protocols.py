@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from critic import jsonl
+from critic.asking import replies
 from critic.asking.forms import graded, prompt_of
 from critic.asking.history import CONDITIONS
 from critic.asking.render import Exchange, Material, Side, TurnJudgment
@@ -243,12 +244,21 @@ async def judge_all(
             await judged(each.planned(None, setup, lines))
 
 
-def read_transcripts(path: Path, benchmark: str) -> dict[tuple[str, str], Transcript]:
-    """A model's transcripts by conversation and condition, in the file's order. Raises UsageError for replies to
-    another benchmark, by several models, or twice to one turn."""
+def read_transcripts(
+    path: Path, benchmark: str, asked: Sequence[Conversation] = (), name: str | None = None
+) -> dict[tuple[str, str], Transcript]:
+    """A model's transcripts by conversation and condition, in the file's order: of what critic infer wrote, or of what
+    another program did in reply to the conversations `asked` (asking.replies), whose model is called `name`. Raises
+    UsageError for replies to another benchmark, by several models, or twice to one turn."""
     found: dict[tuple[str, str], Transcript] = {}
     system: str | None = None
-    for number, line in jsonl.read(path, ModelTurn):
+    if not replies.is_table(path):
+        lines = jsonl.read(path, ModelTurn)
+    elif asked:
+        lines = enumerate(replies.read(path, asked, name or path.stem), 1)
+    else:
+        raise UsageError(f"{path}: a table of replies, not critic infer's; give the benchmark's file with --questions")
+    for number, line in lines:
         place, one = f"{path}:{number}", line.conversation
         if one.benchmark != benchmark:
             raise UsageError(f"{place}: a conversation of {one.benchmark}, expected {benchmark}")
@@ -265,9 +275,10 @@ def read_transcripts(path: Path, benchmark: str) -> dict[tuple[str, str], Transc
     return found
 
 
-def paired(mine: dict[tuple[str, str], Transcript], against: Path, benchmark: str) -> list[Pair]:
+def paired(
+    mine: dict[tuple[str, str], Transcript], theirs: dict[tuple[str, str], Transcript], against: Path
+) -> list[Pair]:
     """Each transcript with the other model's. Raises UsageError where the two are not of the same conversations."""
-    theirs = read_transcripts(against, benchmark)
     for name, one in mine.items():
         if name not in theirs or theirs[name].conversation != one.conversation:
             raise UsageError(f"{against}: lacks conversation {name[0]!r} ({name[1]}), or has another of this id")

@@ -21,6 +21,7 @@ from critic.asking.packs import open_pack
 from critic.asking.prompt import has
 from critic.asking.rating import Aggregation, ScoreKind
 from critic.asking.render import Material
+from critic.asking.replies import benchmark_of
 from critic.asking.tokens import REASON
 from critic.backends import ATTEMPTS, TIMEOUT
 from critic.benchmarks import BENCHMARKS, alignmmbench
@@ -133,12 +134,16 @@ QuestionsFile = Annotated[
     Path | None,
     typer.Option(
         help="AlignMMBench questions; RESPONSES then holds question_id/predict lines. With --benchmark its file, "
-        "which the replies are checked against."
+        "which the replies are checked against, and which a table of replies needs."
     ),
 ]
 BenchmarkName = Annotated[
     str | None,
-    typer.Option(help=f"RESPONSES are replies to a benchmark's conversations (critic infer): {', '.join(BENCHMARKS)}."),
+    typer.Option(
+        help="RESPONSES are replies to a benchmark's conversations, by critic infer or another program "
+        f"(critic/asking/replies.py): {', '.join(BENCHMARKS)}.",
+        show_default="what critic infer's file says",
+    ),
 ]
 Protocols = Annotated[
     list[str] | None,
@@ -252,6 +257,7 @@ def main(
 ) -> int:
     """Score responses with a judge: a served one, a checkpoint in this process, or a panel. Conversations are judged
     by protocol (--benchmark), by one judge."""
+    benchmark = benchmark or benchmark_of(responses, questions)
     run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed)
     endpoint = options.Endpoint(
         model=model, base_url=base_url or DEFAULT_URL, api_key=api_key, timeout=timeout, attempts=attempts,
@@ -272,7 +278,7 @@ def main(
         backends, alone = endpoint.open("--judge", judge or []), None if panel else name
         judges = [ResponseJudge(one, alone or one.served.name, prompt, score, max_tokens, decoding) for one in backends]
         return judge_responses(run, judges, rows, _source(responses), check_repeat, aggregate, name)
-    _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0, system=system)
+    _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0)
     check((not panel, "several --judge cannot be used with --benchmark"))
     chosen = _chosen(protocol or [], judging or ["standard"])
     (backend,) = endpoint.open("--judge", judge or [])
@@ -282,4 +288,4 @@ def main(
         pointwise_prompt=prompt, decoding=decoding, pack=pack, unread=unread,
     )  # fmt: skip
     asked = ConversationJudge(backend, setup, max_tokens)
-    return judge_conversations(run, asked, responses, benchmark, questions, against, *chosen)
+    return judge_conversations(run, asked, responses, benchmark, questions, against, system, *chosen)

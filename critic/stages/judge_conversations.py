@@ -20,9 +20,10 @@ from critic.asking.forms import RatingKind, form_of, prompt_name
 from critic.asking.judge import ConversationJudge
 from critic.asking.prompt import LANGUAGES, load, prompt_hash
 from critic.asking.protocols import Pair, PlannedVerdict, Transcript, VerdictKey, VerdictPlan, key
+from critic.asking.replies import is_table
 from critic.errors import UsageError
 from critic.images import named_images
-from critic.records import ConversationJudgment, Judging, Protocol, Setup, differing
+from critic.records import Conversation, ConversationJudgment, Judging, Protocol, Setup, differing
 from critic.stages.options import check
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, listed, once
 
@@ -149,27 +150,30 @@ def judge_conversations(
     benchmark: str,
     questions: Path | None,
     against: Path | None,
+    system: str | None,
     chosen: Sequence[Protocol],
     judgings: Sequence[Judging],
 ) -> int:
     """Judge the conversations of a file of replies; the exit code: 3 when too many verdicts failed. `questions` is the
-    benchmark's file, `against` another model's replies; none `chosen` are the benchmark's own protocols.
+    benchmark's file, `against` another model's replies; `system` names the model of a table of replies (the file's
+    stem); none `chosen` are the benchmark's own protocols.
 
     Raises UsageError for what the caller has to mend.
     """
     chosen = list(dict.fromkeys(chosen or benchmarks.load(benchmark).protocols))
-    mine = protocols.read_transcripts(replies, benchmark)
+    asked = named_images(benchmarks.read(benchmark, questions))[0] if questions is not None else []
+    mine = protocols.read_transcripts(replies, benchmark, asked, system)
     for path in filter(None, (replies, against)):
-        if not jsonl.sidecar(path).is_file():
+        if not (is_table(path) or jsonl.sidecar(path).is_file()):
             print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
     if questions is not None:
-        _check_questions(questions, benchmark, mine.values())
+        _check_questions(questions, asked, mine.values())
     _check_options(judge.setup, chosen, against)
     if judge.setup.pack is not None:
         _say_pack(judge.setup, chosen)
-    pairs: list[Pair] = (
-        protocols.paired(mine, against, benchmark) if against else [(one, None) for one in mine.values()]
-    )
+    pairs: list[Pair] = [(one, None) for one in mine.values()]
+    if against is not None:
+        pairs = protocols.paired(mine, protocols.read_transcripts(against, benchmark, asked), against)
     plan = VerdictPlan(pairs, chosen, list(judgings))
     if not any(plan.wanted()):
         raise UsageError(f"{replies}: nothing to judge: {listed(plan.lacking()) or 'no such turn'}")
@@ -183,9 +187,9 @@ def judge_conversations(
     return JudgeConversations(run, judge, plan, source).run()
 
 
-def _check_questions(path: Path, benchmark: str, replied: Iterable[Transcript]) -> None:
+def _check_questions(path: Path, conversations: Sequence[Conversation], replied: Iterable[Transcript]) -> None:
     """Says how many of the benchmark's conversations have no reply. Raises UsageError where one reads otherwise."""
-    asked = {one.id: one for one in named_images(benchmarks.read(benchmark, path))[0]}
+    asked = {one.id: one for one in conversations}
     seen = set()
     for one in replied:
         seen.add(one.conversation.id)

@@ -470,7 +470,7 @@ def test_failed_ones_are_judged_again_and_the_whole_after_them(tmp_path: Path, s
 def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
     server = scripted(answer_all)
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    other = replies(tmp_path / "v.jsonl", "visitbench")
+    other, rows = replies(tmp_path / "v.jsonl", "visitbench"), ROOT / "data/samples/human_scored.jsonl"
     for words, parts in [
         ([file, "--benchmark", "convbanch"], ("convbanch", "alignmmbench, convbench")),
         ([file, "--benchmark", "convbench", "--protocol", "direkt"], ("direkt", "pointwise, direct")),
@@ -480,7 +480,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
         ([file, "--benchmark", "convbench", "--against", file], ("the same model, 'm'",)),
         ([file, "--benchmark", "convbench", "--questions", sample("visitbench")], ("lacks",)),
         ([file, "--benchmark", "convbench", "--check-repeat", "3"], ("--check-repeat", "with --benchmark")),
-        ([other, "--protocol", "pairwise"], ("--protocol", "without --benchmark")),
+        ([rows, "--protocol", "pairwise"], ("--protocol", "without --benchmark")),
         (
             [file, "--benchmark", "convbench", "--protocol", "direct", "--against", other],
             ("needs --protocol pairwise",),

@@ -1,0 +1,148 @@
+"""Replies that other programs made, as transcripts: the result files of other harnesses, or a plain table.
+
+    id,turn,text                                     a table (.csv, .tsv, .jsonl, .json, .xlsx, .parquet)
+    1,1,A red kite.
+    {"question_id": "17-0", "predict": "两只。"}      AlignMMBench
+    {"index": 3, "prediction": "A red kite."}        VLMEvalKit, of several turns prediction_0, prediction_1 …
+    {"doc_id": 0, "filtered_resps": ["Two."]}        lmms-eval (--log_samples): doc_id counts the questions from 0
+
+Ids are those of the benchmark's file. Beside them a table may have `condition` (asking.history; own unless said).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from critic import tables
+from critic.asking.history import CONDITIONS, messages
+from critic.errors import UsageError
+from critic.records import Conversation, ModelTurn, Sampling, SentMessage, TurnFailure
+
+FORMATS = (".csv", ".tsv", ".jsonl", ".json", ".xlsx", ".parquet")
+
+LOST = ("Failed to obtain answer via API.",)
+"""What stands in other harnesses' files where a call failed."""
+
+
+class Layout(Struct, frozen=True, kw_only=True):
+    """A kind of result file, by its columns: of the id, the turn (1 where there is none), the reply. `numbered`: the id
+    counts the benchmark's conversations from 0."""
+
+    id: str
+    text: str
+    turn: str | None = None
+    numbered: bool = False
+
+    def fits(self, row: tables.Row) -> bool:
+        return self.id in row and (self.text in row or f"{self.text}_0" in row)
+
+    def replies(self, place: str, row: tables.Row) -> Iterator[tuple[int, str | None]]:
+        """The turns, from 1, and what was replied."""
+        numbered = [name for name in row if name.startswith(f"{self.text}_") and name[len(self.text) + 1 :].isdigit()]
+        if self.text not in row:
+            said = ((name, int(name[len(self.text) + 1 :]) + 1) for name in numbered)
+            yield from ((turn, found) for name, turn in said if (found := tables.optional_text(row, name)) is not None)
+            return
+        texts = list(_texts(row[self.text]))
+        turn = tables.optional_text(row, self.turn) if self.turn else None
+        if turn is not None and not turn.isdigit():
+            raise UsageError(f"{place}: {self.turn!r} is {turn!r}; expected a turn's number, from 1")
+        yield from enumerate(texts or [None], int(turn or 1))
+
+
+LAYOUTS = (
+    Layout(id="id", text="text", turn="turn"),
+    Layout(id="question_id", text="predict"),
+    Layout(id="index", text="prediction"),
+    Layout(id="doc_id", text="filtered_resps", numbered=True),
+    Layout(id="doc_id", text="resps", numbered=True),
+)
+
+
+def _texts(value: Any) -> Iterator[str | None]:
+    """The texts of a cell, which lmms-eval keeps in lists of lists."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
+    else:
+        yield tables.optional_text({"": value}, "")
+
+
+def benchmark_of(path: Path, questions: Path | None) -> str | None:
+    """The benchmark that the records of a file name, None for rows of no benchmark. Raises UsageError for replies that
+    name none."""
+    row = tables.first(path) or {}
+    if isinstance(conversation := row.get("conversation"), dict):
+        return str(conversation.get("benchmark"))
+    if any(layout.fits(row) for layout in LAYOUTS) and not ("predict" in row and questions):
+        what = "answers to AlignMMBench" if "predict" in row else "replies of another program"
+        raise UsageError(f"{path}: {what}: give --questions, the benchmark's file, and say of which --benchmark")
+    return None
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file holds replies that another program made, rather than what critic infer writes."""
+    if path.suffix == ".jsonl":
+        row = tables.first(path)
+        return row is not None and "conversation" not in row
+    return path.suffix in FORMATS
+
+
+def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iterable[ModelTurn]:
+    """A model's replies out of a table, in its order, as critic infer would have recorded them: the history that a turn
+    saw is that of its condition, images left out. Raises UsageError for columns of no known layout, an id or a turn
+    that the benchmark does not have, and a turn that is there twice or lacks the one before it."""
+    by_id = {one.id: one for one in conversations}
+    said: dict[tuple[str, str], dict[int, str | None]] = {}
+    layout: Layout | None = None
+    for place, row in tables.rows(path, FORMATS):
+        layout = layout or next((one for one in LAYOUTS if one.fits(row)), None)
+        if layout is None:
+            known = "; ".join(f"{one.id}, {one.text}" for one in LAYOUTS)
+            raise UsageError(f"{place}: columns {', '.join(row)} are no known layout of replies: {known}")
+        key = tables.text(place, row, layout.id)
+        if layout.numbered and key.isdigit() and int(key) < len(conversations):
+            key = conversations[int(key)].id
+        condition = tables.optional_text(row, "condition") or "own"
+        if key not in by_id or condition not in CONDITIONS:
+            problem = f"{layout.id} {key!r} is not in the benchmark's file" if key not in by_id else f"no {condition!r}"
+            raise UsageError(f"{place}: {problem}")
+        turns = by_id[key].turns
+        for turn, text in layout.replies(place, row):
+            if turn not in CONDITIONS[condition].asked(len(turns)) or turn in said.get((key, condition), {}):
+                twice = "is there twice" if turn <= len(turns) else f"is not there: it has {len(turns)}"
+                raise UsageError(f"{place}: turn {turn} of {key!r} ({condition}) {twice}")
+            said.setdefault((key, condition), {})[turn] = text
+    return [
+        turn for (key, name), replies in said.items() for turn in _turns(by_id[key], name, dict(replies), system, path)
+    ]
+
+
+def _turns(
+    one: Conversation, name: str, replies: dict[int, str | None], system: str, path: Path
+) -> Iterator[ModelTurn]:
+    condition, given, ended = CONDITIONS[name], dict[int, str](), False
+    for turn in sorted(replies):
+        text, seen = replies[turn], list[SentMessage]()
+        lost: TurnFailure | None = (
+            "empty" if text is None else "server_error" if text in LOST else "not_run" if ended else None
+        )
+        if lost is None and text is not None:
+            earlier = range(condition.references + 1, turn) if condition.history and condition.first else ()
+            if missing := [number for number in earlier if number not in given]:
+                raise UsageError(f"{path}: turn {turn} of {one.id!r} ({name}) is there, turn {missing[0]} is not")
+            seen = [SentMessage(role=each.role, content=each.content) for each in messages(one, turn, given, condition)]
+            given[turn] = text
+        ended = ended or lost is not None
+        yield ModelTurn(
+            conversation=one,
+            condition=name,
+            turn=turn,
+            system=system,
+            sampling=Sampling(max_tokens=0),
+            seen=seen,
+            reply=text if lost is None else None,
+            failure=lost,
+        )
