@@ -262,6 +262,11 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
         if one.task_mean.whole and one.task_mean.value is not None and one.alignment.without_singletons is not None
     }
     named = quadrants(placed)
+    turns = [one.turns[0] for one in conversations]
+    asked_lengths = {
+        "questions": [len(turn.prompt) for turn in turns],
+        "references": [len(turn.reference) for turn in turns if turn.reference is not None],
+    }
     outlines = {name: {task: cell.value for task, cell in one.tasks.items()} for name, one in with_image.items()}
     drawn = [
         pictures.radar("Mean rating by task, 1 in the middle to 10 outside.", outlines, (1.0, 10.0)),
@@ -271,6 +276,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             ("mean of the tasks", "alignment"),
         ),
         pictures.lengths("Lengths of the answers in characters: share of them from each number up.", lengths),
+        pictures.lengths("Lengths of questions and references in characters (figure 6 of the paper).", asked_lengths),
     ]
     sections = [
         _alignment(found, named),

@@ -1,7 +1,7 @@
 """critic score: judgments -> a benchmark's tables, with coverage and failures beside every number.
 
-critic score judged.jsonl --questions questions.jsonl                    # single answers: AlignMMBench
-critic score judged.jsonl --benchmark convbench --out runs/convbench     # judged conversations
+critic score judged.jsonl --questions questions.jsonl --out runs/alignmmbench    # single answers: AlignMMBench
+critic score judged.jsonl --questions ConvBench.csv --out runs/convbench         # judged conversations
 """
 
 import json
@@ -14,7 +14,7 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from critic import benchmarks, jsonl
+from critic import benchmarks, jsonl, tables
 from critic.asking.forms import FORMS, ChecklistKind, ChoiceKind
 from critic.benchmarks import BENCHMARKS, Benchmark, JudgedTurn, Run, alignmmbench
 from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, by_cell, compare, mean
@@ -35,7 +35,10 @@ def main(
         list[Path], typer.Argument(help="Judgments (critic judge), a file for each model; their tables are together.")
     ],
     benchmark: Annotated[
-        str | None, typer.Option(help=f"The judgments are of conversations: {', '.join(BENCHMARKS)}.")
+        str | None,
+        typer.Option(
+            help=f"What is scored: {', '.join(BENCHMARKS)}.", show_default=f"the files'; {OF_SINGLE_ANSWERS} of answers"
+        ),
     ] = None,
     questions: Annotated[Path | None, typer.Option(help="The benchmark's file: coverage is then of all of it.")] = None,
     against: Annotated[
@@ -57,24 +60,25 @@ def main(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Also write the scores as JSON; with --benchmark a folder for summary.json, report.html, "
-            "and the tables over models as leaderboard.md and .csv."
+            help="A folder for summary.json, report.html, and the tables over models as leaderboard.md and .csv; "
+            "NAME.json: the scores alone."
         ),
     ] = None,
     max_failed: Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share failed.")] = 0.02,
 ) -> int:
-    """Scores per task, per category and over the tasks, with coverage and failures; with --benchmark all that it
-    reports."""
-    name = benchmark or OF_SINGLE_ANSWERS
+    """A benchmark's scores, with coverage and failures: per task, per category and over the tasks, tables over models
+    and all else that it reports."""
+    name = benchmark or _benchmark_of(judgments[0])
     chosen = benchmarks.load(name)
-    runs = read_runs([*judgments, *([against] if against else [])], name, single=benchmark is None)
+    runs = read_runs([*judgments, *([against] if against else [])], name)
     asked = _asked(runs, name, questions)
     known = leaderboards.read_models(models) if models else {}
     boards = leaderboards.leaderboards([one for run in runs for one in chosen.entries(run, asked)], baseline, sort)
     made = chosen.report(runs, asked)
     # Comparisons of two models alone have no score in most benchmarks, but are shown below; single answers may be
     # judged in any form.
-    if not made.sections and benchmark is not None and not any(run.battles for run in runs):
+    alone = not any(map(_of_answers, judgments))
+    if not made.sections and alone and not any(run.battles for run in runs):
         raise UsageError(f"{runs[0].path}: no verdict of a protocol that {chosen.title} is scored by")
     others = {run.name: found for run in runs if (found := _other_scores(run, chosen, asked))}
     caption = "Not part of the scores above; on the protocol's scale, of a pair a win is 1"
@@ -88,8 +92,9 @@ def main(
         standings = {one.key: one.found for one in boards}
         scores = {"systems": made.summary, "leaderboards": standings, "others": others, **facts}
         content = msgspec.to_builtins({"benchmark": name, **scores, "files": _origin(runs)})
-        jsonl.write_json(out if benchmark is None else out / "summary.json", content)
-        if benchmark is not None:
+        page_too = benchmark is not None or out.suffix != ".json"
+        jsonl.write_json(out / "summary.json" if page_too else out, content)
+        if page_too:
             about = f"{len(asked)} conversations; {', '.join(f'{run.name}, judged by {run.judge}' for run in runs)}."
             page.write(out / "report.html", f"{chosen.title}: scores", about, sections, _origin(runs))
             leaderboards.write(out, boards, known)
@@ -98,15 +103,36 @@ def main(
     return 3 if sum(one.failure is not None for one in verdicts) > max_failed * len(verdicts) else 0
 
 
-def read_runs(paths: Sequence[Path], benchmark: str, single: bool = False) -> list[Run]:
-    """The runs of files of judged conversations, or (`single`) of judged single answers, told apart by their names.
+def _of_answers(path: Path) -> bool:
+    """Whether a file has judgments of single answers."""
+    return "response" in (tables.first(path) or {})
+
+
+def _benchmark_of(path: Path) -> str:
+    """The benchmark that a file's records are of. Raises UsageError for a file of something else."""
+    first = tables.first(path)
+    if first is None or _of_answers(path):
+        return OF_SINGLE_ANSWERS  # of a file that cannot be read the reader says why
+    conversation = first.get("conversation")
+    if not isinstance(conversation, dict) or "verdict" not in first:
+        raise UsageError(
+            f"{path}: no judgments; critic judge makes them, of what critic infer or another program wrote"
+        )
+    return str(conversation.get("benchmark"))
+
+
+def read_runs(paths: Sequence[Path], benchmark: str) -> list[Run]:
+    """The runs of files of judged conversations or of judged single answers, told apart by their names.
 
     Raises UsageError for a file of another benchmark or kind, of several models or judges, or given twice.
     """
     twice = [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
     if twice:
         raise UsageError(f"{twice[0]}: given twice")
-    runs = [_run(path, list(_answers(path) if single else _conversations(path, benchmark))) for path in paths]
+    runs = [
+        _run(path, list(_answers(path, benchmark) if _of_answers(path) else _conversations(path, benchmark)))
+        for path in paths
+    ]
     # Names say no more than they must: the model, where that is not enough the judge, and then the file.
     runs = _told_apart(runs, [run.judge for run in runs], "{} by {}")
     stems = [run.path.stem for run in runs]
@@ -135,12 +161,10 @@ def _conversations(path: Path, benchmark: str) -> Iterator[Judged]:
         yield number, line.setup, turn
 
 
-def _answers(path: Path) -> Iterator[Judged]:
+def _answers(path: Path, benchmark: str) -> Iterator[Judged]:
     """Judged single answers, each as the only turn of a conversation with the answer's id."""
-    # Without --benchmark both kinds of file get here, and the decoder's word on the wrong one helps nobody.
-    _, first = next(jsonl.read(path, dict[str, Any]))
-    if "conversation" in first:
-        raise UsageError(f"{path}: judged conversations; say of which --benchmark: {', '.join(BENCHMARKS)}")
+    if benchmark != OF_SINGLE_ANSWERS:
+        raise UsageError(f"{path}: judged single answers, which are scored as {OF_SINGLE_ANSWERS}, not {benchmark}")
     for number, line in jsonl.read(path, Judgment):
         response = line.response
         verdict = TurnVerdict(

@@ -152,6 +152,21 @@ def test_the_demo_file_from_end_to_end(shared: Path, tmp_path: Path, scripted: S
     scores = json.loads((tmp_path / "scores.json").read_text("utf-8"))
     found = scores["systems"]["demo_response"]["own"]["task_mean"]
     assert found["value"] == 4 and found["n"] == 10 and (found["scored"], found["tasks"]) == (2, 13)
+    # The same without --questions at all, as a page, and by the benchmark's name; judged as conversations it is alike.
+    pages = []
+    for name, words in {"one": [], "two": ["--benchmark", "alignmmbench"]}.items():
+        assert run("critic", "score", out, *words, "--out", tmp_path / name).returncode == 0
+        pages.append((tmp_path / name / "report.html").read_text("utf-8"))
+    assert pages[0] == pages[1]
+    for text in ("alignment without singletons", "Lengths of the answers", "figure 6 of the paper"):
+        assert text in pages[0], text
+    talked = tmp_path / "talked.jsonl"
+    words = ["--benchmark", "alignmmbench", "--questions", folder / "questions.jsonl", "--base-url", server.url]
+    assert run("critic", "judge", folder / "demo_response.jsonl", *words, "--out", talked).returncode == 0
+    done = run("critic", "score", talked, "--out", tmp_path / "three")
+    assert done.returncode == 0, done.stderr
+    same = [json.loads((tmp_path / name / "summary.json").read_text("utf-8")) for name in ("one", "three")]
+    assert same[0]["systems"] == same[1]["systems"] and same[0]["leaderboards"] == same[1]["leaderboards"]
     elsewhere = run("critic", "score", out, "--questions", "data/samples/alignmmbench/metadata.jsonl")
     assert_one_line_error(elsewhere, "metadata.jsonl", "is not there, or not as here")
 

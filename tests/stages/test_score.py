@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from conftest import assert_one_line_error, run
+from conftest import assert_one_line_error, run, write_jsonl
 from scoring import CONV, MULTI, Score, grades, judged, sample, scored
 
 from critic import benchmarks, jsonl
@@ -78,7 +78,7 @@ def test_every_page_is_one_file_and_its_pictures_are_svg(tmp_path: Path, benchma
     self_contained(page)
     assert "<b>" not in page and "&lt;b&gt;m&lt;/b&gt;" in page
     drawn = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(drawn) == {"convbench": 2, "multiverse": 1, "visitbench": 0, "alignmmbench": 3}[benchmark]
+    assert len(drawn) == {"convbench": 2, "multiverse": 1, "visitbench": 0, "alignmmbench": 4}[benchmark]
     for svg in drawn:
         ElementTree.fromstring(svg)
 
@@ -320,13 +320,18 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     battles = judged(tmp_path / "b.jsonl", "convbench", [("pointwise", "own", 1)], grades)
     two = tmp_path / "two.jsonl"
     two.write_bytes(file.read_bytes() + file.read_bytes().replace(b'"system":"m"', b'"system":"n"'))
+    singles = write_jsonl(tmp_path / "singles.jsonl", [{"response": {}}])
+    replied = write_jsonl(tmp_path / "replies.jsonl", [{"conversation": {"benchmark": "convbench"}, "reply": "x"}])
     other = tmp_path / "other.csv"
     other.write_text(sample("convbench").read_text("utf-8").replace("What does the sign say?", "What?"), "utf-8")
     for words, parts in [
         ([file, "--benchmark", "visitbench"], ("j.jsonl:1", "judges convbench")),
         ([file, "--benchmark", "convbench", "--questions", other], ("conversation '4' of", "not as here")),
         ([file, "--benchmark", "x"], ("choose alignmmbench",)),
-        ([file], ("judged conversations; say of which --benchmark",)),
+        ([singles, "--benchmark", "convbench"], ("singles.jsonl: judged single answers", "not convbench")),
+        ([file, singles], ("singles.jsonl: judged single answers", "not convbench")),
+        ([file, "--benchmark", "alignmmbench"], ("j.jsonl:1: judges convbench, expected alignmmbench",)),
+        ([replied], ("replies.jsonl: no judgments; critic judge makes them",)),
         ([file, file, "--benchmark", "convbench"], ("given twice",)),
         ([battles, "--benchmark", "convbench"], ("no verdict of a protocol",)),
         ([two, "--benchmark", "convbench"], ("several models (m, n)",)),
