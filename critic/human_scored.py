@@ -7,7 +7,8 @@ scale_min, scale_max, score_1_10?, reason?, annotators?, group, flags[]`. Other 
 
 For the forms that ask for more than one rating of one answer: `checklist[]?` with `checklist_answers[]?` (true, false
 or null), `criteria{name: meaning}?` with `criteria_scores{name: score}?` on the row's own scale, `caption?`, `focus?`,
-and `scope?`, which says what people scored (records.Scope).
+and `scope?`, which says what people scored (records.Scope). `label_probability?` (0..1) is the chance that the row had
+of being drawn for people to score, where that was not the same for all.
 """
 
 import json
@@ -63,9 +64,12 @@ class Row(Struct, kw_only=True):
     checklist_answers: list[bool | None] = field(default_factory=list)
     criteria: dict[str, str] = field(default_factory=dict)
     criteria_scores: dict[str, float] = field(default_factory=dict)
+    label_probability: float | None = None
 
 
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
+
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 _OTHER_KEYS = ("rating", "reason", "评分", "分数", "理由")
 """What stands in a verdict beside the criteria, in small letters (asking.verdict reads these as well)."""
@@ -91,6 +95,8 @@ def _check_scores(row: Row, place: str) -> None:
             raise UsageError(f"{place}: {name} {score:g} is outside its scale {row.scale_min:g}..{row.scale_max:g}")
     if len(row.checklist_answers) not in (0, len(row.checklist)):
         raise UsageError(f"{place}: {len(row.checklist_answers)} checklist_answers to {len(row.checklist)} questions")
+    if row.label_probability is not None and not 0 < row.label_probability <= 1:
+        raise UsageError(f"{place}: label_probability {row.label_probability:g} is not above 0 and at most 1")
     check_criteria(row.criteria, place)
     if unknown := row.criteria_scores.keys() - row.criteria.keys():
         raise UsageError(f"{place}: criteria_scores of {', '.join(sorted(unknown))}, which criteria does not name")
@@ -135,6 +141,7 @@ def response_of(row: Row, columns: dict[str, float]) -> Response:
             scope=row.scope,
             answers=row.checklist_answers,
             criteria=on_ten(row.criteria_scores),
+            probability=row.label_probability,
         ),
         columns=columns,
     )
@@ -160,12 +167,39 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             "response": "",
             **{name: text for name, text in cells.items() if text},
         }
-        for name in filter(raw.__contains__, _JSON_COLUMNS):
+        yield place, _with_json(place, raw)
+
+
+def _with_json(place: str, raw: dict[str, Any]) -> dict[str, Any]:
+    for name in _JSON_COLUMNS:
+        if isinstance(raw.get(name), str):
             try:
                 raw[name] = json.loads(raw[name])
             except json.JSONDecodeError:
                 raise UsageError(f"{place}: column {name} must hold JSON") from None
-        yield place, raw
+    return raw
+
+
+def unscored(path: Path) -> Iterator[tuple[str, dict[str, Any], Response]]:
+    """Rows that people are yet to score, with their places: as they stand there, and in the project's words.
+
+    `id`, `question` and `response` are needed. A row without `lang` is Chinese where a Chinese character stands in it,
+    and one without `group` is a group of its own. Raises UsageError as `walk` does.
+    """
+    ids = tables.Ids()
+    for place, cells in tables.rows(path):
+        raw = _with_json(place, {name: value for name, value in cells.items() if value is not None and value != ""})
+        scale = {"scale_min": RATINGS[0], "scale_max": RATINGS[-1], "human_score": raw.get("scale_min", RATINGS[0])}
+        given = {name: raw[name] for name in raw if name not in ("human_score", "annotators", "label_probability")}
+        lang = "zh" if CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
+        default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id"), **scale}
+        try:
+            row = msgspec.convert({**default, **given}, Row, strict=path.suffix == ".jsonl")
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{place}: {error}") from None
+        ids.add(place, row.id)
+        _check_scores(row, place)
+        yield place, raw, response_of(row, {})
 
 
 def files(path: Path) -> list[Path]:

@@ -59,7 +59,8 @@ itself a judge's reply, the verdict that it comes to."""
 class HumanScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What people said of a response: `score` on 1..10 (the raters' mean), each rater's own
     score on 1..10 where known, and a short reason where one was written down. `answers` are theirs to the question's
-    checklist, in its order, `criteria` their scores on 1..10 by the name of the criterion."""
+    checklist, in its order, `criteria` their scores on 1..10 by the name of the criterion. `probability` (0..1) is the
+    chance that the response had of being drawn for people, None where all had the same."""
 
     score: float
     raters: dict[str, float] = field(default_factory=dict)
@@ -67,6 +68,7 @@ class HumanScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
     scope: Scope = "turn"
     answers: list[bool | None] = field(default_factory=list)
     criteria: dict[str, float] = field(default_factory=dict)
+    probability: float | None = None
 
 
 class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):

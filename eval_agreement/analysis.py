@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from critic.counting.resampling import Floats, group_numbers
 from critic.records import RATINGS, Response
@@ -133,7 +134,9 @@ def examine(
         biases=done({name: biases(labelled, name, asked.own.get(name, ())) for name in labelled.judges}),
         calibration=done(_calibration(labelled, first and first.labelled)),
         corrected=done(corrected(sample)),
-        plan=labels_needed(asked.within, sample.human, sample.scores, sample.group) if asked.within else None,
+        plan=labels_needed(asked.within, sample.human, sample.scores, sample.group, weight=sample.weight)
+        if asked.within
+        else None,
     )
 
 
@@ -141,9 +144,9 @@ def scorers(sample: Sample, baselines: Mapping[str, tuple[Floats, str]]) -> list
     """Everybody's agreement with people: the judge first, then other judges, people, trivial judges."""
 
     def line(kind: Kind, name: str, scores: Floats, about: str = "") -> Line:
-        return Line(kind, name, about, measured(sample.human, scores, group))
+        return Line(kind, name, about, measured(sample.human, scores, group, weight))
 
-    group = group_numbers(sample.group)
+    group, weight = group_numbers(sample.group), sample.weight
     return [
         *(line("judge" if name == sample.judge else "other", name, scores) for name, scores in sample.judges.items()),
         *people(sample),
@@ -207,15 +210,19 @@ def corrected(sample: Sample) -> dict[str, CorrectedMean]:
         known = ~np.isnan(sample.human[rows])
         if known.any() and not known.all():
             chosen = sample.rows(rows)
-            found[name] = corrected_mean(chosen.human, chosen.scores, chosen.group)
+            found[name] = corrected_mean(chosen.human, chosen.scores, chosen.group, weight=chosen.weight)
     return found
 
 
 def breakdown(sample: Sample) -> dict[str, dict[str, Agreement]]:
     """The judge's agreement on the rows of each value of each property that has several."""
-    group = group_numbers(sample.group)
+    group, weight = group_numbers(sample.group), sample.weight
+
+    def of(rows: NDArray[np.bool_]) -> Agreement:
+        return measured(sample.human[rows], sample.scores[rows], group[rows], None if weight is None else weight[rows])
+
     return {
-        part: {value: measured(sample.human[rows], sample.scores[rows], group[rows]) for value, rows in values.items()}
+        part: {value: of(rows) for value, rows in values.items()}
         for part in sample.parts
         if len(values := sample.values(part)) > 1
     }

@@ -6,7 +6,9 @@ labels, plus a multiple of what the judge's mean over the unlabelled answers exc
 However biased the judge is, the two biases cancel; a useless judge gets a multiple near 0. Tuning is not quite free:
 there is a gain where the correlation is above about 1 / sqrt(labels - 2) (Mani et al. 2025, arXiv 2505.20178).
 
-It holds where the labelled answers are a random draw of all, judged in the same way. The mean is that of answers like
+It holds where the labelled answers are a random draw of all, judged in the same way; or where the chance that each had
+of being labelled is known: then the labelled ones are weighted by 1 over it (Zrnic and Candès 2024, "Active Statistical
+Inference", arXiv 2403.03208), shares being those of the weights (Hájek 1971). The mean is that of answers like
 these, not of exactly these. Where every answer is its own group, estimate and variance are those of the method as
 published (and of ppi_py); variances are clustered where answers share groups, and the quantile is Student's.
 """
@@ -80,10 +82,17 @@ class _Sample(NamedTuple):
     judge: Floats
     labelled: NDArray[np.bool_]
     member: Indices
+    weight: Floats | None
 
     @property
     def n(self) -> int:
         return int(self.labelled.sum())
+
+    @property
+    def shares(self) -> Floats:
+        """What each answer counts for in a mean over the labelled ones, shape (n,)."""
+        times = np.where(self.labelled, 1.0 if self.weight is None else self.weight, 0.0)
+        return np.asarray(times / times.sum())
 
     @property
     def unlabelled(self) -> int:
@@ -117,7 +126,9 @@ class _Parts(NamedTuple):
         return float(((self.human_by_group - lam * self.excess_by_group) ** 2).sum())
 
 
-def corrected_mean(human: Scores, judge: Scores, group: Group, lam: float | None = None) -> CorrectedMean:
+def corrected_mean(
+    human: Scores, judge: Scores, group: Group, lam: float | None = None, weight: Floats | None = None
+) -> CorrectedMean:
     """A model's mean human score, from one row an answer; None or NaN in `human` where it has no label.
 
     `lam` is the multiple of the judge's part: None is tuned (PPI++, power tuning, cut to 0..1), 1 is plain PPI, 0 the
@@ -128,9 +139,12 @@ def corrected_mean(human: Scores, judge: Scores, group: Group, lam: float | None
     alike. The judge with that rule is just another judge: the estimate stays unbiased even where failures go with
     quality, and only precision is lost. Dropping such answers would give the mean of the answers that can be judged.
 
+    `weight`, shape (n,), is 1 over the chance that a labelled answer had of being labelled; what it is elsewhere does
+    not matter.
+
     None with labels in fewer than FEWEST_GROUPS groups. Raises ValueError for unequal lengths or scores outside 1..10.
     """
-    sample, failed = _sample(human, judge, group)
+    sample, failed = _sample(human, judge, group, weight)
     judged = sample.judge[~failed]
     result = CorrectedMean(
         labelled=sample.n,
@@ -138,7 +152,7 @@ def corrected_mean(human: Scores, judge: Scores, group: Group, lam: float | None
         groups=sample.groups,
         failed_labelled=int((failed & sample.labelled).sum()),
         failed_unlabelled=int((failed & ~sample.labelled).sum()),
-        human_only=float(sample.human[sample.labelled].mean()) if sample.n else None,
+        human_only=float(sample.shares @ sample.human) if sample.n else None,
         judge_only=float(judged.mean()) if len(judged) else None,
         reading="",
     )
@@ -159,13 +173,21 @@ def corrected_mean(human: Scores, judge: Scores, group: Group, lam: float | None
     return replace(result, reading=_mean_reading(result))
 
 
-def labels_needed(half_width: float, human: Scores, judge: Scores, group: Group, rows: int | None = None) -> LabelPlan:
+def labels_needed(
+    half_width: float,
+    human: Scores,
+    judge: Scores,
+    group: Group,
+    rows: int | None = None,
+    weight: Floats | None = None,
+) -> LabelPlan:
     """How many human labels make the 95 % interval of the mean ± `half_width` points, from a first sample's variances.
 
-    The arrays are those of `corrected_mean`; `rows` is how many answers there will be to draw labels from, all of
-    them judged (as many as now unless given). Every label takes an answer out of the unlabelled ones: the judge's part
-    fades as these run out, and with all answers labelled both intervals are the same. So a half width is out of reach
-    with the judge exactly where it is without, and then takes more answers, not more labels.
+    The arrays are those of `corrected_mean` (with a `weight`, more labels are drawn in the same way); `rows` is how
+    many answers there will be to draw labels from, all of them judged (as many as now unless given). Every label takes
+    an answer out of the unlabelled ones: the judge's part fades as these run out, and with all answers labelled both
+    intervals are the same. So a half width is out of reach with the judge exactly where it is without, and then takes
+    more answers, not more labels.
 
     With n labels drawn at random from T answers, the variance is F + s²/n - 2 lam c/n + lam² v T / (n (T - n)), where
     s², v and c are the variances of human and judge scores and their covariance, lam is the best on 0..1, and F is the
@@ -174,7 +196,7 @@ def labels_needed(half_width: float, human: Scores, judge: Scores, group: Group,
     None with labels in fewer than FEWEST_GROUPS groups, and where answers share groups but no two labelled ones do.
     Raises ValueError as `corrected_mean`.
     """
-    sample, _ = _sample(human, judge, group)
+    sample, _ = _sample(human, judge, group, weight)
     total = len(sample.human) if rows is None else rows
     plan = LabelPlan(half_width=half_width, rows=total, reading="")
     undefined = sample.too_few
@@ -183,10 +205,18 @@ def labels_needed(half_width: float, human: Scores, judge: Scores, group: Group,
         undefined = undefined or "no two labelled answers share a group, so how alike such answers are is unknown"
         return replace(plan, undefined=undefined, reading=f"Not planned: {undefined}.")
     people, judged = sample.human[sample.labelled], sample.judge[sample.labelled]
+    variance, covariance = float(np.var(people, ddof=1)), float(np.cov(people, judged)[0, 1])
+    spread = float(np.var(sample.judge, ddof=1))
+    if weight is not None:
+        # The variances that the labels have shown, each times their number: what the design does is in them.
+        parts = _parts(sample)
+        before, after = (sample.n * parts.variance(lam) for lam in (0.0, parts.lam))
+        variance = max(before - sample.n * shared, 0.0)
+        covariance = float(np.sqrt(max(before - after, 0.0) * total / max(total - sample.n, 1) * spread))
     forecast = _Forecast(
-        human=float(np.var(people, ddof=1)),
-        judge=float(np.var(sample.judge, ddof=1)),
-        covariance=float(np.cov(people, judged)[0, 1]),
+        human=variance,
+        judge=spread,
+        covariance=covariance,
         shared=shared,
         rows=total,
         groups=len(np.unique(sample.member)) * total / len(sample.human),
@@ -237,13 +267,13 @@ class _Forecast(NamedTuple):
         return possible[index] if index < len(possible) else None
 
 
-def _sample(human: Scores, judge: Scores, group: Group) -> tuple[_Sample, NDArray[np.bool_]]:
+def _sample(human: Scores, judge: Scores, group: Group, weight: Floats | None) -> tuple[_Sample, NDArray[np.bool_]]:
     """The answers, and which of them have no judgment."""
     people, judged = on_scale(human, "human"), on_scale(judge, "judge")
     same_length(human, {"judge scores": judge, "groups": group})
     labelled, failed = ~np.isnan(people), np.isnan(judged)
     filled = np.where(failed, judged[~failed].mean() if not failed.all() else 0, judged)
-    return _Sample(np.where(labelled, people, 0), filled, labelled, group_numbers(group)), failed
+    return _Sample(np.where(labelled, people, 0), filled, labelled, group_numbers(group), weight), failed
 
 
 def _shared_variance(sample: _Sample, rows: int) -> float | None:
@@ -274,12 +304,20 @@ def _pairs_in_groups(member: Indices) -> int:
 
 def _parts(sample: _Sample) -> _Parts:
     """The two parts of the estimate, what groups add to them, and the tuned lam."""
-    labelled, n, rest = sample.labelled, sample.n, sample.unlabelled
-    human_mean = float(sample.human[labelled].mean())
-    human = np.where(labelled, sample.human - human_mean, 0) / n
+    labelled, n, rest, shares = sample.labelled, sample.n, sample.unlabelled, sample.shares
+    human_mean = float(shares @ sample.human)
+    human = shares * (sample.human - human_mean)
     by_group: Floats = np.bincount(sample.member, human).astype(np.float64)
     if not rest or np.ptp(sample.judge) == 0:
         return _Parts(human_mean, 0.0, by_group, np.zeros_like(by_group), 0.0)
+    if sample.weight is not None:
+        # Against the mean of all answers, labelled or not: those without a label are no random draw either.
+        judge_mean, every_mean = float(shares @ sample.judge), float(sample.judge.mean())
+        row = shares * (sample.judge - judge_mean) - (sample.judge - every_mean) / len(labelled)
+        groups: Floats = np.bincount(sample.member, row).astype(np.float64)
+        alone = float(groups @ groups)
+        lam = float(np.clip(by_group @ groups / alone, 0, 1)) if alone else 0.0
+        return _Parts(human_mean, judge_mean - every_mean, by_group, groups, lam)
     judge_mean, rest_mean = float(sample.judge[labelled].mean()), float(sample.judge[~labelled].mean())
     # What each answer adds to (judge's mean over the labelled - over the others), less its expectation: with the same
     # of the mean label, sums over a group's answers are independent of other groups', and their squares the variance.

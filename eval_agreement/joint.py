@@ -4,7 +4,7 @@ Every metric depends on a sample only through its table of counts (human value x
 resample is a weighted sum of the groups' tables.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -30,13 +30,18 @@ _CELLS_PER_ROW = 4
 
 
 def agreement_interval(
-    human: Scores, judge: Scores, group: Group, resamples: int | None = None, seed: int = SEED
+    human: Scores,
+    judge: Scores,
+    group: Group,
+    resamples: int | None = None,
+    seed: int = SEED,
+    weight: Floats | None = None,
 ) -> dict[str, Interval | None]:
     """95 % intervals of all metrics from a bootstrap over groups (rows that share a question).
 
-    Failed judgments are dropped first. None where the metric is undefined on the sample or in more than a
-    tenth of the resamples, is the same in all of them, or where there are fewer than FEWEST_GROUPS groups.
-    Raises ValueError as `agreement` does.
+    Failed judgments are dropped first; `weight` as in `measured`. None where the metric is undefined on the sample or
+    in more than a tenth of the resamples, is the same in all of them, or where there are fewer than FEWEST_GROUPS
+    groups. Raises ValueError as `agreement` does.
     """
     people, judged, used = paired(human, judge)
     same_length(human, {"groups": group})
@@ -45,7 +50,7 @@ def agreement_interval(
     if not draws.enough:
         return dict.fromkeys(METRICS)
     found: dict[str, Interval | None] = dict.fromkeys(METRICS)
-    for name, values in resampled(people, judged, draws).items():
+    for name, values in resampled(people, judged, draws, None if weight is None else weight[used]).items():
         bounds = draws.interval(values, share=METRICS[name].share)
         # A sample in which every resample is alike (a judge that is never off) says nothing of how far it could be.
         if bounds and bounds[1] - bounds[0] >= _DUST and METRICS[name].of_pairs(people, judged) is not None:
@@ -53,16 +58,31 @@ def agreement_interval(
     return found
 
 
-def measured(human: Scores, judge: Scores, group: Group) -> Agreement:
-    """`agreement` with its `agreement_interval`."""
+def measured(human: Scores, judge: Scores, group: Group, weight: Floats | None = None) -> Agreement:
+    """`agreement` with its `agreement_interval`. With a `weight` (n,) each row stands for so many: where it is 1 over
+    the chance that the row had of being labelled, both are those of all rows (Hájek 1971)."""
     result = agreement(human, judge)
-    groups = len(np.unique(group_numbers(group)[paired(human, judge)[2]]))
-    intervals = agreement_interval(human, judge, group)
+    people, judged, used = paired(human, judge)
+    intervals = agreement_interval(human, judge, group, weight=weight)
     estimates = {name: replace(one, interval=intervals[name]) for name, one in result.estimates.items()}
-    return replace(result, estimates=estimates, groups=groups)
+    if weight is not None and used.any():
+        counts = _weighted(people[used], judged[used], weight[used], [np.ones((int(used.sum()), 1))])
+        (values,) = ({name: float(METRICS[name].of_counts(one)[0]) for name in METRICS} for one in counts)
+        estimates = {
+            name: one if one.value is None else replace(one, value=values[name]) for name, one in estimates.items()
+        }
+    return replace(result, estimates=estimates, groups=len(np.unique(group_numbers(group)[used])))
 
 
-def resampled(human: Floats, judge: Floats, draws: Resamples) -> dict[str, Floats]:
+def _weighted(human: Floats, judge: Floats, weight: Floats, times: Iterable[Floats]) -> Iterator[PairCounts]:
+    """Samples in which rows occur so many `times`, blocks of shape (n, r), and each counts for its `weight`."""
+    people, row = np.unique(human, return_inverse=True)
+    judged, column = np.unique(judge, return_inverse=True)
+    pairs, share = _Pairs(people, row, judged, column), weight / weight.mean()
+    return (_RowCounts(pairs, block * share[:, None]) for block in times)
+
+
+def resampled(human: Floats, judge: Floats, draws: Resamples, weight: Floats | None = None) -> dict[str, Floats]:
     """Every metric of each resample, by name: shape (resamples,) each, NaN where undefined.
 
     `human` and `judge`, shape (n,), are the scores of the rows that `draws` were made for.
@@ -70,7 +90,9 @@ def resampled(human: Floats, judge: Floats, draws: Resamples) -> dict[str, Float
     people, row = np.unique(human, return_inverse=True)
     judged, column = np.unique(judge, return_inverse=True)
     blocks: Iterator[PairCounts]
-    if len(people) * len(judged) > _CELLS_PER_ROW * len(row):
+    if weight is not None:
+        blocks = _weighted(human, judge, weight, draws.weights())
+    elif len(people) * len(judged) > _CELLS_PER_ROW * len(row):
         pairs = _Pairs(people, row, judged, column)
         blocks = (_RowCounts(pairs, weight) for weight in draws.weights())
     else:

@@ -52,6 +52,7 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False):
     - `parts[property]`, n names: what agreement is broken down by (category, turn, lang).
     - `length_a`, `length_b`, shape (n,): lengths of the answers, in any one unit.
     - `yes_or_no`: each item is one answer, and a verdict is yes (A) or no (B).
+    - `weight`, shape (n,): 1 over the chance that an item had of being labelled; None where all had the same.
 
     Raises ValueError where a name would stand for two scorers.
     """
@@ -64,6 +65,7 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False):
     length_a: Floats | None = None
     length_b: Floats | None = None
     yes_or_no: bool = False
+    weight: Floats | None = None
 
     def __post_init__(self) -> None:
         raters, names = set(self.people), set(self.judges)
@@ -222,8 +224,8 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
         groups=len(np.unique(group[rated])),
         raters=len(sample.people),
         people_ties=estimates(people[rated].astype(np.intp), LABELS, group[rated], {"": ties})[""],
-        agreement={name: verdict_agreement(people, judge, group) for name, judge in judges.items()},
-        baselines={name: verdict_agreement(people, judge, group) for name, judge in baselines.items()},
+        agreement={name: verdict_agreement(people, judge, group, sample.weight) for name, judge in judges.items()},
+        baselines={name: verdict_agreement(people, judge, group, sample.weight) for name, judge in baselines.items()},
         ceiling=raters_agreement(raters, group),
         as_a_rater={name: found for name, found in alike.items() if found},
         matrix=matrix({PEOPLE: people, **several, **judges}, group, sample.parts, several),
@@ -234,7 +236,9 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
             for one, other in [*combinations(judges, 2), *product(judges, baselines)]
         ],
         by={
-            name: {part: breakdown(people, judge, group, values) for part, values in sample.parts.items()}
+            name: {
+                part: breakdown(people, judge, group, values, sample.weight) for part, values in sample.parts.items()
+            }
             for name, judge in judges.items()
         },
     )

@@ -28,8 +28,10 @@ class Sample(Struct, frozen=True, kw_only=True):
     `human` (n,) holds people's score of each answer (the mean of its raters), NaN where nobody gave one; `raters`
     who gave which (empty where that is not known); `judges` each judge's, NaN where it failed; the first judge
     is the one under audit. Rows that share a question or an image share a `group`. `parts` gives
-    properties of each row (None: not known), `length` the answers' characters. `responses` and `judgments` are the
-    records behind the rows: empty, or one a row, None where a row has none. `notes` say what was left out on reading.
+    properties of each row (None: not known), `length` the answers' characters, `probability` the
+    chance that each labelled row had of being labelled (NaN: not known; None: all had the same). `responses` and
+    `judgments` are the records behind the rows: empty, or one a row, None where a row has none. `notes` say what was
+    left out on reading.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     raters: list[dict[str, float]] = field(default_factory=list)
     parts: dict[str, list[str | None]] = field(default_factory=dict)
     length: Floats | None = None
+    probability: Floats | None = None
     responses: list[Response | None] = field(default_factory=list)
     judgments: list[Judgment | ConversationJudgment | None] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -69,6 +72,18 @@ class Sample(Struct, frozen=True, kw_only=True):
         return replace(
             self, **{name: picked(getattr(self, name)) for name in self.__struct_fields__ if name not in kept}
         )
+
+    @property
+    def weight(self) -> Floats | None:
+        """How many rows each labelled one stands for: 1 / probability; None where all stand for as many.
+
+        Raises ValueError where it is known of some labelled rows only.
+        """
+        if self.probability is None or np.isnan(self.probability).all():
+            return None
+        if np.isnan(self.probability[~np.isnan(self.human)]).any():
+            raise ValueError("label_probability is known of some labelled answers, but not of all")
+        return 1 / self.probability
 
     @property
     def labelled(self) -> "Sample":

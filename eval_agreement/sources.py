@@ -108,6 +108,7 @@ def _of_items(name: str, items: Sequence[AuditItem]) -> Sample:
         raters=rated if any(rated) else [],
         parts={part: [item.parts[part] for item in items] for part in items[0].parts},
         length=scores([item.lengths[0] for item in items]),
+        probability=scores([item.human.probability if item.human else None for item in items]),
         responses=[item.response for item in items] if any(item.response for item in items) else [],
         judgments=[item.judgment for item in items] if any(item.judgment for item in items) else [],
     )
@@ -155,6 +156,9 @@ def of_tables(
         raters=people.raters + [{} for _ in alone.ids] if people.raters else [],
         parts={part: values + alone.parts.get(part, unknown) for part, values in people.parts.items()},
         length=None if np.isnan(lengths).all() else lengths,
+        probability=None
+        if people.probability is None
+        else np.concatenate([people.probability, np.full(len(alone.ids), np.nan)]),
         responses=people.responses + [None] * len(alone.ids) if people.responses else [],
         judgments=_by_id(first.ids, first.judgments, ids) if first.judgments else [],
         notes=_notes(people, given, set(ids), scale),
@@ -281,6 +285,7 @@ def _of_table(table: ColumnTable, column: str, scale: Scale) -> Sample:
         raters=list(given.values()) if None not in raters else [],
         parts=tables.parts_of(table, first),
         length=tables.lengths_of(table)[first],
+        probability=tables.probabilities_of(table)[first],
         notes=[f"{table.path}: {repeated} rows repeat another row and count once"] if repeated else [],
     )
 
@@ -294,6 +299,7 @@ class _Labels(Struct, frozen=True, kw_only=True):
     group: list[str | None]
     parts: dict[str, list[str | None]]
     lengths: Floats
+    probability: Floats | None = None
 
 
 def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Preferences:
@@ -328,6 +334,7 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
             length_a=people.lengths[:, 0] if known else None,
             length_b=people.lengths[:, 1] if known else None,
             yes_or_no=kind == "yes or no",
+            weight=None if people.probability is None or np.isnan(people.probability).any() else 1 / people.probability,
         )
     except ValueError as error:
         raise UsageError(f"{human.path}: {error}") from None
@@ -356,6 +363,7 @@ def _people_labels(source: Source, kind: Kind) -> _Labels:
         raters={rater or PEOPLE: theirs for rater, theirs in raters.items()},
         group=table.texts("group", first),
         parts=tables.parts_of(table, first),
+        probability=tables.probabilities_of(table)[first],
         lengths=np.stack([tables.lengths_of(table, f"_{side}")[first] for side in "ab"], axis=1),
     )
 

@@ -156,6 +156,17 @@ def filled(ids: Sequence[str], mine: Parts, other_ids: Sequence[str], other: Par
     }
 
 
+def probabilities_of(table: ColumnTable) -> Floats:
+    """The chance that each row had of being labelled, from a column `label_probability`; NaN where it is not known.
+    Raises UsageError with the line for one that is not above 0 and at most 1."""
+    cells = table.columns.get("label_probability", [None] * len(table.line))
+    given = [table.number(row, "label_probability", value) for row, value in enumerate(cells)]
+    found = np.array(given, dtype=np.float64)
+    if (wrong := (found <= 0) | (found > 1)).any():
+        raise UsageError(f"{table.place(int(np.argmax(wrong)))}: label_probability is not above 0 and at most 1")
+    return found
+
+
 def lengths_of(table: ColumnTable, which: str = "") -> Floats:
     """Characters of each answer, from a column `length`, `response` or `text` (`length_a` …); NaN where unknown."""
     length = f"length{which}"

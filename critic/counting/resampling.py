@@ -115,13 +115,14 @@ class Resamples:
             for start in range(0, count.shape[1], width):
                 yield count[self.member, start : start + width].astype(np.float64)
 
-    def tables(self, cell: NDArray[np.intp], cells: int) -> Iterator[Floats]:
+    def tables(self, cell: NDArray[np.intp], cells: int, weight: Floats | None = None) -> Iterator[Floats]:
         """How many rows of each resample fall into each of `cells` cells, in blocks of shape (cells, r).
 
-        `cell` is the cell of each row. Where every row is its own group and draws need not be shared, the counts
-        are drawn from the multinomial distribution that they follow, and no row is touched at all.
+        `cell` is the cell of each row; with a `weight` (n,) each row counts for so many. Without one, where every row
+        is its own group and draws need not be shared, the counts are drawn from the multinomial distribution that they
+        follow, and no row is touched at all.
         """
-        if self.groups == len(self.member) and not self.shared:
+        if self.groups == len(self.member) and not self.shared and weight is None:
             random = np.random.default_rng(self.seed)
             share = np.bincount(cell, minlength=cells) / len(cell)
             block = max(1, _COUNTS // cells)
@@ -129,8 +130,9 @@ class Resamples:
                 drawn = random.multinomial(len(cell), share, size=min(block, self.resamples - start))
                 yield np.ascontiguousarray(drawn.T, dtype=np.float64)
             return
-        ones = np.ones(len(cell), dtype=np.float32)  # exact: a resample has fewer than 2^24 rows in a cell
-        by_group = sparse.csr_array((ones, (cell, self.member)), shape=(cells, self.groups))
+        # Ones are exact in 32 bits: a resample has fewer than 2^24 rows in a cell.
+        times = np.ones(len(cell), dtype=np.float32) if weight is None else weight
+        by_group = sparse.csr_array((times, (cell, self.member)), shape=(cells, self.groups))
         width = max(1, _COUNTS // cells)
         for count in self.counts():
             for start in range(0, count.shape[1], width):

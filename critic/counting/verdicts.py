@@ -86,15 +86,17 @@ class VerdictStatistic(Struct, frozen=True):
 
 
 def estimates(
-    cell: Integers, cells: int, group: Integers, wanted: Mapping[Key, VerdictStatistic]
+    cell: Integers, cells: int, group: Integers, wanted: Mapping[Key, VerdictStatistic], weight: Floats | None = None
 ) -> dict[Key, Estimate]:
-    """Every statistic of the items' cells (0..cells - 1), on the sample and in the same resamples of its groups."""
+    """Every statistic of the items' cells (0..cells - 1), on the sample and in the same resamples of its groups. With a
+    `weight` (n,) each item counts for so many, as many as there are in all."""
     # All of them come from the same tables, so these draws need not be those of any other call.
     draws = Resamples(group, shared=False)
-    counts = np.bincount(cell, minlength=cells).astype(np.float64)[:, None]
+    weight = weight if weight is None or not len(weight) else weight / weight.mean()
+    counts = np.bincount(cell, weight, minlength=cells).astype(np.float64)[:, None]
     drawn: dict[Key, list[Floats]] = {name: [] for name in wanted}
     if draws.enough:
-        for block in draws.tables(cell, cells):
+        for block in draws.tables(cell, cells, weight):
             for name, one in wanted.items():
                 drawn[name].append(one.statistic(block)[0])
     return {name: _estimate(one, counts, drawn[name], draws) for name, one in wanted.items()}
@@ -156,11 +158,12 @@ class VerdictAgreement(Struct, frozen=True, kw_only=True):
     kappa: Estimate
 
 
-def verdict_agreement(people: Codes, judge: Codes, group: Group) -> VerdictAgreement:
-    """Agreement of two columns of verdicts, shape (n,) each; items that `people` were not asked about do not count."""
+def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats | None = None) -> VerdictAgreement:
+    """Agreement of two columns of verdicts, shape (n,) each; items that `people` were not asked about do not count.
+    `weight` (n,) is 1 over the chance that an item had of being labelled, where that was not the same for all."""
     both = labelled(people, judge)
     cell = people[both].astype(np.intp) * LABELS + judge[both]
-    found = estimates(cell, LABELS**2, group_numbers(group)[both], _AGREEMENT)
+    found = estimates(cell, LABELS**2, group_numbers(group)[both], _AGREEMENT, None if weight is None else weight[both])
     unasked = (people != UNASKED) & (judge == UNASKED)
     table = np.bincount(cell, minlength=LABELS**2).reshape(LABELS, LABELS).tolist()
     n = int(both.sum())
@@ -175,10 +178,16 @@ _AGREEMENT = {
 }
 
 
-def breakdown(people: Codes, judge: Codes, group: Group, part: Sequence[str]) -> dict[str, VerdictAgreement]:
+def breakdown(
+    people: Codes, judge: Codes, group: Group, part: Sequence[str], weight: Floats | None = None
+) -> dict[str, VerdictAgreement]:
     """`verdict_agreement` on the items of each value of `part`, the largest first."""
     members = group_numbers(group)
-    return {value: verdict_agreement(people[rows], judge[rows], members[rows]) for value, rows in rows_of(part).items()}
+    every = np.ones(len(people)) if weight is None else weight
+    return {
+        value: verdict_agreement(people[rows], judge[rows], members[rows], None if weight is None else every[rows])
+        for value, rows in rows_of(part).items()
+    }
 
 
 def rows_of(part: Sequence[str]) -> dict[str, Integers]:
