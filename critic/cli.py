@@ -16,6 +16,7 @@ STAGES = {
     "rewrite": ("critic.stages.rewrite", "Seed questions in five other wordings each, for a person to review."),
     "infer": ("critic.stages.infer", "Run a vision-language model through a benchmark's conversations, turn by turn."),
     "pack": ("critic.stages.pack", "A prompt pack from the string constants of a benchmark's own prompt module."),
+    "annotate": ("eval_agreement.annotate.command", "People's labels of answers: a blind, planned page, or sheets."),
     "judge": ("critic.stages.judge", "Score responses with a judge: a checkpoint, a server, or a panel of several."),
     "score": ("critic.stages.score", "Benchmark scores from judgments: per task, per category, overall."),
     "audit": ("eval_agreement.audit", "How well the judge agrees with people: tables and an HTML report."),

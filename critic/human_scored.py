@@ -180,8 +180,8 @@ def _with_json(place: str, raw: dict[str, Any]) -> dict[str, Any]:
     return raw
 
 
-def unscored(path: Path) -> Iterator[tuple[str, dict[str, Any], Response]]:
-    """Rows that people are yet to score, with their places: as they stand there, and in the project's words.
+def unscored(path: Path) -> Iterator[tuple[dict[str, Any], Response]]:
+    """Rows that people are yet to score: as they stand there, and in the project's words.
 
     `id`, `question` and `response` are needed. A row without `lang` is Chinese where a Chinese character stands in it,
     and one without `group` is a group of its own. Raises UsageError as `walk` does.
@@ -199,7 +199,7 @@ def unscored(path: Path) -> Iterator[tuple[str, dict[str, Any], Response]]:
             raise UsageError(f"{place}: {error}") from None
         ids.add(place, row.id)
         _check_scores(row, place)
-        yield place, raw, response_of(row, {})
+        yield raw, response_of(row, {})
 
 
 def files(path: Path) -> list[Path]:

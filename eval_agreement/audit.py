@@ -11,20 +11,23 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import numpy as np
 import typer
 from msgspec import Struct
 from msgspec.structs import replace
 from tqdm import tqdm
 
 from critic import human_scored, jsonl
+from critic.certificate import Labels
 from critic.errors import UsageError
 from eval_agreement import gate, inputs
 from eval_agreement.alternative_annotator import EPSILON
 from eval_agreement.analysis import STEPS, AuditRequest, Findings, examine
+from eval_agreement.annotate.doubtful import next_rows
 from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection
-from eval_agreement.items import Kind, file_kind
+from eval_agreement.items import Kind, file_kind, read_items
 from eval_agreement.page.decision import attack_verdict, verdict
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.page.scores import sections
@@ -32,7 +35,7 @@ from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.sample import Sample
 from eval_agreement.sources import judge_in, kind_of, of_judgments, of_labels, of_tables
-from eval_agreement.summary import as_lines, files_of, made_by, provenance, summary, table
+from eval_agreement.summary import as_lines, files_of, made_by, provenance, summary, table, write_certificate
 from eval_agreement.tables import Scale, Source
 
 Judgments = Annotated[
@@ -90,6 +93,9 @@ Gates = Annotated[
         "exit with 1 where the 95 % interval does not keep them.",
     ),
 ]
+CertificateFile = Annotated[
+    Path | None, typer.Option(help="Write what was found of the judge, for critic judge and the server to hold to.")
+]
 Loss = Annotated[Path | None, typer.Option(help='Training log (JSONL, {"step": …, "loss": …}) to draw.')]
 Title = Annotated[str, typer.Option(help="Title of the report.")]
 MaxFailed = Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of any sample failed.")]
@@ -104,6 +110,7 @@ class _Target(Struct, frozen=True, kw_only=True):
     title: str
     gates: str | None
     max_failed: float
+    certificate: Path | None = None
 
     def limits(self, names: Sequence[str] = ()) -> list[gate.Limit]:
         return [] if self.gates is None else gate.parse(self.gates, names)
@@ -127,6 +134,7 @@ def main(
     within: Within = None,
     attacked: Attacked = None,
     gates: Gates = None,
+    certificate: CertificateFile = None,
     loss: Loss = None,
     title: Title = "Audit of {judge}",
     max_failed: MaxFailed = 0.02,
@@ -152,7 +160,7 @@ def main(
     """
     if judgments and (human or judge):
         raise UsageError("give files of judgments, or --human with --judge, not both")
-    target = _Target(out=out, title=title, gates=gates, max_failed=max_failed)
+    target = _Target(out=out, title=title, gates=gates, max_failed=max_failed, certificate=certificate)
     kind, of = _kind(judgments or [], human)
     if kind != "score":
         unused = {"--train": train, "--own": own, "--within": within, "--attacked": attacked, "--loss": loss}
@@ -225,6 +233,11 @@ def _audit_scores(
             found[sample.name] = examine(sample, asked, None if files == first_files else first, bar.update)
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
     origin = provenance(samples, train, asked.training)
+    if target.certificate is not None:
+        raters, n = {name for rated in first.raters for name in rated}, int((~np.isnan(first.human)).sum())
+        labels = Labels.of(first_files.get(PEOPLE) or first_files[first.judge], n, len(raters))
+        agreement, judged = found[first.name].judge.estimates, first_files[first.judge]
+        write_certificate(target.certificate, judged, first.judgments, labels, agreement, outcomes)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     verdicts[first.name] += [attack_verdict(injected) for injected in injections]
     decisions = [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
@@ -236,10 +249,24 @@ def _audit_scores(
     return _finish(
         target,
         report.write(target.out, title, verdicts, shown, origin, drawn, losses),
-        "\n".join([table(found), "", *decisions]),
+        "\n".join([table(found), "", *decisions, *_next(target.out, samples, found)]),
         outcomes,
         {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()},
     )
+
+
+def _next(out: Path, samples: Sequence[tuple[Sample, Files]], found: Mapping[str, Findings]) -> list[str]:
+    """Write which answers to label next, where a plan was asked for: OUT/next.jsonl. What there is to say of it."""
+    said = []
+    for sample, _ in samples:
+        plan = found[sample.name].plan
+        if plan and plan.with_judge and (lines := next_rows(sample, plan.with_judge)):
+            path = out / ("next.jsonl" if len(samples) == 1 else f"next-{sample.name.replace('/', '-')}.jsonl")
+            jsonl.write(path, lines)
+            said.append(
+                f"{path}: {len(lines)} rows to label next, as critic annotate --draw {plan.with_judge} draws them"
+            )
+    return said
 
 
 def _audit_labels(
@@ -260,9 +287,15 @@ def _audit_labels(
     found = preference_audit(of_labels(people, sources, kind))
     judge, result = next(iter(found.agreement.items()))
     outcomes = gate.check(limits, {name: gate.of_preferences(result, found.groups)})
+    if target.certificate is not None:
+        source, agreement = sources[judge], {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}
+        items = [] if file_kind(source) == "table" else read_items(source)
+        records = [item.judgment for item in items if item.kind == kind]
+        labels = Labels.of(people.path, found.rated, found.raters)
+        write_certificate(target.certificate, source.path, records, labels, agreement, outcomes)
     files = files_of({PEOPLE: people.path, **{judge: source.path for judge, source in sources.items()}})
-    items = "verdicts" if found.yes_or_no else "pairs"
-    origin = {"samples": {name: {items: found.items, **files}}, "train": None, **made_by()}
+    things = "verdicts" if found.yes_or_no else "pairs"
+    origin = {"samples": {name: {things: found.items, **files}}, "train": None, **made_by()}
     verdicts = {name: preference_verdict(name, found, outcomes, target.max_failed)}
     content = {name: msgspec.to_builtins(found), "gate": as_lines(outcomes), "provenance": origin}
     jsonl.write_json(target.out / "summary.json", content)

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.counting.resampling import LEVEL, Interval, Resamples, group_numbers, holm
-from eval_agreement.joint import resampled
+from eval_agreement.joint import resampled, values_of
 from eval_agreement.metrics import METRICS
 from eval_agreement.sample import Sample
 
@@ -67,10 +67,12 @@ def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float
     both = ~np.isnan(sample.judges[first]) & ~np.isnan(sample.judges[second])
     human, one, other = (scores[both] for scores in (sample.human, sample.judges[first], sample.judges[second]))
     draws = Resamples(group_numbers(sample.group)[both])
-    drawn = [resampled(human, scores, draws) for scores in (one, other)] if draws.enough else None
+    weight = None if sample.weight is None else sample.weight[both]
+    drawn = [resampled(human, scores, draws, weight) for scores in (one, other)] if draws.enough else None
+    mine, theirs = (values_of(human, scores, weight) for scores in (one, other))
     found = []
-    for name, metric in METRICS.items():
-        values = metric.of_pairs(human, one), metric.of_pairs(human, other)
+    for name in METRICS:
+        values = mine[name], theirs[name]
         if values[0] is not None and values[1] is not None:
             spread = drawn[0][name] - drawn[1][name] if drawn else np.zeros(0)
             found.append(

@@ -4,7 +4,7 @@ Every metric depends on a sample only through its table of counts (human value x
 resample is a weighted sum of the groups' tables.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -66,20 +66,18 @@ def measured(human: Scores, judge: Scores, group: Group, weight: Floats | None =
     intervals = agreement_interval(human, judge, group, weight=weight)
     estimates = {name: replace(one, interval=intervals[name]) for name, one in result.estimates.items()}
     if weight is not None and used.any():
-        counts = _weighted(people[used], judged[used], weight[used], [np.ones((int(used.sum()), 1))])
-        (values,) = ({name: float(METRICS[name].of_counts(one)[0]) for name in METRICS} for one in counts)
-        estimates = {
-            name: one if one.value is None else replace(one, value=values[name]) for name, one in estimates.items()
-        }
+        values = values_of(people[used], judged[used], weight[used])
+        estimates = {name: replace(one, value=values[name]) for name, one in estimates.items()}
     return replace(result, estimates=estimates, groups=len(np.unique(group_numbers(group)[used])))
 
 
-def _weighted(human: Floats, judge: Floats, weight: Floats, times: Iterable[Floats]) -> Iterator[PairCounts]:
-    """Samples in which rows occur so many `times`, blocks of shape (n, r), and each counts for its `weight`."""
-    people, row = np.unique(human, return_inverse=True)
-    judged, column = np.unique(judge, return_inverse=True)
-    pairs, share = _Pairs(people, row, judged, column), weight / weight.mean()
-    return (_RowCounts(pairs, block * share[:, None]) for block in times)
+def values_of(human: Floats, judge: Floats, weight: Floats | None = None) -> dict[str, float | None]:
+    """Every metric of one sample, shape (n,) each, by name; None where it is undefined. `weight` as in `measured`."""
+    values = {name: metric.of_pairs(human, judge) for name, metric in METRICS.items()}
+    if weight is None:
+        return values
+    counts = _RowCounts(_Pairs(human, judge), weight[:, None] / weight.mean())
+    return {name: None if one is None else float(METRICS[name].of_counts(counts)[0]) for name, one in values.items()}
 
 
 def resampled(human: Floats, judge: Floats, draws: Resamples, weight: Floats | None = None) -> dict[str, Floats]:
@@ -90,11 +88,9 @@ def resampled(human: Floats, judge: Floats, draws: Resamples, weight: Floats | N
     people, row = np.unique(human, return_inverse=True)
     judged, column = np.unique(judge, return_inverse=True)
     blocks: Iterator[PairCounts]
-    if weight is not None:
-        blocks = _weighted(human, judge, weight, draws.weights())
-    elif len(people) * len(judged) > _CELLS_PER_ROW * len(row):
-        pairs = _Pairs(people, row, judged, column)
-        blocks = (_RowCounts(pairs, weight) for weight in draws.weights())
+    if weight is not None or len(people) * len(judged) > _CELLS_PER_ROW * len(row):
+        pairs, times = _Pairs(human, judge), 1.0 if weight is None else weight[:, None] / weight.mean()
+        blocks = (_RowCounts(pairs, drawn * times) for drawn in draws.weights())
     else:
         tables = draws.tables(row * len(judged) + column, len(people) * len(judged))
         blocks = (TableCounts(people, judged, table) for table in tables)
@@ -143,10 +139,12 @@ class TableCounts(PairCounts):
 
 
 class _Pairs:
-    """The rows of a sample, `row` and `column` being the numbers of their values among `people` and `judged`, and how
-    often each value occurs as sums over rows."""
+    """The rows of a sample of scores, shape (n,) each: `row` and `column` are the numbers of their values among
+    `people` and `judged`, and how often each value occurs is a sum over rows."""
 
-    def __init__(self, people: Floats, row: Indices, judged: Floats, column: Indices) -> None:
+    def __init__(self, human: Floats, judge: Floats) -> None:
+        people, row = np.unique(human, return_inverse=True)
+        judged, column = np.unique(judge, return_inverse=True)
         self.people, self.row, self.judged, self.column = people, row, judged, column
         ones, order = np.ones(len(row)), np.arange(len(row))
         self.human_of = sparse.csr_array((ones, (row, order)), shape=(len(people), len(row)))

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.counting.resampling import Floats
+from critic.errors import UsageError
 from critic.records import ConversationJudgment, Judgment, Response
 from eval_agreement.metrics import Scores
 
@@ -77,12 +78,12 @@ class Sample(Struct, frozen=True, kw_only=True):
     def weight(self) -> Floats | None:
         """How many rows each labelled one stands for: 1 / probability; None where all stand for as many.
 
-        Raises ValueError where it is known of some labelled rows only.
+        Raises UsageError where it is known of some labelled rows only.
         """
         if self.probability is None or np.isnan(self.probability).all():
             return None
         if np.isnan(self.probability[~np.isnan(self.human)]).any():
-            raise ValueError("label_probability is known of some labelled answers, but not of all")
+            raise UsageError(f"{self.name}: label_probability is known of some labelled answers, but not of all")
         return 1 / self.probability
 
     @property

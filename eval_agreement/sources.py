@@ -177,6 +177,11 @@ def _notes(people: Sample, given: Mapping[str, Sample], ids: Set[str], scale: Sc
     short = n if people.length is None else int(np.isnan(people.length).sum())
     if 0 < short < n:
         notes.append(f"{short} of {n} answers have no length: what length does is not measured")
+    if people.weight is not None:
+        notes.append(
+            "each label stands for 1 / label_probability rows: agreement, differences and corrected means are those of "
+            "all rows, bias, calibration and what raters say of each other those of the labelled ones"
+        )
     low, high = scale
     if scale != SCALE:
         factor = (SCALE[1] - SCALE[0]) / (high - low)

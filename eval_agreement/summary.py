@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from critic import jsonl
-from critic.counting.resampling import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED
+from critic.certificate import HowJudged, Labels, certify
+from critic.counting.resampling import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
 from critic.errors import UsageError
 from critic.records import Response
 from eval_agreement.analysis import Findings, Kind
 from eval_agreement.gate import Outcome
-from eval_agreement.items import how_asked
+from eval_agreement.items import AnyJudgment, how_asked
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.sample import Sample
 
@@ -45,6 +46,20 @@ def provenance(
         digest = jsonl.sha256(train) if train.is_file() else None
         trained = {"file": str(train), "sha256": digest, "rows": len(training), "run": run_facts(train)}
     return {"samples": described, "train": trained, **made_by()}
+
+
+def write_certificate(
+    path: Path,
+    judged: Path,
+    judgments: Iterable[AnyJudgment | None],
+    labels: Labels,
+    agreement: Mapping[str, Estimate],
+    outcomes: Sequence[Outcome],
+) -> None:
+    """Certify the judge of a file. Raises UsageError where its own records are not there, or not alike: only they say
+    by which prompt and how it judged."""
+    how = HowJudged.of(filter(None, judgments), (run_facts(judged) or {}).get("processors", {}))
+    certify(path, how, labels, agreement, {one.text: one.holds for one in outcomes})
 
 
 def files_of(paths: Mapping[str, Path]) -> dict[str, Any]:

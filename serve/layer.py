@@ -75,7 +75,9 @@ MOST_FRAMES = 5000
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`model` is the true name, `aliases` its others; `contracts` the operator's files; `images` whether
     the judge sees them, and `strict_images` whether a request with some is refused if it does not; `auto_tools`
-    whether vLLM itself reads calls of tools from free replies."""
+    whether vLLM itself reads calls of tools from free replies. `about` stands beside the judge's name under
+    /v1/models: the hash of its `processor`, its `certificate` and `certificate_sha256`, whose first half is in the
+    header x-critic-certificate of every reply as well."""
 
     model: str
     aliases: list[str]
@@ -83,6 +85,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int
     images: bool
     strict_images: bool = False
+    about: dict[str, Any] = {}
     auto_tools: bool = False
 
 
@@ -129,10 +132,14 @@ class JudgeLayer:
             await self.app(scope, receive, send)
             return
         scope = {**scope, "path": path, "raw_path": path.encode()}
+        if mark := self.settings.about.get("certificate_sha256"):
+            send = with_headers(send, [(b"x-critic-certificate", mark[:16].encode())])
         try:
             body = await self._read(scope, receive) if scope["method"] == "POST" else b""
             if path == "/metrics":
                 await send_answer(send, await self._metrics(scope, receive))
+            elif path == "/v1/models" and scope["method"] == "GET" and self.settings.about:
+                await send_answer(send, await self._models(scope, receive))
             elif path in DIALECTS and scope["method"] == "POST":
                 await self._generate(scope, body, receive, send)
             else:
@@ -175,6 +182,16 @@ class JudgeLayer:
         lines = [f'critic_{name}_total{{{LABELS[name]}="{value}"}} {n}' for (name, value), n in self.counts.items()]
         types = [f"# TYPE critic_{name}_total counter" for name in LABELS]
         body = answer.body + "\n".join([*types, *sorted(lines), ""]).encode()
+        return Answer(answer.status, resized(answer.headers, body), body)
+
+    async def _models(self, scope: Scope, receive: Receive) -> Answer:
+        """vLLM's list of models, each with what is said about the judge."""
+        answer = await self._capture(scope, b"", receive)
+        if answer.status != HTTPStatus.OK:
+            return answer
+        listed = json.loads(answer.body)
+        listed["data"] = [{**model, **self.settings.about} for model in listed["data"]]
+        body = json.dumps(listed).encode()
         return Answer(answer.status, resized(answer.headers, body), body)
 
     def _counted(self, chat: dict[str, Any], contract: Contract | None) -> None:

@@ -96,7 +96,8 @@ def test_the_wheel_holds_two_packages_and_their_data(tmp_path: Path) -> None:
     pages = {f"critic/page/{name}.html.jinja" for name in ("base", "macros", "report")}
     assert {*(f"critic/prompts/{name}.toml" for name in prompts), *pages} <= inside
     assert {
-        f"eval_agreement/{name}" for name in ("page/report.html.jinja", "page/report.md.jinja", "attacks.toml")
+        f"eval_agreement/{name}"
+        for name in ("page/report.html.jinja", "page/report.md.jinja", "attacks.toml", "annotate/page/page.js")
     } <= inside
 
 

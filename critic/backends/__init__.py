@@ -1,6 +1,6 @@
 """How text is generated: what is asked, what comes back, and what every source of replies can do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from msgspec import Struct, field
@@ -66,11 +66,13 @@ class Reply(Struct, frozen=True, kw_only=True):
 
 class Served(Struct, frozen=True):
     """A model that gives replies; `context` is its longest prompt plus reply, in tokens. `is_vllm`: it goes
-    on with a begun message (`Request.continue_final`) and obeys `Request.regex`."""
+    on with a begun message (`Request.continue_final`) and obeys `Request.regex`. `processor` is the hash of what makes
+    text and images ready for it, where that is known."""
 
     name: str
     context: int | None
     is_vllm: bool
+    processor: str | None = None
 
 
 class Backend(Protocol):
@@ -93,6 +95,11 @@ class Backend(Protocol):
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Tokens of a prompt as the model's chat template renders it. Raises Refused where that cannot be told."""
+
+
+def processors(sources: Iterable[Backend]) -> dict[str, str]:
+    """The hashes of what makes text and images ready for models, by their names, where they are known."""
+    return {one.served.name: one.served.processor for one in sources if one.served.processor}
 
 
 def images(messages: Sequence[ChatMessage]) -> int:

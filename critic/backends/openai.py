@@ -83,7 +83,8 @@ class OpenAIBackend:
         if name is not None and name not in offered:
             raise UsageError(f"the server at {self.root} has no model {name!r}; it offers {', '.join(offered)}")
         chosen = offered[name] if name is not None else models[0]
-        self.served = Served(chosen["id"], chosen.get("max_model_len"), chosen.get("owned_by") == "vllm")
+        is_vllm, processor = chosen.get("owned_by") == "vllm", chosen.get("processor")
+        self.served = Served(chosen["id"], chosen.get("max_model_len"), is_vllm, processor)
         return self.served
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:

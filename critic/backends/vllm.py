@@ -17,9 +17,14 @@ from queue import Empty, SimpleQueue
 from typing import Any, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from critic import jsonl
 from critic.backends import FAVOUR, ChatMessage, Reply, Request, Served, Token, images
 from critic.errors import Refused, UsageError, one_line
+
+PROCESSOR = ("tokenizer*", "special_tokens_map.json", "chat_template*", "*processor_config.json")
+"""Files of a model's folder that make text and images ready for it."""
 
 IN_FLIGHT = 256
 """Requests handed to the engine at once: as many as vLLM runs in one batch by default."""
@@ -52,6 +57,14 @@ def own_name(model: str, facts: dict[str, Any]) -> str:
     weights = "".join(facts.get("weights", {}).values())
     mark = f"@{hashlib.sha256(weights.encode()).hexdigest()[:8]}" if weights else ""
     return Path(model).resolve().name + mark
+
+
+def processor_hash(model: str) -> str | None:
+    """The hash of the files in a model's folder that make text and images ready for it: tokenizer, chat template, image
+    processor. None for a model that is not in a folder."""
+    found = sorted(path for part in PROCESSOR for path in Path(model).glob(part)) if Path(model).is_dir() else []
+    digests = "".join(f"{path.name} {jsonl.sha256(path)}\n" for path in found)
+    return hashlib.sha256(digests.encode()).hexdigest() if found else None
 
 
 def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
@@ -100,7 +113,7 @@ class VllmBackend:
         facts = notes(folder)
         self._words = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load", *(extra or [])]
         self.place, self.in_flight, self.retries = str(folder), IN_FLIGHT, 0
-        self.served = Served(own_name(str(folder), facts), None, is_vllm=True)
+        self.served = Served(own_name(str(folder), facts), None, is_vllm=True, processor=processor_hash(str(folder)))
         self._jobs = SimpleQueue[_Job | None]()
         self._problem: str | None = None
         self._tokenizer: Any = None
@@ -246,7 +259,7 @@ class VllmBackend:
         self._sees = engine.model_config.is_multimodal_model
         self._favours = engine.vllm_config.speculative_config is None  # which refuses a logit's bias
         self._text = cache(lambda token: self._tokenizer.decode([token]))
-        self.served = Served(self.served.name, engine.model_config.max_model_len, is_vllm=True)
+        self.served = replace(self.served, context=engine.model_config.max_model_len)
         return engine
 
     def _admit(self, engine: Any, running: dict[str, _Job]) -> bool:

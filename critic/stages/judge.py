@@ -209,12 +209,17 @@ CriteriaFile = Annotated[
     typer.Option(help='With --prompt criteria: a TOML file, name = "what it means".', show_default="the rows' own"),
 ]
 
+ResponsesFile = Annotated[
+    Path, typer.Argument(help="Human-scored rows (JSONL, CSV, a folder), or a benchmark's responses with --questions.")
+]
+CertificateFile = Annotated[
+    Path | None,
+    typer.Option(help="What critic audit found of this judge: say it, and refuse to judge where it holds no more."),
+]
+
 
 def main(
-    responses: Annotated[
-        Path,
-        typer.Argument(help="Human-scored rows (JSONL, CSV, a folder), or a benchmark's responses with --questions."),
-    ],
+    responses: ResponsesFile,
     out: Annotated[Path, typer.Option(help="Where judgments go (JSONL). Run again to resume.")],
     vllm_options: options.VllmOptions = None,
     judge: JudgeNames = None,
@@ -251,6 +256,7 @@ def main(
     retry_failed: Annotated[bool, options.retry_failed("Judge again what failed in an earlier run.")] = False,
     check_repeat: CheckRepeat = 0,
     criteria: CriteriaFile = None,
+    certificate: CertificateFile = None,
     attempts: options.Attempts = ATTEMPTS,
     timeout: options.Timeout = TIMEOUT,
     api_key: options.ApiKey = None,
@@ -258,7 +264,9 @@ def main(
     """Score responses with a judge: a served one, a checkpoint in this process, or a panel. Conversations are judged
     by protocol (--benchmark), by one judge."""
     benchmark = benchmark or benchmark_of(responses, questions)
-    run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed)
+    run = RunOptions(
+        out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed, certificate=certificate
+    )
     endpoint = options.Endpoint(
         model=model, base_url=base_url or DEFAULT_URL, api_key=api_key, timeout=timeout, attempts=attempts,
         concurrency=concurrency, vllm_options=vllm_options or (),

@@ -21,6 +21,8 @@ from critic.asking.judge import ConversationJudge
 from critic.asking.prompt import LANGUAGES, load, prompt_hash
 from critic.asking.protocols import Pair, PlannedVerdict, Transcript, VerdictKey, VerdictPlan, key
 from critic.asking.replies import is_table
+from critic.backends import processors
+from critic.certificate import drawn, hold_to
 from critic.errors import UsageError
 from critic.images import named_images
 from critic.records import Conversation, ConversationJudgment, Judging, Protocol, Setup, differing
@@ -45,6 +47,7 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
             "judge": judge.setup.judge,
             "model": judge.backend.served.name,
             "server": judge.backend.place,
+            "processors": processors([judge.backend]),
             "setup": msgspec.to_builtins(judge.setup),
             "max_tokens": judge.max_tokens,
             "constrained": "json_schema",
@@ -177,6 +180,13 @@ def judge_conversations(
     plan = VerdictPlan(pairs, chosen, list(judgings))
     if not any(plan.wanted()):
         raise UsageError(f"{replies}: nothing to judge: {listed(plan.lacking()) or 'no such turn'}")
+    if run.certificate is not None:
+        forms = {
+            protocols.form_name(protocol, turn is None, judge.setup) for _, _, protocol, _, turn, _ in plan.wanted()
+        }
+        prompts, made_ready = {prompt_hash(prompt_name(form)): form for form in forms}, processors([judge.backend])
+        now = {"judge": judge.setup.judge, "members": [], "setup": drawn(judge.setup)}
+        print(hold_to(run.certificate, made_ready, prompts, **now).line())
     source = {
         "replies": {"file": str(replies), "sha256": jsonl.sha256(replies)},
         "benchmark": benchmark,

@@ -19,6 +19,8 @@ from critic.asking.examples import ALONE, comparable, partner, question_key
 from critic.asking.forms import CriteriaKind, form_of
 from critic.asking.judge import ResponseJudge, key_of, panel_judgment
 from critic.asking.rating import Aggregation
+from critic.backends import processors
+from critic.certificate import drawn, hold_to
 from critic.errors import UsageError
 from critic.records import Judgment, Response, Verdict
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, finish, known, side_by_side
@@ -116,6 +118,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
             "judge": judge.name,
             "model": judge.backend.served.name,
             "server": judge.backend.place,
+            "processors": processors([judge.backend]),
             "prompt": {"name": judge.prompt, "hash": judge.prompt_hash},
             "sampling": {
                 "temperature": judge.decoding.temperature,
@@ -228,9 +231,14 @@ def judge_responses(
 ) -> int:
     """By one judge into `run.out`, or by several into files beside it (`NAME.1.jsonl`, …), of which the panel `name`'s
     are made."""
-    if len(judges) == 1:
-        return JudgeResponses(run, judges[0], responses, source, check_repeat).run()
-    out, panel = run.out, name or f"{how}({', '.join(judge.name for judge in judges)})"
+    out, names, first = run.out, [judge.name for judge in judges], judges[0]
+    panel = name or f"{how}({', '.join(names)})" if len(judges) > 1 else ""
+    made_ready = processors(judge.backend for judge in judges)
+    if run.certificate is not None:
+        now = {"judge": panel or first.name, "members": names if panel else [], "setup": drawn(first)}
+        print(hold_to(run.certificate, made_ready, {first.prompt_hash: first.prompt}, **now).line())
+    if not panel:
+        return JudgeResponses(run, first, responses, source, check_repeat).run()
     members = [
         JudgeResponses(
             replace(run, out=out.with_name(f"{out.stem}.{number}{out.suffix}")), judge, responses, source, check_repeat
@@ -247,6 +255,7 @@ def judge_responses(
         "judge": panel,
         "aggregate": how,
         "members": [{"judge": member.judge.name, "file": str(member.out)} for member in members],
+        "processors": made_ready,
         "judged_in_this_run": count,
     }
     whole = summary((line for _, line in jsonl.read(out, Judgment)), out)

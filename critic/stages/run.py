@@ -23,12 +23,14 @@ Record = TypeVar("Record")
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):
-    """How a stage is run, whatever it asks. `concurrency` None is what keeps the source of replies busy."""
+    """How a stage is run, whatever it asks. `concurrency` None is what keeps the source of replies busy. The judge has
+    to be as its `certificate` says."""
 
     out: Path
     concurrency: int | None
     max_failed: float
     retry_failed: bool
+    certificate: Path | None = None
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):

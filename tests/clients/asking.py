@@ -30,8 +30,16 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., httpx.Response]:
         max_bytes: int = 100_000,
         images: bool = False,
         strict_images: bool = False,
+        about: dict[str, Any] | None = None,
     ) -> httpx.Response:
-        settings = {"model": "judge@1", "aliases": ["gpt-4"], "contracts": [], "max_bytes": max_bytes, "images": images}
+        settings: dict[str, Any] = {"about": about or {}}
+        settings |= {
+            "model": "judge@1",
+            "aliases": ["gpt-4"],
+            "contracts": [],
+            "max_bytes": max_bytes,
+            "images": images,
+        }
         settings["strict_images"] = strict_images
         monkeypatch.setenv("CRITIC_SERVE_LAYER", json.dumps(settings))
         monkeypatch.delenv("VLLM_API_KEY", raising=False)

@@ -1,0 +1,124 @@
+"""Labels as training and the audit read them: human-scored rows, tables of preferences and verdicts, reviewed files."""
+
+import csv
+import io
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from critic import jsonl
+from critic.errors import UsageError
+from eval_agreement.annotate.schemes import OVERALL, SCHEMES, LabelItem, Scheme
+from eval_agreement.annotate.store import Given, Store
+
+_PREFERENCES = {"A": "a", "B": "b"}
+
+_ABOUT = ("task", "category", "lang", "system", "length_a", "length_b")
+"""What an audit's table says of an item beside its label."""
+
+
+def export(store: Store, path: Path) -> int:
+    """Write what is labelled; how many lines. A .csv has every label, a .jsonl what training and the audit read: no
+    repeats, no items with a known answer, none that were skipped or are broken.
+
+    Raises UsageError where nothing is labelled, or the suffix is another.
+    """
+    name, items = store.facts()["scheme"], store.items()
+    if path.suffix == ".csv":
+        return write_csv(path, [_every(one, items[one.number]) for one in store.given()])
+    if path.suffix != ".jsonl":
+        raise UsageError(f"--export {path}: expected .jsonl, or .csv for a line a label")
+    labels: dict[int, list[Given]] = defaultdict(list)
+    for one in store.given():
+        if one.role == "item" and one.said.choices and not one.said.broken:
+            labels[one.number].append(one)
+    if SCHEMES[name].source == "rewrites":
+        return jsonl.write(path, _reviewed(items, labels))
+    if not labels:
+        raise UsageError(f"{store.path}: nothing is labelled yet")
+    lines_of = _row if SCHEMES[name].column is None else _table
+    given = ((items[number], labels[number]) for number in sorted(labels))
+    return jsonl.write(path, (line for item, some in given for line in lines_of(SCHEMES[name], item, some)))
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Rows as CSV in one step; what a spreadsheet would take for a formula stays text."""
+    text = io.StringIO()
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: harmless(value) for name, value in row.items()} for row in rows)
+    jsonl.write_text(path, text.getvalue())
+    return len(rows)
+
+
+def harmless(value: Any) -> Any:
+    """A cell that no spreadsheet reads as a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
+
+
+def _every(one: Given, item: LabelItem) -> dict[str, Any]:
+    said = one.said
+    about = {"rater": one.rater, "role": one.role, "first": "b" if one.swapped else "a", "at": one.at}
+    rest = {"seconds": said.seconds, "reason": said.reason, "skipped": said.skipped, "broken": said.broken}
+    chance = {"label_probability": one.probability, "source": said.source}
+    return {"id": one.key, "group": item.group, **about, **said.choices, **rest, **chance}
+
+
+def _chance(labels: Sequence[Given]) -> dict[str, float]:
+    return {} if labels[0].probability is None else {"label_probability": labels[0].probability}
+
+
+def _row(scheme: Scheme, item: LabelItem, labels: Sequence[Given]) -> Iterator[dict[str, Any]]:
+    """The row that an item was made of, with people's scores."""
+    answers: dict[str, list[str]] = {ask.key: [one.said.choices[ask.key] for one in labels] for ask in item.asks}
+    if scheme.rated:
+        given = {one.rater: float(one.said.choices[OVERALL]) for one in labels}
+        means = {key.partition("=")[2]: fmean(map(float, said)) for key, said in answers.items() if key != OVERALL}
+        added: dict[str, Any] = {"human_score": fmean(given.values()), "scale_min": 1, "scale_max": len(scheme.choices)}
+        added |= {"criteria_scores": means} if means else {}
+    else:
+        given = {one.rater: _share(one.said.choices.values()) for one in labels}
+        right = [_majority(said) for said in answers.values()]
+        score = _share("yes" if one else "no" for one in right if one is not None)
+        added = {"human_score": score, "scale_min": 0, "scale_max": 1, "checklist_answers": right}
+    default = {"task": "", "reference": None, "system": None, "lang": item.lang, "group": item.group}
+    old = {key: value for key, value in item.row.items() if key not in ("score_1_10", "label_probability")}
+    reason = next((one.said.reason for one in labels if one.said.reason), None)
+    yield {**default, **old, **added, "annotators": given, "reason": reason, **_chance(labels)}
+
+
+def _share(answers: Iterable[str]) -> float:
+    """The share of yes among yes and no; half where there is neither."""
+    said = [answer == "yes" for answer in answers if answer in ("yes", "no")]
+    return fmean(said) if said else 0.5
+
+
+def _majority(answers: Sequence[str]) -> bool | None:
+    """What more raters say; None for as many of each."""
+    count = Counter(answers)
+    return None if count["yes"] == count["no"] else count["yes"] > count["no"]
+
+
+def _table(scheme: Scheme, item: LabelItem, labels: Sequence[Given]) -> Iterator[dict[str, Any]]:
+    """A line a label and question, as the audit's tables have them. The id of a verdict on a turn follows from that on
+    the whole conversation (eval_agreement.items)."""
+    row = {"lang": item.lang, **item.row}
+    about = {"group": item.group} | {key: row[key] for key in _ABOUT if row.get(key) is not None}
+    conversation, _, rest = item.id.rpartition("/whole")
+    for one in labels:
+        for key, value in one.said.choices.items():
+            where = {"id": item.id, "turn": "1"}
+            if key != OVERALL:
+                where = {"id": f"{conversation}/{key}{rest}", "turn": key}
+            said: Any = _PREFERENCES.get(value, "tie") if scheme.two else float(value) if scheme.rated else value
+            more = {"both_bad": True} if value == "both bad" else {}
+            yield {**where, str(scheme.column): said, "rater": one.rater, **about, **more, **_chance(labels)}
+
+
+def _reviewed(items: Mapping[int, LabelItem], labels: Mapping[int, Sequence[Given]]) -> Iterator[dict[str, Any]]:
+    """The lines of a review file as `critic rewrite --apply` reads them."""
+    for number, item in items.items():
+        yield {**item.row, "accepted": _majority([one.said.choices[OVERALL] for one in labels.get(number, ())])}

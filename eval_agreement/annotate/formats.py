@@ -1,0 +1,264 @@
+"""The same items for raters elsewhere, and their labels back: Label Studio, Potato, and sheets for no program at all.
+
+Whatever leaves is as blind as the page: items go by numbers, models and paths stay here, sides are exchanged by a hash
+(in a sheet, which is one rater's, by that of rater and item; for a program, whose raters share a file, by that of the
+item alone). AlignMMBench A.6.2's anonymised, shuffled sheet is `--to xlsx`.
+"""
+
+import base64
+import html
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from critic import jsonl, tables
+from critic.errors import UsageError
+from critic.images import ImageError, Images
+from critic.page.page import render
+from eval_agreement.annotate.export import harmless, write_csv
+from eval_agreement.annotate.plan import draw, is_swapped
+from eval_agreement.annotate.schemes import SCHEMES, Ask, LabelItem, Scheme, exchanged
+from eval_agreement.annotate.store import Open, Said, Store
+
+FORMATS = ("label-studio", "potato", "csv", "xlsx")
+
+_TASK, _REASON, _SKIPPED, _BROKEN = "task", "reason", "skip, because", "broken"
+
+
+def picture(images: Images, name: str) -> tuple[str, bytes]:
+    """The media type and the bytes of an item's picture. Raises ImageError."""
+    head, _, content = images.load(name, name if name.startswith("data:") else None).uri.partition(",")
+    return head[5:].partition(";")[0], base64.b64decode(content)
+
+
+def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
+    """Write the items into a folder, and say what there is. Raises UsageError for a picture that cannot be read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = store.facts()
+    scheme, seed = SCHEMES[facts["scheme"]], facts["seed"]
+    if form in ("csv", "xlsx"):
+        paths = {rater: folder / (re.sub(r"[^\w.-]", "_", rater) + f".{form}") for rater in store.counts()}
+        for rater, path in paths.items():
+            _sheet(store.tasks(rater), scheme, path, images)
+        return f"{folder}: {', '.join(path.name for path in paths.values())}; --import them when they are filled in"
+    items = store.items()
+    tasks = {}
+    for number in sorted(items, key=lambda number: draw(seed, "order", "", items[number].id)):
+        item = items[number]
+        uris = [f"data:{media};base64,{base64.b64encode(content).decode()}" for media, content in _seen(item, images)]
+        pictures = {f"image_{place}": uri for place, uri in enumerate(uris, 1)}
+        asks = {f"ask_{place}": ask.text or ask.key for place, ask in enumerate(item.asks, 1)}
+        shown = {column.replace(" ", "_"): text for column, text in texts(item, is_swapped(seed, "", item.id)).items()}
+        tasks[str(number)] = pictures | shown | asks
+    columns = list(dict.fromkeys(column for cells in tasks.values() for column in cells))
+    about: dict[str, Any] = {"columns": columns, "choices": scheme.choices}
+    about["asks"] = max(len(item.asks) for item in items.values())
+    about["target"] = next(name for name in columns if name.startswith(("answer", "question")))
+    if form == "label-studio":
+        # A task that lacks a column has an empty one: Label Studio wants all of them.
+        empty = dict.fromkeys(columns, "")
+        jsonl.write_json(
+            folder / "tasks.json", [{"data": {"item": key, **empty, **task}} for key, task in tasks.items()]
+        )
+        _write_config(folder / "config.xml", "label_studio.xml.jinja", about)
+    else:
+        jsonl.write(folder / "items.jsonl", ({"id": key, "text": _as_html(task)} for key, task in tasks.items()))
+        _write_config(folder / "config.yaml", "potato.yaml.jinja", about)
+    return f"{folder}: {len(items)} items for {form}"
+
+
+def texts(item: LabelItem, swapped: bool) -> dict[str, str]:
+    """What is shown of an item, by column: `question`, `answer A`, `answer 2 B`; the history is one text."""
+    found: dict[str, list[str]] = defaultdict(list)
+    sides = [(part, exchanged(part.side, swapped)) for part in item.parts]
+    for part, side in sorted(sides, key=lambda one: (one[0].turn, one[1])):
+        if part.kind in ("user", "assistant"):
+            found["history"].append(f"{part.kind}: {part.text}")
+        else:
+            found[" ".join(filter(None, (part.kind, str(part.turn or ""), side)))].append(part.text)
+    return {column: "\n".join(lines) for column, lines in found.items()}
+
+
+def _seen(item: LabelItem, images: Images | None) -> list[tuple[str, bytes]]:
+    try:
+        return [] if images is None else [picture(images, name) for name in item.images]
+    except ImageError as error:
+        raise UsageError(f"{item.id}: {error}") from None
+
+
+def _write_config(path: Path, template: str, facts: Mapping[str, Any]) -> None:
+    jsonl.write_text(path, render("eval_agreement.annotate", f"page/{template}", facts))
+
+
+def _as_html(cells: Mapping[str, str]) -> str:
+    """Potato shows an item's text as HTML: what models wrote is escaped."""
+    shown = {column.replace("_", " "): html.escape(text).replace("\n", "<br>") for column, text in cells.items()}
+    return "".join(
+        f'<p><img src="{text}" alt=""></p>' if column.startswith("image") else f"<h4>{column}</h4><p>{text}</p>"
+        for column, text in shown.items()
+    )
+
+
+def _sheet(tasks: Sequence[Open], scheme: Scheme, path: Path, images: Images | None) -> None:
+    """One rater's tasks in their order, a line each, with an empty cell for every question (its choices stand in the
+    first line); pictures beside it."""
+    rows = []
+    for opened in tasks:
+        names = []
+        for place, (media, content) in enumerate(_seen(opened.item, images), 1):
+            names.append(f"images/{opened.task}-{place}.{media.partition('/')[2]}")
+            (path.parent / "images").mkdir(exist_ok=True)
+            (path.parent / names[-1]).write_bytes(content)
+        asks = {_column(ask): "" for ask in opened.item.asks}
+        shown = {_TASK: str(opened.task), "images": " ".join(names), **texts(opened.item, opened.swapped)}
+        rows.append({name: text for name, text in shown.items() if text or name != "images"} | asks)
+    empty = dict.fromkeys([*dict.fromkeys(column for row in rows for column in row), _REASON, _SKIPPED, _BROKEN], "")
+    asked = {_column(ask) for opened in tasks for ask in opened.item.asks}
+    full = [empty | dict.fromkeys(asked, " / ".join(scheme.choices)), *(empty | row for row in rows)]
+    if path.suffix == ".csv":
+        write_csv(path, full)
+        return
+    try:
+        openpyxl: Any = import_module("openpyxl")
+    except ImportError:
+        raise UsageError(f"{path}: sheets need: pip install openpyxl, or --to csv") from None
+    book = openpyxl.Workbook()
+    sheet = book.active
+    for cells in [list(empty), *(row.values() for row in full)]:
+        sheet.append([_cell(value) for value in cells])
+    for cells in sheet.columns:
+        sheet.column_dimensions[cells[0].column_letter].width = 12 if len(str(cells[-1].value or "")) < 12 else 60
+        for cell in cells:
+            cell.alignment = openpyxl.styles.Alignment(wrap_text=True, vertical="top")
+    sheet.freeze_panes = "B2"
+    book.save(path)
+
+
+def _cell(value: str) -> str:
+    """A cell that Excel takes: no formula, no control characters, 32,767 characters at most."""
+    return str(harmless(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", "", value)))[:32_767]
+
+
+def _column(ask: Ask) -> str:
+    return f"{ask.key}: {ask.text}" if ask.text else ask.key
+
+
+_Outside = tuple[Said, Callable[[], Open | None]]
+"""What was said elsewhere, and the task that it is a label for, which is made where there is none."""
+
+
+def take(store: Store, path: Path) -> str:
+    """Keep the labels in a file, or in all files of a folder; say how many were new. What is there already stays.
+
+    Raises UsageError, before anything is kept, for an item that is not known, and a choice that the scheme does not
+    have, naming file and item.
+    """
+    facts, found = store.facts(), list[_Outside]()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.suffix == ".json" and file.name != "tasks.json":
+            found += _of_program(store, SCHEMES[facts["scheme"]], facts["seed"], file)
+        elif file.suffix in (".csv", ".xlsx"):
+            found += _of_sheet(store, SCHEMES[facts["scheme"]], file)
+    if not found:
+        raise UsageError(f"--import {path}: no label; expected what Label Studio or Potato exports, or sheets of --to")
+    new = 0
+    for said, task in found:
+        opened = task()
+        if opened is not None and not opened.label:
+            store.label(opened.rater, opened.task, f"import/{opened.task}", 0, said)
+            new += 1
+    return f"{path}: {new} labels, {len(found) - new} more were there already"
+
+
+def _whole(
+    scheme: Scheme, place: str, item: LabelItem, swapped: bool, choices: Mapping[int, str | None], said: Said
+) -> Said:
+    """What was said with its choices, in the item's own order of sides. Raises UsageError for one that is none."""
+    named, found = {choice.lower(): choice for choice in scheme.choices}, {}
+    for number, ask in enumerate(item.asks if not said.skipped else (), 1):
+        value = choices.get(number) or ""
+        if value.lower() not in named:
+            raise UsageError(f"{place}: {ask.key} is {value!r}; expected one of {', '.join(scheme.choices)}")
+        found[ask.key] = exchanged(named[value.lower()], swapped)
+    return replace(said, choices=found)
+
+
+def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
+    """The lines of a sheet in which something was filled in."""
+    for place, cells in tables.rows(path, (".csv", ".xlsx")):
+        number = tables.optional_text(cells, _TASK)
+        if number is None:
+            continue
+        opened = store.opened(int(number)) if number.isascii() and number.isdigit() else None
+        if opened is None:
+            raise UsageError(f"{place}: {_TASK} {number!r} is not among those of {store.path}")
+        choices = {count: tables.optional_text(cells, _column(ask)) for count, ask in enumerate(opened.item.asks, 1)}
+        reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
+        if skipped or any(choices.values()):
+            said = Said(reason=reason, skipped=skipped, broken=bool(broken), source=path.name)
+            whole = _whole(scheme, place, opened.item, opened.swapped, choices, said)
+            yield whole, partial(store.opened, opened.task)
+
+
+def _of_program(store: Store, scheme: Scheme, seed: int, path: Path) -> Iterator[_Outside]:
+    """Label Studio's export (JSON), or a user's state as Potato keeps it."""
+    try:
+        found = json.loads(path.read_text("utf-8-sig"))
+        of_potato = isinstance(found, dict) and "instance_id_to_label_to_value" in found
+        labels = list(_of_potato(found) if of_potato else _of_label_studio(found if isinstance(found, list) else []))
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not JSON: {error}") from None
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise UsageError(f"{path}: not as Label Studio or Potato write it: {type(error).__name__} {error}") from None
+    items = store.items()
+    for rater, key, choices, said in labels:
+        number = int(key) if key.isascii() and key.isdigit() else 0
+        if number not in items:
+            raise UsageError(f"{path}: item {key!r} is not among those of {store.path}")
+        swapped = is_swapped(seed, "", items[number].id)
+        whole = _whole(scheme, f"{path}: item {key}", items[number], swapped, choices, replace(said, source=path.name))
+        yield whole, partial(store.task_of, rater, number, swapped)
+
+
+_Label = tuple[str, str, dict[int, str], Said]
+"""Rater, item, the choice for each question by its place from 1, and the rest."""
+
+
+def _of_potato(state: Mapping[str, Any]) -> Iterator[_Label]:
+    for item, labels in state["instance_id_to_label_to_value"].items():
+        said = [(_place(label["schema"]), label["schema"], label["name"], value) for label, value in labels]
+        choices = {place: value if name == "selection" else name for place, _, name, value in said if place}
+        reason = next((str(value) for _, asked, _, value in said if asked == "reason"), "")
+        if choices:
+            yield str(state["user_id"]), item, choices, Said(reason=reason)
+
+
+def _of_label_studio(tasks: Sequence[Any]) -> Iterator[_Label]:
+    for about, one in [(task["data"], one) for task in tasks for one in task["annotations"]]:
+        who = one.get("completed_by", "label-studio")
+        rater = str(who.get("email") or who["id"]) if isinstance(who, dict) else str(who)
+        choices, reason = {}, ""
+        for result in one["result"]:
+            kind, value = result["type"], result["value"]
+            if kind == "textarea":
+                reason = " ".join(value["text"])
+            elif kind in ("choices", "rating", "pairwise"):
+                chosen = value["choices"][0] if kind == "choices" else value.get("rating", value.get("selected"))
+                choices[_place(result["from_name"]) or 1] = {"left": "A", "right": "B"}.get(chosen, str(chosen))
+        skipped = "skipped in Label Studio" if one.get("was_cancelled") else ""
+        if choices or skipped:
+            said = Said(reason=reason, skipped=skipped, seconds=one.get("lead_time"))
+            yield rater, str(about["item"]), choices, said
+
+
+def _place(name: str) -> int:
+    """Which question a control named choice_N is for; 0 for any other name."""
+    head, _, number = name.rpartition("_")
+    return int(number) if head == "choice" and number.isdigit() else 0

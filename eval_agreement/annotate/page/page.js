@@ -1,0 +1,93 @@
+"use strict";
+const form = document.querySelector("form");
+const status = document.getElementById("status");
+const asks = form ? [...form.querySelectorAll("[data-ask]")] : [];
+let sending = false, seen = 0, since = document.hidden ? null : performance.now();
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden && since !== null) { seen += performance.now() - since; since = null; }
+  else if (!document.hidden && since === null) since = performance.now();
+});
+const seconds = () => (seen + (since === null ? 0 : performance.now() - since)) / 1000;
+const say = (name, error) => { status.textContent = status.dataset[name].replace("{error}", error); };
+const answered = (ask) => ask.querySelector("input:checked");
+const pause = (time) => new Promise((resolve) => setTimeout(resolve, time));
+
+function fold(text, folded) {
+  text.classList.toggle("folded", folded);
+  text.nextElementSibling.textContent = folded ? form.dataset.more : form.dataset.less;
+  text.nextElementSibling.setAttribute("aria-expanded", String(!folded));
+}
+
+async function send() {
+  form.elements.seconds.value = seconds().toFixed(1);
+  const body = new URLSearchParams(new FormData(form));
+  say("saving");
+  for (let wait = 500; ; wait = Math.min(2 * wait, 5000)) {
+    let reply;
+    try {
+      reply = await fetch(form.action, { method: "POST", body, headers: { "X-Annotate": "1" }, redirect: "error" });
+    } catch { reply = null; }
+    if (reply && reply.status < 500) {
+      const said = await reply.json();
+      if (reply.ok || reply.status === 409) { location.assign(said.next); return; }
+      sending = false;
+      say("failed", said.error);
+      return;
+    }
+    say("lost");
+    await pause(wait);
+  }
+}
+
+function choose(key) {
+  const ask = asks.find((one) => one.contains(document.activeElement)) || asks.find((one) => !answered(one)) || asks[0];
+  const input = ask && [...ask.querySelectorAll("input")].find((one) => one.dataset.key === key);
+  if (!input) return false;
+  input.checked = true;
+  const next = asks.slice(asks.indexOf(ask) + 1).find((one) => !answered(one));
+  (next ? next.querySelector("input") : input).focus();
+  if (next) next.scrollIntoView({ block: "nearest" });
+  return true;
+}
+
+const actions = {
+  Enter: () => form.requestSubmit(),
+  r: () => form.elements.reason.focus(),
+  s: () => form.elements.skipped.focus(),
+  f: () => form.elements.broken.click(),
+  e: () => document.querySelectorAll(".fold").forEach((one) => one.click()),
+  i: () => document.querySelectorAll(".image").forEach((one) => one.click()),
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+  const field = event.target.matches("input:not([type=radio], [type=checkbox])");
+  const undo = document.getElementById("undo");
+  if (field && event.key === "Escape") event.target.blur();
+  else if (field || (event.key === "Enter" && event.target.matches("button, a, summary"))) return;
+  else if (event.key === "u" && undo) undo.click();
+  else if (!form || event.repeat) return;
+  else if (choose(event.key)) event.preventDefault();
+  else if (actions[event.key]) { event.preventDefault(); actions[event.key](); }
+});
+
+if (form) {
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (sending) return;
+    if (!form.elements.skipped.value.trim() && !asks.every(answered)) { say("incomplete"); return; }
+    sending = true;
+    send();
+  });
+  document.querySelectorAll(".image").forEach((button) => button.addEventListener("click", () =>
+    button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"))));
+  document.querySelectorAll(".text").forEach((text) => {
+    if (text.scrollHeight < 480) return;
+    const button = Object.assign(document.createElement("button"), { type: "button", className: "fold" });
+    text.after(button);
+    button.addEventListener("click", () => fold(text, !text.classList.contains("folded")));
+    fold(text, true);
+  });
+  window.addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+}

@@ -1,0 +1,158 @@
+"""From files to items: rows to score, conversations that a model had, questions that were rewritten."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from critic import human_scored, jsonl
+from critic.errors import UsageError
+from critic.records import ModelTurn, Response, Turn, TurnVerdict
+from critic.stages.judge_responses import FormResponses
+from critic.stages.rewrite import Rewrite
+from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, LabelItem, Scheme, ShownPart, exchanged
+from eval_agreement.items import verdict_id
+
+
+def items_of(scheme: str, path: Path, against: Path | None = None) -> list[LabelItem]:
+    """The items of a file. Raises UsageError for an unknown scheme, a file that cannot be read, and one without any."""
+    if scheme not in SCHEMES:
+        raise UsageError(f"--scheme {scheme}: unknown; choose {', '.join(SCHEMES)}")
+    asked = SCHEMES[scheme]
+    if asked.source == "replies":
+        found = list(_of_replies(asked, path, against))
+    else:
+        found = list(_of_rows(asked, path) if asked.source == "rows" else _of_rewrites(path))
+    if not found:
+        raise UsageError(f"{path}: nothing to label by the scheme {scheme}")
+    return found
+
+
+def _of_rows(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
+    """Answers, or pairs of answers to one question as `critic judge` pairs them."""
+    raw: dict[str, dict[str, Any]] = {}
+
+    def read(_: Counter[str]) -> Iterator[Response]:
+        for cells, response in human_scored.unscored(path):
+            raw[response.id] = cells
+            yield response
+
+    for one, other in FormResponses(read, path, scheme.form or "pointwise"):
+        question, both = one.question, [one] if other is None else [one, other]
+        parts = [
+            ShownPart("caption", "" if question.images else question.caption or ""),
+            ShownPart("question", question.prompt),
+            ShownPart("reference", question.reference or ""),
+            ShownPart("focus", question.focus or ""),
+            *(ShownPart("answer", each.text, side=side) for each, side in zip(both, _sides(scheme), strict=True)),
+        ]
+        row = raw[one.id]
+        if other is not None:
+            # Where it is `known` how an answer fares against the other, it is so of both.
+            known = row.get("known") or exchanged(str(raw[other.id].get("known", "")), True)
+            row = {"task": question.task, "category": question.category, "lang": question.lang, "known": known}
+            row |= {"length_a": len(one.text), "length_b": len(other.text)}
+        yield LabelItem(
+            lang=question.lang,
+            parts=_told(question.history) + _said(parts),
+            asks=_asks(scheme, one),
+            task=question.task,
+            id="+".join(each.id for each in both),
+            group=question.group,
+            images=question.images,
+            row=row,
+        )
+
+
+def _told(history: Sequence[Turn]) -> list[ShownPart]:
+    return [part for one in history for part in (ShownPart("user", one.user), ShownPart("assistant", one.assistant))]
+
+
+def _said(parts: Sequence[ShownPart]) -> list[ShownPart]:
+    """Those that say something; an empty answer is one as well."""
+    return [part for part in parts if part.text or part.kind == "answer"]
+
+
+def _sides(scheme: Scheme) -> Sequence[str]:
+    return ("A", "B") if scheme.two else ("",)
+
+
+def _asks(scheme: Scheme, response: Response) -> list[Ask]:
+    if scheme.form == "checklist":
+        return [Ask(f"item={number}", text) for number, text in enumerate(response.question.checklist, 1)]
+    named = response.question.criteria if scheme.form == "criteria" else {}
+    return [*(Ask(f"criterion={name}", f"{name}: {about}") for name, about in named.items()), Ask(OVERALL)]
+
+
+def _of_replies(scheme: Scheme, path: Path, against: Path | None) -> Iterator[LabelItem]:
+    """Whole conversations, turn by turn, in which every turn was answered; two of them, or one and its references."""
+    others = {} if against is None else _conversations(against)
+    for key, turns in _conversations(path).items():
+        first, opponent = turns[0], others.get(key, [])
+        conversation = first.conversation
+        theirs = [turn.reference for turn in conversation.turns] if against is None else [one.reply for one in opponent]
+        if scheme.two and (not theirs or None in theirs):
+            continue
+        parts = []
+        for number, (asked, turn, other) in enumerate(zip(conversation.turns, turns, theirs, strict=True), 1):
+            parts += [ShownPart("question", asked.prompt, number), ShownPart("focus", asked.focus or "", number)]
+            parts += [] if scheme.two else [ShownPart("reference", other or "", number)]
+            answers = zip([turn.reply, other], _sides(scheme), strict=False)
+            parts += [ShownPart("answer", text or "", number, side) for text, side in answers]
+        verdict = TurnVerdict(
+            conversation=conversation.id,
+            system=first.system,
+            condition=first.condition,
+            protocol="pairwise" if scheme.two else "direct",
+            judge="",
+            opponent=opponent[0].system if opponent else None,
+        )
+        yield LabelItem(
+            lang=conversation.lang,
+            parts=_told(conversation.history) + _said(parts),
+            asks=[*(Ask(str(number), turn=number) for number in range(1, len(turns) + 1)), Ask("whole")],
+            id=verdict_id(verdict),
+            group=conversation.group,
+            images=[image for turn in conversation.turns for image in turn.images],
+            row={"category": conversation.category, "lang": conversation.lang, "system": first.system},
+        )
+
+
+def _conversations(path: Path) -> dict[tuple[str, str], list[ModelTurn]]:
+    """The turns of each conversation and condition, in order, where all of them have a reply."""
+    found: dict[tuple[str, str], list[ModelTurn]] = defaultdict(list)
+    for _, turn in jsonl.read(path, ModelTurn):
+        if turn.reply is not None:
+            found[turn.conversation.id, turn.condition].append(turn)
+    whole = {key: turns for key, turns in found.items() if len(turns) == len(turns[0].conversation.turns)}
+    return {key: sorted(turns, key=lambda one: one.turn) for key, turns in whole.items()}
+
+
+def _of_rewrites(path: Path) -> Iterator[LabelItem]:
+    for _, line in jsonl.read(path, Rewrite):
+        if line.prompt is not None:
+            yield LabelItem(
+                lang="zh" if human_scored.CHINESE.search(line.question) else "en",
+                parts=[ShownPart("seed", line.question), ShownPart("question", line.prompt)],
+                asks=[Ask(OVERALL)],
+                id=f"{line.seed}/{line.variant}",
+                group=line.seed,
+                row=msgspec.to_builtins(line),
+            )
+
+
+def answers_of(scheme: str, checks: Sequence[LabelItem]) -> dict[str, dict[str, str]]:
+    """The known answers to items, by id: one value, or one for each question. Raises UsageError for one that none may
+    give."""
+    found = {}
+    for item in checks:
+        known = item.row.get("known")
+        given = known if isinstance(known, dict) else {ask.key: known for ask in item.asks}
+        found[item.id] = {key: f"{one:g}" if isinstance(one, float) else str(one) for key, one in given.items()}
+        right = found[item.id].keys() <= {ask.key for ask in item.asks}
+        if not right or not set(found[item.id].values()) <= SCHEMES[scheme].choices.keys():
+            choices = ", ".join(SCHEMES[scheme].choices)
+            raise UsageError(f"--checks: {item.id!r}: `known` is {known!r}; expected one of {choices}")
+    return found

@@ -1,0 +1,236 @@
+"""The page for raters, and one for the owner: HTML from this process, no network, no script but its own.
+
+A rater is known by the token of an unguessable link. What is shown of an item is its `parts`: no id, no model, no
+judge, no score and no path is in a page, a picture's address or a reply. What was written by models is text: Jinja
+escapes it, and the content security policy lets nothing run or load that is not this server's.
+"""
+
+import re
+import secrets
+import threading
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import jinja2
+from msgspec.structs import replace
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from critic.images import ImageError, Images
+from eval_agreement.annotate.formats import picture
+from eval_agreement.annotate.schemes import SCHEMES, LabelItem, Scheme, exchanged
+from eval_agreement.annotate.store import Open, Said, Stale, Store
+
+_PAGE = files("eval_agreement") / "annotate" / "page"
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_LONGEST = 100_000
+"""Characters of a request's body: one label."""
+
+_TABLE = r"(?P<table>(?:^[ \t]*\|.*\|[ \t]*(?:\n|\Z)){2,})"
+_CODE = r"\$\$.+?\$\$|\\\[.+?\\\]|\\\(.+?\\\)|\$[^$\n]+\$|```.*?```|`[^`\n]+`"
+_SET_APART = re.compile(f"{_TABLE}|(?s:{_CODE})", re.MULTILINE)
+_RULE = re.compile(r"[\s|:-]+")
+
+
+@cache
+def words(lang: str) -> dict[str, str]:
+    """What the page says, by name, in a language."""
+    return tomllib.loads((_PAGE / "words.toml").read_text("utf-8"))[lang]  # type: ignore[no-any-return]
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals["blocks"] = blocks
+    return environment.from_string((_PAGE / "label.html.jinja").read_text("utf-8"))
+
+
+def blocks(text: str) -> list[tuple[str, Any]]:
+    """A text as what can be read: ("table", rows of cells) where lines stand between bars, ("code", text) for formulas
+    and code as they are written, and ("text", text)."""
+    found: list[tuple[str, Any]] = []
+    end = 0
+    for part in _SET_APART.finditer(text):
+        found += [("text", text[end : part.start()])] * (part.start() > end)
+        lines = [line.strip() for line in (part["table"] or "").splitlines()]
+        rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines if not _RULE.fullmatch(line)]
+        found.append(("table", rows) if lines else ("code", part[0]))
+        end = part.end()
+    return found + [("text", text[end:])] * (end < len(text))
+
+
+class _Refused(Exception):
+    """A request that is answered with an error: its status and words."""
+
+    def __init__(self, status: int, error: str) -> None:
+        super().__init__(error)
+        self.status = status
+
+
+class Annotation:
+    """The application on a database. `owner` makes the owner's page, shown to who has the token `key`."""
+
+    def __init__(self, store: Store, images: Images | None, owner: Callable[[], str], key: str) -> None:
+        self.store, self.images, self.owner, self.key = store, images, owner, key
+        self.name = store.facts()["scheme"]
+        self.scheme = SCHEMES[self.name]
+        self._raters, self._owning = store.raters(), threading.Lock()
+
+    def app(self, hosts: list[str]) -> Starlette:
+        """The ASGI application, for requests to one of `hosts` only: another site's name that is pointed at this
+        address reads nothing here."""
+        routes = [
+            Route("/", self._guarded(self.page)),
+            Route("/label", self._guarded(self.label), methods=["POST"]),
+            Route("/image", self._guarded(self.image)),
+            Route("/owner", self._guarded(self.report)),
+            *(Route(f"/page.{kind}", _static(f"page.{kind}", media)) for kind, media in _STATIC.items()),
+        ]
+        return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)])
+
+    def _guarded(self, answer: Callable[[Request, Mapping[str, str]], Response]) -> Any:
+        async def endpoint(request: Request) -> Response:
+            try:
+                body: Mapping[str, str] = {}
+                if request.method == "POST":
+                    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+                        raise _Refused(403, "another site may not send labels")
+                    if (_number(request.headers.get("content-length")) or _LONGEST + 1) > _LONGEST:
+                        raise _Refused(413, "too long")
+                    body = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+                reply = await run_in_threadpool(answer, request, body)
+            except _Refused as refused:
+                reply = JSONResponse({"error": str(refused)}, refused.status)
+            reply.headers.update({name: value for name, value in _HEADERS.items() if name not in reply.headers})
+            return reply
+
+        return endpoint
+
+    def _rater(self, request: Request) -> str:
+        token = request.query_params.get("rater", "").encode()
+        for known, name in self._raters.items():
+            if secrets.compare_digest(known.encode(), token):
+                return name
+        raise _Refused(403, "open the link that you were given: this one names no rater")
+
+    def _task(self, rater: str, number: str | None) -> Open:
+        found = self.store.opened(_number(number), rater)
+        if found is None:
+            raise _Refused(404, "there is no such item")
+        return found
+
+    def page(self, request: Request, _: Mapping[str, str]) -> Response:
+        """The next item, or the one that is named; what the rater said of it, if anything."""
+        rater, asked = self._rater(request), request.query_params
+        found = self._task(rater, asked["task"]) if "task" in asked else self.store.next(rater)
+        preferred = "zh" if request.headers.get("accept-language", "").lower().startswith("zh") else "en"
+        lang = asked["lang"] if asked.get("lang") in ("en", "zh") else preferred
+        done, tasks = self.store.counts()[rater]
+        facts = {
+            "words": words(lang), "lang": lang, "other": "en" if lang == "zh" else "zh", "stale": "stale" in asked,
+            "rater": asked["rater"], "done": done, "tasks": tasks, "pace": self.store.pace(rater), "open": found,
+            "last": self.store.last(rater, found.label if found else 0), "once": secrets.token_urlsafe(12),
+            "scheme": self.name, **({} if found is None else self._shown(found)),
+        }  # fmt: skip
+        return HTMLResponse(_template().render(facts))
+
+    def _shown(self, found: Open) -> dict[str, Any]:
+        """The item as this rater sees it: the side B called A where sides are exchanged."""
+        item, said = found.item, found.said.choices if found.said else {}
+        parts = [replace(part, side=exchanged(part.side, found.swapped)) for part in item.parts]
+        return {
+            "parts": sorted(parts, key=lambda part: part.side),
+            "turns": sorted({part.turn for part in parts}),
+            "chosen": {ask: exchanged(value, found.swapped) for ask, value in said.items()},
+            "choices": self.scheme.choices,
+            "rubric": self.scheme.rubric(item.lang, item.task),
+        }
+
+    def label(self, request: Request, body: Mapping[str, str]) -> Response:
+        """Keep what was said; only then does the page go on."""
+        rater = self._rater(request)
+        found = self._task(rater, body.get("task"))
+        said = read_said(body, found.item, self.scheme, found.swapped)
+        query = {"rater": request.query_params["rater"], "lang": request.query_params.get("lang", "")}
+        once, status = body.get("once", "")[:64] or secrets.token_urlsafe(12), 200
+        try:
+            self.store.label(rater, found.task, once, _number(body.get("seen")) or 0, said)
+        except Stale:
+            status, query = 409, {**query, "task": str(found.task), "stale": "1"}
+        following = f"./?{urlencode(query)}"
+        if "x-annotate" in request.headers:
+            return JSONResponse({"next": following}, status)
+        return RedirectResponse(following, 303)
+
+    def image(self, request: Request, _: Mapping[str, str]) -> Response:
+        """A picture of an item that the rater was given, by its number: its path may say whose it is."""
+        shown = self._task(self._rater(request), request.query_params.get("task")).item.images
+        number = _number(request.query_params.get("n"))
+        if number is None or number >= len(shown) or self.images is None:
+            raise _Refused(404, "there is no such picture")
+        try:
+            media, content = picture(self.images, shown[number])
+        except ImageError as error:
+            raise _Refused(404, error.failure) from None
+        return Response(content, media_type=media)
+
+    def report(self, request: Request, _: Mapping[str, str]) -> Response:
+        if not secrets.compare_digest(request.query_params.get("key", "").encode(), self.key.encode()):
+            raise _Refused(403, "this page is the owner's")
+        with self._owning:
+            policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+            return HTMLResponse(self.owner(), headers={"Content-Security-Policy": policy})
+
+
+_STATIC = {"css": "text/css", "js": "text/javascript"}
+
+
+def _static(name: str, media: str) -> Callable[[Request], Response]:
+    content = (_PAGE / name).read_bytes()
+    return lambda _: Response(content, media_type=media, headers={**_HEADERS, "Cache-Control": "max-age=300"})
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
+def read_said(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapped: bool) -> Said:
+    """What a form says, checked. Raises _Refused where a question is open and the item was not skipped."""
+    skipped = body.get("skipped", "").strip()[:500]
+    choices = {ask.key: body.get(f"choice {ask.key}", "") for ask in item.asks if not skipped}
+    for key, value in choices.items():
+        if value not in scheme.choices:
+            raise _Refused(422, f"{key}: {value[:40]!r} is none of {', '.join(scheme.choices)}")
+    try:
+        seconds: float | None = min(max(float(body["seconds"]), 0.0), 86_400.0)
+    except (KeyError, ValueError):
+        seconds = None
+    return Said(
+        choices={key: exchanged(value, swapped) for key, value in choices.items()},
+        reason=body.get("reason", "").strip()[:2000],
+        skipped=skipped,
+        broken=bool(body.get("broken")),
+        seconds=seconds,
+    )

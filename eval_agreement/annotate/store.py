@@ -1,0 +1,274 @@
+"""Where labels are kept: one SQLite file in write-ahead mode. A label is one transaction, and none is ever changed.
+
+What a rater sees of an item is a task; its newest label counts, and those before it stay as its history. Labels are
+found by index, so that the next item takes as long among a million labels as among ten.
+"""
+
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct, field
+
+from critic.errors import UsageError
+from eval_agreement.annotate.plan import Role, Task
+from eval_agreement.annotate.schemes import LabelItem
+
+_TABLES = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE items (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, shown BLOB NOT NULL, known BLOB,
+  probability REAL);
+CREATE TABLE raters (name TEXT PRIMARY KEY, token TEXT NOT NULL UNIQUE, tasks INTEGER NOT NULL DEFAULT 0,
+  done INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
+CREATE TABLE tasks (id INTEGER PRIMARY KEY, rater TEXT NOT NULL, wave INTEGER NOT NULL, place REAL NOT NULL,
+  item INTEGER NOT NULL REFERENCES items, role TEXT NOT NULL, swapped INTEGER NOT NULL, label INTEGER,
+  UNIQUE (rater, item, role));
+CREATE INDEX open_tasks ON tasks (rater, wave, place) WHERE label IS NULL;
+CREATE TABLE labels (id INTEGER PRIMARY KEY, task INTEGER NOT NULL REFERENCES tasks, rater TEXT NOT NULL,
+  once TEXT NOT NULL UNIQUE, at REAL NOT NULL, said BLOB NOT NULL);
+CREATE INDEX by_rater ON labels (rater, id)
+"""
+
+_ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped, wave) VALUES (?, ?, ?, ?, ?, ?)"
+_COUNT_TASKS = "UPDATE raters SET tasks = (SELECT count(*) FROM tasks WHERE rater = name)"
+
+
+class Said(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a rater said of an item: a choice for each question, in the item's own order of sides, or why it was
+    skipped. `broken`: something is wrong with the item itself. `seconds` is how long the page was in sight."""
+
+    choices: dict[str, str] = field(default_factory=dict)
+    reason: str = ""
+    skipped: str = ""
+    broken: bool = False
+    seconds: float | None = None
+    source: str = ""
+
+
+class Given(NamedTuple):
+    """A label that counts, and how it came about. `number` is that of the item, `key` its id."""
+
+    rater: str
+    number: int
+    key: str
+    role: Role
+    swapped: bool
+    at: float
+    said: Said
+    known: dict[str, str] | None
+    probability: float | None
+
+
+class Open(NamedTuple):
+    """A task before its rater: the item, its newest label if there is one (`label` is that label's number, else 0)."""
+
+    task: int
+    rater: str
+    swapped: bool
+    label: int
+    item: LabelItem
+    said: Said | None
+
+
+class Stale(Exception):
+    """A label for a task that another page has labelled meanwhile."""
+
+
+class Store:
+    """The database at `path`. Connections are the threads' own; every method is one transaction."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._own = path, threading.local()
+
+    @classmethod
+    def create(cls, path: Path, facts: Mapping[str, Any], raters: Sequence[str], invited: bool) -> "Store":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        store = cls(path)
+        with store._writing() as database:
+            for statement in _TABLES.split(";\n"):
+                database.execute(statement)
+            store._state(facts)
+            tokens = [(name, secrets.token_urlsafe(16) if invited else name) for name in raters]
+            database.executemany("INSERT INTO raters (name, token) VALUES (?, ?)", tokens)
+        return store
+
+    @classmethod
+    def find(cls, path: Path) -> "Store | None":
+        """None where there is nothing yet. Raises UsageError for a file that is no database of labels."""
+        if not path.is_file() or not path.stat().st_size:
+            return None
+        store = cls(path)
+        tables = {name for (name,) in store._rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if tables and not {"facts", "tasks", "labels"} <= tables:
+            raise UsageError(f"--db {path}: no database of labels")
+        return store if tables else None
+
+    def _database(self) -> sqlite3.Connection:
+        if not hasattr(self._own, "database"):
+            try:
+                database = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+                database.execute("PRAGMA journal_mode = WAL")
+                database.execute("PRAGMA synchronous = FULL")
+            except sqlite3.DatabaseError as error:
+                raise UsageError(f"--db {self.path}: no database of labels ({error})") from None
+            self._own.database = database
+        return self._own.database  # type: ignore[no-any-return]
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        database = self._database()
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            yield database
+        except BaseException:
+            database.execute("ROLLBACK")
+            raise
+        database.execute("COMMIT")
+
+    def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._database().execute(query, values).fetchall()
+
+    def _state(self, facts: Mapping[str, Any]) -> None:
+        rows = [(name, msgspec.json.encode(value).decode()) for name, value in facts.items()]
+        self._database().executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", rows)
+
+    def facts(self) -> dict[str, Any]:
+        return {name: msgspec.json.decode(value) for name, value in self._rows("SELECT name, value FROM facts")}
+
+    def raters(self) -> dict[str, str]:
+        """Token -> name."""
+        return dict(self._rows("SELECT token, name FROM raters ORDER BY name"))
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Labels given and tasks in all, by rater."""
+        return {name: (done, tasks) for name, done, tasks in self._rows("SELECT name, done, tasks FROM raters")}
+
+    def items(self) -> dict[int, LabelItem]:
+        return {number: _item(shown) for number, shown in self._rows("SELECT id, shown FROM items ORDER BY id")}
+
+    def add(
+        self,
+        items: Iterable[LabelItem],
+        tasks: Callable[[Sequence[tuple[int, str]]], Iterable[Task]],
+        known: Mapping[str, dict[str, str]],
+        probability: Mapping[str, float],
+        facts: Mapping[str, Any],
+    ) -> int:
+        """Add the items that are new, and what `tasks`, given their numbers and ids, plans of them; how many. Of items
+        that are there only the `probability` changes: a larger sample has larger ones."""
+        with self._writing() as database:
+            there = {key for (key,) in self._rows("SELECT key FROM items")}
+            ((wave,),) = self._rows("SELECT coalesce(max(wave), -1) + 1 FROM tasks")
+            new: list[tuple[int, str]] = []
+            for item in (one for one in items if one.id not in there):
+                right = msgspec.json.encode(known[item.id]) if item.id in known else None
+                row = (item.id, msgspec.json.encode(item), right)
+                cursor = database.execute("INSERT INTO items (key, shown, known) VALUES (?, ?, ?)", row)
+                new.append((cursor.lastrowid or 0, item.id))
+            chances = [(chance, key) for key, chance in probability.items()]
+            database.executemany("UPDATE items SET probability = ? WHERE key = ?", chances)
+            database.executemany(_ADD_TASK, ((*task, wave) for task in tasks(new)))
+            database.execute(_COUNT_TASKS)
+            self._state(facts)
+        return len(new)
+
+    def _opened(self, which: str, *values: Any) -> list[Open]:
+        query = (
+            "SELECT t.id, t.rater, t.swapped, coalesce(t.label, 0), i.shown, l.said FROM tasks t "
+            f"JOIN items i ON i.id = t.item LEFT JOIN labels l ON l.id = t.label WHERE {which}"
+        )
+        found = self._rows(query, *values)
+        return [
+            Open(task, rater, bool(swapped), label, _item(shown), _said(said))
+            for task, rater, swapped, label, shown, said in found
+        ]
+
+    def opened(self, task: int | None, rater: str | None = None) -> Open | None:
+        """A task; None where there is none of that number, or it is not the `rater`'s."""
+        return next((one for one in self._opened("t.id = ?", task) if rater in (None, one.rater)), None)
+
+    def next(self, rater: str) -> Open | None:
+        """The rater's next task; None where all are done."""
+        found = self._opened("t.rater = ? AND t.label IS NULL ORDER BY t.wave, t.place LIMIT 1", rater)
+        return found[0] if found else None
+
+    def tasks(self, rater: str) -> list[Open]:
+        """All tasks of a rater, in their order."""
+        return self._opened("t.rater = ? ORDER BY t.wave, t.place", rater)
+
+    def last(self, rater: str, before: int = 0) -> int | None:
+        """The task that the rater labelled last, or labelled before the label `before`. A label that was changed since
+        does not count: its task stands further on."""
+        query = (
+            "SELECT l.task FROM labels l JOIN tasks t ON t.label = l.id WHERE l.rater = ? AND l.id < ? "
+            "ORDER BY l.id DESC LIMIT 1"
+        )
+        found = self._rows(query, rater, before or 2**62)
+        return found[0][0] if found else None
+
+    def label(self, rater: str, task: int, once: str, seen: int, said: Said) -> None:
+        """Keep a label. The same page (`once`) leaves one, however often it is sent. Raises Stale where the task's
+        newest label is not the one that the page had `seen`, and KeyError where the task is not the rater's."""
+        with self._writing() as database:
+            for before in self._rows("SELECT task, rater, said FROM labels WHERE once = ?", once):
+                # Of a page that is sent twice only the time differs.
+                then = msgspec.structs.replace(msgspec.json.decode(before[2], type=Said), seconds=said.seconds)
+                if before[:2] != (task, rater) or then != said:
+                    raise Stale
+                return
+            found = self._rows("SELECT label FROM tasks WHERE id = ? AND rater = ?", task, rater)
+            if not found:
+                raise KeyError(task)
+            newest = found[0][0] or 0
+            if newest != seen:
+                raise Stale
+            row = (task, rater, once, time.time(), msgspec.json.encode(said))
+            cursor = database.execute("INSERT INTO labels (task, rater, once, at, said) VALUES (?, ?, ?, ?, ?)", row)
+            database.execute("UPDATE tasks SET label = ? WHERE id = ?", (cursor.lastrowid, task))
+            database.execute("UPDATE raters SET done = done + ? WHERE name = ?", (not newest, rater))
+
+    def task_of(self, rater: str, item: int, swapped: bool) -> Open:
+        """The task of an item that was labelled elsewhere, made where the rater had none, with the sides as they stood
+        there. A label that it has already stays."""
+        with self._writing() as database:
+            added = (rater, secrets.token_urlsafe(16))
+            database.execute("INSERT OR IGNORE INTO raters (name, token) VALUES (?, ?)", added)
+            which = "t.rater = ? AND t.item = ? AND t.role <> 'repeat'"
+            if not self._opened(which, rater, item):
+                database.execute(_ADD_TASK, (rater, 0.0, item, "item", swapped, 0))
+                database.execute(_COUNT_TASKS)
+            turn = "UPDATE tasks SET swapped = ? WHERE rater = ? AND item = ? AND role <> 'repeat' AND label IS NULL"
+            database.execute(turn, (swapped, rater, item))
+            return self._opened(which, rater, item)[0]
+
+    def pace(self, rater: str) -> float | None:
+        """The median seconds of a rater's last twenty labels."""
+        last = self._rows("SELECT said FROM labels WHERE rater = ? ORDER BY id DESC LIMIT 20", rater)
+        taken = [said.seconds for (one,) in last if (said := _said(one)) and said.seconds is not None]
+        return median(taken) if taken else None
+
+    def given(self, most: int = 2**62) -> Iterator[Given]:
+        """Every label that counts, or the newest ones, in the order in which they were given."""
+        query = (
+            "SELECT t.rater, t.item, i.key, t.role, t.swapped, l.at, l.said, i.known, i.probability FROM labels l "
+            "JOIN tasks t ON t.label = l.id JOIN items i ON i.id = t.item "
+            "WHERE l.id > (SELECT coalesce(max(id), 0) FROM labels) - ? ORDER BY l.id"
+        )
+        for rater, item, key, role, swapped, at, said, known, chance in self._database().execute(query, (most,)):
+            right = known and msgspec.json.decode(known)
+            yield Given(rater, item, key, role, bool(swapped), at, msgspec.json.decode(said, type=Said), right, chance)
+
+
+def _item(shown: bytes) -> LabelItem:
+    return msgspec.json.decode(shown, type=LabelItem)
+
+
+def _said(said: bytes | None) -> Said | None:
+    return None if said is None else msgspec.json.decode(said, type=Said)

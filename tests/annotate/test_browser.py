@@ -1,0 +1,193 @@
+"""A rater at the keyboard of a real Chromium, by its own protocol. Skipped where there is no Chromium."""
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from annotating import forked, planned, row, rows_file
+from conftest import free_port, write_jsonl
+
+PROGRAM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Chromium (Debian: apt-get install chromium)")
+
+VIRTUAL = {"Enter": 13, "Escape": 27, "Tab": 9}
+
+
+class Chromium:
+    """One tab; `events` are what the browser said unasked."""
+
+    def __init__(self, home: Path) -> None:
+        client: Any = pytest.importorskip("websockets.sync.client")
+        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-port=0"]
+        words = [str(PROGRAM), *options, f"--user-data-dir={home}", "about:blank"]
+        self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        ports, end = home / "DevToolsActivePort", time.monotonic() + 60
+        while not (ports.is_file() and ports.read_text().count("\n")):
+            assert time.monotonic() < end, "Chromium did not start"
+            time.sleep(0.05)
+        port = ports.read_text().split()[0]
+        asked = urllib.request.Request(f"http://127.0.0.1:{port}/json/new?about:blank", method="PUT")
+        target = json.load(urllib.request.urlopen(asked))
+        self.open_socket = contextlib.ExitStack()
+        self.socket = self.open_socket.enter_context(client.connect(target["webSocketDebuggerUrl"], max_size=None))
+        self.count, self.events = 0, []  # type: ignore[var-annotated]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{domain}.enable")
+        self.size(1280, 900)
+
+    def call(self, method: str, **params: Any) -> Any:
+        self.count += 1
+        self.socket.send(json.dumps({"id": self.count, "method": method, "params": params}))
+        while (message := json.loads(self.socket.recv(timeout=60))).get("id") != self.count:
+            self.events.append(message)
+        assert "error" not in message, message
+        return message["result"]
+
+    def size(self, width: int, height: int) -> None:
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
+        )
+
+    def js(self, code: str) -> Any:
+        return self.call("Runtime.evaluate", expression=code, returnByValue=True)["result"].get("value")
+
+    def until(self, code: str) -> None:
+        end = time.monotonic() + 30
+        while not self.js(code):
+            assert time.monotonic() < end, f"{code}: {self.js('document.body.innerText')}"
+            time.sleep(0.02)
+
+    def open(self, url: str) -> None:
+        self.call("Page.navigate", url=url)
+        self.until("document.readyState == 'complete' && location.href != 'about:blank'")
+
+    def key(self, key: str) -> None:
+        text = "\r" if key == "Enter" else key if len(key) == 1 else ""
+        code = VIRTUAL.get(key, ord(key[0].upper()))
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text, windowsVirtualKeyCode=code)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+    def picture(self, path: Path) -> None:
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+
+    def save(self) -> None:
+        """Enter, and wait for the next page."""
+        self.js("window.old = true")
+        self.key("Enter")
+        self.until("!window.old && document.readyState == 'complete'")
+
+
+@pytest.fixture
+def chromium(tmp_path: Path) -> Iterator[Chromium]:
+    browser = Chromium(tmp_path / "home")
+    try:
+        yield browser
+    finally:
+        browser.open_socket.close()
+        browser.process.kill()
+        browser.process.wait()
+
+
+def test_thirty_items_by_keyboard_over_a_kill(tmp_path: Path, chromium: Chromium) -> None:
+    """The server is killed while a label is on its way: the page says so, tries again, and goes on by itself."""
+    store = planned(tmp_path, rows=rows_file(tmp_path, 30))
+    port = free_port()
+    with forked(store.path, port) as (child, url):
+        chromium.open(f"{url}/?rater=rater-1")
+        for number in range(12):
+            chromium.key(str(number % 10))
+            chromium.save()
+        os.kill(child, signal.SIGKILL)
+        chromium.key("7")
+        chromium.key("Enter")
+        chromium.until("document.querySelector('#status').textContent.includes('no connection')")
+        assert store.counts()["rater-1"][0] == 12
+    with forked(store.path, port) as (_, url):
+        chromium.until("document.title.includes('13 of 30') && document.readyState == 'complete'")
+        for number in range(17):
+            chromium.key(str(number % 10))
+            if number == 3:
+                chromium.key("r")
+                chromium.call("Input.insertText", text="7 is fair")
+                chromium.key("Escape")
+            chromium.save()
+        assert "30 of 30" in chromium.js("document.title") and "All done" in chromium.js("document.body.innerText")
+        chromium.js("window.old = true")
+        chromium.key("u")
+        chromium.until("!window.old && document.readyState == 'complete'")
+        chromium.key("2")
+        chromium.save()
+    given = list(store.given())
+    assert len(given) == 30 and [one.said.choices["overall"] for one in given][-1] == "2"
+    assert [one.said.reason for one in given].count("7 is fair") == 1
+    assert all(one.said.seconds is not None for one in given)
+    _quiet(chromium)
+
+
+def _quiet(chromium: Chromium) -> None:
+    """No script failed, nothing broke the policy, and nothing was asked of anybody else."""
+    assert not [one for one in chromium.events if one["method"] == "Runtime.exceptionThrown"]
+    entries = [one["params"]["entry"] for one in chromium.events if one["method"] == "Log.entryAdded"]
+    assert not [one for one in entries if one["source"] != "network"], entries
+    urls = {one["params"]["request"]["url"] for one in chromium.events if one["method"] == "Network.requestWillBeSent"}
+    assert all(url.startswith(("http://127.0.0.1:", "data:")) for url in urls), urls
+
+
+def test_skipping_double_clicks_and_many_questions(tmp_path: Path, chromium: Chromium) -> None:
+    store = planned(tmp_path, "--scheme", "checklist", rows=rows_file(tmp_path, 4))
+    with forked(store.path) as (_, url):
+        chromium.open(f"{url}/?rater=rater-1")
+        chromium.key("Enter")
+        chromium.until("document.querySelector('#status').textContent.includes('every question')")
+        chromium.key("y")
+        chromium.key("n")
+        chromium.js(
+            "window.old = true; const b = document.querySelector('[type=submit]'); b.click(); b.click(); b.click()"
+        )
+        chromium.until("!window.old && document.readyState == 'complete'")
+        chromium.key("s")
+        chromium.call("Input.insertText", text="no idea")
+        chromium.save()
+        chromium.until("document.title.includes('2 of 4')")
+    said = [one.said for one in store.given()]
+    assert [one.choices for one in said] == [{"item=1": "yes", "item=2": "no"}, {}] and said[1].skipped == "no idea"
+    assert store._rows("SELECT count(*) FROM labels") == [(2,)]
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_it_fits_folds_and_stays_text(tmp_path: Path, chromium: Chromium, width: int, dark: bool) -> None:
+    long = "\n".join(f"{n}. A step that takes its time, with a_long_word_{'x' * 60}." for n in range(60))
+    nasty = "<script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\">" + long
+    rows = write_jsonl(tmp_path / "rows.jsonl", [row(n, response=nasty) for n in range(2)])
+    store = planned(tmp_path, "--scheme", "confirm", rows=rows)
+    with forked(store.path) as (_, url):
+        chromium.size(width, 844)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        chromium.call("Emulation.setEmulatedMedia", features=[scheme])
+        chromium.open(f"{url}/?rater=rater-1")
+        assert chromium.js("document.documentElement.scrollWidth") <= width and "hacked" not in chromium.js(
+            "document.title"
+        )
+        folded = chromium.js("document.querySelector('.answer .text').clientHeight")
+        chromium.key("e")
+        assert chromium.js("document.querySelector('.answer .text').clientHeight") > 2 * folded
+        assert chromium.js("document.querySelector('.fold').getAttribute('aria-expanded')") == "true"
+        colour = chromium.js("getComputedStyle(document.body).backgroundColor")
+        assert (colour == "rgb(20, 23, 27)") == dark
+        for _ in range(3):
+            chromium.key("Tab")
+        chromium.picture(tmp_path / f"{width}.png")
+        assert chromium.js("document.activeElement.matches('a, input, button, summary')")
+    _quiet(chromium)

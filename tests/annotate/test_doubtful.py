@@ -1,0 +1,232 @@
+"""Answers drawn where the judge is unsure: the chances are known, and what the audit says of all rows stays right."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from annotating import label_all, page_of, planned, rows_file
+from conftest import assert_one_line_error, run, write_jsonl
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from critic.counting import resampling
+from critic.counting.verdicts import verdict_agreement
+from critic.records import Call, Judgment, Member, Question, Response, Verdict
+from eval_agreement.annotate.doubtful import chances, doubt, doubts, drawn, next_rows
+from eval_agreement.compare import compare
+from eval_agreement.corrected import corrected_mean, labels_needed
+from eval_agreement.joint import measured
+from eval_agreement.metrics import agreement
+from eval_agreement.sample import Sample
+
+
+def judgment(key: str, verdict: Verdict, **changes: Any) -> Judgment:
+    question = Question(id="q", prompt="?", task="", group=key, lang="en")
+    response = Response(id=key, question=question, text="an answer")
+    about: dict[str, Any] = {"judge": "j", "prompt": "pointwise", "prompt_hash": "0", "score_kind": "expected"}
+    score = None if verdict.failure else verdict.rating
+    return Judgment(response=response, verdict=verdict, score=score, **about | changes)
+
+
+def test_doubt_is_entropy_disagreement_and_failure() -> None:
+    sure, torn = [1.0] + [0.0] * 9, [0.1] * 10
+    assert doubt(judgment("a", Verdict(rating=1, distribution=sure))) == 0
+    assert doubt(judgment("a", Verdict(rating=1, distribution=torn))) == pytest.approx(1)
+    assert doubt(judgment("a", Verdict(rating=1, distribution=[0.5, 0.5] + [0.0] * 8))) == pytest.approx(0.30103)
+    assert doubt(judgment("a", Verdict(failure="truncated"))) == 1
+    panel = [Member(judge=str(score), verdict=Verdict(rating=score), score=score) for score in (1.0, 10.0)]
+    assert doubt(judgment("a", Verdict(rating=5.5), members=panel)) == pytest.approx(1)
+    turned = [Call(reply="", value="A", first="model"), Call(reply="", value="A", first="opponent")]
+    assert doubt(judgment("a", Verdict(value="tie"), calls=turned)) == 1
+    same = [Call(reply="", value="A", first="model"), Call(reply="", value="B", first="opponent")]
+    assert doubt(judgment("a", Verdict(value="A"), calls=same)) == 0
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=80).filter(any), st.data())
+def test_chances_add_up_to_the_labels_and_grow_with_them(given_doubts: list[float], data: Any) -> None:
+    known = {str(n): one for n, one in enumerate(given_doubts)}
+    fewer, more = sorted(data.draw(st.integers(1, len(known))) for _ in range(2))
+    small, large = chances(known, fewer), chances(known, more)
+    assert sum(small.values()) == pytest.approx(fewer) and sum(large.values()) == pytest.approx(more)
+    assert all(0 < small[key] <= large[key] + 1e-9 <= 1 + 2e-9 for key in known)
+    assert set(drawn(small, 3)) <= set(drawn(large, 3)), "a larger draw holds the smaller one"
+    order = sorted(known, key=lambda key: known[key])
+    assert all(small[one] <= small[two] + 1e-12 for one, two in pairwise(order))
+
+
+def test_every_answer_is_drawn_as_often_as_its_chance_says() -> None:
+    chance = chances({str(n): n / 40 for n in range(40)}, 10)
+    times = np.array([[key in drawn(chance, seed) for key in chance] for seed in range(600)]).mean(axis=0)
+    assert np.abs(times - np.array(list(chance.values()))).max() < 0.09
+
+
+def world(rng: np.random.Generator, n: int) -> tuple[Any, Any, dict[str, float], Any]:
+    """People, a judge that is off upwards and at random where it is unsure, and four answers to a question."""
+    group = np.repeat(np.arange(n // 4), 4)
+    quality = rng.normal(5.5, 1.8, n // 4)[group]
+    unsure = rng.beta(1, 3, n)
+    human = np.clip(np.round(quality + rng.normal(0, 1, n)), 1, 10)
+    judge = np.clip(quality + 2.4 * unsure + unsure * rng.normal(0, 3, n) + rng.normal(0, 0.4, n), 1, 10)
+    return human, judge, {str(n): float(one) for n, one in enumerate(unsure)}, group
+
+
+def test_means_and_agreement_of_doubtful_rows_are_those_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coverage by simulation: 95 % intervals that hold the truth about 95 times of 100 with the chances known, and
+    far less often where they are ignored."""
+    monkeypatch.setattr(resampling, "RESAMPLES", 400)
+    human, judge, _, _ = world(np.random.default_rng(99), 200_000)
+    truth = {"mean": human.mean(), "mae": np.abs(human - judge).mean(), "pearson": np.corrcoef(human, judge)[0, 1]}
+    rng, runs = np.random.default_rng(5), 40
+    kept, naive = dict.fromkeys(truth, 0), dict.fromkeys(truth, 0)
+    narrower = 0.0
+    for seed in range(runs):
+        human, judge, unsure, group = world(rng, 600)
+        chance = chances(unsure, 120)
+        labelled = np.array([key in drawn(chance, seed) for key in chance])
+        weight = 1 / np.array(list(chance.values()))
+        people = np.where(labelled, human, np.nan)
+        for found, times in ((kept, weight), (naive, None)):
+            mean = corrected_mean(people, judge, group, weight=times)
+            on_them = None if times is None else times[labelled]
+            agreed = measured(human[labelled], judge[labelled], group[labelled], on_them).estimates
+            intervals = {"mean": mean.interval, "mae": agreed["mae"].interval, "pearson": agreed["pearson"].interval}
+            for name, interval in intervals.items():
+                found[name] += interval is not None and interval[0] <= truth[name] <= interval[1]
+            if times is not None:
+                (low, high), (low_alone, high_alone) = mean.interval, mean.human_interval
+                narrower += (high - low) / (high_alone - low_alone) / runs
+    assert min(kept.values()) >= 0.85 * runs, kept
+    assert naive["mae"] < 0.7 * runs, "such rows are not like the others, and only the chances tell"
+    assert narrower < 0.9, "the judge's scores of the other rows are worth labels"
+
+
+def test_equal_chances_change_nothing() -> None:
+    rng = np.random.default_rng(1)
+    human, judge, _, group = world(rng, 400)
+    labelled = rng.random(400) < 0.4
+    people = np.where(labelled, human, np.nan)
+    even = np.full(400, 2.5)
+    agreed = measured(human[labelled], judge[labelled], group[labelled], even[labelled])
+    for name, one in agreement(human[labelled], judge[labelled]).estimates.items():
+        assert agreed.estimates[name].value == pytest.approx(one.value), name
+    mean, plain_mean = corrected_mean(people, judge, group, weight=even), corrected_mean(people, judge, group)
+    assert mean.human_only == pytest.approx(plain_mean.human_only)
+    assert mean.value == pytest.approx(plain_mean.value, abs=0.05)
+    plan, plain = (labels_needed(0.4, people, judge, group, weight=times) for times in (even, None))
+    assert plan.with_judge == pytest.approx(plain.with_judge, rel=0.35)
+
+
+def test_preferences_are_weighted_as_if_rows_were_there_so_often() -> None:
+    rng = np.random.default_rng(2)
+    people, judge = (rng.integers(0, 3, 80).astype(np.int8) for _ in range(2))
+    times = rng.integers(1, 4, 80)
+    found = verdict_agreement(people, judge, np.arange(80), times.astype(float))
+    whole = verdict_agreement(np.repeat(people, times), np.repeat(judge, times), np.arange(times.sum()))
+    for name in ("accuracy", "decided", "coverage", "kappa"):
+        assert getattr(found, name).value == pytest.approx(getattr(whole, name).value), name
+        assert found.n == 80
+
+
+def test_differences_of_judges_are_those_of_the_lines_above_them() -> None:
+    rng = np.random.default_rng(4)
+    human, one, _, group = world(rng, 200)
+    other = np.clip(human + rng.normal(0, 2, 200), 1, 10)
+    chance = np.clip(rng.random(200), 0.1, 1)
+    names = [str(number) for number in range(200)]
+    sample = Sample(
+        name="s",
+        ids=names,
+        human=human,
+        judges={"a": one, "b": other},
+        group=[str(n) for n in group],
+        probability=chance,
+    )
+    weighted = compare(sample, "a", "b", {})
+    plain = compare(replace(sample, probability=None), "a", "b", {})
+    for line in weighted.differences:
+        agreed = [measured(human, scores, group, 1 / chance).estimates[line.metric].value for scores in (one, other)]
+        assert [line.first, line.second] == pytest.approx(agreed), line.metric
+    assert weighted.differences[0].value != pytest.approx(plain.differences[0].value)
+
+
+def judged(folder: Path, count: int) -> Path:
+    """Judgments of the rows of rows_file, every fourth of them unsure."""
+    spread = [0.1] * 10
+    lines = []
+    for number in range(count):
+        sure = [0.0] * 10
+        sure[number * 7 % 10] = 1.0
+        verdict = Verdict(rating=number * 7 % 10 + 1, distribution=sure if number % 4 else spread)
+        lines.append(msgspec.to_builtins(judgment(f"row-{number}", verdict)))
+    return write_jsonl(folder / "judged.jsonl", lines)
+
+
+def test_from_doubt_to_the_audit_and_on_to_the_next_labels(tmp_path: Path) -> None:
+    rows, doubtful = rows_file(tmp_path, 400), judged(tmp_path, 400)
+    store = planned(tmp_path, "--doubtful", doubtful, "--draw", 80, rows=rows)
+    first = {item.id for item in store.items().values()}
+    numbers = [int(key.partition("-")[2]) for key in first]
+    assert 50 < len(first) < 110 and sum(number % 4 == 0 for number in numbers) > 0.6 * len(first)
+    label_all(page_of(store), "rater-1", lambda name, values: values[5])
+    (tmp_path / "labels.jsonl").unlink(missing_ok=True)
+    run("critic", "annotate", "--db", store.path, "--export", tmp_path / "labels.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "labels.jsonl").open()]
+    known = chances(doubts(doubtful), 80)
+    assert {line["id"]: line["label_probability"] for line in lines} == {key: known[key] for key in first}
+    human, judge = tmp_path / "labels.jsonl", f"ours={doubtful}"
+    done = run("critic", "audit", "--human", human, "--judge", judge, "--within", 0.4, "--out", tmp_path / "audit")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "audit/summary.json").read_text())["labels"]
+    agreed = agreement([line["human_score"] for line in lines], [int(line["id"][4:]) * 7 % 10 + 1 for line in lines])
+    assert found["mae"] != pytest.approx(agreed.mae), "weighted"
+    # A larger draw keeps what is labelled; its new rows are those that the audit names.
+    run(
+        "critic",
+        "annotate",
+        rows,
+        "--db",
+        store.path,
+        "--doubtful",
+        doubtful,
+        "--draw",
+        160,
+        "--export",
+        tmp_path / "l.jsonl",
+    )
+    more = {
+        item.id: store._rows("SELECT probability FROM items WHERE key = ?", item.id)[0][0]
+        for item in store.items().values()
+    }
+    larger = chances(doubts(doubtful), 160)
+    assert first < set(more) and more == {key: larger[key] for key in more}
+    assert store.counts()["rater-1"] == (len(first), len(more))
+    again = run("critic", "annotate", rows, "--db", store.path, "--doubtful", doubtful, "--draw", 100)
+    assert_one_line_error(again, "160 rows were drawn before")
+    if (tmp_path / "audit/next.jsonl").is_file():
+        assert not {json.loads(line)["id"] for line in (tmp_path / "audit/next.jsonl").open()} & first
+
+
+def test_what_to_label_next_is_what_a_larger_draw_adds(tmp_path: Path) -> None:
+    from eval_agreement.sources import of_tables
+    from eval_agreement.tables import Source
+
+    path = judged(tmp_path, 200)
+    small, large = (set(drawn(chances(doubts(path), count), 0)) for count in (40, 90))
+    people = write_jsonl(tmp_path / "people.jsonl", [{"id": key, "score": 5} for key in small])
+    sample = of_tables(Source(people), {"ours": Source(path)})
+    assert {line["id"] for line in next_rows(sample, 90)} == large - small
+
+
+def test_a_chance_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    people = write_jsonl(tmp_path / "p.jsonl", [{"id": "a", "score": 5, "label_probability": 1.5}])
+    done = run("critic", "audit", "--human", people, "--judge", f"j={people}", "--out", tmp_path / "a")
+    assert_one_line_error(done, "p.jsonl:1", "label_probability")
+    lines = [{"id": str(n), "score": 5, "label_probability": 0.5 if n else None} for n in range(30)]
+    people = write_jsonl(tmp_path / "p.jsonl", lines)
+    done = run("critic", "audit", "--human", people, "--judge", f"j={people}", "--out", tmp_path / "a")
+    assert_one_line_error(done, "of some labelled answers, but not of all")

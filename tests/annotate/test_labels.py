@@ -1,0 +1,385 @@
+"""Labels as rows that training and the audit read; bad input; what labels say about raters."""
+
+import csv
+import json
+import socket
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from annotating import fields, label, label_all, page_of, planned, replies, row, rows_file, source
+from conftest import assert_one_line_error, run, write_jsonl
+
+from critic import human_scored, jsonl
+from critic.records import TurnVerdict
+from critic.stages.rewrite import Rewrite
+from eval_agreement.annotate.people import by_rater as by_rater_facts
+from eval_agreement.annotate.people import owner_page, sections
+from eval_agreement.annotate.store import Said, Store
+from eval_agreement.items import verdict_id
+from eval_agreement.sources import kind_of
+from eval_agreement.tables import Source
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").strip().split("\n")]
+
+
+def exported(store: Store, name: str = "labels.jsonl") -> Path:
+    path = store.path.with_name(name)
+    done = run("critic", "annotate", "--db", store.path, "--export", path)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def by_rater(store: Store, choose: Any) -> None:
+    page = page_of(store)
+    for rater in store.counts():
+        label_all(page, rater, lambda name, values, rater=rater: choose(rater, name, values))
+
+
+def test_ratings_come_back_as_human_scored_rows(tmp_path: Path) -> None:
+    store = planned(tmp_path, "--raters", 2, "--overlap", 1, "--repeat", 0.25, rows=rows_file(tmp_path, 40))
+    by_rater(store, lambda rater, name, values: "8" if rater == "rater-1" else "5")
+    path = exported(store)
+    loaded = human_scored.load(path)
+    assert len(loaded.rows) == 40 and not loaded.left_out
+    assert all(one.human_score == 6.5 and one.annotators == {"rater-1": 8, "rater-2": 5} for one in loaded.rows)
+    assert {one.system for one in loaded.rows} == {"alpha", "beta"}
+    split = run("data/human_scores.py", path, "--out", tmp_path / "data")
+    assert split.returncode == 0, split.stderr
+
+
+def test_scale_checklist_and_criteria_come_back_in_their_columns(tmp_path: Path) -> None:
+    rows = rows_file(tmp_path)
+    five = planned(tmp_path / "five", "--scheme", "scale_5", rows=rows)
+    by_rater(five, lambda rater, name, values: values[-1])
+    (first, *_) = human_scored.load(exported(five)).responses
+    assert first.human.score == 10.0
+    lists = planned(tmp_path / "lists", "--scheme", "checklist", "--raters", 3, "--overlap", 1, rows=rows)
+    by_rater(lists, lambda rater, name, values: "yes" if "1" in name else "cannot say" if "1" in rater else "no")
+    (first, *_) = human_scored.load(exported(lists)).responses
+    assert first.human.answers == [True, False] and first.human.score == 5.5
+    named = planned(tmp_path / "named", "--scheme", "criteria", rows=rows)
+    by_rater(named, lambda rater, name, values: "10" if "clarity" in name else "1")
+    (first, *_) = human_scored.load(exported(named)).responses
+    assert first.human.criteria == {"clarity": 10.0} and first.human.score == 1.0
+
+
+def test_preferences_come_back_as_the_audits_table(tmp_path: Path) -> None:
+    rows = [row(n, response="a long answer, " * (n % 9 + 1) if n % 2 else "short") for n in range(60)]
+    store = planned(
+        tmp_path, "--scheme", "pairwise", "--raters", 2, "--overlap", 1, rows=write_jsonl(tmp_path / "rows.jsonl", rows)
+    )
+    by_rater(store, lambda rater, name, values: values[0])
+    path = exported(store)
+    lines = read(path)
+    assert {line["preference"] for line in lines} == {"a", "b"} and len(lines) == 60
+    judge = [{"id": line["id"], "preference": line["preference"]} for line in lines if line["rater"] == "rater-1"]
+    done = run(
+        "critic",
+        "audit",
+        "--human",
+        path,
+        "--judge",
+        f"j={write_jsonl(tmp_path / 'j.jsonl', judge)}",
+        "--out",
+        tmp_path / "a",
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "a/summary.json").read_text())["labels"]["raters"] == 2
+
+
+def test_conversations_rewrites_and_confirmations_come_back_where_they_are_read(tmp_path: Path) -> None:
+    talks = replies(tmp_path / "talks.jsonl", "ours", 6)
+    other = replies(tmp_path / "other.jsonl", "theirs", 6)
+    for scheme, more, kind, column in (
+        ("direct", (), "score", "score"),
+        ("pairwise_conversation", (), "preference", "preference"),
+        ("pairwise_conversation", ("--against", other), "preference", "preference"),
+    ):
+        folder = tmp_path / f"{scheme}{len(more)}"
+        store = planned(folder, "--scheme", scheme, *more, rows=talks)
+        by_rater(store, lambda rater, name, values: values[-1] if "whole" in name else values[0])
+        path = exported(store)
+        lines = read(path)
+        opponent = "theirs" if more else None
+        protocol = "direct" if scheme == "direct" else "pairwise"
+        about: dict[str, Any] = {
+            "system": "ours",
+            "condition": "own",
+            "protocol": protocol,
+            "judge": "",
+            "opponent": opponent,
+        }
+        talk = read(talks)[0]["conversation"]["id"]
+        expected = {verdict_id(TurnVerdict(conversation=talk, turn=turn, **about)) for turn in (1, 2, 3, None)}
+        assert {line["id"] for line in lines if line["id"].startswith(f"{talk}/")} == expected
+        assert kind_of(Source(path)) == kind and all(line[column] is not None for line in lines)
+        assert {line["turn"] for line in lines} == {"1", "2", "3", "whole"}
+    review = source(tmp_path, "rewrite")
+    store = planned(tmp_path / "rewrite", "--scheme", "rewrite", "--raters", 3, "--overlap", 1, rows=review)
+    by_rater(store, lambda rater, name, values: "yes" if rater != "rater-3" else "no")
+    reviewed = [line for _, line in jsonl.read(exported(store), Rewrite)]
+    assert [line.accepted for line in reviewed] == [True] * 4
+    store = planned(tmp_path / "confirm", "--scheme", "confirm", rows=rows_file(tmp_path))
+    by_rater(store, lambda rater, name, values: "no")
+    path = exported(store)
+    assert kind_of(Source(path)) == "yes or no" and {line["verdict"] for line in read(path)} == {"no"}
+
+
+def test_labels_are_what_was_first_said_and_not_of_broken_items(tmp_path: Path) -> None:
+    store = planned(tmp_path, "--repeat", 0.5)
+    page, count = page_of(store), 0
+    while (form := fields(page, "rater-1")).hidden:
+        again = int(form.hidden["task"])
+        ((role,),) = store._rows("SELECT role FROM tasks WHERE id = ?", again)
+        broken = {"broken": "1"} if count == 0 and role == "item" else {}
+        label(page, "rater-1", form, lambda name, values, role=role: "9" if role == "item" else "2", **broken)
+        count += 1
+    rows = read(exported(store))
+    assert count == 18 and len(rows) == 11 and {line["human_score"] for line in rows} == {9.0}
+    lines = list(csv.DictReader(exported(store, "all.csv").open(encoding="utf-8")))
+    assert len(lines) == 18 and {line["role"] for line in lines} == {"item", "repeat"}
+    assert {line["first"] for line in lines} == {"a", "b"}
+
+
+def test_hidden_checks_and_clicking_through_are_seen_by_the_owner_alone(tmp_path: Path) -> None:
+    checks = write_jsonl(tmp_path / "checks.jsonl", [row(500 + n, known=3) for n in range(4)])
+    store = planned(
+        tmp_path, "--raters", 3, "--overlap", 1, "--repeat", 0.2, "--checks", checks, rows=rows_file(tmp_path, 40)
+    )
+    page = page_of(store)
+    for rater, second in (("rater-1", "20"), ("rater-2", "22"), ("rater-3", "1")):
+        count = 0
+        while (form := fields(page, rater)).hidden:
+            opened = store.next(rater)
+            known = store._rows("SELECT known FROM items WHERE key = ?", opened.item.id)[0][0]
+            value = (
+                "7"
+                if rater == "rater-3"
+                else "3"
+                if known
+                else str(1 + (len(opened.item.id) + int(opened.item.id[-1])) % 9)
+            )
+            label(page, rater, form, lambda name, values, value=value: value, seconds=second)
+            count += 1
+        assert count == 52
+    html = owner_page(store)
+    assert html.count("too fast, constant, fails checks") == 1
+    assert html.count("4 of 4") == 2 and "0 of 4" in html and "8 of 8" in html and "Krippendorff" in html
+    assert len(read(exported(store))) == 40, "checks are no labels"
+    assert "too fast" not in page.get("/", params={"rater": "rater-3"}).text
+
+
+def test_a_pair_with_a_known_answer_is_known_whichever_stands_first(tmp_path: Path) -> None:
+    good, told = {"response": "good", "known": "A"}, {"response": "bad"}
+    checks = [row(500 + n, **(good if n % 4 in (0, 3) else told)) for n in range(8)]
+    known = write_jsonl(tmp_path / "checks.jsonl", checks)
+    store = planned(tmp_path, "--scheme", "pairwise", "--checks", known)
+    page = page_of(store)
+    while (form := fields(page, "rater-1")).hidden:
+        first = form.text.find("good") < form.text.find("bad")
+        label(page, "rater-1", form, lambda name, values, first=first: "A" if first else "B")
+    assert {tuple(one.known.items()) for one in store.given() if one.known} == {
+        (("overall", "A"),),
+        (("overall", "B"),),
+    }
+    assert by_rater_facts(store.given())["rater-1"].right == [True] * 4
+    again = run("critic", "annotate", tmp_path / "rows.jsonl", "--db", store.path, "--scheme", "pairwise")
+    assert_one_line_error(again, "checks", "another --db")
+
+
+def test_drift_is_counted_in_the_order_of_a_raters_own_labels(tmp_path: Path) -> None:
+    store = planned(tmp_path, "--raters", 3, "--overlap", 1, rows=rows_file(tmp_path, 40))
+    page = page_of(store)
+    for rater in store.counts():
+        count = 0
+        while (form := fields(page, rater)).hidden:
+            value = "8" if rater == "rater-1" and count >= 20 else "5"
+            label(page, rater, form, lambda name, values, value=value: value)
+            count += 1
+    (raters, *_) = sections(list(store.given()), store.counts(), "pointwise")
+    drift = raters.tables[0].head.index("drift") - 1
+    assert raters.tables[0].rows[0].cells[drift].text == "3.00"
+
+
+@pytest.mark.parametrize("form", ["csv", "xlsx"])
+def test_a_sheet_goes_out_and_comes_back(tmp_path: Path, form: str) -> None:
+    store = planned(tmp_path, "--scheme", "pairwise", "--raters", 2, "--overlap", 1)
+    done = run("critic", "annotate", "--db", store.path, "--to", form, "--export", tmp_path / "sheets")
+    assert done.returncode == 0, done.stderr
+    for rater in ("rater-1", "rater-2"):
+        path = tmp_path / f"sheets/{rater}.{form}"
+        _fill(path, lambda cells: "A" if cells["answer A"] < cells["answer B"] else "B")
+    assert "alpha" not in (tmp_path / "sheets/rater-1.csv").read_text() if form == "csv" else True
+    for expected in ("12 labels", "0 labels, 12 more"):
+        back = run("critic", "annotate", "--db", store.path, "--import", tmp_path / "sheets")
+        assert back.returncode == 0 and expected in back.stdout, back.stderr + back.stdout
+    answers = {one["id"]: one["response"] for one in read(tmp_path / "rows.jsonl")}
+    for one in store.given():
+        texts = [answers[key] for key in one.key.split("+")]
+        assert texts["AB".index(one.said.choices["overall"])] == min(texts)
+    _fill(tmp_path / f"sheets/rater-1.{form}", lambda cells: "C")
+    fresh = planned(
+        tmp_path / "fresh", "--scheme", "pairwise", "--raters", 2, "--overlap", 1, rows=tmp_path / "rows.jsonl"
+    )
+    assert_one_line_error(run("critic", "annotate", "--db", fresh.path, "--import", tmp_path / "sheets"), "'C'", "tie")
+
+
+def _fill(path: Path, choose: Any) -> None:
+    if path.suffix == ".csv":
+        rows = list(csv.DictReader(path.open(encoding="utf-8")))
+        for cells in rows[1:]:
+            cells["overall"] = choose(cells)
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        return
+    openpyxl: Any = pytest.importorskip("openpyxl")
+
+    book = openpyxl.load_workbook(path)
+    head = [cell.value for cell in book.active[1]]
+    for line in book.active.iter_rows(min_row=3):
+        cells = dict(zip(head, (cell.value for cell in line), strict=True))
+        line[head.index("overall")].value = choose(cells)
+    book.save(path)
+
+
+def test_label_studio_and_potato_go_out_and_come_back(tmp_path: Path) -> None:
+    """Their exports as they write them; that their own packages take what is written was tried with both."""
+    for scheme in ("pointwise", "pairwise"):
+        store = planned(tmp_path / scheme, "--scheme", scheme, rows=rows_file(tmp_path))
+        for form in ("label-studio", "potato"):
+            run("critic", "annotate", "--db", store.path, "--to", form, "--export", tmp_path / scheme / form)
+        tasks = json.loads((tmp_path / scheme / "label-studio/tasks.json").read_text("utf-8"))
+        assert len(tasks) == len(store.items()) and "row-" not in json.dumps(tasks) and "alpha" not in json.dumps(tasks)
+        choice = "7" if scheme == "pointwise" else "A"
+        done = []
+        for task in tasks:
+            chosen = {"from_name": "choice_1", "to_name": "answer", "type": "choices", "value": {"choices": [choice]}}
+            why = {"from_name": "reason", "to_name": "answer", "type": "textarea", "value": {"text": ["clear"]}}
+            people = [
+                {"completed_by": who, "result": [chosen, why], "lead_time": 3.5, "was_cancelled": False}
+                for who in (1, 2)
+            ]
+            done.append({**task, "annotations": people})
+        (tmp_path / scheme / "export.json").write_text(json.dumps(done))
+        items = [json.loads(line)["id"] for line in (tmp_path / scheme / "potato/items.jsonl").open()]
+        assert sorted(items, key=int) == [str(number) for number in store.items()]
+        state = {item: [[{"schema": "choice_1", "name": choice}, choice]] for item in items}
+        folder = tmp_path / scheme / "annotation_output/ann"
+        folder.mkdir(parents=True)
+        (folder / "user_state.json").write_text(json.dumps({"user_id": "ann", "instance_id_to_label_to_value": state}))
+        for path, count in (("export.json", 2 * len(items)), ("annotation_output", len(items))):
+            back = run("critic", "annotate", "--db", store.path, "--import", tmp_path / scheme / path)
+            assert f"{count} labels" in back.stdout, back.stderr
+        given = list(store.given())
+        assert {one.rater for one in given} == {"1", "2", "ann"} and {one.said.seconds for one in given} == {3.5, None}
+        if scheme == "pairwise":
+            assert {one.said.choices["overall"] for one in given} == {"A", "B"}, "sides are exchanged item by item"
+            for number in store.items():
+                assert len({one.said.choices["overall"] for one in given if one.number == number}) == 1
+        else:
+            assert {one["human_score"] for one in read(exported(store))} == {7.0}
+
+
+def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
+    rows, db = rows_file(tmp_path), tmp_path / "l.sqlite"
+
+    def fails(*words: object, parts: tuple[str, ...]) -> None:
+        assert_one_line_error(run("critic", "annotate", *words), *parts)
+
+    fails("--db", db, parts=("no such database", "give the rows"))
+    fails(tmp_path / "none.jsonl", "--db", db, parts=("no such file",))
+    fails(rows, "--db", db, "--checks", tmp_path / "none.jsonl", parts=("none.jsonl", "no such file"))
+    fails(rows, "--db", db, "--scheme", "stars", parts=("stars", "pointwise"))
+    fails(rows, "--db", db, "--invite", "a", "--invite", "a", parts=("--invite",))
+    fails(rows, "--db", db, "--invite", "a", "--raters", 2, parts=("either",))
+    fails(rows, "--db", db, "--doubtful", rows, parts=("--draw",))
+    fails(rows, "--db", db, "--doubtful", rows, "--draw", 3, parts=("judgments",))
+    fails(rows, "--db", db, "--scheme", "direct", parts=("rows.jsonl:1",))
+    fails(rows, "--db", db, "--to", "word", "--export", db, parts=("label-studio",))
+    fails(rows, "--db", db, "--host", "no.such.host.example", parts=("no address",))
+    fails(rows, "--db", db, "--host", "0.0.0.0", parts=("invite",))
+    assert not db.exists() or Store.find(db) is not None
+    fails("--db", rows, "--export", tmp_path / "x.jsonl", parts=("no database",))
+    other = tmp_path / "other.sqlite"
+    sqlite3.connect(other).execute("CREATE TABLE mine (x)").connection.commit()
+    fails(rows, "--db", other, parts=("no database of labels",))
+    for wrong, parts in (
+        ({"id": "a", "question": "q"}, ("response",)),
+        ({"id": "a", "question": 3, "response": "r"}, ("question",)),
+        ({"id": "a", "question": "q", "response": "r", "image": "no.png"}, ("no.png", "--no-images")),
+        ({"id": "a", "question": "q", "response": "r", "image": "../../etc/passwd"}, ("passwd",)),
+    ):
+        fails(write_jsonl(tmp_path / "wrong.jsonl", [wrong]), "--db", tmp_path / "w.sqlite", parts=parts)
+    twice = write_jsonl(tmp_path / "twice.jsonl", [row(1), row(1)])
+    fails(twice, "--db", tmp_path / "w.sqlite", parts=("duplicate id 'row-1'",))
+    store = planned(tmp_path)
+    fails(rows, "--db", store.path, "--raters", 2, "--export", tmp_path / "x.jsonl", parts=("raters", "another --db"))
+    fails("--db", store.path, "--export", tmp_path / "x.jsonl", parts=("nothing is labelled",))
+    fails("--db", store.path, "--export", tmp_path / "x.txt", parts=(".jsonl",))
+    fails("--db", store.path, "--import", tmp_path / "none.json", parts=("none.json",))
+    fails("--db", store.path, "--scheme", "pairwise", parts=("--scheme",))
+    known = write_jsonl(tmp_path / "known.jsonl", [row(500, known=11)])
+    fails(rows, "--db", tmp_path / "k.sqlite", "--checks", known, parts=("known", "11"))
+    for content, part in (("{", "not JSON"), ("[1]", "not as"), ('[{"annotations": [], "data": {}}]', "no label")):
+        (tmp_path / "bad.json").write_text(content)
+        fails("--db", store.path, "--import", tmp_path / "bad.json", parts=(part,))
+    stray = [
+        {
+            "data": {"item": "999"},
+            "annotations": [{"result": [{"type": "choices", "from_name": "choice_1", "value": {"choices": ["7"]}}]}],
+        }
+    ]
+    (tmp_path / "bad.json").write_text(json.dumps(stray))
+    fails("--db", store.path, "--import", tmp_path / "bad.json", parts=("'999'",))
+
+
+def test_the_page_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = planned(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        busy = run("critic", "annotate", "--db", store.path, "--port", taken.getsockname()[1])
+    assert_one_line_error(busy, "cannot listen", "--port")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert_one_line_error(run("critic", "annotate", "--db", store.path), "critic[annotate]")
+    page_of(store)
+    assert run("critic", "annotate", "--db", store.path, "--export", tmp_path / "l.csv").returncode == 0
+
+
+def test_the_same_command_goes_on_and_invited_raters_have_links_that_nobody_guesses(tmp_path: Path) -> None:
+    store = planned(tmp_path, "--invite", "ann", "--invite", "bo", "--overlap", 1)
+    tokens = {name: token for token, name in store.raters().items()}
+    assert set(tokens) == {"ann", "bo"} and all(len(token) > 20 for token in tokens.values())
+    page = page_of(store)
+    assert page.get("/", params={"rater": "ann"}).status_code == 403
+    label_all(page, tokens["ann"])
+    again = planned(tmp_path, "--invite", "ann", "--invite", "bo", "--overlap", 1)
+    assert again.raters() == store.raters() and again.counts()["ann"] == (12, 12)
+
+
+def test_nothing_is_planned_twice_when_planning_is_killed(tmp_path: Path) -> None:
+    """A database that has its tables but not its items yet is gone on with."""
+    rows = rows_file(tmp_path)
+    store = planned(tmp_path / "whole", rows=rows)
+    half = tmp_path / "labels.sqlite"
+    facts = {name: value for name, value in store.facts().items() if name != "draw"}
+    Store.create(half, facts, ["rater-1"], False)
+    found = planned(tmp_path, rows=rows)
+    assert found.counts() == {"rater-1": (0, 12)}
+    assert planned(tmp_path, rows=rows).counts() == {"rater-1": (0, 12)}
+
+
+def test_a_formula_in_an_answer_stays_text_in_a_sheet(tmp_path: Path) -> None:
+    store = planned(tmp_path, rows=rows_file(tmp_path, 2, response='=HYPERLINK("x")'))
+    run("critic", "annotate", "--db", store.path, "--to", "csv", "--export", tmp_path / "s")
+    cells = [line["answer"] for line in csv.DictReader((tmp_path / "s/rater-1.csv").open())]
+    assert cells[1:] == ['\'=HYPERLINK("x")'] * 2
+    store.label("rater-1", 1, "once", 0, Said(choices={"overall": "3"}, reason="+1"))
+    assert "'+1" in exported(store, "l.csv").read_text()

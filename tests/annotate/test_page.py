@@ -1,0 +1,272 @@
+"""The page: blind, inert, and one label for whatever happens between a rater and the server."""
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from annotating import (
+    CHECKLIST,
+    CRITERIA,
+    SECRET,
+    client_of,
+    fields,
+    forked,
+    label,
+    label_all,
+    page_of,
+    planned,
+    replies,
+    row,
+    rows_file,
+    source,
+)
+from conftest import run, write_jsonl
+
+from eval_agreement.annotate.schemes import SCHEMES
+from eval_agreement.annotate.server import blocks
+from eval_agreement.annotate.store import Store
+from eval_agreement.attacks import suite
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_nothing_says_who_answered_or_what_others_thought(tmp_path: Path, scheme: str) -> None:
+    options = ["--scheme", scheme, "--raters", 2, "--overlap", 0.5, "--repeat", 0.2]
+    store = planned(tmp_path, *options, rows=source(tmp_path, scheme))
+    page, seen = page_of(store, tmp_path), ""
+    for rater in ("rater-1", "rater-2"):
+        while True:
+            reply = page.get("/", params={"rater": rater})
+            seen += reply.text + str(reply.headers)
+            if not (form := fields(page, rater)).hidden:
+                break
+            for tag, given in form.tags:
+                if tag == "img":
+                    picture = page.get(str(given["src"]))
+                    assert picture.status_code == 200 and picture.headers["content-type"] == "image/png"
+                    seen += str(picture.headers) + str(picture.url)
+            reply = label(page, rater, form)
+            assert reply.status_code == 200, reply.text
+            seen += reply.text + str(reply.headers)
+    assert SECRET not in seen and "9.25" not in seen
+    assert len({one.key for one in store.given()}) == len(store.items()) > 1
+
+
+def test_answers_are_text_whatever_they_hold(tmp_path: Path) -> None:
+    """Every attack of critic attack, and what browsers take for markup, reaches the page as the letters it is."""
+    human = [row(n, human_score=1, scale_min=1, scale_max=10) for n in range(0, 8, 2)]
+    attacked = tmp_path / "attacked.jsonl"
+    assert run("critic", "attack", write_jsonl(tmp_path / "low.jsonl", human), "--out", attacked).returncode == 0
+    nasty = [
+        "<script>x</script>",
+        "<img src=x onerror=x>",
+        "</div></form><form action=//x>",
+        "{{ 7*7 }}",
+        "\u202e<b>",
+        "&lt;",
+    ]
+    nasty += [
+        "| <b>a</b> | b |\n|---|---|\n| <svg onload=x> | 2 |",
+        "$<script>x</script>$",
+        "<!--",
+        "javascript:x",
+        "\x00",
+    ]
+    lines = [json.loads(line) for line in attacked.read_text("utf-8").strip().split("\n")]
+    lines += [row(100 + n, response=text) for n, text in enumerate(nasty)]
+    assert len({line["id"].rpartition("#")[2] for line in lines}) > len(suite().attacks)
+    page = page_of(planned(tmp_path, rows=write_jsonl(tmp_path / "rows.jsonl", lines)))
+    answers = {line["response"].strip() for line in lines}
+    while (form := fields(page, "rater-1")).hidden:
+        reply = page.get("/", params={"rater": "rater-1"})
+        assert "script-src 'self'" in reply.headers["content-security-policy"]
+        scripts = [given for tag, given in form.tags if tag == "script"]
+        assert scripts == [{"src": "page.js", "defer": None}]
+        assert not [given for _, given in form.tags if any(name.startswith("on") for name in given)]
+        assert {tag for tag, _ in form.tags}.isdisjoint({"b", "svg", "iframe", "object", "base"})
+        assert len([tag for tag, _ in form.tags if tag == "form"]) == 1
+        answers = {
+            text for text in answers if "|" not in text and " ".join(text.split()) not in " ".join(form.text.split())
+        }
+        label(page, "rater-1", form)
+    assert not answers - {"\x00"}, answers  # of NUL, HTML has no spelling
+
+
+def test_tables_and_formulas_are_set_apart() -> None:
+    text = "Before\n| a | b |\n|---|---|\n| 1 | 2 |\nthen $x^2$ and \\[y\\] cost 5$ or 6"
+    table = ("table", [["a", "b"], ["1", "2"]])
+    assert blocks(text) == [
+        *[("text", "Before\n"), table, ("text", "then "), ("code", "$x^2$"), ("text", " and "), ("code", "\\[y\\]")],
+        ("text", " cost 5$ or 6"),
+    ]
+    assert blocks("a | b") == [("text", "a | b")]
+
+
+def test_a_page_that_is_sent_twice_is_one_label(tmp_path: Path) -> None:
+    store = planned(tmp_path)
+    page = page_of(store)
+    form = fields(page, "rater-1")
+    replies = [label(page, "rater-1", form, seconds=str(n)) for n in range(3)]
+    assert [reply.status_code for reply in replies] == [200] * 3 and store.counts()["rater-1"][0] == 1
+    changed = label(page, "rater-1", form, lambda name, values: values[1])
+    assert changed.status_code == 409, "the same page, with another answer, from the back button's cache"
+    assert [one.said.choices for one in store.given()] == [{"overall": "1"}]
+
+
+def test_a_second_window_is_told_and_leaves_the_label_alone(tmp_path: Path) -> None:
+    store = planned(tmp_path)
+    page = page_of(store)
+    one, other = fields(page, "rater-1"), fields(page, "rater-1")
+    assert one.hidden["task"] == other.hidden["task"] and one.hidden["once"] != other.hidden["once"]
+    assert label(page, "rater-1", one).status_code == 200
+    stale = label(page, "rater-1", other, lambda name, values: values[-1])
+    assert stale.status_code == 409 and f"task={one.hidden['task']}" in stale.json()["next"]
+    shown = page.get(stale.json()["next"][1:]).text
+    assert "another window" in shown and 'value="1" data-key="1" checked' in shown
+    assert [given.said.choices for given in store.given()] == [{"overall": "1"}]
+
+
+def test_an_edit_counts_and_the_label_before_it_stays(tmp_path: Path) -> None:
+    store = planned(tmp_path)
+    page = page_of(store)
+    tasks = []
+    for _ in range(3):
+        form = fields(page, "rater-1")
+        tasks.append(form.hidden["task"])
+        label(page, "rater-1", form, reason="at first")
+    back = fields(page, "rater-1", task=tasks[1])
+    assert label(page, "rater-1", back, lambda name, values: values[5], reason="on reflection").status_code == 200
+    found = {one.number: one.said for one in store.given()}
+    assert len(found) == 3 and sorted(said.reason for said in found.values()).count("on reflection") == 1
+    assert store.counts()["rater-1"][0] == 3
+    history = store._rows("SELECT count(*) FROM labels WHERE task = ?", tasks[1])
+    assert history == [(2,)]
+    label_of = {task: store.opened(int(task)).label for task in tasks}
+    assert store.last("rater-1") == int(tasks[1]) and store.last("rater-1", label_of[tasks[1]]) == int(tasks[2])
+    assert store.last("rater-1", label_of[tasks[2]]) == int(tasks[0])
+
+
+def test_the_sides_that_a_rater_saw_do_not_matter_to_the_label(tmp_path: Path) -> None:
+    """Whoever prefers the longer answer says so of the same answer, wherever it stood."""
+    rows = [row(n, response="a long answer, " * 5 if n % 2 else "short") for n in range(24)]
+    store = planned(tmp_path, "--scheme", "pairwise", rows=write_jsonl(tmp_path / "rows.jsonl", rows))
+    page, first = page_of(store), []
+    while (form := fields(page, "rater-1")).hidden:
+        long_first = form.text.index("a long") < form.text.index("short")
+        first.append(long_first)
+        label(page, "rater-1", form, lambda name, values, long_first=long_first: "A" if long_first else "B")
+    assert True in first and False in first
+    rows_by_id = {line["id"]: line["response"] for line in rows}
+    for one in store.given():
+        chosen = one.key.split("+")["AB".index(one.said.choices["overall"])]
+        assert rows_by_id[chosen].startswith("a long")
+    again = fields(page, "rater-1", task=store.last("rater-1"))
+    shown = [given["value"] for _, given in again.tags if given.get("type") == "radio" and "checked" in given]
+    assert shown == ["A" if first[-1] else "B"], "a label that is changed is shown as it was given"
+
+
+def test_what_is_asked_follows_the_scheme(tmp_path: Path) -> None:
+    def asked(scheme: str, rows: Path) -> dict[str, list[str]]:
+        folder = tmp_path / scheme
+        store = planned(folder, "--scheme", scheme, rows=rows)
+        found: dict[str, list[str]] = fields(page_of(store), "rater-1").choices
+        return found
+
+    rows = rows_file(tmp_path)
+    assert asked("pointwise", rows) == {"choice overall": [str(n) for n in range(1, 11)]}
+    assert asked("scale_5", rows) == {"choice overall": [str(n) for n in range(1, 6)]}
+    assert asked("pairwise", rows) == {"choice overall": ["A", "B", "tie", "both bad"]}
+    assert asked("checklist", rows) == {f"choice item={n}": ["yes", "no", "cannot say"] for n in (1, 2)}
+    assert list(asked("criteria", rows)) == ["choice criterion=clarity", "choice overall"]
+    talks = replies(tmp_path / "talks.jsonl", "m")
+    assert list(asked("direct", talks)) == ["choice 1", "choice 2", "choice 3", "choice whole"]
+    assert asked("pairwise_conversation", talks)["choice whole"] == ["A", "B", "tie", "both bad"]
+    assert asked("confirm", rows) == {"choice overall": ["yes", "no"]}
+    assert CHECKLIST[0] and CRITERIA
+
+
+def test_bad_requests_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+    store = planned(tmp_path, "--raters", 2, "--overlap", 0)
+    page = page_of(store)
+    form = fields(page, "rater-1")
+    assert page.get("/", params={"rater": "nobody"}).status_code == 403
+    assert page.get("/").status_code == 403 and page.get("/owner", params={"key": "guess"}).status_code == 403
+    assert page.get("/", params={"rater": "rater-1"}, headers={"host": "evil.example"}).status_code == 400
+    assert label(page, "rater-2", form).status_code == 404, "another rater's item"
+    assert page.get("/", params={"rater": "rater-2", "task": form.hidden["task"]}).status_code == 404
+    assert label(page, "rater-1", form, lambda name, values: "11").status_code == 422
+    assert label(page, "rater-1", form, lambda name, values: "").status_code == 422
+    assert page.post("/label", params={"rater": "rater-1"}, data={"task": "x" * 5}).status_code == 404
+    assert page.post("/label", params={"rater": "rater-1"}, content=b"a" * 200_000).status_code == 413
+    elsewhere = {"sec-fetch-site": "cross-site"}
+    assert page.post("/label", params={"rater": "rater-1"}, data=form.hidden, headers=elsewhere).status_code == 403
+    assert page.get("/image", params={"rater": "rater-1", "task": form.hidden["task"], "n": 0}).status_code == 404
+    assert not list(store.given())
+    assert label(page, "rater-1", form, lambda name, values: "", skipped="no picture").status_code == 200
+    (said,) = [one.said for one in store.given()]
+    assert said.skipped == "no picture" and not said.choices
+
+
+def test_it_works_without_script(tmp_path: Path) -> None:
+    page = page_of(planned(tmp_path))
+    form = fields(page, "rater-1", lang="zh")
+    assert "标注" in form.text
+    reply = page.post("/label", params={"rater": "rater-1", "lang": "zh"}, data={**form.hidden, "choice overall": "7"})
+    assert reply.status_code == 303 and "lang=zh" in reply.headers["location"]
+
+
+def test_ten_raters_at_once_lose_nothing(tmp_path: Path) -> None:
+    store = planned(tmp_path, "--raters", 10, "--overlap", 1)
+    with forked(store.path) as (_, url):
+        done: list[int] = []
+
+        def rate(rater: str) -> None:
+            with client_of(url) as client:
+                done.append(label_all(client, rater))
+
+        threads = [threading.Thread(target=rate, args=(f"rater-{n}",)) for n in range(1, 11)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert done == [12] * 10 and len(list(store.given())) == 120
+
+
+KILLS = 25
+
+
+def test_no_confirmed_label_is_lost_when_the_server_is_killed(tmp_path: Path) -> None:
+    """The server is killed at any moment; whatever a rater was told is saved, is saved, and nothing else is."""
+    store = planned(tmp_path, rows=rows_file(tmp_path, 400))
+    confirmed: dict[str, Any] = {}
+    for kill in range(KILLS):
+        with forked(store.path) as (child, url), client_of(url) as client:
+            timer = threading.Timer(0.1 + 0.02 * (kill % 11), os.kill, (child, signal.SIGKILL))
+            timer.start()
+            _label_until_killed(client, confirmed, kill)
+            timer.join()
+    kept = {str(one.number): one.said.reason for one in Store(store.path).given()}
+    by_item = {
+        str(store._rows("SELECT item FROM tasks WHERE id = ?", task)[0][0]): said for task, said in confirmed.items()
+    }
+    assert {item: kept.get(item) for item in by_item} == by_item and len(by_item) > KILLS
+    assert len(kept) - len(by_item) <= KILLS, "at most the one label under way at each kill is there unconfirmed"
+    assert store._rows("PRAGMA integrity_check") == [("ok",)]
+
+
+def _label_until_killed(client: Any, confirmed: dict[str, Any], kill: int) -> None:
+    try:
+        for number in range(10_000):
+            form = fields(client, "rater-1")
+            if not form.hidden:
+                return
+            said = f"kill {kill} label {number}"
+            reply = label(client, "rater-1", form, reason=said)
+            assert reply.status_code == 200
+            confirmed[form.hidden["task"]] = said
+    except httpx.HTTPError:
+        return

@@ -1,0 +1,172 @@
+"""Rows to label, a page in this process, and a server in another that can be killed."""
+
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+from conftest import ROOT, free_port, run, write_jsonl
+from starlette.testclient import TestClient
+
+from critic.images import Images
+from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
+from eval_agreement.annotate.server import Annotation
+from eval_agreement.annotate.store import Store
+
+CHECKLIST = ["Does it name the number?", "Does it name the colour?"]
+CRITERIA = {"clarity": "Is it easy to follow?"}
+
+
+def row(number: int, **changes: Any) -> dict[str, Any]:
+    """Two answers to each question, by two models."""
+    question = f"How many apples lie on table {number // 2}?"
+    made = {"id": f"row-{number}", "task": "Counting", "lang": "en", "question": question, "group": f"g{number // 2}"}
+    made |= {"reference": f"There are {number // 2 % 7 + 2} apples.", "response": f"I count {number % 5 + 2} of them."}
+    return made | {"system": ["alpha", "beta"][number % 2], "checklist": CHECKLIST, "criteria": CRITERIA} | changes
+
+
+def rows_file(folder: Path, count: int = 12, **changes: Any) -> Path:
+    return write_jsonl(folder / "rows.jsonl", [row(number, **changes) for number in range(count)])
+
+
+def planned(folder: Path, *options: object, rows: Path | None = None) -> Store:
+    """A database with its plan: --export leaves without serving, and complains that nothing is labelled."""
+    db = folder / "labels.sqlite"
+    run("critic", "annotate", rows or rows_file(folder), "--db", db, *options, "--export", folder / "nothing.jsonl")
+    store = Store.find(db)
+    assert store is not None
+    return store
+
+
+def page_of(store: Store, root: Path | None = None) -> TestClient:
+    images = None if root is None else Images(root)
+    return TestClient(Annotation(store, images, lambda: "owner", "key").app(["testserver"]), follow_redirects=False)
+
+
+class Fields(HTMLParser):
+    """A page's form as a browser would send it, and all that is text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.hidden: dict[str, str] = {}
+        self.choices: dict[str, list[str]] = {}
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append((tag, given))
+        if tag == "input" and given.get("type") == "hidden":
+            self.hidden[str(given["name"])] = str(given["value"])
+        if tag == "input" and given.get("type") == "radio":
+            self.choices.setdefault(str(given["name"]), []).append(str(given["value"]))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def fields(client: Any, rater: str, **query: object) -> Fields:
+    reply = client.get("/", params={"rater": rater, **query})
+    assert reply.status_code == 200, reply.text
+    return Fields(reply.text)
+
+
+def label(client: Any, rater: str, form: Fields, choose: Any = lambda name, values: values[0], **more: str) -> Any:
+    said = {name: choose(name, values) for name, values in form.choices.items()}
+    body = {**form.hidden, **said, "seconds": "4.2", **more}
+    return client.post("/label", params={"rater": rater}, data=body, headers={"x-annotate": "1"})
+
+
+def label_all(client: Any, rater: str, choose: Any = lambda name, values: values[0]) -> int:
+    count = 0
+    while (form := fields(client, rater)).hidden:
+        assert label(client, rater, form, choose).status_code == 200
+        count += 1
+    return count
+
+
+@contextmanager
+def forked(db: Path, port: int | None = None) -> Iterator[tuple[int, str]]:
+    """The real server in a child of this process, which is killed in the end: its process id and its URL."""
+    port = port or free_port()
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        try:
+            import uvicorn
+
+            store = Store.find(db)
+            assert store is not None
+            app = Annotation(store, None, lambda: "owner", "key").app(["*"])
+            uvicorn.run(app, host="127.0.0.1", port=port, log_level="critical")
+        finally:
+            os._exit(0)
+    try:
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.01)
+        yield child, f"http://127.0.0.1:{port}"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def client_of(url: str) -> httpx.Client:
+    return httpx.Client(base_url=url, timeout=30, trust_env=False)
+
+
+def links(text: str) -> dict[str, str]:
+    """Name -> link, of what the command prints."""
+    return dict(re.findall(r"^(\S+): (http\S+)$", text, re.MULTILINE))
+
+
+SECRET = "Zeppelin-9B"
+"""Stands wherever a row may say who answered and what others thought of it."""
+
+
+def replies(path: Path, system: str, count: int = 4) -> Path:
+    turns = [ConversationTurn(prompt=f"Ask {n}", reference=f"The reference of {n}", images=[]) for n in (1, 2, 3)]
+    lines = []
+    for number in range(count):
+        talk = Conversation(
+            id=f"{SECRET}-{number}", benchmark="convbench", lang="en", group=f"{SECRET}-group", turns=turns
+        )
+        for turn in (1, 2, 3):
+            about: dict[str, Any] = {
+                "condition": "own",
+                "turn": turn,
+                "system": system,
+                "sampling": Sampling(max_tokens=9),
+            }
+            lines.append(
+                msgspec.to_builtins(ModelTurn(conversation=talk, reply=f"Reply {turn} of talk {number}", **about))
+            )
+    return write_jsonl(path, lines)
+
+
+def source(folder: Path, scheme: str) -> Path:
+    """Something to label by the scheme, with the secret wherever it must not be shown."""
+    if scheme in ("direct", "pairwise_conversation"):
+        return replies(folder / "replies.jsonl", SECRET)
+    if scheme == "rewrite":
+        lines = [{"seed": f"s-{n}", "question": "How many?", "variant": 1, "prompt": f"Count {n}."} for n in range(4)]
+        return write_jsonl(folder / "review.jsonl", [{**line, "accepted": None, "failure": None} for line in lines])
+    told = {"human_score": 9.25, "scale_min": 1, "scale_max": 10, "reason": SECRET, "annotators": {SECRET: 9.25}}
+    rows = [
+        row(n, id=f"{SECRET}/{n}", group=f"{SECRET}-{n // 2}", system=f"{SECRET}{n % 2}", image=f"{SECRET}.png", **told)
+        | {f"{SECRET}_score_1_10": 9.25}
+        for n in range(8)
+    ]
+    (folder / f"{SECRET}.png").write_bytes((ROOT / "data/samples/convbench/images/fruit.png").read_bytes())
+    return write_jsonl(folder / "rows.jsonl", rows)
