@@ -80,6 +80,8 @@ def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
             words += ["--dtype", "float32"]  # vLLM would round the weights
         # Compilation needs a compiler and half a minute; small blocks let short prefixes be cached.
         words += ["--enforce-eager", "--block-size", "32"]
+        # A prompt that is read in parts and sampled with a seed ends the engine: a CPU's generator cannot go back.
+        words += ["--no-enable-chunked-prefill"]
     return words
 
 

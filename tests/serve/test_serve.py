@@ -293,6 +293,18 @@ def test_a_burst(served: Served) -> None:
     assert {reply(answer) for answer in answers} <= {"0", "1"}
 
 
+def test_seeded_samples_of_long_prompts_do_not_end_the_engine(served: Served) -> None:
+    """On CPU vLLM cannot take back what it drew for half of a prompt: together these are more than it reads at once."""
+
+    def ask(seed: int) -> httpx.Response:
+        return chat(served, **hello(f"{seed} how many apples " * 300), temperature=1, seed=seed)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, range(8)))
+    assert all(600 < answer.json()["usage"]["prompt_tokens"] < CONTEXT for answer in answers if reply(answer))
+    assert served[1].get("/health").status_code == 200
+
+
 def test_under_load_nothing_is_lost(served: Served) -> None:
     """All at once, with clients that hang up, bad requests and slow readers."""
     process, client = served
