@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from reading import names_verdict, range_in, rubric_range
+from reading import JUDGED, names_verdict, range_in, rubric_range
 
 Schema = dict[str, Any]
 
@@ -18,7 +18,8 @@ HEAD, TAIL = 20_000, 6_000
 """Characters of a long request that are read, at its beginning and at its end."""
 
 JUDGING = re.compile(
-    r"(?i)\b(evaluat\w*|grad(?:e|es|er|ing)\b|judg\w+|rat(?:e|es|ing|ings|er)\b|scor(?:e|es|ing|er)\b|assess\w*|rubric|"
+    r"(?i)\b(evaluat\w*|grad(?:e|es|er|ing)\b(?! \d)|judg\w+|rat(?:e|es|ing|ings|er)\b(?! of \d)|"
+    r"scor(?:e|es|ing|er)\b|assess\w*|rubric|"
     r"criteri(?:on|a)|verdict|critique|ground[ -]truth|gold|reference answer|submission|hallucinat\w*|faithful\w*|"
     r"classif(?:y|ies|ier)\b|"
     r"match an answer|(?:two|both) (?:assistants|responses|answers)|determine (?:if|whether))"
@@ -32,7 +33,7 @@ INSTANCE = re.compile(r"(?i)\b(?:return|respond|reply|answer|output|provide)\b[^
 
 CODING = re.compile(
     r"(?i)\b(function|method|class|endpoint|script|program|code|python|javascript|typescript|sql|regex|api|html|"
-    r"validat(?:e|es|or)|parse[rs]?|file|component|app)\b"
+    r"validat(?:e|es|or)|unit tests?|parse[rs]?|file|component|app)\b"
 )
 SCHEMA_CUE = re.compile(r"(?i)(schema|json format)\W[^{}]{0,80}$")
 EXAMPLE_CUE = re.compile(r"(?i)\b(example|instance|e\.g)\b[^{}]{0,60}$")
@@ -43,22 +44,46 @@ ABOUT = re.compile(
 )
 """How requests begin that are about a text, not under it: forms that they name are its."""
 
-WORD = r"[A-Za-z0-9][A-Za-z0-9_ +-]{0,23}"
+ABOUT_OBJECT = re.compile(
+    r"(?i)\?\s*$|"
+    r"\b(?:parse|explain|convert|fix|check|validate|read|describe) (?:this|the following) (?:json|object)\b[^{}]*$"
+)
+"""What is said before an object that is given, and not asked for."""
+
+WORD = r"[A-Za-z0-9][A-Za-z0-9_ ()+-]{0,23}"
 QUOTED = rf"(?:\"{WORD}\"|'{WORD}'|`{WORD}`|“{WORD}”|\*\*{WORD}\*\*)"
 BARE = (
     r"(?:[A-Z]\b|[01]\b|(?i:yes|no|true|false|correct|incorrect|partial|unknown|tie|pass|fail)\b|[A-Z][A-Z_]{1,20}\b)"
 )
 SEPARATOR = r"(?: ?\([^()\n]{0,40}\))?(?:, and |, or |, | or | and | ?/ ?| ?\| ?)"
 LABELS = re.compile(rf"(?P<list>(?:{QUOTED}(?:{SEPARATOR}{QUOTED}){{1,9}})|(?:{BARE}(?:{SEPARATOR}{BARE}){{1,9}}))")
-ANSWERS = re.compile(r"(?i)\b(?:return|respond|reply|output|answer|write|print|say)\b")
+ANSWERS = re.compile(
+    r"(?i)\b(?:return|respond|reply|output|answer(?:ing)?|write|print(?:ing)?|say|response (?:should|must) be)\b"
+)
 ONLY = re.compile(
     r"(?i)\b(only|just|single|exactly one|nothing else|one of the following|among the following|"
     r"no (?:other|additional|extra|text)|without any)\b"
 )
+REASONS = re.compile(
+    r"(?is)\b(?:first|step[- ]by[- ]step|reasoning|explanation|think)\b.{0,300}"
+    r"\b(?:then|finally|at the end|after that)\b"
+)
+"""What comes before a sentence that asks for reasons first."""
+
+WHY = re.compile(
+    r"(?i)\b(?:template|step[- ]by[- ]step|explain\w*|explanations?|reason(?:s|ing)?|rationale|justif\w+)\b"
+)
+"""What asks for more than a number."""
+
+ONLY_NUMBER = re.compile(
+    r"(?i)\b(?:only|just|single)(?: (?:as|with|the|an?|your|single|final|overall|integer|numeric(?:al)?))*"
+    r" (?:number|integer|score|rating|float|decimal|digit)(?: rating| score| value)?"
+    r"(?= ?(?:[.,;:()\n]|\Z|from |between |in |on |and nothing))"
+)
 BRACKETED = re.compile(r"\[\[([A-Z](?:[<>=]{1,2}[A-Z])?|(?i:tie|yes|no))\]\]")
 LINES = re.compile(
-    r"(?i)\b(?:following|this|these)\b[^\n]{0,60}\b(?:format|fields|lines)\b[^\n]{0,80}:?\n"
-    r"(?P<lines>(?:\W{0,3}[A-Za-z][\w ]{0,24}: ?[^\n]+\n?){2,4})"
+    r"(?i)\b(?:following|this|these)\b[^\n]{0,60}\b(?:format|fields|lines|template|structure)\b[^\n]{0,80}:?\n+"
+    r"(?P<lines>(?:[^\w\n]{0,3}[A-Za-z][\w ]{0,24}: ?[^\n]+\n?){2,4})"
 )
 CLOSING = re.compile(
     r"(?i)\b(?:end|finish|conclude|final line|last line)\b[^\n\"'`]{0,80}[\"'`](?P<name>[A-Za-z][A-Za-z ]{1,20}): ?"
@@ -82,7 +107,7 @@ def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
     system = "\n\n".join(text for role, text in texts if role == "system")
     whole = "\n\n".join(text for _, text in texts)
     whole = whole if len(whole) <= HEAD + TAIL else f"{whole[:HEAD]}\n\n{whole[-TAIL:]}"
-    judging = bool(JUDGING.search(whole))
+    judging = bool(JUDGING.search(_without_objects(whole)))
     if not judging and not INSTANCE.search(whole):
         return None
     for text in (system[:HEAD], whole):
@@ -91,6 +116,7 @@ def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
         found = _one([*_objects(text, wants_object, judging), *(_listed(text) if judging else ())])
         if found is None and judging and not wants_object:
             found = _one(list(_labels(text))) or _one(list(_brackets(text))) or _closing(text) or _lines(text)
+            found = found or (None if WHY.search(text) else _one(list(_only_numbers(text))))
         if found and found.kind != "several":
             return found
         if found:
@@ -140,6 +166,8 @@ def _objects(text: str, wants_object: bool, judging: bool) -> Iterator[Found]:
         fields = {name: _told(name, field, text) for name, field in fields.items()}
         if not any(names_verdict(name) or (name == "category" and "enum" in field) for name, field in fields.items()):
             continue
+        if ABOUT_OBJECT.search(before):
+            continue
         if wants_object or tuple(fields) in known or _asked_for(before, sentence):
             known.add(tuple(fields))
             schema = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
@@ -151,17 +179,32 @@ LISTED = re.compile(
 )
 
 
+NAMED = re.compile(
+    rf"(?i)\b{ASKS}\b[^.{{}}\n]{{0,40}}\bJSON\b[^.{{}}\n]{{0,40}}\b(?:keys|fields|properties)\b(?P<names>[^{{}}\n]{{4,300}})"
+)
+NAME = re.compile(r"[`\"'](?P<name>[A-Za-z_]\w{0,30})[`\"'](?: ?\((?P<type>[^()\n]{1,80})\))?")
+
+
 def _listed(text: str) -> Iterator[Found]:
-    """An object whose fields stand in a list, each with its type."""
+    """An object whose fields stand in a list or a sentence, each with its type; what has none is a text, if it
+    cannot be a verdict."""
     asked = OBJECT.search(text)
     lines = list(LISTED.finditer(text, asked.end())) if asked and not CODING.search(asked[0]) else []
-    fields = {
-        line["name"]: _scalar(re.sub(r"^Literal|\bstr\b", "", line["type"]).strip("[] ").replace(",", "|"))
-        for line in lines
-    }
-    if len(fields) > 1 and any(names_verdict(name) for name in fields):
+    named = NAMED.search(text)
+    if named and not lines and not CODING.search(named[0]) and JUDGING.search(text.replace(named[0], "")):
+        lines = list(NAME.finditer(re.split(r"\.\s", named["names"])[0]))
+    fields = {line["name"]: _typed(line["type"] or "") for line in lines}
+    open_verdict = any(names_verdict(line["name"]) and not line["type"] for line in lines)
+    if len(fields) > 1 and any(names_verdict(name) for name in fields) and not open_verdict:
         schema = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
         yield Found("json", ", ".join(fields), schema=schema)
+
+
+def _typed(words: str) -> Schema:
+    """What the words behind a field's name allow."""
+    if re.search("[\"'`]", words) and (labels := LABELS.search(words)):
+        return {"enum": _labels_of(labels)}
+    return _scalar(re.sub(r"\bstr\b", "", words))
 
 
 def _told(name: str, field: Schema, text: str) -> Schema:
@@ -177,7 +220,14 @@ def _told(name: str, field: Schema, text: str) -> Schema:
 
 def _asked_for(before: str, sentence: str) -> bool:
     """Whether the words before an object ask for a reply like it, and not for a program that gives one."""
-    return bool(OBJECT.search(before)) and not CODING.search(sentence) and not CODING.search(OBJECT.search(before)[0])  # type: ignore[index]
+    asked = OBJECT.search(before)
+    return bool(asked and not CODING.search(sentence) and not CODING.search(asked[0]))
+
+
+def _without_objects(text: str) -> str:
+    """The words around objects: what their fields are called asks for nothing."""
+    ends = [0, *(at for span in _spans(text) for at in span), len(text)]
+    return " ".join(text[start:end] for start, end in zip(ends[::2], ends[1::2], strict=True))
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
@@ -262,18 +312,33 @@ def _scalar(value: str) -> Schema:
 
 def _labels(text: str) -> Iterator[Found]:
     """Sets of labels of which the reply has to be one and nothing else."""
-    for sentence in re.findall(r"[^\n.?]+[.?\n]?", text):
+    for match in re.finditer(r"[^\n.?]+[.?\n]?", text):
+        sentence, before = match[0], text[max(0, match.start() - 400) : match.start()]
         if len(sentence) > 500 or sentence.endswith("?") or CODING.search(sentence) or not ONLY.search(sentence):
             continue
         asked = ANSWERS.search(sentence)
         if asked and (found := LABELS.search(sentence, asked.end())):
             labels = _labels_of(found)
-            if 2 <= len(set(labels)) == len(labels):
+            if not 2 <= len(set(labels)) == len(labels):
+                continue
+            if REASONS.search(before + sentence):
+                yield _text("labels", labels, "before", own="\n\n")
+            else:
                 yield _text("labels", labels, "none")
 
 
 def _labels_of(found: re.Match[str]) -> list[str]:
-    return [re.sub(r"^\W+|\W+$", "", one) for one in re.findall(rf"{QUOTED}|{BARE}", found["list"])]
+    return [one.strip("\"'`“”*") for one in re.findall(rf"{QUOTED}|{BARE}", found["list"])]
+
+
+def _only_numbers(text: str) -> Iterator[Found]:
+    """A number and nothing else, of a range that the words name."""
+    for match in re.finditer(r"[^\n.?]+(?:\.\d[^\n.?]*)*[.?\n]?", text):
+        sentence = match[0]
+        if ANSWERS.search(sentence) and ONLY_NUMBER.search(sentence) and not CODING.search(sentence):
+            options = _numbers(range_in(sentence) or range_in(text, JUDGED) or rubric_range(text))
+            if options:
+                yield _text("number", options, "none")._replace(what=f"{options[0]} … {options[-1]}")
 
 
 def _brackets(text: str) -> Iterator[Found]:
@@ -286,28 +351,40 @@ def _closing(text: str) -> Found | None:
     found = list(CLOSING.finditer(text))
     if len({(one["name"].lower(), one["value"].strip()) for one in found}) != 1:
         return None
+    if not JUDGING.search(text.replace(found[0][0], "")):
+        return None
     name, value, rest = found[0]["name"], found[0]["value"].strip(), found[0]["rest"]
-    options = _options(value) or _options(rest)
-    return (
-        _text("line", options, "before", f"\n{name}: ", rf"(?i:{re.escape(name)}): ?[A-Za-z0-9]") if options else None
-    )
+    each = re.findall(rf"[\"'`]{re.escape(name)}: ?({WORD})[\"'`]", found[0][0])
+    options = list(dict.fromkeys(each)) if len(set(each)) > 1 else _options(value) or _options(rest)
+    return _text("line", options, "before", f"\n{name}: ", never=_any_value(name)) if options else None
 
 
 def _lines(text: str) -> Found | None:
-    """Named lines, the first with the verdict and the second with the reason for it."""
-    found = {one["lines"].strip() for one in LINES.finditer(text)}
-    if len(found) != 1:
+    """Named lines: the verdict and then the reason for it, or reasons and then the verdict."""
+    matches = list(LINES.finditer(text))
+    found = {one["lines"].strip() for one in matches}
+    if len(found) != 1 or not JUDGING.search(text.replace(matches[0]["lines"], "")):
         return None
     lines = [line.strip(" -*\t").partition(":") for line in found.pop().split("\n")]
     names = [name for name, _, _ in lines]
-    if len(names) != 2 or not names_verdict(names[0]):
+    verdicts = [at for at, name in enumerate(names) if names_verdict(name)]
+    if len(verdicts) != 1:
         return None
-    options = _options(lines[0][2]) or _numbers(rubric_range(text) or range_in(text))
+    verdict = verdicts[0]
+    options = _options(lines[verdict][2]) or _numbers(rubric_range(text) or range_in(text))
     if not options:
+        return None
+    if verdict == len(names) - 1:
+        return _text("line", options, "before", f"\n{names[-1]}: ", never=_any_value(names[-1]))
+    if verdict or len(names) != 2:
         return None
     shown = _text("lines", options, "after", f"{names[0]}: ")
     assert shown.text is not None
     return shown._replace(what=", ".join(names), text={**shown.text, "follow": f"\n{names[1]}: "})
+
+
+def _any_value(name: str) -> str:
+    return rf"(?i:{re.escape(name)}): ?[A-Za-z0-9]"
 
 
 def _options(words: str) -> list[str]:
@@ -325,17 +402,15 @@ def _numbers(found: tuple[float, float] | None) -> list[str]:
     return [str(number) for number in range(int(found[0]), int(found[1]) + 1)]
 
 
-def _text(kind: str, options: list[str], reasoning: str, lead: str = "", never: str | None = None) -> Found:
-    """A form in which the verdict is one of `options`, behind `lead`. Free text must not look like it."""
+def _text(
+    kind: str, options: list[str], reasoning: str, own: str = "", *, lead: str = "", never: str | None = None
+) -> Found:
+    """A form in which the verdict is `own` and one of `options`, behind `lead` where it has to be forced. What is said
+    before must not look like it."""
     choice = "|".join(re.escape(option) for option in sorted(options, key=len, reverse=True))
-    longest = max(len(option.encode()) for option in options)
-    fields: dict[str, Any] = {"reasoning": reasoning, "verdict": f"({choice})", "room": longest}
+    longest = max(len((own + lead + option).encode()) for option in options)
+    fields: dict[str, Any] = {"reasoning": reasoning, "verdict": f"{re.escape(own)}({choice})", "room": longest}
     if reasoning == "before":
-        own = lead if lead.strip() else ""
-        fields |= {"verdict": f"{re.escape(own)}({choice})", "lead": lead[: len(lead) - len(lead.lstrip())]}
-        fields |= {"never": never or f"({choice})", "room": longest + len(lead.encode()) + 2}
-        if own:
-            fields |= {"lead": "", "verdict": f"{own}({choice})".replace("\n", "\\n")}
-    elif lead:
-        fields |= {"verdict": f"{re.escape(lead)}({choice})", "room": longest + len(lead.encode())}
+        verdict = f"{own}({choice})".replace("\n", "\\n")
+        fields |= {"verdict": verdict, "lead": lead, "never": never or verdict, "room": longest + 2}
     return Found(kind, " | ".join(options), text=fields)

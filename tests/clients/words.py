@@ -251,6 +251,69 @@ ASKED = [
         match("correct|incorrect"),
     ),
     Asked(
+        "a letter on a line of its own, after reasons",
+        "labels",
+        user(
+            f"Assess the answer by a criterion: it is short. {RESPONSE}Is it met? First reason about it, step by step. "
+            'Then print only one letter, "Y" or "N", on its own line, and repeat just it at the end.'
+        ),
+        match(r".*\n\n[YN]"),
+    ),
+    Asked(
+        "a single word of two",
+        "labels",
+        user(
+            f"Compare the answer with the text it is based on. {RESPONSE}Evaluate it. Your response must be a single word, "
+            'either "true to it" or "invented".'
+        ),
+        match("true to it|invented"),
+    ),
+    Asked(
+        "names with parentheses",
+        "labels",
+        user(f"Judge two outputs. (a) {RESPONSE}(b) Five.\nAnswer using ONLY 'Output (a)' or 'Output (b)'."),
+        match(r"Output \([ab]\)"),
+    ),
+    Asked(
+        "only a number",
+        "number",
+        user(
+            f"PROMPT: How many apples?\n{RESPONSE}",
+            "You grade how relevant a response is. Reply only as a number from 0 to 3.",
+        ),
+        match("[0-3]"),
+    ),
+    Asked(
+        "only a rating, its scale elsewhere",
+        "number",
+        user(f"Rate the answer on an integer scale from 1 to 10. {RESPONSE}Return just the integer rating."),
+        match("10|[1-9]"),
+    ),
+    Asked(
+        "keys in a sentence",
+        "json",
+        user(
+            f"Grade the answer. {RESPONSE}Respond with a JSON object with the keys 'why' (string), 'correct' ('yes' or 'no') "
+            "and 'confidence' (0-100)."
+        ),
+        keys(why=str, correct=["yes", "no"], confidence=range(101)),
+    ),
+    Asked(
+        "a template that ends with the verdict",
+        "line",
+        user(
+            f"You grade from 0 to 3. {RESPONSE}Evaluate by this template:\n\nCriteria: <what counts>\nEvidence: <why>\n"
+            "Score: <the score>\n\nUse all of it."
+        ),
+        last(r"\nScore: [0-3]"),
+    ),
+    Asked(
+        "two last lines to choose from",
+        "line",
+        user(f"Judge the answer. {RESPONSE}Explain. Your last line must be 'VERDICT: PASS' or 'VERDICT: FAIL'."),
+        last(r"\nVERDICT: (?:PASS|FAIL)"),
+    ),
+    Asked(
         "last line",
         "line",
         user(
@@ -338,7 +401,70 @@ Draft a rubric for grading essays from 1 to 5, with a line for each score.
 Write three questions for an exam, each with the options A, B, C and D, and the criteria for grading.
 Give feedback on my essay about the verdict in the trial of Socrates.
 Describe the format of our report: it has a score, a reason and a table."""
-PLAIN = [user(line) for text in (_CHAT, _CODE, _TEXT) for line in text.split("\n")]
+_CLOSE = r"""Rate limits: our API allows 1 to 10 requests per second. Respond with only the number of requests I can send in a minute if I use half.
+What is the score if a team wins 3 games of 2 points each? Answer with only the number.
+How old was Newton when he died? Respond only as a number.
+Convert 5 miles to km. Reply with just a number between 1 and 10.
+I am thinking of grading on a curve. Give me a single integer between 1 and 100 as a random seed and nothing else.
+Translate to German, output only the translation: The rating is between 1 and 5.
+Our survey asks people to rate us from 1 to 5. Write the invitation. Output only the text.
+Is my code supported by the document API? Answer with either YES or NO.
+Write HTML with <score> tags: put the score of the match inside <score> tags.
+Put your essay inside <essay> tags and a title inside <title> tags. The essay is on how judges assess evidence.
+Wrap the translated text inside <result></result> tags: The assessor graded the eggs.
+Write a dialogue in which a teacher says 'Grade: A' or 'Grade: B' in the last line.
+The last line of my poem must be 'Verdict: love' or 'Verdict: hate'. Write the poem about a jury.
+Return JSON with keys "name" and "age" from this text. The assessment says Ann is 30.
+Return a JSON object with keys 'title' (string), 'score' (number) and 'year' for the films Alien and Heat.
+Extract the review's rating as JSON with the keys "rating" and "author". Review: 'Five stars', says Tom.
+Generate five multiple choice questions with options A, B, C, D and mark the correct answer with its letter only.
+Pick a card: return only one of hearts, spades, clubs.
+Write a grading prompt that says: First, write out your reasoning. Then print only a single choice from "A" or "B".
+Which city is bigger, (A) Rome or (B) Milan? Think step by step, then answer with only A or B.
+Solve the problem step by step and put the final answer in \boxed{}. A rater gives scores 1 to 5; how many sums of two are even?
+Play the judge in a mock trial. My plea is not guilty. Respond in character.
+Should I use "grade" or "mark" in British English? Answer with one word only.
+Respond with either "yes" or "no": do judges wear wigs in France?
+Give me a number from 1 to 10.
+You are a calculator. Only output numbers. What is 3 to 4 times the score of 20?
+Summarize the following prompt: 'You are a judge. Respond only as a number from 0 to 3.'
+Write unit tests for a grader which outputs a single integer between 1 and 5 and nothing else.
+Classify the animals into mammals and birds: bat, hen, dog. Return a JSON object with a list for each.
+Score this melody for four voices. Output only ABC notation.
+Evaluate 17 * 23. Output only the number.
+Evaluate the polynomial x^2 + 1 at x = 2. Return only the number.
+Compute the average rating of these reviews: 3, 4, 5. Reply with only the number.
+Our KPI is a satisfaction score from 0 to 100. What was last year's industry average? Just the number, please.
+Assess the damage: the river rose from 1 to 5 metres. Write a news report of 100 words and nothing else.
+What are the criteria for a grade 5 hurricane? Answer in one line with only the wind speed.
+Return JSON like {"title": "Alien", "score": 8.5} for the films Alien and Heat.
+Generate sample data: return a JSON object like {"player": "Ann", "score": 12}.
+From this text, return JSON like {"product": "x", "rating": 4.5, "price": 10}. Text: The Acme phone got a rating of 4.5 and costs 10.
+Who won? Answer in the format {"winner": "team", "score": "2:1"}. The match report: Ann beat Bob by 2 to 1.
+Give me a quiz question as JSON: {"question": "...", "options": ["a", "b"], "correct": "a"}
+Make a flashcard in this format: {"front": "...", "back": "...", "grade": 5} for pupils of grade 5.
+List three restaurants in Rome. Use the format {"name": "...", "rating": 4.5} for each of them.
+Translate the following JSON to French, and return the JSON object only: {"verdict": "guilty", "reason": "he was there"}
+Fix this JSON and reply with the fixed object only: {"score": 3, "reason": "x",}
+Add a field "date" to this object and return the object: {"score": 3, "pass": true}
+What would our grader return for this object? {"pass": true, "score": 1}
+Recommend a laptop. Respond in JSON: {"choice": "name", "reason": "why"}
+Which of the two phones is better for photos, A or B? Reply in JSON as {"better": "A or B", "why": "..."}.
+Pick a winner of the raffle among Ann, Bob and Cem. Output JSON: {"winner": "name"}
+Help me decide: pizza or pasta? Return {"decision": "pizza|pasta"}
+Parse the game log and output {"home_score": 1, "away_score": 2} in JSON. Log: goal home; goal away; goal away.
+Extract entities. Return a JSON object: {"label": "PERSON", "text": "Ann"} for each. Text: Ann judged the contest.
+Convert the review into JSON: {"rating": 5, "summary": "..."}. Review: Wonderful, five stars.
+Simulate the sensor: respond with JSON such as {"temperature": 20, "result": "ok"}
+You are an NPC in a game. Reply in JSON: {"say": "...", "action": "attack|flee", "score": 0-10}. The player enters the room.
+Roll a die and respond in JSON: {"result": 1-6}
+Answer the trivia question in JSON: {"answer": "...", "correct": true}. Question: capital of France?
+Translate. Output JSON {"result": "<translation>"}: Good morning
+Predict tomorrow's weather: return JSON {"result": "sunny|rainy", "score": 0.5}.
+Write a short story about a contest. Return it in the following format: {"title": "...", "story": "...", "winner": "..."}"""
+"""Close to a judge's request: numbers, objects and lines that are asked for, of what is not judged."""
+
+PLAIN = [user(line) for text in (_CHAT, _CODE, _TEXT, _CLOSE) for line in text.split("\n")]
 PLAIN += [
     user("What is 2 + 2?", "You are a helpful assistant."),
     user("Tell me about grading on a curve.", "You are a tutor. Answer in at most three sentences."),
@@ -351,3 +477,30 @@ PLAIN += [
     user("How do rubrics work?", "You help teachers. Use plain words. Never give legal advice."),
     user('He said: "End with a line Score: X". What did he mean?'),
 ]
+PLAIN += [
+    user("Please respond using the following template:\nName: <your name>\nScore: <your favourite football score>"),
+    user("Fill in this form:\nTitle: <the film>\nRating: <PG or R>\nfor the film Alien"),
+    user(
+        "How do I leave a rating?",
+        "You are a helpful assistant that answers questions about our rating system from 1 to 5. Return only plain text.",
+    ),
+    user("e4 e5 Nf3. What should Black play? Only one move.", "You are a chess coach. Evaluate positions."),
+    user(
+        "A German 1.7 in US letters?", "You convert scores between grading scales. Reply with the converted grade only."
+    ),
+    user(
+        "One on the French revolution, please. The grading rubric is 1-5.",
+        "You generate exam questions. Use the fields question, answer, points.",
+    ),
+    user(
+        "Da Enzo, Trastevere, 4.6 stars, $$",
+        'You extract facts from restaurant pages. Return a JSON object in this format: {"name": "...", "rating": 4.5, "price": "$$"}',
+    ),
+    user(
+        "Hi, I am in grade 6 and need help with fractions.",
+        'You are a tutor. Respond in JSON: {"message": "text", "grade": "pupil\'s grade, 1 to 12"}',
+    ),
+    user("I open the door.", 'You are a game master. Respond with JSON: {"narration": "...", "score": 10}'),
+    user("How did Ajax do?", 'You are a sports bot. Reply in JSON like {"team": "x", "score": 3}.'),
+]
+PLAIN += [{**request, **OBJECT} for request in PLAIN if "response_format" not in request]

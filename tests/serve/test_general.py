@@ -37,9 +37,20 @@ def test_the_words_are_read_and_the_client_reads_its_verdict(asked: Asked) -> No
 
 
 def test_no_request_that_asks_for_no_verdict_is_constrained() -> None:
-    found = {json.dumps(one["messages"][-1]["content"]): contracts.recognise(one, TABLE) for one in PLAIN}
-    assert len(PLAIN) >= 75
+    found = {json.dumps(one): contracts.recognise(one, TABLE) for one in PLAIN}
+    assert len(found) >= 290
     assert {words: contract.name for words, contract in found.items() if contract} == {}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Evaluate the answer: four. Output a JSON object with the keys 'score' and 'reason'. Scores go from 1 to 5.",
+        "Evaluate the answer: four. Reason step by step. Reply with only a number from 1 to 5, and say why.",
+    ],
+)
+def test_a_request_that_leaves_its_form_open_is_left_alone(words: str) -> None:
+    assert contracts.recognise({"messages": [{"role": "user", "content": words}]}, TABLE) is None
 
 
 def test_a_request_that_names_two_forms_is_left_alone() -> None:
