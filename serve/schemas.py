@@ -222,8 +222,8 @@ class _Writer:
         elif low == high:
             schema["enum"] = [low]
             return len(repr(low))
-        elif low < 0 and high > low:
-            _signed(schema, low, high, digits)
+        elif high > low and (low < 0 or (high < 1 and "exclusiveMinimum" in schema)):
+            _written_out(schema, low, high, digits)
         else:
             schema["multipleOf"] = float(f"1e-{digits}")
         return max(len(str(math.floor(low))), len(str(math.ceil(high)))) + digits + 2
@@ -261,8 +261,7 @@ class _Writer:
         if named or properties or schema.get("properties") or more is False:
             more = False  # what the client does not name is not wanted; patterns of names are optional, too
         for name in sorted(required - properties.keys()):
-            value = schema.get("additionalProperties", {})
-            properties[name], length = self.write(value if isinstance(value, dict) else {}, seen)
+            properties[name], length = self.write(schema.get("additionalProperties", {}), seen)
             size += len(json.dumps(name, ensure_ascii=False).encode()) + 2 + length
         schema["properties"], schema["additionalProperties"] = properties, False
         least = schema.pop("minProperties", 0)
@@ -294,9 +293,10 @@ def _other(schema: Schema, seen: dict[str, int]) -> int:
     return len("false")
 
 
-def _signed(schema: Schema, low: float, high: float, digits: int) -> None:
-    """Limits for numbers some of which are negative: the decoder knows no negative multiples of a decimal. A narrow
-    range is written out, of a wide one the negative numbers are whole."""
+def _written_out(schema: Schema, low: float, high: float, digits: int) -> None:
+    """Limits for numbers some of which are negative, or small and not 0: the decoder knows no negative multiples of a
+    decimal, and takes 0 for more than 0. A narrow range is written out; of a wide one the negative numbers are whole.
+    """
     steps = math.floor(math.log10(MOST_VALUES / (high - low)))
     if steps >= 0:
         ten = 10 ** min(digits, steps)
@@ -327,6 +327,11 @@ def _merged(one: Schema, other: Any) -> Schema:
         return one
     if not isinstance(other, dict):
         raise Unbounded("a schema of parts that exclude each other")
+    for whole, part in ((one, other), (other, one)):
+        if whole.get("additionalProperties", True) not in (True, {}) and (
+            part.get("properties", {}).keys() - whole.get("properties", {}).keys()
+        ):
+            raise Unbounded("a schema of parts that close each other")
     merged = dict(one)
     for key, value in other.items():
         if key not in merged or merged[key] == value or key in _NOTES or key in ("$defs", "definitions"):

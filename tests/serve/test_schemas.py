@@ -61,13 +61,18 @@ LEAVES = st.one_of(
     numbers(True),
     numbers(False),
     st.sampled_from([{"type": "boolean"}, {"type": "null"}, {"enum": ["a", 2, None]}, {"const": {"k": [1]}}, {}]),
-    st.sampled_from([{"$ref": "#/$defs/node"}, {"type": "object"}, {"type": "array"}]),
+    st.sampled_from([{"$ref": "#/$defs/node"}, {"type": "object"}, {"type": "array"}, {"type": ["object", "null"]}]),
+    st.sampled_from(
+        [{"type": "number", "exclusiveMinimum": 0, "maximum": 0.005}, {"type": "integer", "multipleOf": 5}]
+    ),
+    st.sampled_from([{"prefixItems": [{"type": "string"}, {"type": "null"}], "items": False}, {"maxLength": 9}]),
 )
 
 
 def objects(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
     def made(properties: dict[str, Schema], required: int, closed: bool) -> Schema:
         names = [name for at, name in enumerate(properties) if required >> at & 1]
+        names += ["other"] * (required % 2)
         schema: Schema = {"type": "object", "properties": properties, "required": names, "title": "T"}
         return schema | ({"additionalProperties": False} if closed else {})
 
@@ -132,6 +137,12 @@ def test_the_longest_reply_fits_where_the_shortest_does(schema: Schema, tokens: 
         ({"type": "number", "minimum": 2e6}, 100),
         ({"type": "integer", "maximum": -5_000_000}, 100),
         ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.005}, 100),
+        ({"type": "array", "items": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.005}}, 100),
+        ({"properties": {"a": {"exclusiveMinimum": 0, "exclusiveMaximum": 0.005}}, "required": ["a"]}, 100),
+        (
+            {"anyOf": [{"type": "object", "required": ["b"], "additionalProperties": False}, {"type": "null"}]},
+            100,
+        ),
         ({"type": "number", "minimum": 0.123456, "maximum": 0.123456}, 100),
         ({"type": "number", "maximum": -0.999}, 100),
         ({"type": "number", "minimum": -1, "exclusiveMaximum": 1}, 100),
@@ -169,6 +180,7 @@ def test_a_long_list_is_cut_only_where_its_tokens_end() -> None:
         {"$ref": "#/$defs/none"},
         {"allOf": [{"type": "string"}, {"type": "null"}]},
         {"allOf": [{"enum": [1]}, {"enum": [2]}]},
+        {"allOf": [{"additionalProperties": {"type": "null"}}, {"properties": {"a": {"type": "string"}}}]},
         {"type": "string", "pattern": "("},
         {"type": "number", "minimum": "1"},
         {"type": "object", "properties": 5},
