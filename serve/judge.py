@@ -7,6 +7,7 @@ vLLM go behind a double dash: `python serve/judge.py CHECKPOINT -- --tensor-para
 server adds to vLLM's is in `layer.py`, the reply forms that it knows in `contracts.toml`.
 """
 
+import contextlib
 import ctypes
 import ipaddress
 import json
@@ -35,6 +36,9 @@ from critic.errors import UsageError
 ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 STOP_SECONDS = 20
 """How long running requests may take to finish when the server is asked to stop."""
+
+GIVE_WAY = 5
+"""How much nicer than the server the engine is on a CPU."""
 
 
 def check_model(model: str) -> dict[str, Any]:
@@ -127,6 +131,15 @@ def _last_words(log: Path | None) -> str:
     return f": {errors[-1].strip()[:300]} (log: {log})" if errors else f"; its log is {log}"
 
 
+def let_it_answer(server: int) -> None:
+    """Have what computes below the server, on the same cores, give way to it: /health does not wait for a batch."""
+    nice = os.getpriority(os.PRIO_PROCESS, server) + GIVE_WAY
+    for child in Path(f"/proc/{server}/task/{server}/children").read_text().split():
+        with contextlib.suppress(OSError):  # one that has just ended
+            for thread in Path(f"/proc/{child}/task").iterdir():
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
+
+
 def stop(server: subprocess.Popen[bytes]) -> None:
     """Let running requests finish, then end the server."""
     if server.poll() is None:
@@ -203,6 +216,8 @@ def main(
     )
     try:
         wait_until_ready(server, url, ready_timeout, log)
+        if on_cpu and sys.platform == "linux":
+            let_it_answer(server.pid)
         print(f"ready: {url}/v1 (models: {', '.join(names)})", flush=True)
         code = server.wait()
         print(f"vLLM ended by itself with code {code}", file=sys.stderr)
