@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 Language = Literal["zh", "en"]
 Message = Mapping[str, str]
@@ -204,7 +205,7 @@ class Example(Struct, frozen=True, kw_only=True):
 class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One turn asked of a model. `images` are shown with this turn: paths relative to a data root, or data URIs.
     `focus` says what an open answer is compared on (ConvBench's creation turn); `checklist` are yes/no questions about
-    the answer (MultiVerse)."""
+    the answer, and `aspects` the main and the sub-aspect that each is about (MultiVerse)."""
 
     prompt: str
     reference: str | None = None
@@ -212,6 +213,7 @@ class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     images: list[str] = field(default_factory=list)
     focus: str | None = None
     checklist: list[str] = field(default_factory=list)
+    aspects: list[tuple[str, str]] = field(default_factory=list)
 
 
 class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -228,6 +230,15 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     goal: str | None = None
     domain: str | None = None
     history: list[Turn] = field(default_factory=list)
+
+
+def alike(one: Conversation | None, other: Conversation | None) -> bool:
+    """Whether both ask the same: files of before the aspects of checklists were read have none."""
+    return one == other or (one is not None and other is not None and _plain(one) == _plain(other))
+
+
+def _plain(one: Conversation) -> Conversation:
+    return replace(one, turns=[replace(turn, aspects=[]) for turn in one.turns])
 
 
 Protocol = Literal["pointwise", "direct", "pairwise", "checklist", "quality"]

@@ -60,6 +60,10 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
 
 
+ASPECTS = (("Correctness", "Main Claim"), ("Completeness", "Second Detail"), ("Clarity", "Brevity"))
+"""What the items of a checklist are about, in their order."""
+
+
 def convbench_row(number: int, one: Sample) -> dict[str, Any]:
     return {
         "ID": number,
@@ -76,7 +80,10 @@ def convbench_row(number: int, one: Sample) -> dict[str, Any]:
 def multiverse_row(number: int, one: Sample) -> dict[str, Any]:
     spoken = []
     for question, reference, checklist in one["turns"]:
-        items = [{"question": item, "main_criteria": "", "sub_criteria": ""} for item in checklist]
+        items = [
+            {"question": item, "main_criteria": main, "sub_criteria": sub}
+            for item, (main, sub) in zip(checklist, ASPECTS, strict=False)
+        ]
         spoken.append({"speaker": "user", "utterance": question, "checklist": items})
         spoken.append({"speaker": "assistant", "utterance": reference, "checklist": []})
     return {

@@ -51,10 +51,13 @@ def judged(
             )  # fmt: skip
             value = score(blank)
             made = {"failure": value} if isinstance(value, str) else {"score": value}
+            items = one.turns[turn - 1].checklist if protocol == "checklist" and turn is not None else []
+            yes = 0.0 if isinstance(value, str) else value * len(items)
             lines.append(
                 ConversationJudgment(
                     conversation=one, verdict=msgspec.structs.replace(blank, **made),
                     setup=Setup(judge=judge, score_kind="argmax"), prompt_hash="h", asked="a", answer=answer,
+                    answers=[place < yes for place in range(len(items))] if made.get("score") is not None else [],
                 )
             )  # fmt: skip
     path.parent.mkdir(exist_ok=True)

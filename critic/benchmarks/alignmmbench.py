@@ -267,9 +267,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
         "questions": [len(turn.prompt) for turn in turns],
         "references": [len(turn.reference) for turn in turns if turn.reference is not None],
     }
-    outlines = {name: {task: cell.value for task, cell in one.tasks.items()} for name, one in with_image.items()}
     drawn = [
-        pictures.radar("Mean rating by task, 1 in the middle to 10 outside.", outlines, (1.0, 10.0)),
         pictures.scatter(
             "Mean of the tasks against alignment (without singletons); dashed: medians.",
             placed,
@@ -309,7 +307,10 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
         name = labelled(run.name, cell.condition)
         apart = cell.condition != "own"
         caption = "Mean rating 1 to 10 (table 3 of the paper)"
-        made.append(Entry(key="tasks", caption=caption, system=run.system, name=name, scores=found, apart=apart))
+        made.append(
+            Entry(key="tasks", caption=caption, system=run.system, name=name, scores=found, apart=apart,
+                  drawn={"radar": list(parts)}, scale=SCALES["pointwise"])
+        )  # fmt: skip
     return made
 
 

@@ -21,7 +21,7 @@ from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, order_reading
 from critic.counting import aggregate as counted
 from critic.counting.aggregate import Aggregate, Cell, Difference, EqualVerdicts, Scale, by_cell, combine, mean, means
-from critic.counting.leaderboard import Entry, Score, Term
+from critic.counting.leaderboard import Entry, Score, Term, score_of
 from critic.errors import UsageError
 from critic.page import svg as pictures
 from critic.page.aggregates import aggregates, differences
@@ -380,6 +380,19 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
         if found:
             caption = f"{TITLES[protocol].capitalize()} (table {8 if protocol == 'direct' else 1} of the paper)"
             made.append(Entry(key=protocol, caption=caption, system=run.system, name=run.name, scores=found))
+        for name in ("S1", "S2", "S3"):
+            tasks: dict[str, dict[str, str]] = {}
+            for one in conversations:
+                tasks.setdefault(_task(one, CELLS[name].turn or 0), {})[one.id] = one.group
+            verdicts = judged.get(CELLS[name], {})
+            scored = {task: score_of(verdicts, asked, scale) for task, asked in sorted(tasks.items())}
+            if verdicts:
+                caption = f"{name} by task, {TITLES[protocol]} (figure 6 of the paper)"
+                made.append(
+                    Entry(key=f"{protocol}-{name}-tasks", caption=caption, system=run.system, name=run.name,
+                          scores={"all": score_of(verdicts, groups, scale), **scored}, drawn={"bars": list(scored)},
+                          scale=scale, folded=True)
+                )  # fmt: skip
     return made
 
 

@@ -4,13 +4,14 @@ A row is one conversation about one image, user and assistant in turn, with a ch
 
     {"index": "17", "image": "beach.png", "main_goal_category": "Exploration", "main_task_category": "Recognition",
      "image_main_category": "Outdoor", "conversation": [
-       {"speaker": "user", "utterance": "What flies there?", "checklist": [{"question": "Is a kite named?"}]},
+       {"speaker": "user", "utterance": "What flies there?", "checklist": [{"question": "Is a kite named?",
+        "main_criteria": "Perceptual Accuracy", "sub_criteria": "Object Naming"}]},
        {"speaker": "assistant", "utterance": "A red kite.", "checklist": []}, …]}
 
 A turn's score is completion ratio x quality (MultiVerse §4, table 2).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from msgspec.structs import asdict, replace
 from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
 from critic.counting.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, difference, means
+from critic.counting.leaderboard import Entry, Score, Term, aggregate_of, score_of
+from critic.counting.resampling import correlation_p
 from critic.errors import UsageError
 from critic.page import blocks
 from critic.page import svg as pictures
@@ -42,6 +45,8 @@ SCALE: Scale = (0, 100)
 
 class _Item(Struct):
     question: str
+    main_criteria: str | None = None
+    sub_criteria: str | None = None
 
 
 class _Utterance(Struct):
@@ -132,10 +137,19 @@ def _turns(place: str, row: _Row, image: str) -> list[ConversationTurn]:
             reference=_spoken(place, spoken, 2 * turn + 1),
             task=row.main_task_category,
             images=[image] if turn == 0 else [],
-            checklist=_checklist(place, turn + 1, spoken[2 * turn : 2 * turn + 2]),
+            checklist=[item.question.strip() for item in items],
+            aspects=_aspects(items),
         )
-        for turn in range(len(spoken) // 2)
+        for turn, items in enumerate(
+            _checklist(place, turn + 1, spoken[2 * turn : 2 * turn + 2]) for turn in range(len(spoken) // 2)
+        )
     ]
+
+
+def _aspects(items: Sequence[_Item]) -> list[tuple[str, str]]:
+    """The main and the sub-aspect of each item, where any names one."""
+    named = [((item.main_criteria or "").strip(), (item.sub_criteria or "").strip()) for item in items]
+    return named if any(main for main, _ in named) else []
 
 
 def _spoken(place: str, spoken: Sequence[_Utterance], number: int) -> str:
@@ -145,15 +159,15 @@ def _spoken(place: str, spoken: Sequence[_Utterance], number: int) -> str:
     raise UsageError(f"{place}: {what}: conversation[{number}].utterance is empty")
 
 
-def _checklist(place: str, turn: int, spoken: Sequence[_Utterance]) -> list[str]:
+def _checklist(place: str, turn: int, spoken: Sequence[_Utterance]) -> list[_Item]:
     lists = [one.checklist for one in spoken if one.checklist]
-    if not lists or lists[0] != lists[-1]:
+    if not lists or [item.question for item in lists[0]] != [item.question for item in lists[-1]]:
         how_many = "two checklists" if lists else "no checklist"
         raise UsageError(f"{place}: turn {turn} has {how_many}; expected one")
     questions = [item.question.strip() for item in lists[0]]
     if "" in questions:
         raise UsageError(f"{place}: turn {turn}: checklist item {questions.index('') + 1} has no question")
-    return questions
+    return lists[0]
 
 
 Turn = tuple[str, int]
@@ -225,13 +239,16 @@ def scores(verdicts: Verdicts, conversations: Conversations, condition: str = OR
 def summary(turns: Sequence[Aggregate]) -> tuple[Aggregate, Aggregate]:
     """The average of the turns' means, and the slope of their least-squares line over turn number. The slope of fewer
     than two turns is None."""
-    count = len(turns)
-    centred = [number - (count - 1) / 2 for number in range(count)]
-    square = sum(place**2 for place in centred)
-    average = combine([(1 / count, turn) for turn in turns])
-    if count < 2:
+    average = combine([(1 / len(turns), turn) for turn in turns])
+    if len(turns) < 2:
         return average, replace(average, value=None, low=None, high=None)
-    return average, combine([(place / square, turn) for place, turn in zip(centred, turns, strict=True)])
+    return average, combine(list(zip(_slope_weights(len(turns)), turns, strict=True)))
+
+
+def _slope_weights(count: int) -> list[float]:
+    """What the mean of each of `count` turns counts in the slope."""
+    centred = [number - (count - 1) / 2 for number in range(count)]
+    return [place / sum(other**2 for other in centred) for place in centred]
 
 
 def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Difference]:
@@ -251,13 +268,15 @@ def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str,
 
 
 class Fit(Struct, frozen=True, kw_only=True):
-    """How much of one number the best line through another explains: `r_squared` 0..1 and the `slope` of that line,
-    over `n` turns; `missing` lack one of the two. Both are None exactly when `undefined` says why."""
+    """How much of one number the best line through another explains: `r_squared` 0..1, the `slope` of that line, and
+    the two-sided `p_value` of its being 0 (Student's t, turns taken for independent; needs three), over `n` turns;
+    `missing` lack one of the two. What is None is so exactly because of what `undefined` says."""
 
     n: int
     missing: int
     r_squared: float | None
     slope: float | None
+    p_value: float | None = None
     undefined: dict[str, str] = field(default_factory=dict)
 
 
@@ -272,7 +291,9 @@ def fit(pairs: Iterable[tuple[float | None, float | None]]) -> Fit:
         undefined = dict.fromkeys(("r_squared", "slope"), reason)
         return Fit(n=n, missing=missing, r_squared=None, slope=None, undefined=undefined)
     x, y = (column - column.mean() for column in kept.T)
-    return Fit(n=n, missing=missing, r_squared=float((x @ y) ** 2 / ((x @ x) * (y @ y))), slope=float(x @ y / (x @ x)))
+    r_squared = min(1.0, float((x @ y) ** 2 / ((x @ x) * (y @ y))))
+    slope = float(x @ y / (x @ x))
+    return Fit(n=n, missing=missing, r_squared=r_squared, slope=slope, p_value=correlation_p(r_squared, n))
 
 
 def ratio_against_quality(verdicts: Verdicts, condition: str = ORACLE) -> Fit:
@@ -281,7 +302,7 @@ def ratio_against_quality(verdicts: Verdicts, condition: str = ORACLE) -> Fit:
 
 
 def length_against_score(verdicts: Verdicts, condition: str = ORACLE) -> dict[int, Fit]:
-    """How far longer answers score higher, per turn (figure 9): the score on the answer's length in characters."""
+    """How far longer answers score higher, per turn (figure 9): the score on the answer's length."""
     pairs: dict[int, list[tuple[float | None, float | None]]] = {}
     for (_, number), one in turn_scores(verdicts, condition).items():
         pairs.setdefault(number, []).append((one.length, one.score))
@@ -293,42 +314,67 @@ NAMES = {ORACLE: "the references as history (oracle)", SELF_PREDICTION: "its own
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     sections, summary = [], dict[str, Any]()
-    curves: dict[str, list[float | None]] = {}
     for run in runs:
         facts: dict[str, Any] = {}
-        tables = []
+        tables, drawn = list[Table](), list[blocks.Picture | None]()
         for condition in run.conditions():
             found = scores(run.verdicts, conversations, condition)
             ratio = ratio_against_quality(run.verdicts, condition)
             lengths = length_against_score(run.verdicts, condition)
-            curves[f"{run.name}, {condition}"] = [turn.value for turn in found.turns]
-            tables += _tables(NAMES.get(condition, condition), found, ratio, lengths)
+            tables += _tables(NAMES.get(condition, condition), found, ratio, lengths, run.unit)
             facts[condition] = asdict(found) | {"ratio_against_quality": ratio, "length_against_score": lengths}
+            for (main, sub), score in completion_of_aspects(run, condition, conversations).items():
+                facts[condition].setdefault("aspects", {}).setdefault(main, {})[sub or "all"] = aggregate_of(score)
+            drawn += _fits(condition, turn_scores(run.verdicts, condition), ratio, lengths, run.unit)
         if {ORACLE, SELF_PREDICTION} <= set(run.conditions()):
             effect = oracle_effect(run.verdicts, conversations)
             rows = {f"turn {turn}" if turn != "all" else "all": one for turn, one in effect.items()}
             tables.insert(0, differences("What the references as history add (oracle less self-prediction)", rows))
             facts["oracle_effect"] = effect
         tables.sort(key=lambda table: table.folded)
-        sections.append(Section(heading=f"{run.name}, judged by {run.judge}", tables=tables))
+        shown = [picture for picture in drawn if picture]
+        note = "A turn's score is completion ratio (share of yes) × 10 × quality (1 to 10)."
+        heading = f"{run.name}, judged by {run.judge}"
+        sections.append(Section(heading=heading, tables=tables, pictures=shown, note=note))
         summary[run.name] = facts
-    labels = [f"turn {turn}" for turn in range(1, max(map(len, curves.values()), default=0) + 1)]
-    first = Section(
-        heading="Scores by turn",
-        pictures=[pictures.lines("Mean score of each turn, 0 to 100.", curves, labels, (0.0, 100.0))],
-        note="A turn's score is completion ratio (share of yes) × 10 × quality (1 to 10).",
-    )
-    return Report(sections=[first, *sections], summary=summary)
+    return Report(sections=sections, summary=summary)
 
 
-def _tables(condition: str, found: ConditionScores, ratio: Fit, lengths: Mapping[int, Fit]) -> list[Table]:
+def _fits(
+    condition: str, judged: Mapping[Turn, TurnScore], ratio: Fit, lengths: Mapping[int, Fit], unit: str
+) -> list[blocks.Picture | None]:
+    """Figures 5 and 9: quality on completion ratio, and the score on the answer's length, a line for each turn."""
+
+    def name(what: str, found: Fit) -> str:
+        p_value = "–" if found.p_value is None else f"{found.p_value:.3f}"
+        return f"{what}: R² {blocks.number(found.r_squared)}, p {p_value}"
+
+    quality = {name("all turns", ratio): _both((one.ratio, one.quality) for one in judged.values())}
+    by_turn = {
+        name(f"turn {turn}", found): _both((one.length, one.score) for key, one in judged.items() if key[1] == turn)
+        for turn, found in lengths.items()
+    }
+    axes = ("completion ratio", "quality"), (f"length in {unit}", "score")
+    return [
+        pictures.fitted(f"Quality on completion ratio, {condition}.", quality, axes[0], (1.0, 10.0)),
+        pictures.fitted(f"Score on the answer's length, {condition}.", by_turn, axes[1], (0.0, 100.0)),
+    ]
+
+
+def _both(pairs: Iterable[tuple[float | None, float | None]]) -> list[tuple[float, float]]:
+    return [(one, other) for one, other in pairs if one is not None and other is not None]
+
+
+def _tables(condition: str, found: ConditionScores, ratio: Fit, lengths: Mapping[int, Fit], unit: str) -> list[Table]:
     rows = [aggregate(f"turn {number}", turn) for number, turn in enumerate(found.turns, 1)]
     rows += [aggregate("average of the turns", found.average, strong=True), aggregate("slope per turn", found.slope)]
     fits = [_fit("quality on completion ratio, all turns", ratio)]
-    fits += [_fit(f"score on length in characters, turn {turn}", one) for turn, one in lengths.items()]
+    fits += [_fit(f"score on length in {unit}, turn {turn}", one) for turn, one in lengths.items()]
     return [
         Table(caption=f"Scores with {condition}", head=HEAD, rows=rows),
-        Table(caption=f"What explains what, with {condition}", head=["", "R²", "slope", "n", "missing"], rows=fits),
+        Table(
+            caption=f"What explains what, with {condition}", head=["", "R²", "p", "slope", "n", "missing"], rows=fits
+        ),
         aggregates(f"By interaction goal, with {condition}", found.goals, folded=True),
         aggregates(f"By task, with {condition}", found.tasks, folded=True),
     ]
@@ -337,8 +383,8 @@ def _tables(condition: str, found: ConditionScores, ratio: Fit, lengths: Mapping
 def _fit(name: str, found: Fit) -> TableRow:
     why = next(iter(found.undefined.values()), "")
     r_squared = f"– ({why})" if why else blocks.number(found.r_squared, 3)
-    slope = "–" if found.slope is None else f"{found.slope:.3g}".replace("-", "−")
-    return blocks.row(name, r_squared, slope, found.n, found.missing)
+    p_value = "–" if found.p_value is None else f"{found.p_value:.4f}"
+    return blocks.row(name, r_squared, p_value, blocks.number(found.slope, 4), found.n, found.missing)
 
 
 def _differences(one: Run, other: Run, conversations: Conversations) -> dict[str, Difference]:
@@ -352,10 +398,91 @@ def _differences(one: Run, other: Run, conversations: Conversations) -> dict[str
     return found
 
 
+def _parts(conversations: Conversations) -> dict[str, dict[str, dict[Turn, str]]]:
+    """The turns of each goal, task, image domain and main aspect, with their groups."""
+    found: dict[str, dict[str, dict[Turn, str]]] = {"goal": {}, "task": {}, "image domain": {}, "aspect": {}}
+    for one, turn in _turns_of(conversations):
+        asked = one.turns[turn[1] - 1]
+        named = [("goal", one.goal or "none"), ("task", asked.task or "none"), ("image domain", one.domain or "none")]
+        for what, part in (*named, *(("aspect", main) for main, _ in asked.aspects if main)):
+            found[what].setdefault(part, {})[turn] = one.group
+    return {what: dict(sorted(parts.items())) for what, parts in found.items()}
+
+
+def completion_of_aspects(run: Run, condition: str, conversations: Conversations) -> dict[tuple[str, str], Score]:
+    """The share of yes, in per cent, among the checklist items of each aspect: by main and sub-aspect, and ("", for
+    its sub-aspects taken together) by main one."""
+    answers = {
+        (one.conversation.id, one.verdict.turn): one.answers
+        for one in run.turns
+        if one.verdict.protocol == "checklist" and one.verdict.condition == condition
+    }
+    verdicts = dict[tuple[str, int, int], float | None]()
+    asked: dict[tuple[str, str], dict[tuple[str, int, int], str]] = {}
+    for one, turn in _turns_of(conversations):
+        said = answers.get(turn)
+        for item, (main, sub) in enumerate(one.turns[turn[1] - 1].aspects):
+            if said is not None:
+                answer = said[item] if item < len(said) else None
+                verdicts[(*turn, item)] = None if answer is None else 100.0 * answer
+            for key in {(main, ""), (main, sub)} if main else ():
+                asked.setdefault(key, {})[(*turn, item)] = one.group
+    return {key: score_of(verdicts, asked[key], SCALE) for key in sorted(asked)}
+
+
+MEASURES: dict[str, tuple[Callable[[TurnScore], float | None], Scale]] = {
+    "score": (lambda one: one.score, SCALE),
+    "completion": (lambda one: None if one.ratio is None else 100 * one.ratio, SCALE),
+    "quality": (lambda one: None if one.quality is None else 10 * one.quality, (10, 100)),
+}
+
+
+def _entries(run: Run, conversations: Conversations) -> list[Entry]:
+    """The rows of table 2, of table 3, and of the like for whatever else turns can be told apart by."""
+    made, averages = list[Entry](), dict[str, Score]()
+    asked, by_turn, parts = dict[Turn, str](), dict[int, dict[Turn, str]](), _parts(conversations)
+    for one, turn in _turns_of(conversations):
+        asked[turn] = by_turn.setdefault(turn[1], {})[turn] = one.group
+
+    def add(what: str, caption: str, scores: dict[str, Score], drawn: str = "", folded: bool = True) -> None:
+        shown = [name for name in scores if name not in ("all", "average", "slope")]
+        made.append(
+            Entry(key=what.replace(" ", "-"), caption=caption, system=run.system, name=run.name, scores=scores,
+                  drawn={drawn: shown} if drawn else {}, scale=(0, 100), folded=folded)
+        )  # fmt: skip
+
+    for condition in run.conditions():
+        judged, words = turn_scores(run.verdicts, condition), NAMES.get(condition, condition)
+        items = completion_of_aspects(run, condition, conversations)
+        for measure, (of, scale) in MEASURES.items():
+            verdicts = {turn: of(one) for turn, one in judged.items()}
+            if measure == "score":
+                terms = [Term(1.0, verdicts, turns, scale) for turns in by_turn.values()]
+                averages[condition] = Score(parts=[replace(term, weight=1 / len(terms)) for term in terms])
+                slopes = [replace(term, weight=by) for by, term in zip(_slope_weights(len(terms)), terms, strict=True)]
+                found = {"average": averages[condition]} | ({"slope": Score(parts=slopes)} if len(terms) > 1 else {})
+                found |= {f"turn {number}": Score(parts=[term]) for number, term in zip(by_turn, terms, strict=True)}
+                add(f"turn-score-{condition}", f"Score by turn, with {words} (table 2)", found, "lines", folded=False)
+            for what, some in parts.items():
+                found = {part: score_of(verdicts, turns, scale) for part, turns in some.items()}
+                if (what, measure) == ("aspect", "completion"):
+                    found = {main: score for (main, sub), score in items.items() if not sub}
+                if found and (what, measure) != ("aspect", "score"):
+                    caption = f"{measure.capitalize()} by {what}, with {words}"
+                    drawn = {"goal": "bars", "task": "radar"}.get(what, "") if measure == "score" else ""
+                    drawn = "radar" if (what, measure) == ("aspect", "completion") else drawn
+                    every = {"all": score_of(verdicts, asked, scale), **found}
+                    add(f"{what}-{measure}-{condition}", caption, every, drawn, drawn != "bars")
+    if len(averages) > 1:
+        add("history-score", "Average score by what the model saw as history", averages, "bars", folded=False)
+    return made
+
+
 BENCHMARK = Benchmark(
     title="MultiVerse",
     read=read_conversations,
     protocols=("checklist", "quality"),
     report=report,
     differences=_differences,
+    entries=_entries,
 )

@@ -23,16 +23,18 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, order_reading
+from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, labelled, order_reading
 from critic.counting import aggregate as counted
 from critic.counting import tournament as ratings
 from critic.counting.aggregate import Aggregate, Cell, by_cell, check, mean, means
+from critic.counting.leaderboard import Entry, score_of
 from critic.counting.tournament import Battle, Outcome, Ratings, WinRate
 from critic.errors import UsageError
 from critic.page import blocks
+from critic.page import svg as pictures
 from critic.page.aggregates import AGGREGATE_HEAD as HEAD
 from critic.page.aggregates import aggregate, aggregates
-from critic.page.blocks import Section, Table
+from critic.page.blocks import Section, Table, TableCell
 from critic.records import Conversation, ConversationTurn
 
 FORMATS = (".csv", ".parquet", ".jsonl", ".xlsx")
@@ -43,8 +45,8 @@ REFERENCES = ("output_human_annotated", "gpt4_prediction")
 CORRECT, CAPTION_PROBLEM = "human_ratings_gpt4_correct", "human_ratings_problem_in_caption"
 """People's word on a GPT-4 answer: it is the reference where it is correct and its caption without a problem."""
 
-SHUFFLES, SEED = 100, 0
-"""Random orders behind an Elo rating, and the seed of everything random."""
+SHUFFLES, RESAMPLES, SEED = 100, 500, 0
+"""Random orders behind an Elo rating, resamples behind its interval, and the seed of everything random."""
 
 TRUE, FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 _URL = re.compile("https?://")
@@ -215,7 +217,7 @@ def tournament(fought: Sequence[Battle]) -> Tournament:
     """Win rates and ratings of `battles`; see `critic.counting.tournament` for when a rating is undefined."""
     return Tournament(
         win_rates=ratings.win_rates(fought),
-        elo=ratings.mean_elo(fought, shuffles=SHUFFLES, seed=SEED),
+        elo=ratings.mean_elo(fought, shuffles=SHUFFLES, seed=SEED, resamples=RESAMPLES),
         bradley_terry=ratings.bradley_terry(fought, seed=SEED),
     )
 
@@ -235,10 +237,11 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
         if fought:
             name = "tournament" if condition == "own" else f"tournament, {condition}"
             found = tournament(fought)
+            matrix = ratings.head_to_head(fought)
             pairs = {frozenset((battle.a, battle.b)) for battle in fought}
             asked = {model: len(conversations) * sum(model in pair for pair in pairs) for model in found.win_rates}
-            sections.append(_tournament(name.capitalize(), runs, found, asked))
-            summary[name] = asdict(found) | {"asked": asked}
+            sections.append(_tournament(name.capitalize(), runs, found, asked, matrix))
+            summary[name] = asdict(found) | {"asked": asked, "head_to_head": matrix}
     return Report(sections=sections, summary=summary)
 
 
@@ -258,14 +261,20 @@ def _references(runs: Sequence[Run], scored: Mapping[str, ReferenceScores]) -> S
     )
 
 
-def _tournament(heading: str, runs: Sequence[Run], found: Tournament, asked: Mapping[str, int]) -> Section:
+def _tournament(
+    heading: str,
+    runs: Sequence[Run],
+    found: Tournament,
+    asked: Mapping[str, int],
+    matrix: Mapping[str, Mapping[str, WinRate]],
+) -> Section:
     """`asked`: the battles of each model, those that were never judged included."""
     elo, strength = found.elo.ratings or {}, found.bradley_terry.ratings or {}
     intervals = found.bradley_terry.intervals or {}
     rows = [
         blocks.row(
             model,
-            blocks.number(elo.get(model), 0),
+            TableCell(blocks.number(elo.get(model), 0), blocks.interval((found.elo.intervals or {}).get(model), 0)),
             blocks.number(strength.get(model), 0),
             blocks.span(*intervals[model], 0) if model in intervals else "–",
             *aggregate(model, _percent(rate, asked[model])).cells,
@@ -273,6 +282,15 @@ def _tournament(heading: str, runs: Sequence[Run], found: Tournament, asked: Map
         for model, rate in sorted(found.win_rates.items(), key=lambda pair: -elo.get(pair[0], 0.0))
     ]
     head = ["", "Elo", "Bradley–Terry", "95 % interval", "win rate, %", *HEAD[2:]]
+    order = [one.name for one in rows]
+    won = {
+        model: {other: None if rate.rate is None else 100 * rate.rate for other, rate in matrix[model].items()}
+        for model in order
+    }
+    cells = [blocks.row(model, *(_won(matrix[model].get(other)) for other in order)) for model in order]
+    wins = Table(
+        caption="Wins of the row over the column in %, a tie half a win", head=["", *order], rows=cells, sticky=True
+    )
     ways = {run.setup for run in runs if run.battles}
     why = [text for text in (found.elo.undefined, found.bradley_terry.undefined) if text]
     if not why and not intervals and found.bradley_terry.no_intervals:
@@ -284,9 +302,19 @@ def _tournament(heading: str, runs: Sequence[Run], found: Tournament, asked: Map
             *([f"The battles were judged in {len(ways)} ways, which the ratings mix."] if len(ways) > 1 else []),
             *(line for run in runs for line in order_reading(run, battles=True)),
         ],
-        tables=[Table(caption="Ratings of models by their battles", head=head, rows=rows)],
-        note=f"Elo: online, K = {found.k:g}, the mean over {found.shuffles} random orders (seed {found.seed}). "
+        tables=[Table(caption="Ratings of models by their battles", head=head, rows=rows), wins],
+        pictures=[drawn for drawn in [pictures.bars("Wins of the row over the column, in %.", won, (0, 100))] if drawn],
+        note=f"Elo: online, K = {found.k:g}, the mean over {found.shuffles} random orders (seed {found.seed}); its "
+        "interval: bootstrap over groups, each resample in an order of its own. "
         "Bradley–Terry: on the same scale, mean 1000, bootstrap over groups.",
+    )
+
+
+def _won(rate: WinRate | None) -> TableCell:
+    if rate is None or rate.rate is None:
+        return TableCell("")
+    return TableCell(
+        blocks.number(100 * rate.rate, 1), f"{rate.wins}–{rate.ties}–{rate.losses}", title="won, tied, lost"
     )
 
 
@@ -296,10 +324,31 @@ def _percent(rate: WinRate, asked: int) -> Aggregate:
     return mean(dict(enumerate([*points, *[None] * rate.failed])), range(asked), (0, 100))
 
 
+def _entries(run: Run, conversations: Conversations) -> list[Entry]:
+    """Win rates against the reference, and by category."""
+    made = []
+    asked = {one.id: one.group for one in conversations if one.turns[0].reference is not None}
+    categories: dict[str, dict[str, str]] = {}
+    for one in conversations:
+        if one.id in asked:
+            categories.setdefault(one.category or "none", {})[one.id] = one.group
+    for condition in run.conditions():
+        found = by_cell(run.verdicts, "pairwise").get(Cell(condition, 1), {})
+        percent = {key: None if score is None else 100 * score for key, score in found.items()}
+        parts = {name: score_of(percent, ids, (0, 100)) for name, ids in sorted(categories.items())}
+        made.append(
+            Entry(key="reference", caption="Win rate against the reference in %, a tie half a win", system=run.system,
+                  name=labelled(run.name, condition), scores={"all": score_of(percent, asked, (0, 100)), **parts},
+                  drawn={"bars": list(parts)}, scale=(0, 100), apart=condition != "own")
+        )  # fmt: skip
+    return made
+
+
 BENCHMARK = Benchmark(
     title="VisIT-Bench",
     read=read_conversations,
     protocols=("pairwise",),
     report=report,
     scored=lambda verdict: verdict.judging == "standard",
+    entries=_entries,
 )

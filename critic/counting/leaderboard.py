@@ -38,13 +38,16 @@ class Score(Struct, frozen=True, kw_only=True):
 class Entry(Struct, frozen=True, kw_only=True):
     """A model's row in a table, its scores by column. `key` names the table and its file, `caption` says what it
     shows. `system` is the model, `name` tells rows of one table apart. `folded` tables open on demand. Rows that stand
-    `apart`, such as those without the image, come last and are not in the mean over the models."""
+    `apart`, such as those without the image, come last and are not in the mean over the models. `drawn` are pictures
+    of the table, by kind ("lines", "bars", "radar") with the columns that they show, on `scale`."""
 
     key: str
     caption: str
     system: str
     name: str
     scores: Mapping[str, Score]
+    drawn: Mapping[str, Sequence[str]] = {}
+    scale: Scale = (0, 1)
     folded: bool = False
     apart: bool = False
 

@@ -206,6 +206,15 @@ def sign_flip_p(sums: Floats) -> float:
     return (beyond + 1) / (FLIPS + 1)
 
 
+def correlation_p(r_squared: float, n: int) -> float | None:
+    """Two-sided p of "the correlation is 0" by Student's t, the n pairs taken for independent; None with fewer than
+    three."""
+    if n < 3:
+        return None
+    t = np.inf if r_squared >= 1 else np.sqrt((n - 2) * r_squared / (1 - r_squared))
+    return float(2 * special.stdtr(n - 2, -t))
+
+
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Holm's step-down adjustment; None stays None and is not counted."""
     known = sorted((p, number) for number, p in enumerate(p_values) if p is not None)

@@ -25,6 +25,8 @@ with INITIAL as the mean of all models."""
 
 _POINTS: dict[str | None, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
 _NEWTON_STEPS = 200
+_ORDERS = 250
+"""Orders of battles that are fought side by side."""
 _PRECISE = 1e-9
 """A last Newton step of this size (in logits) leaves an error of about its square."""
 
@@ -159,12 +161,26 @@ def _games(battles: Sequence[Battle]) -> _Games:
     )
 
 
-def mean_elo(battles: Sequence[Battle], shuffles: int = 100, seed: int = 0, k: float = K) -> Ratings:
+def head_to_head(battles: Sequence[Battle]) -> dict[str, dict[str, WinRate]]:
+    """The `win_rate` of each model over each other that it met. Raises ValueError as `mean_elo` does."""
+    points: dict[str, dict[str, list[float | None]]] = {}
+    for battle in battles:
+        score = _points(battle)
+        points.setdefault(battle.a, {}).setdefault(battle.b, []).append(score)
+        points.setdefault(battle.b, {}).setdefault(battle.a, []).append(None if score is None else 1 - score)
+    return {model: {other: win_rate(met[other]) for other in sorted(met)} for model, met in sorted(points.items())}
+
+
+def mean_elo(
+    battles: Sequence[Battle], shuffles: int = 100, seed: int = 0, k: float = K, resamples: int = 0
+) -> Ratings:
     """Elo ratings, each battle updating both models by at most `k` points, as the mean over seeded random orders of the
     battles: the order given does not matter.
 
     a is expected to score 1 / (1 + BASE^((R_b - R_a) / SCALE)) (VisIT-Bench, appendix, sign corrected). A tie is worth
-    1/2. Raises ValueError for a model against itself, an unknown outcome, or fewer than one of `shuffles`.
+    1/2. With `resamples` there are bootstrap percentile intervals over groups; each resample is fought in one order of
+    its own, so they are also about the order. Raises ValueError for a model against itself, an unknown outcome, or
+    fewer than one of `shuffles`.
     """
     games = _games(battles)
     if not games.models:
@@ -173,16 +189,39 @@ def mean_elo(battles: Sequence[Battle], shuffles: int = 100, seed: int = 0, k: f
         raise ValueError(f"{shuffles} shuffles; expected at least 1")
     sorted_games = np.lexsort((games.score, games.second, games.first))
     random = np.random.default_rng(seed)
-    orders = np.stack([random.permutation(sorted_games) for _ in range(shuffles)], axis=1)
-    ratings = np.full((len(games.models), shuffles), INITIAL, dtype=np.float64)
-    lane = np.arange(shuffles)
-    for game in orders:  # one game of every order at once
+    orders = [random.permutation(sorted_games) for _ in range(shuffles)]
+    found = games.rated(_fought(games, orders, k).mean(axis=1))
+    draws = Resamples(games.member, resamples, seed)
+    if not resamples or not draws.enough:
+        return replace(found, no_intervals=f"fewer than {FEWEST_GROUPS} groups") if resamples else found
+    drawn = []
+    for block in draws.counts():
+        for start in range(0, block.shape[1], _ORDERS):
+            counts = block[games.member[sorted_games], start : start + _ORDERS].astype(np.intp)
+            drawn.append(_fought(games, [random.permutation(np.repeat(sorted_games, count)) for count in counts.T], k))
+    intervals = {
+        model: interval
+        for model, points in zip(games.models, np.concatenate(drawn, axis=1), strict=True)
+        if (interval := draws.interval(points))
+    }
+    return replace(found, intervals=intervals, no_intervals=None)
+
+
+def _fought(games: _Games, orders: Sequence[Integers], k: float) -> Floats:
+    """The ratings after the battles of each order, shape (m, orders)."""
+    longest = max(map(len, orders))
+    padded = np.stack(
+        [np.pad(order.astype(np.int32), (0, longest - len(order)), constant_values=-1) for order in orders]
+    )
+    ratings = np.full((len(games.models), len(orders)), INITIAL, dtype=np.float64)
+    lane = np.arange(len(orders))
+    for game in np.ascontiguousarray(padded.T):  # one game of every order at once; the shorter ones have none left
         first, second = games.first[game], games.second[game]
         lead = ratings[first, lane] - ratings[second, lane]
-        change = k * (games.score[game] - 1 / (1 + BASE ** (-lead / SCALE)))
+        change = np.where(game < 0, 0.0, k * (games.score[game] - 1 / (1 + BASE ** (-lead / SCALE))))
         ratings[first, lane] += change
         ratings[second, lane] -= change
-    return games.rated(ratings.mean(axis=1))
+    return ratings
 
 
 def bradley_terry(battles: Sequence[Battle], resamples: int = 1000, seed: int = 0) -> Ratings:

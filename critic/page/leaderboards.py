@@ -5,7 +5,7 @@ import io
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from critic import jsonl
 from critic.counting.leaderboard import MEAN, Entry, Standing, Standings, standings
 from critic.errors import UsageError
 from critic.page import svg as pictures
-from critic.page.blocks import Section, Table, TableCell, TableRow, interval, number, span
+from critic.page.blocks import Picture, Section, Table, TableCell, TableRow, interval, number, span
 from critic.page.page import render
 
 SIZE, FAMILY = "size", "family"
@@ -114,7 +114,34 @@ def sections(boards: Sequence[Leaderboard], models: Models) -> list[Section]:
     if any(one.baseline for one in boards):
         note += " Differences are paired, on what both models have; * where the interval leaves out 0, not corrected."
     tables = [table for one in boards for table in (_table(one, models), *_differences(one))]
-    return [Section(heading="Models side by side", tables=tables, note=note), *_sizes(boards[0], models)]
+    shown = [picture for one in boards for picture in _pictures(one)]
+    return [
+        Section(heading="Models side by side", tables=tables, pictures=shown, note=note),
+        *_sizes(boards[0], models),
+    ]
+
+
+def _pictures(one: Leaderboard) -> Iterator[Picture]:
+    """What the first of its rows wants drawn; of several models, and of lines also their mean."""
+    first = next(iter(one.entries.values()))
+    # In one order, so that a model looks alike in all pictures.
+    together = [name for name, entry in one.entries.items() if not entry.apart]
+    for kind, columns in first.drawn.items():
+        ranked = [name for name in one.found if name in together] if kind == "bars" else together
+        shown = {
+            name: {column: each.value if (each := one.found[name].get(column)) else None for column in columns}
+            for name in (*ranked, *([MEAN] if kind == "lines" and MEAN in one.found else []))
+        }
+        if kind == "bars" and len(columns) > len(shown):
+            shown = {column: {name: values[column] for name, values in shown.items()} for column in columns}
+        drawn: Picture | None
+        if kind == "lines":
+            curves = {name: list(values.values()) for name, values in shown.items()}
+            drawn = pictures.lines(one.caption, curves, columns, first.scale)
+        else:
+            drawn = {"bars": pictures.bars, "radar": pictures.radar}[kind](one.caption, shown, first.scale)
+        if drawn:
+            yield drawn
 
 
 def _facts(models: Models) -> list[str]:
@@ -202,7 +229,7 @@ def _sizes(one: Leaderboard, models: Models) -> list[Section]:
         named = {name: f"{name} less {other}" for name, other in less.items()}
         found = standings(list(one.entries.values()), less)
         tables.append(_changes("The larger of a family less the next smaller", named, found, one.columns))
-    drawn = pictures.scatter(f"{lead} by size.", spots, ("parameters in billions, log10", lead))
+    drawn = pictures.scatter(f"{lead} by size; dashed: medians.", spots, ("parameters in billions", lead), powers=True)
     return [Section(heading="Models by size", tables=tables, pictures=[drawn] if drawn else [])]
 
 

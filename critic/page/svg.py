@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from statistics import median
+from statistics import linear_regression, median
 from xml.etree import ElementTree
 
 from critic.page.blocks import Bounds, Picture, number
@@ -12,9 +12,15 @@ from critic.page.blocks import Bounds, Picture, number
 WIDTH, HEIGHT = 720, 330
 LEFT, RIGHT, TOP, BOTTOM = 56, 220, 26, 42
 COLOURS = 6
-"""Colours that the page has for series; more series start again with the first."""
+"""Colours that the page has for series. With as many shapes less one, thirty series look different."""
+
+SHAPES = ("", "M-1,-1H1V1H-1Z", "M0,-1.3L1.2,1H-1.2Z", "M0,-1.4L1.4,0L0,1.4L-1.4,0Z", "M0,1.3L1.2,-1H-1.2Z")
+"""Marks of series about the origin, the first a circle: not everybody sees the colours."""
 
 BINS = 12
+
+POINTS = 1000
+"""Points drawn of a series: of more every second, or every third …"""
 
 Spot = tuple[float, float]
 Ranged = tuple[float | None, float | None, float | None]
@@ -25,11 +31,12 @@ class _Canvas:
     """A picture being drawn; `label` says it in words."""
 
     def __init__(self, label: str) -> None:
-        self.root = ElementTree.Element("svg", viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img")
+        self.root = self.into = ElementTree.Element("svg", role="img")
+        self.root.set("class", "wide")
         self.root.set("aria-label", label)
 
     def add(self, tag: str, kind: str = "", text: str = "", **places: float | str) -> ElementTree.Element:
-        made = ElementTree.SubElement(self.root, tag)
+        made = ElementTree.SubElement(self.into, tag)
         if kind:
             made.set("class", kind)
         for name, value in places.items():
@@ -38,8 +45,14 @@ class _Canvas:
         return made
 
     def dot(self, series: int, spot: Spot, hint: str, size: float) -> None:
-        circle = self.add("circle", f"s{series % COLOURS}", cx=spot[0], cy=spot[1], r=size)
-        ElementTree.SubElement(circle, "title").text = hint
+        """A series' mark, in its colour and shape."""
+        kind, shape = f"s{series % COLOURS}", SHAPES[series % len(SHAPES)]
+        if shape:
+            place = f"translate({spot[0]:.1f} {spot[1]:.1f}) scale({size})"
+            made = self.add("path", kind, d=shape, transform=place)
+        else:
+            made = self.add("circle", kind, cx=spot[0], cy=spot[1], r=size)
+        ElementTree.SubElement(made, "title").text = hint
 
     def stroke(self, series: int, one: Spot, other: Spot) -> None:
         self.add("line", f"s{series % COLOURS} stroke", x1=one[0], y1=one[1], x2=other[0], y2=other[1])
@@ -58,16 +71,27 @@ class _Canvas:
             self.add("text", text=label, x=_x((place + 0.5) / count), y=HEIGHT - 20, text_anchor="middle")
 
     def picture(self, caption: str, series: Iterable[str]) -> Picture:
-        """With the legend."""
+        """With the legend, which may be longer than the picture is high."""
+        bottom = float(HEIGHT)
+        self.into = self.add("g", "legend")
         for place, name in enumerate(series):
             y = TOP + 8 + 18 * place
-            self.add("rect", f"s{place % COLOURS}", x=WIDTH - RIGHT + 14, y=y - 8, width=10, height=10)
+            self.dot(place, (WIDTH - RIGHT + 19, y - 3), name, 5)
             self.add("text", text=_short(name, 30), x=WIDTH - RIGHT + 30, y=y + 1)
+            bottom = max(bottom, y + 10)
+        return self.drawn(caption, bottom)
+
+    def drawn(self, caption: str, height: float) -> Picture:
+        self.root.set("viewBox", f"0 0 {WIDTH} {height:.0f}")
         return Picture(caption, ElementTree.tostring(self.root, encoding="unicode"))
 
 
 def _short(name: str, length: int) -> str:
     return name if len(name) <= length else f"{name[: length - 1]}…"
+
+
+def _wide(name: str) -> int:
+    return sum(2 if ord(char) > 0x2E7F else 1 for char in _short(name, 44))
 
 
 def _steps(low: float, high: float) -> list[float]:
@@ -136,8 +160,9 @@ def radar(caption: str, series: Mapping[str, Mapping[str, float | None]], scale:
     return canvas.picture(caption, series)
 
 
-def scatter(caption: str, points: Mapping[str, Spot], axes: tuple[str, str]) -> Picture | None:
-    """Named points, with a dashed line at the median of each axis; None without points."""
+def scatter(caption: str, points: Mapping[str, Spot], axes: tuple[str, str], powers: bool = False) -> Picture | None:
+    """Named points, with a dashed line at the median of each axis; None without points. With `powers` the first axis is
+    one of logarithms, and says what they are of."""
     if not points:
         return None
     xs, ys = zip(*points.values(), strict=True)
@@ -149,7 +174,9 @@ def scatter(caption: str, points: Mapping[str, Spot], axes: tuple[str, str]) -> 
         return _x((x - x_range[0]) / (x_range[1] - x_range[0]))
 
     for value in _steps(*x_range):
-        canvas.add("text", text=f"{value:.3g}", x=across(value), y=HEIGHT - 24, text_anchor="middle")
+        canvas.add(
+            "text", text=f"{10**value if powers else value:.3g}", x=across(value), y=HEIGHT - 24, text_anchor="middle"
+        )
     canvas.add("text", "soft", text=axes[0], x=_x(0.5), y=HEIGHT - 6, text_anchor="middle")
     middle_x, middle_y = across(median(xs)), _y(median(ys), *y_range)
     canvas.add("line", "median", x1=middle_x, x2=middle_x, y1=TOP, y2=HEIGHT - BOTTOM)
@@ -196,3 +223,55 @@ def dots(caption: str, rows: Mapping[str, Mapping[str, Ranged]], scale: Bounds) 
             if value is not None:
                 canvas.dot(series, (x, _y(value, *scale)), f"{label}, {name}: {number(value)}", 5)
     return canvas.picture(caption, names)
+
+
+def bars(caption: str, rows: Mapping[str, Mapping[str, float | None]], scale: Bounds) -> Picture | None:
+    """A number with its bar for each row and column, such as models and tasks; None without any."""
+    columns = list(dict.fromkeys(name for found in rows.values() for name in found))
+    if not columns:
+        return None
+    canvas, left = _Canvas(caption), 8 + min(6.6 * max(map(_wide, rows)), 260)
+    wide = (WIDTH - 40 - left) / len(columns)
+    longest = 6.6 * max(map(_wide, columns))
+    turned = longest > wide
+    top = 12 + (0.77 * min(longest, 200) if turned else 10)
+    for number_, name in enumerate(columns):
+        x, y = (left + wide * (number_ + turned / 2), top - 6)
+        turn = {"transform": f"rotate(-50 {x:.1f} {y:.1f})"} if turned else {}
+        canvas.add("text", text=_short(name, 30), x=x, y=y, **turn)
+    for place, (name, found) in enumerate(rows.items()):
+        y = top + 18 * place
+        canvas.add("text", text=_short(name, 44), x=left - 6, y=y + 13, text_anchor="end")
+        for number_, column in enumerate(columns):
+            x, value = left + wide * number_, found.get(column)
+            if value is not None:
+                part = (value - scale[0]) / (scale[1] - scale[0])
+                canvas.add("rect", "s0 pale", x=x, y=y, width=(wide - 2) * part, height=16)
+                canvas.add("text", text=number(value, 0 if wide < 36 else 1), x=x + 2, y=y + 13)
+    return canvas.drawn(caption, top + 18 * len(rows) + 6)
+
+
+Pairs = Sequence[tuple[float, float]]
+
+
+def fitted(caption: str, series: Mapping[str, Pairs], axes: tuple[str, str], scale: Bounds) -> Picture | None:
+    """Points of each series with the least-squares line through them; None without points. `scale` is the second's."""
+    every = [x for pairs in series.values() for x, _ in pairs]
+    if not every:
+        return None
+    canvas, (low, high) = _Canvas(caption), _padded(every)
+    canvas.axis(*scale, axes[1])
+    for value in _steps(low, high):
+        x = _x((value - low) / (high - low))
+        canvas.add("text", text=f"{value:.3g}", x=x, y=HEIGHT - 24, text_anchor="middle")
+    canvas.add("text", "soft", text=axes[0], x=_x(0.5), y=HEIGHT - 6, text_anchor="middle")
+    for place, pairs in enumerate(series.values()):
+        step = math.ceil(len(pairs) / POINTS) or 1
+        spots = [(_x((x - low) / (high - low)), _y(y, *scale)) for x, y in pairs[::step]]
+        canvas.add("path", f"s{place % COLOURS} pale", d="".join(f"M{x - 1:.0f},{y - 1:.0f}h2v2h-2z" for x, y in spots))
+        if len({x for x, _ in pairs}) > 1:
+            slope, start = linear_regression(*zip(*pairs, strict=True))
+            ends = [(_x((x - low) / (high - low)), start + slope * x) for x in (min(pairs)[0], max(pairs)[0])]
+            one, other = ((x, _y(min(max(y, scale[0]), scale[1]), *scale)) for x, y in ends)
+            canvas.stroke(place, one, other)
+    return canvas.picture(caption, series)

@@ -22,7 +22,7 @@ from critic.asking.history import CONDITIONS, HistoryMessage
 from critic.backends import ATTEMPTS, TIMEOUT, Backend, ChatMessage, Reply, Request
 from critic.errors import Refused, Transient, UsageError
 from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
-from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure
+from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure, alike
 from critic.stages import options, usage
 from critic.stages.run import RunOptions, RunSummary, Stage, once, side_by_side
 
@@ -75,7 +75,7 @@ class Infer(Stage[Conversation, ModelTurn]):
             return f"made under --condition {record.condition}, which is not asked for now; choose another --out"
         if one is None:
             return f"conversation {key!r} is not among those asked for now; choose another --out"
-        if one != record.conversation:
+        if not alike(one, record.conversation):
             return f"conversation {key!r} reads otherwise now; choose another --out"
         for name in ("sampling", "system"):
             if (before := getattr(record, name)) != (now := getattr(self, name)):

@@ -25,7 +25,7 @@ from critic.backends import processors
 from critic.certificate import drawn, hold_to
 from critic.errors import UsageError
 from critic.images import named_images
-from critic.records import Conversation, ConversationJudgment, Judging, Protocol, Setup, differing
+from critic.records import Conversation, ConversationJudgment, Judging, Protocol, Setup, alike, differing
 from critic.stages.options import check
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, listed, once
 
@@ -203,7 +203,7 @@ def _check_questions(path: Path, conversations: Sequence[Conversation], replied:
     seen = set()
     for one in replied:
         seen.add(one.conversation.id)
-        if asked.get(one.conversation.id) != one.conversation:
+        if not alike(asked.get(one.conversation.id), one.conversation):
             raise UsageError(
                 f"{path}: conversation {one.conversation.id!r} of the replies is not there, or not as here"
             )

@@ -23,7 +23,7 @@ from critic.images import named_images
 from critic.page import leaderboards, page
 from critic.page.aggregates import aggregates, differences
 from critic.page.blocks import Section, as_text
-from critic.records import Conversation, ConversationJudgment, Judgment, Protocol, Setup, TurnVerdict, differing
+from critic.records import Conversation, ConversationJudgment, Judgment, Protocol, Setup, TurnVerdict, alike, differing
 from critic.stages.run import failed
 
 OF_SINGLE_ANSWERS = "alignmmbench"
@@ -157,7 +157,9 @@ def _conversations(path: Path, benchmark: str) -> Iterator[Judged]:
         if line.conversation.benchmark != benchmark:
             raise UsageError(f"{path}:{number}: judges {line.conversation.benchmark}, expected {benchmark}")
         calls: list[tuple[str | None, str]] = [(call.first, call.value) for call in line.calls if call.value]
-        turn = JudgedTurn(conversation=line.conversation, verdict=line.verdict, answer=line.answer, calls=calls)
+        turn = JudgedTurn(
+            conversation=line.conversation, verdict=line.verdict, answer=line.answer, calls=calls, answers=line.answers
+        )
         yield number, line.setup, turn
 
 
@@ -218,13 +220,13 @@ def _asked(runs: Sequence[Run], benchmark: str, questions: Path | None) -> list[
     for run in runs:
         for turn in run.turns:
             one = judged.setdefault(turn.conversation.id, turn.conversation)
-            if one != turn.conversation:
+            if not alike(one, turn.conversation):
                 raise UsageError(f"{run.path}: conversation {one.id!r} reads otherwise than in the files before")
     if questions is None:
         return list(judged.values())
     asked = {one.id: one for one in named_images(benchmarks.read(benchmark, questions))[0]}
     for key, one in judged.items():
-        if asked.get(key) != one:
+        if not alike(asked.get(key), one):
             raise UsageError(f"{questions}: conversation {key!r} of {runs[0].path} is not there, or not as here")
     return list(asked.values())
 

@@ -12,15 +12,19 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from conftest import ROOT, write_jsonl
+import scoring
+from conftest import ROOT, assert_one_line_error, write_jsonl
+from conftest import run as run_program
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from critic import benchmarks
 from critic.benchmarks import multiverse
+from critic.counting.leaderboard import aggregate_of
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, TurnVerdict
+from critic.stages.score import read_runs
 
 SAMPLE = ROOT / "data" / "samples" / "multiverse" / "conversations.jsonl"
 Row = dict[str, Any]
@@ -280,3 +284,71 @@ def test_fits_are_those_of_scipy() -> None:
     assert multiverse.fit([(1, 2), (1, 3)]).undefined["r_squared"] == "the first does not vary"
     assert multiverse.fit([(1, 2), (2, 2)]).undefined["slope"] == "the second does not vary"
     assert multiverse.fit([(None, 2), (2, 2), (3, None)]).missing == 2
+    assert multiverse.fit([(1, 2), (2, 4)]).p_value is None and multiverse.fit([(1, 2), (2, 4), (3, 6)]).p_value == 0
+
+
+def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> None:
+    """Completion by main and sub-aspect is the share of yes among its items, wherever they stand; a judgment that
+    failed leaves its items without an answer."""
+    asked = multiverse.read_conversations(SAMPLE)
+    for row, one in zip(sample_rows(), asked, strict=True):
+        for said_, turn in zip(row["conversation"][::2], one.turns, strict=True):
+            assert turn.aspects == [(item["main_criteria"], item["sub_criteria"]) for item in said_["checklist"]]
+    draw = random.Random(3)
+
+    def score(verdict: TurnVerdict) -> float | str:
+        if verdict.protocol == "quality":
+            return draw.randint(1, 10)
+        return "no_verdict" if draw.random() < 0.3 else draw.choice([0.0, 0.5, 1.0])
+
+    file = scoring.judged(tmp_path / "j.jsonl", "multiverse", scoring.MULTI, score)
+    (run,) = read_runs([file], "multiverse")
+    found = {key: aggregate_of(one) for key, one in multiverse.completion_of_aspects(run, "oracle", asked).items()}
+    assert {main for main, _ in found} == {"Correctness", "Completeness", "Clarity"}
+    for (main, sub), score_ in found.items():
+        given, items = [], 0
+        for judged in run.turns:
+            if judged.verdict.protocol == "checklist" and judged.verdict.condition == "oracle":
+                aspects = judged.conversation.turns[(judged.verdict.turn or 0) - 1].aspects
+                mine = [place for place, (one, other) in enumerate(aspects) if one == main and sub in ("", other)]
+                items += len(mine)
+                given += [judged.answers[place] for place in mine] if judged.answers else []
+        assert score_.asked == items and score_.n == len(given) < items
+        assert score_.value == pytest.approx(100 * fmean(map(bool, given)))
+    summary, page, _ = scoring.scored(tmp_path / "out", "multiverse", file, code=3)
+    facts = summary["systems"]["m"]["oracle"]["aspects"]
+    assert facts["Correctness"]["all"]["value"] == found["Correctness", ""].value
+    assert facts["Clarity"]["Brevity"]["n"] == found["Clarity", "Brevity"].n
+    assert "Completion by aspect" in page and "Quality by image domain" in page and "Completion by goal" in page
+    boards = summary["leaderboards"]
+    turns = multiverse.turn_scores(run.verdicts, "own")
+    quality = [
+        one.quality
+        for (key, number), one in turns.items()
+        if one.quality is not None
+        and any(main == "Clarity" for main, _ in next(c for c in asked if c.id == key).turns[number - 1].aspects)
+    ]
+    assert boards["aspect-quality-own"]["m"]["Clarity"]["value"] == pytest.approx(10 * fmean(quality))
+    theirs = multiverse.scores(run.verdicts, asked, "own")
+    row = boards["turn-score-own"]["m"]
+    assert row["average"]["value"] == pytest.approx(theirs.average.value)
+    assert row["slope"]["low"] == pytest.approx(theirs.slope.low)
+    assert boards["goal-score-own"]["m"]["Analysis"]["value"] == pytest.approx(theirs.goals["Analysis"].value)
+    assert boards["history-score"]["m"]["oracle"]["asked"] == 23 and len(boards["history-score"]) == 1
+
+
+def test_files_of_before_the_aspects_are_read(tmp_path: Path) -> None:
+    """They are scored beside the benchmark's file, which names aspects, and count as of the same conversations."""
+    file = scoring.judged(tmp_path / "j.jsonl", "multiverse", scoring.MULTI, lambda _: 1.0)
+    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    for line in lines:
+        for turn in line["conversation"]["turns"]:
+            turn.pop("aspects")
+        line.pop("answers", None)
+    write_jsonl(file, lines)
+    summary, _, _ = scoring.scored(tmp_path / "out", "multiverse", file, "--questions", SAMPLE)
+    assert summary["systems"]["m"]["own"]["average"]["value"] == 10
+    lines[0]["conversation"]["turns"][0]["prompt"] = "Something else?"
+    write_jsonl(file, lines[:1])
+    done = run_program("critic", "score", file, "--benchmark", "multiverse", "--questions", SAMPLE)
+    assert_one_line_error(done, "not as here")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from itertools import combinations, permutations
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from critic.asking.verdict import parse
 from critic.benchmarks import alignmmbench
 from critic.benchmarks.alignmmbench import TaskScores, alignment_score
+from critic.counting import tournament
 from critic.counting.tournament import (
     Battle,
     _maximum_likelihood,
@@ -440,3 +442,40 @@ def test_alignment_drops_and_counts_failures() -> None:
 def test_alignment_of_equal_expected_scores_is_infinite() -> None:
     """Their mean has rounding dust: np.std([3.3] * 3) is 4e-16, which would give a score of 10^15."""
     assert alignment_score([[3.3, 3.3, 3.3], [0.1 + 4.2] * 6]).score is None
+
+
+def test_the_interval_of_elo_is_about_groups_and_orders() -> None:
+    """Orders of unequal length side by side are those one after another; four times the groups halve the interval."""
+    draw = random.Random(1)
+
+    def fights(groups: int) -> list[Battle]:
+        made = [("a", "b"), ("b", "c"), ("a", "c")]
+        return [
+            Battle(a=one, b=other, outcome=draw.choice(["a", "a", "tie", "b"]), group=str(number))
+            for number in range(groups)
+            for one, other in made
+        ]
+
+    battles = fights(20)
+    games = tournament._games(battles)
+    orders = [np.array([0, 5, 9, 2]), np.array([3]), np.array([7, 7, 1])]
+    found = tournament._fought(games, orders, 4.0)
+    for column, order in enumerate(orders):
+        points = dict.fromkeys("abc", 1000.0)
+        for place in order:
+            one = battles[place]
+            lead = points[one.a] - points[one.b]
+            change = 4 * ({"a": 1.0, "tie": 0.5, "b": 0.0}[one.outcome or "b"] - 1 / (1 + 10 ** (-lead / 400)))
+            points[one.a] += change
+            points[one.b] -= change
+        assert found[:, column] == pytest.approx(list(points.values()))
+    wide = tournament.mean_elo(battles, resamples=300)
+    narrow = tournament.mean_elo([one for _ in range(4) for one in battles], resamples=300)
+    assert wide.ratings is not None and wide.intervals is not None and narrow.intervals is not None
+    for model, (low, high) in wide.intervals.items():
+        assert low < wide.ratings[model] < high
+    assert tournament.mean_elo(battles[:6], resamples=300).no_intervals == "fewer than 5 groups"
+    table = tournament.head_to_head(battles)
+    assert table["a"]["b"].wins == table["b"]["a"].losses and table["a"]["b"].ties == table["b"]["a"].ties
+    assert sum(one.n for met in table.values() for one in met.values()) == 2 * len(battles)
+    assert set(table["a"]) == {"b", "c"} and narrow.n == 4 * wide.n

@@ -78,7 +78,7 @@ def test_every_page_is_one_file_and_its_pictures_are_svg(tmp_path: Path, benchma
     self_contained(page)
     assert "<b>" not in page and "&lt;b&gt;m&lt;/b&gt;" in page
     drawn = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(drawn) == {"convbench": 2, "multiverse": 1, "visitbench": 0, "alignmmbench": 4}[benchmark]
+    assert len(drawn) == {"convbench": 5, "multiverse": 17, "visitbench": 1, "alignmmbench": 4}[benchmark]
     for svg in drawn:
         ElementTree.fromstring(svg)
 
