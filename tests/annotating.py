@@ -94,6 +94,19 @@ def label_all(client: Any, rater: str, choose: Any = lambda name, values: values
     return count
 
 
+def exported(store: Store, name: str = "labels.jsonl") -> Path:
+    path = store.path.with_name(name)
+    done = run("critic", "annotate", "--db", store.path, "--export", path)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def by_rater(store: Store, choose: Any) -> None:
+    page = page_of(store)
+    for rater in store.counts():
+        label_all(page, rater, lambda name, values, rater=rater: choose(rater, name, values))
+
+
 @contextmanager
 def forked(db: Path, port: int | None = None) -> Iterator[tuple[int, str]]:
     """The real server in a child of this process, which is killed in the end: its process id and its URL."""

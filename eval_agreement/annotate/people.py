@@ -18,7 +18,7 @@ from critic.records import to_ten
 from eval_agreement.annotate.schemes import SCHEMES, Scheme
 from eval_agreement.annotate.store import Given, Store
 from eval_agreement.joint import measured
-from eval_agreement.page.words import percent, points
+from eval_agreement.page.words import percent, points, within
 from eval_agreement.raters import Level, rater_agreement
 from eval_agreement.ratings import entries_of, mean_of_others
 
@@ -139,8 +139,8 @@ _RATERS = Columns[RaterFacts](
     ("seconds", lambda one: number(median(one.seconds), 0) if one.seconds else "–"),
     ("as another rater", lambda one: percent(one.equal) if one.equal else "–"),
     ("points off the others", lambda one: points(one.off, 2) if one.off else "–"),
-    ("same again", lambda one: f"{sum(one.again)} of {len(one.again)}"),
-    ("checks right", lambda one: f"{sum(one.right)} of {len(one.right)}"),
+    ("same again", lambda one: f"{sum(one.again)} of {len(one.again)}" if one.again else "–"),
+    ("checks right", lambda one: f"{sum(one.right)} of {len(one.right)}" if one.right else "–"),
     ("drift", lambda one: number(one.drift)),
     ("clicks through?", lambda one: ", ".join(one.suspected)),
 )
@@ -165,9 +165,9 @@ def sections(labels: Sequence[Given], progress: Mapping[str, tuple[int, int]], n
     alpha = rater_agreement(list(said.values()), [str(item) for item, _ in said], level=level)
     shown = points(alpha.people)
     reading = (
-        f"Krippendorff's alpha ({level}): {shown.text} {shown.small}, over {alpha.items} questions with two answers "
+        f"Krippendorff's alpha ({level}) is {shown.text}{within(shown.small)} over {alpha.items} questions with two "
     )
-    reading += f"or more by {alpha.raters} raters" + (f"; {shown.title}." if shown.title else ".")
+    reading += f"answers or more by {alpha.raters} raters" + (f"; {shown.title}." if shown.title else ".")
     people = _RATERS.table("Each rater, beside all others who labelled the same items.", raters.values())
     table = _PAIRS.table("Share of equal answers of every two raters.", pairs)
     return [

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from annotating import fields, label, label_all, page_of, planned, replies, row, rows_file, source
+from annotating import by_rater, exported, fields, label, label_all, page_of, planned, replies, row, rows_file, source
 from conftest import assert_one_line_error, run, write_jsonl
 
 from critic import human_scored, jsonl
@@ -25,19 +25,6 @@ from eval_agreement.tables import Source
 
 def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").strip().split("\n")]
-
-
-def exported(store: Store, name: str = "labels.jsonl") -> Path:
-    path = store.path.with_name(name)
-    done = run("critic", "annotate", "--db", store.path, "--export", path)
-    assert done.returncode == 0, done.stderr
-    return path
-
-
-def by_rater(store: Store, choose: Any) -> None:
-    page = page_of(store)
-    for rater in store.counts():
-        label_all(page, rater, lambda name, values, rater=rater: choose(rater, name, values))
 
 
 def test_ratings_come_back_as_human_scored_rows(tmp_path: Path) -> None:

@@ -1,0 +1,137 @@
+"""A judge's certificate: what it is made of, and what no longer holds is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from annotating import by_rater, exported, planned, replies, row, rows_file
+from clients.inner import Ask, Inner
+from conftest import assert_one_line_error, run, write_jsonl
+
+from critic.certificate import Certificate, read
+
+pytest_plugins = ["clients.asking"]
+
+
+def scripted(path: Path, *texts: str) -> Path:
+    return write_jsonl(path, [{"text": text} for text in texts])
+
+
+RATING = [f'{{"Rating":{n},"Reason":"r"}}' for n in range(1, 11)]
+
+
+def scored(folder: Path, count: int = 60) -> Path:
+    told = {"human_score": 5, "scale_min": 1, "scale_max": 10, "annotators": {"a": 4, "b": 6}, "reason": None}
+    return write_jsonl(folder / "rows.jsonl", [row(n, **told) for n in range(count)])
+
+
+def certified(folder: Path, *words: object) -> Certificate:
+    done = run("critic", "audit", *words, "--certificate", folder / "c.json", "--out", folder / "audit")
+    assert done.returncode == 0, done.stderr
+    return read(folder / "c.json")[0]
+
+
+def test_it_holds_for_the_same_judge_and_no_other(tmp_path: Path) -> None:
+    rows, judge, file = scored(tmp_path), scripted(tmp_path / "judge@1.jsonl", *RATING), tmp_path / "c.json"
+    words: tuple[object, ...] = ("critic", "judge", rows, "--judge", judge, "--score", "argmax")
+    assert run(*words, "--out", tmp_path / "judged.jsonl").returncode == 0
+    found = certified(tmp_path, f"ours={tmp_path / 'judged.jsonl'}", "--gate", "mae<=9")
+    assert found.how.judge == "judge@1" and list(found.how.prompts.values()) == ["pointwise"] and found.kept
+    assert found.labels.rows == 60 and found.labels.raters == 2
+    again = run(*words, "--out", tmp_path / "again.jsonl", "--certificate", file)
+    assert again.returncode == 0 and "judge@1, prompt pointwise@" in again.stdout and "mae<=9 kept" in again.stdout
+    other = scripted(tmp_path / "judge@2.jsonl", *RATING)
+    for changed, part in (
+        (("--prompt", "scale_5"), "made with prompt"),
+        (("--score", "expected"), "setup"),
+        (("--no-reason",), "setup"),
+        (("--judge", other, "--name", "panel"), "judge"),
+    ):
+        assert_one_line_error(
+            run(*words, *changed, "--out", tmp_path / "no", "--certificate", file), part, "audit again"
+        )
+    renamed = run(*words[:4], other, *words[5:], "--out", tmp_path / "no", "--certificate", file)
+    assert_one_line_error(renamed, "judge@1", "judge@2")
+    assert_one_line_error(run(*words, "--out", tmp_path / "no", "--certificate", rows), "no certificate")
+    Path(found.labels.file).write_text("changed")
+    warned = run(*words, "--out", tmp_path / "w.jsonl", "--certificate", file)
+    assert warned.returncode == 0 and "has changed since" in warned.stderr
+    table = write_jsonl(tmp_path / "t.jsonl", [{"id": str(n), "score": 5 + n % 3} for n in range(30)])
+    told = ("--human", table, "--judge", f"j={table}", "--certificate", file, "--out", tmp_path / "b")
+    assert_one_line_error(run("critic", "audit", *told), "--certificate", "not a table")
+
+
+def test_a_panel_is_certified_with_its_members(tmp_path: Path) -> None:
+    rows, members = scored(tmp_path), [scripted(tmp_path / f"j{n}.jsonl", *RATING[n:]) for n in range(3)]
+    judges = [("--judge", path) for path in members]
+    words = ("critic", "judge", rows, "--score", "argmax", *judges[0], *judges[1])
+    assert run(*words, "--out", tmp_path / "judged.jsonl").returncode == 0
+    found = certified(tmp_path, tmp_path / "judged.jsonl")
+    assert found.how.judge == "mean(j0, j1)" and found.how.members == ["j0", "j1"]
+    held = run(*words, "--out", tmp_path / "again.jsonl", "--certificate", tmp_path / "c.json")
+    assert held.returncode == 0 and "mean(j0, j1), prompt" in held.stdout, held.stderr
+    for other in (judges[0], (*judges[0], *judges[2], "--name", "mean(j0, j1)")):
+        refused = run(*words[:5], *other, "--out", tmp_path / "n", "--certificate", tmp_path / "c.json")
+        assert_one_line_error(refused, "audit again")
+
+
+@pytest.mark.parametrize(("scheme", "protocol"), [("direct", "direct"), ("pairwise_conversation", "pairwise")])
+def test_judged_conversations_are_certified(tmp_path: Path, scheme: str, protocol: str) -> None:
+    talks, chosen = (
+        replies(tmp_path / "talks.jsonl", "ours", 12),
+        '"Rating":7' if scheme == "direct" else '"Verdict":"A"',
+    )
+    store = planned(tmp_path, "--scheme", scheme, rows=talks)
+    by_rater(store, lambda rater, name, values: values[len(name) % 2])
+    labels, judge = exported(store), scripted(tmp_path / "judge@1.jsonl", f'{{"Reason":"r",{chosen}}}')
+    words = ("critic", "judge", talks, "--benchmark", "convbench", "--judge", judge, "--max-failed", 1)
+    done = run(*words, "--protocol", protocol, "--out", tmp_path / "judged.jsonl")
+    assert done.returncode == 0, done.stderr
+    found = certified(tmp_path, "--human", labels, "--judge", f"ours={tmp_path / 'judged.jsonl'}:{protocol}")
+    assert found.how.judge == "judge@1" and set(found.how.prompts.values()) == {protocol} and found.labels.rows == 48
+    assert ("mae" if scheme == "direct" else "accuracy") in found.agreement
+    file = ("--certificate", tmp_path / "c.json")
+    held = run(*words, "--protocol", protocol, "--out", tmp_path / "again.jsonl", *file)
+    assert held.returncode == 0 and f"judge@1, prompt {protocol}@" in held.stdout, held.stderr
+    other = {"direct": "pairwise", "pairwise": "direct"}[protocol]
+    for changed, part in ((("--protocol", other), "made with prompt"), (("--no-extraction",), "setup")):
+        refused = run(*words, "--protocol", protocol, *changed, "--out", tmp_path / "n.jsonl", *file)
+        assert_one_line_error(refused, part, "audit again")
+
+
+def test_preferences_of_answers_are_certified(tmp_path: Path) -> None:
+    store = planned(tmp_path, "--scheme", "pairwise", rows=rows_file(tmp_path, 60))
+    by_rater(store, lambda rater, name, values: values[0])
+    labels = exported(store)
+    told = {"human_score": 5, "scale_min": 1, "scale_max": 10, "annotators": None, "reason": None}
+    rows = write_jsonl(tmp_path / "scored.jsonl", [row(n, **told) for n in range(60)])
+    judge = scripted(tmp_path / "judge@1.jsonl", '{"Reason":"r","Verdict":"A"}', '{"Reason":"r","Verdict":"B"}')
+    words = ("critic", "judge", rows, "--prompt", "pairwise", "--judge", judge, "--max-failed", 1)
+    done = run(*words, "--out", tmp_path / "judged.jsonl")
+    assert done.returncode == 0, done.stderr
+    found = certified(tmp_path, "--human", labels, "--judge", f"ours={tmp_path / 'judged.jsonl'}")
+    assert list(found.how.prompts.values()) == ["pairwise"] and {"accuracy", "kappa"} < found.agreement.keys()
+    held = run(*words, "--out", tmp_path / "again.jsonl", "--certificate", tmp_path / "c.json")
+    assert held.returncode == 0 and "accuracy" in held.stdout, held.stderr
+
+
+def test_the_server_shows_the_certificate(ask: Ask) -> None:
+    about = {"certificate": {"how": {"judge": "judge@1"}}, "certificate_sha256": "0123456789abcdef9", "processor": "p"}
+    models = ask(Inner(), path="/v1/models", method="GET", about=about)
+    (listed,) = models.json()["data"]
+    assert {key: listed[key] for key in about} == about
+    chat = ask(Inner(), {"messages": [{"role": "user", "content": "hello"}]}, about=about)
+    assert chat.headers["x-critic-certificate"] == models.headers["x-critic-certificate"] == "0123456789abcdef"
+    plain = ask(Inner(), path="/v1/models", method="GET")
+    assert "certificate" not in plain.json()["data"][0] and "x-critic-certificate" not in plain.headers
+
+
+@pytest.mark.parametrize("wanted", ["judge@1"])
+def test_a_server_of_another_judge_does_not_start_under_it(tmp_path: Path, wanted: str) -> None:
+    content: dict[str, Any] = {"agreement": {}, "gate": [], "kept": True, "date": "2026-11-22"}
+    content["how"] = {"judge": wanted, "prompts": {"h": "pointwise"}, "setup": {}}
+    content["labels"] = {"file": "l", "sha256": "s", "rows": 1, "raters": 1}
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    done = run("serve/judge.py", "owner/other", "--certificate", tmp_path / "c.json", "--port", 1 + 2**15)
+    assert_one_line_error(done, "owner/other", "audit again")
