@@ -1,7 +1,7 @@
 """Attention over the prefix tree of a packed sequence (packing.py), as attentions of transformers.
 
-`sdpa` and `eager` go through the tree a few segments at a time, with the keys of their path; `varlen` is PyTorch's own
-flash attention on a GPU, which takes all segments in one call.
+`sdpa` and `eager` go through the tree a few segments at a time, with the keys of their path, `sdpa` on a CPU by plain
+matmuls; `varlen` is PyTorch's own flash attention on a GPU, which takes all segments in one call.
 """
 
 import sys
@@ -21,11 +21,15 @@ OVER_TREES = {"sdpa": "tree_sdpa", "eager": "tree_eager", VARLEN: VARLEN}
 KINDS = {"full_attention", "sliding_attention"}
 """Layers, as configs call them, in which a token depends on those it sees alone, and by their distance."""
 
+KEPT = 2**26
+"""Bytes of probabilities that matmuls may keep of a layer for the backward pass; more goes to PyTorch's kernel, which
+keeps none, but whose backward pass takes three times as long on a CPU in bf16 (and about as long in fp32)."""
+
 
 def register() -> None:
     """Make them known to transformers. Without a tree each is what it is made of."""
     known = {
-        "tree_sdpa": (_by_segments(lambda module: sdpa_attention_forward), sdpa_mask),
+        "tree_sdpa": (_by_segments(lambda module: _sdpa), sdpa_mask),
         # Each family keeps a function of its own under this name.
         "tree_eager": (_by_segments(lambda module: sys.modules[module.__module__].eager_attention_forward), eager_mask),
         VARLEN: (_varlen, sdpa_mask),
@@ -65,10 +69,39 @@ def _by_segments(attention: Callable[[Any], Callable[..., Any]]) -> Callable[...
         if tree is None:
             return attend(module, query, key, value, attention_mask, **given)
         masks = tree.masks(given.get("sliding_window"), query)
+        if attend is _sdpa and _few_and_plain(query, masks, **given):
+            attend = _matmuls
         parts = zip(query.split(tree.sizes, dim=2), tree.keys(key), tree.keys(value), masks, strict=True)
         return torch.cat([attend(module, *part, **given)[0] for part in parts], dim=1), None
 
     return forward
+
+
+def _sdpa(*given: Any, **options: Any) -> Any:
+    return sdpa_attention_forward(*given, **options)
+
+
+def _few_and_plain(query: torch.Tensor, masks: list[torch.Tensor], dropout: float = 0.0, **_: Any) -> bool:
+    pairs = sum(mask.numel() for mask in masks)
+    return query.device.type == "cpu" and not dropout and pairs * query.shape[1] * query.element_size() <= KEPT
+
+
+def _matmuls(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    scaling: float | None = None,
+    **given: Any,
+) -> Any:
+    """The same written out. The heads that share keys and values stand one behind the other in one matmul."""
+    heads, count, width = query.shape[1:]
+    groups, places = key.shape[1:3]
+    looks = (query * (width**-0.5 if scaling is None else scaling)).reshape(groups, -1, width)
+    scores = (looks @ key[0].transpose(1, 2)).view(heads, count, places).add_(mask[0])
+    out = scores.softmax(-1).view(groups, -1, places) @ value[0]
+    return out.view(1, heads, count, width).transpose(1, 2), None
 
 
 def _varlen(
