@@ -3,11 +3,12 @@
     pip install trl
     python tests/bench/train_prefix.py --train runs/llmeval2/data/train.jsonl [--base FOLDER]
 
-The same random model trains on the same rows, in turn, several times; the first round warms up and does not count.
+The same model trains on the same rows, in turn, several times; the first step of each does not count.
 Packing alone is ours without sharing and transformers' own attention, TRL's is SFTTrainer's; of both the fastest of
-several sizes of micro-batch counts. Without `--base`, whose tokenizer and configuration are taken but not its weights,
-a tokenizer is trained on the rows' texts. That losses and gradients are the same is checked before. Ends in one JSON
-line: `ratio` is ours over packing alone, `trl` over TRL packed, in rows a second.
+several sizes of micro-batch counts. Without `--base` the model is random and a tokenizer is trained on the rows' texts.
+That losses and gradients are the same is checked before. Ends in one JSON line: `ratio` is ours over packing alone,
+`trl` over TRL packed, in rows a second; `cpu_ratio` and `cpu_trl` are the same in rows a CPU second, which a load
+changes less.
 """
 
 import argparse
@@ -47,20 +48,28 @@ PACKS = (1, 4)
 PACKED_LENGTH = 1024
 
 
+Rates = tuple[float, float]
+"""Rows a second and a CPU second."""
+
+
 class Clock(transformers.TrainerCallback):  # type: ignore[misc]  # a base of type Any
-    """Seconds of the steps behind the first, and their rows."""
+    """Seconds and CPU seconds of the steps behind the first, and their rows."""
 
     def __init__(self) -> None:
-        self.seconds = self.last = 0.0
+        self.seconds = self.last = self.cpu = self.last_cpu = 0.0
         self.steps: list[int] = []
         self.rows = 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        now = time.monotonic()
+        now, cpu = time.monotonic(), time.process_time()
         if state.global_step > 1:
             self.seconds += now - self.last
+            self.cpu += cpu - self.last_cpu
             self.rows += self.steps[state.global_step - 1]
-        self.last = now
+        self.last, self.last_cpu = now, cpu
+
+    def rates(self) -> Rates:
+        return self.rows / self.seconds, self.rows / self.cpu
 
     def counting(self, collator: Any, at_once: int) -> Callable[..., Any]:
         """The collator, its rows counted by the step of `at_once` micro-batches that they are of."""
@@ -103,22 +112,20 @@ def tokenizer_of(train: Path, vocabulary: int) -> Any:
 
 
 def model_of(given: argparse.Namespace, vocabulary: int) -> Any:
-    """A random model, the same each time."""
-    config = (
-        transformers.AutoConfig.from_pretrained(given.base)
-        if given.base
-        else transformers.LlamaConfig(
-            vocab_size=vocabulary,
-            hidden_size=given.hidden,
-            intermediate_size=3 * given.hidden,
-            num_hidden_layers=given.layers,
-            num_attention_heads=given.hidden // 64,
-            max_position_embeddings=4096,
-            tie_word_embeddings=True,
-        )
+    """The base in fp32, or a random model; the same each time."""
+    options = {"attn_implementation": "sdpa", "dtype": torch.float32}
+    config = transformers.LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=given.hidden,
+        intermediate_size=3 * given.hidden,
+        num_hidden_layers=given.layers,
+        num_attention_heads=given.hidden // 64,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
     )
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+    made = transformers.AutoModelForCausalLM
+    model = made.from_pretrained(given.base, **options) if given.base else made.from_config(config, **options)
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -140,7 +147,7 @@ def common(folder: str, steps: int, size: int, at_once: int) -> dict[str, Any]:
     }
 
 
-def ours(model: Any, rows: Any, batches: Batches, given: argparse.Namespace, size: int, folder: str) -> float:
+def ours(model: Any, rows: Any, batches: Batches, given: argparse.Namespace, size: int, folder: str) -> Rates:
     learn(model, None, None)
     if not batches.share:
         model.set_attn_implementation("sdpa")
@@ -154,10 +161,10 @@ def ours(model: Any, rows: Any, batches: Batches, given: argparse.Namespace, siz
         data_collator=clock.counting(batches, at_once),
         callbacks=[clock],
     ).train()
-    return clock.rows / clock.seconds
+    return clock.rates()
 
 
-def theirs(model: Any, rows: Any, tokenizer: Any, given: argparse.Namespace, size: int, folder: str) -> float:
+def theirs(model: Any, rows: Any, tokenizer: Any, given: argparse.Namespace, size: int, folder: str) -> Rates:
     from trl import SFTConfig, SFTTrainer
 
     clock, at_once = Clock(), max(1, given.rows * 2 // 3 // size)  # about as many rows a step
@@ -175,10 +182,10 @@ def theirs(model: Any, rows: Any, tokenizer: Any, given: argparse.Namespace, siz
     )
     trainer.data_collator = clock.counting(trainer.data_collator, at_once)
     trainer.train()
-    return clock.rows / clock.seconds
+    return clock.rates()
 
 
-def same(make: Callable[[], Any], shared: Batches, alone: Batches, rows: list[Any]) -> tuple[float, float]:
+def same(make: Callable[[], Any], shared: Batches, alone: Batches, rows: list[Any]) -> Rates:
     """How far loss and gradients of sharing are from those of packing alone with transformers' own attention, as shares
     of the loss and of the largest gradient."""
     found = []
@@ -194,6 +201,27 @@ def same(make: Callable[[], Any], shared: Batches, alone: Batches, rows: list[An
     scale = max(float(each.abs().max()) for each in others)
     gap = max(float((a - b).abs().max()) for a, b in zip(gradients, others, strict=True))
     return abs(1 - loss / other), gap / scale
+
+
+def measure(systems: dict[str, Callable[[], Rates]], rounds: int) -> dict[str, float | None]:
+    """Each system in turn, `rounds` times; and ours over the fastest of the others, in the median of the rounds."""
+    rates: dict[str, list[Rates]] = {name: [] for name in systems}
+    for number in range(rounds):
+        for name, run in systems.items():
+            rates[name].append(run())
+            wall, cpu = rates[name][-1]
+            print(f"round {number}: {name} {wall:.2f} rows/s, {cpu:.2f} rows a CPU second", flush=True)
+
+    def ratio(kind: str, clock: int) -> float | None:
+        kinds = [[rate[clock] for rate in found] for name, found in rates.items() if name.startswith(kind)]
+        fastest = max(kinds, key=statistics.median, default=None)
+        if fastest is None:
+            return None
+        mine = [rate[clock] for rate in rates["shared"]]
+        return round(statistics.median(a / b for a, b in zip(mine, fastest, strict=True)), 2)
+
+    names = {"ratio": ("alone", 0), "trl": ("trl", 0), "cpu_ratio": ("alone", 1), "cpu_trl": ("trl", 1)}
+    return {name: ratio(*which) for name, which in names.items()}
 
 
 def main() -> None:
@@ -239,31 +267,16 @@ def main() -> None:
     pairs = [{"input_ids": row["input_ids"], "labels": Batches._labels(row)} for row in rows]
     other = datasets.Dataset.from_list(pairs)
     folder = str(scratch)
-    systems: dict[str, Callable[[], float]] = {
+    systems: dict[str, Callable[[], Rates]] = {
         "shared": lambda: ours(make(), rows, shared, given, given.rows, folder),
         **{f"alone {size}": partial(lambda n: ours(make(), rows, alone, given, n, folder), size) for size in ALONE},
     }
     if not given.no_trl:
         for size in PACKS:
             systems[f"trl {size}"] = partial(lambda n: theirs(make(), other, tokenizer, given, n, folder), size)
-    rates: dict[str, list[float]] = {name: [] for name in systems}
-    for number in range(given.rounds):
-        for name, run in systems.items():
-            rate = run()
-            print(f"round {number}: {name} {rate:.2f} rows/s", flush=True)
-            if number:
-                rates[name].append(rate)
-
-    def ratio(kind: str) -> float | None:
-        """Ours over the fastest of a kind, in the median of the rounds."""
-        kinds = [found for name, found in rates.items() if name.startswith(kind)]
-        fastest = max(kinds, key=statistics.median, default=None)
-        if fastest is None:
-            return None
-        return round(statistics.median(a / b for a, b in zip(rates["shared"], fastest, strict=True)), 2)
-
-    facts = {"tokens": round(computed[1] / computed[0], 2), "rows": given.rows, "cores": os.cpu_count()}
-    print(json.dumps({"name": "train_prefix", "ratio": ratio("alone"), "trl": ratio("trl"), **facts}))
+    found = measure(systems, given.rounds)
+    facts = {"tokens": round(computed[1] / computed[0], 2), "rows": given.rows, "threads": torch.get_num_threads()}
+    print(json.dumps({"name": "train_prefix", **found, **facts, "load": os.getloadavg()[0]}))
 
 
 if __name__ == "__main__":
