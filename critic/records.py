@@ -253,7 +253,8 @@ class TurnVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     1/2 for a tie; for `checklist` the share of yes, 0..1. It is None exactly when `failure` names why: the judge's
     failure, or that of an answer that was never generated. `condition` is the history that the model saw, `judging`
     how the judge was asked ("no_focus": without focus points). `length` is the answer's length in characters. `unread`:
-    no verdict could be read in the judge's replies, and it counts as a tie (Setup.unread).
+    no verdict could be read in the judge's replies, and it counts as a tie (Setup.unread). `unjudged`: how many turns'
+    judgments, which failed, the verdict on the whole had to do without.
     """
 
     conversation: str
@@ -268,6 +269,7 @@ class TurnVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     failure: str | None = None
     length: int | None = None
     unread: bool = False
+    unjudged: int = 0
 
 
 ImageFailure = Literal["image_missing", "image_outside_root", "image_too_large", "image_unreadable"]
@@ -341,6 +343,9 @@ Unread = Literal["fail", "tie"]
 """What becomes of a comparison in which no verdict can be read, even when asked again: a named failure, or a tie
 (VisIT-Bench, appendix F)."""
 
+Sight = Literal["before", "all"]
+"""In sight of which other turns a turn is judged: those before it, or all (ConvBench's own prompts)."""
+
 Judging = Literal["standard", "no_focus", "no_turn_verdicts"]
 """How a judge is asked: as the protocol says; a turn without its focus points; a whole conversation without the
 judgments of its turns (ConvBench's ablations)."""
@@ -350,7 +355,10 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How verdicts are asked for and scored: alike for all judgments of a file. `seed` is that of random orders.
     `extraction`: a verdict that cannot be read is asked for once more, of the reply's text alone. `reference_backed`:
     two models are compared in sight of the reference. `pack`: whose prompts stand in for ours, NAME@HASH. `unread` is
-    what becomes of a comparison without a verdict."""
+    what becomes of a comparison without a verdict. `reason_first`: conversations are judged by the forms that have the
+    reason before the verdict. `sight`: with which other turns a turn is judged. `texts`: a whole conversation is judged
+    in sight of the focus points and of its turns' judgments with their text, all of them in one order; older files have
+    the judgments' verdicts alone. `strict`: it fails where the judgment of one of its turns did."""
 
     judge: str
     score_kind: str
@@ -362,6 +370,10 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     decoding: Decoding = GREEDY
     pack: str | None = None
     unread: Unread = "fail"
+    reason_first: bool = False
+    sight: Sight = "before"
+    texts: bool = False
+    strict: bool = True
 
 
 def differing(before: Setup, now: Setup) -> str:

@@ -25,6 +25,12 @@ UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
 LONGEST_FIRST_REASON = 400
 """Characters of a reason that comes before the value."""
 
+LONGEST_STEPS: dict[Language, int] = {"en": 2000, "zh": 1000}
+"""The same where the judge is to think step by step: twice the 250 tokens that VisIT-Bench's judge wrote on average."""
+
+REASON_FIRST, IN_FULL = "_reason_first", "_in_full"
+"""How the names of forms end that have the reason before the verdict, and that judge a turn in sight of all turns."""
+
 
 class RatingKind(Struct, frozen=True):
     """A rating on the prompt's scale. `unknown`: it may also be said that there is none."""
@@ -162,13 +168,15 @@ POINTS = {"A": 1.0, "yes": 1.0, "tie": 0.5, "B": 0.0, "no": 0.0}
 class Form(Struct, frozen=True, kw_only=True):
     """A way to ask for a verdict. `scope` says what is judged; a `pair` is two answers to one question, or two whole
     conversations. Before some forms another is asked, `first`, whose reply is shown as the judge's own answer.
-    `extraction` is the short second question for a reply in which no verdict can be read."""
+    `extraction` is the short second question for a reply in which no verdict can be read. `steps`: the reason that
+    comes first is one of many steps."""
 
     kind: Kind
     scope: Scope = "turn"
     pair: bool = False
     first: str | None = None
     extraction: str | None = None
+    steps: bool = False
 
     @property
     def shown(self) -> int:
@@ -236,6 +244,16 @@ FORMS: dict[str, Form] = {
     "extraction_rating": Form(kind=RatingKind(unknown=True), scope="verdict"),
     "extraction_checklist": Form(kind=ChecklistKind(unknown=True), scope="verdict"),
 }
+OF_CONVERSATIONS = tuple(
+    name for name in FORMS if name.startswith(("direct_", "pairwise_")) or name in ("quality", "checklist")
+)
+FORMS |= {f"{name}{REASON_FIRST}": replace(FORMS[name], steps=True) for name in OF_CONVERSATIONS}
+FORMS |= {
+    f"{name}{steps}{IN_FULL}": FORMS[f"{name}{steps}"]
+    for name in OF_CONVERSATIONS
+    if "_turn" in name
+    for steps in ("", REASON_FIRST)
+}
 
 
 def _parts(name: str) -> tuple[str, str, str | None]:
@@ -289,10 +307,10 @@ class Inquiry(Struct, frozen=True, kw_only=True):
         one."""
         values = tuple(self.form.kind.values(self.prompt, self.material))
         template, key = self.prompt.template, self.prompt.key
-        place, value = template.find(f'"{REASON}"'), template.find(f'"{key}"')
+        place, value = (template.find(f'"{one}"') for one in (REASON, "1" if key == "Checklist" else key))
         if not values or not reason or place < 0 <= value:
             return values
-        if key in values and place < value:
+        if place < value and (key in values or (key == "Checklist" and place >= 0)):
             return (REASON, *values)
         return values if key == "Checklist" else (*values, REASON)
 
@@ -303,7 +321,8 @@ class Inquiry(Struct, frozen=True, kw_only=True):
         order, values = self.keys(reason), self.form.kind.values(self.prompt, self.material)
         if not order or not self.prompt.constrained:
             return None
-        first = {"type": "string", **({"maxLength": LONGEST_FIRST_REASON} if order[0] == REASON else {})}
+        longest = LONGEST_STEPS[self.prompt.language] if self.form.steps else LONGEST_FIRST_REASON
+        first = {"type": "string", **({"maxLength": longest} if order[0] == REASON else {})}
         return {
             "type": "object",
             "properties": {key: first if key == REASON else values[key] for key in order},

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
@@ -23,7 +23,7 @@ from critic.asking.forms import (
     prompt_name,
 )
 from critic.asking.prompt import Prompt, prompt_hash
-from critic.asking.protocols import PlannedVerdict
+from critic.asking.protocols import PLAYERS, PlannedVerdict, Player
 from critic.asking.rating import Aggregation
 from critic.asking.render import Material, render
 from critic.backends import Backend, Reply
@@ -32,9 +32,6 @@ from critic.records import GREEDY, Call, ConversationJudgment, Decoding, Judgmen
 
 EXTRACTION_TOKENS = 64
 TOKENS_AN_ITEM = 8
-
-Player = Literal["model", "opponent"]
-PLAYERS: tuple[Player, Player] = ("model", "opponent")
 
 
 class Opinion(Struct, frozen=True, kw_only=True):
@@ -156,11 +153,13 @@ class Judge:
 
 
 def in_orders(prompt: Prompt, material: Material, firsts: Sequence[Player]) -> list[Material]:
-    """The material of a pair with each of `firsts` as A: turned round are the sides, and their names in the verdicts on
-    turns."""
+    """The material of a pair with each of `firsts` as A: turned round are the sides, and the verdicts on turns or their
+    names in these."""
     a, b = prompt.sides or ("A", "B")
     names = {a: b, b: a}
     verdicts = [replace(one, verdict=names.get(one.verdict, one.verdict)) for one in material.verdicts]
+    if material.turned is not None:
+        verdicts = material.turned
     swapped = replace(material, sides=material.sides[::-1], verdicts=verdicts)
     return [material if first == "model" else swapped for first in firsts]
 
@@ -252,15 +251,14 @@ class ConversationJudge(Judge):
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
 
     def firsts(self, planned: PlannedVerdict) -> tuple[Player, ...]:
-        """Who stands first, question by question: a random order is the same in every run."""
+        """Who stands first, in each question or in a whole conversation: a random order is the same in every run."""
         one = planned.verdict
         if one.protocol != "pairwise":
             return PLAYERS[:1]
         if self.setup.order == "both":
             return PLAYERS
-        words = (
-            f"{self.setup.seed}/{one.system}/{one.conversation}/{one.condition}/{one.turn}/{one.judging}/{one.opponent}"
-        )
+        turn = "" if self.setup.texts else one.turn
+        words = f"{self.setup.seed}/{one.system}/{one.conversation}/{one.condition}/{turn}/{one.judging}/{one.opponent}"
         return (PLAYERS[hashlib.sha256(words.encode()).digest()[0] % 2],)
 
     async def judge(self, planned: PlannedVerdict) -> ConversationJudgment:

@@ -9,16 +9,28 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from critic import jsonl
 from critic.asking import replies
-from critic.asking.forms import graded, prompt_of
+from critic.asking.forms import IN_FULL, REASON_FIRST, graded, inquiry, prompt_of
 from critic.asking.history import CONDITIONS
 from critic.asking.render import Exchange, Material, Side, TurnJudgment
+from critic.asking.verdict import without_thoughts
 from critic.errors import UsageError
-from critic.records import Conversation, ConversationJudgment, ConversationTurn, ModelTurn, Protocol, Setup, TurnVerdict
+from critic.records import (
+    Conversation,
+    ConversationJudgment,
+    ConversationTurn,
+    Language,
+    ModelTurn,
+    Protocol,
+    Setup,
+    TurnVerdict,
+)
 
 OF_WHOLES: tuple[Protocol, ...] = ("direct", "pairwise")
 """The protocols that judge whole conversations as well as turns."""
@@ -33,6 +45,8 @@ def form_name(protocol: Protocol, whole: bool, setup: Setup) -> str:
         return setup.pointwise_prompt
     name = f"{protocol}_{'whole' if whole else 'turn'}" if protocol in OF_WHOLES else protocol
     name += "_forced" if protocol == "pairwise" and setup.order == "forced" else ""
+    name += REASON_FIRST if setup.reason_first else ""
+    name += IN_FULL if setup.sight == "all" and protocol in OF_WHOLES and not whole else ""
     return f"{setup.pack}/{name}" if setup.pack else name
 
 
@@ -86,9 +100,18 @@ class Transcript(Struct, frozen=True, kw_only=True):
         asked = enumerate(self.conversation.turns[:turns], 1)
         return [*given, *(Exchange(turn.prompt, answers(number)) for number, turn in asked)]
 
+    def later(self, turn: int) -> list[Exchange]:
+        """The exchanges behind a turn, as far as the model replied."""
+        asked = enumerate(self.conversation.turns, 1) if CONDITIONS[self.condition].history else ()
+        lines = ((one.prompt, self.turns.get(number)) for number, one in asked if number > turn)
+        return [Exchange(prompt, line.reply) for prompt, line in lines if line and line.reply is not None]
+
     def reference(self, turn: int) -> str:
         return self.conversation.turns[turn - 1].reference or ""
 
+
+Player = Literal["model", "opponent"]
+PLAYERS: tuple[Player, Player] = ("model", "opponent")
 
 Pair = tuple[Transcript, Transcript | None]
 """A model's transcript, and the other model's where two are compared."""
@@ -152,7 +175,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
         shown = one.asked if turn is None else [turn]
         problem = one.problem(shown) or (against.problem(shown) if against else None)
         failed = next((line.verdict for line in lines if line.verdict.failure is not None), None)
-        if problem is None and failed:
+        if problem is None and failed and setup.strict:
             problem = NOT_JUDGED, f"the verdict on turn {failed.turn} failed: {failed.failure}"
         verdict = TurnVerdict(
             conversation=one.conversation.id,
@@ -164,12 +187,13 @@ class Assignment(Struct, frozen=True, kw_only=True):
             judging=self.judging,
             opponent=against.system if against else None,
             length=len(one.answer(turn)) if turn is not None and problem is None else None,
+            unjudged=sum(line.verdict.failure is not None for line in lines) if problem is None else 0,
         )
         form, material = form_name(self.protocol, turn is None, setup), None
         if problem is None and turn is not None:
             material = self._turn(turn, setup)
         elif problem is None:
-            material = self._whole(setup, [_shown(line, form) for line in lines])
+            material = self._whole(setup, lines)
         return PlannedVerdict(
             conversation=one.conversation, verdict=verdict, form=form, problem=problem, material=material
         )
@@ -185,24 +209,41 @@ class Assignment(Struct, frozen=True, kw_only=True):
         else:  # the reference's conversation begins where the model's does
             earlier = one.whole(one.reference, turn - 1)
             theirs = Side(earlier=earlier[len(earlier) - len(mine.earlier) :], answer=asked.reference)
+        references = [asked.reference]
+        if setup.sight == "all" and self.protocol in OF_WHOLES and CONDITIONS[one.condition].history:
+            mine, references = replace(mine, later=one.later(turn)), [each.reference for each in one.conversation.turns]
+            behind = one.whole(one.reference)[-len(mine.later) :] if mine.later else []
+            theirs = replace(theirs, later=behind if self.against is None else self.against.later(turn))
         return Material(
             question=asked.prompt,
             caption=one.conversation.caption,
             sides=[mine, theirs] if self.protocol == "pairwise" else [mine],
-            references=[asked.reference] if self._shows_reference(setup) else [],
+            references=references if self._shows_reference(setup) else [],
             focus=None if self.judging == "no_focus" else asked.focus,
             checklist=asked.checklist if self.protocol in ("checklist", "quality") else [],
         )
 
-    def _whole(self, setup: Setup, verdicts: list[TurnJudgment]) -> Material:
+    def _whole(self, setup: Setup, lines: Sequence[ConversationJudgment]) -> Material:
         one, against = self.one, self.against
+        form, lang, turned, focus = form_name(self.protocol, False, setup), one.conversation.lang, None, list[str]()
+        if not setup.texts:
+            verdicts = [_shown(line, form) for line in lines]
+        elif self.protocol == "pairwise":
+            verdicts, turned = ([_said(line, form, first) for line in lines] for first in PLAYERS)
+        else:
+            verdicts = [_said(line, form) for line in lines]
+        if setup.texts:
+            label, turns = prompt_of(form, lang).turn, enumerate(one.conversation.turns, 1)
+            focus = [label.format(n=number) + turn.focus for number, turn in turns if turn.focus]
         mine = Side(earlier=one.whole(one.answer))
         theirs = Side(earlier=against.whole(against.answer) if against else one.whole(one.reference))
         return Material(
             caption=one.conversation.caption,
             sides=[mine, theirs] if self.protocol == "pairwise" else [mine],
             references=[turn.reference for turn in one.conversation.turns] if self._shows_reference(setup) else [],
+            focus="\n".join(focus) or None,
             verdicts=verdicts,
+            turned=turned,
         )
 
     def _shows_reference(self, setup: Setup) -> bool:
@@ -210,9 +251,27 @@ class Assignment(Struct, frozen=True, kw_only=True):
         return self.protocol != "pairwise" or (self.against is not None and setup.reference_backed)
 
 
+UNJUDGED: dict[Language, str] = {"en": "not judged", "zh": "未评判"}
+"""What stands for the judgment of a turn that failed."""
+
+
+def _said(line: ConversationJudgment, form: str, first: Player | None = None) -> TurnJudgment:
+    """The judgment of a turn with what the judge wrote; of a comparison what it said with `first` as A."""
+    turn, lang = line.verdict.turn or 0, line.conversation.lang
+    calls = [call for call in line.calls if call.first == first]
+    said = next((call.value for call in reversed(calls) if call.value is not None), None)
+    if said is None:
+        return TurnJudgment(turn, prompt_of(form, lang).tie if line.verdict.unread else UNJUDGED[lang])
+    if first is None:
+        said = graded(line.verdict.score or 0.0)
+    text = without_thoughts(calls[0].reply)
+    reason = inquiry(form, lang, Material()).read(text, False).reason
+    return TurnJudgment(turn, said, reason or (None if text.startswith("{") else text))
+
+
 def _shown(line: ConversationJudgment, form: str) -> TurnJudgment:
-    """The judgment of a turn as it is shown: a grade with its reason, or of two sides the better one's name. What was
-    said of them speaks of other orders and stays out."""
+    """The judgment of a turn as older files have it: a grade with its reason, or of two sides the better one's name,
+    for what was said of them speaks of other orders."""
     turn, score = line.verdict.turn or 0, line.verdict.score or 0.0
     if line.verdict.protocol != "pairwise":
         return TurnJudgment(turn, graded(score), line.reason)

@@ -7,7 +7,7 @@ stripped of what a tokenizer would read as control tokens.
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -26,10 +26,12 @@ class Exchange(Struct, frozen=True):
 
 
 class Side(Struct, frozen=True, kw_only=True):
-    """One assistant's part: the exchanges that count, oldest first, and where a turn is judged its reply to it."""
+    """One assistant's part: the exchanges that count, oldest first, and where a turn is judged its reply to it and,
+    where they are shown, the exchanges behind it."""
 
     earlier: list[Exchange] = field(default_factory=list)
     answer: str | None = None
+    later: list[Exchange] = field(default_factory=list)
 
 
 class TurnJudgment(Struct, frozen=True):
@@ -46,7 +48,8 @@ class Material(Struct, frozen=True, kw_only=True):
     `question` is None where a whole conversation is judged. `references` are by turn from 1, None where a turn has
     none. `focus` says what an open answer has to achieve, `checklist` are yes/no questions about it, `criteria` what
     it is rated on besides (name -> what it means). `verdicts` are those on single turns, shown where the whole is
-    judged. `text` is a judge's own reply, whose verdict is looked for; `own_answer` is the judge's own answer to the
+    judged, `turned` the same for the other order of the two sides, where they differ in more than names. `text` is a
+    judge's own reply, whose verdict is looked for; `own_answer` is the judge's own answer to the
     question, given before it saw the one it judges.
     """
 
@@ -59,6 +62,7 @@ class Material(Struct, frozen=True, kw_only=True):
     checklist: list[str] = field(default_factory=list)
     criteria: dict[str, str] = field(default_factory=dict)
     verdicts: list[TurnJudgment] = field(default_factory=list)
+    turned: list[TurnJudgment] | None = None
     text: str | None = None
     own_answer: str | None = None
 
@@ -96,9 +100,9 @@ FLOOR = 200
 
 _QUOTED = ("caption", "question", "reference", "focus", "checklist", "verdicts", "text", "history", "response", "other")
 RAW = (*_QUOTED, "answer", "answer_a", "answer_b", "conversation", "conversation_a", "conversation_b")
-RAW_BY_TURN = ("questions", "references", "answers", "answers_a", "answers_b")
+RAW_BY_TURN = ("questions", "references", "answers", "answers_a", "answers_b", "judgments")
 """The texts that a pack's template can show as they are, `raw.NAME`, "" where there is none; and lists by turn from 0,
-the earlier turns included. Of two answers `answer_a` stands first."""
+of all the turns that are shown. Of two answers `answer_a` stands first."""
 
 
 def render(prompt: Prompt, material: Material, kept: Kept | None = None) -> list[Message]:
@@ -125,6 +129,7 @@ def _values(prompt: Prompt, material: Material, kept: Kept) -> dict[str, Any]:
             "label": label,
             "earlier": _earlier(prompt, material, side, kept),
             "answer": "" if side.answer is None else quote(_cut(prompt, side.answer, kept.get("response"))),
+            "later": _exchanges(prompt, side.later, kept),
         }
         for label, side in zip(labels, material.sides, strict=True)
     ]
@@ -171,8 +176,13 @@ def _values(prompt: Prompt, material: Material, kept: Kept) -> dict[str, Any]:
 def _earlier(prompt: Prompt, material: Material, side: Side, kept: Kept) -> str:
     whole = material.question is None
     dropped = 0 if whole else max(0, len(side.earlier) - kept.get("history", len(side.earlier)))
-    lines = [prompt.history_left_out.format(n=dropped)] if dropped else []
-    for exchange in side.earlier[dropped:]:
+    left_out = [prompt.history_left_out.format(n=dropped)] if dropped else []
+    return "\n".join([*left_out, *filter(None, [_exchanges(prompt, side.earlier[dropped:], kept)])])
+
+
+def _exchanges(prompt: Prompt, exchanges: Sequence[Exchange], kept: Kept) -> str:
+    lines = []
+    for exchange in exchanges:
         lines.append(_labelled(prompt.user, exchange.question, prompt.indent))
         lines.append(_labelled(prompt.assistant, _cut(prompt, exchange.answer, kept.get("response")), prompt.indent))
     return "\n".join(lines)
@@ -206,14 +216,22 @@ def _raw(prompt: Prompt, material: Material, kept: Kept, values: Mapping[str, An
     found["references"] = [plain(one, kept.get("reference")) for one in material.references]
     found["reference"] = "\n".join(found["references"])
     sides = [*material.sides, Side(), Side()]
-    asked = [*(one.question for one in sides[0].earlier), *([] if material.question is None else [material.question])]
+    here = [] if material.question is None else [material.question]
+    asked = [*(one.question for one in sides[0].earlier), *here, *(one.question for one in sides[0].later)]
     found["questions"] = [plain(one) for one in asked]
+    found["judgments"] = [plain(judgment_of(material, turn)) for turn in range(1, len(asked) + 1)]
     for suffix, side, parts in zip(("_a", "_b"), sides, [*values["sides"], {}, {}], strict=False):
-        replies = [*(one.answer for one in side.earlier), *([] if side.answer is None else [side.answer])]
+        here = [] if side.answer is None else [side.answer]
+        replies = [*(one.answer for one in side.earlier), *here, *(one.answer for one in side.later)]
         found[f"answers{suffix}"] = [plain(one, kept.get("response")) for one in replies]
         found[f"answer{suffix}"] = unquoted(parts.get("answer", ""))
         found[f"conversation{suffix}"] = unquoted(parts.get("earlier", ""))
     return found | {name: found[f"{name}_a"] for name in ("answer", "answers", "conversation")}
+
+
+def judgment_of(material: Material, turn: int) -> str:
+    """The judgment of a turn as its judge wrote it, or the verdict alone; "" where there is none."""
+    return next((one.reason or one.verdict for one in material.verdicts if one.turn == turn), "")
 
 
 def fit(prompt: Prompt, material: Material, limit: int | None, count: Callable[[list[Message]], int]) -> Fitted | None:
@@ -250,6 +268,7 @@ def _sizes(material: Material) -> dict[str, list[int]]:
     whole = material.question is None
     # Earlier replies that are not judged are gone before those that are get shorter.
     earlier = [exchange.answer for side in material.sides for exchange in side.earlier if whole]
+    earlier += [exchange.answer for side in material.sides for exchange in side.later]
     replies = [*earlier, *(side.answer for side in material.sides), material.text, material.own_answer]
     return {
         "history": [] if whole else [len(side.earlier) for side in material.sides],

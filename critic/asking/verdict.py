@@ -145,6 +145,11 @@ def _rated(rating: float, scale: Scale, reason: str | None = None) -> Verdict:
     return Verdict(rating=float(rating) if scale == TEN else to_ten(rating, *scale), reason=reason)
 
 
+def without_thoughts(text: str) -> str:
+    """A reply without the thoughts that come before the answer."""
+    return _THINKING.sub("", text, count=1).strip()
+
+
 def stated_rating(text: str, scale: Scale = TEN) -> Verdict | None:
     """The one rating that a reply states in a form of the papers: `Rating: [[7]]`, `Rating:{5}`, `{"score": "7"}`,
     `Final Rating: 4`. None where it states none, `no_rating` where it states several that differ."""
@@ -179,14 +184,24 @@ def stated_choice(text: str, values: Sequence[str]) -> Verdict | None:
 
 def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
     """Read the answers to a checklist's items (from 1): `{"1":"yes","2":"no"}`, or lists of "1: yes" or "1. yes". An
-    item without an answer, or answered both ways, is None; then the failure is `empty`, `truncated` or `no_verdict`."""
+    item without an answer, or answered both ways, is None; then the failure is `empty`, `truncated` or `no_verdict`.
+    Where a reason stands in the same object, what is said in it answers nothing."""
     found: dict[int, set[bool]] = {}
-    for number, word in _ITEM.findall(text):
+    reason, said = None, text
+    if whole := next((one for one in _take_objects(text, "Checklist")[0] if isinstance(one.get("reason"), str)), None):
+        reason, said = whole.pop("reason"), json.dumps(whole)
+    elif _QUOTED_REASON.search(text):  # unfinished
+        said = ""
+    for number, word in _ITEM.findall(said):
         found.setdefault(int(number), set()).add(word.lower() == "yes")
     answers = [next(iter(one)) if len(one) == 1 else None for one in (found.get(n, set()) for n in range(1, items + 1))]
     if None not in answers:
-        return Verdict(answers=answers)
-    return Verdict(answers=answers, failure="empty" if not text.strip() else "truncated" if truncated else "no_verdict")
+        return Verdict(answers=answers, reason=reason)
+    return Verdict(
+        answers=answers,
+        reason=reason,
+        failure="empty" if not text.strip() else "truncated" if truncated else "no_verdict",
+    )
 
 
 @cache

@@ -15,7 +15,16 @@ import typer
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl
-from critic.asking.forms import FORMS, AnswerKind, CriteriaKind, RatingKind, form_of, inquiry, prompt_name
+from critic.asking.forms import (
+    FORMS,
+    REASON_FIRST,
+    AnswerKind,
+    CriteriaKind,
+    RatingKind,
+    form_of,
+    inquiry,
+    prompt_name,
+)
 from critic.asking.judge import ConversationJudge, ResponseJudge
 from critic.asking.packs import open_pack
 from critic.asking.prompt import has
@@ -26,7 +35,7 @@ from critic.asking.tokens import REASON
 from critic.backends import ATTEMPTS, TIMEOUT
 from critic.benchmarks import BENCHMARKS, alignmmbench
 from critic.errors import UsageError
-from critic.records import GREEDY, Decoding, Judging, Order, Protocol, Response, Setup, Unread
+from critic.records import GREEDY, Decoding, Judging, Order, Protocol, Response, Setup, Sight, Unread
 from critic.stages import options
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
@@ -34,6 +43,11 @@ from critic.stages.options import check
 from critic.stages.run import RunOptions
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
+
+EVERY_REASON_FIRST = "reason_first"
+
+TOKENS, TOKENS_OF_STEPS = 256, 1024
+"""The most tokens of a verdict, and of one behind a reason of many steps: twice what LONGEST_STEPS comes to."""
 
 
 def _responses(
@@ -72,6 +86,7 @@ def _criteria(path: Path) -> dict[str, str]:
 
 def _prompt(prompt: str, folder: Path | None, benchmark: str | None) -> tuple[str, str | None]:
     """The pointwise prompt's name, with that of the pack in front where it comes from one, and the pack's name."""
+    prompt = f"pointwise{REASON_FIRST}" if prompt == EVERY_REASON_FIRST else prompt
     if folder is None:
         return prompt, None
     pack = open_pack(folder)
@@ -174,6 +189,12 @@ Judgings = Annotated[
 NoExtraction = Annotated[
     bool, typer.Option("--no-extraction", help="Do not ask again for a verdict that cannot be read.")
 ]
+StrictWholes = Annotated[
+    bool, typer.Option("--strict", help="A whole conversation fails where the judgment of one of its turns did.")
+]
+OtherTurns = Annotated[
+    Sight, typer.Option(help="Turns of direct and pairwise are judged in sight of those before them, or of all.")
+]
 UnreadPairs = Annotated[
     Unread,
     typer.Option(
@@ -188,6 +209,7 @@ PromptName = Annotated[
     typer.Option(
         help="The form in which the judge is asked, and its prompt (critic/prompts/): "
         + ", ".join(name for name, form in FORMS.items() if not isinstance(form.kind, AnswerKind))
+        + f"; {EVERY_REASON_FIRST}: every protocol's form with the reason before the verdict."
     ),
 ]
 PromptPack = Annotated[
@@ -199,6 +221,14 @@ ScoreOf = Annotated[
     typer.Option(
         help="What of the rating distribution counts as the score.",
         show_default="expected; argmax with --benchmark, whose ratings are whole numbers",
+    ),
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=8,
+        help="The most tokens of a verdict.",
+        show_default=f"{TOKENS}; {TOKENS_OF_STEPS} by reason_first and with a prompt pack",
     ),
 ]
 CheckRepeat = Annotated[
@@ -238,6 +268,8 @@ def main(
     judging: Judgings = None,
     no_extraction: NoExtraction = False,
     unread: UnreadPairs = "fail",
+    strict: StrictWholes = False,
+    sight: OtherTurns = "before",
     system: SystemName = None,
     prompt: PromptName = "pointwise",
     prompt_pack: PromptPack = None,
@@ -251,7 +283,7 @@ def main(
     ] = None,
     seed: options.Seed = 0,
     concurrency: Annotated[int | None, options.concurrency("Responses judged at once.")] = None,
-    max_tokens: Annotated[int, options.max_tokens(8)] = 256,
+    max_tokens: MaxTokens = None,
     max_failed: options.MaxFailed = options.MAX_FAILED,
     retry_failed: Annotated[bool, options.retry_failed("Judge again what failed in an earlier run.")] = False,
     check_repeat: CheckRepeat = 0,
@@ -261,8 +293,7 @@ def main(
     timeout: options.Timeout = TIMEOUT,
     api_key: options.ApiKey = None,
 ) -> int:
-    """Score responses with a judge: a served one, a checkpoint in this process, or a panel. Conversations are judged
-    by protocol (--benchmark), by one judge."""
+    """Score responses with a judge or a panel of several; conversations by protocol (--benchmark), by one judge."""
     benchmark = benchmark or benchmark_of(responses, questions)
     run = RunOptions(
         out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed, certificate=certificate
@@ -272,19 +303,18 @@ def main(
         concurrency=concurrency, vllm_options=vllm_options or (),
     )  # fmt: skip
     score = score or ("argmax" if benchmark else "expected")
-    if judge and base_url:
-        raise UsageError("give either --judge or --base-url; a URL is a --judge, too")
-    prompt, pack = _prompt(prompt, prompt_pack, benchmark)
+    check((not (judge and base_url), "give either --judge or --base-url; a URL is a --judge, too"))
+    form, pack = _prompt(prompt, prompt_pack, benchmark)
+    max_tokens = max_tokens or (TOKENS_OF_STEPS if prompt == EVERY_REASON_FIRST or pack else TOKENS)
     panel = len(judge or []) > 1
-    decoding = _decoding(prompt, samples, temperature, seed, no_reason, panel)
+    decoding = _decoding(form, samples, temperature, seed, no_reason, panel)
     if benchmark is None:
         _refuse("without --benchmark", protocol=protocol, against=against, judging=judging, order=order != "both")
-        _refuse(
-            "without --benchmark", reference_free=reference_free, no_extraction=no_extraction, unread=unread == "tie"
-        )
-        rows = _responses(responses, questions, system, prompt, criteria)
+        _refuse("without --benchmark", reference_free=reference_free, no_extraction=no_extraction, strict=strict)
+        _refuse("without --benchmark", unread=unread == "tie", sight=sight == "all")
+        rows = _responses(responses, questions, system, form, criteria)
         backends, alone = endpoint.open("--judge", judge or []), None if panel else name
-        judges = [ResponseJudge(one, alone or one.served.name, prompt, score, max_tokens, decoding) for one in backends]
+        judges = [ResponseJudge(one, alone or one.served.name, form, score, max_tokens, decoding) for one in backends]
         return judge_responses(run, judges, rows, _source(responses), check_repeat, aggregate, name)
     _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0)
     check((not panel, "several --judge cannot be used with --benchmark"))
@@ -293,7 +323,8 @@ def main(
     setup = Setup(
         judge=name or backend.served.name, score_kind=score, order=order,
         seed=seed if order != "both" else 0, extraction=not no_extraction, reference_backed=not reference_free,
-        pointwise_prompt=prompt, decoding=decoding, pack=pack, unread=unread,
+        pointwise_prompt=form, decoding=decoding, pack=pack, unread=unread,
+        texts=True, strict=strict, sight=sight, reason_first=prompt == EVERY_REASON_FIRST,
     )  # fmt: skip
     asked = ConversationJudge(backend, setup, max_tokens)
     return judge_conversations(run, asked, responses, benchmark, questions, against, system, *chosen)

@@ -19,7 +19,7 @@ from critic.asking import protocols
 from critic.asking.forms import RatingKind, form_of, prompt_name
 from critic.asking.judge import ConversationJudge
 from critic.asking.prompt import LANGUAGES, load, prompt_hash
-from critic.asking.protocols import Pair, PlannedVerdict, Transcript, VerdictKey, VerdictPlan, key
+from critic.asking.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcript, VerdictKey, VerdictPlan, key
 from critic.asking.replies import is_table
 from critic.backends import processors
 from critic.certificate import drawn, hold_to
@@ -63,6 +63,9 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
         if self.key(record) not in self.wanted:
             return "judges what is not asked for now; choose another --out"
         return None
+
+    def lacks(self, record: ConversationJudgment) -> bool:
+        return super().lacks(record) or record.verdict.unjudged > 0
 
     def know(self, record: ConversationJudgment) -> None:
         super().know(record)
@@ -113,10 +116,10 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
     def summary(self, records: Iterable[ConversationJudgment]) -> RunSummary:
         """What several judgments share was asked once, and its tokens count once."""
         failures, spent, asked = Counter[str](), Spent(), set[tuple[str, str]]()
-        count = unanswered = extractions = unread = 0
+        count = unanswered = extractions = unread = partly = 0
         for one in records:
             count += 1
-            unread += one.verdict.unread
+            unread, partly = unread + one.verdict.unread, partly + (one.verdict.unjudged > 0)
             if one.verdict.failure is not None:
                 failures[one.verdict.failure] += 1
             if one.asked is None:
@@ -133,12 +136,15 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
             "asked": len(asked),
             "extractions": extractions,
             "unread_ties": unread,
+            "without_the_judgment_of_a_turn": partly,
             "shortened_prompts": dict(spent.shortened),
             "tokens": dict(spent.tokens),
         }
         lines = [f"{self.out}: {count} verdicts, {failed(failures)}"]
         if self._not_judged:
             lines.append(f"turns not judged: {listed(self._not_judged)}")
+        if partly:
+            lines.append(f"{partly} conversations were judged without the judgment of a turn, which failed")
         if unread:
             lines.append(f"{unread} verdicts could not be read and count as ties")
         if unanswered:
@@ -220,10 +226,14 @@ def _check_options(setup: Setup, chosen: Sequence[str], against: Path | None) ->
     check(
         (against is None or compares, "--against compares two models: it needs --protocol pairwise"),
         (setup.order == "both" or compares, f"--order {setup.order} is one of --protocol pairwise"),
+        (setup.sight == "before" or {*OF_WHOLES} & {*chosen}, "--sight all is one of --protocol direct and pairwise"),
         (setup.unread == "fail" or compares, "--unread tie is one of --protocol pairwise"),
         (setup.unread == "fail" or setup.order != "forced", "--unread tie: --order forced has no ties"),
         (setup.reference_backed or against is not None, "--reference-free needs --against"),
-        (_plain(prompt) == "pointwise" or "pointwise" in chosen, "--prompt is one of --protocol pointwise"),
+        (
+            _plain(prompt) == "pointwise" or setup.reason_first or "pointwise" in chosen,
+            "--prompt is one of --protocol pointwise; reason_first is one of all",
+        ),
         (rates_answers, f"--prompt {prompt}: --protocol pointwise takes a form that rates single answers"),
         (not (drawn and chooses), "--samples and --temperature draw ratings, not choices"),
     )

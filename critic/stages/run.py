@@ -79,6 +79,10 @@ class Stage(ABC, Generic[Item, Record]):
     def problem(self, record: Record) -> str | None:
         """Why a record that is in the file is none of this run's, and what to do about it."""
 
+    def lacks(self, record: Record) -> bool:
+        """Whether a record is made anew where what failed is tried again."""
+        return failure_of(record) is not None
+
     def know(self, record: Record) -> None:
         """Take note of a record that is in the file and stays there."""
         self.done[self.key(record)] = record
@@ -123,12 +127,12 @@ class Stage(ABC, Generic[Item, Record]):
         failed = False
         # All are looked at before any goes: a file of another run is left as it is.
         for record in known(self.out, self.record, self.problem):
-            if self.options.retry_failed and failure_of(record) is not None:
+            if self.options.retry_failed and self.lacks(record):
                 failed = True
             else:
                 self.know(record)
         if failed:
-            jsonl.rewrite(self.out, self.record, lambda record: failure_of(record) is None)
+            jsonl.rewrite(self.out, self.record, lambda record: not self.lacks(record))
 
     async def ask(self, left: int) -> None:
         """Work on the items, `concurrency` at a time; each record is in the file once it is known."""

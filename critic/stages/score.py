@@ -237,6 +237,8 @@ def _counts(runs: Sequence[Run]) -> Section:
         failures = Counter(turn.verdict.failure for turn in run.turns if turn.verdict.failure is not None)
         how = "" if run.setup.score_kind == "argmax" else f" ({run.setup.score_kind} ratings)"
         readings.append(f"{run.name}, judged by {run.judge}{how}: {len(run.turns)} verdicts, {failed(failures)}.")
+        if partly := sum(turn.verdict.unjudged > 0 for turn in run.turns):
+            readings.append(f"{run.name}: {partly} whole conversations were judged without the judgment of a turn.")
     return Section(heading="Verdicts", readings=readings)
 
 

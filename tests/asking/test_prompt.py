@@ -98,6 +98,15 @@ def properties(name: str) -> dict[str, dict[str, Any]]:
 def test_schemas_follow_from_key_and_scale() -> None:
     found = {name: properties(name) for name in FORMS}
     rated, reasoned, compared = ["Rating", "Reason"], ["Reason", "Rating"], ["Verdict", "Reason"]
+    plain = {name.removesuffix("_in_full"): keys for name, keys in found.items() if name.endswith("_in_full")}
+    assert len(plain) == 6 and all(found.pop(f"{name}_in_full") == found[name] == keys for name, keys in plain.items())
+    steps = {name: found.pop(name) for name in list(found) if FORMS[name].steps}
+    assert {name: list(keys) for name, keys in steps.items()} == {
+        **{f"{name}_reason_first": reasoned for name in ("direct_turn", "direct_whole", "quality")},
+        **{f"pairwise_{name}_reason_first": ["Reason", "Verdict"] for name in ("turn", "whole", "turn_forced")},
+        "pairwise_whole_forced_reason_first": ["Reason", "Verdict"], "checklist_reason_first": ["Reason", "1", "2"],
+    }  # fmt: skip
+    assert {keys["Reason"]["maxLength"] for keys in steps.values()} == {2000}
     assert {name: list(keys) for name, keys in found.items()} == {
         "pointwise": rated, "pointwise_reason_first": reasoned, "scale_5": rated, "scale_0_10": rated,
         "pairwise": ["Verdict"], "correct": ["Correct", "Reason"], "criteria": ["clarity", "accuracy", *rated],

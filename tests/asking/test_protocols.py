@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from critic.asking.forms import form_of, inquiry
+from critic.asking.forms import FORMS, form_of, inquiry
 from critic.asking.judge import ConversationJudge, Judge
 from critic.asking.prompt import load
 from critic.asking.protocols import Assignment, Transcript
@@ -37,7 +37,8 @@ TEXTS: dict[Language, dict[str, str]] = {
 
 KINDS = ("direct_turn", "direct_whole", "quality", "checklist", "pairwise_turn", "pairwise_whole", "extraction")
 SHOWN = [*KINDS, *("pairwise_turn_forced", "pairwise_whole_forced", "extraction_rating", "extraction_checklist")]
-SHOWN += ["extraction_forced"]
+SHOWN += ["extraction_forced", *(name for name in FORMS if name.endswith(("_in_full", "_reason_first")))]
+SHOWN.remove("pointwise_reason_first")
 
 
 def material(kind: str, lang: Language) -> Material:
@@ -49,6 +50,8 @@ def material(kind: str, lang: Language) -> Material:
     whole, pair = form.scope == "conversation", form.pair
     mine = Side(earlier=[first, second]) if whole else Side(earlier=[first], answer=t["a2"])
     theirs = Side(earlier=[first, Exchange(t["q2"], t["b2"])]) if whole else Side(earlier=[first], answer=t["b2"])
+    if kind.endswith("_in_full"):
+        mine, theirs = (replace(side, later=[Exchange("q3?", "a3\n# x")]) for side in (mine, theirs))
     verdicts = [TurnJudgment(1, "B" if pair else "4", None if pair else t["why"])] if whole else []
     return Material(
         caption=t["caption"],
@@ -56,7 +59,7 @@ def material(kind: str, lang: Language) -> Material:
         question=None if whole else t["q2"],
         references=[t["ref"], None, t["ref"]] if whole else [t["ref"]],
         focus=None if whole else t["focus"],
-        checklist=[t["item"], t["item"]] if kind in ("quality", "checklist") else [],
+        checklist=[t["item"], t["item"]] if kind.startswith(("quality", "checklist")) else [],
         verdicts=verdicts,
     )
 
@@ -209,6 +212,13 @@ def talk(**changes: Any) -> Transcript:
     return Transcript(**{"conversation": one, "condition": "own", "system": "m", "turns": turns, **changes})
 
 
+def test_what_a_reason_says_answers_no_item() -> None:
+    found = parse_checklist('{"Reason":"1: no. They wrote\\n2. no","1":"yes","2":"yes"}', 2)
+    assert (found.answers, found.reason) == ([True, True], "1: no. They wrote\n2. no")
+    found = parse_checklist('{"Reason":"1: yes.\\n2. yes', 2, truncated=True)
+    assert (found.answers, found.failure) == ([None, None], "truncated")
+
+
 def test_the_reference_answers_the_same_turns_as_the_model_saw() -> None:
     one, setup = talk(), Setup(judge="j", score_kind="argmax")
     made = Assignment(one=one, protocol="pairwise").planned(2, setup).material
@@ -280,6 +290,47 @@ def test_a_whole_needs_its_turns_verdicts() -> None:
     whole = direct.planned(None, setup, [turn])
     assert whole.problem is not None and whole.problem[0] == "turn_not_judged" and judge.asked(whole) is None
     assert direct.planned(None, setup).problem is None
+
+
+def test_older_setups_show_the_whole_as_they_did() -> None:
+    """Without text, focus points and one order: files of before are checked by what their judge was shown."""
+    one, old = talk(), Setup(judge="j", score_kind="argmax", order="random")
+    judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text='{"Verdict":"A","Reason":"x"}')), old, 256)
+    pairwise = Assignment(one=one, protocol="pairwise")
+    lines = [asyncio.run(judge.judge(pairwise.planned(turn, old))) for turn in (1, 2)]
+    whole = pairwise.planned(None, old, lines).material
+    assert whole is not None and whole.turned is None and whole.focus is None
+    assert [verdict.reason for verdict in whole.verdicts] == [None, None]
+    now = replace(old, texts=True)
+    made = pairwise.planned(None, now, lines).material
+    assert made is not None and made.turned is not None and {one.reason for one in made.verdicts} <= {"x", None}
+
+
+def test_one_order_is_kept_for_the_whole_conversation() -> None:
+    found = set()
+    for seed in range(20):
+        setup = Setup(judge="j", score_kind="argmax", order="random", seed=seed, texts=True)
+        judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text="")), setup, 256)
+        planned = [Assignment(one=talk(), protocol="pairwise").planned(turn, setup) for turn in (1, 2, None)]
+        firsts = {judge.firsts(each) for each in planned}
+        assert len(firsts) == 1
+        found |= firsts
+    assert found == {("model",), ("opponent",)}
+
+
+def test_a_turn_in_sight_of_all_turns() -> None:
+    """The model's later turns as far as it replied, and the reference's that stand beside them."""
+    one, setup = talk(), Setup(judge="j", score_kind="argmax", sight="all")
+    planned = Assignment(one=one, protocol="pairwise").planned(1, setup)
+    assert planned.form == "pairwise_turn_in_full" and planned.material is not None
+    assert [side.later for side in planned.material.sides] == [[Exchange("q2", "m2")], [Exchange("q2", "r2")]]
+    direct = Assignment(one=one, protocol="direct").planned(1, setup).material
+    assert direct is not None and direct.references == ["r1", "r2"]
+    alone = replace(one, turns={1: one.turns[1]})
+    planned = Assignment(one=alone, protocol="pairwise").planned(1, setup)
+    assert planned.material is not None and all(side.later == [] for side in planned.material.sides)
+    for protocol in ("quality", "pointwise"):
+        assert Assignment(one=one, protocol=protocol).planned(1, setup).form in ("quality", "pointwise")
 
 
 def test_what_is_asked_has_a_name_by_what_is_shown() -> None:

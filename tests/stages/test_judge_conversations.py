@@ -229,14 +229,14 @@ def test_a_whole_conversation_is_compared_with_the_turns_verdicts_in_its_own_nam
         a, b = content.split("# Conversation with assistant B")
         label = "A" if "> Assistant: m on" in a else "B"
         assert ("> Assistant: m on" in b) == (label == "B")
-        assert f"> Turn 1: {label}\n> Turn 2: {label}\n> Turn 3: {label}" in b
+        assert f"> Turn 1: {label}. x\n> Turn 2: {label}. x\n> Turn 3: {label}. x" in b
     assert {line.verdict.score for line in judged(out) if line.verdict.turn} == {1.0}
 
 
 def test_forced_choice_has_no_tie(tmp_path: Path, scripted: Any) -> None:
     server = scripted(lambda body: completion('{"Verdict":"tie"}'))
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    words = ["--protocol", "pairwise", "--order", "forced", "--no-extraction"]
+    words = ["--protocol", "pairwise", "--order", "forced", "--no-extraction", "--strict"]
     done = judge(file, out, "convbench", server.url, *words)
     assert done.returncode == 3
     for body in server.requests:
@@ -455,7 +455,7 @@ def test_failed_ones_are_judged_again_and_the_whole_after_them(tmp_path: Path, s
 
     server = scripted(answer)
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
-    words = ["--protocol", "direct"]
+    words = ["--protocol", "direct", "--strict"]
     assert judge(file, out, "convbench", server.url, *words).returncode == 3
     failures = {line.verdict.turn: line.verdict.failure for line in judged(out) if line.verdict.failure}
     assert failures == {2: "empty", None: "turn_not_judged"}
@@ -465,6 +465,93 @@ def test_failed_ones_are_judged_again_and_the_whole_after_them(tmp_path: Path, s
     assert len(server.requests) == asked + 2 and len(judged(out)) == 24
     facts = json.loads(Path(f"{out}.run.json").read_text("utf-8"))
     assert facts["verdicts"] == 24 and facts["failed"] == {} and facts["judged_in_this_run"] == 2
+
+
+def test_a_turn_that_cannot_be_judged_is_shown_as_such_and_counted(tmp_path: Path, scripted: Any) -> None:
+    """It does not take the score of the whole away; once it is judged, the whole is judged again."""
+    broken = True
+
+    def answer(body: dict[str, Any]) -> Any:
+        bad = broken and "> m on 1 turn 2." in prompt_of(body) and "turn 3." not in prompt_of(body)
+        return completion("") if bad else answer_all(body)
+
+    server = scripted(answer)
+    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
+    words = ["--protocol", "direct"]
+    done = judge(file, out, "convbench", server.url, *words)
+    assert done.returncode == 3 and "1 conversations were judged without the judgment of a turn" in done.stdout
+    assert {line.verdict.turn: line.verdict.failure for line in judged(out) if line.verdict.failure} == {2: "empty"}
+    wholes = {line.verdict.conversation: line.verdict for line in judged(out) if line.verdict.turn is None}
+    assert wholes["1"].score == 7 and {one.unjudged for one in wholes.values()} == {0, 1} and wholes["1"].unjudged == 1
+    (content,) = [text for body in server.requests if "> Turn 2: not judged" in (text := prompt_of(body))]
+    assert "> Turn 1: 7. so\n> Turn 2: not judged\n> Turn 3: 7. so" in content
+    assert json.loads(Path(f"{out}.run.json").read_text("utf-8"))["without_the_judgment_of_a_turn"] == 1
+    assert "m: 1 whole conversations were judged without the" in run("critic", "score", out, "--max-failed", "1").stdout
+    broken, asked = False, len(server.requests)
+    assert judge(file, out, "convbench", server.url, *words).returncode == 3 and len(server.requests) == asked
+    assert judge(file, out, "convbench", server.url, *words, "--retry-failed").returncode == 0
+    assert len(server.requests) == asked + 2 and {line.verdict.unjudged for line in judged(out)} == {0}
+    assert_one_line_error(judge(file, out, "convbench", server.url, *words, "--strict"), "made with strict False, now")
+
+
+def test_the_judge_of_the_whole_sees_focus_points_and_the_turns_judgments_in_its_own_order(
+    tmp_path: Path, scripted: Any
+) -> None:
+    """Each order of a pair is shown what was said of the turns in that order, word for word where it is free text."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        is_a = re.search(r"(# Reply of assistant A|（助手 A）)\n> m on", prompt_of(body))
+        return completion(f"The model is {'A' if is_a else 'B'}.\nOverall, Response A is better.")
+
+    server, one = scripted(answer), benchmarks.read("convbench", sample("convbench"))[0]
+    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
+    assert judge(file, out, "convbench", server.url, "--protocol", "pairwise").returncode == 0
+    contents = [prompt_of(body) for body in server.requests]
+    wholes = [text for text in contents if "talked with a user" in text and f"> {one.caption}" in text]
+    assert len(wholes) == 2
+    for content in wholes:
+        model = "A" if "> Assistant: m on" in content.split("# Conversation with assistant B")[0] else "B"
+        for turn in (1, 2, 3):
+            assert f"> Turn {turn}: A. The model is {model}.\n>   Overall, Response A is better." in content
+        assert f"# What this answer has to achieve\n> Turn 3: {one.turns[2].focus}" in content
+
+
+@pytest.mark.parametrize("benchmark", ["convbench", "multiverse", "alignmmbench"])
+@pytest.mark.parametrize("order", ["both", "forced"])
+def test_the_reason_comes_before_the_verdict_in_every_protocol(
+    tmp_path: Path, scripted: Any, benchmark: str, order: str
+) -> None:
+    server = scripted(answer_all)
+    file, out = replies(tmp_path / "r.jsonl", benchmark), tmp_path / "j.jsonl"
+    words = ["--order", order] if benchmark == "convbench" else []
+    done = judge(file, out, benchmark, server.url, "--prompt", "reason_first", *words)
+    assert done.returncode == 0, done.stderr
+    for body in server.requests:
+        schema = body["response_format"]["json_schema"]["schema"]
+        assert next(iter(schema["properties"])) == schema["required"][0] == "Reason"
+        assert schema["properties"]["Reason"]["maxLength"] >= (400 if benchmark == "alignmmbench" else 1000)
+        assert body["max_tokens"] == 1024
+    assert all(line.setup.reason_first and line.reason == "so" for line in judged(out) if line.verdict.turn)
+    found = judge(file, out, benchmark, server.url, *words)
+    assert_one_line_error(found, "made with pointwise_prompt 'pointwise_reason_first', now 'pointwise'")
+    refused = judge(file, tmp_path / "k.jsonl", benchmark, server.url, "--prompt", "reason_first", "--no-reason")
+    assert_one_line_error(refused, "--no-reason")
+
+
+def test_turns_in_sight_of_all(tmp_path: Path, scripted: Any) -> None:
+    server, one = scripted(answer_all), benchmarks.read("convbench", sample("convbench"))[0]
+    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
+    assert judge(file, out, "convbench", server.url, "--protocol", "direct", "--sight", "all").returncode == 0
+    (content,) = [
+        prompt_of(body) for body in server.requests if f"# Question\n> {one.turns[0].prompt}" in prompt_of(body)
+    ]
+    assert "# What was said later\n> User: " + one.turns[1].prompt + "\n> Assistant: m on 1 turn 2." in content
+    assert f"> Turn 3: {one.turns[2].reference}" in content and {line.setup.sight for line in judged(out)} == {"all"}
+    refused = judge(file, tmp_path / "k.jsonl", "multiverse", server.url, "--sight", "all", "--protocol", "quality")
+    assert_one_line_error(refused, "a conversation of convbench")
+    other = replies(tmp_path / "v.jsonl", "multiverse")
+    refused = judge(other, tmp_path / "k.jsonl", "multiverse", server.url, "--sight", "all")
+    assert_one_line_error(refused, "--sight all is one of")
 
 
 def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
