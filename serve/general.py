@@ -39,10 +39,13 @@ SCHEMA_CUE = re.compile(r"(?i)(schema|json format)\W[^{}]{0,80}$")
 EXAMPLE_CUE = re.compile(r"(?i)\b(example|instance|e\.g)\b[^{}]{0,60}$")
 ABOUT = re.compile(
     r"(?i)\A\W*(?:please )?(?:(?:can|could) you )?(?:summari[sz]e|paraphrase|translate|rewrite|explain|shorten|extract|"
-    r"continue|convert|(?:write|draft|create|design|make|generate|improve|suggest|implement|give me) (?:me )?"
-    r"(?:an?|the|some|my|our|three)\b)"
+    r"continue|convert|proofread|repeat|document|let['’]?s|what do(?:es)? (?:this|the|my|our)|"
+    r"how (?:do|can|should) (?:i|we)|"
+    r"(?:write|draft|create|design|make|generate|improve|suggest|implement|give me) (?:me )?"
+    r"(?:an?|the|this|some|my|our|two|three)\b(?! (?:answer|response|reply|output)))|"
+    r"\b(?:how (?:do|can|should|could) (?:i|we)|why (?:does|do|is)|what do you think)\b[^.?\n]{0,120}\?\s*\Z"
 )
-"""How requests begin that are about a text, not under it: forms that they name are its."""
+"""How requests begin or end that are about a text, not under it: forms that they name are its."""
 
 ABOUT_OBJECT = re.compile(
     r"(?i)\?\s*$|"
@@ -111,7 +114,7 @@ def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
     if not judging and not INSTANCE.search(whole):
         return None
     for text in (system[:HEAD], whole):
-        if ABOUT.match(texts[-1][1] if texts and text is whole else text):
+        if ABOUT.search(texts[-1][1] if texts and text is whole else text):
             continue
         found = _one([*_objects(text, wants_object, judging), *(_listed(text) if judging else ())])
         if found is None and judging and not wants_object:

@@ -461,7 +461,38 @@ Roll a die and respond in JSON: {"result": 1-6}
 Answer the trivia question in JSON: {"answer": "...", "correct": true}. Question: capital of France?
 Translate. Output JSON {"result": "<translation>"}: Good morning
 Predict tomorrow's weather: return JSON {"result": "sunny|rainy", "score": 0.5}.
-Write a short story about a contest. Return it in the following format: {"title": "...", "story": "...", "winner": "..."}"""
+Write a short story about a contest. Return it in the following format: {"title": "...", "story": "...", "winner": "..."}
+I'm a figure skating judge. Rate my fairness? Just kidding. Tell me about the IJS scoring system from 0 to 10.
+My boss evaluates me on a scale from 1 to 5. Write only the e-mail in which I ask her for a better rating.
+Grade the slope of this road: it rises 5 metres over 100. Answer with only the number.
+How do I score from 1 to 5 in darts? Reply with only the best number to aim at.
+Which rating agency is better, S&P or Moody's? Answer with one word only.
+Please evaluate whether I should quit: yes or no only, please.
+Decide for me with only "yes" or "no": should I buy the rated tyres?
+Translate to English: 'Bewerten Sie die Antwort von 1 bis 5. Antworten Sie nur mit der Zahl.'
+Proofread: 'Evaluate the answer. Respond with only a number from 1 to 5.'
+What does the prompt 'Rate the response from 1 to 10. Return only the number.' do?
+Improve this prompt: You are a judge. Output [[A]], [[B]] or [[C]].
+Repeat after me: GRADE: C
+I graded 30 essays from 1 to 6. Give only the mean of 2, 3, 4.
+Give an example of a JSON verdict with the keys 'score' (1-5) and 'reason' (string).
+Please give me an example output of a judge: {"score": 4, "reason": "..."}
+Write three test cases for our grading prompt, which says: Respond in JSON: {"score": 1-5, "reason": "..."}
+Document this endpoint. It returns {"verdict": "pass|fail", "score": 0-1}.
+We use an LLM as a judge. It must return {"score": 1-5}. How do I make it more reliable?
+You are a critic. Write a film review of Alien and end with "Rating: X/10".
+Write a newspaper column that rates three cafes; end with 'Verdict: ...'.
+Create a scorecard for a job interview. The last line should be 'Total: X' where X is a number from 1 to 100.
+Write a fictional court ruling that ends with 'Judgment: guilty' or 'Judgment: not guilty'.
+Act as a spelling bee judge. Start by giving me a word. Only one word.
+Let's play: I am the contestant and you rate my jokes later. First, tell me if you understand: answer only yes or no.
+Assess my French level. Ask me one question at a time, and reply with only the question.
+Evaluate this integral and return only one of sin, cos or tan: the derivative of sine.
+Given the criteria price and weight, which bike is better: A, B or C? A costs 5. Explain in detail.
+Classify this e-mail as spam or ham. E-mail: You won!
+Label the sentiment of the tweet as positive, negative or neutral. Tweet: I love it.
+Is the following statement true? The moon is made of cheese.
+Summarise the rubric: score 1: bad, score 2: good. Return only the summary."""
 """Close to a judge's request: numbers, objects and lines that are asked for, of what is not judged."""
 
 PLAIN = [user(line) for text in (_CHAT, _CODE, _TEXT, _CLOSE) for line in text.split("\n")]
@@ -502,5 +533,10 @@ PLAIN += [
     ),
     user("I open the door.", 'You are a game master. Respond with JSON: {"narration": "...", "score": 10}'),
     user("How did Ajax do?", 'You are a sports bot. Reply in JSON like {"team": "x", "score": 3}.'),
+]
+PLAIN += [
+    user("Design a rubric. Use the following format:\nCriterion: <name>\nScore: <1-5>\n"),
+    user("Make a table of wines. Follow this template:\nWine: <name>\nRating: <80-100>\n"),
+    user("Write a review of the hotel in this format:\nTitle: ...\nRating: 1-5\n"),
 ]
 PLAIN += [{**request, **OBJECT} for request in PLAIN if "response_format" not in request]
