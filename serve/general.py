@@ -14,7 +14,7 @@ from reading import JUDGED, names_verdict, range_in, rubric_range
 
 Schema = dict[str, Any]
 
-HEAD, TAIL = 20_000, 6_000
+HEAD, TAIL, EDGE = 20_000, 6_000, 300
 """Characters of a long request that are read, at its beginning and at its end."""
 
 JUDGING = re.compile(
@@ -114,7 +114,8 @@ def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
     if not judging and not INSTANCE.search(whole):
         return None
     for text in (system[:HEAD], whole):
-        if ABOUT.search(texts[-1][1] if texts and text is whole else text):
+        last = texts[-1][1] if texts and text is whole else text
+        if ABOUT.search(f"{last[:EDGE]}\n{last[-EDGE:]}"):
             continue
         found = _one([*_objects(text, wants_object, judging), *(_listed(text) if judging else ())])
         if found is None and judging and not wants_object:

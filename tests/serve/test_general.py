@@ -95,6 +95,15 @@ def test_reading_takes_no_longer_than_the_text_is_long() -> None:
     assert time.process_time() - began < 20
 
 
+def test_of_a_very_long_request_only_the_ends_are_read() -> None:
+    request = {
+        "messages": [{"role": "user", "content": "Evaluate it. Answer only yes or no.\n" + "apple pie " * 1_000_000}]
+    }
+    began = time.process_time()
+    assert contracts.recognise(request, TABLE).name == "general-labels"
+    assert time.process_time() - began < 0.15
+
+
 def test_an_open_text_of_a_schema_takes_what_the_words_allow() -> None:
     asked = next(one for one in ASKED if one.name == "alternatives in a text")
     schema = {"type": "object", "properties": {"rationale": {"type": "string"}, "result": {"type": "string"}}}
@@ -125,8 +134,12 @@ def test_a_request_is_explained(tmp_path: Path) -> None:
     assert_one_line_error(run("serve/contracts.py", "explode", tmp_path / "none.json"), "explain")
 
 
+DRAFTED = ("one letter", "placeholders with a range", "last line", "two lines", "keys in a sentence")
+DRAFTED += ("only a rating, its scale elsewhere", "a letter on a line of its own, after reasons")
+
+
 def test_a_draft_is_a_table_that_knows_the_prompt(tmp_path: Path) -> None:
-    for name in ("one letter", "placeholders with a range", "last line", "two lines"):
+    for name in DRAFTED:
         asked = next(one for one in ASKED if one.name == name)
         prompt, table = tmp_path / "prompt.txt", tmp_path / "own.toml"
         prompt.write_text(asked.request["messages"][-1]["content"])
