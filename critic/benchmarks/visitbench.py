@@ -283,11 +283,12 @@ def _tournament(
     ]
     head = ["", "Elo", "Bradley–Terry", "95 % interval", "win rate, %", *HEAD[2:]]
     order = [one.name for one in rows]
+    met = {model: {other: matrix[model].get(other) for other in order} for model in order}
     won = {
-        model: {other: None if rate.rate is None else 100 * rate.rate for other, rate in matrix[model].items()}
-        for model in order
+        model: {other: 100 * rate.rate if rate and rate.rate is not None else None for other, rate in rates.items()}
+        for model, rates in met.items()
     }
-    cells = [blocks.row(model, *(_won(matrix[model].get(other)) for other in order)) for model in order]
+    cells = [blocks.row(model, *map(_won, rates.values())) for model, rates in met.items()]
     wins = Table(
         caption="Wins of the row over the column in %, a tie half a win", head=["", *order], rows=cells, sticky=True
     )

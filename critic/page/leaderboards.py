@@ -229,7 +229,9 @@ def _sizes(one: Leaderboard, models: Models) -> list[Section]:
         named = {name: f"{name} less {other}" for name, other in less.items()}
         found = standings(list(one.entries.values()), less)
         tables.append(_changes("The larger of a family less the next smaller", named, found, one.columns))
-    drawn = pictures.scatter(f"{lead} by size; dashed: medians.", spots, ("parameters in billions", lead), powers=True)
+    drawn = pictures.scatter(
+        f"{one.caption}: {lead} by size; dashed: medians.", spots, ("parameters in billions", lead), powers=True
+    )
     return [Section(heading="Models by size", tables=tables, pictures=[drawn] if drawn else [])]
 
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 from critic.page.blocks import Bounds, Picture, number
 
-WIDTH, HEIGHT = 720, 330
-LEFT, RIGHT, TOP, BOTTOM = 56, 220, 26, 42
+WIDTH, HEIGHT = 800, 330
+LEFT, RIGHT, TOP, BOTTOM = 56, 300, 26, 42
 COLOURS = 6
 """Colours that the page has for series. With as many shapes less one, thirty series look different."""
 
@@ -63,7 +63,8 @@ class _Canvas:
             y = _y(value, low, high)
             self.add("line", "grid", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y)
             self.add("text", text=f"{value:.3g}", x=LEFT - 8, y=y + 4, text_anchor="end")
-        self.add("text", "soft", text=label, x=4, y=TOP - 14)
+        if label:
+            self.add("text", "soft", text=label, x=4, y=TOP - 14)
 
     def places(self, labels: Iterable[str], count: int) -> None:
         """The names of places below the picture."""
@@ -77,7 +78,7 @@ class _Canvas:
         for place, name in enumerate(series):
             y = TOP + 8 + 18 * place
             self.dot(place, (WIDTH - RIGHT + 19, y - 3), name, 5)
-            self.add("text", text=_short(name, 30), x=WIDTH - RIGHT + 30, y=y + 1)
+            self.add("text", text=_short(name, 40), x=WIDTH - RIGHT + 30, y=y + 1)
             bottom = max(bottom, y + 10)
         return self.drawn(caption, bottom)
 
@@ -231,14 +232,14 @@ def bars(caption: str, rows: Mapping[str, Mapping[str, float | None]], scale: Bo
     if not columns:
         return None
     canvas, left = _Canvas(caption), 8 + min(6.6 * max(map(_wide, rows)), 260)
-    wide = (WIDTH - 40 - left) / len(columns)
     longest = 6.6 * max(map(_wide, columns))
-    turned = longest > wide
-    top = 12 + (0.77 * min(longest, 200) if turned else 10)
+    turned = longest > (WIDTH - 8 - left) / len(columns)
+    top = 20 + (0.8 * longest if turned else 2)
+    wide = (WIDTH - 8 - left - (0.65 * longest if turned else 0)) / (len(columns) - turned / 2)
     for number_, name in enumerate(columns):
         x, y = (left + wide * (number_ + turned / 2), top - 6)
         turn = {"transform": f"rotate(-50 {x:.1f} {y:.1f})"} if turned else {}
-        canvas.add("text", text=_short(name, 30), x=x, y=y, **turn)
+        canvas.add("text", text=_short(name, 44), x=x, y=y, **turn)
     for place, (name, found) in enumerate(rows.items()):
         y = top + 18 * place
         canvas.add("text", text=_short(name, 44), x=left - 6, y=y + 13, text_anchor="end")

@@ -95,7 +95,8 @@ def main(
         page_too = benchmark is not None or out.suffix != ".json"
         jsonl.write_json(out / "summary.json" if page_too else out, content)
         if page_too:
-            about = f"{len(asked)} conversations; {', '.join(f'{run.name}, judged by {run.judge}' for run in runs)}."
+            named = [f"{run.name}, judged by {run.judge}" for run in runs]
+            about = f"{len(asked)} conversations; {', '.join(named) if len(named) < 5 else f'{len(named)} files'}."
             page.write(out / "report.html", f"{chosen.title}: scores", about, sections, _origin(runs))
             leaderboards.write(out, boards, known)
             print(f"\nopen {out / 'report.html'}")
