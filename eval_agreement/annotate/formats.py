@@ -52,11 +52,14 @@ def send(store: Store, form: str, folder: Path, images: Images | None) -> str:
     tasks = {}
     for number in sorted(items, key=lambda number: draw(seed, "order", "", items[number].id)):
         item = items[number]
-        uris = [f"data:{media};base64,{base64.b64encode(content).decode()}" for media, content in _seen(item, images)]
-        pictures = {f"image_{place}": uri for place, uri in enumerate(uris, 1)}
+        if form == "potato":  # it takes no pictures inside its items
+            pictures = [name.replace("images/", "/media/") for name in _write_pictures(folder, number, item, images)]
+        else:
+            seen = _seen(item, images)
+            pictures = [f"data:{media};base64,{base64.b64encode(content).decode()}" for media, content in seen]
         asks = {f"ask_{place}": ask.text or ask.key for place, ask in enumerate(item.asks, 1)}
         shown = {column.replace(" ", "_"): text for column, text in texts(item, is_swapped(seed, "", item.id)).items()}
-        tasks[str(number)] = pictures | shown | asks
+        tasks[str(number)] = {f"image_{place}": one for place, one in enumerate(pictures, 1)} | shown | asks
     columns = list(dict.fromkeys(column for cells in tasks.values() for column in cells))
     about: dict[str, Any] = {"columns": columns, "choices": scheme.choices}
     about["asks"] = max(len(item.asks) for item in items.values())
@@ -93,6 +96,16 @@ def _seen(item: LabelItem, images: Images | None) -> list[tuple[str, bytes]]:
         raise UsageError(f"{item.id}: {error}") from None
 
 
+def _write_pictures(folder: Path, number: int, item: LabelItem, images: Images | None) -> list[str]:
+    """The paths of an item's pictures, which say nothing of whose they are."""
+    names = []
+    for place, (media, content) in enumerate(_seen(item, images), 1):
+        names.append(f"images/{number}-{place}.{media.partition('/')[2]}")
+        (folder / "images").mkdir(exist_ok=True)
+        (folder / names[-1]).write_bytes(content)
+    return names
+
+
 def _write_config(path: Path, template: str, facts: Mapping[str, Any]) -> None:
     jsonl.write_text(path, render("eval_agreement.annotate", f"page/{template}", facts))
 
@@ -111,11 +124,7 @@ def _sheet(tasks: Sequence[Open], scheme: Scheme, path: Path, images: Images | N
     first line); pictures beside it."""
     rows = []
     for opened in tasks:
-        names = []
-        for place, (media, content) in enumerate(_seen(opened.item, images), 1):
-            names.append(f"images/{opened.task}-{place}.{media.partition('/')[2]}")
-            (path.parent / "images").mkdir(exist_ok=True)
-            (path.parent / names[-1]).write_bytes(content)
+        names = _write_pictures(path.parent, opened.task, opened.item, images)
         asks = {_column(ask): "" for ask in opened.item.asks}
         shown = {_TASK: str(opened.task), "images": " ".join(names), **texts(opened.item, opened.swapped)}
         rows.append({name: text for name, text in shown.items() if text or name != "images"} | asks)

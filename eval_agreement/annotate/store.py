@@ -207,8 +207,8 @@ class Store:
         """The task that the rater labelled last, or labelled before the label `before`. A label that was changed since
         does not count: its task stands further on."""
         query = (
-            "SELECT l.task FROM labels l JOIN tasks t ON t.label = l.id WHERE l.rater = ? AND l.id < ? "
-            "ORDER BY l.id DESC LIMIT 1"
+            "SELECT l.task FROM labels l JOIN tasks t ON t.id = l.task AND t.label = l.id "
+            "WHERE l.rater = ? AND l.id < ? ORDER BY l.id DESC LIMIT 1"
         )
         found = self._rows(query, rater, before or 2**62)
         return found[0][0] if found else None
@@ -258,7 +258,7 @@ class Store:
         """Every label that counts, or the newest ones, in the order in which they were given."""
         query = (
             "SELECT t.rater, t.item, i.key, t.role, t.swapped, l.at, l.said, i.known, i.probability FROM labels l "
-            "JOIN tasks t ON t.label = l.id JOIN items i ON i.id = t.item "
+            "JOIN tasks t ON t.id = l.task AND t.label = l.id JOIN items i ON i.id = t.item "
             "WHERE l.id > (SELECT coalesce(max(id), 0) FROM labels) - ? ORDER BY l.id"
         )
         for rater, item, key, role, swapped, at, said, known, chance in self._database().execute(query, (most,)):

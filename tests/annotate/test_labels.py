@@ -9,7 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from annotating import by_rater, exported, fields, label, label_all, page_of, planned, replies, row, rows_file, source
+from annotating import (
+    SECRET,
+    by_rater,
+    exported,
+    fields,
+    label,
+    label_all,
+    page_of,
+    planned,
+    replies,
+    row,
+    rows_file,
+    source,
+)
 from conftest import assert_one_line_error, run, write_jsonl
 
 from critic import human_scored, jsonl
@@ -272,6 +285,23 @@ def test_label_studio_and_potato_go_out_and_come_back(tmp_path: Path) -> None:
                 assert len({one.said.choices["overall"] for one in given if one.number == number}) == 1
         else:
             assert {one["human_score"] for one in read(exported(store))} == {7.0}
+
+
+def test_pictures_go_along_under_names_that_say_nothing(tmp_path: Path) -> None:
+    """Inside Label Studio's tasks; as files for Potato, which takes no other, and beside a sheet."""
+    store = planned(tmp_path, rows=source(tmp_path, "pointwise"))
+    for form in ("label-studio", "potato", "csv"):
+        run("critic", "annotate", "--db", store.path, "--to", form, "--export", tmp_path / form)
+    tasks = json.loads((tmp_path / "label-studio/tasks.json").read_text("utf-8"))
+    assert all(task["data"]["image_1"].startswith("data:image/png;base64,") for task in tasks)
+    for line in (json.loads(text) for text in (tmp_path / "potato/items.jsonl").open()):
+        assert f'<img src="/media/{line["id"]}-1.png"' in line["text"]
+        assert (tmp_path / f"potato/images/{line['id']}-1.png").read_bytes().startswith(b"\x89PNG")
+    assert "media_directory: images" in (tmp_path / "potato/config.yaml").read_text()
+    sheet = list(csv.DictReader((tmp_path / "csv/rater-1.csv").open(encoding="utf-8")))[1:]
+    assert len(sheet) == 8 and all((tmp_path / "csv" / cells["images"]).is_file() for cells in sheet)
+    for path in (path for form in ("label-studio", "potato", "csv") for path in (tmp_path / form).rglob("*")):
+        assert SECRET not in path.name and not (path.is_file() and SECRET.encode() in path.read_bytes()), path
 
 
 def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
