@@ -9,7 +9,7 @@ Schema = dict[str, Any]
 NUMBER = r"-?[0-9]{1,4}(?:\.[0-9]{1,3})?"
 MEANING = r"(?: ?(?:\([^()\n]{0,60}\)|=[^,;.\n]{0,40}))?"
 TO = r"(?:\s?(?:-|–|—|~|\.\.|…)\s?|,? (?:up )?(?:to|through) )"
-RANGE = re.compile(rf"(?<![\w.-])(?P<low>{NUMBER}){MEANING}{TO}(?P<high>{NUMBER})(?![\w-]|\.[0-9])")
+RANGE = re.compile(rf"(?<![\w.-])(?P<low>{NUMBER})%?{MEANING}{TO}(?P<high>{NUMBER})(?![\w-]|\.[0-9])")
 AND = re.compile(rf"(?i)\bbetween (?P<low>{NUMBER}){MEANING},? and (?P<high>{NUMBER})(?![\w-]|\.[0-9])")
 BINARY = re.compile(r"(?<![\w.-])(?P<low>0)(?:{0},? or | ?/ ?)(?P<high>1)(?![\w-]|\.[0-9])".replace("{0}", MEANING))
 EITHER = re.compile(
@@ -19,6 +19,7 @@ YES_NO = re.compile(r"\(1\)[^.\n]{1,30}\bor\b[^.\n]{1,30}\(0\)|\(0\)[^.\n]{1,30}
 SEVERAL = re.compile(r"(?<![\w.-])(?P<values>[0-9]{1,3}(?:, ?[0-9]{1,3}){1,10},? or [0-9]{1,3})(?![\w-]|\.[0-9])")
 INTERVAL = re.compile(rf"\[(?P<low>{NUMBER}), ?(?P<high>{NUMBER})\]")
 JUDGED = re.compile(r"(?i)\b(scale|scor|rat(?:e|ing)\b|grad)")
+STARS = re.compile(" ?(?:stars|points)")
 VERDICTS = re.compile(
     r"(?i)(?<![a-z])(score|rating|rate|grade|graded|verdict|judge?ment|judge|evaluation|evaluate|assessment|result|pass|"
     r"passed|correct|correctness|criteria met|winner|preference|preferred|better|best|choice|decision|label|relevant|"
@@ -29,7 +30,13 @@ VERDICTS = re.compile(
 VERDICT = re.compile(r"(?i)(^|_)(score|rating|grade|mark|points?|value|result|rank)(_|$)")
 """Names of fields that hold the verdict itself."""
 
-SCORES = re.compile(r"(?im)^\W{0,6}score (?P<value>[0-9]{1,2})\b ?[:=(–-]")
+SCORES = re.compile(r"(?im)^\W{0,6}score ([0-9]{1,2})\b ?[:=(–-]|(?<![\w.-])([0-9]{1,2}) ?= ?(?=[a-z])")
+COUNT = {"zero": 0, "one": 1, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "nine": 9, "ten": 10}
+COUNTED = rf"[0-9]{{1,3}}|{'|'.join(COUNT)}"
+SCALE = re.compile(
+    rf"(?i)\bout of (?P<most>{COUNTED})\b|\b(?P<points>{COUNTED})[- ]point\b|"
+    rf"\b(?P<low>zero|one) (?:to|through|and) (?P<high>{COUNTED})\b"
+)
 MOST_TEXT = 100_000
 """Characters of a request that are read for what its schema leaves open."""
 
@@ -39,15 +46,28 @@ def range_in(text: str, cue: re.Pattern[str] | None = None) -> tuple[float, floa
     found = [match for pattern in (RANGE, AND, BINARY, INTERVAL) for match in pattern.finditer(text)]
     for match in sorted(found, key=lambda one: one.start()):
         low, high = float(match["low"]), float(match["high"])
-        if low < high <= 1000 and (cue is None or cue.search(text, max(0, match.start() - 60), match.start())):
+        near = (
+            cue is None or cue.search(text, max(0, match.start() - 60), match.start()) or STARS.match(text, match.end())
+        )
+        if low < high <= 1000 and near:
             return low, high
     return None
 
 
-def rubric_range(text: str) -> tuple[float, float] | None:
-    """The range of a rubric that describes each score on a line of its own."""
-    values = sorted({int(match["value"]) for match in SCORES.finditer(text)})
-    return (values[0], values[-1]) if len(values) > 1 else None
+def rubric_range(text: str, cue: re.Pattern[str] | None = JUDGED) -> tuple[float, float] | None:
+    """The range of a rubric that describes each score, on a line of its own or as in "1 = bad"; or what is said in
+    words ("out of ten", "a 5-point scale"), near a cue if one is given."""
+    values = sorted({int(match[1] or match[2]) for match in SCORES.finditer(text)})
+    if len(values) > 1:
+        return values[0], values[-1]
+    near = (
+        one for one in SCALE.finditer(text) if not cue or cue.search(text, max(0, one.start() - 60), one.end() + 10)
+    )
+    if (said := next(near, None)) is None:
+        return None
+    low, high = said["low"] or ("1" if said["points"] else "0"), said["most"] or said["points"] or said["high"]
+    first, last = (float(COUNT.get(one.lower(), one)) for one in (low, high))
+    return (first, last) if first < last else None
 
 
 def _near(name: str, text: str) -> tuple[float, float] | None:
@@ -72,7 +92,7 @@ def with_ranges(schema: Schema, text: str) -> Schema:
             return {"enum": sorted({int(one) for one in re.findall("[0-9]+", values["values"])})}
         if EITHER.search(told) or (verdicts == [name] and YES_NO.search(text)):
             return {"enum": [0, 1]}
-        found = range_in(told) or _near(name, text)
+        found = range_in(told) or rubric_range(told, None) or _near(name, text)
         return _bounds(found or ((range_in(text, JUDGED) or rubric_range(text)) if verdicts == [name] else None))
 
     ranges = {name: of(name, field) for name, field in _fields(schema).items() if _open_number(field)}

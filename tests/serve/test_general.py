@@ -95,6 +95,30 @@ def test_reading_takes_no_longer_than_the_text_is_long() -> None:
     assert time.process_time() - began < 20
 
 
+@pytest.mark.parametrize(
+    ("words", "described", "wanted"),
+    [
+        ("Score it out of 10.", "", (0, 10)),
+        ("Give 1–5 stars as the score.", "", (1, 5)),
+        ("Likert scale: 1 = not at all, 3 = partly and 5 = wholly. Give a score.", "", (1, 5)),
+        ("Rate on a five-point scale.", "", (1, 5)),
+        ("Score in percent, 0%-100%.", "", (0, 100)),
+        ("Score each answer from one to five.", "", (1, 5)),
+        ("Judge it.", "out of 10", (0, 10)),
+        ("Judge it. The answer: three out of 10 apples are red, a 4-point rise from one to two.", "", None),
+        ("The essay has 200 to 300 words. Rate it from 1 to 6.", "", (1, 6)),
+    ],
+)
+def test_a_range_that_stands_only_in_words_is_kept(words: str, described: str, wanted: tuple[int, int] | None) -> None:
+    score = {"type": "number", "description": described}
+    schema = {"type": "object", "properties": {"score": score}, "required": ["score"]}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    request = {"messages": [{"role": "user", "content": words}], "response_format": form}
+    held = contracts.constrain(contracts.recognise(request, TABLE), request, 300)
+    found = held.request["structured_outputs"]["json"]["properties"]["score"]
+    assert (found["minimum"], found["maximum"]) == (wanted or (-1_000_000, 1_000_000))
+
+
 def test_of_a_very_long_request_only_the_ends_are_read() -> None:
     request = {
         "messages": [{"role": "user", "content": "Evaluate it. Answer only yes or no.\n" + "apple pie " * 1_000_000}]
