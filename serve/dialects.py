@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+import msgspec
 from reading import names_verdict
 
 Request = dict[str, Any]
@@ -18,6 +19,22 @@ ANY_TOOL = ""
 
 LIMITS = ("n", "max_tokens", "max_completion_tokens")
 TEXT_PARTS = (None, "text", "input_text", "output_text", "refusal")
+
+
+class KnownTurn(msgspec.Struct):
+    content: str | list[Any] | None = None
+
+
+class Known(msgspec.Struct):
+    """What is read of a request, and vLLM does not always check."""
+
+    messages: list[KnownTurn] | None = None
+    input: str | list[Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    stream: bool | None = None
 
 
 class Dialect(Protocol):

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import contracts
 import general
+import msgspec
 import typer
-from dialects import Chat, Responses
+from dialects import Chat, Known, Responses
 
 from critic.errors import UsageError
 
@@ -18,12 +19,21 @@ TOKENS = 512
 
 def explain(request: Path, tables: list[Path]) -> None:
     """Say which contract a request falls under, why, and what its reply is held to."""
+    table = contracts.load(tables)
     try:
         body = json.loads(request.read_text("utf-8"))
-        chat = (Responses() if "input" in body else Chat()).as_chat(body, False)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        msgspec.convert(body, Known)
+    except (OSError, ValueError) as error:
         raise UsageError(f"{request}: no request: {error}") from None
-    contract = contracts.recognise(chat, contracts.load(tables))
+    try:
+        chat = (Responses() if "input" in body else Chat()).as_chat(body, False)
+        contract = contracts.recognise(chat, table)
+        _explain(chat, contract)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UsageError(f"{request}: goes on as it is, and vLLM says what is wrong with it") from None
+
+
+def _explain(chat: contracts.Request, contract: contracts.Contract | None) -> None:
     form = contracts.form_of(chat)
     print(f"form: {form or 'none: the request constrains or begins its reply itself'}")
     if contract is None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 from contracts import Contract, Tight, constrain, fingerprint, judges, load, recognise
-from dialects import Chat, Dialect, Responses, forced_tool, without_images
+from dialects import Chat, Dialect, Known, Responses, forced_tool, without_images
 from replies import (
     Answer,
     App,
@@ -87,22 +87,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     strict_images: bool = False
     about: dict[str, Any] = {}
     auto_tools: bool = False
-
-
-class _Message(msgspec.Struct):
-    content: str | list[Any] | None = None
-
-
-class _Known(msgspec.Struct):
-    """What the layer reads of a chat request, and vLLM does not always check."""
-
-    messages: list[_Message] | None = None
-    input: str | list[Any] | None = None
-    structured_outputs: dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    stream: bool | None = None
 
 
 class JudgeLayer:
@@ -211,7 +195,7 @@ class JudgeLayer:
             await self._inner(scope, body, receive, shaping(send))  # vLLM says what is wrong with it
             return
         try:
-            msgspec.convert(request, _Known)
+            msgspec.convert(request, Known)
         except msgspec.ValidationError as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {error}") from None
         room = await self._in_turn(scope, body, request, receive, send, None)

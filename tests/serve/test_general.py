@@ -155,6 +155,10 @@ def test_a_request_is_explained(tmp_path: Path) -> None:
     said = explained(tmp_path, PLAIN[0])
     assert "contract: none" in said and f"fingerprint: {contracts.fingerprint(PLAIN[0])}" in said
     assert_one_line_error(run("serve/contracts.py", "explain", tmp_path / "none.json"), "none.json")
+    tool = {"tools": [{}], "tool_choice": {"type": "function", "function": {"name": "f"}}}
+    for wrong in (5, {"messages": 5}, {**PLAIN[0], "response_format": 5}, {**PLAIN[0], **tool}):
+        (tmp_path / "wrong.json").write_text(json.dumps(wrong))
+        assert_one_line_error(run("serve/contracts.py", "explain", tmp_path / "wrong.json"), "wrong.json")
     assert_one_line_error(run("serve/contracts.py", "explode", tmp_path / "none.json"), "explain")
 
 
