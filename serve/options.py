@@ -28,6 +28,8 @@ GUARDED = {
     "root_path": "--root-path would move the routes that the judge's layer knows",
     "grpc": "--grpc would serve without the judge's layer",
     "grpc_port": "--grpc-port would serve without the judge's layer",
+    "data_parallel_multi_port_external_lb": "this load balancer would serve on ports that are not checked",
+    "data_parallel_supervisor_port": "--data-parallel-supervisor-port would serve on a port that is not checked",
     "headless": "--headless would serve nothing",
     "model": BEFORE.format("the model"),
     "model_tag": BEFORE.format("the model"),
