@@ -3,7 +3,7 @@
 A row (JSON line, or a CSV line with the same columns, lists as JSON): `id, task, lang, question,
 history[{user, assistant}], image(s)?, reference, references[]?, response, system, human_score,
 scale_min, scale_max, score_1_10?, reason?, annotators?, group, flags[]`. Other columns that end in
-`_score_1_10` are scores of the same answer by other judges.
+`_score_1_10` are scores of the same answer by other judges, and may be all that a row to learn from has.
 
 For the forms that ask for more than one rating of one answer: `checklist[]?` with `checklist_answers[]?` (true, false
 or null), `criteria{name: meaning}?` with `criteria_scores{name: score}?` on the row's own scale, `caption?`, `focus?`,
@@ -14,7 +14,7 @@ of being drawn for people to score, where that was not the same for all.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -221,18 +221,36 @@ class Loaded(Struct):
     left_out: Counter[str]
 
 
+def column_of(judge: str) -> str:
+    """The column of another judge's scores on 1..10."""
+    return f"{judge}_score_1_10"
+
+
+def _scored_by(judges: Sequence[str], raw: dict[str, Any], place: str) -> dict[str, Any]:
+    """The row with a score in people's place, where they gave none but these judges did. Raises UsageError for a row
+    that one of them did not score."""
+    for column in map(column_of, judges):
+        if raw.get(column) in (None, ""):
+            there = ", ".join(name for name in raw if name.endswith(column_of(""))) or "none of another judge"
+            raise UsageError(f"{place}: {column} is missing; the row's columns on 1..10: {there}")
+    if not judges or raw.get("human_score") is not None:
+        return raw
+    return {**raw, "human_score": raw.get("scale_min"), "annotators": None, "criteria_scores": {}}
+
+
 def walk(
-    path: Path, left_out: Counter[str], keep_flags: frozenset[str] = frozenset()
+    path: Path, left_out: Counter[str], keep_flags: frozenset[str] = frozenset(), judges: Sequence[str] = ()
 ) -> Iterator[tuple[Row, dict[str, Any], Response]]:
     """The usable rows of a file or folder, one after the other: as read, as they stand there, in the project's words.
     Rows that carry an unusable flag (unless in `keep_flags`) or lack a reference are counted in `left_out` by reason;
-    the rest is checked. Raises UsageError, naming file, line and column, for a missing column, a score outside its
-    scale, or an id that comes twice."""
+    the rest is checked. With `judges` each row must have these judges' scores, and may lack people's. Raises
+    UsageError, naming file, line and column, for a missing column, a score outside its scale, or an id that comes
+    twice."""
     ids = tables.Ids()
     for file in files(path):
         for place, raw in _rows(file):
             try:
-                row = msgspec.convert(raw, Row, strict=file.suffix != ".csv")
+                row = msgspec.convert(_scored_by(judges, raw, place), Row, strict=file.suffix != ".csv")
             except msgspec.ValidationError as error:
                 raise UsageError(f"{place}: {error}") from None
             ids.add(place, row.id)
@@ -241,13 +259,15 @@ def walk(
                 left_out[UNUSABLE_FLAGS[flags[0] if flags else "no_reference"]] += 1
                 continue
             _check_scores(row, place)
-            yield row, raw, response_of(row, _other_scores(raw, place))
+            response = response_of(row, _other_scores(raw, place))
+            scored = not judges or raw.get("human_score") is not None
+            yield row, raw, response if scored else msgspec.structs.replace(response, human=None)
 
 
-def load(path: Path, keep_flags: frozenset[str] = frozenset()) -> Loaded:
+def load(path: Path, keep_flags: frozenset[str] = frozenset(), judges: Sequence[str] = ()) -> Loaded:
     """All that `walk` gives, in memory."""
     loaded = Loaded([], [], [], Counter())
-    for row, raw, response in walk(path, loaded.left_out, keep_flags):
+    for row, raw, response in walk(path, loaded.left_out, keep_flags, judges):
         loaded.rows.append(row)
         loaded.raw.append(raw)
         loaded.responses.append(response)

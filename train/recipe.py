@@ -59,6 +59,8 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
 
     - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.asking.forms`; `pointwise@en` is a
       form with the prompt in that language).
+    - `labels`: whose scores are learned -> how much an example counts: `people`, and by NAME the other judges whose
+      column is NAME_score_1_10, each an example of its own; without it people's alone.
     - `global_batch`: rows a step, over all processes; the accumulation follows from it.
     - `rating_weight`: how much more than a verdict's other tokens its value counts in the loss.
     - `balance`: weight of a rated row is (frequency of its rating) ** -balance: 0 leaves the data as it is, 1 lets
@@ -74,6 +76,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     """
 
     forms: dict[str, float] = field(default_factory=lambda: {"pointwise": 1.0})
+    labels: dict[str, float] | None = None
     base: str | None = None
     tiny: TinySpec | None = None
     lora: LoraSpec | None = None
@@ -92,6 +95,14 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     keep: int = 2
     training: dict[str, Any] = field(default_factory=dict)
     deepspeed: dict[str, Any]
+
+
+PEOPLE = "people"
+
+
+def labels(recipe: Recipe) -> dict[str, float]:
+    """Whose scores count, and how much each."""
+    return {name: weight for name, weight in (recipe.labels or {PEOPLE: 1.0}).items() if weight > 0.0}
 
 
 class _Loader(yaml.SafeLoader):
@@ -165,6 +176,9 @@ def _check(recipe: Recipe, path: Path) -> None:
         check_mix(recipe.forms)
     except UsageError as error:
         raise UsageError(f"{path}: forms: {error}") from None
+    weighed = [1.0] if recipe.labels is None else recipe.labels.values()
+    good = all(math.isfinite(weight) and weight >= 0.0 for weight in weighed) and sum(weighed) > 0.0
+    require(good, f"labels must be at least 0, and one above: {recipe.labels}")
     rated = any(share > 0.0 and prompt_of(form, "en").on_ten for form, share in recipe.forms.items())
     require(recipe.objective == "sft" or rated, "objective raft needs a form on 1..10 in forms, such as pointwise")
     if recipe.evaluation is not None:

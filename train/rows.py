@@ -20,32 +20,32 @@ import transformers
 from msgspec import Struct
 from objective import RatingTokens
 from packing import LEAST, Node, prefix_tree, sequence
-from recipe import Recipe
+from recipe import PEOPLE, Recipe, labels
 from tiny import train_tokenizer
 
 from critic import human_scored, jsonl
 from critic.asking.examples import Plan, Planned, TooLong, example_of, plan
-from critic.asking.forms import prompt_name, prompt_of
+from critic.asking.forms import AnswerKind, form_of, prompt_name, prompt_of
 from critic.asking.prompt import prompt_hash
 from critic.asking.rating import whole_rating
 from critic.asking.tokens import IGNORED, encode, source_ids, target
 from critic.errors import UsageError
-from critic.records import RATINGS, Example, Response
+from critic.records import RATINGS, Example, HumanScore, Response
 
-FORMAT = 1
+FORMAT = 2
 """Of the cache; another number makes everybody tokenize again."""
 
 FEWEST_IN_PARALLEL = 2000
 """Examples below which starting processes costs more than it saves."""
 
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(tuple[Planned, list[Response]])
+_DECODER = msgspec.json.Decoder(tuple[Planned, list[Response], float])
 
 
 class Data(Struct, frozen=True):
     """Tokenized examples. Columns of `rows`: id, form, input_ids, source (prompt tokens), value_start and value_end
     (the tokens that spell the verdict's value), length, rating (whole, 1..10, 0 for none), people (probabilities of
-    1..10, or empty). `counts` says what was shortened, refused and left out."""
+    1..10, or empty), weight (of whose score it is, above 0). `counts` says what was shortened, refused and left out."""
 
     rows: datasets.Dataset
     counts: dict[str, Any]
@@ -61,6 +61,7 @@ def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
         "format": FORMAT,
         "data": sorted(jsonl.sha256(file) for file in human_scored.files(train)),
         "forms": dict(sorted(recipe.forms.items())),
+        "labels": labels(recipe),
         "prompts": {name: prompt_hash(name) for name in prompt_names(recipe)},
         "limits": [recipe.max_source_tokens, recipe.max_target_tokens],
         "tokenizer": msgspec.to_builtins(recipe.tiny) if recipe.tiny else recipe.base,
@@ -115,25 +116,25 @@ def base_tokenizer(base: str) -> Any:
 
 def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes: int) -> None:
     start = time.monotonic()
-    loaded = human_scored.load(train)
-    if not loaded.responses:
+    loaded = human_scored.load(train, judges=[name for name in labels(recipe) if name != PEOPLE])
+    sources = [_labelled(loaded.responses, name, weight, recipe) for name, weight in labels(recipe).items()]
+    if not any(each.by_id for each in sources):
         raise UsageError(f"{train}: no usable row to learn from")
-    planned = plan(loaded.responses, recipe.forms)
-    by_id = {response.id: response for response in loaded.responses}
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
         if tokenizer is None:
             assert recipe.tiny is not None
-            tokenizer = train_tokenizer(_texts(planned, by_id), recipe.tiny)
+            tokenizer = train_tokenizer(_texts(sources), recipe.tiny)
             tokenizer.save_pretrained(partial / "tokenizer")
-        workers = min(processes, max(1, len(planned.examples) // FEWEST_IN_PARALLEL))
+        pieces = _pieces(sources)
+        workers = min(processes, max(1, len(pieces) * _PIECE // FEWEST_IN_PARALLEL))
         if workers == 1:
             datasets.disable_progress_bars()
         made = datasets.Dataset.from_generator(
             _tokenized,
             features=_FEATURES,
             gen_kwargs={
-                "pieces": _pieces(planned, by_id),
+                "pieces": pieces,
                 "tokenizer": tokenizer,
                 "limits": (recipe.max_source_tokens, recipe.max_target_tokens),
             },
@@ -152,7 +153,8 @@ def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes:
             "forms": dict(sorted(Counter(kept["form"]).items())),
             "shortened": dict(shortened),
             "refused": refused,
-            "left_out": {**loaded.left_out, **planned.left_out},
+            "left_out": dict(sum((Counter(each.planned.left_out) for each in sources), loaded.left_out)),
+            **({"labels": {each.name: len(each.planned.examples) for each in sources}} if recipe.labels else {}),
             "seconds": round(time.monotonic() - start, 1),
         }
         del made, kept
@@ -168,6 +170,34 @@ def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+class Source(Struct, frozen=True):
+    """The rows that people or another judge scored, and what is made of them; `weight` is how much each counts."""
+
+    name: str
+    weight: float
+    by_id: dict[str, Response]
+    planned: Plan
+
+
+def _labelled(responses: list[Response], name: str, weight: float, recipe: Recipe) -> Source:
+    """Another judge's scores stand in people's place; what does not depend on them is learned from people's rows."""
+    forms = recipe.forms
+    if name == PEOPLE:
+        chosen = [response for response in responses if response.human is not None]
+    else:
+        column = human_scored.column_of(name)
+        chosen = [
+            msgspec.structs.replace(
+                each,
+                human=HumanScore(score=each.columns[column], scope=each.human.scope if each.human else "turn"),
+            )
+            for each in responses
+        ]
+        forms = {form: share for form, share in forms.items() if not isinstance(form_of(form).kind, AnswerKind)}
+    planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
+    return Source(name, weight, {response.id: response for response in chosen}, planned)
+
+
 _FEATURES = datasets.Features(
     {
         "id": datasets.Value("string"),
@@ -179,6 +209,7 @@ _FEATURES = datasets.Features(
         "length": datasets.Value("int32"),
         "rating": datasets.Value("int8"),
         "people": datasets.List(datasets.Value("float32")),
+        "weight": datasets.Value("float32"),
         "shortened": datasets.List(datasets.Value("string")),
     }
 )
@@ -187,9 +218,13 @@ _PIECE = 250
 """Examples that a process takes at a time."""
 
 
-def _pieces(planned: Plan, by_id: dict[str, Response]) -> list[tuple[bytes, ...]]:
+def _pieces(sources: list[Source]) -> list[tuple[bytes, ...]]:
     """The planned examples with the rows they are made of, in JSON, so that each process is sent its own alone."""
-    coded = [_ENCODER.encode((each, [by_id[name] for name in each.ids])) for each in planned.examples]
+    coded = [
+        _ENCODER.encode((each, [source.by_id[name] for name in each.ids], source.weight))
+        for source in sources
+        for each in source.planned.examples
+    ]
     return [tuple(coded[start : start + _PIECE]) for start in range(0, len(coded), _PIECE)]
 
 
@@ -198,9 +233,9 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
         return len(source_ids(tokenizer, messages))
 
     for line in (line for piece in pieces for line in piece):
-        planned, responses = _DECODER.decode(line)
+        planned, responses, weight = _DECODER.decode(line)
         made = example_of(planned, {response.id: response for response in responses}, limits[0], count)
-        row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, **_NOTHING}
+        row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, **_NOTHING, "weight": weight}
         if not isinstance(made, TooLong):
             tokens = encode(tokenizer, made)
             learned = sum(label != IGNORED for label in tokens.labels)
@@ -226,6 +261,7 @@ _NOTHING = {
     "length": 0,
     "rating": 0,
     "people": [],
+    "weight": 1.0,
     "shortened": [],
 }
 """The columns of a row that was refused."""
@@ -242,32 +278,36 @@ def _people(made: Example) -> dict[str, Any]:
     return {"rating": whole_rating(made.score), "people": shares}
 
 
-def _texts(planned: Plan, by_id: dict[str, Response]) -> Iterator[tuple[str, str]]:
-    for each in planned.examples:
-        made = example_of(each, by_id, None, lambda messages: 0)
-        assert not isinstance(made, TooLong)
-        yield made.messages[0]["content"], made.target
+def _texts(sources: list[Source]) -> Iterator[tuple[str, str]]:
+    for source in sources:
+        for each in source.planned.examples:
+            made = example_of(each, source.by_id, None, lambda messages: 0)
+            assert not isinstance(made, TooLong)
+            yield made.messages[0]["content"], made.target
 
 
 class Weights(Struct, frozen=True):
     """How much a token counts in the loss: `by_rating[k]` for rows with rating k (0: none), times `value` where the
-    verdict's value is spelt. They average 1 over all learned tokens, so that the loss stays one per token."""
+    verdict's value is spelt, times the row's own weight. They average 1 over all learned tokens, so that the loss stays
+    one per token."""
 
     value: float
     by_rating: list[float]
 
 
 def weights(recipe: Recipe, rows: datasets.Dataset) -> Weights:
-    columns = rows.select_columns(["rating", "length", "source", "value_start", "value_end"]).with_format("numpy")[:]
+    names = ["rating", "length", "source", "value_start", "value_end", "weight"]
+    columns = rows.select_columns(names).with_format("numpy")[:]
     rating = np.asarray(columns["rating"], dtype=np.intp)
-    frequency = np.bincount(rating, minlength=len(RATINGS) + 1) / max(1, len(rating))
+    counts = np.asarray(columns["weight"], dtype=np.float64)
+    frequency = np.bincount(rating, counts, minlength=len(RATINGS) + 1) / counts.sum()
     raw = np.where(frequency > 0, np.maximum(frequency, 1e-12) ** -recipe.balance, 0.0)
     if (rating > 0).any():
         raw /= raw[rating[rating > 0]].mean()
     raw[0] = 1.0
     spelling = columns["value_end"] - columns["value_start"]
     learned = columns["length"] - columns["source"]
-    total = (raw[rating] * (learned + (recipe.rating_weight - 1.0) * spelling)).sum()
+    total = (counts * raw[rating] * (learned + (recipe.rating_weight - 1.0) * spelling)).sum()
     return Weights(recipe.rating_weight, [float(share) for share in raw * learned.sum() / total])
 
 
@@ -294,8 +334,12 @@ class Batches:
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         return self._packed(rows) if self.packing else self._padded(rows)
 
+    def _row_weight(self, row: dict[str, Any]) -> float:
+        found: float = self.weighing.by_rating[row["rating"]] * row["weight"]
+        return found
+
     def _row_weights(self, row: dict[str, Any]) -> list[float]:
-        of_row = self.weighing.by_rating[row["rating"]]
+        of_row = self._row_weight(row)
         spelling = range(row["value_start"], row["value_end"])
         return [of_row * (self.weighing.value if place in spelling else 1.0) for place in range(row["length"])]
 
@@ -365,6 +409,6 @@ class Batches:
                 "people": people,
                 "rated": torch.tensor([last[trunk] for _, trunk in rated], dtype=torch.long),
                 "branch": torch.tensor([last[trunk + 2] for _, trunk in rated], dtype=torch.long),
-                "row_weights": torch.tensor([self.weighing.by_rating[row["rating"]] for row, _ in rated]),
+                "row_weights": torch.tensor([self._row_weight(row) for row, _ in rated]),
             },
         )

@@ -163,7 +163,7 @@ def _adapted(model: Any, recipe: Recipe) -> Any:
 
 def describe(recipe: Recipe, train: Path) -> dict[str, Any]:
     """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge."""
-    left_out = {"evaluation", "keep"} | ({"precision"} if recipe.precision is None else set())
+    left_out = {"evaluation", "keep"} | {name for name in ("precision", "labels") if getattr(recipe, name) is None}
     return {
         "recipe": {name: value for name, value in msgspec.to_builtins(recipe).items() if name not in left_out},
         "prompts": {name: prompt_hash(name) for name in prompt_names(recipe)},
@@ -343,6 +343,7 @@ def _announce(model: Any, data: Data, resumed: Path | None) -> None:
     parts = [f"{n} with a shortened {section}" for section, n in counts["shortened"].items()]
     parts.append(f"{len(refused)} refused as too long" + (f" ({', '.join(refused[:3])}, …)" if refused else ""))
     parts += [f"{n} left out ({why})" for why, n in counts["left_out"].items()]
+    parts += [f"{n} scored by {name}" for name, n in counts.get("labels", {}).items()]
     part = "" if trained == whole else f", {trained / 1e6:.1f} M of them trained"
     print(f"{whole / 1e6:.1f} M parameters{part}; {len(data.rows)} examples, {', '.join(parts)}", flush=True)
     if resumed is not None:

@@ -335,7 +335,7 @@ def test_raft_where_ten_is_one_token(kind: Literal["squared", "rps"]) -> None:
         people = [float(each == rating) for each in range(1, 11)]
         rows.append(
             {"input_ids": ids, "source": len(source), "value_start": value, "value_end": value + 1}
-            | {"length": len(ids), "rating": rating, "people": people}
+            | {"length": len(ids), "rating": rating, "people": people, "weight": 1.0}
         )
     weighing = rows_module.Weights(1.0, [1.0] * 11)
     model = tiny_model("llama", "sdpa", len(tokenizer))

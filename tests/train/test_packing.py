@@ -36,7 +36,8 @@ def made_row(ids: list[int], source: int, rating: int) -> dict[str, Any]:
     if rating:
         people[rating - 1], people[(rating + 2) % 10] = 0.75, 0.25
     spelt = {"value_start": value if rating else 0, "value_end": value + 1 if rating else 0}
-    return {"input_ids": ids, "source": source, "length": len(ids), "rating": rating, "people": people, **spelt}
+    known = {"source": source, "length": len(ids), "rating": rating, "people": people, "weight": 1.0}
+    return {"input_ids": ids, **known, **spelt}
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,7 @@ def batch() -> list[dict[str, Any]]:
         made_row([*prompt, 3, 4, 13, 9], len(prompt), 4),
     ]
     lonely = some(33)
+    rows[1]["weight"] = 0.25
     return [*rows, {**rows[0], "rating": 1, "people": [1.0] + [0.0] * 9}, made_row([*lonely, 3, 4, 14], 33, 5)]
 
 
@@ -82,7 +84,7 @@ def alone(model: Any, rows: list[dict[str, Any]], raft: Any) -> torch.Tensor:
         return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
 
     for row in rows:
-        ids, of_row = row["input_ids"], WEIGHING.by_rating[row["rating"]]
+        ids, of_row = row["input_ids"], WEIGHING.by_rating[row["rating"]] * row["weight"]
         nll = functional.cross_entropy(after(ids)[:-1], torch.tensor(ids[1:]), reduction="none")
         for place in range(row["source"], len(ids)):
             value = row["value_start"] <= place < row["value_end"]

@@ -126,6 +126,76 @@ def test_rows_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     assert all(row["length"] <= 2100 for row in all_rows(data))
 
 
+def two_judges() -> list[dict[str, Any]]:
+    """Ten rows that gpt4 scored, of which people scored the first six, with reasons."""
+    made = []
+    for n in range(10):
+        row = human_row(n, reason="So.", gpt4_score_1_10=float(10 - n), annotators={"ann": n + 1})
+        made.append(row if n < 6 else {name: value for name, value in row.items() if name != "human_score"})
+    return made
+
+
+def test_another_judge_is_learned_beside_people(tmp_path: Path) -> None:
+    rows, forms = write_rows(tmp_path, two_judges()), {"pointwise": 1.0, "answer": 1.0}
+    recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.25}, forms=forms)  # sorted by name
+    data, tokenizer = prepared(recipe, rows, tmp_path / "cache")
+    people, gpt4 = ([row for row in all_rows(data) if row["weight"] == weight] for weight in (1.0, 0.25))
+    assert [row["rating"] for row in people if row["form"] == "pointwise"] == [1, 2, 3, 4, 5, 6]
+    assert len(people) == 12, "the references are learned once"
+    assert [row["rating"] for row in gpt4] == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
+    assert gpt4[0]["people"] == [0.0] * 9 + [1.0] and data.counts["labels"] == {"people": 12, "gpt4": 10}
+    for one, other in zip(people[-6:], gpt4[:6], strict=True):
+        assert one["id"] == other["id"] and one["input_ids"][: one["source"]] == other["input_ids"][: other["source"]]
+        assert "So." in tokenizer.decode(one["input_ids"]) and "So." not in tokenizer.decode(other["input_ids"])
+    made = recipes.read_recipe(recipe, ["balance=0.5", "rating_weight=3.0"])
+    batches = rows_module.Batches(0, rows_module.weights(made, data.rows))
+    each = [batches([row])["weights"][0, row["source"] :] for row in all_rows(data)]
+    assert sum(float(shares.sum()) for shares in each) == pytest.approx(sum(map(len, each)))
+    alone, _ = prepared(write_recipe(tmp_path, labels={"gpt4": 1}), rows, tmp_path / "cache")
+    assert [row["rating"] for row in all_rows(alone)] == [row["rating"] for row in gpt4]
+
+
+@pytest.mark.parametrize("fixed", ["pairwise", "criteria"])
+def test_judges_are_not_compared_with_people(fixed: str, tmp_path: Path) -> None:
+    """Of two answers both scores are of one judge, and what it said nothing of is not made up."""
+    made = [{**row, "gpt4_score_1_10": 11.0 - row["human_score"]} for row in pairs_of_answers()]
+    labels = {"people": 1, "gpt4": 0.5}
+    recipe = write_recipe(tmp_path, labels=labels, forms={fixed: 1.0, "pointwise": 1.0})
+    data, tokenizer = prepared(recipe, write_rows(tmp_path, made), tmp_path / "cache")
+    said = {1.0: set[str](), 0.5: set[str]()}
+    for row in (row for row in all_rows(data) if row["form"] == fixed):
+        value = tokenizer.decode(row["input_ids"][row["value_start"] : row["value_end"]])
+        said[row["weight"]].add(f"{row['id']} {value}")
+    assert not said[1.0] & said[0.5] and len(said[1.0]) == len(said[0.5]) == (12 if fixed == "pairwise" else 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "labels", "message"),
+    [
+        ({"gpt4_score_1_10": 55}, {"people": 1, "gpt4": 1}, r"rows.jsonl:3: gpt4_score_1_10 55 is outside 1\.\.10"),
+        ({"gpt4_score_1_10": 0}, {"people": 1, "gpt4": 1}, "rows.jsonl:3: gpt4_score_1_10 0 is outside"),
+        ({"gpt4_score_1_10": "good"}, {"people": 1, "gpt4": 1}, "rows.jsonl:3: gpt4_score_1_10 must be a number"),
+        ({"gpt4_score_1_10": None}, {"people": 1, "gpt4": 1}, "rows.jsonl:3: gpt4_score_1_10 is missing"),
+        ({}, {"people": 1, "gpt3": 1}, r"rows.jsonl:1: gpt3_score_1_10 is missing.*: gpt4_score_1_10"),
+        ({"human_score": None}, {"people": 1}, "rows.jsonl:3: .*human_score"),
+        ({"human_score": None}, None, "rows.jsonl:3: .*human_score"),
+        ({"human_score": 11}, {"people": 1, "gpt4": 1}, "rows.jsonl:3: human_score 11 is outside its scale"),
+        ({}, {"people": 1, "gpt4": -0.3}, "labels must be at least 0"),
+        ({}, {"people": 0}, "labels must be at least 0, and one above"),
+        ({}, {"people": float("nan")}, "labels must be at least 0"),
+        ({}, {}, "labels"),
+        ({}, {"people": "much"}, "labels"),
+    ],
+)
+def test_labels_that_are_wrong(change: Any, labels: Any, message: str, tmp_path: Path) -> None:
+    made = two_judges()[:6]
+    made[2] |= change
+    with pytest.raises(UsageError, match=message) as caught:
+        prepared(write_recipe(tmp_path, labels=labels), write_rows(tmp_path, made), tmp_path / "cache")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "cache").exists() or not entries(tmp_path / "cache")
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [
