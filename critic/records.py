@@ -346,6 +346,10 @@ Unread = Literal["fail", "tie"]
 Sight = Literal["before", "all"]
 """In sight of which other turns a turn is judged: those before it, or all (ConvBench's own prompts)."""
 
+Battles = Literal["all", "random"]
+"""Of several models: each conversation is fought by every two of them, or by each with an opponent drawn for it
+(VisIT-Bench, appendix F)."""
+
 Judging = Literal["standard", "no_focus", "no_turn_verdicts"]
 """How a judge is asked: as the protocol says; a turn without its focus points; a whole conversation without the
 judgments of its turns (ConvBench's ablations)."""
@@ -358,7 +362,8 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     what becomes of a comparison without a verdict. `reason_first`: conversations are judged by the forms that have the
     reason before the verdict. `sight`: with which other turns a turn is judged. `texts`: a whole conversation is judged
     in sight of the focus points and of its turns' judgments with their text, all of them in one order; older files have
-    the judgments' verdicts alone. `strict`: it fails where the judgment of one of its turns did."""
+    the judgments' verdicts alone. `strict`: it fails where the judgment of one of its turns did. `battles`: which of
+    several models meet, where it is not one that meets the others."""
 
     judge: str
     score_kind: str
@@ -374,6 +379,7 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sight: Sight = "before"
     texts: bool = False
     strict: bool = True
+    battles: Battles | None = None
 
 
 def differing(before: Setup, now: Setup) -> str:

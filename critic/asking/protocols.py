@@ -6,8 +6,10 @@ checklist and quality: yes or no by item, and 1..10 with the reference fixed at 
 """
 
 import asyncio
+import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +24,7 @@ from critic.asking.render import Exchange, Material, Side, TurnJudgment
 from critic.asking.verdict import without_thoughts
 from critic.errors import UsageError
 from critic.records import (
+    Battles,
     Conversation,
     ConversationJudgment,
     ConversationTurn,
@@ -116,13 +119,13 @@ PLAYERS: tuple[Player, Player] = ("model", "opponent")
 Pair = tuple[Transcript, Transcript | None]
 """A model's transcript, and the other model's where two are compared."""
 
-VerdictKey = tuple[str, str, Protocol, str, int | None, str | None]
+VerdictKey = tuple[str, str, str, Protocol, str, int | None, str | None]
 
 
 def key(verdict: TurnVerdict) -> VerdictKey:
     """What tells the verdicts of a file apart."""
     one = verdict
-    return one.conversation, one.condition, one.protocol, one.judging, one.turn, one.opponent
+    return one.system, one.conversation, one.condition, one.protocol, one.judging, one.turn, one.opponent
 
 
 class PlannedVerdict(Struct, frozen=True, kw_only=True):
@@ -137,12 +140,14 @@ class PlannedVerdict(Struct, frozen=True, kw_only=True):
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
-    """A transcript judged by a protocol in one way: `against` another model's, or against the references."""
+    """A transcript judged by a protocol in one way: `against` another model's, `backed` by the reference or not, or
+    against the references."""
 
     one: Transcript
     protocol: Protocol
     judging: str = "standard"
     against: Transcript | None = None
+    backed: bool = True
 
     def lacks(self, turn: ConversationTurn) -> str | None:
         """What a turn lacks that the protocol needs; such turns are not judged."""
@@ -150,7 +155,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
             return "focus points"
         if self.protocol == "checklist" and not turn.checklist:
             return "checklist"
-        return "reference" if turn.reference is None and self.against is None else None
+        return "reference" if turn.reference is None and (self.against is None or self.backed) else None
 
     def turns(self) -> list[int]:
         """The turns that get a verdict of their own."""
@@ -279,13 +284,15 @@ def _shown(line: ConversationJudgment, form: str) -> TurnJudgment:
     return TurnJudgment(turn, {1.0: prompt.sides[0], 0.0: prompt.sides[1], 0.5: prompt.tie}[score])
 
 
-def assignments(pair: Pair, protocols: Sequence[Protocol], judgings: Sequence[str]) -> Iterator[Assignment]:
+def assignments(
+    pair: Pair, protocols: Sequence[Protocol], judgings: Sequence[str], backed: bool
+) -> Iterator[Assignment]:
     """How a conversation under a condition is judged; only to compare is it held against the other model's."""
     one, other = pair
     for protocol in protocols:
         for judging in sorted(judgings, key=lambda name: name != "standard"):
             against = other if protocol == "pairwise" else None
-            yield Assignment(one=one, protocol=protocol, judging=judging, against=against)
+            yield Assignment(one=one, protocol=protocol, judging=judging, against=against, backed=backed)
 
 
 async def judge_all(
@@ -297,7 +304,7 @@ async def judge_all(
 ) -> None:
     """Every verdict on a conversation under a condition: turns side by side, then the whole in sight of them. `judged`
     gives the judgment of a planned verdict, asking for it unless it is known."""
-    for each in assignments(pair, protocols, judgings):
+    for each in assignments(pair, protocols, judgings, setup.reference_backed):
         lines = await asyncio.gather(*(judged(each.planned(turn, setup)) for turn in each.turns()))
         if each.is_judged_whole():
             await judged(each.planned(None, setup, lines))
@@ -346,20 +353,39 @@ def paired(
     return [(one, theirs[name]) for name, one in mine.items()]
 
 
+def battles(models: Sequence[dict[tuple[str, str], Transcript]], how: Battles, seed: int) -> list[Pair]:
+    """Who meets whom, of several models' transcripts of the same conversations: in each every two models, or each with
+    an opponent drawn for it, the same in every run; those who drew each other meet once."""
+    found: list[Pair] = []
+    for name in models[0]:
+        met = {frozenset(pair) for pair in combinations(range(len(models)), 2)}
+        if how == "random":
+            met = {frozenset((place, _drawn(place, len(models), seed, *name))) for place in range(len(models))}
+        found += [(models[min(pair)][name], models[max(pair)][name]) for pair in sorted(met, key=sorted)]
+    return found
+
+
+def _drawn(place: int, models: int, *words: object) -> int:
+    """An opponent of the model at a place, anyone but itself."""
+    digest = hashlib.sha256("/".join(map(str, (*words, place))).encode()).digest()
+    return (place + 1 + int.from_bytes(digest[:6], "big") % (models - 1)) % models
+
+
 class VerdictPlan(Struct, frozen=True):
     """Which verdicts are asked for."""
 
     pairs: list[Pair]
     protocols: list[Protocol]
     judgings: Sequence[str]
+    backed: bool
 
     def wanted(self) -> Iterator[VerdictKey]:
         for pair in self.pairs:
-            for each in assignments(pair, self.protocols, self.judgings):
+            for each in assignments(pair, self.protocols, self.judgings, self.backed):
                 opponent = each.against.system if each.against else None
                 one, whole = each.one, [None] if each.is_judged_whole() else []
                 for turn in [*each.turns(), *whole]:
-                    yield one.conversation.id, one.condition, each.protocol, each.judging, turn, opponent
+                    yield one.system, one.conversation.id, one.condition, each.protocol, each.judging, turn, opponent
 
     def by_conversation(self) -> Iterable[list[Pair]]:
         """The conditions of a conversation together, for they share what is shown alike."""
@@ -372,7 +398,7 @@ class VerdictPlan(Struct, frozen=True):
         """Turns that are not judged, by what they lack."""
         found: Counter[str] = Counter()
         for pair in self.pairs:
-            for each in assignments(pair, self.protocols, ["standard"]):
+            for each in assignments(pair, self.protocols, ["standard"], self.backed):
                 turns = each.one.conversation.turns
                 reasons = (each.lacks(turns[turn - 1]) for turn in each.one.asked)
                 found.update(f"{each.protocol}: no {reason}" for reason in reasons if reason)

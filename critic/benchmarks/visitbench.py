@@ -240,6 +240,8 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             matrix = ratings.head_to_head(fought)
             pairs = {frozenset((battle.a, battle.b)) for battle in fought}
             asked = {model: len(conversations) * sum(model in pair for pair in pairs) for model in found.win_rates}
+            if any(run.setup.battles == "random" for run in runs):  # who meets whom is known by the files alone
+                asked = {model: sum(model in (one.a, one.b) for one in fought) for model in asked}
             sections.append(_tournament(name.capitalize(), runs, found, asked, matrix))
             summary[name] = asdict(found) | {"asked": asked, "head_to_head": matrix}
     return Report(sections=sections, summary=summary)

@@ -35,7 +35,7 @@ from critic.asking.tokens import REASON
 from critic.backends import ATTEMPTS, TIMEOUT
 from critic.benchmarks import BENCHMARKS, alignmmbench
 from critic.errors import UsageError
-from critic.records import GREEDY, Decoding, Judging, Order, Protocol, Response, Setup, Sight, Unread
+from critic.records import GREEDY, Battles, Decoding, Judging, Order, Protocol, Response, Setup, Sight, Unread
 from critic.stages import options
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
@@ -168,8 +168,8 @@ Protocols = Annotated[
     ),
 ]
 Against = Annotated[
-    Path | None,
-    typer.Option(help="Another model's replies: pairwise against them.", show_default="against the reference"),
+    list[Path] | None,
+    typer.Option(help="Another model's replies: pairwise against them, or several.", show_default="the reference"),
 ]
 ReferenceFree = Annotated[
     bool, typer.Option("--reference-free", help="Compare two models without showing the reference.")
@@ -231,6 +231,7 @@ MaxTokens = Annotated[
         show_default=f"{TOKENS}; {TOKENS_OF_STEPS} by reason_first and with a prompt pack",
     ),
 ]
+DrawnAt = Annotated[float | None, typer.Option(min=0, help="Sampling temperature.", show_default="0, with --samples 1")]
 CheckRepeat = Annotated[
     int, typer.Option(min=0, help="Judge this many again in another order and say how many ratings changed.")
 ]
@@ -240,7 +241,19 @@ CriteriaFile = Annotated[
 ]
 
 ResponsesFile = Annotated[
-    Path, typer.Argument(help="Human-scored rows (JSONL, CSV, a folder), or a benchmark's responses with --questions.")
+    Path,
+    typer.Argument(
+        help="Human-scored rows (JSONL, CSV, a folder), or replies to a benchmark (--benchmark), a benchmark's "
+        "responses with --questions."
+    ),
+]
+BattlePlan = Annotated[
+    Battles | None,
+    typer.Option(
+        help="The models of RESPONSES and of each --against all meet: every two in each conversation, or each with a "
+        "random opponent (--seed).",
+        show_default="RESPONSES meet each --against",
+    ),
 ]
 CertificateFile = Annotated[
     Path | None,
@@ -263,6 +276,7 @@ def main(
     benchmark: BenchmarkName = None,
     protocol: Protocols = None,
     against: Against = None,
+    battles: BattlePlan = None,
     reference_free: ReferenceFree = False,
     order: OrderOfTwo = "both",
     judging: Judgings = None,
@@ -278,9 +292,7 @@ def main(
         bool, typer.Option("--no-reason", help="Ask for the rating alone: the same scores, several times as fast.")
     ] = False,
     samples: Annotated[int, typer.Option(min=1, help="Verdicts drawn for each response, pooled.")] = 1,
-    temperature: Annotated[
-        float | None, typer.Option(min=0, help="Sampling temperature.", show_default="0, with --samples 1")
-    ] = None,
+    temperature: DrawnAt = None,
     seed: options.Seed = 0,
     concurrency: Annotated[int | None, options.concurrency("Responses judged at once.")] = None,
     max_tokens: MaxTokens = None,
@@ -311,7 +323,7 @@ def main(
     if benchmark is None:
         _refuse("without --benchmark", protocol=protocol, against=against, judging=judging, order=order != "both")
         _refuse("without --benchmark", reference_free=reference_free, no_extraction=no_extraction, strict=strict)
-        _refuse("without --benchmark", unread=unread == "tie", sight=sight == "all")
+        _refuse("without --benchmark", unread=unread == "tie", sight=sight == "all", battles=battles)
         rows = _responses(responses, questions, system, form, criteria)
         backends, alone = endpoint.open("--judge", judge or []), None if panel else name
         judges = [ResponseJudge(one, alone or one.served.name, form, score, max_tokens, decoding) for one in backends]
@@ -321,10 +333,10 @@ def main(
     chosen = _chosen(protocol or [], judging or ["standard"])
     (backend,) = endpoint.open("--judge", judge or [])
     setup = Setup(
-        judge=name or backend.served.name, score_kind=score, order=order,
-        seed=seed if order != "both" else 0, extraction=not no_extraction, reference_backed=not reference_free,
-        pointwise_prompt=form, decoding=decoding, pack=pack, unread=unread,
+        judge=name or backend.served.name, score_kind=score, order=order, battles=battles,
+        seed=seed if order != "both" or battles == "random" else 0, extraction=not no_extraction,
+        reference_backed=not reference_free, pointwise_prompt=form, decoding=decoding, pack=pack, unread=unread,
         texts=True, strict=strict, sight=sight, reason_first=prompt == EVERY_REASON_FIRST,
     )  # fmt: skip
     asked = ConversationJudge(backend, setup, max_tokens)
-    return judge_conversations(run, asked, responses, benchmark, questions, against, system, *chosen)
+    return judge_conversations(run, asked, responses, benchmark, questions, against or [], system, *chosen)

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -158,49 +159,66 @@ def judge_conversations(
     replies: Path,
     benchmark: str,
     questions: Path | None,
-    against: Path | None,
+    against: Sequence[Path],
     system: str | None,
     chosen: Sequence[Protocol],
     judgings: Sequence[Judging],
 ) -> int:
     """Judge the conversations of a file of replies; the exit code: 3 when too many verdicts failed. `questions` is the
-    benchmark's file, `against` another model's replies; `system` names the model of a table of replies (the file's
+    benchmark's file, `against` are other models' replies; `system` names the model of a table of replies (the file's
     stem); none `chosen` are the benchmark's own protocols.
 
     Raises UsageError for what the caller has to mend.
     """
-    chosen = list(dict.fromkeys(chosen or benchmarks.load(benchmark).protocols))
+    files, setup = (replies, *against), judge.setup
+    several: list[Protocol] = ["pairwise"] if len(files) > 2 else []
+    chosen = list(dict.fromkeys(chosen or several or benchmarks.load(benchmark).protocols))
+    check(
+        (not several or chosen == several, "more than two models are compared by --protocol pairwise alone"),
+        (setup.battles is None or several, "--battles is one of three models or more: --against A --against B"),
+    )
+    _check_options(setup, chosen, len(files) > 1)
     asked = named_images(benchmarks.read(benchmark, questions))[0] if questions is not None else []
     mine = protocols.read_transcripts(replies, benchmark, asked, system)
-    for path in filter(None, (replies, against)):
+    models = [mine, *(protocols.read_transcripts(path, benchmark, asked) for path in files[1:])]
+    for path in files:
         if not (is_table(path) or jsonl.sidecar(path).is_file()):
             print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
     if questions is not None:
         _check_questions(questions, asked, mine.values())
-    _check_options(judge.setup, chosen, against)
-    if judge.setup.pack is not None:
-        _say_pack(judge.setup, chosen)
+    if setup.pack is not None:
+        _say_pack(setup, chosen)
     pairs: list[Pair] = [(one, None) for one in mine.values()]
-    if against is not None:
-        pairs = protocols.paired(mine, protocols.read_transcripts(against, benchmark, asked), against)
-    plan = VerdictPlan(pairs, chosen, list(judgings))
+    if len(files) > 1:
+        met = [protocols.paired(mine, one, path) for one, path in zip(models[1:], files[1:], strict=True)]
+        _check_names(models, files)
+        pairs = protocols.battles(models, setup.battles, setup.seed) if setup.battles else [*chain(*met)]
+    plan = VerdictPlan(pairs, chosen, list(judgings), setup.reference_backed)
     if not any(plan.wanted()):
         raise UsageError(f"{replies}: nothing to judge: {listed(plan.lacking()) or 'no such turn'}")
     if run.certificate is not None:
-        forms = {
-            protocols.form_name(protocol, turn is None, judge.setup) for _, _, protocol, _, turn, _ in plan.wanted()
-        }
+        forms = {protocols.form_name(protocol, turn is None, setup) for *_, protocol, _, turn, _ in plan.wanted()}
         prompts, made_ready = {prompt_hash(prompt_name(form)): form for form in forms}, processors([judge.backend])
-        now = {"judge": judge.setup.judge, "members": [], "setup": drawn(judge.setup)}
+        now = {"judge": setup.judge, "members": [], "setup": drawn(setup)}
         print(hold_to(run.certificate, made_ready, prompts, **now).line())
     source = {
         "replies": {"file": str(replies), "sha256": jsonl.sha256(replies)},
         "benchmark": benchmark,
         "protocols": plan.protocols,
         "judgings": plan.judgings,
-        "against": str(against) if against else None,
+        "against": str(against[0]) if len(against) == 1 else [str(path) for path in against] or None,
     }
     return JudgeConversations(run, judge, plan, source).run()
+
+
+def _check_names(models: Sequence[dict[tuple[str, str], Transcript]], files: Sequence[Path]) -> None:
+    """Raises UsageError for two files of one model."""
+    seen: dict[str, Path] = {}
+    for found, path in zip(models, files, strict=True):
+        system = next(iter(found.values())).system
+        if system in seen:
+            raise UsageError(f"{path}: the same model, {system!r}, as in {seen[system]}; infer --name tells them apart")
+        seen[system] = path
 
 
 def _check_questions(path: Path, conversations: Sequence[Conversation], replied: Iterable[Transcript]) -> None:
@@ -217,19 +235,19 @@ def _check_questions(path: Path, conversations: Sequence[Conversation], replied:
         print(f"{missing} of {len(asked)} conversations of {path} have no replies and are not judged", file=sys.stderr)
 
 
-def _check_options(setup: Setup, chosen: Sequence[str], against: Path | None) -> None:
+def _check_options(setup: Setup, chosen: Sequence[str], two_models: bool) -> None:
     """Raises UsageError for options that none of the chosen protocols heeds."""
     compares, prompt = "pairwise" in chosen, setup.pointwise_prompt
     form, drawn = form_of(prompt), setup.decoding.samples > 1 or setup.decoding.temperature > 0
     chooses = "pairwise" in chosen or "checklist" in chosen
     rates_answers = isinstance(form.kind, RatingKind) and form.scope == "turn" and not form.pair
     check(
-        (against is None or compares, "--against compares two models: it needs --protocol pairwise"),
+        (not two_models or compares, "--against compares two models: it needs --protocol pairwise"),
         (setup.order == "both" or compares, f"--order {setup.order} is one of --protocol pairwise"),
         (setup.sight == "before" or {*OF_WHOLES} & {*chosen}, "--sight all is one of --protocol direct and pairwise"),
         (setup.unread == "fail" or compares, "--unread tie is one of --protocol pairwise"),
         (setup.unread == "fail" or setup.order != "forced", "--unread tie: --order forced has no ties"),
-        (setup.reference_backed or against is not None, "--reference-free needs --against"),
+        (setup.reference_backed or two_models, "--reference-free needs --against"),
         (
             _plain(prompt) == "pointwise" or setup.reason_first or "pointwise" in chosen,
             "--prompt is one of --protocol pointwise; reason_first is one of all",

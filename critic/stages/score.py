@@ -6,7 +6,7 @@ critic score judged.jsonl --questions ConvBench.csv --out runs/convbench        
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -131,8 +131,9 @@ def read_runs(paths: Sequence[Path], benchmark: str) -> list[Run]:
     if twice:
         raise UsageError(f"{twice[0]}: given twice")
     runs = [
-        _run(path, list(_answers(path, benchmark) if _of_answers(path) else _conversations(path, benchmark)))
+        _run(path, part)
         for path in paths
+        for part in _by_model(list((_answers if _of_answers(path) else _conversations)(path, benchmark)))
     ]
     # Names say no more than they must: the model, where that is not enough the judge, and then the file.
     runs = _told_apart(runs, [run.judge for run in runs], "{} by {}")
@@ -196,6 +197,16 @@ def _protocol(judgment: Judgment) -> Protocol:
         return "pairwise"
     form = FORMS.get(judgment.prompt.rpartition("/")[2].partition("@")[0])
     return "checklist" if form is not None and isinstance(form.kind, ChoiceKind | ChecklistKind) else "pointwise"
+
+
+def _by_model(found: list[Judged]) -> Iterable[list[Judged]]:
+    """A file's judgments, of a file of battles between several models those of each model that stands first."""
+    if any(turn.verdict.opponent is None for _, _, turn in found):
+        return [found]
+    parts: dict[str, list[Judged]] = {}
+    for one in found:
+        parts.setdefault(one[2].verdict.system, []).append(one)
+    return parts.values()
 
 
 def _run(path: Path, found: Sequence[Judged]) -> Run:

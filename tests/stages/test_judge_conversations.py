@@ -202,14 +202,16 @@ def test_two_models_with_or_without_the_reference(tmp_path: Path, scripted: Any,
     assert done.returncode == 0, done.stderr
     asked = benchmarks.read("visitbench", sample("visitbench"))
     lines = judged(out)
-    assert len(lines) == len(asked) == len(server.requests)
+    backed = sum(one.turns[0].reference is not None for one in asked)
+    assert len(lines) == (len(asked) if free else backed) == len(server.requests)
+    assert ("turns not judged: pairwise: no reference" in done.stdout) == (not free)
     assert {(line.verdict.system, line.verdict.opponent) for line in lines} == {("m", "n")}
     assert {line.calls[0].first for line in lines} == {"model", "opponent"}
     for line in lines:
         assert line.verdict.score == (1.0 if line.calls[0].first == "model" else 0.0)
     shown = sum("# Reference\n" in prompt_of(body) or "# 参考答案\n" in prompt_of(body) for body in server.requests)
-    assert shown == (0 if free else sum(one.turns[0].reference is not None for one in asked))
-    assert len(visitbench.battles([line.verdict for line in lines], asked)) == len(asked)
+    assert shown == (0 if free else backed)
+    assert len(visitbench.battles([line.verdict for line in lines], asked)) == len(lines)
     assert [line.calls[0].first for line in judged(out)] == [line.calls[0].first for line in lines]
 
 
@@ -231,6 +233,67 @@ def test_a_whole_conversation_is_compared_with_the_turns_verdicts_in_its_own_nam
         assert ("> Assistant: m on" in b) == (label == "B")
         assert f"> Turn 1: {label}. x\n> Turn 2: {label}. x\n> Turn 3: {label}. x" in b
     assert {line.verdict.score for line in judged(out) if line.verdict.turn} == {1.0}
+
+
+@pytest.mark.parametrize("how", ["all", "random"])
+def test_a_tournament_is_planned_judged_and_resumed_by_one_command(tmp_path: Path, scripted: Any, how: str) -> None:
+    """Four models; the one whose name comes first in the alphabet wins."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        first, second = re.findall(r"> (m\d) on", prompt_of(body))
+        return completion(json.dumps({"Verdict": "A" if first < second else "B", "Reason": "x"}))
+
+    server, asked = scripted(answer), benchmarks.read("visitbench", sample("visitbench"))
+    files = [replies(tmp_path / f"{name}.jsonl", "visitbench", system=name) for name in ("m3", "m1", "m0", "m2")]
+    out = tmp_path / "j.jsonl"
+    words = ["--battles", how, "--reference-free", "--order", "random"]
+    words += [word for path in files[1:] for word in ("--against", path)]
+    done = judge(files[0], out, "visitbench", server.url, *words)
+    assert done.returncode == 0, done.stderr
+    lines = judged(out)
+    met: dict[str, list[set[str]]] = {one.id: [] for one in asked}
+    for line in lines:
+        met[line.verdict.conversation].append({line.verdict.system, line.verdict.opponent or ""})
+        assert line.verdict.score == (line.verdict.system < (line.verdict.opponent or ""))
+    for pairs in met.values():
+        assert len({frozenset(pair) for pair in pairs}) == len(pairs) and set().union(*pairs) == {
+            "m0",
+            "m1",
+            "m2",
+            "m3",
+        }
+        assert len(pairs) == 6 if how == "all" else 2 <= len(pairs) <= 4
+    if how == "random":
+        assert len({tuple(map(tuple, map(sorted, pairs))) for pairs in met.values()}) > 1
+    count, kept = len(server.requests), out.read_bytes().splitlines(keepends=True)
+    out.write_bytes(b"".join(kept[:5]) + kept[5][:40])
+    assert judge(files[0], out, "visitbench", server.url, *words).returncode == 0
+    assert len(server.requests) == count + len(kept) - 5 and len(judged(out)) == len(kept)
+    scored = run("critic", "score", out, "--out", tmp_path / "page")
+    assert scored.returncode == 0, scored.stderr
+    found = json.loads((tmp_path / "page/summary.json").read_text("utf-8"))["systems"]["tournament"]
+    ranked = sorted(found["elo"]["ratings"], key=lambda name: -found["elo"]["ratings"][name])
+    assert ranked == ["m0", "m1", "m2", "m3"] and found["win_rates"]["m0"]["rate"] == 1
+    fought = {name: sum(name in pair for pairs in met.values() for pair in pairs) for name in ranked}
+    assert found["asked"] == fought
+
+
+def test_two_times_against_means_both(tmp_path: Path, scripted: Any) -> None:
+    server = scripted(answer_all)
+    files = [replies(tmp_path / f"{name}.jsonl", "visitbench", system=name) for name in ("m", "n", "o")]
+    words = ["--against", files[1], "--against", files[2], "--order", "random"]
+    done = judge(files[0], tmp_path / "j.jsonl", "visitbench", server.url, *words)
+    assert done.returncode == 0, done.stderr
+    found = Counter((line.verdict.system, line.verdict.opponent) for line in judged(tmp_path / "j.jsonl"))
+    assert set(found) == {("m", "n"), ("m", "o")} and len(set(found.values())) == 1
+    for more, part in [
+        (["--against", files[1]], "the same model, 'n', as in"),
+        (["--protocol", "direct"], "--protocol pairwise alone"),
+    ]:
+        refused = judge(files[0], tmp_path / "k.jsonl", "visitbench", server.url, *words, *more)
+        assert_one_line_error(refused, part)
+    refused = judge(files[0], tmp_path / "k.jsonl", "visitbench", server.url, *words[:2], "--battles", "random")
+    assert_one_line_error(refused, "three models or more")
 
 
 def test_forced_choice_has_no_tie(tmp_path: Path, scripted: Any) -> None:
@@ -547,8 +610,6 @@ def test_turns_in_sight_of_all(tmp_path: Path, scripted: Any) -> None:
     ]
     assert "# What was said later\n> User: " + one.turns[1].prompt + "\n> Assistant: m on 1 turn 2." in content
     assert f"> Turn 3: {one.turns[2].reference}" in content and {line.setup.sight for line in judged(out)} == {"all"}
-    refused = judge(file, tmp_path / "k.jsonl", "multiverse", server.url, "--sight", "all", "--protocol", "quality")
-    assert_one_line_error(refused, "a conversation of convbench")
     other = replies(tmp_path / "v.jsonl", "multiverse")
     refused = judge(other, tmp_path / "k.jsonl", "multiverse", server.url, "--sight", "all")
     assert_one_line_error(refused, "--sight all is one of")
