@@ -6,7 +6,6 @@
 import hashlib
 import sys
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +38,18 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
         prompts: dict[str, str] = {}
         found: dict[bytes, HowJudged] = {}
         for one in judgments:
-            if isinstance(one, Judgment):
-                judge, members, prompt, setup = one.judge, [each.judge for each in one.members], one.prompt, drawn(one)
-            else:
-                judge, members, prompt, setup = one.setup.judge, [], one.verdict.protocol, drawn(one.setup)
-            prompts[one.prompt_hash] = prompt
-            how = cls(judge=judge, members=members, prompts=prompts, setup=setup, processors=dict(processors))
-            found[msgspec.json.encode([judge, members, setup])] = how
-        if len(found) != 1:
-            raise UsageError(
-                "--certificate: it takes judgments made in one way, as critic judge writes them, not a table"
+            how = cls(
+                judge=one.judge if isinstance(one, Judgment) else one.setup.judge,
+                members=[each.judge for each in one.members] if isinstance(one, Judgment) else [],
+                prompts=prompts,
+                setup=drawn(one if isinstance(one, Judgment) else one.setup),
+                processors=dict(processors),
             )
-        return found.popitem()[1]
+            found[msgspec.json.encode([how.judge, how.members, how.setup])] = how
+            prompts[one.prompt_hash] = one.prompt if isinstance(one, Judgment) else one.verdict.protocol
+        if len(found) == 1:
+            return found.popitem()[1]
+        raise UsageError("--certificate: it takes judgments made in one way, as critic judge writes them, not a table")
 
 
 def drawn(one: Any) -> dict[str, Any]:
@@ -67,49 +66,29 @@ class Labels(Struct, frozen=True, kw_only=True):
     rows: int
     raters: int
 
-    @classmethod
-    def of(cls, file: Path, rows: int, raters: int) -> "Labels":
-        return cls(file=str(file), sha256=jsonl.sha256(file), rows=rows, raters=raters)
-
-
-class Measured(Struct, frozen=True, kw_only=True):
-    """An agreement with its 95 % interval; None where it is not defined."""
-
-    value: float | None
-    interval: tuple[float, float] | None
-
 
 class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`gate` are the limits that were asked for, in words, and `kept` whether all of them hold."""
 
     how: HowJudged
     labels: Labels
-    agreement: dict[str, Measured]
+    agreement: dict[str, Estimate]
     gate: list[str]
     kept: bool
     date: str
 
     def line(self) -> str:
         """What may be quoted."""
-        found = {name: one for name in QUOTED if (one := self.agreement.get(name)) and one.value is not None}
-        bounds = {
-            name: " [{:.2f}, {:.2f}]".format(*one.interval) if one.interval else "" for name, one in found.items()
-        }
-        measured = ", ".join(f"{name} {one.value:.2f}{bounds[name]}" for name, one in found.items())
+        measured = []
+        for name in QUOTED:
+            one = self.agreement.get(name)
+            if one is not None and one.value is not None:
+                bounds = " [{:.2f}, {:.2f}]".format(*one.interval) if one.interval else ""
+                measured.append(f"{name} {one.value:.2f}{bounds}")
         who = f"{self.labels.raters} raters" if self.labels.raters > 1 else "people"
         labels = f"{self.labels.rows} answers labelled by {who} (labels {self.labels.sha256[:8]}), {self.date}"
         prompts = ", ".join(sorted(f"{name}@{digest[:8]}" for digest, name in self.how.prompts.items()))
-        return "; ".join([f"{self.how.judge}, prompt {prompts}: {measured} on {labels}", *self.gate])
-
-
-def certify(
-    path: Path, how: HowJudged, labels: Labels, agreement: Mapping[str, Estimate], gate: Mapping[str, bool]
-) -> None:
-    """Write a certificate; `gate` says of each limit, in words, whether it holds."""
-    measured = {name: Measured(value=one.value, interval=one.interval) for name, one in agreement.items()}
-    date, kept = datetime.now(UTC).date().isoformat(), all(gate.values())
-    found = Certificate(how=how, labels=labels, agreement=measured, gate=list(gate), kept=kept, date=date)
-    jsonl.write_json(path, msgspec.to_builtins(found))
+        return "; ".join([f"{self.how.judge}, prompt {prompts}: {', '.join(measured)} on {labels}", *self.gate])
 
 
 def read(path: Path) -> tuple[Certificate, str]:
@@ -126,25 +105,20 @@ def hold_to(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str
     says on standard error what cannot be known, and where the labels have changed since. Raises UsageError naming the
     first thing that is not as it was."""
     found, _ = read(path)
-    told = [(name, getattr(found.how, name), value) for name, value in now.items()]
-    told += [
-        ("prompt", sorted(found.how.prompts), f"{name}@{key}")
-        for key, name in prompts.items()
-        if key not in found.how.prompts
-    ]
-    told += [
-        (f"processor of {name}", found.how.processors.get(name, value), value) for name, value in processors.items()
-    ]
+    how, labels = found.how, Path(found.labels.file)
+    told = [(name, getattr(how, name), value) for name, value in now.items()]
+    told += [("prompt", list(how.prompts), f"{name}@{key}") for key, name in prompts.items() if key not in how.prompts]
+    told += [(f"processor of {name}", how.processors.get(name, value), value) for name, value in processors.items()]
     for name, then, value in told:
         if then != value:
             raise UsageError(f"--certificate {path}: made with {name} {then!r}, now {value!r}; audit again")
-    warnings = {
-        f"the processor of {name} is not told, so whether it has changed is not known": name not in processors
-        for name in found.how.processors
-    }
-    labels = Path(found.labels.file)
-    changed = labels.is_file() and jsonl.sha256(labels) != found.labels.sha256
-    warnings |= {f"{labels} has changed since; audit again": changed, "the judge did not keep its gate": not found.kept}
-    for said in (said for said, holds in warnings.items() if holds):
-        print(f"--certificate {path}: {said}", file=sys.stderr)
+    warnings = [
+        f"the processor of {name} is not told, and may have changed" for name in how.processors.keys() - processors
+    ]
+    if labels.is_file() and jsonl.sha256(labels) != found.labels.sha256:
+        warnings.append(f"{labels} has changed since; audit again")
+    if not found.kept:
+        warnings.append("the judge did not keep its gate")
+    for warning in warnings:
+        print(f"--certificate {path}: {warning}", file=sys.stderr)
     return found

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from tqdm import tqdm
 
 from critic import human_scored, jsonl
-from critic.certificate import Labels
 from critic.errors import UsageError
 from eval_agreement import gate, inputs
 from eval_agreement.alternative_annotator import EPSILON
@@ -235,9 +234,9 @@ def _audit_scores(
     origin = provenance(samples, train, asked.training)
     if target.certificate is not None:
         raters, n = {name for rated in first.raters for name in rated}, int((~np.isnan(first.human)).sum())
-        labels = Labels.of(first_files.get(PEOPLE) or first_files[first.judge], n, len(raters))
+        people = first_files.get(PEOPLE) or first_files[first.judge], n, len(raters)
         agreement, judged = found[first.name].judge.estimates, first_files[first.judge]
-        write_certificate(target.certificate, judged, first.judgments, labels, agreement, outcomes)
+        write_certificate(target.certificate, judged, first.judgments, people, agreement, outcomes)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     verdicts[first.name] += [attack_verdict(injected) for injected in injections]
     decisions = [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
@@ -291,7 +290,7 @@ def _audit_labels(
         source, agreement = sources[judge], {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}
         items = [] if file_kind(source) == "table" else read_items(source)
         records = [item.judgment for item in items if item.kind == kind]
-        labels = Labels.of(people.path, found.rated, found.raters)
+        labels = people.path, found.rated, found.raters
         write_certificate(target.certificate, source.path, records, labels, agreement, outcomes)
     files = files_of({PEOPLE: people.path, **{judge: source.path for judge, source in sources.items()}})
     things = "verdicts" if found.yes_or_no else "pairs"

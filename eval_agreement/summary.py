@@ -3,6 +3,7 @@
 import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 
 from critic import jsonl
-from critic.certificate import HowJudged, Labels, certify
+from critic.certificate import Certificate, HowJudged, Labels
 from critic.counting.resampling import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
 from critic.errors import UsageError
 from critic.records import Response
@@ -52,14 +53,23 @@ def write_certificate(
     path: Path,
     judged: Path,
     judgments: Iterable[AnyJudgment | None],
-    labels: Labels,
+    people: tuple[Path, int, int],
     agreement: Mapping[str, Estimate],
     outcomes: Sequence[Outcome],
 ) -> None:
-    """Certify the judge of a file. Raises UsageError where its own records are not there, or not alike: only they say
-    by which prompt and how it judged."""
+    """Certify the judge of a file by the labels in another: so many, by so many raters. Raises UsageError where the
+    judge's own records are not there, or not alike: only they say by which prompt and how it judged."""
+    file, rows, raters = people
     how = HowJudged.of(filter(None, judgments), (run_facts(judged) or {}).get("processors", {}))
-    certify(path, how, labels, agreement, {one.text: one.holds for one in outcomes})
+    found = Certificate(
+        how=how,
+        labels=Labels(file=str(file), sha256=jsonl.sha256(file), rows=rows, raters=raters),
+        agreement=dict(agreement),
+        gate=[one.text for one in outcomes],
+        kept=all(one.holds for one in outcomes),
+        date=datetime.now(UTC).date().isoformat(),
+    )
+    jsonl.write_json(path, msgspec.to_builtins(found))
 
 
 def files_of(paths: Mapping[str, Path]) -> dict[str, Any]:

@@ -133,11 +133,10 @@ def _planned(db: Path, options: Mapping[str, Any], files: Mapping[str, Path | No
     for name in wanted if store else ():
         if known[name] != wanted[name]:
             raise UsageError(f"--db {db}: planned with other {name}, {known[name]!r} ; choose another --db")
-    if store and "draw" in known:
-        if known["draw"] == draw:
-            return store
-        if draw and draw < known["draw"]:
-            raise UsageError(f"--draw {draw}: {known['draw']} rows were drawn before, and labels stay")
+    if store and known["draw"] == draw:
+        return store
+    if store and draw and draw < known["draw"]:
+        raise UsageError(f"--draw {draw}: {known['draw']} rows were drawn before, and labels stay")
     from eval_agreement.annotate.doubtful import draw_from  # noqa: PLC0415 - keeps --help fast
     from eval_agreement.annotate.reading import answers_of, items_of  # noqa: PLC0415
 
@@ -152,15 +151,18 @@ def _planned(db: Path, options: Mapping[str, Any], files: Mapping[str, Path | No
         raise UsageError(f"--checks {files['checks']}: {min(twice)!r} is among the rows as well")
     every = [item if root else replace(item, images=[]) for item in [*items, *hidden]]
     _check_images(every, Path(root or ""))
+    tokens = {name: secrets.token_urlsafe(16) if wanted["invited"] else name for name in wanted["raters"]}
+    facts: dict[str, Any] = {"draw": draw, "images": any(item.images for item in every)}
     if store is None:
-        store = Store.create(db, {**wanted, "owner": secrets.token_urlsafe(16)}, wanted["raters"], wanted["invited"])
+        store, facts = Store(db), {**wanted, **facts, "owner": secrets.token_urlsafe(16)}
 
     def tasks(new: Sequence[tuple[int, str]]) -> Iterator[Task]:
         ordinary, check = ([one for one in new if (one[1] in right) == known] for known in (False, True))
         yield from plan(ordinary, check, wanted["raters"], wanted["overlap"], wanted["repeat"], wanted["seed"])
 
-    count = store.add(every, tasks, right, chance, {"draw": draw, "images": any(item.images for item in every)})
-    print(f"{db}: {count} items for {len(wanted['raters'])} raters by the scheme {scheme}", file=sys.stderr)
+    db.parent.mkdir(parents=True, exist_ok=True)
+    count = store.add(facts, tokens, every, tasks, right, chance)
+    print(f"{db}: {count} items for {len(tokens)} raters by the scheme {scheme}", file=sys.stderr)
     return store
 
 

@@ -37,7 +37,6 @@ CREATE INDEX by_rater ON labels (rater, id)
 """
 
 _ADD_TASK = "INSERT INTO tasks (rater, place, item, role, swapped, wave) VALUES (?, ?, ?, ?, ?, ?)"
-_COUNT_TASKS = "UPDATE raters SET tasks = (SELECT count(*) FROM tasks WHERE rater = name)"
 
 
 class Said(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -88,18 +87,6 @@ class Store:
         self.path, self._own = path, threading.local()
 
     @classmethod
-    def create(cls, path: Path, facts: Mapping[str, Any], raters: Sequence[str], invited: bool) -> "Store":
-        path.parent.mkdir(parents=True, exist_ok=True)
-        store = cls(path)
-        with store._writing() as database:
-            for statement in _TABLES.split(";\n"):
-                database.execute(statement)
-            store._state(facts)
-            tokens = [(name, secrets.token_urlsafe(16) if invited else name) for name in raters]
-            database.executemany("INSERT INTO raters (name, token) VALUES (?, ?)", tokens)
-        return store
-
-    @classmethod
     def find(cls, path: Path) -> "Store | None":
         """None where there is nothing yet. Raises UsageError for a file that is no database of labels."""
         if not path.is_file() or not path.stat().st_size:
@@ -123,21 +110,12 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        database = self._database()
-        database.execute("BEGIN IMMEDIATE")
-        try:
+        with self._database() as database:  # commits, or takes everything back
+            database.execute("BEGIN IMMEDIATE")
             yield database
-        except BaseException:
-            database.execute("ROLLBACK")
-            raise
-        database.execute("COMMIT")
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._database().execute(query, values).fetchall()
-
-    def _state(self, facts: Mapping[str, Any]) -> None:
-        rows = [(name, msgspec.json.encode(value).decode()) for name, value in facts.items()]
-        self._database().executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", rows)
 
     def facts(self) -> dict[str, Any]:
         return {name: msgspec.json.decode(value) for name, value in self._rows("SELECT name, value FROM facts")}
@@ -155,15 +133,22 @@ class Store:
 
     def add(
         self,
+        facts: Mapping[str, Any],
+        raters: Mapping[str, str],
         items: Iterable[LabelItem],
         tasks: Callable[[Sequence[tuple[int, str]]], Iterable[Task]],
         known: Mapping[str, dict[str, str]],
         probability: Mapping[str, float],
-        facts: Mapping[str, Any],
     ) -> int:
-        """Add the items that are new, and what `tasks`, given their numbers and ids, plans of them; how many. Of items
-        that are there only the `probability` changes: a larger sample has larger ones."""
+        """Make the tables where there are none; add the `raters` (name -> token) and items that are new, and what
+        `tasks`, given their numbers and ids, plans of them; how many. Of items that are there only the `probability`
+        changes: a larger sample has larger ones."""
         with self._writing() as database:
+            for statement in [] if self._rows("SELECT 1 FROM sqlite_master") else _TABLES.split(";\n"):
+                database.execute(statement)
+            said = [(name, msgspec.json.encode(value).decode()) for name, value in facts.items()]
+            database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", said)
+            database.executemany("INSERT OR IGNORE INTO raters (name, token) VALUES (?, ?)", raters.items())
             there = {key for (key,) in self._rows("SELECT key FROM items")}
             ((wave,),) = self._rows("SELECT coalesce(max(wave), -1) + 1 FROM tasks")
             new: list[tuple[int, str]] = []
@@ -175,8 +160,7 @@ class Store:
             chances = [(chance, key) for key, chance in probability.items()]
             database.executemany("UPDATE items SET probability = ? WHERE key = ?", chances)
             database.executemany(_ADD_TASK, ((*task, wave) for task in tasks(new)))
-            database.execute(_COUNT_TASKS)
-            self._state(facts)
+            database.execute("UPDATE raters SET tasks = (SELECT count(*) FROM tasks WHERE rater = name)")
         return len(new)
 
     def _opened(self, which: str, *values: Any) -> list[Open]:
@@ -243,7 +227,7 @@ class Store:
             which = "t.rater = ? AND t.item = ? AND t.role <> 'repeat'"
             if not self._opened(which, rater, item):
                 database.execute(_ADD_TASK, (rater, 0.0, item, "item", swapped, 0))
-                database.execute(_COUNT_TASKS)
+                database.execute("UPDATE raters SET tasks = tasks + 1 WHERE name = ?", (rater,))
             turn = "UPDATE tasks SET swapped = ? WHERE rater = ? AND item = ? AND role <> 'repeat' AND label IS NULL"
             database.execute(turn, (swapped, rater, item))
             return self._opened(which, rater, item)[0]

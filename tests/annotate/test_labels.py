@@ -382,12 +382,11 @@ def test_the_same_command_goes_on_and_invited_raters_have_links_that_nobody_gues
 
 
 def test_nothing_is_planned_twice_when_planning_is_killed(tmp_path: Path) -> None:
-    """A database that has its tables but not its items yet is gone on with."""
+    """What planning writes is one transaction: before it there is an empty database."""
     rows = rows_file(tmp_path)
-    store = planned(tmp_path / "whole", rows=rows)
-    half = tmp_path / "labels.sqlite"
-    facts = {name: value for name, value in store.facts().items() if name != "draw"}
-    Store.create(half, facts, ["rater-1"], False)
+    with sqlite3.connect(tmp_path / "labels.sqlite") as half:
+        half.execute("PRAGMA journal_mode = WAL")
+    assert (tmp_path / "labels.sqlite").stat().st_size
     found = planned(tmp_path, rows=rows)
     assert found.counts() == {"rater-1": (0, 12)}
     assert planned(tmp_path, rows=rows).counts() == {"rater-1": (0, 12)}
