@@ -170,7 +170,7 @@ def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-class Source(Struct, frozen=True):
+class Labelled(Struct, frozen=True):
     """The rows that people or another judge scored, and what is made of them; `weight` is how much each counts."""
 
     name: str
@@ -179,7 +179,7 @@ class Source(Struct, frozen=True):
     planned: Plan
 
 
-def _labelled(responses: list[Response], name: str, weight: float, recipe: Recipe) -> Source:
+def _labelled(responses: list[Response], name: str, weight: float, recipe: Recipe) -> Labelled:
     """Another judge's scores stand in people's place; what does not depend on them is learned from people's rows."""
     forms = recipe.forms
     if name == PEOPLE:
@@ -195,7 +195,7 @@ def _labelled(responses: list[Response], name: str, weight: float, recipe: Recip
         ]
         forms = {form: share for form, share in forms.items() if not isinstance(form_of(form).kind, AnswerKind)}
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
-    return Source(name, weight, {response.id: response for response in chosen}, planned)
+    return Labelled(name, weight, {response.id: response for response in chosen}, planned)
 
 
 _FEATURES = datasets.Features(
@@ -218,7 +218,7 @@ _PIECE = 250
 """Examples that a process takes at a time."""
 
 
-def _pieces(sources: list[Source]) -> list[tuple[bytes, ...]]:
+def _pieces(sources: list[Labelled]) -> list[tuple[bytes, ...]]:
     """The planned examples with the rows they are made of, in JSON, so that each process is sent its own alone."""
     coded = [
         _ENCODER.encode((each, [source.by_id[name] for name in each.ids], source.weight))
@@ -278,7 +278,7 @@ def _people(made: Example) -> dict[str, Any]:
     return {"rating": whole_rating(made.score), "people": shares}
 
 
-def _texts(sources: list[Source]) -> Iterator[tuple[str, str]]:
+def _texts(sources: list[Labelled]) -> Iterator[tuple[str, str]]:
     for source in sources:
         for each in source.planned.examples:
             made = example_of(each, source.by_id, None, lambda messages: 0)
