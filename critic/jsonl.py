@@ -107,6 +107,15 @@ def sidecar(path: Path) -> Path:
     return path.with_name(path.name + ".run.json")
 
 
+def facts(path: Path) -> dict[str, Any]:
+    """What the file's sidecar says; nothing where there is none, or none that can be read."""
+    try:
+        found = json.loads(sidecar(path).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -24,6 +24,7 @@ from critic.errors import Refused, Transient, UsageError
 from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
 from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure, alike
 from critic.stages import options, usage
+from critic.stages.cost import read_prices
 from critic.stages.run import RunOptions, RunSummary, Stage, once, side_by_side
 
 
@@ -46,13 +47,12 @@ class Infer(Stage[Conversation, ModelTurn]):
         conversations: Sequence[Conversation],
         load: Callable[[str], Image],
         source: Mapping[str, Any],
-        prices: Mapping[str, usage.Price],
     ) -> None:
         wanted = {(one.id, name, turn) for one in conversations for name in conditions for turn in _asked(one, name)}
         super().__init__(options, ModelTurn, backend, wanted)
         self.system, self.conditions, self.sampling = system, conditions, sampling
         self._conversations = {one.id: one for one in conversations}
-        self._load, self._prices = load, prices
+        self._load = load
         # What an earlier run generated under one condition is the reply under every other that shows the same.
         self._generated: dict[str, ModelTurn] = {}
         # A conversation asks under all its conditions at once: what is under way is bounded here, not by the items.
@@ -190,7 +190,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         return "empty", None
 
     def summary(self, records: Iterable[ModelTurn]) -> RunSummary:
-        return usage.summary(records, self.out, self._prices)
+        return usage.summary(records, self.out, self.options.prices)
 
 
 def _asked(conversation: Conversation, condition: str) -> range:
@@ -296,15 +296,13 @@ def main(
     retry_failed: Annotated[
         bool, options.retry_failed("Ask again where an earlier run failed, and go on from there.")
     ] = False,
-    price_file: Annotated[
-        Path | None, typer.Option("--prices", help="Price lists (TOML: critic/stages/usage.py): what it would cost.")
-    ] = None,
+    price_file: options.Prices = None,
     attempts: options.Attempts = ATTEMPTS,
     timeout: options.Timeout = TIMEOUT,
     api_key: options.ApiKey = None,
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
-    prices = usage.read_prices(price_file) if price_file is not None else {}
+    prices = read_prices(price_file)
     names = options.chosen("condition", condition or ["own"], CONDITIONS)
     conversations, uris = named_images(benchmarks.read(benchmark, benchmark_file)[:limit])
     _check(benchmark_file, conversations, names)
@@ -325,6 +323,6 @@ def main(
     if benchmark_file.is_file():
         file["sha256"] = jsonl.sha256(benchmark_file)
     source = {"benchmark": benchmark, "conversations": file, "data_root": str(root)}
-    run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed)
+    run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed, prices=prices)
     load = partial(_load, images, uris)
-    return Infer(run, backend, name or backend.served.name, names, sampling, conversations, load, source, prices).run()
+    return Infer(run, backend, name or backend.served.name, names, sampling, conversations, load, source).run()

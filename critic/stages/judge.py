@@ -37,6 +37,7 @@ from critic.benchmarks import BENCHMARKS, alignmmbench
 from critic.errors import UsageError
 from critic.records import GREEDY, Battles, Decoding, Judging, Order, Protocol, Response, Setup, Sight, Unread
 from critic.stages import options
+from critic.stages.cost import read_prices
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
 from critic.stages.options import check
@@ -232,6 +233,9 @@ MaxTokens = Annotated[
     ),
 ]
 DrawnAt = Annotated[float | None, typer.Option(min=0, help="Sampling temperature.", show_default="0, with --samples 1")]
+NoReason = Annotated[
+    bool, typer.Option("--no-reason", help="Ask for the rating alone: the same scores, several times as fast.")
+]
 CheckRepeat = Annotated[
     int, typer.Option(min=0, help="Judge this many again in another order and say how many ratings changed.")
 ]
@@ -288,9 +292,7 @@ def main(
     prompt: PromptName = "pointwise",
     prompt_pack: PromptPack = None,
     score: ScoreOf = None,
-    no_reason: Annotated[
-        bool, typer.Option("--no-reason", help="Ask for the rating alone: the same scores, several times as fast.")
-    ] = False,
+    no_reason: NoReason = False,
     samples: Annotated[int, typer.Option(min=1, help="Verdicts drawn for each response, pooled.")] = 1,
     temperature: DrawnAt = None,
     seed: options.Seed = 0,
@@ -300,6 +302,7 @@ def main(
     retry_failed: Annotated[bool, options.retry_failed("Judge again what failed in an earlier run.")] = False,
     check_repeat: CheckRepeat = 0,
     criteria: CriteriaFile = None,
+    price_file: options.Prices = None,
     certificate: CertificateFile = None,
     attempts: options.Attempts = ATTEMPTS,
     timeout: options.Timeout = TIMEOUT,
@@ -308,8 +311,9 @@ def main(
     """Score responses with a judge or a panel of several; conversations by protocol (--benchmark), by one judge."""
     benchmark = benchmark or benchmark_of(responses, questions)
     run = RunOptions(
-        out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed, certificate=certificate
-    )
+        out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed,
+        prices=read_prices(price_file), certificate=certificate,
+    )  # fmt: skip
     endpoint = options.Endpoint(
         model=model, base_url=base_url or DEFAULT_URL, api_key=api_key, timeout=timeout, attempts=attempts,
         concurrency=concurrency, vllm_options=vllm_options or (),

@@ -116,7 +116,7 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
 
     def summary(self, records: Iterable[ConversationJudgment]) -> RunSummary:
         """What several judgments share was asked once, and its tokens count once."""
-        failures, spent, asked = Counter[str](), Spent(), set[tuple[str, str]]()
+        failures, spent, asked = Counter[str](), Spent(self.options.prices), set[tuple[str, str]]()
         count = unanswered = extractions = unread = partly = 0
         for one in records:
             count += 1
@@ -139,7 +139,7 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
             "unread_ties": unread,
             "without_the_judgment_of_a_turn": partly,
             "shortened_prompts": dict(spent.shortened),
-            "tokens": dict(spent.tokens),
+            **spent.facts(),
         }
         lines = [f"{self.out}: {count} verdicts, {failed(failures)}"]
         if self._not_judged:

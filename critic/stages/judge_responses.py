@@ -163,7 +163,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
             self._again = await _judged_again(self.judge, self.out, self._check_repeat, self.concurrency)
 
     def summary(self, records: Iterable[Judgment]) -> RunSummary:
-        found = summary(records, self.out)
+        found = summary(records, self.options)
         if (again := self._again) is None:
             return found
         said = (
@@ -173,8 +173,8 @@ class JudgeResponses(Stage[Shown, Judgment]):
         return replace(found, facts={"judged_again": again, **found.facts}, lines=[said, *found.lines])
 
 
-def summary(judgments: Iterable[Judgment], out: Path) -> RunSummary:
-    failures, spent, count = Counter[str](), Spent(), 0
+def summary(judgments: Iterable[Judgment], options: RunOptions) -> RunSummary:
+    out, failures, spent, count = options.out, Counter[str](), Spent(options.prices), 0
     for one in judgments:
         count += 1
         spent.add(one)
@@ -184,7 +184,7 @@ def summary(judgments: Iterable[Judgment], out: Path) -> RunSummary:
         "rows": count,
         "failed": dict(failures),
         "shortened_rows": dict(spent.shortened),
-        "tokens": dict(spent.tokens),
+        **spent.facts(),
     }
     lines = [f"{out}: {count} judged, {failed(failures)}", *spent.lines()]
     return RunSummary(count=count, failures=failures, facts=facts, lines=lines)
@@ -258,7 +258,7 @@ def judge_responses(
         "processors": made_ready,
         "judged_in_this_run": count,
     }
-    whole = summary((line for _, line in jsonl.read(out, Judgment)), out)
+    whole = summary((line for _, line in jsonl.read(out, Judgment)), run)
     return finish(run, whole, facts, changed=True, too_many=JudgeResponses.too_many)
 
 

@@ -26,6 +26,10 @@ Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")
 Seed = Annotated[int, typer.Option(help="Seed of what is sampled.")]
 MaxFailed = Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share failed.")]
 
+Prices = Annotated[
+    Path | None, typer.Option("--prices", help="Price lists (TOML: critic/stages/cost.py): what it would cost.")
+]
+
 
 def max_tokens(least: int) -> Any:
     return typer.Option(min=least, help="Longest reply, in tokens.")

@@ -5,7 +5,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Set
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -16,6 +16,7 @@ from critic import jsonl
 from critic.backends import Backend
 from critic.errors import UsageError
 from critic.records import Call, Judgment
+from critic.stages.cost import PeakMemory, Price, cost_lines, costs
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -30,6 +31,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     concurrency: int | None
     max_failed: float
     retry_failed: bool
+    prices: Mapping[str, Price] = {}
     certificate: Path | None = None
 
 
@@ -110,13 +112,17 @@ class Stage(ABC, Generic[Item, Record]):
         left = len(self.wanted) - len(self.done)
         if self.done:
             print(f"{self.out}: {len(self.done)} {self.counted} before, {left} to go", file=sys.stderr)
-        start = time.monotonic()
+        start, before = time.monotonic(), jsonl.facts(self.out)
         opens = bool(left or self.always_opens)
-        asyncio.run(self.ask(left) if opens else self.nothing_left())
+        with PeakMemory() as memory:
+            asyncio.run(self.ask(left) if opens else self.nothing_left())
+        seconds = time.monotonic() - start
         facts = {
             **self.facts,
             "retries": self.backend.retries,
-            "seconds": round(time.monotonic() - start, 1),
+            "seconds": round(seconds, 1),
+            "seconds_in_all": round(seconds + before.get("seconds_in_all", 0.0), 1),
+            **memory.facts(),
             f"{self.counted}_in_this_run": left,
         }
         summary = self.summary(line for _, line in jsonl.read(self.out, self.record))
@@ -191,17 +197,30 @@ def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any], chan
 
 
 class Spent:
-    """What judging took: tokens by kind, and prompts that were shortened by what is left out of them."""
+    """What judging took: tokens by kind, what they would have cost, and prompts that were shortened by what is left out
+    of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, prices: Mapping[str, Price]) -> None:
+        self.prices, self.uncounted = prices, 0
         self.tokens, self.shortened = Counter(prompt=0, cached=0, completion=0), Counter[str]()
 
     def add(self, made: Judgment | Call) -> None:
+        self.uncounted += bool(made.reply) and not made.prompt_tokens
         self.tokens.update(prompt=made.prompt_tokens, cached=made.cached_tokens, completion=made.completion_tokens)
         self.shortened.update(list(made.shortened))
 
+    def facts(self) -> dict[str, Any]:
+        return {"tokens": dict(self.tokens), "costs": costs(self.prices, *self.tokens.values())}
+
     def lines(self) -> list[str]:
-        return [f"prompts shortened to fit: {listed(self.shortened)}"] if self.shortened else []
+        lines = [f"prompts shortened to fit: {listed(self.shortened)}"] if self.shortened else []
+        if self.prices:
+            prompt, cached, completion = self.tokens.values()
+            lines.append(f"tokens: {prompt} in, {completion} out, {cached} cached")
+            lines += cost_lines(self.prices, self.facts()["costs"])
+            if self.uncounted:
+                lines.append(f"{self.uncounted} calls without token counts: they are in no sum of tokens or costs")
+        return lines
 
 
 async def side_by_side(work: Iterable[Coroutine[Any, Any, None]]) -> None:

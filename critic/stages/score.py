@@ -4,9 +4,8 @@ critic score judged.jsonl --questions questions.jsonl --out runs/alignmmbench   
 critic score judged.jsonl --questions ConvBench.csv --out runs/convbench         # judged conversations
 """
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,9 +19,9 @@ from critic.benchmarks import BENCHMARKS, Benchmark, JudgedTurn, Run, alignmmben
 from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, by_cell, compare, mean
 from critic.errors import UsageError
 from critic.images import named_images
-from critic.page import leaderboards, page
+from critic.page import blocks, leaderboards, page
 from critic.page.aggregates import aggregates, differences
-from critic.page.blocks import Section, as_text
+from critic.page.blocks import Section, Table, TableRow, as_text, row
 from critic.records import Conversation, ConversationJudgment, Judgment, Protocol, Setup, TurnVerdict, alike, differing
 from critic.stages.run import failed
 
@@ -86,7 +85,8 @@ def main(
         Section(heading=f"{run}: other verdicts", tables=[aggregates(caption, each)]) for run, each in others.items()
     ]
     compared, facts = _compared(chosen, runs[0], runs[-1], asked) if against else ([], {})
-    sections = [_counts(runs), *compared, *leaderboards.sections(boards, known), *made.sections, *below]
+    taken = _resources(runs)
+    sections = [_counts(runs), *compared, *leaderboards.sections(boards, known), *made.sections, *below, *taken]
     print(as_text(sections))
     if out is not None:
         standings = {one.key: one.found for one in boards}
@@ -338,11 +338,40 @@ def _not_compared(one: Run, other: Run) -> list[str]:
     return readings
 
 
+def _resources(runs: Sequence[Run]) -> list[Section]:
+    """What each stage took, as far as sidecars say it (ConvBench's table 10); a file that several runs share once."""
+    rows: dict[Path, TableRow] = {}
+    for run in runs:
+        judged = jsonl.facts(run.path)
+        replies = Path(str(judged.get("replies", {}).get("file", "")))
+        for stage, path, facts in (("infer", replies, jsonl.facts(replies)), ("judge", run.path, judged)):
+            if "seconds" in facts:
+                rows.setdefault(path, _took(f"{run.system if stage == 'infer' else run.name}, {stage}", facts))
+    head = ["", "GPUs", "minutes", "memory, MiB", "of each GPU", "tokens in", "cached", "tokens out", "cost"]
+    table = Table(caption="By model and stage (ConvBench's table 10)", head=head, rows=list(rows.values()))
+    note = (
+        "Of this machine, the most at once; what a server elsewhere held is not known. Minutes are of runs that ended; "
+        "costs at the prices given to --prices."
+    )
+    return [Section(heading="What it took", tables=[table], note=note)] if rows else []
+
+
+def _took(name: str, facts: Mapping[str, Any]) -> TableRow:
+    gpus, tokens = facts.get("gpus", []), facts.get("tokens", {})
+    counts = [tokens.get(kind, facts.get(f"{kind}_tokens", 0)) for kind in ("prompt", "cached", "completion")]
+    kinds = Counter(str(one["name"]) for one in gpus)
+    spent = ", ".join(f"{amount:.4f} ({name})" for name, amount in facts.get("costs", {}).items())
+    return row(
+        name,
+        ", ".join(f"{count} × {kind}" for kind, count in kinds.items()) or "–",
+        blocks.number(facts.get("seconds_in_all", facts["seconds"]) / 60, 1),
+        facts.get("peak_memory_mib", "–"),
+        max((one["mib"] for one in gpus), default="–"),
+        *counts,
+        spent or "–",
+    )
+
+
 def _origin(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """By file, what its sidecar says."""
-    origin = {}
-    for run in runs:
-        sidecar = jsonl.sidecar(run.path)
-        facts = json.loads(sidecar.read_text("utf-8")) if sidecar.is_file() else {}
-        origin[str(run.path)] = {"sha256": jsonl.sha256(run.path), **facts}
-    return origin
+    return {str(run.path): {"sha256": jsonl.sha256(run.path), **jsonl.facts(run.path)} for run in runs}

@@ -1,57 +1,13 @@
-"""Tokens, seconds and failures of a file of replies, and what its calls would have cost at prices the user gives.
+"""Tokens, seconds and failures of a file of replies, and what its calls would have cost at prices the user gives."""
 
-The price file (`critic infer --prices FILE`) is TOML, one table a price list, per million tokens and in any currency;
-without `cached_input`, cached tokens of a prompt cost what the others do:
-
-    [some-provider-model-x]     # an example: put in the prices you were quoted
-    currency = "EUR"
-    input = 1.0
-    cached_input = 0.5
-    output = 4.0
-"""
-
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
-from msgspec import Meta, Struct
-
-from critic.errors import UsageError
 from critic.records import ModelTurn
+from critic.stages.cost import Price, cost_lines, costs
 from critic.stages.run import RunSummary
-
-Cost = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
-
-
-class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Prices per million tokens."""
-
-    input: Cost
-    output: Cost
-    cached_input: Cost | None = None
-    currency: str = "USD"
-
-
-def read_prices(path: Path) -> dict[str, Price]:
-    """The price lists of a file by name. Raises UsageError naming file and key."""
-    try:
-        return msgspec.toml.decode(path.read_bytes(), type=dict[str, Price])
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{path}: {error}; expected [NAME] tables with input, output, cached_input?, currency?"
-        ) from None
-
-
-def cost(price: Price, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> float:
-    """In the price's currency. `cached_tokens` are those of the prompt tokens that were cached."""
-    cached = price.input if price.cached_input is None else price.cached_input
-    fresh = prompt_tokens - cached_tokens
-    return (fresh * price.input + cached_tokens * cached + completion_tokens * price.output) / 1e6
 
 
 def summary(records: Iterable[ModelTurn], out: Path, prices: Mapping[str, Price]) -> RunSummary:
@@ -99,7 +55,7 @@ def summary(records: Iterable[ModelTurn], out: Path, prices: Mapping[str, Price]
         **{name: count for name, count in counts.items() if count},
         "tokens_by_turn": {str(turn): dict(found) for turn, found in sorted(by_turn.items())},
         "seconds_of_calls": round(seconds, 1),
-        "costs": {name: round(cost(price, *spent), 6) for name, price in prices.items()},
+        "costs": costs(prices, *spent),
     }
     failed = [
         f"{name}: {count} turns" + (f", first: {details[name]}" if name in details else "")
@@ -120,8 +76,7 @@ def _lines(facts: Mapping[str, Any], prices: Mapping[str, Price]) -> Iterator[st
     known = f"{facts['cached_tokens']} cached ({', '.join(shares)} of the prompt)"
     cached = known if shares else "cached: not said by the server"
     yield f"tokens: {facts['prompt_tokens']} in, {facts['completion_tokens']} out, {cached}"
-    for name, amount in facts["costs"].items():
-        yield f"at the prices of {name}: {amount:.4f} {prices[name].currency}"
+    yield from cost_lines(prices, facts["costs"])
     for name, text in (
         ("calls_without_token_counts", "calls without token counts: they are in no sum of tokens or costs"),
         ("calls_cut_at_max_tokens", "replies cut at --max-tokens"),

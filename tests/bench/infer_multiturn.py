@@ -70,7 +70,7 @@ async def inferred(backend: VllmBackend, rows: list[Conversation], pictures: Pat
     """All turns of all conversations, written to a file as `critic infer` does."""
     images, made = Images(pictures), list[ModelTurn]()
     options = RunOptions(out=Path("none"), concurrency=concurrency, max_failed=1.0, retry_failed=False)
-    stage = Infer(options, backend, "tiny", ["own"], Sampling(max_tokens=REPLY_TOKENS), rows, images.load, {}, {})
+    stage = Infer(options, backend, "tiny", ["own"], Sampling(max_tokens=REPLY_TOKENS), rows, images.load, {})
     waiting = iter(rows)
     with tempfile.TemporaryDirectory() as folder, Appender(Path(folder) / "out.jsonl") as file:
 

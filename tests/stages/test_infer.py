@@ -26,7 +26,7 @@ from critic.backends.scripted import ScriptedBackend
 from critic.errors import Refused, Transient, UsageError
 from critic.images import Image, named_images
 from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
-from critic.stages import usage
+from critic.stages import cost, usage
 from critic.stages.infer import Infer, main
 from critic.stages.run import RunOptions
 
@@ -129,7 +129,7 @@ def converse(
 
     async def go() -> None:
         options = RunOptions(out=Path("none"), concurrency=concurrency, max_failed=1.0, retry_failed=False)
-        stage = Infer(options, backend, "model", conditions, settings, conversations, load, {}, {})
+        stage = Infer(options, backend, "model", conditions, settings, conversations, load, {})
         for line in known:
             stage.know(line)
         await asyncio.gather(*(stage.work(one, made.append) for one in conversations))
@@ -399,9 +399,9 @@ def test_costs(tmp_path: Path) -> None:
     file.write_text(
         '[dear]\ncurrency = "EUR"\ninput = 2.0\ncached_input = 0.5\noutput = 8.0\n[plain]\ninput = 1\noutput = 0\n'
     )
-    table = usage.read_prices(file)
-    assert usage.cost(table["dear"], 3_000_000, 1_000_000, 500_000) == pytest.approx(4.0 + 0.5 + 4.0)
-    assert usage.cost(table["plain"], 3_000_000, 1_000_000, 500_000) == pytest.approx(3.0)
+    table = cost.read_prices(file)
+    assert cost.cost(table["dear"], 3_000_000, 1_000_000, 500_000) == pytest.approx(4.0 + 0.5 + 4.0)
+    assert cost.cost(table["plain"], 3_000_000, 1_000_000, 500_000) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_a_price_file_with_a_mistake(tmp_path: Path, body: str) -> None:
     file = tmp_path / "prices.toml"
     file.write_text(body)
     with pytest.raises(UsageError, match=r"prices\.toml: "):
-        usage.read_prices(file)
+        cost.read_prices(file)
 
 
 # --- the command, against a server
@@ -718,7 +718,7 @@ async def main():
     async with backend:
         run = RunOptions(out=folder / "none", concurrency=64, max_failed=1.0, retry_failed=False)
         conditions = ["own", "oracle", "no_image"]
-        stage = Infer(run, backend, "tiny", conditions, Sampling(max_tokens=24), talks, images.load, {}, {})
+        stage = Infer(run, backend, "tiny", conditions, Sampling(max_tokens=24), talks, images.load, {})
         keep = lambda line: print(msgspec.json.encode(line).decode(), flush=True)
         await asyncio.gather(*(stage.work(one, keep) for one in talks))
 asyncio.run(main())
