@@ -217,9 +217,9 @@ def _number(text: str | None) -> int | None:
 
 
 def read_said(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapped: bool) -> Said:
-    """What a form says, checked. Raises _Refused where a question is open and the item was not skipped."""
-    skipped = body.get("skipped", "").strip()[:500]
-    choices = {ask.key: body.get(f"choice {ask.key}", "") for ask in item.asks if not skipped}
+    """What a form says, checked. Raises _Refused where a question is open and the item neither skipped nor broken."""
+    skipped, broken = body.get("skipped", "").strip()[:500], bool(body.get("broken"))
+    choices = {ask.key: body.get(f"choice {ask.key}", "") for ask in item.asks if not (skipped or broken)}
     for key, value in choices.items():
         if value not in scheme.choices:
             raise _Refused(422, f"{key}: {value[:40]!r} is none of {', '.join(scheme.choices)}")
@@ -231,6 +231,6 @@ def read_said(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapped:
         choices={key: exchanged(value, swapped) for key, value in choices.items()},
         reason=body.get("reason", "").strip()[:2000],
         skipped=skipped,
-        broken=bool(body.get("broken")),
+        broken=broken,
         seconds=seconds,
     )

@@ -209,6 +209,9 @@ def test_bad_requests_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     assert label(page, "rater-1", form, lambda name, values: "", skipped="no picture").status_code == 200
     (said,) = [one.said for one in store.given()]
     assert said.skipped == "no picture" and not said.choices
+    form = fields(page, "rater-1")
+    assert label(page, "rater-1", form, lambda name, values: "", broken="1").status_code == 200
+    assert [one.said.broken for one in store.given()] == [False, True]
 
 
 def test_it_works_without_script(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ if (form) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (sending) return;
-    if (!form.elements.skipped.value.trim() && !asks.every(answered)) { say("incomplete"); return; }
+    if (!form.elements.skipped.value.trim() && !form.elements.broken.checked && !asks.every(answered)) { say("incomplete"); return; }
     sending = true;
     send();
   });
