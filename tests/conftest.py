@@ -240,6 +240,7 @@ class Scripted:
 
     def __init__(self, answer: Callable[[dict[str, Any]], Any], context: int = 8192, owner: str = "someone") -> None:
         self.requests: list[dict[str, Any]] = []
+        self.told: dict[str, Any] = {}  # what it says about its model besides
         scripted = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -258,7 +259,7 @@ class Scripted:
                     self.wfile.write(body)
 
             def do_GET(self) -> None:
-                model = {"id": "tiny", "owned_by": owner, "max_model_len": context}
+                model = {"id": "tiny", "owned_by": owner, "max_model_len": context, **scripted.told}
                 self.send(200, {}, json.dumps({"data": [model]}).encode())
 
             def do_POST(self) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from annotating import by_rater, exported, planned, replies, row, rows_file
 from clients.inner import Ask, Inner
-from conftest import assert_one_line_error, run, write_jsonl
+from conftest import assert_one_line_error, completion, run, write_jsonl
 
 from critic.certificate import Certificate, read
 
 pytest_plugins = ["clients.asking"]
 
 
-def scripted(path: Path, *texts: str) -> Path:
+def script(path: Path, *texts: str) -> Path:
     return write_jsonl(path, [{"text": text} for text in texts])
 
 
@@ -33,7 +33,7 @@ def certified(folder: Path, *words: object) -> Certificate:
 
 
 def test_it_holds_for_the_same_judge_and_no_other(tmp_path: Path) -> None:
-    rows, judge, file = scored(tmp_path), scripted(tmp_path / "judge@1.jsonl", *RATING), tmp_path / "c.json"
+    rows, judge, file = scored(tmp_path), script(tmp_path / "judge@1.jsonl", *RATING), tmp_path / "c.json"
     words: tuple[object, ...] = ("critic", "judge", rows, "--judge", judge, "--score", "argmax")
     assert run(*words, "--out", tmp_path / "judged.jsonl").returncode == 0
     found = certified(tmp_path, f"ours={tmp_path / 'judged.jsonl'}", "--gate", "mae<=9")
@@ -41,7 +41,7 @@ def test_it_holds_for_the_same_judge_and_no_other(tmp_path: Path) -> None:
     assert found.labels.rows == 60 and found.labels.raters == 2
     again = run(*words, "--out", tmp_path / "again.jsonl", "--certificate", file)
     assert again.returncode == 0 and "judge@1, prompt pointwise@" in again.stdout and "mae<=9 kept" in again.stdout
-    other = scripted(tmp_path / "judge@2.jsonl", *RATING)
+    other = script(tmp_path / "judge@2.jsonl", *RATING)
     for changed, part in (
         (("--prompt", "scale_5"), "made with prompt"),
         (("--score", "expected"), "setup"),
@@ -62,8 +62,25 @@ def test_it_holds_for_the_same_judge_and_no_other(tmp_path: Path) -> None:
     assert_one_line_error(run("critic", "audit", *told), "--certificate", "not a table")
 
 
+def test_a_servers_processor_is_held(tmp_path: Path, scripted: Any) -> None:
+    """A server of serve/judge.py says beside the name what makes text and images ready; another one says nothing."""
+    server = scripted(lambda body: completion(RATING[len(str(body)) % 10]))
+    server.told = {"processor": "p" * 64}
+    words = ("critic", "judge", scored(tmp_path), "--base-url", server.url, "--score", "argmax")
+    assert run(*words, "--out", tmp_path / "judged.jsonl").returncode == 0
+    assert certified(tmp_path, tmp_path / "judged.jsonl").how.processors == {"tiny": "p" * 64}
+    file = ("--certificate", tmp_path / "c.json")
+    held = run(*words, "--out", tmp_path / "again.jsonl", *file)
+    assert held.returncode == 0 and "processor" not in held.stderr
+    server.told = {"processor": "q" * 64}
+    assert_one_line_error(run(*words, "--out", tmp_path / "n.jsonl", *file), "processor of tiny", "audit again")
+    server.told = {}
+    unknown = run(*words, "--out", tmp_path / "u.jsonl", *file)
+    assert unknown.returncode == 0 and "the processor of tiny is not told" in unknown.stderr
+
+
 def test_a_panel_is_certified_with_its_members(tmp_path: Path) -> None:
-    rows, members = scored(tmp_path), [scripted(tmp_path / f"j{n}.jsonl", *RATING[n:]) for n in range(3)]
+    rows, members = scored(tmp_path), [script(tmp_path / f"j{n}.jsonl", *RATING[n:]) for n in range(3)]
     judges = [("--judge", path) for path in members]
     words = ("critic", "judge", rows, "--score", "argmax", *judges[0], *judges[1])
     assert run(*words, "--out", tmp_path / "judged.jsonl").returncode == 0
@@ -84,7 +101,7 @@ def test_judged_conversations_are_certified(tmp_path: Path, scheme: str, protoco
     )
     store = planned(tmp_path, "--scheme", scheme, rows=talks)
     by_rater(store, lambda rater, name, values: values[len(name) % 2])
-    labels, judge = exported(store), scripted(tmp_path / "judge@1.jsonl", f'{{"Reason":"r",{chosen}}}')
+    labels, judge = exported(store), script(tmp_path / "judge@1.jsonl", f'{{"Reason":"r",{chosen}}}')
     words = ("critic", "judge", talks, "--benchmark", "convbench", "--judge", judge, "--max-failed", 1)
     done = run(*words, "--protocol", protocol, "--out", tmp_path / "judged.jsonl")
     assert done.returncode == 0, done.stderr
@@ -106,7 +123,7 @@ def test_preferences_of_answers_are_certified(tmp_path: Path) -> None:
     labels = exported(store)
     told = {"human_score": 5, "scale_min": 1, "scale_max": 10, "annotators": None, "reason": None}
     rows = write_jsonl(tmp_path / "scored.jsonl", [row(n, **told) for n in range(60)])
-    judge = scripted(tmp_path / "judge@1.jsonl", '{"Reason":"r","Verdict":"A"}', '{"Reason":"r","Verdict":"B"}')
+    judge = script(tmp_path / "judge@1.jsonl", '{"Reason":"r","Verdict":"A"}', '{"Reason":"r","Verdict":"B"}')
     words = ("critic", "judge", rows, "--prompt", "pairwise", "--judge", judge, "--max-failed", 1)
     done = run(*words, "--out", tmp_path / "judged.jsonl")
     assert done.returncode == 0, done.stderr
