@@ -43,9 +43,10 @@ ABOUT = re.compile(
     r"how (?:do|can|should) (?:i|we)|"
     r"(?:write|draft|create|design|make|generate|improve|suggest|implement|give me) (?:me )?"
     r"(?:an?|the|this|some|my|our|two|three)\b(?! (?:answer|response|reply|output)))|"
-    r"\b(?:how (?:do|can|should|could) (?:i|we)|why (?:does|do|is)|what do you think)\b[^.?\n]{0,120}\?\s*\Z"
+    r"\A[^\n]+\b(?:how (?:do|can|should|could) (?:i|we)|why (?:does|do|is)|what do you think)\b[^.?\n]{0,120}\?\s*\Z"
 )
-"""How requests begin or end that are about a text, not under it: forms that they name are its."""
+"""How requests begin, or end if they are one line, that are about a text and not under it: forms that they name are
+its."""
 
 ABOUT_OBJECT = re.compile(
     r"(?i)\?\s*$|"
@@ -115,7 +116,7 @@ def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
         return None
     for text in (system[:HEAD], whole):
         last = texts[-1][1] if texts and text is whole else text
-        if ABOUT.search(f"{last[:EDGE]}\n{last[-EDGE:]}"):
+        if ABOUT.search(last if len(last) < 2 * EDGE else last[:EDGE]):
             continue
         found = _one([*_objects(text, wants_object, judging), *(_listed(text) if judging else ())])
         if found is None and judging and not wants_object:
