@@ -289,15 +289,16 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
         wanted = with_ranges(wanted, wording(request))
     if form == "text":
         wanted = without_braces(wanted)
-    try:
-        restricted, size = loose(wanted)
-    except Unbounded:
-        return None
-    if form == "json_schema" and restricted == schema and size < tokens:
-        return None
 
     def asking(schema: Schema) -> Request:
         return free | {"structured_outputs": {"json": schema}}
+
+    try:
+        restricted, size = loose(wanted)
+    except Unbounded:
+        return Held(asking(wanted), tokens) if form == "tool" else None
+    if form == "json_schema" and restricted == schema and size < tokens:
+        return None
 
     def tight(tokens: int) -> tuple[Request, Limits]:
         schema, limits = bounded(wanted, tokens)

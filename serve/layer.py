@@ -56,6 +56,9 @@ CHAT_PATH = re.compile(r"(/v1|/chat/completions)*/chat/completions/?")
 RESPONSES_PATH = re.compile(r"(/v1)*/responses/?")
 DIALECTS: dict[str, Dialect] = {CHAT: Chat(), "/v1/responses": Responses()}
 BLANK = re.compile(rb'"content":(null|"(\s|\\[nrtf])*")')
+MANY_ITEMS = re.compile(rb'(?:min|max)Items\\*"\s*:\s*(?:[0-9]{6,}|[0-9.]+[eE]\+?[0-9]+)')
+"""What the decoder writes out one by one, in whatever request: a large number takes all memory, and ends the server."""
+
 SOME_TEXT = {"regex": r"\S(?s:.*)"}
 MOST_REPLIES = 128
 MOST_TOKENS = 1024
@@ -198,6 +201,8 @@ class JudgeLayer:
             msgspec.convert(request, Known)
         except msgspec.ValidationError as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {error}") from None
+        if request[dialect.turns] is None:
+            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {dialect.turns} is null")
         room = await self._in_turn(scope, body, request, receive, send, None)
         if room.short:
             await self._in_turn(scope, body, request, receive, send, room.prompt)
@@ -347,6 +352,8 @@ class JudgeLayer:
     async def _inner(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """vLLM's answer. What it does not catch itself (an image that cannot be had) is an error of its own, too."""
         begun = False
+        if MANY_ITEMS.search(body):
+            raise Refusal(HTTPStatus.BAD_REQUEST, None, "minItems and maxItems of a schema are at most 99999")
 
         async def sending(message: Message) -> None:
             nonlocal begun

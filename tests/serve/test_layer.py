@@ -80,6 +80,37 @@ def test_what_is_no_chat_request_is_left_to_vllm_or_refused(ask: Ask, body: byte
     assert ask(inner, body).status_code == 400
 
 
+def test_a_list_that_would_take_all_memory_is_refused(ask: Ask) -> None:
+    """The decoder writes each of its items out."""
+
+    def asking(limits: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        many = {"type": "array", "items": {"type": "integer"}, **limits}
+        form = {"type": "json_schema", "json_schema": {"name": "n", "schema": many}}
+        return {**HELLO, "response_format": form}, {**HELLO, "structured_outputs": {"json": json.dumps(many)}}
+
+    for request in (*asking({"minItems": 10**9}), asking({"maxItems": 1e9})[1]):
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            inner = Inner()
+            answer = ask(inner, request, path=path)
+            assert answer.status_code == 400 and "Items" in answer.json()["error"]["message"] and inner.chats == []
+    assert ask(Inner(), asking({"maxItems": 10**9})[0]).status_code == 200, "it is held to fewer"
+
+
+def test_a_tool_whose_schema_cannot_be_measured_is_held_to_it_all_the_same(ask: Ask) -> None:
+    schema = {"type": "object", "properties": {"a": {"allOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    inner = Inner("{}")
+    answer = ask(inner, {**HELLO, "tools": tools, "tool_choice": {"type": "function", "function": {"name": "f"}}})
+    assert answer.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
+    assert "allOf" in json.dumps(json.loads(inner.chats[0])["structured_outputs"]["json"])
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_no_turns_at_all_are_refused_in_plain_words(ask: Ask, path: str) -> None:
+    answer = ask(Inner(), {"messages": None, "input": None}, path=path)
+    assert answer.status_code == 400 and "is null" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     "path",
     [
