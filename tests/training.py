@@ -206,7 +206,7 @@ def refused(run: Processes, *parts: str) -> str:
     return lines[0]
 
 
-TIMES = {"tokens_per_second", "learned_per_second", "gflops"}
+TIMES = {"tokens_per_second", "learned_per_second", "gflops", "cpu_gflops"}
 
 
 def logged(out: Path) -> list[dict[str, float]]:

@@ -33,8 +33,8 @@ class Meter:
 
     def _clear(self) -> None:
         self.tokens = self.learned = 0
-        self.flops = self.seconds = 0.0
-        self._started: float | None = None
+        self.flops = self.seconds = self.cpu_seconds = 0.0
+        self._started: tuple[float, float] | None = None
 
     def add(self, inputs: dict[str, Any]) -> None:
         """Count a micro-batch."""
@@ -51,19 +51,21 @@ class Meter:
         self.flops += self.passes * matrices + 3 * 2 * self.attention * squares
 
     def start(self) -> None:
-        self._started = time.monotonic()
+        self._started = time.monotonic(), time.process_time()
 
     def stop(self) -> None:
         if self._started is None:
             return
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        self.seconds += time.monotonic() - self._started
+        self.seconds += time.monotonic() - self._started[0]
+        self.cpu_seconds += time.process_time() - self._started[1]
         self._started = None
 
     def take(self) -> dict[str, float]:
-        """Per process: tokens and learned tokens a second; on a CPU model GFLOP/s, and on a GPU of known peak the model
-        FLOPs utilisation (0..1) and the most memory that was allocated, in GiB."""
+        """Per process: tokens and learned tokens a second; on a CPU model GFLOP a second and a CPU second (of all
+        threads); on a GPU of known peak the model FLOPs utilisation (0..1) and the most memory that was allocated, in
+        GiB."""
         if not self.seconds:
             return {}
         found = {
@@ -78,5 +80,6 @@ class Meter:
             found["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
         else:
             found["gflops"] = round(self.flops / self.seconds / 1e9, 1)
+            found["cpu_gflops"] = round(self.flops / self.cpu_seconds / 1e9, 1)
         self._clear()
         return found

@@ -5,12 +5,13 @@
 Rows of the sample world in English, some steps through the launcher as a user starts it; the first two are not
 counted. The matmuls are those of the weights of one layer, forward and both gradients, at the tokens of a micro-batch,
 in the precision and with the threads of the run. Ends in one JSON line: `ratio` is the share over one half, which is
-what may be asked of a step.
+what may be asked of a step; `cpu_share` is the same in FLOP a CPU second, which others' load changes less.
 """
 
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -29,26 +30,28 @@ from critic import jsonl  # noqa: E402
 GOAL = 0.5
 
 
-def alone(base: Path, dtype: torch.dtype, tokens: int, seconds: float = 0.5) -> float:
-    """FLOP/s of the matmuls of one layer's weights at `tokens` tokens: forward, gradient of input and of weights."""
+def alone(base: Path, dtype: torch.dtype, tokens: int, seconds: float = 0.5) -> tuple[float, float]:
+    """FLOP/s, and FLOP a CPU second, of the matmuls of one layer's weights at `tokens` tokens: forward, gradient of
+    input and of weights."""
     config = transformers.AutoConfig.from_pretrained(base)
     with torch.device("meta"):
         layer = transformers.AutoModelForCausalLM.from_config(config).model.layers[0]
-    spent = work = 0.0
+    spent = used = work = 0.0
     for linear in (each for each in layer.modules() if isinstance(each, torch.nn.Linear)):
         x, w = torch.randn(tokens, linear.in_features), torch.randn(linear.out_features, linear.in_features)
         x, w = x.to(dtype), w.to(dtype)
         y = x @ w.T
         for left, right in ((x, w.T), (y, w), (y.T, x)):
-            found: list[float] = []
+            found: list[tuple[float, float]] = []
             end = time.monotonic() + seconds
             while len(found) < 3 or time.monotonic() < end:
-                start = time.perf_counter()
+                start, cpu = time.perf_counter(), time.process_time()
                 left @ right
-                found.append(time.perf_counter() - start)
-            spent += statistics.median(found)
+                found.append((time.perf_counter() - start, time.process_time() - cpu))
+            spent += statistics.median(wall for wall, _ in found)
+            used += statistics.median(cpu for _, cpu in found)
             work += 2.0 * tokens * linear.in_features * linear.out_features
-    return work / spent
+    return work / spent, work / used
 
 
 def main() -> None:
@@ -64,7 +67,11 @@ def main() -> None:
     subprocess.run([sys.executable, str(ROOT / "data/sample_world.py"), "--out", str(world)], check=True)
     lines = [json.loads(line) for _, line in jsonl.lines(world)]
     jsonl.write(rows, [line for line in lines if line["lang"] == "en"][: given.rows * given.steps])
-    words = [str(Path(sys.executable).with_name("deepspeed")), "--log_level", "error", str(ROOT / "train/sft.py")]
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    words = [str(Path(sys.executable).with_name("deepspeed")), "--log_level", "error", "--master_port", str(port)]
+    words += [str(ROOT / "train/sft.py")]
     words += ["--config", str(given.recipe), "--train", str(rows), "--out", str(out), "--cache", str(scratch / "cache")]
     settings = {"base": given.base, "global_batch": given.rows, "training.max_steps": given.steps}
     settings |= {"training.logging_steps": 1, "training.save_strategy": "no"}
@@ -75,13 +82,17 @@ def main() -> None:
     notes = json.loads((out / "critic.json").read_text("utf-8"))
     torch.set_num_threads(notes["threads"])
     dtype = torch.bfloat16 if notes.get("precision") == "bf16" else torch.float32
-    matmuls = alone(given.base, dtype, given.tokens) / 1e9
+    matmuls, per_cpu = (each / 1e9 for each in alone(given.base, dtype, given.tokens))
+    cpu_step = statistics.median(line["cpu_gflops"] for line in log)
     found = {
         "name": "train_cpu",
         "gflops": step,
         "matmul_gflops": round(matmuls, 1),
         "share": round(step / matmuls, 3),
         "ratio": round(step / matmuls / GOAL, 2),
+        "cpu_gflops": cpu_step,
+        "matmul_cpu_gflops": round(per_cpu, 1),
+        "cpu_share": round(cpu_step / per_cpu, 3),
         "tokens_per_second": statistics.median(line["tokens_per_second"] for line in log),
         "threads": notes["threads"],
         "precision": str(dtype),

@@ -235,7 +235,8 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=32000)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--no-trl", action="store_true")
+    parser.add_argument("--alone", type=int, nargs="*", default=ALONE, help="rows of a micro-batch in packing alone")
+    parser.add_argument("--packs", type=int, nargs="*", default=PACKS, help="sequences of one in TRL's packing")
     given = parser.parse_args()
     scratch = Path(tempfile.mkdtemp())
     datasets.disable_progress_bars()
@@ -267,13 +268,11 @@ def main() -> None:
     pairs = [{"input_ids": row["input_ids"], "labels": Batches._labels(row)} for row in rows]
     other = datasets.Dataset.from_list(pairs)
     folder = str(scratch)
-    systems: dict[str, Callable[[], Rates]] = {
-        "shared": lambda: ours(make(), rows, shared, given, given.rows, folder),
-        **{f"alone {size}": partial(lambda n: ours(make(), rows, alone, given, n, folder), size) for size in ALONE},
-    }
-    if not given.no_trl:
-        for size in PACKS:
-            systems[f"trl {size}"] = partial(lambda n: theirs(make(), other, tokenizer, given, n, folder), size)
+    systems: dict[str, Callable[[], Rates]] = {"shared": lambda: ours(make(), rows, shared, given, given.rows, folder)}
+    for size in given.alone:
+        systems[f"alone {size}"] = partial(lambda n: ours(make(), rows, alone, given, n, folder), size)
+    for size in given.packs:
+        systems[f"trl {size}"] = partial(lambda n: theirs(make(), other, tokenizer, given, n, folder), size)
     found = measure(systems, given.rounds)
     facts = {"tokens": round(computed[1] / computed[0], 2), "rows": given.rows, "threads": torch.get_num_threads()}
     print(json.dumps({"name": "train_prefix", **found, **facts, "load": os.getloadavg()[0]}))
