@@ -21,6 +21,8 @@ def items_of(scheme: str, path: Path, against: Path | None = None) -> list[Label
     if scheme not in SCHEMES:
         raise UsageError(f"--scheme {scheme}: unknown; choose {', '.join(SCHEMES)}")
     asked = SCHEMES[scheme]
+    if against is not None and not (asked.two and asked.source == "replies"):
+        raise UsageError("--against compares whole conversations; it needs --scheme pairwise_conversation")
     if asked.source == "replies":
         found = list(_of_replies(asked, path, against))
     else:

@@ -19,6 +19,7 @@ import jinja2
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -81,14 +82,6 @@ def blocks(text: str) -> list[tuple[str, Any]]:
     return found + [("text", text[end:])] * (end < len(text))
 
 
-class _Refused(Exception):
-    """A request that is answered with an error: its status and words."""
-
-    def __init__(self, status: int, error: str) -> None:
-        super().__init__(error)
-        self.status = status
-
-
 class Annotation:
     """The application on a database. `owner` makes the owner's page, shown to who has the token `key`."""
 
@@ -116,13 +109,13 @@ class Annotation:
                 body: Mapping[str, str] = {}
                 if request.method == "POST":
                     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-                        raise _Refused(403, "another site may not send labels")
+                        raise HTTPException(403, "another site may not send labels")
                     if (_number(request.headers.get("content-length")) or _LONGEST + 1) > _LONGEST:
-                        raise _Refused(413, "too long")
+                        raise HTTPException(413, "too long")
                     body = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
                 reply = await run_in_threadpool(answer, request, body)
-            except _Refused as refused:
-                reply = JSONResponse({"error": str(refused)}, refused.status)
+            except HTTPException as refused:
+                reply = JSONResponse({"error": refused.detail}, refused.status_code)
             reply.headers.update({name: value for name, value in _HEADERS.items() if name not in reply.headers})
             return reply
 
@@ -133,12 +126,12 @@ class Annotation:
         for known, name in self._raters.items():
             if secrets.compare_digest(known.encode(), token):
                 return name
-        raise _Refused(403, "open the link that you were given: this one names no rater")
+        raise HTTPException(403, "open the link that you were given: this one names no rater")
 
     def _task(self, rater: str, number: str | None) -> Open:
         found = self.store.opened(_number(number), rater)
         if found is None:
-            raise _Refused(404, "there is no such item")
+            raise HTTPException(404, "there is no such item")
         return found
 
     def page(self, request: Request, _: Mapping[str, str]) -> Response:
@@ -189,16 +182,16 @@ class Annotation:
         shown = self._task(self._rater(request), request.query_params.get("task")).item.images
         number = _number(request.query_params.get("n"))
         if number is None or number >= len(shown) or self.images is None:
-            raise _Refused(404, "there is no such picture")
+            raise HTTPException(404, "there is no such picture")
         try:
             media, content = picture(self.images, shown[number])
         except ImageError as error:
-            raise _Refused(404, error.failure) from None
+            raise HTTPException(404, error.failure) from None
         return Response(content, media_type=media)
 
     def report(self, request: Request, _: Mapping[str, str]) -> Response:
         if not secrets.compare_digest(request.query_params.get("key", "").encode(), self.key.encode()):
-            raise _Refused(403, "this page is the owner's")
+            raise HTTPException(403, "this page is the owner's")
         with self._owning:
             policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
             return HTMLResponse(self.owner(), headers={"Content-Security-Policy": policy})
@@ -217,12 +210,13 @@ def _number(text: str | None) -> int | None:
 
 
 def read_said(body: Mapping[str, str], item: LabelItem, scheme: Scheme, swapped: bool) -> Said:
-    """What a form says, checked. Raises _Refused where a question is open and the item neither skipped nor broken."""
+    """What a form says, checked. Raises HTTPException where a question is open of an item that is neither skipped nor
+    broken."""
     skipped, broken = body.get("skipped", "").strip()[:500], bool(body.get("broken"))
     choices = {ask.key: body.get(f"choice {ask.key}", "") for ask in item.asks if not (skipped or broken)}
     for key, value in choices.items():
         if value not in scheme.choices:
-            raise _Refused(422, f"{key}: {value[:40]!r} is none of {', '.join(scheme.choices)}")
+            raise HTTPException(422, f"{key}: {value[:40]!r} is none of {', '.join(scheme.choices)}")
     try:
         seconds: float | None = min(max(float(body["seconds"]), 0.0), 86_400.0)
     except (KeyError, ValueError):

@@ -317,6 +317,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     fails(rows, "--db", db, "--invite", "a", "--invite", "a", parts=("--invite",))
     fails(rows, "--db", db, "--invite", "a", "--raters", 2, parts=("either",))
     fails(rows, "--db", db, "--doubtful", rows, parts=("--draw",))
+    fails(rows, "--db", db, "--scheme", "direct", "--against", rows, parts=("--against", "pairwise_conversation"))
     fails(rows, "--db", db, "--doubtful", rows, "--draw", 3, parts=("judgments",))
     fails(rows, "--db", db, "--scheme", "direct", parts=("rows.jsonl:1",))
     fails(rows, "--db", db, "--to", "word", "--export", db, parts=("label-studio",))
