@@ -64,10 +64,13 @@ class Chromium:
         return self.call("Runtime.evaluate", expression=code, returnByValue=True)["result"].get("value")
 
     def until(self, code: str) -> None:
-        end = time.monotonic() + 30
-        while not self.js(code):
-            assert time.monotonic() < end, f"{code}: {self.js('document.body.innerText')}"
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with contextlib.suppress(AssertionError):  # a page that is just being left answers nothing
+                if self.js(code):
+                    return
             time.sleep(0.02)
+        raise AssertionError(f"{code}: {self.js('document.body.innerText')}")
 
     def open(self, url: str) -> None:
         self.call("Page.navigate", url=url)
