@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.asking import verdict
-from critic.asking.prompt import LANGUAGES, Prompt, load
+from critic.asking.prompt import LANGUAGES, Prompt, load, split_variant
 from critic.asking.rating import whole_rating
 from critic.asking.render import Exchange, Fitted, Material, Side, of_response, render
 from critic.asking.tokens import RATING, REASON, Label
@@ -265,7 +265,7 @@ def _parts(name: str) -> tuple[str, str, str | None]:
 
 def form_of(name: str) -> Form:
     """The form by its name, with or without a pack and a language. Raises UsageError for an unknown one."""
-    form = _parts(name)[1]
+    form = split_variant(_parts(name)[1])[0]
     if form not in FORMS:
         raise UsageError(f"unknown form {form!r}; choose {', '.join(sorted(FORMS))}")
     return FORMS[form]

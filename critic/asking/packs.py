@@ -1,12 +1,13 @@
 """Prompt packs: folders of prompt files that stand in for ours, tried out before anything is asked by them."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import jinja2
 import msgspec
 
-from critic.asking.forms import FORMS, Form
-from critic.asking.prompt import add_pack, load
+from critic.asking.forms import FORMS, IN_FULL, Form, form_of
+from critic.asking.prompt import LANGUAGES, add_pack, has, load, variants
 from critic.asking.render import Exchange, Material, Side, TurnJudgment, render
 from critic.errors import UsageError
 from critic.records import Language
@@ -35,15 +36,42 @@ def _try(path: str, pack: str) -> None:
     prompt = load(f"{pack}/{stem}", msgspec.convert(language, Language))
     if prompt.key == "Rating" and prompt.constrained and not prompt.verbatim and '"Rating"' not in prompt.template:
         raise UsageError('the template shows no verdict with the key "Rating", and its verdicts are such JSON')
-    render(prompt, _specimen(FORMS[stem]))
+    render(prompt, _specimen(form_of(stem)))
 
 
-def _specimen(form: Form) -> Material:
-    """All that a prompt can show: of four turns the last is judged, or the whole of them."""
+def try_turns(name: str, turns: Iterable[int], of: int) -> None:
+    """Fill in a pack's prompt, PACK/NAME, for these turns of conversations of so many, in every language. Raises
+    UsageError where it shows turns that the judge of one does not see."""
+    for turn in turns:
+        shown = _specimen(form_of(name), turn, of, of) if IN_FULL in name else _specimen(form_of(name), turn, turn, 1)
+        for language in LANGUAGES:
+            try:
+                render(load(name, language), shown)
+            except UsageError as error:
+                what = f"at turn {turn} of {of} it shows a turn that is not there"
+                raise UsageError(f"{error}: {what}; --sight all shows those behind it, too") from None
+
+
+def lacks(pack: str) -> list[str]:
+    """The prompts that judging asks by beside those that a pack has, and that it lacks: ours are asked instead."""
+    own, given = variants(pack), {name for name in FORMS if has(pack, name)}
+    asked = {"checklist", "quality"} if given & {"checklist", "quality"} else set[str | None]()
+    for name in ("direct_turn", "pairwise_turn"):
+        whole, turns = name.replace("turn", "whole"), {f"{name}_{turn}" for turn in (1, 2, 3)}
+        if turns & own and name not in given:
+            given |= {name, *(turns & own)}
+            asked |= turns
+        asked |= {name, whole, FORMS[name].extraction} if given & {name, whole} else set()
+    return sorted(name for name in asked if name and name not in given)
+
+
+def _specimen(form: Form, turn: int = 4, of: int = 4, references: int = 4) -> Material:
+    """All that a prompt can show of conversations of so many turns: one turn is judged, or the whole of them."""
     whole = form.scope == "conversation"
-    side = Side(earlier=[Exchange("q", "a")] * (4 if whole else 3), answer=None if whole else "a")
+    earlier, later = [Exchange("q", "a")] * (of if whole else turn - 1), [Exchange("q", "a")] * (of - turn)
+    side = Side(earlier=earlier, answer=None if whole else "a", later=[] if whole else later)
     return Material(
         caption="c", sides=[side] * (2 if form.pair else 1), question=None if whole else "q",
-        references=["r"] * (4 if whole else 1), focus="f", checklist=["i"], criteria={"c": "m"}, own_answer="o",
+        references=["r"] * references, focus="f", checklist=["i"], criteria={"c": "m"}, own_answer="o",
         verdicts=[TurnJudgment(1, "A")], text="t" if form.scope == "verdict" else None,
     )  # fmt: skip

@@ -8,6 +8,7 @@ import hashlib
 import re
 import string
 import tomllib
+from collections.abc import Iterable
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -45,12 +46,23 @@ class TaskRules(Struct, frozen=True):
     rules: list[str]
 
 
+class PackMessage(Struct, frozen=True, forbid_unknown_fields=True):
+    role: Literal["user", "assistant"]
+    content: str
+
+
+VARIANTS = ("1", "2", "3", "4", "backed")
+"""What a pack may have prompts of its own for: a turn by its number, and a comparison in sight of the reference. Their
+names end so, `pairwise_turn_2`; they extend the prompt without the ending."""
+
+
 class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A judging prompt in one language. `hash` identifies its whole content; `key` is that of a verdict's value.
 
     `general` are the rules for all tasks, `tasks` those of single ones and `other_rules` those of any other. `indent`
     sets in the further lines of an earlier message, so that none of them passes for another message. `sides` name the
-    two that are compared, `tie` neither. `system` is the template of a system message. `constrained`: the verdict is
+    two that are compared, `tie` neither. `system` is the template of a system message, `before` are messages between it
+    and the prompt, as they stand: what was agreed on, examples with their answers. `constrained`: the verdict is
     JSON; otherwise (a pack's prompts) it is free text, which a second, short question reads. `verbatim`: the template
     is somebody else's text, in which no white space is ours to strip.
     """
@@ -74,6 +86,7 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
     sides: list[str] = field(default_factory=list)
     tie: str = ""
     system: str = ""
+    before: list[PackMessage] = field(default_factory=list)
     constrained: bool = True
     verbatim: bool = False
 
@@ -122,7 +135,11 @@ def load(name: str, language: Language) -> Prompt:
     """The packaged prompt `name` in `language`, as PACK/NAME with what an open prompt pack says otherwise. Raises
     UsageError with the choices if there is none."""
     pack, _, plain = name.rpartition("/")
-    if plain not in names() or language not in LANGUAGES or (pack and pack not in _PACKS):
+    if (
+        plain not in (*names(), *(variants(pack) if pack in _PACKS else ()))
+        or language not in LANGUAGES
+        or (pack and pack not in _PACKS)
+    ):
         raise UsageError(f"no judge prompt {name!r} in {language!r}; there is {', '.join(names())}")
     content = _content(plain, language, pack or None)
     values = {}
@@ -148,13 +165,56 @@ def _filled(text: str, values: dict[str, Any]) -> str:
     return string.Template(text).substitute(values)
 
 
-def _content(name: str, language: Language, pack: str | None) -> dict[str, Any]:
+def _content(name: str, language: Language, pack: str | None, alone: bool = False) -> dict[str, Any]:
     """A prompt's file, what it leaves out taken from the prompt that it extends, and what a pack says otherwise."""
     path = f"{name}_{language}.toml"
+    base, variant = split_variant(name)
+    if variant and pack:
+        content = _content(base, language, pack)
+        for each in reversed(_line(base, language)):
+            content = _over(content, _PACKS[pack].get(f"{each}_{variant}_{language}.toml", {}))
+        return content
     ours = tomllib.loads((files("critic") / "prompts" / path).read_text("utf-8"))
+    if alone:
+        return ours
     content = _over(ours, _PACKS[pack].get(path, {})) if pack else ours
     extended = content.pop("extends", None)
     return _over(_content(extended, language, pack), content) if extended else content
+
+
+def split_variant(name: str) -> tuple[str, str]:
+    """A prompt's name without and with what it is a variant for, "" for none."""
+    base, _, variant = name.rpartition("_")
+    return (base, variant) if variant in VARIANTS and base in names() else (name, "")
+
+
+@cache
+def _line(name: str, language: Language) -> list[str]:
+    """A prompt, and those that it extends one after another."""
+    found = [name]
+    while extended := _content(found[-1], language, None, alone=True).get("extends"):
+        found.append(extended)
+    return found
+
+
+@cache
+def variants(pack: str) -> set[str]:
+    """The names of a pack's variants, of a prompt that others extend for these as well."""
+    given = {split_variant(path.removesuffix(".toml").rpartition("_")[0]) for path in _PACKS[pack]}
+    return {
+        f"{name}_{variant}"
+        for base, variant in given
+        if variant
+        for name in names()
+        if base in _line(name, LANGUAGES[0])
+    }
+
+
+def variant_of(name: str, wanted: Iterable[str]) -> str:
+    """The name of a pack's prompt, PACK/NAME, or of the first variant of it that is `wanted` and there."""
+    pack, _, plain = name.rpartition("/")
+    there = variants(pack) if pack in _PACKS else set()
+    return next((f"{name}_{variant}" for variant in wanted if f"{plain}_{variant}" in there), name)
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +254,8 @@ def add_pack(folder: Path) -> tuple[str, list[str]]:
         raise UsageError(f"{folder}: no prompt pack: expected a folder with some of {choices}")
     digest, tables = hashlib.sha256(), dict[str, dict[str, Any]]()
     for path, raw in found.items():
-        if path not in _packaged() | _OF_CONVERSATIONS.keys():
+        plain = split_variant(path.removesuffix(".toml").rpartition("_")[0])[0]
+        if f"{plain}_{path.rpartition('_')[2]}" not in _packaged() and path not in _OF_CONVERSATIONS:
             raise UsageError(f"{folder / path}: stands in for none of {choices}")
         try:
             table = tomllib.loads(raw.decode())

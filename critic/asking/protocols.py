@@ -20,6 +20,7 @@ from critic import jsonl
 from critic.asking import replies
 from critic.asking.forms import IN_FULL, REASON_FIRST, graded, inquiry, prompt_of
 from critic.asking.history import CONDITIONS
+from critic.asking.prompt import variant_of
 from critic.asking.render import Exchange, Material, Side, TurnJudgment
 from critic.asking.verdict import without_thoughts
 from critic.errors import UsageError
@@ -42,24 +43,31 @@ NOT_JUDGED = "turn_not_judged"
 """The failure of a whole conversation that was to be judged in sight of its turns' judgments, and one failed."""
 
 
-def form_name(protocol: Protocol, whole: bool, setup: Setup) -> str:
-    """The form in which a protocol asks of a turn or of the whole, within the setup's pack."""
+def form_name(protocol: Protocol, turn: int | None, setup: Setup, backed: bool = False) -> str:
+    """The form in which a protocol asks of a turn, or of the whole (None), within the setup's pack: by the pack's own
+    prompt for the turn, or for a comparison in sight of the reference (`backed`), where it has one."""
+    whole = turn is None
     if protocol == "pointwise":
         return setup.pointwise_prompt
     name = f"{protocol}_{'whole' if whole else 'turn'}" if protocol in OF_WHOLES else protocol
     name += "_forced" if protocol == "pairwise" and setup.order == "forced" else ""
     name += REASON_FIRST if setup.reason_first else ""
     name += IN_FULL if setup.sight == "all" and protocol in OF_WHOLES and not whole else ""
-    return f"{setup.pack}/{name}" if setup.pack else name
+    wanted = [*(["backed"] if backed else []), *([] if turn is None else [str(turn)])]
+    return variant_of(f"{setup.pack}/{name}", wanted) if setup.pack else name
 
 
-def form_names(chosen: Iterable[str], setup: Setup) -> list[str]:
-    """The forms in which the chosen protocols ask, pointwise apart, which has a prompt of its own choice."""
+def form_names(chosen: Iterable[str], setup: Setup, turns: int = 1) -> dict[str, set[int]]:
+    """The forms in which the chosen protocols ask of conversations of so many turns, pointwise apart, which has a
+    prompt of its own choice; and of which turns each asks, none of the whole."""
     protocols: tuple[Protocol, ...] = (*OF_WHOLES, "checklist", "quality")
-    both = (
-        (protocol, whole) for protocol in protocols for whole in (False, True) if not whole or protocol in OF_WHOLES
-    )
-    return [form_name(protocol, whole, setup) for protocol, whole in both if protocol in chosen]
+    found: dict[str, set[int]] = {}
+    for protocol in (one for one in protocols if one in chosen):
+        for turn in (*range(1, turns + 1), *([None] if protocol in OF_WHOLES else [])):
+            for backed in (False, True) if protocol == "pairwise" else (False,):
+                asked = found.setdefault(form_name(protocol, turn, setup, backed), set())
+                asked |= set() if turn is None else {turn}
+    return found
 
 
 class Transcript(Struct, frozen=True, kw_only=True):
@@ -194,7 +202,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
             length=len(one.answer(turn)) if turn is not None and problem is None else None,
             unjudged=sum(line.verdict.failure is not None for line in lines) if problem is None else 0,
         )
-        form, material = form_name(self.protocol, turn is None, setup), None
+        form, material = self._form(turn, setup), None
         if problem is None and turn is not None:
             material = self._turn(turn, setup)
         elif problem is None:
@@ -202,6 +210,10 @@ class Assignment(Struct, frozen=True, kw_only=True):
         return PlannedVerdict(
             conversation=one.conversation, verdict=verdict, form=form, problem=problem, material=material
         )
+
+    def _form(self, turn: int | None, setup: Setup) -> str:
+        backed = self.protocol == "pairwise" and self._shows_reference(setup)
+        return form_name(self.protocol, turn, setup, backed)
 
     def _turn(self, turn: int, setup: Setup) -> Material:
         one, asked = self.one, self.one.conversation.turns[turn - 1]
@@ -230,15 +242,17 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
     def _whole(self, setup: Setup, lines: Sequence[ConversationJudgment]) -> Material:
         one, against = self.one, self.against
-        form, lang, turned, focus = form_name(self.protocol, False, setup), one.conversation.lang, None, list[str]()
+        lang, turned, focus = one.conversation.lang, None, list[str]()
+        forms = {line.verdict.turn: self._form(line.verdict.turn, setup) for line in lines}
+        judged = [(line, forms[line.verdict.turn]) for line in lines]
         if not setup.texts:
-            verdicts = [_shown(line, form) for line in lines]
+            verdicts = [_shown(*each) for each in judged]
         elif self.protocol == "pairwise":
-            verdicts, turned = ([_said(line, form, first) for line in lines] for first in PLAYERS)
+            verdicts, turned = ([_said(*each, first) for each in judged] for first in PLAYERS)
         else:
-            verdicts = [_said(line, form) for line in lines]
+            verdicts = [_said(*each) for each in judged]
         if setup.texts:
-            label, turns = prompt_of(form, lang).turn, enumerate(one.conversation.turns, 1)
+            label, turns = prompt_of(self._form(None, setup), lang).turn, enumerate(one.conversation.turns, 1)
             focus = [label.format(n=number) + turn.focus for number, turn in turns if turn.focus]
         mine = Side(earlier=one.whole(one.answer))
         theirs = Side(earlier=against.whole(against.answer) if against else one.whole(one.reference))

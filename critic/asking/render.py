@@ -117,7 +117,9 @@ def render(prompt: Prompt, material: Material, kept: Kept | None = None) -> list
         system, content = (template.render(values) for template in prompt.compiled)
     except jinja2.TemplateError as error:
         raise UsageError(f"prompt {prompt.name}, {prompt.language}: {error}") from None
-    return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": content}]
+    before = [{"role": one.role, "content": one.content} for one in prompt.before]
+    first = [{"role": "system", "content": system}] if system else []
+    return [*first, *before, {"role": "user", "content": content}]
 
 
 def _values(prompt: Prompt, material: Material, kept: Kept) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from critic import benchmarks, jsonl
 from critic.asking import protocols
 from critic.asking.forms import RatingKind, form_of, prompt_name
 from critic.asking.judge import ConversationJudge
-from critic.asking.prompt import LANGUAGES, load, prompt_hash
+from critic.asking.packs import try_turns
+from critic.asking.prompt import LANGUAGES, load, prompt_hash, split_variant
 from critic.asking.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcript, VerdictKey, VerdictPlan, key
 from critic.asking.replies import is_table
 from critic.backends import processors
@@ -187,7 +188,7 @@ def judge_conversations(
     if questions is not None:
         _check_questions(questions, asked, mine.values())
     if setup.pack is not None:
-        _say_pack(setup, chosen)
+        _say_pack(setup, chosen, max(len(one.conversation.turns) for one in mine.values()))
     pairs: list[Pair] = [(one, None) for one in mine.values()]
     if len(files) > 1:
         met = [protocols.paired(mine, one, path) for one, path in zip(models[1:], files[1:], strict=True)]
@@ -197,7 +198,7 @@ def judge_conversations(
     if not any(plan.wanted()):
         raise UsageError(f"{replies}: nothing to judge: {listed(plan.lacking()) or 'no such turn'}")
     if run.certificate is not None:
-        forms = {protocols.form_name(protocol, turn is None, setup) for *_, protocol, _, turn, _ in plan.wanted()}
+        forms = {protocols.form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in plan.wanted()}
         prompts, made_ready = {prompt_hash(prompt_name(form)): form for form in forms}, processors([judge.backend])
         now = {"judge": setup.judge, "members": [], "setup": drawn(setup)}
         print(hold_to(run.certificate, made_ready, prompts, **now).line())
@@ -257,10 +258,13 @@ def _check_options(setup: Setup, chosen: Sequence[str], two_models: bool) -> Non
     )
 
 
-def _say_pack(setup: Setup, chosen: Sequence[str]) -> None:
+def _say_pack(setup: Setup, chosen: Sequence[str], turns: int) -> None:
     """Says which of the prompts that are used come from the pack. Raises UsageError where none does, or where one that
     does cannot be asked for a verdict without a reason."""
-    names = protocols.form_names(chosen, setup)
+    asked = protocols.form_names(chosen, setup, turns)
+    for name, numbers in asked.items():
+        try_turns(name, sorted(numbers), turns)
+    names = list(asked)
     # Of a form's second question the prompt is in the same pack.
     seconds = ((name.rpartition("/")[0], form_of(name).extraction) for name in names)
     used = [*names, *sorted({prompt_name(f"{pack}/{form}") for pack, form in seconds if form})]
@@ -268,7 +272,7 @@ def _say_pack(setup: Setup, chosen: Sequence[str]) -> None:
         (_plain(name), lang, load(name, lang).constrained)
         for name in used
         for lang in LANGUAGES
-        if load(name, lang) != load(_plain(name), lang)
+        if load(name, lang) != load(split_variant(_plain(name))[0], lang)
     ]
     named = [f"{name} ({lang})" for name, lang, _ in theirs]
     named += ["pointwise"] if "pointwise" in chosen and "/" in setup.pointwise_prompt else []

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from critic import jsonl
 from critic.asking.forms import FORMS
-from critic.asking.packs import open_pack
+from critic.asking.packs import lacks, open_pack
 from critic.asking.render import RAW, RAW_BY_TURN
 from critic.errors import UsageError
 from critic.records import Language
@@ -26,7 +26,9 @@ from critic.records import Language
 KINDS = tuple(FORMS)
 """The forms whose prompts a constant can become."""
 
-_ALWAYS_JSON = ("pointwise", *(name for name, form in FORMS.items() if form.extraction is None))
+_ALWAYS_JSON = tuple(
+    name for name, form in FORMS.items() if name == "pointwise" or (form.extraction is None and form.scope != "verdict")
+)
 """Prompts that ask for our JSON verdict, whatever the mapping says: no second question is asked of rows."""
 
 _PLACEHOLDER = re.compile(r"\{[A-Za-z_][A-Za-z0-9_.\[\]]*\}")
@@ -38,14 +40,18 @@ _HEAD = """\
 # and for each placeholder what stands there; leave `kind` empty for constants that are no prompt.
 # raw.NAME of {raw};
 # raw.NAME[i] of {by_turn}, turns from 0
-# Optional: system = "CONSTANT" for a system message; constrained = true where the prompt asks for our JSON verdict;
+# Optional: system = "CONSTANT" for a system message; before = ["CONSTANT", …] for messages between it and the prompt,
+# of user and assistant in turn (a preamble, examples); turn = 2 where the prompt is that of one turn alone;
+# backed = true where it compares in sight of the reference, and another does without;
+# constrained = true where it asks for our JSON verdict;
 # format = true where the module fills the text in by str.format, so that {{{{ is a brace.
 """
 
 
 class Mapped(Struct, kw_only=True, forbid_unknown_fields=True):
     """A constant and the prompt that it becomes; `placeholders` are texts in it, with the variables of ours that stand
-    in their places. A prompt that is not `constrained` is answered in free text."""
+    in their places. A prompt that is not `constrained` is answered in free text. `before` names the messages between
+    system message and prompt, of user and assistant in turn; `turn` and `backed` as in asking.prompt.VARIANTS."""
 
     constant: str
     kind: str = ""
@@ -53,6 +59,9 @@ class Mapped(Struct, kw_only=True, forbid_unknown_fields=True):
     system: str = ""
     constrained: bool = False
     format: bool = False
+    before: list[str] = field(default_factory=list)
+    turn: Annotated[int, msgspec.Meta(ge=1, le=4)] | None = None
+    backed: bool = False
     placeholders: dict[str, str] = field(default_factory=dict)
 
 
@@ -148,7 +157,9 @@ def _checked(place: str, mapped: Mapped, found: Mapping[str, str]) -> None:
     """Raises UsageError for a mapping that does not fit the module or our prompts."""
     if mapped.kind not in KINDS:
         raise UsageError(f"{place}: kind {mapped.kind!r}; choose {', '.join(KINDS)}")
-    for name in filter(None, (mapped.constant, mapped.system)):
+    if len(mapped.before) % 2 or (mapped.turn and mapped.backed):
+        raise UsageError(f"{place}: before names a user's and an assistant's message in turn; turn or backed, not both")
+    for name in filter(None, (mapped.constant, mapped.system, *mapped.before)):
         if name not in found:
             raise UsageError(f"{place}: no string constant {name!r} in the module; there is {', '.join(found)}")
     known = re.compile(rf"raw\.(?:{'|'.join(RAW)})|raw\.(?:{'|'.join(RAW_BY_TURN)})\[\d\]")
@@ -177,10 +188,15 @@ def files(mapping: Path, found: Mapping[str, str]) -> dict[str, dict[str, Any]]:
             )
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from None
-        path = f"{one.kind}_{one.language}.toml"
+        variant = "_backed" if one.backed else f"_{one.turn}" if one.turn else ""
+        path = f"{one.kind}{variant}_{one.language}.toml"
         if path in made:
-            raise UsageError(f"{place}: a second {one.kind} in {one.language}")
+            raise UsageError(f"{place}: a second {one.kind}{variant} in {one.language}")
+        roles = ("user", "assistant")
+        before = [{"role": roles[place % 2], "content": found[name]} for place, name in enumerate(one.before)]
         made[path] = {"template": text.replace("$", "$$"), "verbatim": True, "system": system}
+        if before:
+            made[path]["before"] = before
         if one.kind not in _ALWAYS_JSON:
             made[path]["constrained"] = one.constrained
     if not made:
@@ -188,8 +204,12 @@ def files(mapping: Path, found: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     return made
 
 
-def _written(content: Mapping[str, str | bool]) -> str:
-    return "".join(f"{key} = {_quoted(value)}\n" for key, value in content.items())
+def _written(content: Mapping[str, Any]) -> str:
+    tables = [
+        f"[[{key}]]\n{_written(one)}" for key, value in content.items() if isinstance(value, list) for one in value
+    ]
+    plain = (f"{key} = {_quoted(value)}\n" for key, value in content.items() if not isinstance(value, list))
+    return "".join([*plain, *tables])
 
 
 def _quoted(value: str | bool) -> str:
@@ -219,5 +239,8 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     for path, content in made.items():
         (out / path).write_text(source + _written(content), "utf-8")
-    print(f"{open_pack(out)}: {', '.join(made)}")
+    pack = open_pack(out)
+    print(f"{pack}: {', '.join(made)}")
+    if missing := lacks(pack):
+        print(f"it lacks {', '.join(missing)}: judging asks by ours")
     return 0

@@ -160,6 +160,119 @@ def test_a_pointwise_prompt_of_theirs(module: Path, tmp_path: Path, scripted: An
     assert line.prompt_hash == prompt_hash(f"{name}/pointwise") != prompt_hash("pointwise")
 
 
+PAPER = """
+SYSTEM = "You compare conversations."
+HELLO = "I will show you two conversations."
+SURE = "Sure, go on."
+EXAMPLE = "A is good, hence I take A."
+EXAMPLE_ANSWER = "Final Answer: Response A"
+ASK = "Which one is it?"
+TURNS = [
+    "Turn one of {q1}, {q2}, {q3}: {a1} or {b1}? {focus}",
+    "Turn two of {q1}, {q2}, {q3}: {a2} or {b2}? {focus}",
+    "Turn three of {q1}, {q2}, {q3}: {a3} or {b3}? {focus}",
+]
+WHOLE = "All of {a1}, {a2}, {a3} or {b1}, {b2}, {b3}, by {j1} / {j2} / {j3}?"
+EXTRACT = "{text} Please extract the answer."
+"""
+
+
+def paper(module: Path, turns: tuple[int, ...] = (1, 2, 3)) -> list[str]:
+    """A mapping as for ConvBench's own module: a prompt for each turn, and examples before the second question."""
+    shown = {f"{{q{n}}}": f"raw.questions[{n - 1}]" for n in (1, 2, 3)}
+    shown |= {f"{{{side}{n}}}": f"raw.answers_{side}[{n - 1}]" for side in "ab" for n in (1, 2, 3)}
+    shown |= {f"{{j{n}}}": f"raw.judgments[{n - 1}]" for n in (1, 2, 3)}
+    shown |= {"{focus}": "raw.focus", "{text}": "raw.text"}
+    module.write_text(PAPER, "utf-8")
+    texts = pack.constants(module)
+
+    def entry(constant: str, kind: str, *more: str) -> str:
+        places = [f'"{name}" = "{value}"' for name, value in shown.items() if name in texts[constant]]
+        lines = [f'constant = "{constant}"', f'kind = "{kind}"', 'system = "SYSTEM"', *more]
+        return "\n".join([*lines, "[prompt.placeholders]", *places, ""])
+
+    made = [
+        entry(f"TURNS[{turn - 1}]", "pairwise_turn", f"turn = {turn}", 'before = ["HELLO", "SURE"]') for turn in turns
+    ]
+    made.append(entry("WHOLE", "pairwise_whole", 'before = ["HELLO", "SURE"]'))
+    return [*made, entry("EXTRACT", "extraction", 'before = ["EXAMPLE", "EXAMPLE_ANSWER"]')]
+
+
+def test_a_papers_own_prompts_by_turn_with_preamble_examples_and_extraction(
+    module: Path, tmp_path: Path, scripted: Any
+) -> None:
+    out = tmp_path / "theirs"
+    done = run("critic", "pack", module, "--mapping", mapping(tmp_path / "m.toml", *paper(module)), "--out", out)
+    assert done.returncode == 0 and "lacks" not in done.stdout, done.stderr + done.stdout
+
+    def answer(body: dict[str, Any]) -> Any:
+        last = body["messages"][-1]["content"]
+        if "Please extract" in last:
+            return completion("Final Answer: Response B")
+        return completion("Hard to say." if "Turn two" in last else "Well.\n\nOverall, Response A is better.")
+
+    server = scripted(answer)
+    file, judged_file = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
+    words = ["--protocol", "pairwise", "--prompt-pack", out, "--order", "forced"]
+    refused = judge(file, judged_file, "convbench", server.url, *words)
+    assert_one_line_error(refused, "pairwise_turn", "at turn 1 of 3", "--sight all")
+    done = judge(file, judged_file, "convbench", server.url, *words, "--sight", "all")
+    assert done.returncode == 0, done.stderr
+    turns = {line.verdict.turn: line for line in judged(judged_file) if line.conversation.id == "1"}
+    assert [line.calls[0].value for turn, line in sorted(turns.items(), key=str)] == ["A", None, "A", "A"]
+    assert turns[2].calls[1].extracted and turns[2].calls[1].value == "B"
+    sent = [
+        body["messages"] for body in server.requests if body["messages"][0]["content"] == "You compare conversations."
+    ]
+    first = next(one for one in sent if "Turn one" in one[-1]["content"] and "m on 1 turn 1." in one[-1]["content"])
+    assert [one["role"] for one in first] == ["system", "user", "assistant", "user"] and first[2][
+        "content"
+    ] == "Sure, go on."
+    assert turns[1].conversation.turns[2].prompt in first[-1]["content"]
+    second = next(one for one in sent if "Please extract" in one[-1]["content"])
+    assert [one["content"] for one in second[1:]] == [
+        "A is good, hence I take A.", "Final Answer: Response A", "Hard to say. Please extract the answer.",
+    ]  # fmt: skip
+    whole = next(one[-1]["content"] for one in sent if one[-1]["content"].startswith("All of"))
+    assert "by Well.\n\nOverall, Response A is better. / Hard to say. / Well." in whole
+
+
+def test_a_pack_says_when_it_is_made_what_it_lacks(module: Path, tmp_path: Path) -> None:
+    entries = paper(module, (1, 3))[:2]
+    done = run("critic", "pack", module, "--mapping", mapping(tmp_path / "m.toml", *entries), "--out", tmp_path / "p")
+    assert "it lacks extraction, pairwise_turn_2, pairwise_whole: judging asks by ours" in done.stdout, done.stdout
+    for entry, part in [
+        (entries[0].replace('["HELLO", "SURE"]', '["HELLO"]'), "a user's and an assistant's message"),
+        (entries[0].replace("turn = 1", "turn = 1\nbacked = true"), "turn or backed"),
+        (entries[0].replace("turn = 1", "turn = 7"), "<= 4"),
+        (entries[0].replace('"SURE"', '"SURELY"'), "no string constant 'SURELY'"),
+    ]:
+        with pytest.raises(UsageError, match=part):
+            pack.files(mapping(tmp_path / "n.toml", entry), pack.constants(module))
+
+
+def test_a_prompt_for_the_sight_of_the_reference_and_one_without(module: Path, tmp_path: Path, scripted: Any) -> None:
+    """VisIT-Bench's two: against another model reference-backed, against the reference itself without."""
+    module.write_text('FREE = "Free: {q} {a} {b}"\nBACKED = "Backed: {q} {r} {a} {b}"', "utf-8")
+    places = '[prompt.placeholders]\n"{q}" = "raw.question"\n"{a}" = "raw.answer_a"\n"{b}" = "raw.answer_b"\n'
+    free = f'constant = "FREE"\nkind = "pairwise_turn"\n{places}'
+    backed = f'constant = "BACKED"\nkind = "pairwise_turn"\nbacked = true\n{places}"{{r}}" = "raw.reference"\n'
+    folder = made(module, tmp_path / "theirs", free, backed)
+    server = scripted(lambda body: completion("Overall, Response A is better."))
+    one, other = (replies(tmp_path / f"{name}.jsonl", "visitbench", system=name) for name in ("m", "n"))
+    for words, expected in [
+        ([], "Free"),
+        (["--against", other], "Backed"),
+        (["--against", other, "--reference-free"], "Free"),
+    ]:
+        server.requests.clear()
+        out = tmp_path / f"{len(words)}.jsonl"
+        done = judge(one, out, "visitbench", server.url, "--prompt-pack", folder, *words)
+        assert done.returncode == 0, done.stderr
+        said = {body["messages"][-1]["content"].split(":")[0] for body in server.requests}
+        assert expected in said and not said & ({"Free", "Backed"} - {expected})
+
+
 @given(st.text("{}%#$ab\n<", max_size=30), st.text("{}%#$ab\n<", max_size=30))
 def test_the_template_says_the_text_word_for_word(before: str, after: str) -> None:
     text = f"{before}@Q@{after}"
