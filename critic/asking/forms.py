@@ -222,6 +222,7 @@ _SCOPES: dict[Scope, str] = {
 FORMS: dict[str, Form] = {
     "pointwise": Form(kind=RatingKind(), extraction="extraction_rating"),
     "pointwise_reason_first": Form(kind=RatingKind(), extraction="extraction_rating"),
+    "pointwise_short": Form(kind=RatingKind()),
     "scale_5": Form(kind=RatingKind()),
     "scale_0_10": Form(kind=RatingKind()),
     "correct": Form(kind=ChoiceKind(("yes", "no"), _right)),
@@ -284,6 +285,13 @@ def prompt_of(name: str, language: Language) -> Prompt:
     if fixed is not None and fixed not in LANGUAGES:
         raise UsageError(f"form '{form}@{fixed}': behind @ comes the prompt's language, {' or '.join(LANGUAGES)}")
     return load(prompt_name(name), language if fixed is None else fixed)
+
+
+def rates(name: str) -> bool:
+    """Whether one rating on 1..10 is all that a form asks for, so that a scoring head can give it without a reply."""
+    form = form_of(name)
+    alone = isinstance(form.kind, RatingKind) and not form.kind.unknown and form.first is None
+    return alone and prompt_of(name, "en").on_ten
 
 
 class Inquiry(Struct, frozen=True, kw_only=True):

@@ -48,7 +48,7 @@ def test_every_form_says_something_but_an_answer_of_its_own() -> None:
         line = judgment(name, response(0, 5), Verdict(failure="empty"), other=other)
         kinds[name] = {item.kind for item in items_of(line)}
     rated = {"pointwise", "pointwise_reason_first", "scale_5", "scale_0_10", "criteria", "commit_first", "direct_turn"}
-    rated |= {"direct_whole", "quality", "extraction_rating"}
+    rated |= {"pointwise_short", "direct_whole", "quality", "extraction_rating"}
     assert {name for name, kind in kinds.items() if kind == {"score"}} == rated
     yes = {"correct", "checklist", "extraction_checklist"}
     assert {name for name, kind in kinds.items() if kind == {"yes or no"}} == yes

@@ -109,6 +109,7 @@ def test_schemas_follow_from_key_and_scale() -> None:
     assert {keys["Reason"]["maxLength"] for keys in steps.values()} == {2000}
     assert {name: list(keys) for name, keys in found.items()} == {
         "pointwise": rated, "pointwise_reason_first": reasoned, "scale_5": rated, "scale_0_10": rated,
+        "pointwise_short": ["Rating"],
         "pairwise": ["Verdict"], "correct": ["Correct", "Reason"], "criteria": ["clarity", "accuracy", *rated],
         "answer": [], "commit_first": rated, "direct_turn": rated, "direct_whole": rated, "quality": rated,
         "checklist": ["1", "2"], "pairwise_turn": compared, "pairwise_turn_forced": compared,
