@@ -235,10 +235,17 @@ class _Server(ThreadingHTTPServer):
 class Scripted:
     """An OpenAI-compatible server on loopback that answers each chat request as `answer` says.
 
-    `answer(body)` returns a completion, or (status, headers, body bytes), or None to hang up.
+    `answer(body)` returns a completion, or (status, headers, body bytes), or None to hang up. With `head` it is what is
+    asked for the probabilities of classes, as vLLM's `/classify`, which others do not have.
     """
 
-    def __init__(self, answer: Callable[[dict[str, Any]], Any], context: int = 8192, owner: str = "someone") -> None:
+    def __init__(
+        self,
+        answer: Callable[[dict[str, Any]], Any],
+        context: int = 8192,
+        owner: str = "someone",
+        head: bool = False,
+    ) -> None:
         self.requests: list[dict[str, Any]] = []
         self.told: dict[str, Any] = {}  # what it says about its model besides
         scripted = self
@@ -274,6 +281,9 @@ class Scripted:
                     last = body["messages"][-1]["content"][-1]
                     told = {"count": count, "tokens": [ord(last)], "token_strs": [last]}
                     self.send(200, {}, json.dumps(told).encode())
+                    return
+                if head != (self.path == "/classify"):
+                    self.send(404, {}, b'{"detail": "Not Found"}')
                     return
                 scripted.requests.append(body)
                 reply = answer(body)

@@ -19,8 +19,6 @@ from critic.asking.tokens import source_ids
 from critic.errors import UsageError
 from eval_agreement import agreement
 
-FORM = "pointwise"
-
 
 class HeldOut(Struct, frozen=True):
     """Rows to judge: token ids up to the rating, and a 1 behind it where 10 is two tokens; people's score, 1..10."""
@@ -30,13 +28,16 @@ class HeldOut(Struct, frozen=True):
     refused: list[str]
 
 
-def held_out(path: Path, spec: EvaluationSpec, tokenizer: Any, tokens: RatingTokens, limit: int) -> HeldOut:
-    """The first `spec.rows` rows of a file, rendered as in judging, shortest first. Raises UsageError if none fits."""
+def held_out(
+    path: Path, spec: EvaluationSpec, tokenizer: Any, tokens: RatingTokens | None, limit: int, form: str = "pointwise"
+) -> HeldOut:
+    """The first `spec.rows` rows of a file, rendered as in judging, shortest first; up to the prompt's end for a
+    scoring head, which has no rating's `tokens`. Raises UsageError if none fits."""
     found: list[tuple[list[int], float]] = []
     refused: list[str] = []
-    behind = [*tokens.before, *(tokens.first[:1] if tokens.zero is not None else [])]
+    behind = [*tokens.before, *(tokens.first[:1] if tokens.zero is not None else [])] if tokens else []
     for response in human_scored.load(path).responses[: spec.rows]:
-        made = example(response, FORM, limit, lambda messages: len(source_ids(tokenizer, messages)))
+        made = example(response, form, limit, lambda messages: len(source_ids(tokenizer, messages)))
         if isinstance(made, TooLong):
             refused.append(response.id)
         else:
@@ -48,7 +49,9 @@ def held_out(path: Path, spec: EvaluationSpec, tokenizer: Any, tokens: RatingTok
     return HeldOut([ids for ids, _ in found], [score for _, score in found], refused)
 
 
-def distributions(model: Any, rows: list[list[int]], tokens: RatingTokens, size: int, pad: int) -> NDArray[np.float64]:
+def distributions(
+    model: Any, rows: list[list[int]], tokens: RatingTokens | None, size: int, pad: int
+) -> NDArray[np.float64]:
     """The judge's probabilities [rows × 10], computed by all processes together, `size` rows at a time.
 
     `model` is the bare causal model; under ZeRO-3 its parts gather their weights as they are called.
@@ -69,8 +72,10 @@ def distributions(model: Any, rows: list[list[int]], tokens: RatingTokens, size:
     return _gathered(found, len(rows))
 
 
-def _log_distributions(model: Any, rows: list[list[int]], tokens: RatingTokens, pad: int) -> torch.Tensor:
+def _log_distributions(model: Any, rows: list[list[int]], tokens: RatingTokens | None, pad: int) -> torch.Tensor:
     last, before = _ends(model, rows, pad)
+    if tokens is None:
+        return torch.log_softmax(model.score(last).float(), dim=-1)
     if tokens.zero is None:
         return log_distribution(tokens, model.lm_head(last), None)
     return log_distribution(tokens, model.lm_head(before), model.lm_head(last))

@@ -9,8 +9,10 @@ import torch
 import transformers
 from terms import base_notes, copy_terms
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from critic import jsonl
+from critic.records import RATINGS
 
 
 def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merge: bool = True) -> None:
@@ -23,15 +25,19 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
     trainer.save_model(str(out / "adapter" if adapted else out))
     if not trainer.args.should_save:
         return
+    objective = facts["recipe"]["objective"]
     if adapted and merge:
-        _merge(facts["recipe"]["base"], out, trainer.args.hf_deepspeed_config)
+        _merge(facts["recipe"]["base"], objective, out, trainer.args.hf_deepspeed_config)
+    if objective == "head" and (out / "config.json").is_file():
+        _name_as_vllm_does(out / "config.json")
     (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
     (out / "adapter" / "training_args.bin").unlink(missing_ok=True)
     base = facts["recipe"].get("base")
     if base is not None:
         copy_terms(Path(base), out)
     tokenizer.save_pretrained(out)
-    _generation(trainer.model, tokenizer).save_pretrained(out)
+    if objective != "head":
+        _generation(trainer.model, tokenizer).save_pretrained(out)
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
     notes = base_notes(Path(base)) if base is not None else None
     whole = {**facts, **({"base": notes} if notes else {}), "weights": weights}
@@ -39,13 +45,38 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
     jsonl.write_json(out / "critic.json", whole)
 
 
-def _merge(base: str, out: Path, deepspeed_config: Any) -> None:
+def kind(objective: str) -> Any:
+    """The class of transformers that reads a base to be trained."""
+    of_text, of_ratings = transformers.AutoModelForCausalLM, transformers.AutoModelForSequenceClassification
+    return of_ratings if objective == "head" else of_text
+
+
+def labels(objective: str) -> dict[int, str]:
+    """The classes of a scoring head, none of a model that writes."""
+    return {place: str(rating) for place, rating in enumerate(RATINGS)} if objective == "head" else {}
+
+
+def options(objective: str) -> dict[str, Any]:
+    """What to read a base with."""
+    found = labels(objective)
+    return {"id2label": found, "label2id": {name: place for place, name in found.items()}} if found else {}
+
+
+def _name_as_vllm_does(config: Path) -> None:
+    """vLLM finds the model behind a head by the name of its family's class for text, as in Gemma3ForCausalLM."""
+    found = json.loads(config.read_text("utf-8"))
+    of_text = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[found["model_type"]]
+    found["architectures"] = [of_text.replace("ForCausalLM", "ForSequenceClassification")]
+    jsonl.write_json(config, found)
+
+
+def _merge(base: str, objective: str, out: Path, deepspeed_config: Any) -> None:
     """The base read again at its own precision, with the adapter added to it, by this process alone."""
     from peft import PeftModel  # noqa: PLC0415  # takes seconds to import and only adapters need it
 
     unset_hf_deepspeed_config()  # under ZeRO-3 loading a model is a collective
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+        model = kind(objective).from_pretrained(base, dtype="auto", **options(objective))
         PeftModel.from_pretrained(model, out / "adapter").merge_and_unload().save_pretrained(out)
     finally:
         set_hf_deepspeed_config(deepspeed_config)
@@ -91,7 +122,8 @@ def card(facts: dict[str, Any]) -> str:
     """A model card in Markdown: what it was made from and how well it agreed with people on held-out rows."""
     recipe = facts["recipe"]
     origin = recipe.get("base") or "random weights"
-    head = ["---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [judge, critic]"]
+    task = "text-classification" if recipe["objective"] == "head" else "text-generation"
+    head = ["---", "library_name: transformers", f"pipeline_tag: {task}", "tags: [judge, critic]"]
     if recipe.get("base"):
         head.append(f"base_model: {json.dumps(recipe['base'])}")
     lines = [*head, "---", "", "# A judge of answers", ""]

@@ -112,7 +112,7 @@ class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # a base of ty
         notes: dict[str, Any],
         model: Any,
         tokenizer: Any,
-        tokens: RatingTokens,
+        tokens: RatingTokens | None,
         held_out: HeldOut | None,
     ) -> None:
         self.recipe, self.out, self.facts, self.notes = recipe, out, facts, notes

@@ -24,7 +24,8 @@ class Meter:
         heads = config.num_attention_heads
         head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.attention = config.num_hidden_layers * heads * head_size
-        self.head = config.vocab_size * config.hidden_size
+        scores = any(name.endswith("score.weight") for name, _ in model.named_parameters())
+        self.head = (config.num_labels if scores else config.vocab_size) * config.hidden_size
         matrices = [each for name, each in model.named_parameters() if "layers." in name and "lora_" not in name]
         self.matrices = sum(getattr(each, "ds_numel", each.numel()) for each in matrices)
         self.passes = 3 if any(each.requires_grad for each in matrices) else 2

@@ -108,6 +108,35 @@ def _with_loss(head: Any) -> None:
     head.forward = types.MethodType(forward, head)
 
 
+def classify(model: Any) -> None:
+    """Give `model`, a base with a linear layer `score` of ten classes, the forward pass of training a scoring head:
+    cross-entropy against `people` [n × 10], what people said of each row, at the n learned places of a packed batch."""
+
+    def forward(
+        self: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
+        people: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **options: Any,
+    ) -> Any:
+        if labels is None or weights is None or people is None:
+            return plain_forward(input_ids=input_ids, attention_mask=attention_mask, **options)
+        options["use_cache"] = False
+        hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
+        rated = labels != IGNORED
+        logs = functional.log_softmax(self.score(hidden[rated]).float(), dim=-1)
+        loss = -((people * logs).sum(-1) * weights[rated]).sum()
+        count = num_items_in_batch if num_items_in_batch is not None else rated.sum()
+        return transformers.modeling_outputs.SequenceClassifierOutputWithPast(loss=loss / count)
+
+    plain_forward = model.forward
+    model.forward = types.MethodType(forward, model)
+    attention.install(model)
+
+
 def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> None:
     """Give `model` the forward pass of training; without labels it stays what it was.
 

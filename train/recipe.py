@@ -11,7 +11,7 @@ import yaml
 from msgspec import Struct, field
 from tiny import TinySpec
 
-from critic.asking.forms import check_mix, prompt_of
+from critic.asking.forms import check_mix, prompt_of, rates
 from critic.errors import UsageError
 
 
@@ -57,6 +57,8 @@ class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     """A training recipe. Exactly one of `base` (a model folder or hub id) and `tiny` (a random model).
 
+    - `frozen`: parts of the model that are not trained, by their names (`embed_tokens`: the vocabulary, most of a small
+      model, with half of a step's memory and a third of its time).
     - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.asking.forms`; `pointwise@en` is a
       form with the prompt in that language).
     - `labels`: whose scores are learned -> how much an example counts: `people`, and by NAME the other judges whose
@@ -71,6 +73,8 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
       transformers (`flash_attention_2` …), which computes what rows begin with anew for each.
     - `precision`: `bf16` (with fp32 master weights), `fp32`, or `auto`, which measures what is faster; without it the
       sections below decide.
+    - `objective`: `sft` learns verdicts, `raft` the error of the rating too; `head` learns no text but ten classes, the
+      ratings, on a prompt's last token.
     - `keep`: checkpoints that stay.
     - `training` goes to transformers.TrainingArguments and `deepspeed` to DeepSpeed as they are.
     """
@@ -80,10 +84,11 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     base: str | None = None
     tiny: TinySpec | None = None
     lora: LoraSpec | None = None
+    frozen: list[str] = field(default_factory=list)
     max_source_tokens: int
     max_target_tokens: int
     global_batch: int
-    objective: Literal["sft", "raft"] = "sft"
+    objective: Literal["sft", "raft", "head"] = "sft"
     raft: RaftSpec = field(default_factory=RaftSpec)
     rating_weight: float = 1.0
     balance: float = 0.0
@@ -103,6 +108,12 @@ PEOPLE = "people"
 def labels(recipe: Recipe) -> dict[str, float]:
     """Whose scores count, and how much each."""
     return {name: weight for name, weight in (recipe.labels or {PEOPLE: 1.0}).items() if weight > 0.0}
+
+
+def watched(recipe: Recipe) -> str:
+    """The form in which held-out rows are judged while training: pointwise, or the commonest on 1..10 that is."""
+    shares = {form: share for form, share in recipe.forms.items() if share > 0.0 and rates(form)}
+    return "pointwise" if "pointwise" in shares or not shares else max(shares, key=lambda form: shares[form])
 
 
 class _Loader(yaml.SafeLoader):
@@ -181,6 +192,8 @@ def _check(recipe: Recipe, path: Path) -> None:
     require(good, f"labels must be at least 0, and one above: {recipe.labels}")
     rated = any(share > 0.0 and prompt_of(form, "en").on_ten for form, share in recipe.forms.items())
     require(recipe.objective == "sft" or rated, "objective raft needs a form on 1..10 in forms, such as pointwise")
+    others = ", ".join(form for form, share in recipe.forms.items() if share > 0.0 and not rates(form))
+    require(recipe.objective != "head" or not others, f"objective head learns ratings on 1..10 alone, not {others}")
     if recipe.evaluation is not None:
         needs_ema = recipe.evaluation.weights == "ema"
         require(recipe.ema is not None or not needs_ema, "evaluation.weights ema needs an ema section")
@@ -195,8 +208,7 @@ def _check(recipe: Recipe, path: Path) -> None:
         require(math.isfinite(value) and value > 0, f"{name} must be above 0, got {value:g}")
     require(
         recipe.objective == "sft" or recipe.attention in {"sdpa", "eager", "varlen"},
-        f"objective raft looks at a rating from beside its row, which attention {recipe.attention} cannot; "
-        "take sdpa, eager or varlen",
+        f"objective {recipe.objective} packs its rows with sdpa, eager or varlen, not {recipe.attention}",
     )
     require(recipe.packing or recipe.attention != "varlen", "attention varlen is for packed rows; set packing: true")
     given = {"bf16", "fp16"} & (set(recipe.training) | set(recipe.deepspeed))

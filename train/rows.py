@@ -307,6 +307,8 @@ def weights(recipe: Recipe, rows: datasets.Dataset) -> Weights:
     raw[0] = 1.0
     spelling = columns["value_end"] - columns["value_start"]
     learned = columns["length"] - columns["source"]
+    if recipe.objective == "head":
+        spelling, learned = np.zeros_like(spelling), np.ones_like(learned)
     total = (counts * raw[rating] * (learned + (recipe.rating_weight - 1.0) * spelling)).sum()
     return Weights(recipe.rating_weight, [float(share) for share in raw * learned.sum() / total])
 
@@ -316,7 +318,8 @@ class Batches:
     `share` has what rows begin with alike once (packing.py).
 
     With `raft` tokens rows are packed in any case, and each that is rated gets a 1 beside it, at the position of its
-    rating, that sees what the rating sees; nothing sees it.
+    rating, that sees what the rating sees; nothing sees it. With `head` they are packed too, the prompts alone, whose
+    last token is what is learned from.
     """
 
     def __init__(
@@ -326,10 +329,11 @@ class Batches:
         *,
         packing: bool = False,
         raft: RatingTokens | None = None,
+        head: bool = False,
         share: bool = True,
     ) -> None:
-        self.pad, self.weighing, self.raft, self.share = pad, weighing, raft, share
-        self.packing = packing or raft is not None
+        self.pad, self.weighing, self.raft, self.head, self.share = pad, weighing, raft, head, share
+        self.packing = packing or head or raft is not None
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         return self._packed(rows) if self.packing else self._padded(rows)
@@ -362,10 +366,14 @@ class Batches:
         }
 
     def _packed(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        if self.head:
+            rows = [_prompt_alone(row) for row in rows]
         # The last token of a prompt stays with its row: the first of the verdict is learned from it.
         most = [row["source"] - 1 for row in rows]
         nodes = prefix_tree([row["input_ids"] for row in rows], most, LEAST if self.share else math.inf)
         extra: dict[str, Any] = {}
+        if self.head:
+            extra = {"people": torch.tensor([rows[node.row]["people"] for node in nodes if node.leaf])}
         if self.raft:
             nodes, rows, extra = self._with_ratings(nodes, rows, self.raft)
 
@@ -412,3 +420,9 @@ class Batches:
                 "row_weights": torch.tensor([self._row_weight(row) for row, _ in rated]),
             },
         )
+
+
+def _prompt_alone(row: dict[str, Any]) -> dict[str, Any]:
+    """A row up to its verdict, the last token in the verdict's place."""
+    size = row["source"]
+    return {**row, "input_ids": row["input_ids"][:size], "length": size, "source": size - 1, "value_end": 0}

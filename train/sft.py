@@ -29,8 +29,8 @@ import transformers
 import typer
 from evaluation import held_out
 from loop import JudgeTrainer, Watch, draw_loss
-from objective import RatingTokens, learn, rating_tokens
-from recipe import Recipe, read_recipe
+from objective import RatingTokens, classify, learn, rating_tokens
+from recipe import Recipe, read_recipe, watched
 from rows import Batches, Data, prepare, prompt_names, weights
 from tiny import random_model
 
@@ -123,24 +123,39 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
         raise UsageError("attention varlen needs a GPU; set attention: sdpa")
     attention.register()
     if recipe.tiny is not None:
-        model = random_model(recipe.tiny, tokenizer, recipe.max_source_tokens + recipe.max_target_tokens)
+        longest = recipe.max_source_tokens + recipe.max_target_tokens
+        model = random_model(recipe.tiny, tokenizer, longest, export.labels(recipe.objective))
         model.set_attn_implementation(recipe.attention)
     else:
         dtype = torch.float32 if recipe.precision == "fp32" else "auto"
         try:
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                recipe.base, dtype=dtype, attn_implementation=recipe.attention
+            model = export.kind(recipe.objective).from_pretrained(
+                recipe.base, dtype=dtype, attn_implementation=recipe.attention, **export.options(recipe.objective)
             )
         except (OSError, ValueError, ImportError) as error:
             raise UsageError(f"base {recipe.base!r} cannot be loaded: {str(error).strip().splitlines()[0]}") from None
-    if (recipe.packing or recipe.objective == "raft") and not attention.packs(model):
+    if (recipe.packing or recipe.objective != "sft") and not attention.packs(model):
         kinds = ", ".join(sorted(set(model.config.layer_types) - attention.KINDS))
         raise UsageError(
             f"base {recipe.base!r} has layers in which packed rows would mix ({kinds}); "
             "set packing: false and objective: sft"
         )
-    learn(model, recipe.raft if recipe.objective == "raft" else None, tokens)
+    for part in recipe.frozen:
+        found = [each for name, each in model.named_parameters() if part in name.split(".")]
+        if not found:
+            raise UsageError(f"frozen: {part!r} is no part of the model; parts are {', '.join(_parts(model))}")
+        for each in found:
+            each.requires_grad_(False)
+    if recipe.objective == "head":
+        classify(model)
+    else:
+        learn(model, recipe.raft if recipe.objective == "raft" else None, tokens)
     return _adapted(model, recipe) if recipe.lora is not None else model
+
+
+def _parts(model: Any) -> list[str]:
+    """Names of what a model is made of, without numbers."""
+    return sorted({word for name, _ in model.named_parameters() for word in name.split(".") if not word.isdigit()})
 
 
 def _adapted(model: Any, recipe: Recipe) -> Any:
@@ -152,7 +167,7 @@ def _adapted(model: Any, recipe: Recipe) -> Any:
         lora_alpha=recipe.lora.alpha,
         lora_dropout=recipe.lora.dropout,
         target_modules=recipe.lora.target_modules,
-        task_type="CAUSAL_LM",
+        task_type="SEQ_CLS" if recipe.objective == "head" else "CAUSAL_LM",  # the first trains the new layer whole
     )
     model.enable_input_require_grads()  # gradient checkpointing needs an input that has a gradient
     try:
@@ -164,6 +179,7 @@ def _adapted(model: Any, recipe: Recipe) -> Any:
 def describe(recipe: Recipe, train: Path) -> dict[str, Any]:
     """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge."""
     left_out = {"evaluation", "keep"} | {name for name in ("precision", "labels") if getattr(recipe, name) is None}
+    left_out |= set() if recipe.frozen else {"frozen"}
     return {
         "recipe": {name: value for name, value in msgspec.to_builtins(recipe).items() if name not in left_out},
         "prompts": {name: prompt_hash(name) for name in prompt_names(recipe)},
@@ -251,7 +267,7 @@ def _run(
     )
     with one_after_the_other(first):
         data, tokenizer = prepare(recipe, train, cache, os.cpu_count() or 1)
-    tokens = rating_tokens(tokenizer)
+    tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)
     model = build_model(recipe, tokenizer, tokens)
     watch = Watch(
         recipe,
@@ -261,7 +277,7 @@ def _run(
         model=model,
         tokenizer=tokenizer,
         tokens=tokens,
-        held_out=held_out(internal, recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens)
+        held_out=held_out(internal, recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens, watched(recipe))
         if internal is not None and recipe.evaluation is not None
         else None,
     )
@@ -277,6 +293,7 @@ def _run(
             weights(recipe, data.rows),
             packing=recipe.packing,
             raft=tokens if recipe.objective == "raft" else None,
+            head=recipe.objective == "head",
             share=attention.install(export.bare(model)),
         ),
         callbacks=[watch],

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from msgspec import Struct
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n{% endfor %}"
@@ -87,7 +87,10 @@ def train_tokenizer(examples: Iterable[tuple[str, str]], spec: TinySpec) -> PreT
     )
 
 
-def random_model(spec: TinySpec, tokenizer: PreTrainedTokenizerFast, longest: int) -> Any:
+def random_model(
+    spec: TinySpec, tokenizer: PreTrainedTokenizerFast, longest: int, labels: dict[int, str] | None = None
+) -> Any:
+    """A random Llama; with `labels` it has a scoring head in place of one for tokens."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=spec.hidden_size,
@@ -103,4 +106,7 @@ def random_model(spec: TinySpec, tokenizer: PreTrainedTokenizerFast, longest: in
         pad_token_id=tokenizer.pad_token_id,
     )
     torch.manual_seed(spec.seed)
+    if labels:
+        config.id2label = labels
+        return LlamaForSequenceClassification(config)
     return LlamaForCausalLM(config)

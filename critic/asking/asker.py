@@ -18,12 +18,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.asking import rating
-from critic.asking.forms import Inquiry
+from critic.asking.forms import Inquiry, rates
 from critic.asking.render import Fitted, fit
 from critic.asking.tokens import RATING
-from critic.backends import Backend, Reply, Request, Token
+from critic.backends import NO_TEXT, Backend, Reply, Request, Token
 from critic.errors import Refused, UsageError
-from critic.records import GREEDY, TEN, Decoding, Verdict
+from critic.records import GREEDY, RATINGS, TEN, Decoding, Verdict
 
 ALTERNATIVES = 20
 """Alternatives asked for each token: the most that OpenAI-compatible servers give by default."""
@@ -68,6 +68,9 @@ class Asker:
     async def rate(self, asked: Inquiry) -> tuple[Inquiry, list[Reading]]:
         """The question as it was sent, and each verdict drawn: a rating, or a named failure; of several criteria the
         rating by each as well. Raises Refused and Transient as the backend does."""
+        if self.backend.served.is_head:
+            asked, reply = await self._fitted(asked, _classified, 0)
+            return asked, [_by_head(asked, reply)]
         if not self.decoding.reason and self.backend.served.is_vllm and asked.keys(False) == (RATING,):
             # Without a reason nothing is generated: the probe behind the empty verdict is the verdict.
             asked, reply = await self._fitted(asked, lambda asked: probe(asked, RATING_ALONE), self.max_tokens)
@@ -137,8 +140,7 @@ class Asker:
         scale = asked.prompt.scale
         most = scale[0] + max(range(len(shares)), key=lambda place: shares[place])
         calls[0] = replace(probed, text=f"{RATING_ALONE}{most}")  # what was forced says nothing
-        empty = Verdict(rating=rating.score(shares, "argmax", scale), scale=None if scale == TEN else scale)
-        return Reading(with_mixture(empty, [shares]), calls)
+        return Reading(_of(shares, scale), calls)
 
     async def _read(self, asked: Inquiry, number: int, known: Known, reply: Reply | None = None) -> Reading:
         """The verdict with this number, in `reply` where that is there, and the distribution of its rating: one that is
@@ -226,6 +228,26 @@ class Asker:
             calls = [await self.backend.chat(_behind(asked, f"{prefix}1", regex, max_tokens=1))]
             zero = rating.zero_share(calls[0].tokens)
         return None if zero is None else rating.distribution(first, zero, scale), calls
+
+
+def _of(shares: list[float], scale: tuple[int, int]) -> Verdict:
+    """The verdict without a reason that a distribution is."""
+    empty = Verdict(rating=rating.score(shares, "argmax", scale), scale=None if scale == TEN else scale)
+    return with_mixture(empty, [shares])
+
+
+def _classified(asked: Inquiry) -> Request:
+    """Asks a scoring head. Raises Refused for a form that is no single rating on 1..10."""
+    if not rates(asked.name):
+        raise Refused("refused", f"form {asked.name}: {NO_TEXT}")
+    return Request(messages=asked.messages, max_tokens=0, classify=True)
+
+
+def _by_head(asked: Inquiry, reply: Reply) -> Reading:
+    if reply.classes is None or len(reply.classes) != len(RATINGS):
+        return Reading(Verdict(failure="no_distribution"), [reply])
+    found = _of(reply.classes, TEN)
+    return Reading(found, [replace(reply, text=f"{RATING_ALONE}{found.rating:g}")])
 
 
 def probe(asked: Inquiry, prefix: str, key: str = RATING) -> Request:

@@ -21,13 +21,14 @@ from critic.asking.forms import (
     graded,
     inquiry,
     prompt_name,
+    rates,
 )
 from critic.asking.prompt import Prompt, prompt_hash
 from critic.asking.protocols import PLAYERS, PlannedVerdict, Player
 from critic.asking.rating import Aggregation
 from critic.asking.render import Material, render
 from critic.backends import Backend, Reply
-from critic.errors import Refused, Transient
+from critic.errors import Refused, Transient, UsageError
 from critic.records import GREEDY, Call, ConversationJudgment, Decoding, Judgment, Member, Response, Setup, Verdict
 
 EXTRACTION_TOKENS = 64
@@ -201,6 +202,8 @@ class ResponseJudge(Judge):
     ) -> None:
         setup = Setup(judge=name, score_kind=score_kind, decoding=decoding, extraction=False)
         super().__init__(backend, setup, max_tokens)
+        if backend.served.is_head and not rates(form):
+            raise UsageError(f"--prompt {form}: {name} is a scoring head, which gives one rating on 1..10")
         self.name, self.prompt, self.score_kind, self.decoding = name, form, score_kind, decoding
         self.form, self.prompt_hash = form_of(form), prompt_hash(prompt_name(form))
 

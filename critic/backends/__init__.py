@@ -22,12 +22,15 @@ FAVOUR = 100.0
 """What is added to the logit of a favoured token: the most that OpenAI-compatible servers take."""
 
 
+NO_TEXT = "a scoring head writes no text: it gives ratings on 1..10 alone"
+
+
 class Request(Struct, frozen=True, kw_only=True):
     """One chat completion. `schema` (JSON Schema) or `regex` constrains the reply; `continue_final` makes the model go
     on with the last message instead of answering it; `top_logprobs` asks for that many alternatives of every generated
     token (0 = none). `seed` makes sampling (`temperature` above 0) repeatable. `favoured`, a text that is one token, is
     what is written wherever `regex` allows it; the alternatives' probabilities stay those of the model. Where the
-    source of replies cannot do that it is left out."""
+    source of replies cannot do that it is left out. `classify` asks a scoring head for its classes and for no text."""
 
     messages: Sequence[ChatMessage]
     max_tokens: int
@@ -38,6 +41,7 @@ class Request(Struct, frozen=True, kw_only=True):
     continue_final: bool = False
     top_logprobs: int = 0
     favoured: str | None = None
+    classify: bool = False
 
 
 class Token(Struct, frozen=True):
@@ -50,7 +54,8 @@ class Token(Struct, frozen=True):
 class Reply(Struct, frozen=True, kw_only=True):
     """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended.
     `tokens` is empty unless log probabilities were asked for and given. `cached_known`: the server says how many
-    tokens of the prompt were cached. `reasoned`: the model reasoned before `text`, where it does not show."""
+    tokens of the prompt were cached. `reasoned`: the model reasoned before `text`, where it does not show. `classes`
+    are the probabilities that a scoring head gives."""
 
     text: str
     truncated: bool = False
@@ -62,17 +67,20 @@ class Reply(Struct, frozen=True, kw_only=True):
     finish: str = "stop"
     cached_known: bool = True
     reasoned: bool = False
+    classes: list[float] | None = None
 
 
 class Served(Struct, frozen=True):
     """A model that gives replies; `context` is its longest prompt plus reply, in tokens. `is_vllm`: it goes
     on with a begun message (`Request.continue_final`) and obeys `Request.regex`. `processor` is the hash of what makes
-    text and images ready for it, where that is known."""
+    text and images ready for it, where that is known. `is_head`: it writes no text, but gives the probabilities of the
+    ratings 1..10 (`Request.classify`)."""
 
     name: str
     context: int | None
     is_vllm: bool
     processor: str | None = None
+    is_head: bool = False
 
 
 class Backend(Protocol):

@@ -11,8 +11,9 @@ from typing import Any, Self
 
 import httpx
 
-from critic.backends import ATTEMPTS, CONNECTIONS, FAVOUR, TIMEOUT, ChatMessage, Reply, Request, Served, Token
+from critic.backends import ATTEMPTS, CONNECTIONS, FAVOUR, NO_TEXT, TIMEOUT, ChatMessage, Reply, Request, Served, Token
 from critic.errors import Refused, Transient, UsageError, one_line
+from critic.records import RATINGS
 
 TOO_LONG = (
     "context length",
@@ -84,8 +85,17 @@ class OpenAIBackend:
             raise UsageError(f"the server at {self.root} has no model {name!r}; it offers {', '.join(offered)}")
         chosen = offered[name] if name is not None else models[0]
         is_vllm, processor = chosen.get("owned_by") == "vllm", chosen.get("processor")
-        self.served = Served(chosen["id"], chosen.get("max_model_len"), is_vllm, processor)
+        is_head = is_vllm and self._classifies(chosen["id"])
+        self.served = Served(chosen["id"], chosen.get("max_model_len"), is_vllm, processor, is_head)
         return self.served
+
+    def _classifies(self, name: str) -> bool:
+        """Whether a vLLM gives ten classes, as a scoring head does. Others do not have the route."""
+        try:
+            answer = self._plain.post("/classify", json=_to_classify(name, [{"role": "user", "content": "?"}]))
+            return answer.is_success and len(answer.json()["data"][0]["probs"]) == len(RATINGS)
+        except (httpx.HTTPError, LookupError, TypeError, ValueError):
+            return False
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Tokens of a prompt as the server's chat template renders it (vLLM's `/tokenize`). Raises Refused
@@ -103,6 +113,10 @@ class OpenAIBackend:
 
     async def chat(self, request: Request) -> Reply:
         """Raises Refused for what the server will never accept, Transient when the tries are used up."""
+        if self.served.is_head and not request.classify:
+            raise Refused("refused", NO_TEXT)
+        if request.classify:
+            return await self._tried(_to_classify(self.served.name, request.messages), "/classify")
         body = self._body(request)
         token = await self._token(request)
         if token is not None:
@@ -133,10 +147,10 @@ class OpenAIBackend:
         except (httpx.HTTPError, LookupError, TypeError, ValueError):
             return None
 
-    async def _tried(self, body: dict[str, Any]) -> Reply:
+    async def _tried(self, body: dict[str, Any], route: str = "/v1/chat/completions") -> Reply:
         for attempt in range(1, self.attempts + 1):
             try:
-                return await self._once(body, attempt)
+                return await self._once(body, route, attempt)
             except Transient as error:
                 if attempt == self.attempts:
                     raise Transient(f"{error} (after {attempt} tries)") from None
@@ -166,10 +180,10 @@ class OpenAIBackend:
             body |= {"logprobs": True, "top_logprobs": request.top_logprobs}
         return body
 
-    async def _once(self, body: dict[str, Any], attempt: int) -> Reply:
+    async def _once(self, body: dict[str, Any], route: str, attempt: int) -> Reply:
         try:
             async with asyncio.timeout(self.timeout):  # httpx's own begins anew with every byte
-                answer = await self._client.post("/v1/chat/completions", json=body)
+                answer = await self._client.post(route, json=body)
         except (httpx.TransportError, httpx.DecodingError, TimeoutError) as error:
             raise Transient(one_line(error)) from None
         if answer.status_code in RETRIED_STATUS or answer.status_code >= 500:
@@ -179,9 +193,18 @@ class OpenAIBackend:
             too_long = any(sign in message for sign in TOO_LONG)
             raise Refused("context_length_exceeded" if too_long else "refused", f"HTTP {answer.status_code}: {message}")
         try:
-            return _reply(answer.json(), attempt)
+            return (_classes if route == "/classify" else _reply)(answer.json(), attempt)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise Transient(f"not a chat completion: {one_line(error)}") from None
+
+
+def _to_classify(name: str, messages: Sequence[ChatMessage]) -> dict[str, Any]:
+    return {"model": name, "messages": messages, "add_generation_prompt": True, "add_special_tokens": False}
+
+
+def _classes(answer: dict[str, Any], attempt: int) -> Reply:
+    shares = [float(share) for share in answer["data"][0]["probs"]]
+    return Reply(text="", prompt_tokens=answer["usage"]["prompt_tokens"], attempts=attempt, classes=shares)
 
 
 def _reply(answer: dict[str, Any], attempt: int) -> Reply:

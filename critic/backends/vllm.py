@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.backends import FAVOUR, ChatMessage, Reply, Request, Served, Token, images
+from critic.backends import FAVOUR, NO_TEXT, ChatMessage, Reply, Request, Served, Token, images
 from critic.errors import Refused, UsageError, one_line
 
 PROCESSOR = ("tokenizer*", "special_tokens_map.json", "chat_template*", "*processor_config.json")
@@ -67,10 +67,19 @@ def processor_hash(model: str) -> str | None:
     return hashlib.sha256(digests.encode()).hexdigest() if found else None
 
 
+def is_head(facts: dict[str, Any]) -> bool:
+    """Whether a judge's notes say that it is a scoring head."""
+    return bool(facts.get("recipe", {}).get("objective") == "head")
+
+
 def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     """vLLM's options for judging, as on its command line: strict JSON without free white space, cached prefixes."""
     structured = {"backend": "guidance", "disable_any_whitespace": True}
-    words = ["--model", model, "--structured-outputs-config", json.dumps(structured)]
+    words = ["--model", model]
+    if is_head(facts):
+        words += ["--runner", "pooling", "--convert", "classify"]
+    else:
+        words += ["--structured-outputs-config", json.dumps(structured)]
     if recipe := facts.get("recipe"):
         words += ["--max-model-len", str(recipe["max_source_tokens"] + recipe["max_target_tokens"])]
     if on_cpu:
@@ -115,7 +124,8 @@ class VllmBackend:
         facts = notes(folder)
         self._words = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load", *(extra or [])]
         self.place, self.in_flight, self.retries = str(folder), IN_FLIGHT, 0
-        self.served = Served(own_name(str(folder), facts), None, is_vllm=True, processor=processor_hash(str(folder)))
+        name, processor = own_name(str(folder), facts), processor_hash(str(folder))
+        self.served = Served(name, None, is_vllm=True, processor=processor, is_head=is_head(facts))
         self._jobs = SimpleQueue[_Job | None]()
         self._problem: str | None = None
         self._tokenizer: Any = None
@@ -138,6 +148,8 @@ class VllmBackend:
 
     async def chat(self, request: Request) -> Reply:
         """Raises Refused for a prompt that leaves no room for a reply, or that vLLM will not take."""
+        if self.served.is_head and not request.classify:
+            raise Refused("refused", NO_TEXT)
         ids = None
         if request.continue_final or not self._sees:
             if images(request.messages):
@@ -205,6 +217,9 @@ class VllmBackend:
         return self._tokens[text]
 
     def _reply(self, output: Any) -> Reply:
+        if self.served.is_head:
+            seen, cached = len(output.prompt_token_ids), output.num_cached_tokens or 0
+            return Reply(text="", prompt_tokens=seen, cached_tokens=cached, classes=output.outputs.data.tolist())
         (completion,) = output.outputs
         tokens = []
         if flat := completion.logprobs:
@@ -276,7 +291,7 @@ class VllmBackend:
             name = str(id(job))
             try:
                 prompt = self._with_images(engine, job.request) if job.ids is None else {"prompt_token_ids": job.ids}
-                engine.add_request(name, prompt, _sampling(job.request, job.favoured))
+                engine.add_request(name, prompt, _parameters(job.request, job.favoured))
                 running[name] = job
             except Refused as error:
                 self._tell(job.done, error)
@@ -318,10 +333,12 @@ def _identified(message: ChatMessage) -> ChatMessage:
     return {**message, "content": [known(part) for part in message["content"]]}
 
 
-def _sampling(request: Request, favoured: int | None = None) -> Any:
-    from vllm import SamplingParams  # noqa: PLC0415
+def _parameters(request: Request, favoured: int | None = None) -> Any:
+    from vllm import PoolingParams, SamplingParams  # noqa: PLC0415
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
 
+    if request.classify:
+        return PoolingParams(task="classify")
     constrained = request.schema is not None or request.regex is not None
     return SamplingParams(
         temperature=request.temperature,

@@ -22,7 +22,7 @@ import tiny_vlm
 from PIL import Image
 
 from critic.backends import Request
-from critic.backends.vllm import VllmBackend, _sampling
+from critic.backends.vllm import VllmBackend, _parameters
 from critic.images import Images
 from critic.jsonl import Appender
 from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
@@ -95,7 +95,7 @@ def engine_alone(backend: _Shown, turns: list[list[Request]]) -> None:
     for number, requests in enumerate(turns):
         for n, request in enumerate(requests):
             prompt = backend._with_images(backend.engine, request)
-            backend.engine.add_request(f"{number}/{n}", prompt, _sampling(request))
+            backend.engine.add_request(f"{number}/{n}", prompt, _parameters(request))
         while backend.engine.has_unfinished_requests():
             backend.engine.step()
 

@@ -14,7 +14,7 @@ from typing import Any
 from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, ordered, prompts, responses
 
 from critic.backends import Request
-from critic.backends.vllm import VllmBackend, _sampling
+from critic.backends.vllm import VllmBackend, _parameters
 
 ROUNDS = 5
 
@@ -33,7 +33,7 @@ def written(engine: Any, texts: list[str], lengths: list[int] | None = None) -> 
     wanted = POINTWISE.schema()
     for number, text in enumerate(texts):
         tokens = lengths[number] if lengths else REPLY_TOKENS
-        sampling = _sampling(Request(messages=[], max_tokens=tokens, schema=None if lengths else wanted))
+        sampling = _parameters(Request(messages=[], max_tokens=tokens, schema=None if lengths else wanted))
         sampling.ignore_eos = lengths is not None
         engine.add_request(str(number), {"prompt": text}, sampling)
     found = {}

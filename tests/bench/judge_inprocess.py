@@ -19,7 +19,7 @@ from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, ordere
 
 from critic.asking.judge import ResponseJudge
 from critic.backends import Reply, Request
-from critic.backends.vllm import VllmBackend, _sampling
+from critic.backends.vllm import VllmBackend, _parameters
 from critic.records import Decoding, Judgment, Response
 
 ROUNDS, ONE_BY_ONE = 3, 6
@@ -69,7 +69,7 @@ def engine_alone(engine: Any, texts: list[str], cached: bool) -> dict[str, int]:
     """Every prompt at once, text in and text out."""
     wanted = POINTWISE.schema()
     for number, text in enumerate(texts):
-        made = _sampling(Request(messages=[], max_tokens=REPLY_TOKENS, schema=wanted))
+        made = _parameters(Request(messages=[], max_tokens=REPLY_TOKENS, schema=wanted))
         made.detokenize = True
         made.skip_reading_prefix_cache = not cached
         engine.add_request(str(number), {"prompt": text}, made)
@@ -81,7 +81,7 @@ def same_requests(engine: Any, asked: list[tuple[list[int], Request, int | None]
     for follows in (False, True):
         for number, (ids, request, favoured) in enumerate(asked):
             if request.continue_final == follows:
-                engine.add_request(str(number), {"prompt_token_ids": ids}, _sampling(request, favoured))
+                engine.add_request(str(number), {"prompt_token_ids": ids}, _parameters(request, favoured))
         drained(engine)
 
 

@@ -1,0 +1,60 @@
+"""A scoring head gives the distribution of the ratings at once: no text, no second call."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Servers, assert_one_line_error, human_row, run, write_jsonl
+
+SHARES = [0.0, 0.0, 0.125, 0.0, 0.0, 0.25, 0.5, 0.0, 0.0, 0.125]
+
+
+def classes(body: dict[str, Any]) -> dict[str, Any]:
+    """What vLLM's `/classify` answers."""
+    data = [{"index": 0, "label": "7", "probs": SHARES, "num_classes": 10}]
+    return {"object": "list", "model": body["model"], "data": data, "usage": {"prompt_tokens": 11}}
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(4)])
+
+
+def test_its_classes_are_the_distribution(scripted: Servers, rows: Path, tmp_path: Path) -> None:
+    server, out = scripted(classes, owner="vllm", head=True), tmp_path / "out.jsonl"
+    done = run("critic", "judge", str(rows), "--out", str(out), "--base-url", server.url)
+    assert done.returncode == 0, done.stderr
+    for line in map(json.loads, out.read_text("utf-8").splitlines()):
+        assert line["verdict"]["distribution"] == SHARES and line["verdict"]["rating"] == 7
+        assert line["score"] == pytest.approx(6.625)
+        assert line["reply"] == '{"Rating":7' and "reason" not in line["verdict"]
+        assert (line["prompt_tokens"], line.get("completion_tokens", 0)) == (11, 0)
+    first, *asked = server.requests
+    assert first["messages"][0]["content"] == "?", "whether it is a head is asked once"
+    assert len(asked) == 4, "one call a row"
+    for body in asked:
+        assert body["add_generation_prompt"] is True and body["messages"][0]["role"] == "user"
+        assert "apples lie on table" in body["messages"][0]["content"]
+
+
+@pytest.mark.parametrize("form", ["correct", "scale_5", "commit_first", "criteria"])
+def test_other_verdicts_are_refused_in_one_line(scripted: Servers, rows: Path, tmp_path: Path, form: str) -> None:
+    server = scripted(classes, owner="vllm", head=True)
+    words = ["--criteria", str(tmp_path / "c.toml")] if form == "criteria" else []
+    (tmp_path / "c.toml").write_text('clarity = "Is it easy?"\n', "utf-8")
+    out = tmp_path / "out.jsonl"
+    done = run("critic", "judge", str(rows), "--out", str(out), "--base-url", server.url, "--prompt", form, *words)
+    assert_one_line_error(done, f"--prompt {form}: tiny is a scoring head, which gives one rating on 1..10")
+    assert not out.exists() and len(server.requests) == 1
+
+
+def test_another_number_of_classes_is_no_judge(scripted: Servers, rows: Path, tmp_path: Path) -> None:
+    def two(body: dict[str, Any]) -> dict[str, Any]:
+        return {**classes(body), "data": [{"probs": [0.5, 0.5]}]}
+
+    server, out = scripted(two, owner="vllm", head=True), tmp_path / "out.jsonl"
+    done = run("critic", "judge", str(rows), "--out", str(out), "--base-url", server.url)
+    assert done.returncode == 3 and out.is_file(), done.stderr
+    lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    assert {line["verdict"]["failure"] for line in lines} == {"refused"}

@@ -1,0 +1,66 @@
+"""A scoring head in vLLM, in this process and behind its server: by the same command transformers' own chances."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from conftest import asked_of, needs, run, serving
+
+from critic import human_scored
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny head that tells rows apart, in float32."""
+    needs("deepspeed", "vllm")
+    import training
+
+    folder = tmp_path_factory.mktemp("head")
+    changes: dict[str, Any] = {"evaluation": None, "ema": None, "objective": "head", "max_source_tokens": 500}
+    # vLLM on a CPU knows no smaller heads than of 32 numbers.
+    changes["tiny"] = {"hidden_size": 64, "heads": 1, "initializer_range": 0.06}
+    steps = {"max_steps": 80, "save_steps": 80, "learning_rate": 0.004}
+    training.train(
+        training.write_recipe(folder, **changes, training=steps),
+        training.write_rows(folder),
+        folder / "judge",
+        internal=False,
+    )
+    return folder / "judge"
+
+
+def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    from critic.asking.tokens import source_ids
+
+    rows = head.parent / "rows.jsonl"
+
+    def judged(name: str, *words: str) -> dict[str, dict[str, Any]]:
+        out = tmp_path / f"{name}.jsonl"
+        done = run("critic", "judge", str(rows), "--out", str(out), *words)
+        assert done.returncode == 0, done.stderr
+        return {line["response"]["id"]: line for line in map(json.loads, out.read_text("utf-8").splitlines())}
+
+    with serving(head) as (_, url):
+        served = judged("served", "--base-url", f"{url}/v1")
+        ours = {"model": served["row-0"]["judge"], "messages": [{"role": "user", "content": "?"}]}
+        assert httpx.post(f"{url}/v1/chat/completions", json=ours).status_code in {400, 404}
+    here = judged("here", "--judge", str(head))
+    tokenizer = AutoTokenizer.from_pretrained(head)
+    model = AutoModelForSequenceClassification.from_pretrained(head).eval()
+    for response in human_scored.load(rows).responses:
+        ids = source_ids(tokenizer, asked_of("pointwise", response).messages)
+        with torch.no_grad():
+            wanted = model(torch.tensor([ids])).logits[0].softmax(-1).tolist()
+        for line in (here[response.id], served[response.id]):
+            assert line["verdict"]["distribution"] == pytest.approx(wanted, abs=1e-4)
+            assert line["prompt_tokens"] == len(ids)
+        assert here[response.id]["judge"] == served[response.id]["judge"]
+    scores = [line["score"] for line in here.values()]
+    assert max(scores) - min(scores) > 1.0, "a judge that cannot tell rows apart proves nothing"

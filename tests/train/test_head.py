@@ -1,0 +1,146 @@
+"""`objective: head`: ten classes on a prompt's last token, exactly, from the batch to the folder that is saved."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from training import RECIPE, losses, refused, sample_rows, start, train, write_recipe, write_rows
+
+import evaluation  # isort: skip
+import export  # isort: skip
+import objective  # isort: skip
+import recipe as recipes  # isort: skip
+import rows as rows_module  # isort: skip
+import tiny  # isort: skip
+import torch
+import transformers
+
+from critic import human_scored
+from critic.asking.examples import example
+from critic.asking.tokens import source_ids
+from critic.errors import UsageError
+from critic.records import RATINGS, Example
+
+HEAD: dict[str, Any] = {"objective": "head", "evaluation": None, "ema": None}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """Tokenized rows, and a random model with a scoring head."""
+    folder = tmp_path_factory.mktemp("head")
+    recipe = recipes.read_recipe(write_recipe(folder, **HEAD, balance=0.5))
+    rows = write_rows(folder, sample_rows(12))
+    data, tokenizer = rows_module.prepare(recipe, rows, folder / "cache", 1)
+    assert recipe.tiny is not None
+    model = tiny.random_model(recipe.tiny, tokenizer, 2000, export.labels("head"))
+    objective.classify(model)
+    return SimpleNamespace(recipe=recipe, file=rows, data=data, tokenizer=tokenizer, model=model)
+
+
+def asked(made: SimpleNamespace) -> list[list[int]]:
+    """The prompts as they are judged."""
+    found = []
+    for response in human_scored.load(made.file).responses:
+        one = example(response, "pointwise", None, lambda messages: 0)
+        assert isinstance(one, Example)
+        found.append(source_ids(made.tokenizer, one.messages))
+    return found
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_the_loss_is_that_of_each_prompt_alone(made: SimpleNamespace, share: bool) -> None:
+    rows = [made.data.rows[place] for place in range(len(made.data.rows))]
+    weighing = rows_module.weights(made.recipe, made.data.rows)
+    assert sum(weighing.by_rating[row["rating"]] for row in rows) == pytest.approx(len(rows))
+    assert len(set(weighing.by_rating)) > 3
+    wanted = torch.zeros(())
+    for row, ids in zip(rows, asked(made), strict=True):
+        assert row["input_ids"][: len(ids)] == ids, "what is trained is what is asked"
+        logits = made.model(input_ids=torch.tensor([ids])).logits[0]
+        logs = logits.log_softmax(-1)
+        wanted = wanted - weighing.by_rating[row["rating"]] * (torch.tensor(row["people"]) * logs).sum()
+    batch = rows_module.Batches(made.tokenizer.pad_token_id, weighing, head=True, share=share)(rows)
+    assert int((batch["labels"] >= 0).sum()) == len(rows)
+    ours = made.model(**batch, num_items_in_batch=len(rows)).loss
+    assert float(ours.detach()) == pytest.approx(float(wanted.detach()) / len(rows), rel=1e-5)
+
+
+def test_held_out_rows_are_judged_by_the_head(made: SimpleNamespace) -> None:
+    spec = recipes.EvaluationSpec(every=1)
+    held = evaluation.held_out(made.file, spec, made.tokenizer, None, 2000)
+    assert sorted(held.ids) == sorted(asked(made))
+    shares = evaluation.distributions(made.model, held.ids, None, 4, made.tokenizer.pad_token_id)
+    for ids, one in zip(held.ids, shares, strict=True):
+        alone = made.model(input_ids=torch.tensor([ids])).logits[0].softmax(-1)
+        assert one == pytest.approx(alone.detach().numpy(), abs=1e-6)
+
+
+def test_the_folder_is_a_model_with_ten_classes(tmp_path: Path) -> None:
+    """Trained through ZeRO and saved; the loss falls, and the name is the one by which vLLM knows the family."""
+    recipe = write_recipe(tmp_path, **HEAD | {"evaluation": RECIPE["evaluation"]})
+    out = tmp_path / "judge"
+    train(recipe, write_rows(tmp_path), out)
+    assert losses(out)[-1] < losses(out)[0]
+    config = json.loads((out / "config.json").read_text("utf-8"))
+    assert config["architectures"] == ["LlamaForSequenceClassification"]
+    assert config["id2label"] == {str(place): str(rating) for place, rating in enumerate(RATINGS)}
+    found = transformers.AutoModelForSequenceClassification.from_pretrained(out)
+    assert found.score.out_features == len(RATINGS)
+    assert not (out / "generation_config.json").exists()
+    assert "pipeline_tag: text-classification" in (out / "README.md").read_text("utf-8")
+    assert any("eval_mae" in line for line in (out / "loss.jsonl").read_text("utf-8").splitlines())
+
+
+def test_adapters_bring_the_head_with_them(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    train(
+        write_recipe(tmp_path, evaluation=None, ema=None, training={"max_steps": 1}),
+        write_rows(tmp_path),
+        base,
+        internal=False,
+    )
+    lora = write_recipe(tmp_path, "lora.yaml", **HEAD, tiny=None, base=str(base), lora={"r": 2})
+    out = tmp_path / "judge"
+    train(lora, write_rows(tmp_path), out, internal=False)
+    from peft import PeftModel
+
+    fresh = transformers.AutoModelForSequenceClassification.from_pretrained(base, num_labels=len(RATINGS))
+    adapted = PeftModel.from_pretrained(fresh, out / "adapter").eval()
+    merged = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
+    ids = torch.tensor([[5, 9, 17, 33]])
+    assert torch.allclose(merged(ids).logits, adapted(ids).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["pairwise", "correct", "scale_5", "commit_first", "criteria"])
+def test_a_head_learns_single_ratings_alone(tmp_path: Path, form: str) -> None:
+    with pytest.raises(UsageError, match=f"objective head learns ratings on 1..10 alone, not {form}"):
+        recipes.read_recipe(write_recipe(tmp_path, **HEAD, forms={"pointwise": 1.0, form: 0.5}))
+
+
+def test_a_frozen_part_stays_as_it_was(tmp_path: Path) -> None:
+    base, rows = tmp_path / "base", write_rows(tmp_path)
+    train(write_recipe(tmp_path, evaluation=None, ema=None, training={"max_steps": 1}), rows, base, internal=False)
+    changes: dict[str, Any] = {"tiny": None, "base": str(base), "evaluation": None, "ema": None}
+    out = tmp_path / "judge"
+    train(write_recipe(tmp_path, "f.yaml", **changes, frozen=["embed_tokens"]), rows, out, internal=False)
+    before, after = (transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in (base, out))
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    assert {"model.embed_tokens.weight", "lm_head.weight"} == same
+    recipe = write_recipe(tmp_path, "wrong.yaml", **changes, frozen=["embeddings"])
+    refused(
+        start(recipe, rows, tmp_path / "none", internal=False), "'embeddings' is no part of the model", "embed_tokens"
+    )
+
+
+def test_what_is_not_frozen_changes_no_facts(tmp_path: Path) -> None:
+    """A judge that was made before there was `frozen` is still found finished."""
+    import sft
+
+    recipe = recipes.read_recipe(write_recipe(tmp_path))
+    assert "frozen" not in sft.describe(recipe, write_rows(tmp_path))["recipe"]
+    assert (
+        "frozen"
+        in sft.describe(recipes.read_recipe(write_recipe(tmp_path, frozen=["norm"])), write_rows(tmp_path))["recipe"]
+    )
