@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 T = TypeVar("T")
 
@@ -109,6 +110,14 @@ class Columns(Generic[T]):
             rows.append(row(str(name), *cells, about=about, bar=bar, strong=strong))
         head = [heading for heading, _ in self.columns]
         return Table(caption=caption, head=head, rows=rows, axis=axis, drawn=drawn, folded=folded)
+
+
+def lean(table: Table) -> Table:
+    """The table without a last column that says nothing in any row, such as the range of a complete run."""
+    if not table.rows or any(row.cells[-1].text or row.cells[-1].small for row in table.rows):
+        return table
+    rows = [replace(row, cells=row.cells[:-1]) for row in table.rows]
+    return replace(table, head=table.head[:-1], rows=rows)
 
 
 def number(value: float | None, decimals: int = 2) -> str:

@@ -5,6 +5,7 @@ critic rewrite seeds.jsonl --out questions.jsonl --apply review.jsonl
 """
 
 import re
+import sys
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,9 @@ from critic.stages import options
 from critic.stages.options import MAX_FAILED, ApiKey, BaseUrl, Endpoint, MaxFailed, Seed, Temperature
 from critic.stages.run import RunOptions, RunSummary, Stage, failed, listed
 
+DIALOGUE = "Dialogue Context"
+"""The category whose questions are never rewritten."""
+
 VARIANTS = 5
 """Rewrites of a seed question (AlignMMBench §3.3)."""
 
@@ -35,7 +39,8 @@ _IN_FRONT = re.compile(r"""^\s*(?:[-*•]|\(?\d{1,2}[.)、．：:](?!\d)|（\d{1
 
 
 class Rewrite(Struct, kw_only=True):
-    """One line of a review file. A person sets `accepted`; `failure` says why a seed has no rewrites."""
+    """One line of a review file. A person sets `accepted`; `failure` says why a seed has no rewrites. `repeated` counts
+    the lines of the reply that said again what another line or the question says, in the seed's first line."""
 
     seed: str
     question: str
@@ -43,6 +48,7 @@ class Rewrite(Struct, kw_only=True):
     prompt: str | None
     accepted: bool | None = None
     failure: str | None = None
+    repeated: int = 0
 
 
 @cache
@@ -58,20 +64,28 @@ def prompt(question: str, language: Language) -> list[Message]:
     return [{"role": "user", "content": content}]
 
 
-def variants(text: str, question: str) -> list[str]:
-    """The rewrites in a reply, one a line: without numbers or dashes in front, each once, the question itself not."""
-    found = dict.fromkeys(_IN_FRONT.sub("", line).strip().strip('"“”') for line in text.splitlines())
-    return [line for line in found if line and line != question.strip()]
+def variants(text: str, question: str) -> tuple[list[str], int]:
+    """The rewrites in a reply, one a line: without numbers or dashes in front, each once, the question itself not; and
+    how many lines are left out as repetitions."""
+    said = [one for line in text.splitlines() if (one := _IN_FRONT.sub("", line).strip().strip('"“”'))]
+    found = [line for line in dict.fromkeys(said) if line != question.strip()]
+    return found, len(said) - len(found)
 
 
 def rewrites(question: Question, text: str) -> list[Rewrite]:
     """The lines of a review file for one seed: its rewrites out of a reply, or why there are none."""
-    found = variants(text, question.prompt)
+    found, repeated = variants(text, question.prompt)
     if len(found) != VARIANTS:
         failure = "too_many_variants" if len(found) > VARIANTS else "too_few_variants" if text.strip() else "empty"
-        return [_failed(question, failure)]
+        return [replace(_failed(question, failure), repeated=repeated)]
     return [
-        Rewrite(seed=question.id, question=question.prompt, variant=number, prompt=line)
+        Rewrite(
+            seed=question.id,
+            question=question.prompt,
+            variant=number,
+            prompt=line,
+            repeated=0 if number > 1 else repeated,
+        )
         for number, line in enumerate(found, 1)
     ]
 
@@ -80,12 +94,14 @@ def _failed(question: Question, failure: str) -> Rewrite:
     return Rewrite(seed=question.id, question=question.prompt, variant=0, prompt=None, failure=failure)
 
 
-def seeds(questions: Iterable[Question]) -> list[Question]:
-    """The first question of each group."""
+def seeds(questions: Iterable[Question]) -> tuple[list[Question], int]:
+    """The first question of each group, and how many are left alone: a question within a dialogue is asked in its own
+    words (AlignMMBench §A.4)."""
     found: dict[str, Question] = {}
     for question in questions:
         found.setdefault(question.group, question)
-    return list(found.values())
+    asked = [one for one in found.values() if not one.history and one.category != DIALOGUE]
+    return asked, len(found) - len(asked)
 
 
 class AskForRewrites(Stage[Question, Rewrite]):
@@ -151,16 +167,18 @@ class AskForRewrites(Stage[Question, Rewrite]):
     def summary(self, records: Iterable[Rewrite]) -> RunSummary:
         """A review file, counted in seeds."""
         failures: Counter[str] = Counter()
-        wordings, of_seeds = 0, set[str]()
+        wordings, repeated, of_seeds = 0, 0, set[str]()
         for one in records:
             of_seeds.add(one.seed)
+            repeated += one.repeated
             if one.failure is None:
                 wordings += 1
             else:
                 failures[one.failure] += 1
         line = f"{self.out}: {len(of_seeds)} seeds, {wordings} rewrites to review, {failed(failures, 'seeds failed')}"
-        facts = {"seeds": len(of_seeds), "failed": dict(failures)}
-        return RunSummary(count=len(of_seeds), failures=failures, facts=facts, lines=[line])
+        facts = {"seeds": len(of_seeds), "failed": dict(failures), "repeated": repeated}
+        more = [f"{repeated} lines repeated the question or another line and are left out"] if repeated else []
+        return RunSummary(count=len(of_seeds), failures=failures, facts=facts, lines=[*more, line])
 
 
 def apply(questions: Path, review: Path, out: Path) -> int:
@@ -179,14 +197,20 @@ def apply(questions: Path, review: Path, out: Path) -> int:
         word = {True: "accepted", False: "rejected", None: "undecided"}[line.accepted]
         said["failed" if line.failure else word] += 1
     taken: Counter[str] = Counter()
+    prompts: set[tuple[str, str]] = set()
     for name in by_id:
         group, _, last = name.rpartition("-")
+        prompts.add((group, by_id[name]["prompt"].strip()))
         taken[group] = max(taken[group], int(last) if last.isdigit() else 0)
     made = []
     for row in rows:
         made.append(row)
         group = row["question_id"].rpartition("-")[0]
         for wording in accepted[row["question_id"]]:
+            if (group, wording.strip()) in prompts:
+                print(f"{row['question_id']}: asked already, not added again: {wording}", file=sys.stderr)
+                continue
+            prompts.add((group, wording.strip()))
             taken[group] += 1
             made.append({**row, "question_id": f"{group}-{taken[group]}", "prompt": wording})
     jsonl.write(out, made)
@@ -217,7 +241,11 @@ def main(
     it: only what a person accepted is used."""
     if review is not None:
         return apply(questions, review, out)
-    asked = seeds(alignmmbench.read_questions(questions).values())
+    asked, dialogues = seeds(alignmmbench.read_questions(questions).values())
+    if dialogues:
+        print(f"{dialogues} seeds ask within a dialogue and are left alone", file=sys.stderr)
+    if not asked:
+        raise UsageError(f"{questions}: no seed question outside of dialogues")
     source = {"file": str(questions), "sha256": jsonl.sha256(questions)}
     drawn = seed if temperature else None
     request = Request(messages=[], max_tokens=max_tokens, temperature=temperature, seed=drawn)

@@ -87,6 +87,7 @@ def main(
     compared, facts = _compared(chosen, runs[0], runs[-1], asked) if against else ([], {})
     taken = _resources(runs)
     sections = [_counts(runs), *compared, *leaderboards.sections(boards, known), *made.sections, *below, *taken]
+    sections = [replace(one, tables=[blocks.lean(table) for table in one.tables]) for one in sections]
     print(as_text(sections))
     if out is not None:
         standings = {one.key: one.found for one in boards}

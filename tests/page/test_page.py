@@ -4,7 +4,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from critic.page import svg as pictures
-from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, as_text, axis_of, number, row
+from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, as_text, axis_of, lean, number, row
 from critic.page.page import render, write
 
 
@@ -70,6 +70,13 @@ def test_parts_of_a_section_are_told_apart_in_text_and_page(tmp_path: Path) -> N
     page = (tmp_path / "p.html").read_text("utf-8")
     assert '<section id="k">' in page and 'href="#k"' in page and "<h3>loud</h3>" in page and "<h3>quiet</h3>" in page
     assert "<small>why</small>" in page and "<small>0.9–1.1</small>" in page
+
+
+def test_a_last_column_that_says_nothing_is_left_out() -> None:
+    full = Table(caption="c", head=["", "n", "range"], rows=[row("a", 1, ""), row("b", 2, "0 … 1")])
+    empty = Table(caption="c", head=["", "n", "range"], rows=[row("a", 1, ""), row("b", 2, TableCell(""))])
+    assert lean(full) == full and lean(Table(caption="c", head=["", "x"], rows=[])).head == ["", "x"]
+    assert lean(empty).head == ["", "n"] and [len(one.cells) for one in lean(empty).rows] == [1, 1]
 
 
 def test_columns_make_rows_whose_bars_share_an_axis() -> None:
