@@ -93,6 +93,15 @@ def test_the_folder_is_a_model_with_ten_classes(tmp_path: Path) -> None:
     assert any("eval_mae" in line for line in (out / "loss.jsonl").read_text("utf-8").splitlines())
 
 
+def test_the_name_is_the_one_by_which_vllm_knows_the_family(tmp_path: Path) -> None:
+    """It has Gemma3ForCausalLM, and no Gemma3Text…, from which it makes a head by the name's end."""
+    config = transformers.Gemma3TextConfig(architectures=["Gemma3TextForSequenceClassification"], id2label={0: "1"})
+    config.save_pretrained(tmp_path)
+    export._name_as_vllm_does(tmp_path / "config.json")
+    found = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    assert found["architectures"] == ["Gemma3ForSequenceClassification"] and found["id2label"] == {"0": "1"}
+
+
 def test_adapters_bring_the_head_with_them(tmp_path: Path) -> None:
     base = tmp_path / "base"
     train(
