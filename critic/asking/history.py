@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, field
 
-from critic.records import Conversation
+from critic.records import Conversation, Language
 
 EVERY = 10**9
 """As the number of turns: all of them."""
@@ -24,13 +24,15 @@ class HistoryMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Condition(Struct, frozen=True, kw_only=True):
     """Which history a model sees. Of the turns before the one asked, the first `references` are answered by their
     references, the others by the model's own replies; without `history` they are left out, given ones as well. `first`
-    is the first that the model answers, None for the last turn alone."""
+    is the first that the model answers, None for the last turn alone. `rephrase`: it is not asked the question, but to
+    say the reference in other words."""
 
     help: str
     references: int = 0
     history: bool = True
     images: bool = True
     first: int | None = 1
+    rephrase: bool = False
 
     def asked(self, turns: int) -> range:
         """Which of so many turns, from 1, the model answers."""
@@ -51,14 +53,26 @@ CONDITIONS = {
     "single_turn": Condition(
         help="no earlier turn, and only the last turn is asked; images stay", history=False, first=None
     ),
-}
+    "rephrased_reference": Condition(
+        help="the reference, to be said in other words: what a judge should find near perfect (AlignMMBench §4.2)",
+        history=False, images=False, rephrase=True,
+    ),
+}  # fmt: skip
 """Condition name -> what of a conversation the model is shown."""
+
+REPHRASE: dict[Language, str] = {
+    "en": "Say the answer below in other words. Its content stays exactly the same; write the new wording alone.\n\n"
+    "Question: {question}\n\nAnswer: {reference}",
+    "zh": "请换一种说法写出下面的回答，内容不变，只写新的说法。\n\n问题：{question}\n\n回答：{reference}",
+}
+"""What a model is asked that stands for the references."""
 
 
 def missing_reference(conversation: Conversation, condition: Condition) -> int | None:
     """The first turn whose reference the condition shows and the conversation lacks."""
     shown = max(condition.asked(len(conversation.turns)), default=0) - 1
-    given = enumerate(conversation.turns[: min(shown, condition.references)], 1)
+    count = len(conversation.turns) if condition.rephrase else min(shown, condition.references)
+    given = enumerate(conversation.turns[:count], 1)
     return next((number for number, turn in given if turn.reference is None), None)
 
 
@@ -71,6 +85,9 @@ def messages(
     with the question asked."""
     turns = conversation.turns[:turn]
     images = [one.images if condition.images else [] for one in turns]
+    if condition.rephrase:
+        words = {"question": turns[-1].prompt, "reference": turns[-1].reference or ""}
+        return [_asked(REPHRASE[conversation.lang].format(**words), [])]
     if not condition.history:
         return [_asked(turns[-1].prompt, [name for names in images for name in names])]
     made: list[HistoryMessage] = []

@@ -23,9 +23,10 @@ from critic.counting import aggregate as counted
 from critic.counting.aggregate import Aggregate, Cell, Difference, EqualVerdicts, Scale, by_cell, combine, mean, means
 from critic.counting.leaderboard import Entry, Score, Term, score_of
 from critic.errors import UsageError
+from critic.page import blocks
 from critic.page import svg as pictures
 from critic.page.aggregates import aggregates, differences
-from critic.page.blocks import Columns, Section, number
+from critic.page.blocks import Columns, Section, Table, number
 from critic.records import Conversation, ConversationTurn, Protocol, TurnVerdict
 
 FORMATS = (".xlsx", ".csv", ".jsonl")
@@ -308,7 +309,43 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
                 made, facts = _protocol(run, protocol, conversations)
                 sections += made
                 summary.setdefault(run.name, {})[protocol] = facts
-    return Report(sections=sections, summary=summary)
+    return Report(sections=[*sections, *_matrices(runs, conversations)], summary=summary)
+
+
+def _matrices(runs: Sequence[Run], conversations: Conversations) -> list[Section]:
+    """Of several judges of one model's replies, people among them, how often every two agree (tables 3 to 7)."""
+    sections = []
+    for system in dict.fromkeys(run.system for run in runs):
+        judges = {run.judge: run for run in runs if run.system == system and run.verdicts}
+        for protocol in TITLES:
+            which = {name: run for name, run in judges.items() if protocol in run.protocols()}
+            if len(which) < 2:
+                continue
+            pairs = {
+                (one, other): agreement(which[one].verdicts, which[other].verdicts, conversations, protocol)
+                for one in which
+                for other in which
+                if one != other
+            }
+            shared = [name for name in ("all", *CELLS) if any(name in found for found in pairs.values())]
+            matrix = {
+                name: [
+                    blocks.row(one, *("–" if one == other else _agreed(pairs[one, other].get(name)) for other in which))
+                    for one in which
+                ]
+                for name in shared
+            }
+            tables_ = [
+                Table(caption=f"Equal verdicts in %, {SYMBOLS.get(name, name)}", head=["", *which], rows=rows)
+                for name, rows in matrix.items()
+            ]
+            heading = f"{system}: judges and people, {protocol} (tables 3 to 7)"
+            sections.append(Section(heading=heading, tables=tables_))
+    return sections
+
+
+def _agreed(found: EqualVerdicts | None) -> str:
+    return "–" if found is None or found.value is None else f"{number(found.value, 1)} ({found.n})"
 
 
 def _protocol(run: Run, protocol: Protocol, conversations: Conversations) -> tuple[list[Section], dict[str, Any]]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from critic.asking.history import (
     CONDITIONS,
+    REPHRASE,
     HistoryMessage,
     call_id,
     exchanges,
@@ -40,6 +41,7 @@ TURN_3 = {
     "no_history": ["[a.png][b.png]ask 3"],
     "no_image": ["ask 1", "own 1", "ask 2", "own 2", "ask 3"],
     "single_turn": ["[a.png][b.png]ask 3"],
+    "rephrased_reference": [REPHRASE["en"].format(question="ask 3", reference="ref 3")],
 }
 
 ASKED = {
@@ -50,6 +52,7 @@ ASKED = {
     "no_history": [1, 2, 3],
     "no_image": [1, 2, 3],
     "single_turn": [3],
+    "rephrased_reference": [1, 2, 3],
 }
 
 
@@ -126,10 +129,13 @@ def test_a_missing_reference_is_found_where_it_would_be_shown() -> None:
     turns = [ConversationTurn(prompt=f"ask {n}", reference=None if n == 2 else "ref") for n in (1, 2, 3)]
     made = conversation(turns=turns)
     found = {name: missing_reference(made, condition) for name, condition in CONDITIONS.items()}
-    assert {name for name, turn in found.items() if turn is not None} == {"perfect_perception_reasoning", "oracle"}
+    assert {name for name, turn in found.items() if turn is not None} == {
+        "perfect_perception_reasoning", "oracle", "rephrased_reference",
+    }  # fmt: skip
     assert found["oracle"] == 2
     unanswered_end = conversation(turns=[*conversation(2).turns, ConversationTurn(prompt="ask 3")])
     assert missing_reference(unanswered_end, CONDITIONS["oracle"]) is None
+    assert missing_reference(unanswered_end, CONDITIONS["rephrased_reference"]) == 3
 
 
 @given(st.integers(1, 5), st.integers(0, 3), st.data())

@@ -1,0 +1,137 @@
+"""critic people: people's verdicts on a benchmark's replies, out of a table -> judgments as critic judge writes them.
+
+critic people grades.csv --replies replies.jsonl --out people.jsonl     # then: critic score people.jsonl judged.jsonl
+"""
+
+from collections import Counter
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated
+
+import typer
+from msgspec import Struct
+
+from critic import benchmarks, jsonl, tables
+from critic.asking import protocols
+from critic.asking.forms import POINTS
+from critic.asking.protocols import Transcript
+from critic.asking.replies import benchmark_of
+from critic.errors import UsageError
+from critic.images import named_images
+from critic.records import Conversation, ConversationJudgment, Protocol, Setup, TurnVerdict
+
+WHOLE = "whole"
+COLUMNS = (
+    "id (of the conversation), turn (1, 2 … or whole; 1 where it is left out), rater, condition (own where it is left "
+    "out), and either preference (model, tie, and reference or the other model's name) or grade (1 to 10)"
+)
+
+GRADED: dict[str, Protocol] = {"convbench": "direct", "multiverse": "quality"}
+"""The protocol that people's grades stand beside, by benchmark; pointwise in the others."""
+
+Key = tuple[str, str, int | None, Protocol]
+"""Conversation, condition, turn and protocol of a verdict."""
+
+
+class Opinions(Struct, frozen=True):
+    """What each rater said of one turn or conversation: 1..10, or of a comparison 1, 1/2 or 0."""
+
+    by_rater: dict[str, float]
+
+    def score(self, compares: bool) -> float:
+        """The mean grade; of comparisons what most say, a tie where as many say the opposite."""
+        said = list(self.by_rater.values())
+        if not compares:
+            return fmean(said)
+        counts = Counter(said)
+        return POINTS["A"] if counts[1.0] > counts[0.0] else POINTS["B"] if counts[1.0] < counts[0.0] else POINTS["tie"]
+
+
+def read_opinions(
+    path: Path, transcripts: dict[tuple[str, str], Transcript], opponent: str | None
+) -> dict[Key, Opinions]:
+    """People's opinions by what they are on. Raises UsageError naming the place for a conversation or turn without a
+    reply, a word that is no verdict, a grade outside 1..10, or a rater who says two things of one turn."""
+    found: dict[Key, Opinions] = {}
+    other = opponent or "reference"
+    words = {"model": 1.0, "tie": 0.5, other.lower(): 0.0}
+    for place, row in tables.rows(path):
+        key, condition = tables.text(place, row, "id"), tables.optional_text(row, "condition") or "own"
+        said, grade = tables.optional_text(row, "preference"), tables.optional_text(row, "grade")
+        turn = tables.optional_text(row, "turn") or "1"
+        one = transcripts.get((key, condition))
+        if one is None or not (turn == WHOLE or (turn.isdigit() and int(turn) in one.asked)):
+            raise UsageError(f"{place}: no reply to turn {turn} of {key!r} ({condition})")
+        if (said is None) == (grade is None):
+            raise UsageError(f"{place}: either preference or grade, got {said!r} and {grade!r}")
+        if said is not None and said.lower() not in words:
+            raise UsageError(f"{place}: preference {said!r}; expected {', '.join(words)}")
+        score = words[said.lower()] if said is not None else _grade(place, grade or "")
+        protocol = "pairwise" if said is not None else GRADED.get(one.conversation.benchmark, "pointwise")
+        rater = tables.optional_text(row, "rater") or "people"
+        opinions = found.setdefault((key, condition, None if turn == WHOLE else int(turn), protocol), Opinions({}))
+        if rater in opinions.by_rater:
+            raise UsageError(f"{place}: {rater} on turn {turn} of {key!r} ({condition}) is there twice")
+        opinions.by_rater[rater] = score
+    return found
+
+
+def _grade(place: str, text: str) -> float:
+    try:
+        grade = float(text)
+    except ValueError:
+        grade = 0.0
+    if not 1 <= grade <= 10:
+        raise UsageError(f"{place}: grade {text!r}; expected a number from 1 to 10")
+    return grade
+
+
+def main(
+    table: Annotated[Path, typer.Argument(help=f"People's verdicts (CSV, JSONL …). Columns: {COLUMNS}.")],
+    replies: Annotated[Path, typer.Option(help="The replies they are on (critic infer, or another program's).")],
+    out: Annotated[Path, typer.Option(help="Where the judgments go (JSONL).")],
+    benchmark: Annotated[
+        str | None, typer.Option(help="Of which benchmark.", show_default="what the replies' file says")
+    ] = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="The benchmark's file, which a table of replies needs.")
+    ] = None,
+    against: Annotated[str | None, typer.Option(help="The other model's name, where two were compared.")] = None,
+    rater: Annotated[
+        str | None, typer.Option(help="Only this rater's.", show_default="what most say, or the mean")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The judge's name.", show_default="the rater's, or people")] = None,
+    system: Annotated[str | None, typer.Option(help="The model's name.", show_default="the file's stem")] = None,
+) -> int:
+    """People's grades and preferences as judgments: scored, and held against judges', like any judge's."""
+    benchmark = benchmark or benchmark_of(replies, questions)
+    if benchmark is None:
+        raise UsageError(f"{replies}: names no benchmark; give --benchmark")
+    asked: list[Conversation] = named_images(benchmarks.read(benchmark, questions))[0] if questions else []
+    transcripts = protocols.read_transcripts(replies, benchmark, asked, system)
+    opinions = read_opinions(table, transcripts, against)
+    judge = name or rater or "people"
+    setup = Setup(judge=judge, score_kind="argmax", order="random")
+    lines = []
+    for (key, condition, turn, protocol), found in opinions.items():
+        chosen = Opinions({one: score for one, score in found.by_rater.items() if rater in (None, one)})
+        if not chosen.by_rater:
+            continue
+        one = transcripts[key, condition]
+        answer = one.answer(turn) if turn is not None and one.problem([turn]) is None else None
+        verdict = TurnVerdict(
+            conversation=key, system=one.system, condition=condition, protocol=protocol, judge=judge, turn=turn,
+            opponent=against if protocol == "pairwise" else None, score=chosen.score(protocol == "pairwise"),
+            length=len(answer) if answer is not None else None,
+        )  # fmt: skip
+        lines.append(
+            ConversationJudgment(
+                conversation=one.conversation, verdict=verdict, setup=setup, prompt_hash="people", answer=answer
+            )
+        )
+    if not lines:
+        raise UsageError(f"{table}: nothing by {rater!r}")
+    jsonl.write(out, lines)
+    raters = {one for found in opinions.values() for one in found.by_rater}
+    print(f"{out}: {len(lines)} verdicts of {len(raters) if rater is None else 1} raters")
+    return 0

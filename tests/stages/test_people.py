@@ -1,0 +1,109 @@
+"""critic people: people's verdicts out of a table, as judgments that stand beside a judge's."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import assert_one_line_error, completion, run, write_jsonl
+from stages.test_judge_conversations import judge, judged, replies, sample
+
+from critic import benchmarks
+
+Row = dict[str, object]
+
+
+def table(path: Path, rows: list[Row]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def preferences(turn: object, *said: str, key: str = "1") -> list[Row]:
+    return [{"id": key, "turn": turn, "rater": f"r{n}", "preference": one} for n, one in enumerate(said)]
+
+
+def test_what_most_say_and_the_mean_grade(tmp_path: Path) -> None:
+    file, out = replies(tmp_path / "m.jsonl", "convbench"), tmp_path / "people.jsonl"
+    rows = [
+        *preferences(1, "model", "model", "reference"), *preferences(2, "model", "Reference"),
+        *preferences(3, "reference", "tie"), *preferences("whole", "tie"),
+        *({"id": "2", "turn": 1, "rater": name, "grade": grade} for name, grade in (("r0", 4), ("r1", 7))),
+    ]  # fmt: skip
+    grades = table(tmp_path / "g.csv", rows)
+    done = run("critic", "people", grades, "--replies", file, "--out", out)
+    assert done.returncode == 0 and "5 verdicts of 3 raters" in done.stdout, done.stderr
+    found = {(line.verdict.conversation, line.verdict.turn): line.verdict for line in judged(out)}
+    assert {key: (one.protocol, one.score) for key, one in found.items()} == {
+        ("1", 1): ("pairwise", 1.0), ("1", 2): ("pairwise", 0.5), ("1", 3): ("pairwise", 0.0),
+        ("1", None): ("pairwise", 0.5), ("2", 1): ("direct", 5.5),
+    }  # fmt: skip
+    assert {one.judge for one in found.values()} == {"people"} and found["1", 1].length == len("m on 1 turn 1.")
+    done = run("critic", "people", grades, "--replies", file, "--out", out, "--rater", "r1")
+    assert [line.verdict.score for line in judged(out)] == [1.0, 0.0, 0.5, 7.0]
+    assert {line.verdict.judge for line in judged(out)} == {"r1"}
+    done = run("critic", "people", grades, "--replies", file, "--out", out, "--rater", "nobody")
+    assert_one_line_error(done, "nothing by 'nobody'")
+
+
+def test_the_matrix_of_judges_and_people(tmp_path: Path, scripted: Any) -> None:
+    """One judge takes the model every time, another never, people in every second conversation."""
+
+    def answer(winner: str) -> Any:
+        return lambda body: completion(json.dumps({"Verdict": winner, "Reason": "x"}))
+
+    asked = benchmarks.read("convbench", sample("convbench"))
+    file = replies(tmp_path / "m.jsonl", "convbench")
+    rows = [row for n, one in enumerate(asked) for turn in (1, 2, 3, "whole")
+            for row in preferences(turn, "model" if n % 2 else "reference", key=one.id)]  # fmt: skip
+    outs = [tmp_path / "people.jsonl", tmp_path / "j1.jsonl", tmp_path / "j2.jsonl"]
+    run("critic", "people", table(tmp_path / "g.csv", rows), "--replies", file, "--out", outs[0])
+    for out, name in zip(outs[1:], ("one", "two"), strict=True):
+        words = ["--protocol", "pairwise", "--order", "forced", "--name", name]
+        assert judge(file, out, "convbench", scripted(answer("A")).url, *words).returncode == 0
+    done = run("critic", "score", *outs)
+    assert done.returncode == 0, done.stderr
+    part = done.stdout.partition("m: judges and people, pairwise (tables 3 to 7)")[2]
+    first = part.partition("Equal verdicts in %, all")[2].splitlines()
+    cells = {line.split()[0]: line.split()[1:] for line in first[2:5]}
+    assert cells["one"][2:] == ["–", "100.0", "(24)"] and cells["people"][0] == "–"
+    assert cells["people"][1:3] == cells["one"][:2] == cells["two"][:2]
+    for name in ("S1", "S2", "S3", "SO"):
+        assert f"Equal verdicts in %, {name}" in part
+
+
+def test_answers_of_other_programs_and_two_models(tmp_path: Path) -> None:
+    lines = [{"id": one.id, "text": "x"} for one in benchmarks.read("visitbench", sample("visitbench"))]
+    answers = write_jsonl(tmp_path / "m.jsonl", lines)
+    rows: list[Row] = [{"id": "1", "preference": "other model", "rater": "a"}]
+    words = ["--benchmark", "visitbench", "--questions", sample("visitbench"), "--against", "other model"]
+    out = tmp_path / "p.jsonl"
+    done = run("critic", "people", table(tmp_path / "g.csv", rows), "--replies", answers, "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    (line,) = judged(out)
+    assert (line.verdict.score, line.verdict.opponent, line.verdict.system) == (0.0, "other model", "m")
+
+
+@pytest.mark.parametrize(
+    ("row", "parts"),
+    [
+        ({"id": "9", "preference": "model"}, (":2: no reply to turn 1 of '9' (own)",)),
+        ({"id": "1", "turn": 4, "preference": "model"}, (":2: no reply to turn 4",)),
+        ({"id": "1", "turn": "last", "grade": 3}, (":2: no reply to turn last",)),
+        ({"id": "1", "grade": 3, "preference": "model"}, ("either preference or grade",)),
+        ({"id": "1", "turn": 1}, ("either preference or grade",)),
+        ({"id": "1", "preference": "left"}, ("'left'; expected model, tie, reference",)),
+        ({"id": "1", "grade": 11}, ("grade '11'; expected a number from 1 to 10",)),
+        ({"id": "1", "grade": "good"}, ("grade 'good'",)),
+    ],
+)
+def test_mistakes_end_in_one_line(tmp_path: Path, row: Row, parts: tuple[str, ...]) -> None:
+    file, out = replies(tmp_path / "m.jsonl", "convbench"), tmp_path / "o.jsonl"
+    words = ["--replies", file, "--out", out]
+    assert_one_line_error(run("critic", "people", table(tmp_path / "g.csv", [row]), *words), *parts)
+    twice = table(tmp_path / "t.csv", [{"id": "1", "grade": 3}] * 2)
+    assert_one_line_error(run("critic", "people", twice, *words), ":3: people on turn 1 of '1' (own) is there twice")
+    assert not out.exists()
