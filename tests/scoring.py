@@ -73,6 +73,14 @@ MULTI = [
     for turn in range(1, 5)
 ]
 
+ASKED: dict[str, list[tuple[str, str, int | None]]] = {
+    "alignmmbench": [("pointwise", "own", 1), ("pointwise", "no_image", 1)],
+    "convbench": [one for protocol in ("pairwise", "direct") for one in ((protocol, *cell[1:]) for cell in CONV)],
+    "multiverse": list(MULTI),
+    "visitbench": [("pairwise", "own", 1), ("pairwise", "no_image", 1)],
+}
+"""What is judged of each benchmark under two conditions or more."""
+
 
 def scored(out: Path, benchmark: str, *words: object, code: int = 0) -> tuple[dict[str, Any], str, str]:
     """The summary, the page, and what was printed."""

@@ -273,7 +273,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             placed,
             ("mean of the tasks", "alignment"),
         ),
-        pictures.lengths("Lengths of the answers in characters: share of them from each number up.", lengths),
+        pictures.lengths(f"Lengths of the answers in {runs[0].unit}: share of them from each number up.", lengths),
         pictures.lengths("Lengths of questions and references in characters (figure 6 of the paper).", asked_lengths),
     ]
     sections = [

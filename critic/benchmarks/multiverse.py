@@ -248,7 +248,8 @@ def summary(turns: Sequence[Aggregate]) -> tuple[Aggregate, Aggregate]:
 def _slope_weights(count: int) -> list[float]:
     """What the mean of each of `count` turns counts in the slope."""
     centred = [number - (count - 1) / 2 for number in range(count)]
-    return [place / sum(other**2 for other in centred) for place in centred]
+    square = sum(place**2 for place in centred) or 1.0  # of one turn there is no slope
+    return [place / square for place in centred]
 
 
 def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Difference]:

@@ -6,6 +6,7 @@ critic score judged.jsonl --questions ConvBench.csv --out runs/convbench        
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,6 +57,10 @@ def main(
         Path | None,
         typer.Option(help='A TOML file with a table for each model: size = "7B", family, or whatever tables may show.'),
     ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="A tokenizer.json, or its folder: lengths in its tokens.", show_default="in characters"),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -71,6 +76,7 @@ def main(
     chosen = benchmarks.load(name)
     runs = read_runs([*judgments, *([against] if against else [])], name)
     asked = _asked(runs, name, questions)
+    runs = [_in_tokens(run, tokenizer) for run in runs] if tokenizer else runs
     known = leaderboards.read_models(models) if models else {}
     boards = leaderboards.leaderboards([one for run in runs for one in chosen.entries(run, asked)], baseline, sort)
     made = chosen.report(runs, asked)
@@ -337,6 +343,24 @@ def _not_compared(one: Run, other: Run) -> list[str]:
         if only:
             readings.append(f"Only {run} has, and not compared is: {'; '.join(only)}.")
     return readings
+
+
+def _in_tokens(run: Run, path: Path) -> Run:
+    """The run with its answers' lengths in a tokenizer's tokens. Raises UsageError where it cannot be read."""
+    file = path / "tokenizer.json" if path.is_dir() else path
+    try:
+        tokenizers = import_module("tokenizers")
+    except ImportError:
+        raise UsageError("--tokenizer needs the package tokenizers: pip install tokenizers") from None
+    try:
+        encode = tokenizers.Tokenizer.from_file(str(file)).encode
+    except Exception as error:  # the library raises Exception itself
+        raise UsageError(f"--tokenizer {file}: {error}") from None
+    turns = []
+    for turn in run.turns:
+        length = None if turn.answer is None else len(encode(turn.answer, add_special_tokens=False).ids)
+        turns.append(replace(turn, verdict=replace(turn.verdict, length=length)))
+    return replace(run, turns=turns, unit=f"tokens of {file.parent.name or file.stem}")
 
 
 def _resources(runs: Sequence[Run]) -> list[Section]:

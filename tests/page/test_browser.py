@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import human_row, run, write_jsonl
-from scoring import CONV, MULTI, judged
+from scoring import ASKED, judged
 
 from critic.records import TurnVerdict
 
@@ -24,13 +24,6 @@ MODELS = [
     *("InternVL2.5-4B", "InternVL2.5-8B", "LLaMA-3.2-11B-Vision-Instruct", "LLaMA-3.2-90B-Vision-Instruct"),
     *("GPT-4o-2024-11-20", "Claude-3.7-Sonnet-2025-02-19"),
 ]
-
-ASKED: dict[str, list[tuple[str, str, int | None]]] = {
-    "alignmmbench": [("pointwise", "own", 1), ("pointwise", "no_image", 1)],
-    "convbench": [one for protocol in ("pairwise", "direct") for one in ((protocol, *cell[1:]) for cell in CONV)],
-    "multiverse": list(MULTI),
-    "visitbench": [("pairwise", "own", 1), ("pairwise", "no_image", 1)],
-}
 
 MEASURE = """
 addEventListener('load', () => {

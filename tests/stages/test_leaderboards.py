@@ -2,13 +2,14 @@
 
 import csv
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import assert_one_line_error, run
-from scoring import CONV, grades, judged, scored
+from conftest import ROOT, assert_one_line_error, run
+from scoring import ASKED, CONV, grades, judged, scored
 
 from critic.benchmarks import convbench
 from critic.records import TurnVerdict
@@ -119,3 +120,32 @@ def test_only_what_was_judged_is_a_column(tmp_path: Path) -> None:
     found: dict[str, Any]
     found, page, _ = scored(tmp_path / "out", "convbench", judged(tmp_path / "j.jsonl", "convbench", asked, grades))
     assert set(found["leaderboards"]["direct"]["m"]) == {"SO"} and "Models side by side" in page
+
+
+@pytest.mark.parametrize("benchmark", list(ASKED))
+def test_the_golden_page(tmp_path: Path, benchmark: str) -> None:
+    """What is printed of two models is kept to the letter."""
+    files = [
+        judged(tmp_path / f"{name}.jsonl", benchmark, ASKED[benchmark], score_of_sample, system=name)
+        for name in ("Alpha-7B", "Beta-13B")
+    ]
+    if benchmark == "visitbench":
+        files.append(
+            judged(tmp_path / "battles.jsonl", benchmark, ASKED[benchmark][:1], score_of_sample, "Alpha-7B", "Beta-13B")
+        )
+    _, _, printed = scored(tmp_path / "out", benchmark, *files, "--baseline", "Alpha-7B")
+    text = printed.replace(str(tmp_path), "FOLDER")
+    golden = ROOT / "tests" / "golden" / f"page_{benchmark}.txt"
+    if not golden.exists():
+        golden.write_text(text, "utf-8")
+        pytest.fail(f"{golden.name} was missing and has been written; look at it and run again")
+    assert text == golden.read_text("utf-8")
+
+
+def score_of_sample(verdict: TurnVerdict) -> float:
+    draw = random.Random(
+        f"{verdict.system} {verdict.conversation} {verdict.condition} {verdict.turn} {verdict.protocol}"
+    )
+    if verdict.protocol in ("pairwise", "checklist"):
+        return draw.choice([0.0, 0.5, 1.0])
+    return float(draw.randint(1, 10))

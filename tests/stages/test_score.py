@@ -27,7 +27,7 @@ from critic.records import (
     TurnVerdict,
     Verdict,
 )
-from critic.stages.score import read_runs
+from critic.stages.score import _in_tokens, read_runs
 
 
 def test_convbench_from_file_to_page(tmp_path: Path) -> None:
@@ -376,3 +376,19 @@ def test_failures_count_on_the_scale_of_their_form(tmp_path: Path, form: str, gi
     done = run("critic", "score", tmp_path / "j.jsonl", "--max-failed", "1")
     row = next(line for line in done.stdout.splitlines() if line.strip().startswith("checklist"))
     assert re.search(r"\b1\.00 +3 +1 +4 +75\.0%", row), done.stdout
+
+
+def test_answers_are_as_long_as_a_named_tokenizer_says(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    (tmp_path / "words").mkdir()
+    words.save(str(tmp_path / "words" / "tokenizer.json"))
+    files = [judged(tmp_path / "j.jsonl", "multiverse", MULTI, lambda v: 1.0, answer="a reply of five words")]
+    run_ = read_runs(files, "multiverse")[0]
+    assert {turn.verdict.length for turn in _in_tokens(run_, tmp_path / "words").turns} == {5}
+    _, page, printed = scored(tmp_path / "out", "multiverse", *files, "--tokenizer", tmp_path / "words")
+    assert "score on length in tokens of words, turn 1" in printed and "length in tokens of words" in page
+    for path in (tmp_path / "nowhere", files[0]):
+        done = run("critic", "score", *files, "--benchmark", "multiverse", "--tokenizer", path)
+        assert_one_line_error(done, "--tokenizer", path.name)
