@@ -26,6 +26,9 @@ MOST_VALUES = 400
 DEPTHS, MOST_NODES = (6, 3, 2, 1), 2000
 """How often a definition may stand within itself in a reply: the first that keeps the schema, written out, small."""
 
+MOST_OPTIONAL = 300
+"""Properties of an object that may be left out: of more the decoder says at the first token that they are too many."""
+
 BYTES_PER_CHARACTER = 6
 """A control character as `\\u001f`; no character of UTF-8 has more than 4. A token has at least one byte."""
 
@@ -249,7 +252,11 @@ class _Writer:
     def _object(self, schema: Schema, seen: dict[str, int]) -> int:
         required = set(schema.get("required", []))
         properties, size = {}, 2
+        optional = [name for name in schema.get("properties") or {} if name not in required]
+        beyond = set(optional[MOST_OPTIONAL:])
         for name, value in (schema.get("properties") or {}).items():
+            if name in beyond:
+                continue
             try:
                 properties[name], length = self.write(value, seen)
             except _Endless:
