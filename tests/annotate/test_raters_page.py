@@ -184,6 +184,8 @@ def test_what_is_asked_follows_the_scheme(tmp_path: Path) -> None:
     assert list(asked("criteria", rows)) == ["choice criterion=clarity", "choice overall"]
     talks = replies(tmp_path / "talks.jsonl", "m")
     assert list(asked("direct", talks)) == ["choice 1", "choice 2", "choice 3", "choice whole"]
+    told = fields(page_of(Store(tmp_path / "direct/labels.sqlite")), "rater-1").text
+    assert told.index("The reference would get 10") < told.index("Reply 1")
     assert asked("pairwise_conversation", talks)["choice whole"] == ["A", "B", "tie", "both bad"]
     assert asked("confirm", rows) == {"choice overall": ["yes", "no"]}
     assert CHECKLIST[0] and CRITERIA
