@@ -67,11 +67,13 @@ def kills(folder: Path) -> tuple[int, int]:
     confirmed = set()
     for number in range(KILLS):
         with forked(store.path) as (child, url), client_of(url) as client:
-            timer = threading.Timer(0.1 + 0.02 * (number % 17), os.kill, (child, signal.SIGKILL))
+            form = fields(client, "rater-1")
+            timer = threading.Timer(0.01 + 0.02 * (number % 17), os.kill, (child, signal.SIGKILL))
             timer.start()
             try:
-                while (form := fields(client, "rater-1")).hidden and label(client, "rater-1", form).status_code == 200:
+                while form.hidden and label(client, "rater-1", form).status_code == 200:
                     confirmed.add(int(form.hidden["task"]))
+                    form = fields(client, "rater-1")
             except httpx.HTTPError:
                 timer.join()
     kept = {task for (task,) in store._rows("SELECT task FROM labels")}
