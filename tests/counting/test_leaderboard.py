@@ -50,7 +50,11 @@ def test_a_mean_has_the_interval_of_the_bootstrap_over_groups() -> None:
 
 def test_differences_are_paired_and_bounded_as_those_of_two_runs() -> None:
     """Where the baseline failed, the model's verdict is no part of the difference."""
-    found = table({"a": {"S": plain(1, missing=4)}, "b": {"S": plain(2)}}, {"a": "a", "b": "a"})
+    scores = {"a": {"S": plain(1, missing=4)}, "b": {"S": plain(2)}, "c": {"S": plain(3, missing=6)}}
+    found = table(scores, {"a": "a", "b": "a", "c": "a"})
+    third = found["c"]["S"].difference
+    assert third is not None and (third.n, third.missing) == (34, 6)
+    assert third.mean == pytest.approx(aggregate.difference(verdicts(1, 4), verdicts(3, 6), GROUPS, (0, 100)).mean)
     assert found["a"]["S"].difference is None
     less = found["b"]["S"].difference
     assert less is not None
