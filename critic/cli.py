@@ -19,6 +19,7 @@ STAGES = {
     "annotate": ("eval_agreement.annotate.command", "People's labels of answers: a blind, planned page, or sheets."),
     "judge": ("critic.stages.judge", "Score responses with a judge: a checkpoint, a server, or a panel of several."),
     "people": ("critic.stages.people", "People's grades and preferences on a benchmark's replies, as judgments."),
+    "prefer": ("critic.stages.prefer", "Which of two judges' judgments people find better, by a blind sheet."),
     "score": ("critic.stages.score", "Benchmark scores from judgments: per task, per category, overall."),
     "audit": ("eval_agreement.audit", "How well the judge agrees with people: tables and an HTML report."),
     "attack": ("eval_agreement.attack", "Low-scored answers with prompt injections, for the judge to judge."),

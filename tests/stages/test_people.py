@@ -87,6 +87,30 @@ def test_answers_of_other_programs_and_two_models(tmp_path: Path) -> None:
     assert (line.verdict.score, line.verdict.opponent, line.verdict.system) == (0.0, "other model", "m")
 
 
+def test_people_prefer_one_of_two_judgments_without_knowing_whose(tmp_path: Path, scripted: Any) -> None:
+    file, outs = replies(tmp_path / "m.jsonl", "convbench"), [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for out, said in zip(outs, ("short", "long and good"), strict=True):
+        server = scripted(lambda body, said=said: completion(json.dumps({"Rating": 5, "Reason": said})))
+        assert judge(file, out, "convbench", server.url, "--protocol", "direct", "--name", said[:5]).returncode == 0
+    sheet = tmp_path / "sheet.csv"
+    words = ["critic", "prefer", *outs, "--sheet", sheet]
+    assert "24 judgments; fill in" in run(*words).stdout
+    with sheet.open(newline="") as lines:
+        rows: list[Row] = list(csv.DictReader(lines))
+    assert {row["first"] for row in rows} == {"5: short", "5: long and good"}, "either may come first"
+    assert_one_line_error(run(*words), "no judgment is preferred yet")
+    for number, row in enumerate(rows):
+        row["better"] = "equal" if number < 4 else "first" if "good" in str(row["first"]) else "second"
+    done = run("critic", "prefer", *outs, "--sheet", table(sheet, rows))
+    assert "b.jsonl: preferred in 100.0 % of 20" in done.stdout and "4 equal or open" in done.stdout, done.stderr
+    done = run("critic", "prefer", *outs[::-1], "--sheet", sheet)
+    assert "a.jsonl: preferred in " in done.stdout
+    rows[0]["better"] = "left"
+    assert_one_line_error(
+        run("critic", "prefer", *outs, "--sheet", table(sheet, rows)), ":2: number '1', better 'left'"
+    )
+
+
 @pytest.mark.parametrize(
     ("row", "parts"),
     [

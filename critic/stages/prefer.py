@@ -1,0 +1,82 @@
+"""critic prefer: people compare two judges' judgments of the same replies, without knowing whose is which.
+
+critic prefer judged.jsonl no_focus.jsonl --sheet sheet.csv    # writes the sheet: fill in "better"
+critic prefer judged.jsonl no_focus.jsonl --sheet sheet.csv    # says how often the second file's were preferred
+"""
+
+import csv
+import hashlib
+import io
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from critic import jsonl, tables
+from critic.asking.protocols import VerdictKey, key
+from critic.counting.aggregate import equal_verdicts
+from critic.errors import UsageError
+from critic.records import ConversationJudgment
+from critic.stages import options
+
+COLUMNS = ("number", "conversation", "turn", "question", "answer", "first", "second", "better")
+
+
+def judgments(path: Path) -> dict[VerdictKey, ConversationJudgment]:
+    """A file's judgments that say something, by what they are on: ablations of one judge are about the same."""
+    found: dict[VerdictKey, ConversationJudgment] = {}
+    for number, line in jsonl.read(path, ConversationJudgment):
+        if line.calls:
+            whose, condition, protocol = key(line.verdict), line.verdict.condition, line.verdict.protocol
+            name = (*whose[:2], condition, protocol, "", *whose[5:])
+            if name in found:
+                raise UsageError(f"{path}:{number}: turn {line.verdict.turn} is judged in two ways; one in a file")
+            found[name] = line
+    return found
+
+
+def text_of(line: ConversationJudgment) -> str:
+    return f"{line.calls[0].value or line.verdict.failure}: {line.reason or line.calls[0].reply}"
+
+
+def main(
+    one: Annotated[Path, typer.Argument(help="Judged conversations.")],
+    other: Annotated[Path, typer.Argument(help="The same, by another judge or in another way.")],
+    sheet: Annotated[Path, typer.Option(help=f"A CSV file, written where it is not there: {', '.join(COLUMNS)}.")],
+    seed: options.Seed = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many, drawn at random.")] = None,
+) -> int:
+    """Which of two judges' judgments people find better (ConvBench §I.2): a blind sheet, and what it comes to."""
+    mine, theirs = judgments(one), judgments(other)
+    drawn = {name: hashlib.sha256(f"{seed}/{name}".encode()).digest() for name in mine.keys() & theirs.keys()}
+    chosen = sorted(drawn, key=drawn.__getitem__)[:limit]
+    if not chosen:
+        raise UsageError(f"{other}: judges nothing that {one} judges")
+    if not sheet.is_file():
+        made = io.StringIO()
+        writer = csv.writer(made)
+        writer.writerow(COLUMNS)
+        for number, name in enumerate(chosen, 1):
+            line, turn = mine[name], mine[name].verdict.turn
+            texts = [text_of(line), text_of(theirs[name])]
+            shown = texts if drawn[name][-1] % 2 else texts[::-1]
+            question = line.conversation.turns[turn - 1].prompt if turn else ""
+            writer.writerow([number, line.conversation.id, turn or "whole", question, line.answer or "", *shown, ""])
+        jsonl.write_text(sheet, made.getvalue())
+        print(f"{sheet}: {len(chosen)} judgments; fill in better (first, second, equal), then run this again")
+        return 0
+    preferred: dict[VerdictKey, float | None] = {}
+    for place, row in tables.rows(sheet):
+        which, better = tables.text(place, row, "number"), (tables.optional_text(row, "better") or "").lower()
+        if not (which.isdigit() and 0 < int(which) <= len(chosen)) or better not in ("first", "second", "equal", ""):
+            raise UsageError(f"{place}: number {which!r}, better {better!r}; expected first, second, equal or nothing")
+        name = chosen[int(which) - 1]
+        is_first = drawn[name][-1] % 2 == 0
+        preferred[name] = None if better in ("equal", "") else float((better == "first") == is_first)
+    groups = {name: mine[name].conversation.group for name in preferred}
+    share = equal_verdicts(preferred, dict.fromkeys(preferred, 1.0), groups)
+    if share.value is None:
+        raise UsageError(f"{sheet}: no judgment is preferred yet; fill in better: first, second or equal")
+    between = f", 95 % interval {share.interval[0]:.0f} to {share.interval[1]:.0f}" if share.interval else ""
+    print(f"{other}: preferred in {share.value:.1f} % of {share.n}{between}; {len(preferred) - share.n} equal or open")
+    return 0
