@@ -463,7 +463,13 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
                 slopes = [replace(term, weight=by) for by, term in zip(_slope_weights(len(terms)), terms, strict=True)]
                 found = {"average": averages[condition]} | ({"slope": Score(parts=slopes)} if len(terms) > 1 else {})
                 found |= {f"turn {number}": Score(parts=[term]) for number, term in zip(by_turn, terms, strict=True)}
-                add(f"turn-score-{condition}", f"Score by turn, with {words} (table 2)", found, "lines", folded=False)
+                add(
+                    f"turn-score-{condition}",
+                    f"Score by turn, with {words}" + (" (table 2)" if condition == ORACLE else ""),
+                    found,
+                    "lines",
+                    folded=False,
+                )
             for what, some in parts.items():
                 found = {part: score_of(verdicts, turns, scale) for part, turns in some.items()}
                 if (what, measure) == ("aspect", "completion"):
