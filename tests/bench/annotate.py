@@ -53,9 +53,7 @@ def many(folder: Path, rows: int, labelled: int) -> Store:
         chosen = "SELECT id, rater FROM tasks ORDER BY place LIMIT ?"
         given = [(task, rater, str(task), 0.0, said) for task, rater in database.execute(chosen, (labelled,))]
         database.executemany("INSERT INTO labels (task, rater, once, at, said) VALUES (?, ?, ?, ?, ?)", given)
-        database.execute(
-            "UPDATE tasks SET label = (SELECT id FROM labels l WHERE l.task = tasks.id)"
-        ) if given else None
+        database.executemany("UPDATE tasks SET label = ? WHERE id = ?", enumerate((one[0] for one in given), 1))
         done = "UPDATE raters SET done = (SELECT count(*) FROM tasks WHERE rater = name AND label IS NOT NULL)"
         database.execute(done)
     return store
