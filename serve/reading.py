@@ -18,6 +18,14 @@ EITHER = re.compile(
 YES_NO = re.compile(r"\(1\)[^.\n]{1,30}\bor\b[^.\n]{1,30}\(0\)|\(0\)[^.\n]{1,30}\bor\b[^.\n]{1,30}\(1\)")
 SEVERAL = re.compile(r"(?<![\w.-])(?P<values>[0-9]{1,3}(?:, ?[0-9]{1,3}){1,10},? or [0-9]{1,3})(?![\w-]|\.[0-9])")
 INTERVAL = re.compile(rf"\[(?P<low>{NUMBER}), ?(?P<high>{NUMBER})\]")
+SAID = r"[ :=]{0,3}(?:(?:is|of|score|value|rating)[ :=]{1,3}){0,2}"
+LEAST = rf"(?:>=|≥|\bat least\b|\bmin(?:imum)?\b){SAID}(?P<low>{NUMBER})(?![\w-]|\.[0-9])"
+MOST = rf"(?:<=|≤|\bat most\b|\bmax(?:imum)?\b){SAID}(?P<high>{NUMBER})(?![\w-]|\.[0-9])"
+LIMITS = (
+    re.compile(rf"(?i){LEAST}[^.;\n0-9]{{1,25}}{MOST}"),
+    re.compile(rf"(?i){MOST}[^.;\n0-9]{{1,25}}{LEAST}"),
+    re.compile(rf"(?<![\w.-])(?P<low>{NUMBER}) ?(?:<=?|≤) ?[^<≤.;\n0-9]{{1,25}}? ?{MOST}"),
+)
 JUDGED = re.compile(r"(?i)\b(scale|scor|rat(?:e|ing)\b|grad)")
 STARS = re.compile(" ?(?:stars|points)")
 VERDICTS = re.compile(
@@ -43,7 +51,7 @@ MOST_TEXT = 100_000
 
 def range_in(text: str, cue: re.Pattern[str] | None = None) -> tuple[float, float] | None:
     """The first range of numbers that the text names ("from 0.0 to 1.0", "1-5"), behind a cue if one is given."""
-    found = [match for pattern in (RANGE, AND, BINARY, INTERVAL) for match in pattern.finditer(text)]
+    found = [match for pattern in (RANGE, AND, BINARY, INTERVAL, *LIMITS) for match in pattern.finditer(text)]
     for match in sorted(found, key=lambda one: one.start()):
         low, high = float(match["low"]), float(match["high"])
         near = (

@@ -107,6 +107,12 @@ def test_reading_takes_no_longer_than_the_text_is_long() -> None:
         ("Judge it.", "out of 10", (0, 10)),
         ("Judge it. The answer: three out of 10 apples are red, a 4-point rise from one to two.", "", None),
         ("The essay has 200 to 300 words. Rate it from 1 to 6.", "", (1, 6)),
+        ("Judge it.", ">= 0 and <= 10", (0, 10)),
+        ("Judge it.", "at least 1, at most 5", (1, 5)),
+        ("Judge it.", "Maximum score: 5, minimum score: 1.", (1, 5)),
+        ("Give a score with 0 ≤ score ≤ 1.", "", (0, 1)),
+        ("Judge it. A minimum of 3 apples and a maximum of 5 pears.", "", None),
+        ("Rate it; at least 20 words.", "at most 3", None),
     ],
 )
 def test_a_range_that_stands_only_in_words_is_kept(words: str, described: str, wanted: tuple[int, int] | None) -> None:
