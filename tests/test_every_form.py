@@ -56,7 +56,7 @@ class Walk:
 
         self.folder, self.judge = folder, folder / "judge"
         self.rows = write_jsonl(folder / "rows.jsonl", rows_of_every_kind())
-        steps = {"max_steps": 60, "save_steps": 60, "logging_steps": 60, "per_device_train_batch_size": 8}
+        steps = {"max_steps": 240, "save_steps": 240, "logging_steps": 240, "per_device_train_batch_size": 8}
         recipe = training.write_recipe(
             folder, forms=dict.fromkeys(FORMS, 1.0), evaluation=None, ema=None, global_batch=8, max_source_tokens=900,
             tiny={"hidden_size": 64, "heads": 1, "initializer_range": 0.06},
