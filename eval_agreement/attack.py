@@ -52,7 +52,10 @@ def _heading(lines: Sequence[str], mark: str) -> str:
     place = next(number for number, line in enumerate(lines) if mark in line)
     found = next((line for line in lines[place:] if line.startswith("#")), None)
     if found is None:
-        raise UsageError('the judging prompt lacks a heading (a line that starts with "#") beside a section')
+        raise UsageError(
+            'the judging prompt lacks a heading (a line that starts with "#") beside a section, which attacks forge; '
+            "choose another --prompt"
+        )
     return found
 
 
