@@ -2,7 +2,7 @@
 # make bench-demo   the four benchmarks on the sample conversations, with tiny models (some minutes)
 # make test   lint, types and all tests, a short run of each demo and of the clients below among them (ten minutes)
 # make check  the same without what is end to end: vLLM, training on two processes, demos, clients (three minutes)
-# make test-demo     what both demos must reach when they are run whole (ten minutes)
+# make test-demo     what the demos must reach when they are run whole, with pip for a base (half an hour)
 # make test-clients  inspect-ai, lmms-eval, autoevals, mlflow, ragas and promptfoo judge with our server (eight minutes)
 # make test-slow     training killed at many more moments (ten minutes)
 # make bench  the measurements in tests/bench/

@@ -2,8 +2,8 @@
 
     python data/bench_demo.py --out runs/bench-demo
 
-A random vision-language model of a few million parameters and a tiny judge (that of `critic demo` where it is there,
-else one that is trained for a minute), both served by vLLM. The scores mean nothing; every step is the real one.
+A random vision-language model of a few million parameters and a tiny judge that is trained for a minute, both served by
+vLLM. The scores mean nothing; every step is the real one.
 """
 
 import shutil
@@ -63,8 +63,9 @@ def _train_judge(out: Path) -> Path:
 def main(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("runs/bench-demo"),
     judge: Annotated[
-        Path, typer.Option(help="The judge's checkpoint; where it is not there, one is trained briefly.")
-    ] = Path("runs/demo/judge"),
+        Path | None,
+        typer.Option(help="A judge's checkpoint that writes verdicts; without one a tiny one is trained briefly."),
+    ] = None,
 ) -> None:
     """All four benchmarks on the samples, two conditions each. Run again, it goes on where it stopped."""
     check_programs(PROGRAMS)
@@ -82,8 +83,7 @@ def main(
             run([*words, "--out", str(out / benchmark / "replies.jsonl")])
 
     step("2/4", "judge: a tiny judge", start)
-    if not (judge / "critic.json").is_file():
-        judge = _train_judge(out)
+    judge = judge or _train_judge(out)
 
     step("3/4", "judge: every turn, and every conversation as a whole", start)
     with served(judge, out / "judge.log") as (url, model):

@@ -128,6 +128,8 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
         model.set_attn_implementation(recipe.attention)
     else:
         dtype = torch.float32 if recipe.precision == "fp32" else "auto"
+        if recipe.objective == "head":
+            transformers.utils.logging.set_verbosity_error()  # it would report the new layer as missing from the base
         try:
             model = export.kind(recipe.objective).from_pretrained(
                 recipe.base, dtype=dtype, attn_implementation=recipe.attention, **export.options(recipe.objective)

@@ -3,6 +3,7 @@
 critic demo --out runs/demo
 """
 
+import json
 import os
 import shlex
 import signal
@@ -18,13 +19,21 @@ from typing import Annotated
 import typer
 
 from critic import jsonl
+from critic.asking.forms import prompt_of
+from critic.asking.tokens import REASON
 from critic.errors import UsageError
 from critic.records import Judgment
 
 EXTERNAL = "Nightjar-9B"
 """The answerer of the sample world that is kept out of training."""
 
-PROGRAMS = ("data/sample_world.py", "data/human_scores.py", "train/sft.py", "serve/judge.py")
+PROGRAMS = ("data/sample_world.py", "data/human_scores.py", "train/base.py", "train/sft.py", "serve/judge.py")
+
+BASE = ("gemma-3-270m", "runs/base/gemma-3-270m")
+"""The pretrained base as train/base.py calls it, and the folder in which the recipe looks for it."""
+
+RECIPE, TINY = Path("train/recipes/demo.yaml"), Path("train/recipes/tiny.yaml")
+"""With the base, and from random weights where it cannot be had."""
 
 
 def check_programs(programs: Iterable[str]) -> None:
@@ -78,6 +87,31 @@ def train(recipe: Path, rows: Path, out: Path) -> None:
     run(words, path if torch.cuda.is_available() else path | {"DS_ACCELERATOR": "cpu"})
 
 
+def choose_recipe(out: Path) -> Path:
+    """The recipe of the judge in `out`: with the pretrained base, which is got first, or from random weights where it
+    cannot be had. What a run before chose stays."""
+    chosen = out / "judge.yaml"
+    if chosen.is_file():
+        return chosen
+    try:
+        run([sys.executable, "train/base.py", *BASE])
+        found = RECIPE
+    except UsageError as error:
+        print(f"      no pretrained base ({error}): a tiny judge is trained from random weights, which", flush=True)
+        print("      rates far worse; delete the folder and run the demo again where pip reaches an index", flush=True)
+        found = TINY
+    jsonl.write_text(chosen, found.read_text("utf-8"))
+    return chosen
+
+
+def form_asked(judge: Path) -> list[str]:
+    """Options of `critic judge` for the form that a judge learned most; its rating alone where the form has no
+    reason."""
+    forms: dict[str, float] = json.loads((judge / "critic.json").read_text("utf-8"))["recipe"]["forms"]
+    form = max(forms, key=lambda name: forms[name])
+    return ["--prompt", form, *([] if f'"{REASON}"' in prompt_of(form, "en").template else ["--no-reason"])]
+
+
 @contextmanager
 def served(checkpoint: Path, log: Path) -> Iterator[tuple[str, str]]:
     """A model behind its API for as long as the context lasts; gives the base URL and the model's name."""
@@ -113,7 +147,10 @@ def done(out: Path, report: str, start: float) -> None:
 def main(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Seed of the sample world.")] = 0,
-    recipe: Annotated[Path, typer.Option(help="Training recipe.")] = Path("train/recipes/tiny.yaml"),
+    recipe: Annotated[
+        Path | None,
+        typer.Option(help="Training recipe.", show_default=f"{RECIPE}, or {TINY} where its base is not to be had"),
+    ] = None,
     questions: Annotated[
         int | None, typer.Option(help="Questions of the sample world, for a shorter demo.", show_default="1144")
     ] = None,
@@ -130,8 +167,8 @@ def main(
     run([python, "data/sample_world.py", "--out", str(world), "--seed", str(seed), *size])
     run([python, "data/human_scores.py", str(world), "--out", str(data), "--external", EXTERNAL, "--per-task"])
 
-    step("2/5", "train: a tiny judge from nothing", start)
-    train(recipe, data / "train.jsonl", judge)
+    step("2/5", "train: a judge from a small pretrained base", start)
+    train(recipe or choose_recipe(out), data / "train.jsonl", judge)
 
     step("3/5", "serve: vLLM behind its OpenAI-compatible API", start)
     with served(judge, out / "serve.log") as (url, model):
@@ -140,7 +177,7 @@ def main(
             judged = out / f"{test}.jsonl"
             _drop_of_another_judge(judged, model)
             words = [script("critic"), "judge", str(data / f"{test}.jsonl"), "--out", str(judged)]
-            run([*words, "--base-url", url, "--model", model])
+            run([*words, "--base-url", url, "--model", model, *form_asked(judge)])
 
     step("5/5", "audit: how far to trust it", start)
     files = [f"{test}={out / test}.jsonl" for test in tests]
