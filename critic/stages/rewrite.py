@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import jinja2
 import typer
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from critic import jsonl
@@ -48,7 +48,7 @@ class Rewrite(Struct, kw_only=True):
     prompt: str | None
     accepted: bool | None = None
     failure: str | None = None
-    repeated: int = 0
+    repeated: int | UnsetType = UNSET
 
 
 @cache
@@ -77,14 +77,14 @@ def rewrites(question: Question, text: str) -> list[Rewrite]:
     found, repeated = variants(text, question.prompt)
     if len(found) != VARIANTS:
         failure = "too_many_variants" if len(found) > VARIANTS else "too_few_variants" if text.strip() else "empty"
-        return [replace(_failed(question, failure), repeated=repeated)]
+        return [replace(_failed(question, failure), repeated=repeated or UNSET)]
     return [
         Rewrite(
             seed=question.id,
             question=question.prompt,
             variant=number,
             prompt=line,
-            repeated=0 if number > 1 else repeated,
+            repeated=repeated if number == 1 and repeated else UNSET,
         )
         for number, line in enumerate(found, 1)
     ]
@@ -170,7 +170,7 @@ class AskForRewrites(Stage[Question, Rewrite]):
         wordings, repeated, of_seeds = 0, 0, set[str]()
         for one in records:
             of_seeds.add(one.seed)
-            repeated += one.repeated
+            repeated += one.repeated or 0
             if one.failure is None:
                 wordings += 1
             else:

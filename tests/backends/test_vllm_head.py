@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import asked_of, needs, run, serving
+from conftest import asked_of, needs, run_apart, serving
 
 from critic import human_scored
 
@@ -43,7 +43,7 @@ def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> No
 
     def judged(name: str, *words: str) -> dict[str, dict[str, Any]]:
         out = tmp_path / f"{name}.jsonl"
-        done = run("critic", "judge", str(rows), "--out", str(out), *words)
+        done = run_apart("critic", "judge", str(rows), "--out", str(out), *words)
         assert done.returncode == 0, done.stderr
         return {line["response"]["id"]: line for line in map(json.loads, out.read_text("utf-8").splitlines())}
 

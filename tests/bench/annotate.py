@@ -2,7 +2,8 @@
 
     python tests/bench/annotate.py
 
-A server in a process of its own, raters that answer at once; the times are those of one rater alone.
+A server in a process of its own, raters that answer at once; the times are those of one rater alone. `ratio` is the
+time to the next item among 1,000 rows ÷ that among 100,000 rows and 990,000 labels: 1 where it does not grow.
 """
 
 import json
@@ -98,14 +99,16 @@ def measured(store: Store) -> dict[str, float]:
 
 
 def main() -> None:
-    results: dict[str, object] = {}
+    results: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as name:
         for rows, labelled in SIZES:
             folder = Path(name) / f"{rows}-{labelled}"
             folder.mkdir()
             results[f"{rows} rows, {labelled} labels"] = measured(many(folder, rows, labelled))
         confirmed, lost = kills(Path(name))
-    print(json.dumps({**results, "kills": KILLS, "confirmed": confirmed, "lost": lost}))
+    few, *_, many_labels = (sizes["next_page_median_ms"] for sizes in results.values())
+    more = {"kills": KILLS, "confirmed": confirmed, "lost": lost}
+    print(json.dumps({"name": "annotate", "ratio": round(few / many_labels, 2), **results, **more}))
 
 
 if __name__ == "__main__":
