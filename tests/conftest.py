@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -207,6 +207,16 @@ def human_row(number: int, **changes: Any) -> dict[str, Any]:
         "flags": [],
     }
     return {**row, **changes}
+
+
+def write_xlsx(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """A sheet with the columns of the first row."""
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for cells in [list(rows[0]), *(list(row.values()) for row in rows)]:
+        book.active.append(cells)
+    book.save(path)
+    return path
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -132,7 +132,7 @@ def _planned(db: Path, options: Mapping[str, Any], files: Mapping[str, Path | No
     known = store.facts() if store else {}
     for name in wanted if store else ():
         if known[name] != wanted[name]:
-            raise UsageError(f"--db {db}: planned with other {name}, {known[name]!r} ; choose another --db")
+            raise UsageError(f"--db {db}: planned with other {name}, {known[name]!r}; choose another --db")
     if store and known["draw"] == draw:
         return store
     if store and draw and draw < known["draw"]:
@@ -157,12 +157,12 @@ def _planned(db: Path, options: Mapping[str, Any], files: Mapping[str, Path | No
         store, facts = Store(db), {**wanted, **facts, "owner": secrets.token_urlsafe(16)}
 
     def tasks(new: Sequence[tuple[int, str]]) -> Iterator[Task]:
-        ordinary, check = ([one for one in new if (one[1] in right) == known] for known in (False, True))
+        ordinary, check = ([one for one in new if (one[1] in right) == checked] for checked in (False, True))
         yield from plan(ordinary, check, wanted["raters"], wanted["overlap"], wanted["repeat"], wanted["seed"])
 
     db.parent.mkdir(parents=True, exist_ok=True)
     count = store.add(facts, tokens, every, tasks, right, chance)
-    print(f"{db}: {count} items for {len(tokens)} raters by the scheme {scheme}", file=sys.stderr)
+    print(f"{db}: {count} items by the scheme {scheme} for {', '.join(tokens)}", file=sys.stderr)
     return store
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, assert_one_line_error, run, write_jsonl
+from conftest import ROOT, assert_one_line_error, run, write_jsonl, write_xlsx
 from stages.test_judge_conversations import answer_all, judge, judged, prompt_of, replies, sample
 
 from critic import benchmarks
@@ -44,13 +44,7 @@ def vlmevalkit(path: Path) -> Path:
     if path.suffix == ".json":
         path.write_text(json.dumps(rows))
         return path
-    openpyxl = pytest.importorskip("openpyxl")
-    book = openpyxl.Workbook()
-    book.active.append(list(rows[0]))
-    for row in rows:
-        book.active.append(list(row.values()))
-    book.save(path)
-    return path
+    return write_xlsx(path, rows)
 
 
 def lmms_eval(path: Path) -> Path:

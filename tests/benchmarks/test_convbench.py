@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, write_xlsx
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,13 +32,7 @@ def sample_rows() -> list[dict[str, str]]:
 
 def write_sheet(path: Path, rows: list[dict[str, Any]]) -> Path:
     if path.suffix == ".xlsx":
-        openpyxl = pytest.importorskip("openpyxl")
-        book = openpyxl.Workbook()
-        book.active.append(list(rows[0]))
-        for row in rows:
-            book.active.append(list(row.values()))
-        book.save(path)
-        return path
+        return write_xlsx(path, rows)
     with path.open("w", encoding="utf-8-sig", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()

@@ -509,20 +509,25 @@ def test_no_more_is_asked_at_once_than_concurrency_says(tmp_path: Path, monkeypa
     assert done.returncode == 0 and most == 3, done.stderr
 
 
-def test_failed_ones_are_judged_again_and_the_whole_after_them(tmp_path: Path, scripted: Any) -> None:
+class Lapsing:
+    """A judge that has nothing to say of the second turn of one conversation while it is `broken`."""
+
     broken = True
 
-    def answer(body: dict[str, Any]) -> Any:
-        bad = broken and "> m on 1 turn 2." in prompt_of(body) and "turn 3." not in prompt_of(body)
+    def __call__(self, body: dict[str, Any]) -> Any:
+        bad = self.broken and "> m on 1 turn 2." in prompt_of(body) and "turn 3." not in prompt_of(body)
         return completion("") if bad else answer_all(body)
 
+
+def test_failed_ones_are_judged_again_and_the_whole_after_them(tmp_path: Path, scripted: Any) -> None:
+    answer = Lapsing()
     server = scripted(answer)
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
     words = ["--protocol", "direct", "--strict"]
     assert judge(file, out, "convbench", server.url, *words).returncode == 3
     failures = {line.verdict.turn: line.verdict.failure for line in judged(out) if line.verdict.failure}
     assert failures == {2: "empty", None: "turn_not_judged"}
-    broken, asked = False, len(server.requests)
+    answer.broken, asked = False, len(server.requests)
     assert judge(file, out, "convbench", server.url, *words).returncode == 3 and len(server.requests) == asked
     assert judge(file, out, "convbench", server.url, *words, "--retry-failed").returncode == 0
     assert len(server.requests) == asked + 2 and len(judged(out)) == 24
@@ -532,12 +537,7 @@ def test_failed_ones_are_judged_again_and_the_whole_after_them(tmp_path: Path, s
 
 def test_a_turn_that_cannot_be_judged_is_shown_as_such_and_counted(tmp_path: Path, scripted: Any) -> None:
     """It does not take the score of the whole away; once it is judged, the whole is judged again."""
-    broken = True
-
-    def answer(body: dict[str, Any]) -> Any:
-        bad = broken and "> m on 1 turn 2." in prompt_of(body) and "turn 3." not in prompt_of(body)
-        return completion("") if bad else answer_all(body)
-
+    answer = Lapsing()
     server = scripted(answer)
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
     words = ["--protocol", "direct"]
@@ -550,7 +550,7 @@ def test_a_turn_that_cannot_be_judged_is_shown_as_such_and_counted(tmp_path: Pat
     assert "> Turn 1: 7. so\n> Turn 2: not judged\n> Turn 3: 7. so" in content
     assert json.loads(Path(f"{out}.run.json").read_text("utf-8"))["without_the_judgment_of_a_turn"] == 1
     assert "m: 1 whole conversations were judged without the" in run("critic", "score", out, "--max-failed", "1").stdout
-    broken, asked = False, len(server.requests)
+    answer.broken, asked = False, len(server.requests)
     assert judge(file, out, "convbench", server.url, *words).returncode == 3 and len(server.requests) == asked
     assert judge(file, out, "convbench", server.url, *words, "--retry-failed").returncode == 0
     assert len(server.requests) == asked + 2 and {line.verdict.unjudged for line in judged(out)} == {0}
