@@ -2,9 +2,11 @@
 
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 from conftest import ROOT, run
@@ -88,6 +90,13 @@ def scored(out: Path, benchmark: str, *words: object, code: int = 0) -> tuple[di
     assert done.returncode == code, done.stderr
     page = (out / "report.html").read_text("utf-8")
     return json.loads((out / "summary.json").read_text("utf-8")), page, done.stdout
+
+
+def labels(page: str, caption: str) -> list[str]:
+    """The texts that are drawn in the only picture of a page with this in its caption."""
+    figures = re.findall(r"<figcaption>(.*?)</figcaption>(<svg.*?</svg>)", page, re.DOTALL)
+    (svg,) = (svg for words, svg in figures if caption in words)
+    return [one.text or "" for one in ElementTree.fromstring(svg).iter("text")]
 
 
 def grades(verdict: TurnVerdict) -> float:

@@ -19,6 +19,9 @@ from critic.page.blocks import Picture, Section, Table, TableCell, TableRow, int
 from critic.page.page import render
 
 SIZE, FAMILY = "size", "family"
+AXES = 16
+"""Axes of a radar at most: more names than that do not fit around it, and stand before bars."""
+
 _BILLIONS = re.compile(r"(\d+(?:\.\d+)?)\s*([MBT]?)", re.IGNORECASE)
 
 Models = Mapping[str, Mapping[str, str]]
@@ -114,19 +117,22 @@ def sections(boards: Sequence[Leaderboard], models: Models) -> list[Section]:
     if any(one.baseline for one in boards):
         note += " Differences are paired, on what both models have; * where the interval leaves out 0, not corrected."
     tables = [table for one in boards for table in (_table(one, models), *_differences(one))]
-    shown = [picture for one in boards for picture in _pictures(one)]
+    shown = [picture for one in boards for picture in _pictures(one, models)]
     return [
         Section(heading="Models side by side", tables=tables, pictures=shown, note=note),
         *_sizes(boards[0], models),
     ]
 
 
-def _pictures(one: Leaderboard) -> Iterator[Picture]:
+def _pictures(one: Leaderboard, models: Models) -> Iterator[Picture]:
     """What the first of its rows wants drawn; of several models, and of lines also their mean."""
     first = next(iter(one.entries.values()))
     # In one order, so that a model looks alike in all pictures.
     together = [name for name, entry in one.entries.items() if not entry.apart]
-    for kind, columns in first.drawn.items():
+    families = {name: models.get(one.entries[name].system, {}).get(FAMILY, name) for name in together}
+    for wanted, columns in first.drawn.items():
+        drawn: Picture | None
+        kind = "bars" if wanted == "radar" and len(columns) > AXES else wanted
         ranked = [name for name in one.found if name in together] if kind == "bars" else together
         shown = {
             name: {column: each.value if (each := one.found[name].get(column)) else None for column in columns}
@@ -134,12 +140,13 @@ def _pictures(one: Leaderboard) -> Iterator[Picture]:
         }
         if kind == "bars" and len(columns) > len(shown):
             shown = {column: {name: values[column] for name, values in shown.items()} for column in columns}
-        drawn: Picture | None
         if kind == "lines":
             curves = {name: list(values.values()) for name, values in shown.items()}
             drawn = pictures.lines(one.caption, curves, columns, first.scale)
+        elif kind == "bars":
+            drawn = pictures.bars(one.caption, shown, first.scale)
         else:
-            drawn = {"bars": pictures.bars, "radar": pictures.radar}[kind](one.caption, shown, first.scale)
+            drawn = pictures.radar(one.caption, shown, first.scale, families)
         if drawn:
             yield drawn
 

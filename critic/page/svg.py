@@ -17,6 +17,9 @@ COLOURS = 6
 SHAPES = ("", "M-1,-1H1V1H-1Z", "M0,-1.3L1.2,1H-1.2Z", "M0,-1.4L1.4,0L0,1.4L-1.4,0Z", "M0,1.3L1.2,-1H-1.2Z")
 """Marks of series about the origin, the first a circle: not everybody sees the colours."""
 
+PANEL = 230
+"""How high one of several radars is."""
+
 BINS = 12
 
 POINTS = 1000
@@ -126,31 +129,80 @@ def lines(caption: str, series: Mapping[str, Sequence[float | None]], labels: Se
     return canvas.picture(caption, series)
 
 
-def radar(caption: str, series: Mapping[str, Mapping[str, float | None]], scale: Bounds) -> Picture | None:
+def radar(
+    caption: str,
+    series: Mapping[str, Mapping[str, float | None]],
+    scale: Bounds,
+    families: Mapping[str, str] | None = None,
+) -> Picture | None:
     """One axis a task, one outline a series; None with fewer than three tasks that any series has a score for. A task
-    without a score leaves a series' outline open."""
+    without a score leaves a series' outline open.
+
+    More series than there are colours stand in panels, each on its own or with the others of its family (the paper's
+    figure 8 in MultiVerse), beside the median of all, which is dashed.
+    """
     known = (name for scores in series.values() for name, value in scores.items() if value is not None)
     axes = list(dict.fromkeys(known))
     if len(axes) < 3:
         return None
-    centre, reach = (WIDTH - RIGHT) / 2 + 20, HEIGHT / 2 - 40
+    canvas = _Canvas(caption)
+    if len(series) <= COLOURS:
+        _outlines(canvas, ((WIDTH - RIGHT) / 2 + 20, HEIGHT / 2), HEIGHT / 2 - 40, axes, series, scale)
+        return canvas.picture(caption, series)
+    panels: dict[str, dict[str, Mapping[str, float | None]]] = {}
+    for name, scores in series.items():
+        panels.setdefault((families or {}).get(name, name), {})[name] = scores
+    every = {axis: [v for scores in series.values() if (v := scores.get(axis)) is not None] for axis in axes}
+    middle = {axis: median(values) for axis, values in every.items()}
+    quarter, highest = (scale[1] - scale[0]) / 4, max(map(max, every.values()))
+    scale = scale[0], scale[0] + quarter * max(1, math.ceil((highest - scale[0]) / quarter))
+    titles, top = list(panels), 0.0
+    for place in range(0, len(titles), 2):
+        lowest = top + PANEL
+        for column, title in enumerate(titles[place : place + 2]):
+            shown, left = panels[title], column * WIDTH / 2
+            canvas.add("text", "strong", text=_short(title, 44), x=left + WIDTH / 4, y=top + 16, text_anchor="middle")
+            _outlines(canvas, (left + WIDTH / 4, top + PANEL / 2 + 8), PANEL / 2 - 34, axes, shown, scale, middle)
+            named = shown if [*shown] != [title] else {}
+            for number_, name in enumerate(named):
+                y = top + PANEL + 12 + 18 * number_
+                canvas.dot(number_, (left + 90, y - 4), name, 5)
+                canvas.add("text", text=_short(name, 44), x=left + 101, y=y)
+                lowest = max(lowest, y + 8)
+        top = lowest + 12
+    return canvas.drawn(f"{caption}; the outermost ring is {scale[1]:g}; dashed: the median of all", top)
+
+
+def _outlines(
+    canvas: _Canvas,
+    centre: Spot,
+    reach: float,
+    axes: Sequence[str],
+    series: Mapping[str, Mapping[str, float | None]],
+    scale: Bounds,
+    middle: Mapping[str, float] | None = None,
+) -> None:
+    """A web of named axes about a centre, with an outline of each series and, dashed, of the `middle`."""
     low, high = scale
 
     def spot(axis: int, value: float) -> Spot:
         angle = 2 * math.pi * axis / len(axes) - math.pi / 2
         far = reach * (value - low) / (high - low)
-        return centre + far * math.cos(angle), HEIGHT / 2 + far * math.sin(angle)
+        return centre[0] + far * math.cos(angle), centre[1] + far * math.sin(angle)
 
-    canvas = _Canvas(caption)
     for ring in _steps(low, high)[1:]:
         corners = [spot(axis, ring) for axis in range(len(axes))]
         canvas.add("polygon", "grid", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in corners))
     for axis, name in enumerate(axes):
         x, y = spot(axis, high)
         dx, dy = spot(axis, high + 0.12 * (high - low))
-        canvas.add("line", "grid", x1=centre, y1=HEIGHT / 2, x2=x, y2=y)
-        anchor = "middle" if abs(dx - centre) < 5 else "start" if dx > centre else "end"
+        canvas.add("line", "grid", x1=centre[0], y1=centre[1], x2=x, y2=y)
+        anchor = "middle" if abs(dx - centre[0]) < 5 else "start" if dx > centre[0] else "end"
         canvas.add("text", text=_short(name, 16), x=dx, y=dy + 4, text_anchor=anchor)
+    if middle is not None:
+        ends = [spot(axis, middle[name]) for axis, name in enumerate(axes)]
+        for end, after in pairwise([*ends, ends[0]]):
+            canvas.add("line", "median", x1=end[0], y1=end[1], x2=after[0], y2=after[1])
     for place, (name, scores) in enumerate(series.items()):
         spots = [None if (value := scores.get(task)) is None else spot(axis, value) for axis, task in enumerate(axes)]
         for task, one, other in zip(axes, spots, [*spots[1:], spots[0]], strict=True):
@@ -158,7 +210,6 @@ def radar(caption: str, series: Mapping[str, Mapping[str, float | None]], scale:
                 canvas.dot(place, one, f"{name}, {task}: {number(scores[task])}", 3.5)
             if one and other:
                 canvas.stroke(place, one, other)
-    return canvas.picture(caption, series)
 
 
 def scatter(caption: str, points: Mapping[str, Spot], axes: tuple[str, str], powers: bool = False) -> Picture | None:

@@ -44,6 +44,17 @@ def test_pictures_say_what_they_draw() -> None:
     assert [one["hint"] for one in marks(found.svg, "circle")][::10] == ["m, 0: 0.67", "m, 30: 0.33"]
 
 
+def test_many_outlines_stand_in_panels_of_families() -> None:
+    """Eight models: three of one family in one panel with their names below it, the others in one each."""
+    models = [*(f"big {n}" for n in range(3)), *"abcde"]
+    scores = {name: dict.fromkeys("xyz", 10.0 + place) for place, name in enumerate(models)}
+    found = pictures.radar("c", scores, (0.0, 100.0), dict.fromkeys(models[:3], "big"))
+    assert found is not None and "ring is 25;" in found.caption and found.svg.count('class="median"') == 6 * 3
+    texts = [one.text for one in ElementTree.fromstring(found.svg) if one.tag == "text"]
+    assert [text for text in texts if text not in ("x", "y", "z")] == ["big", *models[:3], *"abcde"]
+    assert texts.count("x") == 6 and [found.svg.count(f's{n} stroke"') for n in range(4)] == [6 * 3, 3, 3, 0]
+
+
 def test_text_lines_up_with_wide_characters_and_hides_what_is_folded() -> None:
     table = Table(caption="c", head=["", "n"], rows=[row("描述", 1), row("abcd", 22)])
     folded = Table(caption="hidden", head=[""], rows=[], folded=True)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, assert_one_line_error, run
-from scoring import ASKED, CONV, grades, judged, scored
+from scoring import ASKED, CONV, grades, judged, labels, sample, scored
 
+from critic import benchmarks
 from critic.benchmarks import convbench
 from critic.records import TurnVerdict
 
@@ -55,6 +56,9 @@ def test_models_stand_side_by_side_best_first(tmp_path: Path) -> None:
     written = (tmp_path / "out" / "leaderboard.md").read_text("utf-8")
     assert written.count("\n| big |") == 6 and "big less tiny" in written and "**mean of the models**" in written
     assert "Models side by side" in printed and "Models by size" in page and "less tiny" in printed
+    tasks = [one.turns[0].task for one in benchmarks.read("convbench", sample("convbench"))]
+    drawn = labels(page, "S1 by task, direct grading, 1 to 10 (figure 6")
+    assert {text for text in drawn if not text.replace(".", "").isdigit()} == {*tasks, "big", "other", "tiny"}
 
 
 def test_the_tables_are_sorted_by_any_score(tmp_path: Path) -> None:
