@@ -35,8 +35,8 @@ INSTRUCTIONS = ("The_first_turn_instruction", "The_second_turn_instruction", "Th
 TASKS = ("First_turn_instruction_category", "Second_turn_instruction_category", "Third_turn_instruction_category")
 REFERENCES = ("first_turn_answer", "second_turn_answer", "third_turn_answer")
 IMAGE, CAPTION, FOCUS = "image_id", "instruction-conditioned-caption", "third_turn_demands"
-COLUMNS = (IMAGE, CAPTION, *INSTRUCTIONS, *TASKS, *REFERENCES, FOCUS)
-"""What the benchmark's own script reads. The public sheet has only the image and the instructions."""
+PUBLIC, ANNOTATED = (IMAGE, *INSTRUCTIONS), (CAPTION, *TASKS, *REFERENCES, FOCUS)
+"""What the benchmark's own script reads. The public sheet has only the first of these."""
 
 OWN, PERCEPTION, REASONING = "own", "perfect_perception", "perfect_perception_reasoning"
 
@@ -88,26 +88,25 @@ SYMBOLS = {
 def read_conversations(path: Path) -> list[Conversation]:
     """The conversations of a ConvBench sheet (.xlsx, or saved as .csv; .jsonl with the same keys), in its order.
 
-    Images are paths as in the sheet's `image_id`; an optional column `lang` marks Chinese rows. Raises UsageError
-    naming what is missing for a sheet without references, captions, tasks or focus points, and place and column for an
-    empty cell or a duplicate id.
+    Images are paths as in the sheet's `image_id`; an optional column `lang` marks Chinese rows. The turns of the public
+    sheet, which has none of ANNOTATED, have no reference: two models can be compared on them, and that is all. Raises
+    UsageError naming what is missing for a sheet with some of the columns, and place and column for an empty cell or a
+    duplicate id.
     """
     ids = tables.Ids()
     found: list[Conversation] = []
     for place, row in tables.rows(path, FORMATS):
-        if missing := [column for column in COLUMNS if column not in row]:
-            raise UsageError(
-                f"{path}: the sheet lacks {', '.join(missing)}; the public ConvBench.xlsx has only image and "
-                "instructions, ask its authors for the full one"
-            )
+        annotated = not row.keys().isdisjoint(ANNOTATED)
+        if missing := [column for column in (*PUBLIC, *(ANNOTATED if annotated else ())) if column not in row]:
+            raise UsageError(f"{path}: the sheet lacks {', '.join(missing)}; ask ConvBench's authors for the full one")
         image = tables.text(place, row, IMAGE)
         turns = [
             ConversationTurn(
                 prompt=tables.text(place, row, INSTRUCTIONS[turn]),
-                reference=tables.text(place, row, REFERENCES[turn]),
-                task=tables.text(place, row, TASKS[turn]),
+                reference=tables.text(place, row, REFERENCES[turn]) if annotated else None,
+                task=tables.text(place, row, TASKS[turn]) if annotated else None,
                 images=[image] if turn == 0 else [],
-                focus=tables.text(place, row, FOCUS) if turn == 2 else None,
+                focus=tables.text(place, row, FOCUS) if annotated and turn == 2 else None,
             )
             for turn in range(3)
         ]
@@ -118,7 +117,7 @@ def read_conversations(path: Path) -> list[Conversation]:
                 lang=tables.language(place, row),
                 group=image,
                 turns=turns,
-                caption=tables.text(place, row, CAPTION),
+                caption=tables.text(place, row, CAPTION) if annotated else None,
             )
         )
     return found

@@ -196,7 +196,9 @@ def judge_conversations(
         pairs = protocols.battles(models, setup.battles, setup.seed) if setup.battles else [*chain(*met)]
     plan = VerdictPlan(pairs, chosen, list(judgings), setup.reference_backed)
     if not any(plan.wanted()):
-        raise UsageError(f"{replies}: nothing to judge: {listed(plan.lacking()) or 'no such turn'}")
+        lacking = listed(plan.lacking())
+        free = "; --against OTHER --reference-free compares two models without one" if "no reference" in lacking else ""
+        raise UsageError(f"{replies}: nothing to judge: {lacking or 'no such turn'}{free}")
     if run.certificate is not None:
         forms = {protocols.form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in plan.wanted()}
         prompts, made_ready = {prompt_hash(prompt_name(form)): form for form in forms}, processors([judge.backend])

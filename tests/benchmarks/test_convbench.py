@@ -4,12 +4,13 @@ import csv
 import itertools
 import json
 import random
+import re
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
-from conftest import ROOT, write_xlsx
+from conftest import ROOT, Servers, assert_one_line_error, completion, run, write_xlsx
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,25 +74,71 @@ def test_without_ids_the_rows_are_numbered_and_english(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
-def test_the_public_sheet_is_refused_with_what_it_lacks(tmp_path: Path, suffix: str) -> None:
+def test_the_public_sheet_has_instructions_alone(tmp_path: Path, suffix: str) -> None:
     public = [{key: row[key] for key in ("ID", "image_id", *convbench.INSTRUCTIONS)} for row in sample_rows()]
-    with pytest.raises(UsageError) as caught:
-        convbench.read_conversations(write_sheet(tmp_path / f"ConvBench{suffix}", public))
-    lacking = ["instruction-conditioned-caption", *convbench.TASKS, *convbench.REFERENCES, "third_turn_demands"]
-    assert f"lacks {', '.join(lacking)};" in str(caught.value)
-    assert "\n" not in str(caught.value)
+    found = convbench.read_conversations(write_sheet(tmp_path / f"ConvBench{suffix}", public))
+    assert [[turn.prompt for turn in one.turns] for one in found] == [
+        [row[column] for column in convbench.INSTRUCTIONS] for row in public
+    ]
+    assert {turn.reference or turn.task or turn.focus or one.caption for one in found for turn in one.turns} == {None}
 
 
-def test_the_real_public_rows_are_refused(shared: Path) -> None:
-    with pytest.raises(UsageError, match=r"lacks .*first_turn_answer"):
-        convbench.read_conversations(shared / "data" / "convbench" / "conversations.jsonl")
+@pytest.mark.parametrize("column", [convbench.IMAGE, *convbench.INSTRUCTIONS, *convbench.ANNOTATED])
+def test_a_sheet_with_some_of_its_columns_is_refused(tmp_path: Path, column: str) -> None:
+    rows = [{key: value for key, value in row.items() if key != column} for row in sample_rows()]
+    with pytest.raises(UsageError, match=f"sheet.csv: the sheet lacks {column}; ask"):
+        convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))
+
+
+def test_the_real_conversations_of_the_public_sheet(shared: Path, tmp_path: Path, scripted: Servers) -> None:
+    """Those 24 whose images are here: two models see them, a judge compares the two, and people grade one."""
+    folder, said = shared / "data", {"a": "I see a car.", "b": "I cannot say."}
+    lines = (folder / "convbench" / "conversations.jsonl").read_text("utf-8").splitlines()
+    real = [row for row in map(json.loads, lines) if row["exported_image"]]
+    rows = [
+        {"ID": row["convbench_id"], convbench.IMAGE: row["exported_image"]}
+        | dict(zip(convbench.INSTRUCTIONS, row["turns"], strict=True))
+        for row in real
+    ]
+    sheet, files = write_sheet(tmp_path / "ConvBench.csv", rows), [tmp_path / f"{name}.jsonl" for name in said]
+    for file, (name, text) in zip(files, said.items(), strict=True):
+        words = ["--benchmark", "convbench", "--out", file, "--data-root", folder, "--name", name, "--base-url"]
+        server = scripted(lambda body, text=text: completion(text))
+        done = run("critic", "infer", sheet, *words, server.url)
+        assert done.returncode == 0, done.stderr
+        assert len(server.requests) == 72 and all("image_url" in json.dumps(body) for body in server.requests)
+    refused = run("critic", "infer", sheet, *words[:2], "--condition", "perfect_perception", *words[2:], server.url)
+    assert_one_line_error(refused, "turn 1 has no reference, and --condition perfect_perception shows it")
+
+    def answer(body: dict[str, Any]) -> Any:
+        content = body["messages"][0]["content"]
+        assert not re.search("# (Reference|What the picture shows)\n", content)
+        return completion(json.dumps({"Verdict": "A" if content.find(said["a"]) < content.find(said["b"]) else "B"}))
+
+    out, judge = tmp_path / "judged.jsonl", scripted(answer)
+    words = ["--benchmark", "convbench", "--out", out, "--base-url", judge.url]
+    refused = run("critic", "judge", files[0], *words)
+    assert_one_line_error(refused, "direct: no reference 72", "pairwise: no reference 72", "--reference-free")
+    done = run("critic", "judge", files[0], *words, "--against", files[1], "--reference-free", "--order", "forced")
+    assert done.returncode == 0 and "96 verdicts, 0 failed" in done.stdout, done.stderr
+    assert "turns not judged: direct: no reference 72" in done.stdout
+    done = run("critic", "score", out, "--questions", sheet, "--out", tmp_path / "page")
+    table = done.stdout.partition("a against b: other verdicts")[2]
+    for row in ("turn 1", "turn 2", "turn 3", "whole conversation"):
+        assert re.search(rf"pairwise against b, own, {row} +1.00 +24 +0 +24 +100.0%", table), done.stdout
+    graded = [f"{row['ID']},{turn},{turn + 5}" for row in rows for turn in (1, 2, 3)]
+    (tmp_path / "people.csv").write_text("\n".join(["id,turn,grade", *graded]))
+    people = tmp_path / "people.jsonl"
+    run("critic", "people", tmp_path / "people.csv", "--replies", files[0], "--out", people)
+    done = run("critic", "score", people)
+    assert re.search(r"S1 +6.00 +24 .*\n.*S2 +7.00 +24 .*\n.*S3 +8.00 +24", done.stdout), done.stdout
 
 
 def test_the_real_conversations_in_a_full_sheet(shared: Path, tmp_path: Path) -> None:
     lines = (shared / "data" / "convbench" / "conversations.jsonl").read_text("utf-8").splitlines()
     rows = []
     for public in map(json.loads, lines):
-        row = {column: f"{column} {public['convbench_id']}" for column in convbench.COLUMNS}
+        row = {column: f"{column} {public['convbench_id']}" for column in (*convbench.PUBLIC, *convbench.ANNOTATED)}
         row.update(zip(convbench.INSTRUCTIONS, public["turns"], strict=True))
         rows.append({"ID": public["convbench_id"], **row, "image_id": public["image"] or "none.png"})
     found = convbench.read_conversations(write_sheet(tmp_path / "ConvBench.csv", rows))
@@ -101,7 +148,7 @@ def test_the_real_conversations_in_a_full_sheet(shared: Path, tmp_path: Path) ->
     ]
 
 
-@pytest.mark.parametrize("column", convbench.COLUMNS)
+@pytest.mark.parametrize("column", [*convbench.PUBLIC, *convbench.ANNOTATED])
 def test_an_empty_cell_is_named_with_its_line(tmp_path: Path, column: str) -> None:
     rows = sample_rows()
     rows[1]["image_id"] += "\nwith a line break"  # line 3 and 4 of the file
