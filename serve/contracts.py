@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 import general
 import msgspec
 from dialects import forced_tool, parameters
+from layouts import JUDGING, Found, escaped
 from reading import with_fields, with_ranges, with_verdict, without_braces
 from schemas import Limits, Unbounded, bounded, loose
 
@@ -76,6 +77,7 @@ class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unkn
     lead: str = ""
     never: str | None = None
     opening: str | None = None
+    begin: str = ""
     properties: dict[str, Schema] | None = None
     bounds: str | None = None
     keys: Keys | None = None
@@ -94,7 +96,7 @@ class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unkn
     def least_tokens(self) -> int:
         """Tokens without which a reply cannot be given, the end of the text among them."""
         follow = len(self.follow.encode()) + LEAST_REASONING if self.follow else 0
-        return self.room + 1 + (LEAST_REASONING if self.reasoning == "before" else follow)
+        return len(self.begin.encode()) + self.room + 1 + (LEAST_REASONING if self.reasoning == "before" else follow)
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,17 +151,21 @@ def _check(file: Path, contract: Contract) -> None:
     if wide := re.search(r"\\[wWsSdDpPbB]", f"{contract.verdict} {contract.never}"):
         raise UsageError(f"{where}: {wide[0]} is too wide for the decoder; write the characters themselves")
     if contract.verdict is None and (
-        contract.reasoning != "none" or contract.never or contract.opening or contract.lead
+        contract.reasoning != "none" or contract.never or contract.opening or contract.lead or contract.begin
     ):
-        raise UsageError(f"{where}: reasoning, never, opening and lead belong to a verdict")
+        raise UsageError(f"{where}: reasoning, never, opening, begin and lead belong to a verdict")
     if contract.bounds is not None and not (
         contract.bounds in (contract.properties or {})
         and contract.pattern
         and {"low", "high"} <= contract.pattern.groupindex.keys()
     ):
         raise UsageError(f"{where}: bounds is one of properties, and asks has the groups low and high")
-    if contract.opening is not None and (len(contract.opening) != 1 or contract.never):
-        raise UsageError(f"{where}: opening is one character, and takes the place of never")
+    if contract.opening is not None and (
+        contract.never or not contract.opening or not (contract.verdict or "").startswith(escaped(contract.opening))
+    ):
+        raise UsageError(f"{where}: opening is what the verdict begins with, and takes the place of never")
+    if contract.begin and contract.reasoning != "before":
+        raise UsageError(f"{where}: begin stands before the reasoning, and reasoning before the verdict")
     if not re.fullmatch(r"[a-z0-9-]+", contract.name) or contract.room < 1:
         raise UsageError(f"{where}: the name must be of a-z, 0-9 and -, room at least 1")
 
@@ -202,10 +208,10 @@ def fingerprint(request: Request) -> str:
 
 def judges(request: Request) -> bool:
     """Whether the request's words speak of judging."""
-    return any(general.JUDGING.search(text[: general.HEAD]) for text in texts(request))
+    return any(JUDGING.search(text[: general.HEAD]) for text in texts(request))
 
 
-def _found(request: Request, form: Form) -> general.Found | None:
+def _found(request: Request, form: Form) -> Found | None:
     turns = [(str(one.get("role")), " ".join(texts({"messages": [one]}))) for one in request.get("messages") or []]
     return general.find(turns, form != "text")
 
@@ -268,7 +274,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     """
     free = {name: value for name, value in request.items() if name not in ENDINGS}
     if contract.verdict is not None:
-        besides = contract.room + len(contract.follow) + 1
+        besides = len(contract.begin.encode()) + contract.room + len(contract.follow) + 1
         written = grammar(contract, tokens - besides)
         reasoning = 0 if contract.reasoning == "none" else REASONING_TOKENS
         return Held(free | {"structured_outputs": {"grammar": written}}, besides + reasoning)
@@ -356,10 +362,22 @@ def grammar(contract: Contract, reasoning: int) -> str:
             after = f"after[max_tokens={budget}]: /[^ \\n](?s:.*)/\n"
             return f"start: {verdict} {json.dumps(contract.follow)} after\n{after}"
         return f"start: {verdict} after?\nafter[max_tokens={budget}]: /\\n(?s:.*)/\n"
-    lead = json.dumps(contract.lead)
+    lead, start = json.dumps(contract.lead), "cut | whole"
+    if contract.begin:
+        start = f"{json.dumps(contract.begin)} ({start})"
     if contract.opening:
-        reason = _literal(f"[^{re.escape(contract.opening)}]*")
-        return f"start: reasoning {lead}? {verdict}\nreasoning[max_tokens={budget}]: {reason}\n"
+        opening = escaped(contract.opening)
+        rest = _literal(contract.verdict.removeprefix(opening))
+        before = f"~{_literal(f'(?s:.*){opening}(?s:.*)')}"
+        return (
+            f"start: {start}\n"
+            f"cut: reasoning {json.dumps(contract.lead + contract.opening)} {rest}\n"
+            f"reasoning[max_tokens={budget}]: REASONING\n"
+            f"whole: opened {rest}\n"
+            f"opened[max_tokens={budget}]: OPENED\n"
+            f"REASONING: /(?s:.*)/ & {before}\n"
+            f"OPENED: {_literal(f'(?s:.*){opening}')} & ~{_literal(f'(?s:.*){opening}(?s:.+)')}\n"
+        )
     once = twice = ""
     if contract.never:
         once = f" & ~{_literal(f'(?s:.*)({contract.never})(?s:.*)')}"
@@ -367,7 +385,7 @@ def grammar(contract: Contract, reasoning: int) -> str:
     # A model that comes to its verdict by itself may stop there (whole); one that does not is cut off at the
     # budget and made to give it (cut). Where both match, the first named is taken: it must be the cut.
     return (
-        "start: cut | whole\n"
+        f"start: {start}\n"
         f"cut: reasoning {lead} {verdict}\n"
         f"reasoning[max_tokens={budget}]: REASONING\n"
         f"whole[max_tokens={budget}]: WHOLE\n"

@@ -8,8 +8,23 @@ Everything here is pure.
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
+from layouts import (
+    JUDGING,
+    LABELS,
+    WHY,
+    Found,
+    blocks,
+    brackets,
+    closing,
+    ending,
+    held,
+    labels_of,
+    laid_out,
+    lines,
+    numbers,
+)
 from reading import JUDGED, names_verdict, range_in, rubric_range
 
 Schema = dict[str, Any]
@@ -17,13 +32,6 @@ Schema = dict[str, Any]
 HEAD, TAIL, EDGE = 20_000, 6_000, 300
 """Characters of a long request that are read, at its beginning and at its end."""
 
-JUDGING = re.compile(
-    r"(?i)\b(evaluat\w*|grad(?:e|es|er|ing)\b(?! \d)|judg\w+|rat(?:e|es|ing|ings|er)\b(?! of \d)|"
-    r"scor(?:e|es|ing|er)\b|assess\w*|rubric|"
-    r"criteri(?:on|a)|verdict|critique|ground[ -]truth|gold|reference answer|submission|hallucinat\w*|faithful\w*|"
-    r"classif(?:y|ies|ier)\b|"
-    r"match an answer|(?:two|both) (?:assistants|responses|answers)|determine (?:if|whether))"
-)
 ASKS = r"(?:return|respond|reply|output|answer|provide|produce|generate|give|write|format|print|use|using)"
 OBJECT = re.compile(
     rf"(?i)\b{ASKS}\b[^{{}}]{{0,160}}\b(?:json|object|dictionary|structure|format|fields|keys|schema|following)\b"
@@ -54,13 +62,6 @@ ABOUT_OBJECT = re.compile(
 )
 """What is said before an object that is given, and not asked for."""
 
-WORD = r"[A-Za-z0-9][A-Za-z0-9_ ()+-]{0,23}"
-QUOTED = rf"(?:\"{WORD}\"|'{WORD}'|`{WORD}`|“{WORD}”|\*\*{WORD}\*\*)"
-BARE = (
-    r"(?:[A-Z]\b|[01]\b|(?i:yes|no|true|false|correct|incorrect|partial|unknown|tie|pass|fail)\b|[A-Z][A-Z_]{1,20}\b)"
-)
-SEPARATOR = r"(?: ?\([^()\n]{0,40}\))?(?:, and |, or |, | or | and | ?/ ?| ?\| ?)"
-LABELS = re.compile(rf"(?P<list>(?:{QUOTED}(?:{SEPARATOR}{QUOTED}){{1,9}})|(?:{BARE}(?:{SEPARATOR}{BARE}){{1,9}}))")
 ANSWERS = re.compile(
     r"(?i)\b(?:return|respond|reply|output|answer(?:ing)?|write|print(?:ing)?|say|response (?:should|must) be)\b"
 )
@@ -74,35 +75,15 @@ REASONS = re.compile(
 )
 """What comes before a sentence that asks for reasons first."""
 
-WHY = re.compile(
-    r"(?i)\b(?:template|step[- ]by[- ]step|explain\w*|explanations?|reason(?:s|ing)?|rationale|justif\w+)\b"
+AFTER = re.compile(
+    r"(?i)\b(?:separate|next|new|second) lines?\b[^.\n]{0,60}"
+    r"\b(?:reason(?:s|ing)?|expla(?:in|nation)|justif\w+|rationale)\b"
 )
-"""What asks for more than a number."""
-
 ONLY_NUMBER = re.compile(
     r"(?i)\b(?:only|just|single)(?: (?:as|with|the|an?|your|single|final|overall|integer|numeric(?:al)?))*"
     r" (?:number|integer|score|rating|float|decimal|digit)(?: rating| score| value)?"
     r"(?= ?(?:[.,;:()\n]|\Z|from |between |in |on |and nothing))"
 )
-BRACKETED = re.compile(r"\[\[([A-Z](?:[<>=]{1,2}[A-Z])?|(?i:tie|yes|no))\]\]")
-LINES = re.compile(
-    r"(?i)\b(?:following|this|these)\b[^\n]{0,60}\b(?:format|fields|lines|template|structure)\b[^\n]{0,80}:?\n+"
-    r"(?P<lines>(?:[^\w\n]{0,3}[A-Za-z][\w ]{0,24}: ?[^\n]+\n?){2,4})"
-)
-CLOSING = re.compile(
-    r"(?i)\b(?:end|finish|conclude|final line|last line)\b[^\n\"'`]{0,80}[\"'`](?P<name>[A-Za-z][A-Za-z ]{1,20}): ?"
-    r"[\[<{(]{0,2}(?P<value>[^\"'`\n\]>})]{1,40})[\]>})]{0,2}[\"'`](?P<rest>[^\n]{0,120})"
-)
-
-
-class Found(NamedTuple):
-    """What the words ask for: `kind` names it, `what` says it in a line; of a JSON object its schema, of a text the
-    fields of a contract."""
-
-    kind: str
-    what: str
-    schema: Schema | None = None
-    text: dict[str, Any] | None = None
 
 
 def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
@@ -120,8 +101,9 @@ def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
             continue
         found = _one([*_objects(text, wants_object, judging), *(_listed(text) if judging else ())])
         if found is None and judging and not wants_object:
-            found = _one(list(_labels(text))) or _one(list(_brackets(text))) or _closing(text) or _lines(text)
-            found = found or (None if WHY.search(text) else _one(list(_only_numbers(text))))
+            found = laid_out(text) or _one(list(_labels(text))) or _one(list(brackets(text)))
+            found = found or closing(text) or lines(text) or blocks(text)
+            found = found or _one(list(_only_numbers(text))) or ending(text)
         if found and found.kind != "several":
             return found
         if found:
@@ -169,7 +151,7 @@ def _objects(text: str, wants_object: bool, judging: bool) -> Iterator[Found]:
             continue
         fields = _fields_of(written) if judging else {}
         fields = {name: _told(name, field, text) for name, field in fields.items()}
-        if not any(names_verdict(name) or (name == "category" and "enum" in field) for name, field in fields.items()):
+        if not any(map(_verdict_field, fields.items())):
             continue
         if ABOUT_OBJECT.search(before):
             continue
@@ -208,8 +190,14 @@ def _listed(text: str) -> Iterator[Found]:
 def _typed(words: str) -> Schema:
     """What the words behind a field's name allow."""
     if re.search("[\"'`]", words) and (labels := LABELS.search(words)):
-        return {"enum": _labels_of(labels)}
+        return {"enum": labels_of(labels)}
     return _scalar(re.sub(r"\bstr\b", "", words))
+
+
+def _verdict_field(field: tuple[str, Schema]) -> bool:
+    name, schema = field
+    named = names_verdict(name) or (name == "category" and "enum" in schema)
+    return named or any(map(names_verdict, schema.get("properties", {})))
 
 
 def _told(name: str, field: Schema, text: str) -> Schema:
@@ -220,7 +208,7 @@ def _told(name: str, field: Schema, text: str) -> Schema:
         rf"[\"'`]{re.escape(name)}[\"'`] (?:field )?(?:must|should|has to|can only) be [^.\n]{{2,120}}", text
     )
     labels = LABELS.search(said[0], said[0].index(" ")) if said else None
-    return {"enum": _labels_of(labels)} if labels else field
+    return {"enum": labels_of(labels)} if labels else field
 
 
 def _asked_for(before: str, sentence: str) -> bool:
@@ -323,99 +311,25 @@ def _labels(text: str) -> Iterator[Found]:
             continue
         asked = ANSWERS.search(sentence)
         if asked and (found := LABELS.search(sentence, asked.end())):
-            labels = _labels_of(found)
+            labels = labels_of(found)
             if not 2 <= len(set(labels)) == len(labels):
                 continue
             if REASONS.search(before + sentence):
-                yield _text("labels", labels, "before", own="\n\n")
+                yield held("labels", labels, "before", own="\n\n")
             else:
-                yield _text("labels", labels, "none")
-
-
-def _labels_of(found: re.Match[str]) -> list[str]:
-    return [one.strip("\"'`“”*") for one in re.findall(rf"{QUOTED}|{BARE}", found["list"])]
+                yield held("labels", labels, "none")
 
 
 def _only_numbers(text: str) -> Iterator[Found]:
-    """A number and nothing else, of a range that the words name."""
+    """A number of a range that the words name and nothing else, or reasons on the lines after it."""
+    after = bool(AFTER.search(text))
+    if WHY.search(text) and not after:
+        return
     for match in re.finditer(r"[^\n.?]+(?:\.\d[^\n.?]*)*[.?\n]?", text):
         sentence = match[0]
         if ANSWERS.search(sentence) and ONLY_NUMBER.search(sentence) and not CODING.search(sentence):
-            options = _numbers(range_in(sentence) or range_in(text, JUDGED) or rubric_range(text))
+            options = numbers(range_in(sentence) or range_in(text, JUDGED) or rubric_range(text))
             if options:
-                yield _text("number", options, "none")._replace(what=f"{options[0]} … {options[-1]}")
-
-
-def _brackets(text: str) -> Iterator[Found]:
-    labels = list(dict.fromkeys(BRACKETED.findall(text)))
-    if 2 <= len(labels) <= 8:
-        yield _text("labels", [f"[[{label}]]" for label in labels], "before", lead="\n\n")
-
-
-def _closing(text: str) -> Found | None:
-    found = list(CLOSING.finditer(text))
-    if len({(one["name"].lower(), one["value"].strip()) for one in found}) != 1:
-        return None
-    if not JUDGING.search(text.replace(found[0][0], "")):
-        return None
-    name, value, rest = found[0]["name"], found[0]["value"].strip(), found[0]["rest"]
-    each = re.findall(rf"[\"'`]{re.escape(name)}: ?({WORD})[\"'`]", found[0][0])
-    options = list(dict.fromkeys(each)) if len(set(each)) > 1 else _options(value) or _options(rest)
-    return _text("line", options, "before", f"\n{name}: ", never=_any_value(name)) if options else None
-
-
-def _lines(text: str) -> Found | None:
-    """Named lines: the verdict and then the reason for it, or reasons and then the verdict."""
-    matches = list(LINES.finditer(text))
-    found = {one["lines"].strip() for one in matches}
-    if len(found) != 1 or not JUDGING.search(text.replace(matches[0]["lines"], "")):
-        return None
-    lines = [line.strip(" -*\t").partition(":") for line in found.pop().split("\n")]
-    names = [name for name, _, _ in lines]
-    verdicts = [at for at, name in enumerate(names) if names_verdict(name)]
-    if len(verdicts) != 1:
-        return None
-    verdict = verdicts[0]
-    options = _options(lines[verdict][2]) or _numbers(rubric_range(text) or range_in(text))
-    if not options:
-        return None
-    if verdict == len(names) - 1:
-        return _text("line", options, "before", f"\n{names[-1]}: ", never=_any_value(names[-1]))
-    if verdict or len(names) != 2:
-        return None
-    shown = _text("lines", options, "after", f"{names[0]}: ")
-    assert shown.text is not None
-    return shown._replace(what=", ".join(names), text={**shown.text, "follow": f"\n{names[1]}: "})
-
-
-def _any_value(name: str) -> str:
-    return rf"(?i:{re.escape(name)}): ?[A-Za-z0-9]"
-
-
-def _options(words: str) -> list[str]:
-    """The values that a placeholder or the words about it allow."""
-    if found := range_in(words):
-        return _numbers(found)
-    if labels := LABELS.search(words):
-        return _labels_of(labels)
-    return []
-
-
-def _numbers(found: tuple[float, float] | None) -> list[str]:
-    if not found or found[1] > 100 or not all(value == int(value) for value in found):
-        return []
-    return [str(number) for number in range(int(found[0]), int(found[1]) + 1)]
-
-
-def _text(
-    kind: str, options: list[str], reasoning: str, own: str = "", *, lead: str = "", never: str | None = None
-) -> Found:
-    """A form in which the verdict is `own` and one of `options`, behind `lead` where it has to be forced. What is said
-    before must not look like it."""
-    choice = "|".join(re.escape(option) for option in sorted(options, key=len, reverse=True))
-    longest = max(len((own + lead + option).encode()) for option in options)
-    fields: dict[str, Any] = {"reasoning": reasoning, "verdict": f"{re.escape(own)}({choice})", "room": longest}
-    if reasoning == "before":
-        verdict = f"{own}({choice})".replace("\n", "\\n")
-        fields |= {"verdict": verdict, "lead": lead, "never": never or verdict, "room": longest + 2}
-    return Found(kind, " | ".join(options), text=fields)
+                yield held("number", options, "after" if after else "none")._replace(
+                    what=f"{options[0]} … {options[-1]}"
+                )

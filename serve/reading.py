@@ -10,7 +10,7 @@ NUMBER = r"-?[0-9]{1,4}(?:\.[0-9]{1,3})?"
 MEANING = r"(?: ?(?:\([^()\n]{0,60}\)|=[^,;.\n]{0,40}))?"
 TO = r"(?:\s?(?:-|–|—|~|\.\.|…)\s?|,? (?:up )?(?:to|through) )"
 RANGE = re.compile(rf"(?<![\w.-])(?P<low>{NUMBER})%?{MEANING}{TO}(?P<high>{NUMBER})(?![\w-]|\.[0-9])")
-AND = re.compile(rf"(?i)\bbetween (?P<low>{NUMBER}){MEANING},? and (?P<high>{NUMBER})(?![\w-]|\.[0-9])")
+AND = re.compile(rf"(?i)\bbetween (?P<low>{NUMBER})%?{MEANING},? and (?P<high>{NUMBER})(?![\w-]|\.[0-9])")
 BINARY = re.compile(r"(?<![\w.-])(?P<low>0)(?:{0},? or | ?/ ?)(?P<high>1)(?![\w-]|\.[0-9])".replace("{0}", MEANING))
 EITHER = re.compile(
     r"\b(?:1 (?:if|when|for) [^.;]{1,120}\b0|0 (?:if|when|for) [^.;]{1,120}\b1) (?:if|when|for|otherwise)\b"
@@ -78,7 +78,7 @@ def rubric_range(text: str, cue: re.Pattern[str] | None = JUDGED) -> tuple[float
     return (first, last) if first < last else None
 
 
-def _near(name: str, text: str) -> tuple[float, float] | None:
+def named_range(name: str, text: str) -> tuple[float, float] | None:
     """The range that is named behind a field's name, in the same sentence."""
     words = re.escape(name).replace("_", "[ _-]")
     for match in re.finditer(rf"(?i)(?<!\w){words}(?!\w)[^\n]{{0,100}}", text):
@@ -100,7 +100,7 @@ def with_ranges(schema: Schema, text: str) -> Schema:
             return {"enum": sorted({int(one) for one in re.findall("[0-9]+", values["values"])})}
         if EITHER.search(told) or (verdicts == [name] and YES_NO.search(text)):
             return {"enum": [0, 1]}
-        found = range_in(told) or rubric_range(told, None) or _near(name, text)
+        found = range_in(told) or rubric_range(told, None) or named_range(name, text)
         return _bounds(found or ((range_in(text, JUDGED) or rubric_range(text)) if verdicts == [name] else None))
 
     ranges = {name: of(name, field) for name, field in _fields(schema).items() if _open_number(field)}

@@ -329,6 +329,208 @@ ASKED = [
     ),
 ]
 
+DSPY = "All text is laid out in marked fields.\n\nYour objective: judge whether the answer is faithful to its context."
+END = "`[[ ## completed ## ]]`."
+
+
+def marked(*names: str) -> Callable[[str], Any]:
+    """Reads marked fields: all of these, in this order, each with a value."""
+
+    def parse(said: str) -> Any:
+        found = dict(re.findall(r"\[\[ ## (\w+) ## \]\]\n(.*?)(?=\n\n\[\[ ## |\Z)", said, re.DOTALL))
+        return found if [*found] == [*names] or [*found] == [*names, "completed"] else None
+
+    return parse
+
+
+def tag(name: str, values: str) -> Callable[[str], Any]:
+    """Reads the only text in tags of this name."""
+    return lambda said: (
+        re.fullmatch(values, one[0]) if len(one := re.findall(rf"<{name}>(.*?)</{name}>", said, re.S)) == 1 else None
+    )
+
+
+ASKED += [
+    Asked(
+        "a score in tags",
+        "tag",
+        user(
+            f"Rate the answer on a scale of 1 to 5. {RESPONSE}Explain, and then put your score inside <score></score> tags."
+        ),
+        tag("score", "[1-5]"),
+    ),
+    Asked(
+        "an example in tags",
+        "tag",
+        user(
+            f"Evaluate the model's response by the rubric.\nScore 0: wrong\nScore 1: partly\nScore 2: right\n{RESPONSE}"
+            "Reply in this form:\n<feedback>\nwhat you think of it\n</feedback>\n<score>\n2\n</score>"
+        ),
+        tag("score", "[0-2]"),
+    ),
+    Asked(
+        "letters in tags",
+        "tag",
+        user(
+            f"Which of the two answers is better?\nA: {RESPONSE}B: Five.\nThink, and end with <verdict>A</verdict> or <verdict>B</verdict>."
+        ),
+        tag("verdict", "[AB]"),
+    ),
+    Asked(
+        "words in tags",
+        "tag",
+        user(
+            f"Assess the submission. {RESPONSE}Reason in <thinking> tags, and then output only 'correct' or 'incorrect' in <result> tags."
+        ),
+        tag("result", "correct|incorrect"),
+    ),
+    Asked(
+        "a score in a box",
+        "boxed",
+        user(
+            f"Grade the solution from 0 to 7. {RESPONSE}Reason step by step, and put your final score in \\boxed{{}}."
+        ),
+        last(r"\\boxed\{[0-7]\}"),
+    ),
+    Asked(
+        "a letter in a box",
+        "boxed",
+        user(
+            f"Compare the two responses. A: {RESPONSE}B: Five.\nGive your final verdict as \\boxed{{A}} or \\boxed{{B}}."
+        ),
+        last(r"\\boxed\{[AB]\}"),
+    ),
+    Asked(
+        "marked fields",
+        "fields",
+        user(
+            f"[[ ## answer ## ]]\n{RESPONSE}\nRespond with the corresponding output fields, starting with the field `[[ ## reasoning ## ]]`, "
+            f"then `[[ ## score ## ]]` (must be formatted as a valid Python int), and then ending with the marker for {END}",
+            f"{DSPY} Score it from 1 to 5.",
+        ),
+        marked("reasoning", "score"),
+    ),
+    Asked(
+        "marked fields of other types",
+        "fields",
+        user(
+            f"[[ ## answer ## ]]\n{RESPONSE}\nRespond with the corresponding output fields, starting with the field `[[ ## reasoning ## ]]`, "
+            "then `[[ ## faithful ## ]]` (must be formatted as a valid Python bool), then `[[ ## label ## ]]` (must be formatted as a valid "
+            f"Python Literal['good', 'bad']), and then ending with the marker for {END}",
+            DSPY,
+        ),
+        marked("reasoning", "faithful", "label"),
+    ),
+    Asked(
+        "one marked field",
+        "fields",
+        user(
+            f"[[ ## answer ## ]]\n{RESPONSE}\nRespond with the corresponding output fields, starting with the field `[[ ## grade ## ]]` "
+            f"(must be formatted as a valid Python float), and then ending with the marker for {END}",
+            f"{DSPY} Give a grade from 0.0 to 1.0.",
+        ),
+        marked("grade"),
+    ),
+    Asked(
+        "paragraphs with a percentage at the end",
+        "lines",
+        user(
+            f"Judge whether the response agrees with the correct answer. {RESPONSE}\nYour judgement must be in the format and criteria below:\n\n"
+            "final_answer: what the response comes to.\n\nreasoning: why it agrees or does not.\n\ncorrect: say 'yes' if it agrees, 'no' if it does "
+            "not.\n\nconfidence: the response's own confidence between 0|%| and 100|%|. 100 if there is none."
+        ),
+        lambda said: (
+            re.search(r"correct: (yes|no)\s+confidence: (\d{1,3})%?\Z", said) if said.count("correct: ") == 1 else None
+        ),
+    ),
+    Asked(
+        "lines in bold",
+        "lines",
+        user(
+            f"You judge the quality of an AI assistant's response.\nScore 1: bad\nScore 5: good\n{RESPONSE}"
+            "Your reply should strictly follow this format:\n**Reasoning:** <your feedback>\n\n**Result:** <1-5>\n\nThe data is above."
+        ),
+        last(r"\*\*Result:\*\* [1-5]"),
+    ),
+    Asked(
+        "a number only, at the end",
+        "number",
+        user(
+            f"You rate one summary on one metric.\nCoherence (1-5) - how well the sentences fit.\nSummary:\n{RESPONSE}\nEvaluation Form (scores ONLY):\n\n- Coherence:"
+        ),
+        match("[1-5]"),
+    ),
+    Asked(
+        "a range and ONLY at the end",
+        "number",
+        user(f"Evaluate the response for fluency. {RESPONSE}Score (1-5) ONLY:"),
+        match("[1-5]"),
+    ),
+    Asked(
+        "a translation's score at the end",
+        "number",
+        user(
+            "Score the following translation from English to German on a continuous scale from 0 to 100, where zero is no meaning kept.\n\n"
+            'English source: "Four apples."\nGerman translation: "Vier Äpfel."\nScore: '
+        ),
+        match("100|[1-9]?[0-9]"),
+    ),
+    Asked(
+        "a grade of two words at the end of lines",
+        "labels",
+        user(
+            "You are a teacher grading a quiz. You score the student's answer as either CORRECT or INCORRECT.\n\nExample format:\nQUESTION: question here\n"
+            f"STUDENT ANSWER: the student's\nTRUE ANSWER: the true one\nGRADE: CORRECT or INCORRECT here\n\nBegin!\n\nQUESTION: how many?\n{RESPONSE}GRADE:"
+        ),
+        match("CORRECT|INCORRECT"),
+    ),
+    Asked(
+        "an explanation and a label",
+        "lines",
+        user(
+            f"You compare an answer to a question's reference, to determine if it is right. {RESPONSE}Write out step by step an EXPLANATION. Use this response as an example:\n************\n"
+            'EXPLANATION: why it is "right" or "wrong"\nLABEL: "right" or "wrong"\n************\n'
+        ),
+        last(r"LABEL: (?:right|wrong)"),
+    ),
+    Asked(
+        "a score on the first line, reasons after it",
+        "number",
+        user(
+            f"Evaluate the answer. {RESPONSE}Output one score between 1 and 5 for it. You must return your reply in a line with only the score. "
+            "On a separate line give your reasoning for the score as well."
+        ),
+        lambda said: 1 <= float(said.split("\n")[0]) <= 5 or None,
+    ),
+    Asked(
+        "letters with signs",
+        "json",
+        user(
+            f"Compare two responses by a checklist. {RESPONSE}Output your analysis in JSON:\n"
+            '{\n"analysis of A": "[what is good]",\n"reason": "[why]",\n"choice": "[A++ or A+ or A=B or B+ or B++]"\n}'
+        ),
+        lambda said: json.loads(said)["choice"] in ("A++", "A+", "A=B", "B+", "B++"),
+    ),
+    Asked(
+        "a range with a tilde",
+        "json",
+        user(
+            f"Evaluate the response on a checklist. {RESPONSE}Please output your evaluation in the JSON format:\n"
+            '{\n"strengths": "[analysis]",\n"weaknesses": "[analysis]",\n"score": "[1~10]"\n}'
+        ),
+        lambda said: 1 <= int(json.loads(said)["score"]) <= 10,
+    ),
+    Asked(
+        "scores of several criteria, each with its reason",
+        "json",
+        user(
+            f"Evaluate the response on a scale of 1 to 5 for each criterion. {RESPONSE}Generate a JSON object with this structure:\n"
+            '{\n"accuracy": {"score": 0, "explanation": "why"},\n"clarity": {"score": 0, "explanation": "why"}\n}'
+        ),
+        lambda said: all(1 <= one["score"] <= 5 for one in json.loads(said).values()),
+    ),
+]
+
 _CHAT = """\
 Hello, how are you today?
 What is the capital of France?
@@ -495,7 +697,60 @@ Is the following statement true? The moon is made of cheese.
 Summarise the rubric: score 1: bad, score 2: good. Return only the summary."""
 """Close to a judge's request: numbers, objects and lines that are asked for, of what is not judged."""
 
-PLAIN = [user(line) for text in (_CHAT, _CODE, _TEXT, _CLOSE) for line in text.split("\n")]
+_LAID_OUT = r"""What does <score>4</score> mean in this log of our grader?
+Put the chords of the score inside <score></score> tags and the lyrics inside <lyrics></lyrics> tags. From 1 to 5 verses.
+Our page shows <rating>4.5</rating> for the hotel. How do I style it with CSS?
+Write the XML for a film: a <title>, a <rating> from 1 to 10 and a <verdict> of the critics.
+Think in <thinking> tags and give the final answer in <answer> tags: how many scores from 1 to 5 are prime?
+Give the result inside <result></result> tags: the sum of the grades 1, 2 and 3.
+Place your decision, A or B, in <decision> tags: should the hero of the novel take road A or road B?
+Put the temperature between <result> tags, on a scale from 0 to 100: water boils at?
+Complete the template: <name>Ann</name><grade>5</grade><school>...</school>
+Why is <evaluation>good</evaluation> not valid HTML?
+Output the winner's name in <winner></winner> tags. Who won the World Cup in 1998?
+A student's grades are from 1 to 6. Compute the mean of 2, 3 and 4 and put the mean grade in \boxed{}.
+Prove that the score function has zero mean and put the final result in \boxed{}.
+Two judges give scores from 0 to 10; what is the probability that both are even? Put the probability in \boxed{}.
+Which choice is right: A) 4 B) 5? Solve 2 + 2 and write the letter of your choice in \boxed{}.
+What does \boxed{A} do in LaTeX, and can I use it for a grade from 1 to 5?
+What is the rating of the film Alien from 1 to 10 on average? Give it in \boxed{}.
+Respond with the corresponding output fields, starting with the field `[[ ## answer ## ]]`, and then ending with the marker for `[[ ## completed ## ]]`. What is the capital of France?
+Respond with the corresponding output fields, starting with the field `[[ ## score ## ]]` (must be formatted as a valid Python str), and then ending with the marker for `[[ ## completed ## ]]`. Which score did Beethoven write last?
+Respond with the corresponding output fields, starting with the field `[[ ## people ## ]]` (must be formatted as a valid Python int), and then ending with the marker for `[[ ## completed ## ]]`. How many people rated it?
+What does `[[ ## score ## ]]` (must be formatted as a valid Python int) mean in a DSPy prompt?
+Continue my story. The teacher said: Grade:
+Translate to French: Score (1-5):
+Who is the best tennis player of all time? Rating:
+Evaluate the integral of x from 0 to 4. Result:
+Fill in the blank. The film has a range of 1 to 10 on IMDb. Score:
+Read the match report and complete it. Ann 3, Bob 2. Final score:
+Complete the form for my dog, who is from 1 to 5 years old: Name: Rex, Grade (A-F):
+Write the next line of the review, which rates from 1 to 5 stars: Verdict:
+Calculate the credit score from 300 to 850 of a person with no debts. Score:
+Give a title for the essay on its first line, and its grade level (1 to 12) on a separate line with your reasoning.
+Return one number between 1 and 5 in a line with only the number. On a separate line give your reason for picking it.
+How many of the 10 answers were correct? Give a line with only the number, and the reasons on the next line.
+Give me a recipe as JSON: {"soup": {"rating": 5, "time": 10}, "bread": {"rating": 4, "time": 60}}
+Return the league table in JSON: {"Ajax": {"score": 3, "goals": 2}, "PSV": {"score": 1, "goals": 1}}
+Choose my outfit. Output your choice in JSON: {"reason": "[why]", "choice": "[red or blue or green]"}
+How would you fill in {"score": "[1~10]"} in a form on customer satisfaction?"""
+"""Close to forms that are laid out: tags, boxes, marked fields, named ends, of what is not judged."""
+
+_PAPERS = [
+    "Write a lab report in the following format:\n\nAim: what you test.\n\nMethod: how.\n\nResult: positive or negative",
+    "Fill in the character sheet, strictly in this format:\n**Name:** <name>\n**Class:** <class>\n**Grade:** <1-5>\n",
+    "Describe a wine in the following format:\n\nname: its name.\n\nreasoning: why you like it.\n\nrating: between 0% and 100%",
+    "Make a flashcard in the format below:\nQuestion: the question\nExplanation: the reasons\nCorrect: A or B\n",
+    "You are a doctor's assistant. Use this example response:\n*****\nSYMPTOM: cough\nDECISION: rest or see a doctor\n*****\nI cough.",
+    "Play a quiz with me in the following format:\nQUESTION: question here\nANSWER: mine\nGRADE: CORRECT or INCORRECT here\n\nFirst question!",
+    "Analyse my budget for a house. Example format:\nIncome: 100\nSpending: 50\nVerdict: YES or NO\n\nIncome: 10\nSpending: 50\n",
+    "Write a news item with the following fields:\n\nHeadline: short\n\nScore: 2-1 or 1-2\n\nWinner: home or away",
+    "Explain what these lines of our judge's format mean:\n\nreasoning: text\n\ncorrect: 'yes' or 'no'\n\nconfidence: 0% to 100%",
+    "Summarise the meeting on how we evaluate responses. Use the following format:\nTopic: <topic>\nDecision: <yes or no>\n",
+]
+
+PLAIN = [user(line) for text in (_CHAT, _CODE, _TEXT, _CLOSE, _LAID_OUT) for line in text.split("\n")]
+PLAIN += [user(text) for text in _PAPERS]
 PLAIN += [
     user("What is 2 + 2?", "You are a helpful assistant."),
     user("Tell me about grading on a curve.", "You are a tutor. Answer in at most three sentences."),

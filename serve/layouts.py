@@ -1,0 +1,313 @@
+"""Forms of a verdict in plain text that a request's words lay out: named lines, tags, boxes, marked fields.
+
+What they say becomes the fields of a contract. Everything here is pure.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from reading import JUDGED, named_range, names_verdict, range_in, rubric_range
+
+Schema = dict[str, Any]
+
+JUDGING = re.compile(
+    r"(?i)\b(evaluat\w*|grad(?:e|es|er|ing)\b(?! \d)|judg\w+|rat(?:e|es|ing|ings|er)\b(?! of \d)|"
+    r"scor(?:e|es|ing|er)\b|assess\w*|rubric|"
+    r"criteri(?:on|a)|verdict|critique|ground[ -]truth|gold|reference answer|submission|hallucinat\w*|faithful\w*|"
+    r"classif(?:y|ies|ier)\b|"
+    r"match an answer|(?:two|both) (?:assistants|responses|answers)|determine (?:if|whether))"
+)
+WHY = re.compile(
+    r"(?i)\b(?:template|step[- ]by[- ]step|explain\w*|explanations?|reason(?:s|ing)?|rationale|justif\w+)\b"
+)
+"""What asks for more than a number."""
+
+WORD = r"[A-Za-z0-9][A-Za-z0-9_ ()+-]{0,23}"
+QUOTED = rf"(?:\"{WORD}\"|'{WORD}'|`{WORD}`|“{WORD}”|\*\*{WORD}\*\*)"
+BARE = (
+    r"(?:[A-Z]\b|[01]\b|(?i:yes|no|true|false|correct|incorrect|partial|unknown|tie|pass|fail)\b|[A-Z][A-Z_]{1,20}\b)"
+)
+SEPARATOR = r"(?: ?\([^()\n]{0,40}\))?(?:, and |, or |, | or | and | ?/ ?| ?\| ?)"
+LABELS = re.compile(rf"(?P<list>(?:{QUOTED}(?:{SEPARATOR}{QUOTED}){{1,9}})|(?:{BARE}(?:{SEPARATOR}{BARE}){{1,9}}))")
+BRACKETED = re.compile(r"\[\[([A-Z](?:[<>=]{1,2}[A-Z])?|(?i:tie|yes|no))\]\]")
+LINES = re.compile(
+    r"(?i)\b(?:following|this|these)\b[^\n]{0,60}\b(?:format|fields|lines|template|structure)\b[^\n]{0,80}:?\n+"
+    r"(?P<lines>(?:[^\w\n]{0,3}[A-Za-z][\w ]{0,24}: ?[^\n]+\n?){2,4})"
+)
+CLOSING = re.compile(
+    r"(?i)\b(?:end|finish|conclude|final line|last line)\b[^\n\"'`]{0,80}[\"'`](?P<name>[A-Za-z][A-Za-z ]{1,20}): ?"
+    r"[\[<{(]{0,2}(?P<value>[^\"'`\n\]>})]{1,40})[\]>})]{0,2}[\"'`](?P<rest>[^\n]{0,120})"
+)
+
+
+ABOUT_ANSWERS = re.compile(
+    r"(?i)\b(?:evaluat\w*|grad(?:e|ing|er)|judg(?:e|ing|e?ment)|rat(?:e|ing)|assess\w*|scor(?:e|ing)|compar(?:e|ing)|verify|"
+    r"critique|check|determine|decide|classify|faithful|correctness|relevance|coherence|quality|better)\b[^.\n]{0,90}"
+    r"\b(?:answers?|responses?|repl(?:y|ies)|submissions?|outputs?|completions?|solutions?|candidates?|assistants?|"
+    r"(?:summar|stor)(?:y|ies)|translations?|generations?|agents?|claims?|statements?|conversations?|generated)\b|"
+    r"\b(?:two|both) (?:assistants|answers|responses|outputs)\b"
+)
+"""What is judged, said by name: forms that texts of all kinds have are a verdict's only there."""
+
+VERDICT_NOUN = r"(?:scores?|rating|grade|verdict|judge?ment|decision|preference|winner|choice|evaluation|assessment)"
+TAG = re.compile(r"<(?P<name>[A-Za-z][A-Za-z_-]{1,30})>(?P<inner>[^<>]{0,160}?)</(?P=name)>")
+ALONE = re.compile(
+    r"(?i)\b(?:in|inside|within|between|using|with|by)\b[^.<>\n]{0,40}<(?P<name>[A-Za-z][A-Za-z_-]{1,30})>(?!\s*[^\s<.,)`\"'][^<]*<)"
+)
+BOXED = re.compile(r"\\boxed\{(?P<inner>[^{}\n]{0,40})\}")
+MARKED = re.compile(
+    r"`\[\[ ## (?P<name>\w{1,40}) ## \]\]`(?: \(must be formatted as a valid Python (?P<type>[^()\n]{1,120})\))?"
+)
+COMPLETED = "[[ ## completed ## ]]"
+NAMED_LINE = r"(?:\*\*|#+ |- )?\[?[A-Za-z][\w ]{1,30}\]?:(?:\*\*)? ?[^\n]+"
+BLOCKS = re.compile(
+    r"(?im)^(?=[^\n]{0,300}\b(?:following|these|below|strictly|example|exactly)\b)[^\n]{0,300}"
+    r"\b(?:format|fields|template|structure|criteria|response|below|example)\b[^\n]{0,60}\n+(?:[-=*#`]{3,}\n+)?"
+    rf"(?P<lines>(?:{NAMED_LINE}\n*){{2,8}})"
+)
+BLOCK = re.compile(r"(?m)^(?P<mark>(?:\*\*|#+ |- )?\[?(?P<name>[A-Za-z][\w ]{1,30})\]?:(?:\*\*)?) ?(?P<what>[^\n]+)$")
+NUMBERS_ONLY = re.compile(r"(?i)\b(?:scores?|ratings?|numbers?) only\b|\bonly\b[^.\n]{0,20}\b(?:score|rating|number)\b")
+ENDING = re.compile(
+    r"(?i)(?:^|\n)\W{0,4}(?P<name>[A-Z][A-Z -]{1,30}?)(?P<told> ?\([^()\n]{1,40}\))?(?P<only> only)?"
+    r"\W{0,3}:\W{0,3}\Z"
+)
+NUMBERED = re.compile(rf"(?i)\b{VERDICT_NOUN}\Z")
+
+
+class Found(NamedTuple):
+    """What the words ask for: `kind` names it, `what` says it in a line; of a JSON object its schema, of a text the
+    fields of a contract."""
+
+    kind: str
+    what: str
+    schema: Schema | None = None
+    text: dict[str, Any] | None = None
+
+
+def laid_out(text: str) -> Found | None:
+    """A form that can be met beside labels and numbers, which are then its own."""
+    return marked_fields(text) or tagged(text) or boxed(text)
+
+
+def marked_fields(text: str) -> Found | None:
+    """`[[ ## score ## ]]` and the like: each field's mark stands before its value, one mark behind the last."""
+    if (end := text.rfind(f"`{COMPLETED}`")) < 0:
+        return None
+    marks = list(MARKED.finditer(text, max(0, text.rfind("\n", 0, end)), end))
+    values = [_value(one["type"] or "", one["name"], text) for one in marks]
+    free = next((at for at, value in enumerate(values) if value), len(values))
+    if free > 1 or not all(values[free:]) or not any(names_verdict(one["name"]) for one in marks[free:]):
+        return None
+    said = [f"[[ ## {one['name']} ## ]]\n" for one in marks]
+    parts = [escaped(mark) + f"({value})" for mark, value in zip(said[free:], values[free:], strict=True)]
+    verdict = "\n\n".join([*parts, escaped(COMPLETED)])
+    what = ", ".join(one["name"] for one in marks)
+    return _opened("fields", what, said[free], verdict, begin=said[0] if free else "", lead="\n\n" if free else "")
+
+
+def _value(kind: str, name: str, text: str) -> str:
+    """What a value of a Python type may be; nothing for a text."""
+    if kind.startswith("Literal"):
+        return _any_of(re.findall(r"[\"']([^\"']{1,40})[\"']", kind))
+    if kind == "bool":
+        return "True|False"
+    if kind not in ("int", "float"):
+        return ""
+    found = named_range(name, text) or (range_in(text, JUDGED) if names_verdict(name) else None)
+    if kind == "int":
+        return _any_of(numbers(found)) if numbers(found) else "-?[0-9]{1,6}"
+    return _any_of(numbers(found, 2)) if numbers(found, 2) else r"-?[0-9]{1,6}(\.[0-9]{1,3})?"
+
+
+def tagged(text: str) -> Found | None:
+    """A verdict in tags of its own, `<score>4</score>`: the last of the tags, or the only one."""
+    examples = [one for one in TAG.finditer(text) if names_verdict(one["name"])]
+    alone = [one for one in ALONE.finditer(text) if names_verdict(one["name"])]
+    names = {one["name"] for one in (*examples, *alone)}
+    if len(names) != 1 or not ABOUT_ANSWERS.search(TAG.sub(" ", text)):
+        return None
+    name = names.pop()
+    inner = list(dict.fromkeys(one["inner"].strip() for one in examples if one["inner"].strip()))
+    near = " ".join(_sentence(text, one) for one in (*examples, *alone))
+    bare = [one for one in inner if re.fullmatch(r"[A-Za-z][\w+-]{0,20}", one)]
+    values = bare if len(bare) > 1 else next((found for one in (*inner, near) if (found := choices(one))), [])
+    values = values or (_scale(text) if any(map(_is_number, inner)) or re.search(r"(?i)\bscor|\brat", name) else [])
+    return _opened("tag", f"<{name}>: {_listed(values)}", f"<{name}>", _closed_by(f"<{name}>", values, f"</{name}>"))
+
+
+def boxed(text: str) -> Found | None:
+    """A verdict in a box, as mathematics has it: only where the sentence calls it one."""
+    found = [one for one in BOXED.finditer(text) if re.search(rf"(?i)\b{VERDICT_NOUN}\b", _sentence(text, one))]
+    if not found or not ABOUT_ANSWERS.search(text):
+        return None
+    inner = list(
+        dict.fromkeys(one["inner"].strip() for one in found if re.fullmatch(r"[A-Za-z]\w{0,20}", one["inner"]))
+    )
+    values = inner if len(inner) > 1 else choices(" ".join(_sentence(text, one) for one in found)) or _scale(text)
+    opening = "\\boxed{"
+    return _opened("boxed", _listed(values), opening, _closed_by(opening, values, "}"))
+
+
+def blocks(text: str) -> Found | None:
+    """Named lines or paragraphs that end with a verdict: free ones, and then those that a value is told for."""
+    found = list(BLOCKS.finditer(text))
+    if not found or len({one["lines"].strip() for one in found}) != 1:
+        return None
+    if not ABOUT_ANSWERS.search(text.replace(found[0]["lines"], "")):
+        return None
+    shown = list(BLOCK.finditer(found[0]["lines"].replace("|%|", "%")))
+    values = [[] if WHY.search(one["name"]) else choices(one["what"][:400]) for one in shown]
+    free = max((at + 1 for at, value in enumerate(values) if not value), default=0)
+    if not 0 < free < len(shown) or not any(names_verdict(one["name"]) for one in shown[free:]):
+        return None
+    if len(shown) - free == 1 and text.rstrip().endswith(f"\n{shown[-1]['name']}:"):
+        return held("labels", values[-1], "none")
+    percent = ["%?" if "%" in one["what"] else "" for one in shown]
+    said = [f"{one['mark']} " for one in shown]
+    parts = [f"{escaped(said[at])}({_any_of(values[at])}){percent[at]}" for at in range(free, len(shown))]
+    gap = "\n\n" if "\n\n" in found[0]["lines"].strip() else "\n"
+    what = ", ".join(one["name"] for one in shown)
+    return _opened("lines", what, said[free], gap.join(parts), begin=said[0], lead=gap)
+
+
+def ending(text: str) -> Found | None:
+    """A request that ends with the name of a score and a colon, and tells its range."""
+    found = ENDING.search(text.rstrip()[-120:])
+    if not found or not ABOUT_ANSWERS.search(text):
+        return None
+    only = found["only"] or NUMBERS_ONLY.search(text)
+    if not (only or (NUMBERED.search(found["name"]) and not WHY.search(text))):
+        return None
+    values = choices(found["told"] or "") or numbers(named_range(found["name"], text)) or _scale(text)
+    return held("number", values, "none")._replace(what=_listed(values)) if values and _is_number(values[0]) else None
+
+
+def labels_of(found: re.Match[str]) -> list[str]:
+    return [one.strip("\"'`“”*") for one in re.findall(rf"{QUOTED}|{BARE}", found["list"])]
+
+
+def brackets(text: str) -> Iterator[Found]:
+    labels = list(dict.fromkeys(BRACKETED.findall(text)))
+    if 2 <= len(labels) <= 8:
+        yield held("labels", [f"[[{label}]]" for label in labels], "before", lead="\n\n")
+
+
+def closing(text: str) -> Found | None:
+    found = list(CLOSING.finditer(text))
+    if len({(one["name"].lower(), one["value"].strip()) for one in found}) != 1:
+        return None
+    if not JUDGING.search(text.replace(found[0][0], "")):
+        return None
+    name, value, rest = found[0]["name"], found[0]["value"].strip(), found[0]["rest"]
+    each = re.findall(rf"[\"'`]{escaped(name)}: ?({WORD})[\"'`]", found[0][0])
+    values = list(dict.fromkeys(each)) if len(set(each)) > 1 else choices(value) or choices(rest)
+    return held("line", values, "before", f"\n{name}: ", never=_any_value(name)) if values else None
+
+
+def lines(text: str) -> Found | None:
+    """Named lines: the verdict and then the reason for it, or reasons and then the verdict."""
+    matches = list(LINES.finditer(text))
+    found = {one["lines"].strip() for one in matches}
+    if len(found) != 1 or not JUDGING.search(text.replace(matches[0]["lines"], "")):
+        return None
+    rows = [line.strip(" -*\t").partition(":") for line in found.pop().split("\n")]
+    names = [name for name, _, _ in rows]
+    verdicts = [at for at, name in enumerate(names) if names_verdict(name)]
+    if len(verdicts) != 1 or "**" in matches[0]["lines"]:
+        return None
+    verdict = verdicts[0]
+    values = choices(rows[verdict][2]) or _scale(text)
+    if not values:
+        return None
+    if verdict == len(names) - 1:
+        return held("line", values, "before", f"\n{names[-1]}: ", never=_any_value(names[-1]))
+    if verdict or len(names) != 2:
+        return None
+    shown = held("lines", values, "after", f"{names[0]}: ")
+    assert shown.text is not None
+    return shown._replace(what=", ".join(names), text={**shown.text, "follow": f"\n{names[1]}: "})
+
+
+def _any_value(name: str) -> str:
+    return rf"(?i:{escaped(name)}): ?[A-Za-z0-9]"
+
+
+def choices(words: str) -> list[str]:
+    """The values that a placeholder or the words about it allow."""
+    if found := range_in(words):
+        return numbers(found, 1 if DECIMAL.search(words) else 0)
+    if labels := LABELS.search(words):
+        return labels_of(labels)
+    quoted = list(dict.fromkeys(re.findall(rf"[\"'`]({WORD})[\"'`]", words)))
+    return quoted if 2 <= len(quoted) <= 4 else []
+
+
+DECIMAL = re.compile(r"(?i)\bfloat|\bdecimal|(?<![0-9.])[0-9]\.[0-9]+ ?(?:to|-|–|and) ?[0-9]")
+
+
+def numbers(found: tuple[float, float] | None, digits: int = 0) -> list[str]:
+    """All numbers of a range of so many digits behind the point; none of a wide one."""
+    if not found or found[1] > 100 or not all(value == int(value) for value in found):
+        return []
+    digits = max(one for one in range(digits + 1) if (found[1] - found[0]) * 10**one <= MOST_NUMBERS)
+    steps = range(int(found[0] * 10**digits), int(found[1] * 10**digits) + 1)
+    return [f"{step / 10**digits:.{digits}f}" for step in steps]
+
+
+MOST_NUMBERS = 100
+
+
+def _scale(text: str) -> list[str]:
+    return numbers(rubric_range(text) or range_in(text, JUDGED) or range_in(text), 1 if DECIMAL.search(text) else 0)
+
+
+def _sentence(text: str, found: re.Match[str]) -> str:
+    """The sentence or line that something stands in."""
+    before, after = text[max(0, found.start() - 200) : found.start()], text[found.end() : found.end() + 200]
+    return re.split(r"[.!?]\s|\n", before)[-1] + found[0] + re.split(r"[.!?](?:\s|\Z)|\n", after)[0]
+
+
+def _is_number(value: str) -> bool:
+    return bool(re.fullmatch(r"-?[0-9]+(?:\.[0-9]+)?", value))
+
+
+def _listed(values: list[str]) -> str:
+    return " | ".join(values) if len(values) <= 12 else f"{values[0]} … {values[-1]}"
+
+
+def escaped(text: str) -> str:
+    return re.escape(text).replace("\\\n", "\n")
+
+
+def _any_of(values: list[str]) -> str:
+    return "|".join(escaped(one) for one in sorted(values, key=len, reverse=True))
+
+
+def _closed_by(opening: str, values: list[str], end: str) -> str:
+    return f"{escaped(opening)}({_any_of(values)}){escaped(end)}" if values else ""
+
+
+def _opened(kind: str, what: str, opening: str, verdict: str, begin: str = "", lead: str = "\n") -> Found | None:
+    """A form whose verdict begins with `opening`, which stands nowhere before it; the reply with `begin`."""
+    if not verdict:
+        return None
+    longest = re._parser.parse(verdict).getwidth()[1]  # type: ignore[attr-defined]
+    written = {"verdict": verdict, "opening": opening, "lead": lead, "begin": begin, "room": len(lead) + 4 * longest}
+    if not lead:
+        written = {"verdict": verdict, "room": longest}
+    return Found(kind, what, text={"reasoning": "before" if lead else "none", **written})
+
+
+def held(
+    kind: str, values: list[str], reasoning: str, own: str = "", *, lead: str = "", never: str | None = None
+) -> Found:
+    """A form in which the verdict is `own` and one of `values`, behind `lead` where it has to be forced. What is said
+    before must not look like it."""
+    choice = _any_of(values)
+    longest = max(len((own + lead + value).encode()) for value in values)
+    fields: dict[str, Any] = {"reasoning": reasoning, "verdict": f"{escaped(own)}({choice})", "room": longest}
+    if reasoning == "before":
+        verdict = f"{own}({choice})".replace("\n", "\\n")
+        fields |= {"verdict": verdict, "lead": lead, "never": never or verdict, "room": longest + 2}
+    return Found(kind, " | ".join(values), text=fields)
