@@ -10,6 +10,7 @@ from typing import Any
 
 import checkpoints
 import export
+import machine
 import matplotlib.pyplot as plt
 import torch
 import transformers
@@ -47,6 +48,7 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
     def __init__(self, watch: "Watch", **options: Any) -> None:
         self.watch = watch
         self.order = torch.Generator()
+        self.heap = machine.Heap()
         super().__init__(**options)
         watch.trainer = self
 
@@ -78,6 +80,8 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         super().log({**logs, **self.watch.meter.take()} if "loss" in logs else logs, start_time)
+        if self.args.use_cpu:
+            self.heap.trim()
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         # Called from within _save_checkpoint, transformers would write the weights a second time, beside DeepSpeed's.

@@ -22,6 +22,7 @@ import attention
 import checkpoints
 import deepspeed
 import export
+import kernels
 import machine
 import msgspec
 import torch
@@ -180,7 +181,9 @@ def _adapted(model: Any, recipe: Recipe) -> Any:
 
 def describe(recipe: Recipe, train: Path) -> dict[str, Any]:
     """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge."""
-    left_out = {"evaluation", "keep"} | {name for name in ("precision", "labels") if getattr(recipe, name) is None}
+    left_out = {"evaluation", "keep", "compiled"} | {
+        name for name in ("precision", "labels") if getattr(recipe, name) is None
+    }
     left_out |= set() if recipe.frozen else {"frozen"}
     return {
         "recipe": {name: value for name, value in msgspec.to_builtins(recipe).items() if name not in left_out},
@@ -283,6 +286,8 @@ def _run(
         if internal is not None and recipe.evaluation is not None
         else None,
     )
+    if on.get("compiled"):
+        kernels.install(export.bare(model))
     if first:
         _announce(model, data, resumed)
     trainer = JudgeTrainer(
@@ -338,6 +343,11 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
         torch.set_num_threads(on["threads"])
         # Compiling DeepSpeed's shared-memory collectives takes most of a minute and needs a compiler.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        if recipe.compiled and checkpoints.noted(out, "compiled") is not False:
+            failed = kernels.compile_all()
+            on["compiled"] = failed is None
+            if first and failed:
+                print(f"norms and gates are not compiled: {failed}", flush=True)
     return recipe, on
 
 

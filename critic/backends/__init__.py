@@ -74,13 +74,14 @@ class Served(Struct, frozen=True):
     """A model that gives replies; `context` is its longest prompt plus reply, in tokens. `is_vllm`: it goes
     on with a begun message (`Request.continue_final`) and obeys `Request.regex`. `processor` is the hash of what makes
     text and images ready for it, where that is known. `is_head`: it writes no text, but gives the probabilities of the
-    ratings 1..10 (`Request.classify`)."""
+    ratings 1..10 (`Request.classify`). `forms` are those that it was trained in, where that is known."""
 
     name: str
     context: int | None
     is_vllm: bool
     processor: str | None = None
     is_head: bool = False
+    forms: tuple[str, ...] = ()
 
 
 class Backend(Protocol):

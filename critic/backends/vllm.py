@@ -72,6 +72,12 @@ def is_head(facts: dict[str, Any]) -> bool:
     return bool(facts.get("recipe", {}).get("objective") == "head")
 
 
+def learned_forms(facts: dict[str, Any]) -> tuple[str, ...]:
+    """The forms that a judge's notes say it was trained in, in any language."""
+    shares: dict[str, float] = facts.get("recipe", {}).get("forms", {})
+    return tuple(dict.fromkeys(form.partition("@")[0] for form, share in shares.items() if share > 0.0))
+
+
 def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     """vLLM's options for judging, as on its command line: strict JSON without free white space, cached prefixes."""
     structured = {"backend": "guidance", "disable_any_whitespace": True}
@@ -125,7 +131,7 @@ class VllmBackend:
         self._words = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load", *(extra or [])]
         self.place, self.in_flight, self.retries = str(folder), IN_FLIGHT, 0
         name, processor = own_name(str(folder), facts), processor_hash(str(folder))
-        self.served = Served(name, None, is_vllm=True, processor=processor, is_head=is_head(facts))
+        self.served = Served(name, None, True, processor, is_head(facts), learned_forms(facts))
         self._jobs = SimpleQueue[_Job | None]()
         self._problem: str | None = None
         self._tokenizer: Any = None

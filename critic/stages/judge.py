@@ -5,6 +5,7 @@ critic judge test.jsonl --out judged.jsonl --judge runs/demo/judge --judge http:
 critic judge replies.jsonl --benchmark convbench --out judged.jsonl     # what critic infer wrote, by protocol
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +33,7 @@ from critic.asking.rating import Aggregation, ScoreKind
 from critic.asking.render import Material
 from critic.asking.replies import benchmark_of
 from critic.asking.tokens import REASON
-from critic.backends import ATTEMPTS, TIMEOUT
+from critic.backends import ATTEMPTS, TIMEOUT, Backend
 from critic.benchmarks import BENCHMARKS, alignmmbench
 from critic.errors import UsageError
 from critic.records import GREEDY, Battles, Decoding, Judging, Order, Protocol, Response, Setup, Sight, Unread
@@ -119,6 +120,15 @@ def _decoding(
     )
     made = Decoding(reason=not no_reason, samples=samples, temperature=drawn, seed=seed if drawn else 0)
     return GREEDY if made == GREEDY else made  # the very object is what records leave out
+
+
+def _told_of_forms(backends: list[Backend], form: str) -> list[Backend]:
+    """The backends; warns of each that was trained in other forms than it is asked in."""
+    for each in backends:
+        if each.served.forms and form not in each.served.forms:
+            learned = ", ".join(each.served.forms)
+            print(f"warning: {each.place} was trained in {learned}, and is asked in {form} (--prompt)", file=sys.stderr)
+    return backends
 
 
 def _refuse(where: str, **given: object) -> None:
@@ -329,7 +339,8 @@ def main(
         _refuse("without --benchmark", reference_free=reference_free, no_extraction=no_extraction, strict=strict)
         _refuse("without --benchmark", unread=unread == "tie", sight=sight == "all", battles=battles)
         rows = _responses(responses, questions, system, form, criteria)
-        backends, alone = endpoint.open("--judge", judge or []), None if panel else name
+        backends = _told_of_forms(endpoint.open("--judge", judge or []), form)
+        alone = None if panel else name
         judges = [ResponseJudge(one, alone or one.served.name, form, score, max_tokens, decoding) for one in backends]
         return judge_responses(run, judges, rows, _source(responses), check_repeat, aggregate, name)
     _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0)

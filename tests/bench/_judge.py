@@ -88,10 +88,22 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def alternated(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each piece of work; all are run in turn, so that a busy machine slows all alike."""
+def laps(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each piece of work; all are run in turn, so that a busy machine slows all alike."""
     found: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():
             found[name].append(seconds(work))
-    return {name: statistics.median(times) for name, times in found.items()}
+    return found
+
+
+def alternated(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median seconds of each piece of work."""
+    return {name: statistics.median(times) for name, times in laps(works, rounds).items()}
+
+
+def ratios(took: Mapping[str, list[float]], over: str, under: str) -> dict[str, float]:
+    """How many times as fast `under` is as `over`, round by round: the median, the least, the most."""
+    found = sorted(one / other for one, other in zip(took[over], took[under], strict=True))
+    spread = {"ratio": statistics.median(found), "least": found[0], "most": found[-1]}
+    return {name: round(value, 3) for name, value in spread.items()}

@@ -1,17 +1,20 @@
 """Replies a second with the verdict's schema against none, of the same lengths, on the engine in this process.
 
-python tests/bench/judge_constrained.py
+python tests/bench/judge_constrained.py [--model runs/base/gemma-3-270m --rows 24]
 
-The free replies are as long as the constrained ones to the same prompts: REPLY_TOKENS, or what the verdict took.
+The free replies are as long as the constrained ones to the same prompts: REPLY_TOKENS, or what the verdict took. With
+`--model` a folder stands in for the tiny random judge; it need not have learned anything.
 """
 
+import argparse
 import asyncio
 import json
+import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, ordered, prompts, responses
+from _judge import POINTWISE, REPLY_TOKENS, ROWS, checkpoint, laps, ordered, prompts, ratios, responses
 
 from critic.backends import Request
 from critic.backends.vllm import VllmBackend, _parameters
@@ -45,9 +48,13 @@ def written(engine: Any, texts: list[str], lengths: list[int] | None = None) -> 
 
 
 async def main() -> None:
-    rows = responses()
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--model", type=Path, help="a model folder")
+    words.add_argument("--rows", type=int, default=ROWS)
+    given = words.parse_args()
+    rows = responses(given.rows)
     with tempfile.TemporaryDirectory() as made:
-        folder = checkpoint(Path(made), rows)
+        folder = given.model or checkpoint(Path(made), rows)
         async with _Shown(folder, ["--max-model-len", "2048"]) as backend:
             texts = [
                 backend._tokenizer.apply_chat_template(each, tokenize=False, add_generation_prompt=True)
@@ -59,11 +66,10 @@ async def main() -> None:
                 "constrained": lambda: written(backend.engine, texts),
                 "free": lambda: written(backend.engine, texts, lengths),
             }
-            took = await asyncio.to_thread(alternated, works, ROUNDS)
-    a_second = {name: round(ROWS / time, 1) for name, time in took.items()}
-    print(f"{ROWS} prompts, {sum(lengths) / ROWS:.0f} tokens written for each; a second: {a_second}")
-    ratio = round(took["free"] / took["constrained"], 3)
-    print(json.dumps({"name": "judge_constrained", "ratio": ratio, "a_second": a_second}))
+            took = await asyncio.to_thread(laps, works, ROUNDS)
+    a_second = {name: round(given.rows / statistics.median(times), 1) for name, times in took.items()}
+    print(f"{given.rows} prompts, {sum(lengths) / given.rows:.0f} tokens written for each; a second: {a_second}")
+    print(json.dumps({"name": "judge_constrained", **ratios(took, "free", "constrained"), "a_second": a_second}))
 
 
 if __name__ == "__main__":

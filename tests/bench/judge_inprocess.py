@@ -1,6 +1,6 @@
 """Judgments a second of the in-process judge, against the engine it runs on and against transformers.
 
-python tests/bench/judge_inprocess.py [--hidden 512 --layers 6]
+python tests/bench/judge_inprocess.py [--hidden 512 --layers 6 | --model runs/base/gemma-3-270m --rows 24]
 
 `ratio`: `Judge` on vLLM in this process ÷ the same engine given every request that the judge makes, verdicts and
 probes, as token ids. `ratio_verdicts`: ÷ the engine given nothing but the verdicts' prompts, as text, which tells no
@@ -11,11 +11,12 @@ cached prefix ÷ no cache, and the judge ÷ transformers generating one reply at
 import argparse
 import asyncio
 import json
+import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, ordered, prompts, responses, seconds
+from _judge import POINTWISE, REPLY_TOKENS, ROWS, checkpoint, laps, ordered, prompts, ratios, responses, seconds
 
 from critic.asking.judge import ResponseJudge
 from critic.backends import Reply, Request
@@ -110,10 +111,12 @@ async def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--hidden", type=int, default=256, help="width of the random judge, a multiple of 64")
     words.add_argument("--layers", type=int, default=4)
+    words.add_argument("--model", type=Path, help="a model folder instead of a random judge")
+    words.add_argument("--rows", type=int, default=ROWS)
     size = words.parse_args()
-    rows = responses()
+    rows = responses(size.rows)
     with tempfile.TemporaryDirectory() as made:
-        folder = checkpoint(Path(made), rows, size.hidden, size.layers)
+        folder = size.model or checkpoint(Path(made), rows, size.hidden, size.layers)
         async with _Shown(folder, ["--max-model-len", "2048"]) as backend:
             loop = asyncio.get_running_loop()
             whole = ResponseJudge(backend, "judge", "pointwise", "expected", REPLY_TOKENS)
@@ -147,19 +150,20 @@ async def main() -> None:
             found = await asyncio.to_thread(judge, whole)
             asked = list(backend.asked)
             assert all(line.score is not None for line in found), [line.verdict for line in found][:3]
-            took = await asyncio.to_thread(alternated, works, ROUNDS)
+            laps_of = await asyncio.to_thread(laps, works, ROUNDS)
         slow = one_by_one(folder, texts[:ONE_BY_ONE])
-    a_second = {name: round(ROWS / time, 1) for name, time in took.items()}
-    mean = {name: count // ROWS for name, count in counts.items()}
-    print(f"{ROWS} prompts of {mean['prompt']} tokens, {mean['written']} written; a second: {a_second}")
+    took = {name: statistics.median(times) for name, times in laps_of.items()}
+    a_second = {name: round(size.rows / time, 1) for name, time in took.items()}
+    mean = {name: count // size.rows for name, count in counts.items()}
+    print(f"{size.rows} prompts of {mean['prompt']} tokens, {mean['written']} written; a second: {a_second}")
     result = {
         "name": "judge_inprocess",
-        "ratio": round(took["engine"] / took["judge"], 3),
+        **ratios(laps_of, "engine", "judge"),
         "ratio_verdicts": round(took["engine_verdicts"] / took["judge"], 3),
         "rating_alone_over_whole": round(took["judge"] / took["rating_alone"], 2),
         "cached_over_uncached": round(took["engine_verdicts_uncached"] / took["engine_verdicts"], 2),
         "prompt_tokens_saved": round(counts["cached"] / counts["prompt"], 3),
-        "over_transformers_one_by_one": round(slow * ROWS / took["judge"], 1),
+        "over_transformers_one_by_one": round(slow * size.rows / took["judge"], 1),
         "a_second": {**a_second, "transformers": round(1 / slow, 2)},
     }
     print(json.dumps(result))

@@ -15,7 +15,8 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -25,8 +26,10 @@ from critic import human_scored
 from critic.asking import rating
 from critic.asking.forms import inquiry
 from critic.asking.render import Material
-from critic.backends import Token
+from critic.backends import Served, Token
+from critic.backends.vllm import learned_forms
 from critic.records import Response
+from critic.stages import judge as command
 from critic.stages import judge_responses as judging
 
 
@@ -610,3 +613,25 @@ def test_other_criteria_are_another_run(tmp_path: Path, scripted: Any) -> None:
     assert_one_line_error(run(*words, "--prompt", "criteria", "--criteria", files["none"]), "names no criterion")
     assert_one_line_error(run(*words, "--prompt", "criteria", "--criteria", files["twice"]), "'Acc'")
     assert_one_line_error(run(*words, "--criteria", files["acc"]), "--criteria is one of --prompt criteria")
+
+
+@pytest.mark.parametrize(
+    ("learned", "asked", "warns"),
+    [
+        ({"pointwise_short": 0.4, "scale_5": 0.0}, "pointwise", True),
+        ({"pointwise_short@zh": 1.0}, "pointwise_short", False),
+        ({"pointwise_short": 0.4, "scale_5": 0.0}, "scale_5", True),
+        (None, "pointwise", False),
+    ],
+)
+def test_a_form_that_a_judge_never_learned_is_said_once(
+    learned: dict[str, float] | None, asked: str, warns: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = {} if learned is None else {"recipe": {"forms": learned}}
+    served = Served("judge", None, is_vllm=True, forms=learned_forms(facts))
+    backends = cast(Any, [SimpleNamespace(place="runs/judge", served=served)])
+    assert command._told_of_forms(backends, asked) is backends
+    told = capsys.readouterr().err
+    assert told == (
+        f"warning: runs/judge was trained in pointwise_short, and is asked in {asked} (--prompt)\n" if warns else ""
+    )

@@ -140,3 +140,29 @@ def test_several_processes_share_the_cores(
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(machine, "allowed_cores", lambda: 3)
     assert sft._threads(tmp_path, None) == 1 and capsys.readouterr().out == ""
+
+
+GROWING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import machine, psutil, torch
+assert machine.keep_memory()
+heap = machine.Heap()
+heap.trim()
+kept = torch.ones(2**20)
+blocks = [torch.ones(2**16) for _ in range(4000)]
+between = blocks[::100]
+del blocks
+before = psutil.Process().memory_info().rss
+if sys.argv[2] == "trimmed":
+    heap.trim()
+print((before - psutil.Process().memory_info().rss) // 2**20)
+"""
+
+
+def test_free_memory_beyond_what_is_usual_is_given_back() -> None:
+    def given_back(how: str) -> int:
+        words = [sys.executable, "-c", GROWING, str(ROOT / "train"), how]
+        return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[-1])
+
+    assert given_back("trimmed") > 700 and abs(given_back("kept")) < 50

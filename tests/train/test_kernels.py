@@ -1,0 +1,117 @@
+"""Norms and gates compiled for a CPU compute what transformers' own modules compute, and are done without where there
+is no compiler."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, needs
+from training import losses, train, write_recipe, write_rows
+
+import kernels  # isort: skip
+import torch
+import transformers
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "attn_implementation": "eager",
+}
+FAMILIES = {
+    "llama": (transformers.LlamaConfig, 2 * 2 + 1),
+    "qwen3": (transformers.Qwen3Config, 2 * 4 + 1),  # heads have norms of their own
+    "gemma3": (transformers.Gemma3TextConfig, 2 * 6 + 1),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    if kernels.compile_all() is not None:
+        pytest.skip("no C++ compiler")
+
+
+def gradients(model: Any) -> tuple[float, dict[str, torch.Tensor]]:
+    torch.manual_seed(1)
+    ids = torch.randint(50, (3, 7))
+    loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    found = {name: each.grad.clone() for name, each in model.named_parameters()}
+    model.zero_grad()
+    return float(loss.detach()), found
+
+
+def model_of(family: str) -> Any:
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(FAMILIES[family][0](**SIZES))
+    with torch.no_grad():
+        for name, each in model.named_parameters():
+            if "norm" in name:
+                each.add_(0.3 * torch.randn_like(each))
+            elif "embed" not in name:
+                each.mul_(5.0)  # at first norms and gates do next to nothing
+    return model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_losses_and_gradients_are_those_of_the_modules(family: str) -> None:
+    model = model_of(family)
+    loss, wanted = gradients(model)
+    assert kernels.install(model) == FAMILIES[family][1] + 2, "every norm, and a gate in each layer"
+    ours, found = gradients(model)
+    assert ours == pytest.approx(loss, rel=1e-6)
+    for name, each in wanted.items():
+        assert (found[name] - each).abs().max() <= 1e-5 * each.abs().max(), name
+
+
+def test_bf16_is_rounded_once() -> None:
+    """Nearer to fp32 than the modules, which round between gate and product."""
+    exact_loss, exact = gradients(model_of("gemma3"))
+    rounded = model_of("gemma3").bfloat16()
+    loss, theirs = gradients(rounded)
+    kernels.install(rounded)
+    ours_loss, ours = gradients(rounded)
+
+    def off(found: dict[str, torch.Tensor]) -> float:
+        return float(sum(((found[name].float() - each) ** 2).sum() for name, each in exact.items())) ** 0.5
+
+    assert off(ours) <= 1.1 * off(theirs)
+    assert abs(ours_loss - exact_loss) <= 2.0 * abs(loss - exact_loss) + 1e-2
+
+
+def test_what_is_no_such_norm_stays() -> None:
+    class OtherRMSNorm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.eps = torch.nn.Parameter(torch.ones(8)), 1e-6
+
+        def forward(self, states: torch.Tensor) -> torch.Tensor:
+            return self.weight * states / states.abs().mean(-1, keepdim=True)
+
+    assert kernels.install(torch.nn.Sequential(OtherRMSNorm())) == 0
+
+
+def test_a_run_learns_the_same(tmp_path: Path) -> None:
+    needs("deepspeed")
+    rows, found = write_rows(tmp_path), {}
+    for name, wanted in (("plain", False), ("compiled", True)):
+        recipe = write_recipe(tmp_path, f"{name}.yaml", evaluation=None, ema=None, compiled=wanted)
+        train(recipe, rows, tmp_path / name, internal=False)
+        found[name] = losses(tmp_path / name)
+    assert found["compiled"] == pytest.approx(found["plain"], rel=1e-3)
+    assert found["compiled"] != found["plain"], "the same to the last digit would say that nothing was compiled"
+
+
+def test_without_a_compiler_the_reason_is_one_line(tmp_path: Path) -> None:
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import kernels; print(kernels.compile_all())"
+    environment = {**os.environ, "CXX": "/nowhere/g++", "PATH": "", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    words = [sys.executable, "-c", program, str(ROOT / "train")]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() != "None" and len(done.stdout.strip().splitlines()) == 1
