@@ -568,7 +568,7 @@ def test_faults_of_a_server(tmp_path: Path, scripted: Servers) -> None:
     expected = {
         "broken": ("server_error", "engine is out of order (after 2 tries)"),
         "hangs": ("server_error", "TimeoutError"),
-        "cut off": ("server_error", "RemoteProtocolError"),
+        "cut off": ("server_error", "ClientPayloadError"),
         "empty": ("empty", ""),
         "refused": ("refused", "no such thing"),
         "too long": ("context_length_exceeded", "maximum model length"),
