@@ -148,7 +148,7 @@ JudgeNames = Annotated[
     list[str] | None,
     typer.Option(
         help="A checkpoint folder (vLLM in this process), a server's URL or URL#MODEL, or a JSONL file of "
-        "scripted replies. Several make a panel.",
+        f"scripted replies. {options.SERVERS} (URL,URL#MODEL). Several --judge make a panel.",
         show_default="the server at --base-url",
     ),
 ]

@@ -1,6 +1,7 @@
 """Options that several stages take, declared once, and where the replies come from that they name."""
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,15 +11,18 @@ from msgspec.structs import replace
 
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend
 from critic.backends.openai import OpenAIBackend
+from critic.backends.pool import Pool
 from critic.backends.scripted import from_file
 from critic.backends.vllm import IN_FLIGHT, VllmBackend
-from critic.errors import UsageError
+from critic.errors import UsageError, one_line
 
 MAX_FAILED = 0.02
 """The share of failures above which a stage exits with 3."""
 
 VllmOptions = Annotated[list[str] | None, typer.Argument(help="Behind --: options passed to vLLM in this process.")]
-BaseUrl = Annotated[str | None, typer.Option(help="An OpenAI-compatible server.")]
+SERVERS = "URL,URL or @FILE, a URL a line: one judge behind many servers"
+
+BaseUrl = Annotated[str | None, typer.Option(help=f"An OpenAI-compatible server. {SERVERS}.")]
 ApiKey = Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="The server's API key.", show_default=False)]
 Attempts = Annotated[int, typer.Option(min=1, help="Tries for each request.")]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds until a request counts as lost.")]
@@ -58,6 +62,19 @@ def chosen(option: str, given: Iterable[str], choices: Collection[str]) -> list[
     return list(dict.fromkeys(given))
 
 
+def urls(where: str) -> list[str]:
+    """The servers of URL,URL or of @FILE: one a line, blank lines and those that begin with # left out. Raises
+    UsageError where there is none."""
+    path = Path(where.removeprefix("@"))
+    try:
+        words = path.read_text("utf-8").split("\n") if where.startswith("@") else where.split(",")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{where}: no file of servers: {one_line(error)}") from None
+    found = [word.strip().rstrip("/") for word in words if word.strip() and not word.strip().startswith("#")]
+    check((found, f"{where}: names no server"))
+    return list(dict.fromkeys(found))
+
+
 class Endpoint(Struct, frozen=True, kw_only=True):
     """Where replies come from, as the options say, and how a server is called. `model` is the one to ask a server for,
     unless its URL names one."""
@@ -70,14 +87,21 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     vllm_options: Sequence[str] = ()
 
-    def connect(self, url: str, model: str | None) -> OpenAIBackend:
-        """The server at `url`, one of its models chosen. Raises UsageError where it does not answer or lacks it."""
+    def connect(self, where: str, model: str | None) -> Backend:
+        """The server at an URL, or the pool at several, one of their models chosen. Raises UsageError where none
+        answers or one lacks it."""
         connections = self.concurrency or CONNECTIONS
-        backend = OpenAIBackend(
-            url, api_key=self.api_key, timeout=self.timeout, attempts=self.attempts, connections=connections
-        )
-        backend.choose(model)
-        return backend
+
+        def one(url: str, attempts: int = 1) -> OpenAIBackend:
+            backend = OpenAIBackend(
+                url, api_key=self.api_key, timeout=self.timeout, attempts=attempts, connections=connections
+            )
+            backend.choose(model)
+            return backend
+
+        if "," in where or where.startswith("@"):
+            return Pool(partial(urls, where), one, self.attempts, connections)
+        return one(where, self.attempts)
 
     def open(self, option: str, values: Sequence[str]) -> list[Backend]:
         """What each value of `option` names; the server at `base_url` where there is no value.
@@ -102,14 +126,15 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return backend
 
     def _named(self, option: str, value: str) -> Backend:
-        """A server (URL or URL#MODEL), a checkpoint folder, or a file of scripted replies."""
+        """A server (URL or URL#MODEL), several (URL,URL#MODEL or @FILE#MODEL), a checkpoint folder, or a file of
+        scripted replies."""
         url, _, named = value.partition("#")
-        if "://" in value:
+        if "://" in value or value.startswith("@"):
             return self.connect(url, named or self.model)
         path = Path(value)
         if path.is_dir():
             return VllmBackend(path, list(self.vllm_options))
         if path.is_file():
             return from_file(path)
-        expected = "expected a checkpoint folder, a server's URL, URL#MODEL, or a file of replies"
+        expected = "expected a checkpoint folder, a server's URL, URL#MODEL, @FILE of URLs, or a file of replies"
         raise UsageError(f"{option} {value}: {expected}")

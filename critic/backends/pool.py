@@ -1,0 +1,294 @@
+"""One judge behind many endpoints: work goes to whoever is free, and what begins alike to one that has seen it."""
+
+import asyncio
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Self
+
+from msgspec.structs import replace
+
+from critic.backends import ChatMessage, Reply, Request, Served
+from critic.backends.openai import FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WISH, NO_ANSWER, OpenAIBackend
+from critic.errors import Refused, Transient, UsageError
+
+AHEAD = 1.25
+"""How many times the mean load an endpoint may carry before what it has seen goes elsewhere (consistent hashing with
+bounded loads, Mirrokni et al. 2018)."""
+
+BLOCK, LONGEST_PREFIX, REMEMBERED = 128, 128, 1 << 17
+"""Prompts are compared in blocks of so many characters, so many blocks deep; the blocks that are remembered."""
+
+APART = 0.05
+"""The most by which probabilities of one judge may differ between endpoints: batches and kernels round otherwise."""
+
+PROBED, ALTERNATIVES = 128, 20
+"""Tokens of the probe, and alternatives of each."""
+
+PATIENCE = 0.05
+"""Seconds between two looks whether one of those that rest is to be tried."""
+
+LOOK = 10.0
+"""Seconds between two looks at the file of endpoints."""
+
+
+class Endpoint:
+    """One server of a pool. After a failure it rests until `rests` (seconds of the monotonic clock); `lost` counts how
+    often in a row. `proven`: it gave the same distributions as the first, and has not been away since."""
+
+    def __init__(self, url: str, backend: OpenAIBackend) -> None:
+        self.url, self.backend = url, backend
+        self.under_way = self.asked = self.failed = self.lost = 0
+        self.rests = self.seconds = 0.0
+        self.proven, self.problem = False, ""
+
+    def is_free(self, now: float) -> bool:
+        """Whether it may be asked: one that failed last is tried with one request at a time."""
+        return self.rests <= now and not (self.lost and self.under_way)
+
+    def lose(self, why: str, wish: float | None = None) -> None:
+        """Leave it out for a while: for longer each time, and for as long as it asks for itself."""
+        now = time.monotonic()
+        self.failed, self.problem = self.failed + 1, why
+        self.proven = self.proven and "HTTP 429" in why  # one that is only busy is still the same
+        self.lost += self.rests <= now  # what was under way together is lost once
+        pause = max(min(FIRST_PAUSE * 2 ** min(self.lost - 1, 10), LONGEST_PAUSE), min(wish or 0.0, LONGEST_WISH))
+        self.rests = max(self.rests, now + pause * random.uniform(0.8, 1.2))
+
+
+class Pool:
+    """The servers at `urls`, which may change while it is open, all of which must be one judge: the same name, context
+    and processor (`Served`) and, in reply to the first request, the same distributions. `connect` gives a backend that
+    tries once and has its model chosen; it raises UsageError where no server answers.
+
+    A request goes to the endpoint that has answered the longest beginning of its prompt, unless that one has AHEAD
+    times the mean under way, and then to the one with the least. One that fails is left out, each time for longer, and
+    then has to prove itself again; its request goes elsewhere. One that turns out to be another judge is left out with
+    a line on standard error; before the first row that is a UsageError. Raises UsageError where none answers.
+    """
+
+    def __init__(
+        self,
+        urls: Callable[[], Sequence[str]],
+        connect: Callable[[str], OpenAIBackend],
+        attempts: int,
+        connections: int,
+    ) -> None:
+        self._urls, self._connect, self._attempts = urls, connect, attempts
+        self.retries = 0
+        self._told = set[str]()
+        self._holders: dict[int, list[Endpoint]] = {}
+        self._first: tuple[Request, Reply] | None = None
+        self._proving: asyncio.Task[None] | None = None
+        named = urls()
+        self.endpoints, problems = self._joined(named)
+        if not self.endpoints:
+            raise UsageError(f"none of {len(named)} endpoints answers: {'; '.join(problems.values())}")
+        self.served = self.endpoints[0].backend.served
+        for one in self.endpoints[1:]:
+            if (wrong := _differs(self.served, one.backend.served)) is not None:
+                raise UsageError(f"{one.url} is not the same judge as {self.endpoints[0].url}: {wrong}")
+        self.place = ",".join(one.url for one in self.endpoints)
+        self.in_flight = connections * len(self.endpoints)
+        for url, problem in problems.items():
+            print(f"{url} is left out until it answers: {problem}", file=sys.stderr)
+
+    async def __aenter__(self) -> Self:
+        self._watching = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._watching.cancel()
+        for one in self.endpoints:
+            await one.backend.__aexit__()
+
+    def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        return min(self.endpoints, key=lambda one: one.lost).backend.count_tokens(messages)
+
+    async def chat(self, request: Request) -> Reply:
+        """Raises Refused and Transient as an OpenAIBackend does; UsageError where two endpoints are two judges."""
+        if self._first is None:
+            self._proving = self._proving or asyncio.create_task(self._prove_all(request))
+            await asyncio.shield(self._proving)
+        chain = prefixes(request.messages)
+        for attempt in range(1, self._attempts + 1):
+            one = await self._next(chain)
+            try:
+                return replace(await self._asked(one, request), attempts=attempt)
+            except Transient as error:
+                if attempt == self._attempts:
+                    raise Transient(f"{error} (after {attempt} tries; last at {one.url})") from None
+                self.retries += 1
+        raise AssertionError("unreachable: the last try raises")
+
+    async def _asked(self, one: Endpoint, request: Request) -> Reply:
+        """One try at one endpoint. Raises Transient where another should be asked."""
+        one.under_way += 1
+        start = time.monotonic()
+        try:
+            if not one.proven:
+                await self._prove_again(one)
+            reply = await one.backend.chat(request)
+        except Transient as error:
+            one.lose(str(error), error.retry_after)
+            raise
+        except Refused as error:
+            if "HTTP 404" not in str(error):  # which is no more the model that it was
+                raise
+            one.lose(str(error))
+            raise Transient(str(error)) from None
+        finally:
+            one.under_way -= 1
+        one.asked, one.lost, one.problem = one.asked + 1, 0, ""
+        one.seconds += time.monotonic() - start
+        return reply
+
+    async def _next(self, chain: Sequence[int]) -> Endpoint:
+        """The endpoint to ask; waits while all rest. Raises Transient where all have been lost too often."""
+        while not (free := [one for one in self.endpoints if one.is_free(time.monotonic())]):
+            if all(one.lost >= self._attempts or one.rests == math.inf for one in self.endpoints):
+                raise Transient(f"no endpoint answers: {self.endpoints[0].problem}")
+            await asyncio.sleep(PATIENCE)
+        most = math.ceil(AHEAD * (1 + sum(one.under_way for one in free)) / len(free))
+        holders = next((found for key in reversed(chain) if (found := self._holders.get(key))), [])
+        known = [one for one in holders if one.under_way < most and one in free]
+        chosen = min(known or free, key=lambda one: (one.under_way, one.asked))
+        for key in chain:
+            held = self._holders.pop(key, [])
+            self._holders[key] = held if chosen in held else [*held, chosen]
+        while len(self._holders) > REMEMBERED:
+            del self._holders[next(iter(self._holders))]
+        return chosen
+
+    async def _prove_all(self, request: Request) -> None:
+        """Ask every endpoint the first request and compare. Raises UsageError naming the one that is another judge."""
+        asked = _probe(request)
+        replies = await asyncio.gather(*(self._probed(one, asked) for one in self.endpoints))
+        answered = [(one, reply) for one, reply in zip(self.endpoints, replies, strict=True) if reply is not None]
+        for one, reply in answered:
+            if (wrong := _apart(answered[0][1], reply)) is not None:
+                raise UsageError(f"{one.url} is not the same judge as {answered[0][0].url}: {wrong}")
+            one.proven = True
+        if answered:
+            self._first = asked, answered[0][1]
+            told = answered[0][1].tokens or answered[0][1].classes
+            if not told and len(self.endpoints) > 1:
+                print(f"{self.place}: no probabilities; that all are one judge is known by name alone", file=sys.stderr)
+        else:
+            self._proving = None  # the next request is the first then
+
+    async def _probed(self, one: Endpoint, asked: Request) -> Reply | None:
+        one.under_way += 1
+        try:
+            return await one.backend.chat(asked)
+        except Transient as error:
+            one.lose(str(error), error.retry_after)
+        except Refused:
+            with suppress(Refused, Transient):  # many give no probabilities; and another row may do
+                return await one.backend.chat(replace(asked, top_logprobs=0))
+        finally:
+            one.under_way -= 1
+        return None
+
+    async def _prove_again(self, one: Endpoint) -> None:
+        """Compare one that joins, or comes back, with what was proven. Raises Transient where it is another judge."""
+        if self._first is None:
+            return
+        asked, first = self._first
+        try:
+            served = await asyncio.to_thread(one.backend.choose, self.served.name)
+            wrong = _differs(self.served, served) or _apart(first, await one.backend.chat(asked))
+        except UsageError as error:
+            raise Transient(str(error)) from None
+        if wrong is not None:
+            if one.url not in self._told:
+                print(f"{one.url} is left out: it is not the same judge: {wrong}", file=sys.stderr)
+            self._told.add(one.url)
+            raise Transient(wrong)
+        self._told.discard(one.url)
+        one.proven = True
+
+    async def _watch(self) -> None:
+        """Take in what is new among the endpoints or answers at last, and let go what is there no more."""
+        while True:
+            await asyncio.sleep(LOOK)
+            with suppress(UsageError):  # as while the file is written
+                self._take(*await asyncio.to_thread(self._news))
+
+    def _news(self) -> tuple[set[str], list[Endpoint]]:
+        named, known = self._urls(), {one.url for one in self.endpoints}
+        return set(named), self._joined([url for url in named if url not in known], late=True)[0]
+
+    def _take(self, named: set[str], joined: Sequence[Endpoint]) -> None:
+        for one in [*self.endpoints, *joined]:
+            if one.url not in named:
+                one.rests = math.inf  # what is under way there ends as it will
+            elif one in joined or one.rests == math.inf:
+                one.rests, one.lost, one.proven = 0.0, 1, False
+        self.endpoints += joined
+
+    def _joined(self, urls: Sequence[str], late: bool = False) -> tuple[list[Endpoint], dict[str, str]]:
+        """The endpoints that answer, and why others do not. Raises UsageError for one that serves something else,
+        unless it is `late`."""
+        problems: dict[str, str] = {}
+
+        def join(url: str) -> Endpoint | None:
+            try:
+                return Endpoint(url, self._connect(url))
+            except UsageError as error:
+                if not late and NO_ANSWER not in str(error):
+                    raise
+                problems[url] = str(error)
+                return None
+
+        with ThreadPoolExecutor(max(1, min(32, len(urls)))) as threads:
+            return [one for one in threads.map(join, urls) if one is not None], problems
+
+
+def prefixes(messages: Sequence[ChatMessage]) -> list[int]:
+    """A key for each beginning of a prompt, the longest last; an image is one block."""
+    found, key = list[int](), 0
+    for message in messages:
+        content = message["content"]
+        for part in [{"text": content}] if isinstance(content, str) else content:
+            text = part.get("text")
+            blocks = [text[at : at + BLOCK] for at in range(0, len(text), BLOCK)] if text else [str(part)]
+            for block in blocks[: LONGEST_PREFIX - len(found)]:
+                key = hash((key, message["role"], block))
+                found.append(key)
+    return found
+
+
+def _probe(request: Request) -> Request:
+    """The first request as all endpoints get it: with probabilities, and drawn greedily."""
+    alternatives = 0 if request.classify else ALTERNATIVES
+    most = min(request.max_tokens, PROBED)
+    return replace(request, temperature=0.0, seed=None, max_tokens=most, top_logprobs=alternatives)
+
+
+def _differs(one: Served, other: Served) -> str | None:
+    for name in Served.__struct_fields__:
+        if (then := getattr(one, name)) != (now := getattr(other, name)):
+            return f"{name} {now!r}, not {then!r}"
+    return None
+
+
+def _apart(one: Reply, other: Reply) -> str | None:
+    """Where two replies to one request show two models: up to the first token that was drawn otherwise, which may be a
+    tie, the distributions have to agree."""
+    for rating, (share, found) in enumerate(zip(one.classes or [], other.classes or [], strict=False), 1):
+        if abs(share - found) > APART:
+            return f"the probe's rating {rating} has a probability of {found:.3f}, not {share:.3f}"
+    for number, (token, theirs) in enumerate(zip(one.tokens, other.tokens, strict=False), 1):
+        before, after = ({text: math.exp(share) for text, share in each.alternatives} for each in (token, theirs))
+        for text in before | after:
+            then, now = before.get(text, 0.0), after.get(text, 0.0)
+            if abs(then - now) > APART:
+                return f"at token {number} of the probe {text!r} has a probability of {now:.3f}, not {then:.3f}"
+        if token.text != theirs.text:
+            return None
+    return None

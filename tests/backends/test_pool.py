@@ -1,0 +1,233 @@
+"""One judge behind many endpoints: who is asked, who is left out, and who is not the same judge."""
+
+import asyncio
+import itertools
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl
+
+from critic.backends import Request, pool
+from critic.backends.pool import prefixes
+from critic.stages import options
+
+sys.path.insert(0, str(ROOT / "tests/bench"))
+from _standin import StandIn
+
+Stands = Callable[..., list[StandIn]]
+
+
+@pytest.fixture
+def stands() -> Iterator[Stands]:
+    made: list[StandIn] = []
+
+    def make(count: int, **how: Any) -> list[StandIn]:
+        made.extend(StandIn(**how) for _ in range(count))
+        return made[-count:]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def asked(prompt: str) -> Request:
+    messages = [{"role": "system", "content": "x" * 400}, {"role": "user", "content": prompt}]
+    return Request(messages=messages, max_tokens=16)
+
+
+def opened(servers: list[StandIn], **how: Any) -> pool.Pool:
+    made = options.Endpoint(**{"timeout": 2.0, **how}).connect(",".join(one.url for one in servers), None)
+    assert isinstance(made, pool.Pool)
+    return made
+
+
+async def ask(made: pool.Pool, prompts: list[str], concurrency: int = 16) -> None:
+    waiting = iter(prompts)
+
+    async def work() -> None:
+        for prompt in waiting:
+            await made.chat(asked(prompt))
+
+    await asyncio.gather(*(work() for _ in range(concurrency)))
+
+
+def judge(data: Path, servers: list[StandIn], *words: object) -> Any:
+    out = data.parent / "out.jsonl"
+    spelled = ",".join(one.url for one in servers)
+    return run("critic", "judge", data, "--out", out, "--judge", spelled, *words)
+
+
+def rows(path: Path, count: int) -> Path:
+    return write_jsonl(path / "rows.jsonl", [human_row(number) for number in range(count)])
+
+
+def scores(path: Path) -> list[tuple[str, Any]]:
+    lines = [json.loads(line) for line in (path / "out.jsonl").read_text("utf-8").splitlines()]
+    return sorted((line["response"]["id"], line.get("score")) for line in lines)
+
+
+def test_every_endpoint_works_and_each_row_is_judged_once(tmp_path: Path, stands: Stands) -> None:
+    servers = stands(3, seconds=0.005, slots=4)
+    done = judge(rows(tmp_path, 90), servers)
+    assert done.returncode == 0, done.stderr
+    assert len(scores(tmp_path)) == len(dict(scores(tmp_path))) == 90 and all(score for _, score in scores(tmp_path))
+    assert all(one.asked >= 20 for one in servers) and sum(one.asked for one in servers) == 93  # three probes
+
+
+def test_a_slow_endpoint_gets_less(stands: Stands) -> None:
+    slow, fast = stands(1, seconds=0.2)[0], stands(1, seconds=0.01)[0]
+
+    async def go() -> None:
+        async with opened([slow, fast]) as made:
+            await ask(made, [str(number) for number in range(200)])
+
+    asyncio.run(go())
+    assert slow.asked * 4 < fast.asked and slow.asked > 2
+
+
+def test_prompts_that_begin_alike_go_to_one_endpoint(stands: Stands) -> None:
+    servers = stands(4, seconds=0.01, keeps=True)
+    prompts = [f"{question} {'?' * 300} answer {n}" for question in range(80) for n in range(6)]
+
+    async def go() -> None:
+        async with opened(servers) as made:
+            await ask(made, prompts, 64)
+
+    asyncio.run(go())
+    homes = [
+        Counter(number for number, one in enumerate(servers) for p in one.prompts if p.startswith(f"{q} "))
+        for q in range(80)
+    ]
+    # By chance it would be two of six.
+    assert sum(max(each.values()) for each in homes) / len(prompts) > 0.8
+    assert all(80 < one.asked < 180 for one in servers), [one.asked for one in servers]
+
+
+def test_beginnings_are_told_apart_by_block_and_by_who_said_them() -> None:
+    one, other = (prefixes(asked(text).messages) for text in ("a" * 200, "a" * 128 + "b"))
+    assert one[:5] == other[:5] and one[5:] != other[5:] and len(one) == 4 + 2
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:" + "x" * 9999}}]}
+    assert len(prefixes([image])) == 1 and len(prefixes([{"role": "user", "content": "x" * 10**6}])) == 128
+
+
+def test_a_dead_endpoint_is_left_out_and_comes_back(stands: Stands) -> None:
+    dying, living = stands(2, seconds=0.01)
+
+    async def go() -> None:
+        async with opened([dying, living]) as made:
+            await ask(made, [str(number) for number in range(40)])
+            await asyncio.to_thread(dying.close)
+            await ask(made, [str(number) for number in range(40, 80)])
+            assert made.endpoints[0].lost >= 1 and not made.endpoints[0].proven
+            again = await asyncio.to_thread(dying.again)
+            try:
+                ends = time.monotonic() + 20
+                numbers = itertools.count(80)
+                while again.answered < 5 and time.monotonic() < ends:
+                    await ask(made, [str(next(numbers)) for _ in range(8)])
+                assert again.answered >= 5
+            finally:
+                await asyncio.to_thread(again.close)
+
+    asyncio.run(go())
+
+
+def test_one_that_comes_back_as_another_judge_stays_out(stands: Stands, capsys: Any) -> None:
+    """Under the same name: only what it says tells."""
+    changing, living = stands(2, seconds=0.01)
+
+    async def go() -> None:
+        async with opened([changing, living]) as made:
+            await ask(made, [str(number) for number in range(20)])
+            changing.fault = "reset"
+            await ask(made, [str(number) for number in range(20, 40)])
+            changing.fault, changing.rating, before = None, "3", changing.answered
+            ends = time.monotonic() + 20
+            while not made._told and time.monotonic() < ends:
+                await ask(made, ["again"])
+            await ask(made, [str(number) for number in range(40, 60)])
+            assert changing.answered - before <= 3  # probes
+
+    asyncio.run(go())
+    assert "left out: it is not the same judge: at token 2 of the probe '7'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["rating", "name", "context"])
+def test_two_judges_are_refused_before_the_first_row(tmp_path: Path, stands: Stands, how: str) -> None:
+    servers = stands(2)
+    setattr(servers[1], how, {"rating": "3", "name": "other@1", "context": 4096}[how])
+    words = {"rating": "token 2 of the probe", "name": "other@1", "context": "context 4096, not 8192"}
+    done = judge(rows(tmp_path, 20), servers)
+    assert_one_line_error(done, f"{servers[1].url} is not the same judge as {servers[0].url}", words[how])
+    assert not (tmp_path / "out.jsonl").is_file() or not scores(tmp_path)
+
+
+def test_without_any_endpoint_it_says_so_and_with_one_it_goes_on(tmp_path: Path, stands: Stands) -> None:
+    alive, dead = stands(2)
+    dead.close()
+    assert_one_line_error(judge(rows(tmp_path, 5), [dead, dead]), "none of 1 endpoints answers")
+    done = judge(rows(tmp_path, 5), [dead, alive])
+    assert done.returncode == 0 and "is left out until it answers" in done.stderr
+    assert all(score for _, score in scores(tmp_path))
+
+
+def test_where_all_are_gone_the_run_ends(tmp_path: Path, stands: Stands) -> None:
+    servers = stands(2, seconds=0.05)
+    timer = threading.Timer(0.6, lambda: [setattr(one, "fault", "500") for one in servers])
+    timer.start()
+    words = ["--attempts", 2, "--concurrency", 4]
+    done = judge(rows(tmp_path, 4000), servers, *words)
+    assert_one_line_error(done, "rows in a row", "run again with --retry-failed")
+    names = [name for name, _ in scores(tmp_path)]
+    assert len(names) == len({*names})
+
+
+def test_the_file_of_endpoints_is_read_again(tmp_path: Path, stands: Stands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "LOOK", 0.1)
+    first, second = stands(2, seconds=0.02)
+    file = tmp_path / "endpoints"
+    file.write_text(f"# a comment\n{first.url}\n\n", "utf-8")
+
+    async def go() -> None:
+        made = options.Endpoint().connect(f"@{file}", None)
+        assert isinstance(made, pool.Pool)
+        async with made:
+            await ask(made, [str(number) for number in range(20)])
+            file.write_text(f"{first.url}\n{second.url}\n", "utf-8")
+            for number in range(200):
+                await ask(made, [str(number)] * 8)
+                if second.answered > 5:
+                    break
+            assert second.answered > 5
+            file.write_text(f"{second.url}\n", "utf-8")
+            await asyncio.sleep(0.5)
+            before = first.asked
+            await ask(made, [str(number) for number in range(20)])
+            assert first.asked == before
+
+    asyncio.run(go())
+
+
+def test_a_wrong_list_of_endpoints_is_one_line(tmp_path: Path) -> None:
+    empty = tmp_path / "none"
+    empty.write_text("# nobody\n", "utf-8")
+    words = ["critic", "judge", rows(tmp_path, 2), "--out", tmp_path / "o.jsonl", "--judge"]
+    assert_one_line_error(run(*words, f"@{empty}"), "names no server")
+    assert_one_line_error(run(*words, "@nowhere"), "no file of servers")
+
+
+def test_infer_asks_the_pool(tmp_path: Path, stands: Stands) -> None:
+    servers = stands(2, seconds=0.01)
+    out, file = tmp_path / "replies.jsonl", ROOT / "data/samples/convbench/ConvBench.csv"
+    spelled = ",".join(one.url for one in servers)
+    words = ["--benchmark", "convbench", "--condition", "no_image", "--limit", 6, "--base-url", spelled]
+    done = run("critic", "infer", file, "--out", out, *words)
+    assert done.returncode == 0, done.stderr
+    assert all(one.asked > 2 for one in servers)
