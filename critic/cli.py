@@ -18,6 +18,7 @@ STAGES = {
     "pack": ("critic.stages.pack", "A prompt pack from the string constants of a benchmark's own prompt module."),
     "annotate": ("eval_agreement.annotate.command", "People's labels of answers: a blind, planned page, or sheets."),
     "judge": ("critic.stages.judge", "Score responses with a judge: a checkpoint, a server, or a panel of several."),
+    "merge": ("critic.stages.merge", "Put the files of all shards together: one file, as of one run."),
     "people": ("critic.stages.people", "People's grades and preferences on a benchmark's replies, as judgments."),
     "prefer": ("critic.stages.prefer", "Which of two judges' judgments people find better, by a blind sheet."),
     "score": ("critic.stages.score", "Benchmark scores from judgments: per task, per category, overall."),

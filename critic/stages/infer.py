@@ -25,7 +25,7 @@ from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
 from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure, alike
 from critic.stages import options, usage
 from critic.stages.cost import read_prices
-from critic.stages.run import RunOptions, RunSummary, Stage, once, side_by_side
+from critic.stages.run import RunOptions, RunSummary, Shard, Stage, once, side_by_side
 
 
 class Infer(Stage[Conversation, ModelTurn]):
@@ -297,6 +297,7 @@ def main(
         bool, options.retry_failed("Ask again where an earlier run failed, and go on from there.")
     ] = False,
     price_file: options.Prices = None,
+    shard: options.ShardOf = None,
     attempts: options.Attempts = ATTEMPTS,
     timeout: options.Timeout = TIMEOUT,
     api_key: options.ApiKey = None,
@@ -323,6 +324,10 @@ def main(
     if benchmark_file.is_file():
         file["sha256"] = jsonl.sha256(benchmark_file)
     source = {"benchmark": benchmark, "conversations": file, "data_root": str(root)}
-    run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed, prices=prices)
+    run = RunOptions(
+        out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed, prices=prices,
+        shard=Shard.read(shard),
+    )  # fmt: skip
+    conversations = [one for one in conversations if run.takes(one.group)]
     load = partial(_load, images, uris)
     return Infer(run, backend, name or backend.served.name, names, sampling, conversations, load, source).run()

@@ -42,7 +42,7 @@ from critic.stages.cost import read_prices
 from critic.stages.judge_conversations import judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
 from critic.stages.options import check
-from critic.stages.run import RunOptions
+from critic.stages.run import RunOptions, Shard
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
@@ -53,7 +53,7 @@ TOKENS, TOKENS_OF_STEPS = 256, 1024
 
 
 def _responses(
-    path: Path, questions: Path | None, system: str | None, form: str, criteria: Path | None
+    path: Path, questions: Path | None, system: str | None, form: str, criteria: Path | None, run: RunOptions
 ) -> FormResponses:
     if criteria is not None and not isinstance(form_of(form).kind, CriteriaKind):
         raise UsageError(f"--criteria is one of --prompt criteria, got --prompt {form}")
@@ -67,7 +67,7 @@ def _responses(
             lacks = given and not one.question.criteria  # a row's own come first
             yield replace(one, question=replace(one.question, criteria=given)) if lacks else one
 
-    return FormResponses(read, path, form)
+    return FormResponses(read, path, form, run)
 
 
 def _source(path: Path) -> dict[str, str] | str:
@@ -122,13 +122,15 @@ def _decoding(
     return GREEDY if made == GREEDY else made  # the very object is what records leave out
 
 
-def _told_of_forms(backends: list[Backend], form: str) -> list[Backend]:
-    """The backends; warns of each that was trained in other forms than it is asked in."""
+def _judges(
+    backends: list[Backend], name: str | None, form: str, score: ScoreKind, max_tokens: int, decoding: Decoding
+) -> list[ResponseJudge]:
+    """Judges of single responses; warns of each that was trained in other forms than it is asked in."""
     for each in backends:
         if each.served.forms and form not in each.served.forms:
             learned = ", ".join(each.served.forms)
             print(f"warning: {each.place} was trained in {learned}, and is asked in {form} (--prompt)", file=sys.stderr)
-    return backends
+    return [ResponseJudge(one, name or one.served.name, form, score, max_tokens, decoding) for one in backends]
 
 
 def _refuse(where: str, **given: object) -> None:
@@ -314,6 +316,7 @@ def main(
     criteria: CriteriaFile = None,
     price_file: options.Prices = None,
     certificate: CertificateFile = None,
+    shard: options.ShardOf = None,
     attempts: options.Attempts = ATTEMPTS,
     timeout: options.Timeout = TIMEOUT,
     api_key: options.ApiKey = None,
@@ -322,7 +325,7 @@ def main(
     benchmark = benchmark or benchmark_of(responses, questions)
     run = RunOptions(
         out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed,
-        prices=read_prices(price_file), certificate=certificate,
+        prices=read_prices(price_file), certificate=certificate, shard=Shard.read(shard),
     )  # fmt: skip
     endpoint = options.Endpoint(
         model=model, base_url=base_url or DEFAULT_URL, api_key=api_key, timeout=timeout, attempts=attempts,
@@ -338,15 +341,13 @@ def main(
         _refuse("without --benchmark", protocol=protocol, against=against, judging=judging, order=order != "both")
         _refuse("without --benchmark", reference_free=reference_free, no_extraction=no_extraction, strict=strict)
         _refuse("without --benchmark", unread=unread == "tie", sight=sight == "all", battles=battles)
-        rows = _responses(responses, questions, system, form, criteria)
-        backends = _told_of_forms(endpoint.open("--judge", judge or []), form)
-        alone = None if panel else name
-        judges = [ResponseJudge(one, alone or one.served.name, form, score, max_tokens, decoding) for one in backends]
+        rows, backends = _responses(responses, questions, system, form, criteria, run), endpoint.open("--judge", judge)
+        judges = _judges(backends, None if panel else name, form, score, max_tokens, decoding)
         return judge_responses(run, judges, rows, _source(responses), check_repeat, aggregate, name)
     _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0)
     check((not panel, "several --judge cannot be used with --benchmark"))
     chosen = _chosen(protocol or [], judging or ["standard"])
-    (backend,) = endpoint.open("--judge", judge or [])
+    (backend,) = endpoint.open("--judge", judge)
     setup = Setup(
         judge=name or backend.served.name, score_kind=score, order=order, battles=battles,
         seed=seed if order != "both" or battles == "random" else 0, extraction=not no_extraction,

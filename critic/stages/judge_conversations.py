@@ -194,8 +194,9 @@ def judge_conversations(
         met = [protocols.paired(mine, one, path) for one, path in zip(models[1:], files[1:], strict=True)]
         _check_names(models, files)
         pairs = protocols.battles(models, setup.battles, setup.seed) if setup.battles else [*chain(*met)]
+    pairs = [pair for pair in pairs if run.takes(pair[0].conversation.group)]
     plan = VerdictPlan(pairs, chosen, list(judgings), setup.reference_backed)
-    if not any(plan.wanted()):
+    if not any(plan.wanted()) and run.shard is None:
         lacking = listed(plan.lacking())
         free = "; --against OTHER --reference-free compares two models without one" if "no reference" in lacking else ""
         raise UsageError(f"{replies}: nothing to judge: {lacking or 'no such turn'}{free}")

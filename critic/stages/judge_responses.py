@@ -37,24 +37,33 @@ class FormResponses:
     `criteria` of each, but for a form that compares, which needs all answers to a question at once.
 
     `read` gives the responses. Those that cannot be judged in the form are counted and said. In a form that compares,
-    each answer meets one other to its question, as in training. Raises UsageError when nothing is left.
+    each answer meets one other to its question, as in training. Of all that, what the `run` takes is judged. Raises
+    UsageError when nothing is left.
     """
 
-    def __init__(self, read: Callable[[Counter[str]], Iterable[Response]], place: Path, form: str) -> None:
-        self._read, self._form = read, form_of(form)
+    def __init__(
+        self, read: Callable[[Counter[str]], Iterable[Response]], place: Path, form: str, run: RunOptions | None = None
+    ) -> None:
+        self._read, self._form, self._run = read, form_of(form), run
         left_out: Counter[str] = Counter()
         self._pairs = _paired(list(self._usable(left_out)), form, left_out) if self._form.pair else None
         shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(left_out))
-        self.criteria = {key_of(one, other): _criteria_id(one) for one, other in shown}
+        self.criteria, usable = dict[str, int](), False
+        for one in shown:
+            usable = True
+            if self._takes(one):
+                self.criteria[key_of(*one)] = _criteria_id(one[0])
         for reason, count in left_out.most_common():
             print(f"left out {count} rows: {reason}", file=sys.stderr)
-        if not self.criteria:
+        if not usable:
             raise UsageError(f"{place}: no usable row to judge")
 
     def __iter__(self) -> Iterator[Shown]:
-        if self._pairs is not None:
-            return iter(self._pairs)
-        return ((one, None) for one in self._usable(Counter()))
+        shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(Counter()))
+        return filter(self._takes, shown)
+
+    def _takes(self, shown: Shown) -> bool:
+        return self._run is None or self._run.takes(shown[0].question.group)
 
     def _usable(self, left_out: Counter[str]) -> Iterator[Response]:
         for one in self._read(left_out):
@@ -237,7 +246,7 @@ def judge_responses(
     if run.certificate is not None:
         now = {"judge": panel or first.name, "members": names if panel else [], "setup": drawn(first)}
         print(hold_to(run.certificate, made_ready, {first.prompt_hash: first.prompt}, **now).line())
-    if not panel:
+    if not panel or not responses.criteria:
         return JudgeResponses(run, first, responses, source, check_repeat).run()
     members = [
         JudgeResponses(

@@ -34,6 +34,15 @@ Prices = Annotated[
     Path | None, typer.Option("--prices", help="Price lists (TOML: critic/stages/cost.py): what it would cost.")
 ]
 
+ShardOf = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        help="K/N, such as 3/64: only this part, K from 1, by a hash of the rows' group. critic merge joins the parts.",
+        show_default="all",
+    ),
+]
+
 
 def max_tokens(least: int) -> Any:
     return typer.Option(min=least, help="Longest reply, in tokens.")
@@ -103,7 +112,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             return Pool(partial(urls, where), one, self.attempts, connections)
         return one(where, self.attempts)
 
-    def open(self, option: str, values: Sequence[str]) -> list[Backend]:
+    def open(self, option: str, values: Sequence[str] | None) -> list[Backend]:
         """What each value of `option` names; the server at `base_url` where there is no value.
 
         Raises UsageError where there is neither, and for options of vLLM that nothing takes.

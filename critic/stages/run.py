@@ -1,6 +1,7 @@
 """One run for every stage that asks a model: killed at any byte, the same command goes on where it stopped."""
 
 import asyncio
+import hashlib
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -23,9 +24,34 @@ Item = TypeVar("Item")
 Record = TypeVar("Record")
 
 
+class Shard(Struct, frozen=True):
+    """One of `count` parts of the work, numbered from 1. A group's part is a matter of its name alone."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def read(cls, words: str | None) -> "Shard | None":
+        """What --shard says. Raises UsageError unless it is K/N, K from 1 to N."""
+        if words is None:
+            return None
+        number, _, count = words.partition("/")
+        if number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
+            return cls(int(number), int(count))
+        raise UsageError(f"--shard {words}: expected K/N, such as 3/64, from 1/64 to 64/64")
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def of(self, group: str) -> "Shard":
+        """The part that a group is in."""
+        digest = hashlib.sha256(group.encode()).digest()
+        return Shard(int.from_bytes(digest[:8], "big") % self.count + 1, self.count)
+
+
 class RunOptions(Struct, frozen=True, kw_only=True):
     """How a stage is run, whatever it asks. `concurrency` None is what keeps the source of replies busy. The judge has
-    to be as its `certificate` says."""
+    to be as its `certificate` says. Of the groups only those of the `shard` are worked on."""
 
     out: Path
     concurrency: int | None
@@ -33,6 +59,10 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     retry_failed: bool
     prices: Mapping[str, Price] = {}
     certificate: Path | None = None
+    shard: Shard | None = None
+
+    def takes(self, group: str) -> bool:
+        return self.shard is None or self.shard.of(group) == self.shard
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
@@ -108,6 +138,10 @@ class Stage(ABC, Generic[Item, Record]):
 
     def run(self) -> int:
         """The exit code: 3 when too many failed. Raises UsageError for what the caller has to mend."""
+        if self.options.shard is not None and not self.wanted:
+            print(f"no group falls into shard {self.options.shard}", file=sys.stderr)
+            jsonl.write(self.out, [])
+            return finish(self.options, self.summary([]), self.facts, True, self.too_many)
         self.resume()
         left = len(self.wanted) - len(self.done)
         if self.done:
@@ -186,6 +220,8 @@ def known(out: Path, record: type[Record], problem: Callable[[Record], str | Non
 
 def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any], changed: bool, too_many: str) -> int:
     """Write the sidecar of a file that is whole, say what happened, and give the exit code."""
+    if options.shard is not None:
+        facts = {**facts, "shard": str(options.shard)}
     if changed or not jsonl.sidecar(options.out).is_file():
         jsonl.write_sidecar(options.out, {**facts, **summary.facts})
     for text in summary.lines:

@@ -180,8 +180,7 @@ def test_without_any_endpoint_it_says_so_and_with_one_it_goes_on(tmp_path: Path,
 
 def test_where_all_are_gone_the_run_ends(tmp_path: Path, stands: Stands) -> None:
     servers = stands(2, seconds=0.05)
-    timer = threading.Timer(0.6, lambda: [setattr(one, "fault", "500") for one in servers])
-    timer.start()
+    threading.Timer(0.6, lambda: vars(servers[0]).update(fault="500") or vars(servers[1]).update(fault="500")).start()
     words = ["--attempts", 2, "--concurrency", 4]
     done = judge(rows(tmp_path, 4000), servers, *words)
     assert_one_line_error(done, "rows in a row", "run again with --retry-failed")

@@ -1,0 +1,171 @@
+"""critic merge: the files of all shards of one run -> the file of the whole.
+
+critic judge rows.jsonl --shard 3/64 --out part.3.jsonl …    # one of 64, on any machine; killed, it goes on
+critic merge part.*.jsonl --out judged.jsonl
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from msgspec import Struct
+
+from critic import jsonl
+from critic.asking import protocols
+from critic.asking.judge import key_of
+from critic.errors import UsageError
+from critic.records import ConversationJudgment, Judgment, ModelTurn
+from critic.stages import options
+from critic.stages.run import RunOptions, RunSummary, Shard, failed, finish
+
+HOW = (
+    *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "against", "system", "sampling"),
+    *("judge", "aggregate", "model", "processors", "prompt", "setup", "max_tokens", "constrained"),
+)
+"""What a sidecar says of how a run was made: the same of all shards."""
+
+OF_ONE = ("critic", "finished", "shard", "server", "data_root", "concurrency", "members", "judged_again")
+"""What it says of one shard alone. All else is counted, and added up."""
+
+
+class Kind(Struct, frozen=True):
+    """What tells the records of a file apart and how each was made. `counted` is the sidecar's name for how many."""
+
+    record: Any
+    counted: str
+    key: Callable[[Any], object]
+    group: Callable[[Any], str]
+    origin: tuple[str, ...]
+
+
+KINDS = {
+    "responses": Kind(
+        Judgment,
+        "rows",
+        lambda one: key_of(one.response, one.other),
+        lambda one: one.response.question.group,
+        ("judge", "prompt", "prompt_hash", "score_kind", "decoding"),
+    ),
+    "replies": Kind(
+        ConversationJudgment,
+        "verdicts",
+        lambda one: protocols.key(one.verdict),
+        lambda one: one.conversation.group,
+        ("setup",),
+    ),
+    "conversations": Kind(
+        ModelTurn,
+        "turns",
+        lambda one: (one.conversation.id, one.condition, one.turn),
+        lambda one: one.conversation.group,
+        ("system", "sampling"),
+    ),
+}
+"""What a run was made of, as its sidecar names it -> its records."""
+
+
+class Part(Struct, frozen=True):
+    """A shard's file and what its sidecar says."""
+
+    path: Path
+    shard: Shard
+    facts: dict[str, Any]
+
+
+def main(
+    parts: Annotated[list[Path], typer.Argument(help="The files of all shards, in any order.")],
+    out: Annotated[Path, typer.Option(help="Where the whole goes (JSONL).")],
+    max_failed: options.MaxFailed = options.MAX_FAILED,
+) -> int:
+    """Put together what critic judge or infer made with --shard. Overlaps, gaps and a mixture of judges, prompts or
+    sources are refused by name. The whole has the lines of a run without --shard, those of the first shard first."""
+    found = sorted((_part(path) for path in parts), key=lambda one: one.shard.number)
+    _check_shards(found)
+    first = next((part for part in found if part.path.stat().st_size), found[0]).facts
+    for part in (part for part in found if part.path.stat().st_size):
+        for name in HOW:
+            if (now := _where_apart(part.facts.get(name))) != (then := _where_apart(first.get(name))):
+                raise UsageError(f"{part.path}: made with {name} {now!r}, the others with {then!r}")
+    kind = next((KINDS[name] for name in KINDS if name in first), None)
+    if kind is None:
+        raise UsageError(f"{found[0].path}: expected what critic judge or critic infer made with --shard")
+    count = jsonl.write(out, _lines(found, kind))
+    facts: dict[str, Any] = {name: first[name] for name in HOW if name in first}
+    added = dict[str, Any]()
+    for part in found:
+        own = {name: value for name, value in part.facts.items() if name not in (*HOW, *OF_ONE)}
+        added = _added(added, own)
+    added["peak_memory_mib"] = max(part.facts.get("peak_memory_mib", 0) for part in found)
+    failures = Counter[str](added.get("failed", {}))
+    lines = [f"{out}: {count} {kind.counted} of {len(found)} shards, {failed(failures)}"]
+    summary = RunSummary(count=count, failures=failures, facts={**added, "shards": len(found)}, lines=lines)
+    run = RunOptions(out=out, concurrency=None, max_failed=max_failed, retry_failed=False)
+    return finish(run, summary, facts, True, "failed; --retry-failed asks again, shard by shard")
+
+
+def _part(path: Path) -> Part:
+    """Raises UsageError for a file that is not whole, or no shard."""
+    facts = jsonl.facts(path)
+    if not path.is_file() or not facts:
+        raise UsageError(f"{path}: not finished: no {jsonl.sidecar(path).name}; run its command again")
+    shard = Shard.read(facts.get("shard"))
+    if shard is None:
+        raise UsageError(f"{path}: made without --shard")
+    return Part(path, shard, facts)
+
+
+def _check_shards(found: Sequence[Part]) -> None:
+    """Raises UsageError for overlaps and gaps."""
+    count, by_number = found[0].shard.count, dict[int, Path]()
+    for part in found:
+        if part.shard.count != count:
+            raise UsageError(f"{part.path}: shard {part.shard}, but {found[0].path} is shard {found[0].shard}")
+        if part.shard.number in by_number:
+            raise UsageError(f"shard {part.shard} is there twice: {by_number[part.shard.number]} and {part.path}")
+        by_number[part.shard.number] = part.path
+    if missing := [str(Shard(number, count)) for number in range(1, count + 1) if number not in by_number]:
+        more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
+        raise UsageError(f"no file of shard {', '.join(missing[:10])}{more}")
+
+
+def _where_apart(value: Any) -> Any:
+    """The same file may be elsewhere on another machine: its hash says what is in it."""
+    return {name: one for name, one in value.items() if name != "file"} if isinstance(value, dict) else value
+
+
+def _lines(parts: Sequence[Part], kind: Kind) -> Iterator[msgspec.Raw]:
+    """The lines of all files as they stand there. Only one file's keys are in memory. Raises UsageError for one that
+    is there twice, or in another shard than its group, or was made otherwise than the first."""
+    decoder, origin = msgspec.json.Decoder(kind.record), dict[str, Any]()
+    for part in parts:
+        keys, expected = set[object](), part.facts.get(kind.counted)
+        for number, line in jsonl.lines(part.path) if part.path.stat().st_size else ():
+            place = f"{part.path}:{number}"
+            try:
+                one = decoder.decode(line)
+            except msgspec.DecodeError as error:
+                raise UsageError(f"{place}: {error}") from None
+            origin = origin or {name: getattr(one, name) for name in kind.origin}
+            for name, then in origin.items():
+                if (now := getattr(one, name)) != then:
+                    raise UsageError(f"{place}: made with {name} {now!r}, the first line with {then!r}")
+            if (right := part.shard.of(kind.group(one))) != part.shard:
+                raise UsageError(f"{place}: group {kind.group(one)!r} belongs to shard {right}, not {part.shard}")
+            if (key := kind.key(one)) in keys:
+                raise UsageError(f"{place}: {key!r} is there twice")
+            keys.add(key)
+            yield msgspec.Raw(line.strip())
+        if len(keys) != expected:
+            raise UsageError(f"{part.path}: {len(keys)} {kind.counted}, its sidecar says {expected}; run it again")
+
+
+def _added(one: Any, other: Any) -> Any:
+    """Counts added up, those of tables name by name."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {name: _added(one.get(name), other.get(name)) for name in one | other}
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return one + other
+    return other if one is None else one

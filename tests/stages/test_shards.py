@@ -1,0 +1,266 @@
+"""Parts of a run on many machines, and the whole that they make."""
+
+import json
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT, Done, assert_one_line_error, human_row, run, write_jsonl
+
+from critic import jsonl
+from critic.stages.run import Shard
+
+CONVERSATIONS = ROOT / "data/samples/convbench/ConvBench.csv"
+
+
+def rows(path: Path, count: int = 60) -> Path:
+    """Three answers to each question, which is a group."""
+    same = {"reference": "One apple.", "image": None}
+    made = [
+        human_row(n, group=f"g{n // 3}", question=f"What is {n // 3}?", id=f"r{n}", response=f"{n} apples", **same)
+        for n in range(count)
+    ]
+    return write_jsonl(path / "rows.jsonl", made)
+
+
+def replies(path: Path, *ratings: int) -> Path:
+    texts = [{"text": f'{{"Rating": {rating}, "Reason": "fine"}}'} for rating in ratings]
+    return write_jsonl(path / f"judge{ratings[0]}.jsonl", texts)
+
+
+def judge(path: Path, out: str, *words: object) -> Done:
+    scripted = path / "judge3.jsonl"
+    scripted = scripted if scripted.is_file() else replies(path, 3, 5, 7, 8)
+    more = () if "--judge" in words else ("--judge", scripted)
+    return run("critic", "judge", path / "rows.jsonl", "--out", path / out, "--score", "argmax", *more, *words)
+
+
+def parts(path: Path, count: int, *words: object) -> list[Path]:
+    made = []
+    for number in range(1, count + 1):
+        done = judge(path, f"part.{number}.jsonl", "--shard", f"{number}/{count}", *words)
+        assert done.returncode == 0, done.stderr
+        made.append(path / f"part.{number}.jsonl")
+    return made
+
+
+def merge(files: list[Path], *words: object) -> Done:
+    return run("critic", "merge", *files, "--out", files[0].parent / "whole.jsonl", *words)
+
+
+def lines(path: Path) -> list[bytes]:
+    return sorted(path.read_bytes().splitlines())
+
+
+def test_groups_are_spread_evenly_and_stay_where_they_are() -> None:
+    counts = Counter(Shard(1, 64).of(f"group {number}").number for number in range(64_000))
+    assert sorted(counts) == [*range(1, 65)] and min(counts.values()) > 850 and max(counts.values()) < 1150
+    # The same on every machine and in every version: a run may be resumed elsewhere.
+    assert [Shard(1, 64).of(name).number for name in ("a", "b", "图")] == [11, 11, 39]
+
+
+@pytest.mark.parametrize("form", ["pointwise", "pairwise"])
+def test_the_merged_file_has_the_lines_of_an_unsharded_run(tmp_path: Path, form: str) -> None:
+    rows(tmp_path)
+    if form == "pairwise":
+        write_jsonl(tmp_path / "judge3.jsonl", [{"text": f'{{"Verdict": "{one}", "Reason": "so"}}'} for one in "AB"])
+    files = parts(tmp_path, 4, "--prompt", form)
+    assert judge(tmp_path, "alone.jsonl", "--prompt", form).returncode == 0
+    done = merge(files[::-1])
+    assert done.returncode == 0, done.stderr
+    assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl")
+    whole, alone = jsonl.facts(tmp_path / "whole.jsonl"), jsonl.facts(tmp_path / "alone.jsonl")
+    for name in ("rows", "failed", "tokens", "judge", "prompt", "sampling", "responses", "shortened_rows"):
+        assert whole[name] == alone[name], name
+    assert whole["shards"] == 4 and "shard" not in whole
+    groups = [{json.loads(line)["response"]["question"]["group"] for line in lines(file)} for file in files]
+    assert sum(map(len, groups)) == len(set.union(*groups)) == 20
+
+
+def test_a_shard_killed_at_any_byte_goes_on_and_merges(tmp_path: Path) -> None:
+    rows(tmp_path, 24)
+    files = parts(tmp_path, 2)
+    whole = files[1].read_bytes()
+    for cut in range(0, len(whole), 997):
+        jsonl.sidecar(files[1]).unlink()
+        files[1].write_bytes(whole[:cut])
+        assert_one_line_error(merge(files), f"{files[1]}: not finished")
+        assert judge(tmp_path, "part.2.jsonl", "--shard", "2/2").returncode == 0
+        assert merge(files).returncode == 0
+        assert sorted(whole.splitlines()) == lines(files[1])
+
+
+def test_a_shard_goes_into_its_own_file(tmp_path: Path) -> None:
+    rows(tmp_path)
+    parts(tmp_path, 2)
+    assert_one_line_error(judge(tmp_path, "part.1.jsonl", "--shard", "2/2"), "not among the responses")
+
+
+def test_what_does_not_fit_together_is_refused_by_name(tmp_path: Path) -> None:
+    rows(tmp_path)
+    files = parts(tmp_path, 4)
+    assert_one_line_error(merge(files[:3]), "no file of shard 4/4")
+    assert_one_line_error(merge([files[0], files[3]]), "no file of shard 2/4, 3/4")
+    copied = tmp_path / "copy.jsonl"
+    copied.write_bytes(files[0].read_bytes())
+    jsonl.sidecar(copied).write_bytes(jsonl.sidecar(files[0]).read_bytes())
+    assert_one_line_error(merge([*files, copied]), "shard 1/4 is there twice", "copy.jsonl")
+    assert judge(tmp_path, "three.jsonl", "--shard", "2/3").returncode == 0
+    assert_one_line_error(merge([files[0], tmp_path / "three.jsonl"]), "shard 2/3, but", "shard 1/4")
+    assert judge(tmp_path, "alone.jsonl").returncode == 0
+    assert_one_line_error(merge([tmp_path / "alone.jsonl"]), "made without --shard")
+    assert not (tmp_path / "whole.jsonl").exists()
+
+
+@pytest.mark.parametrize("how", ["judge", "prompt", "score", "rows"])
+def test_mixtures_are_refused_by_name(tmp_path: Path, how: str) -> None:
+    rows(tmp_path)
+    files = parts(tmp_path, 2)
+    if how == "rows":
+        rows(tmp_path, 63)
+    words: dict[str, list[object]] = {
+        "judge": ["--judge", replies(tmp_path, 4)],
+        "prompt": ["--prompt", "pointwise_short"],
+        "score": ["--score", "median"],
+        "rows": [],
+    }
+    assert judge(tmp_path, "other.jsonl", "--shard", "2/2", "--max-failed", 1, *words[how]).returncode == 0
+    named = {"judge": "judge 'judge4'", "prompt": "pointwise_short", "score": "sampling", "rows": "responses"}
+    assert_one_line_error(merge([files[0], tmp_path / "other.jsonl"]), "other.jsonl: made with", named[how])
+
+
+@pytest.mark.parametrize("damage", ["twice", "moved", "lost"])
+def test_lines_that_were_moved_doubled_or_lost_are_found(tmp_path: Path, damage: str) -> None:
+    rows(tmp_path)
+    files = parts(tmp_path, 2)
+    own = files[1].read_bytes().splitlines(keepends=True)
+    other = files[0].read_bytes().splitlines(keepends=True)
+    files[1].write_bytes(b"".join({"twice": [*own, own[0]], "moved": [*own, other[0]], "lost": own[1:]}[damage]))
+    named = {"twice": "is there twice", "moved": "belongs to shard 1/2", "lost": "its sidecar says"}
+    assert_one_line_error(merge(files), named[damage])
+    assert not (tmp_path / "whole.jsonl").exists()
+
+
+def test_more_shards_than_groups(tmp_path: Path) -> None:
+    rows(tmp_path, 6)
+    files = parts(tmp_path, 7)
+    assert any(not file.stat().st_size for file in files)
+    assert judge(tmp_path, "alone.jsonl").returncode == merge(files).returncode == 0
+    assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl")
+
+
+def test_a_panel_by_shards(tmp_path: Path) -> None:
+    rows(tmp_path)
+    panel = ["--judge", replies(tmp_path, 4, 5), "--judge", replies(tmp_path, 9, 7)]
+    files = parts(tmp_path, 2, *panel)
+    assert judge(tmp_path, "alone.jsonl", *panel).returncode == merge(files).returncode == 0
+    assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl")
+
+
+def test_conversations_by_shards_from_infer_to_score(tmp_path: Path) -> None:
+    said, graded = replies(tmp_path, 6, 7), replies(tmp_path, 3, 5, 8)
+
+    def infer(out: Path, *words: object) -> Done:
+        of = ["--benchmark", "convbench", "--condition", "own", "--condition", "no_history"]
+        return run("critic", "infer", CONVERSATIONS, *of, "--model", said, "--out", out, *words)
+
+    def judged(source: Path, out: Path, *words: object) -> Done:
+        return run("critic", "judge", source, "--judge", graded, "--protocol", "direct", "--out", out, *words)
+
+    def sharded(make: Any, name: str) -> list[Path]:
+        files = [tmp_path / f"{name}.{number}.jsonl" for number in (1, 2, 3)]
+        for number, file in enumerate(files, 1):
+            done = make(file, "--shard", f"{number}/3")
+            assert done.returncode == 0, done.stderr
+        return files
+
+    def without_seconds(path: Path) -> list[dict[str, Any]]:
+        found = [{**json.loads(line), "seconds": 0} for line in lines(path)]
+        return sorted(found, key=lambda one: json.dumps(one, sort_keys=True))
+
+    assert infer(tmp_path / "replies.jsonl").returncode == 0
+    merged = run("critic", "merge", *sharded(infer, "replies"), "--out", tmp_path / "whole.jsonl")
+    assert merged.returncode == 0, merged.stderr
+    assert without_seconds(tmp_path / "whole.jsonl") == without_seconds(tmp_path / "replies.jsonl")
+    source = tmp_path / "whole.jsonl"
+    assert judged(source, tmp_path / "alone.jsonl").returncode == 0
+    files = sharded(lambda out, *words: judged(source, out, *words), "judged")
+    merged = run("critic", "merge", *files, "--out", tmp_path / "judged.jsonl")
+    assert merged.returncode == 0, merged.stderr
+    assert lines(tmp_path / "judged.jsonl") == lines(tmp_path / "alone.jsonl")
+    whole, alone = jsonl.facts(tmp_path / "judged.jsonl"), jsonl.facts(tmp_path / "alone.jsonl")
+    for name in ("verdicts", "asked", "failed", "setup", "tokens", "not_judged"):
+        assert whole[name] == alone[name], name
+
+
+@pytest.mark.parametrize("words", ["0/4", "5/4", "3", "a/b", "1/0", "-1/4"])
+def test_a_shard_is_k_of_n(tmp_path: Path, words: str) -> None:
+    rows(tmp_path)
+    assert_one_line_error(judge(tmp_path, "o.jsonl", f"--shard={words}"), f"--shard {words}: expected K/N")
+
+
+JOBS = ROOT / "data/samples/jobs"
+
+
+def scripts() -> dict[str, str]:
+    """The shell that each example runs, with its array's size."""
+    kubernetes = yaml.safe_load((JOBS / "kubernetes.yaml").read_text("utf-8"))
+    skypilot = yaml.safe_load((JOBS / "skypilot.yaml").read_text("utf-8"))
+    (container,) = kubernetes["spec"]["template"]["spec"]["containers"]
+    slurm = (JOBS / "slurm.sh").read_text("utf-8")
+    return {"slurm": slurm, "kubernetes": container["args"][0], "skypilot": skypilot["run"]}
+
+
+@pytest.mark.parametrize("name", ["slurm", "kubernetes", "skypilot"])
+def test_the_jobs_scripts_ask_for_every_shard_once(tmp_path: Path, name: str) -> None:
+    """In bash, with a critic and an srun that say what they were asked."""
+    script = (
+        scripts()[name]
+        .replace("/data", str(tmp_path / "data"))
+        .replace("~", str(tmp_path))
+        .replace("sleep 60", "sleep 9")
+    )
+    assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
+    (tmp_path / "data/judged").mkdir(parents=True)
+    for program, does in (("critic", 'echo "$@" >> "$SAID"; touch "${@: -1}"'), ("srun", '"$@"')):
+        made = tmp_path / "bin" / program
+        made.parent.mkdir(exist_ok=True)
+        made.write_text(f"#!/bin/bash\n{does}\n", "utf-8")
+        made.chmod(0o755)
+    said = tmp_path / "said"
+    for number in range(3):
+        told = {
+            "slurm": {"SLURM_ARRAY_TASK_ID": number + 1, "SLURM_ARRAY_TASK_MAX": 3},
+            "kubernetes": {"JOB_COMPLETION_INDEX": number},
+            "skypilot": {"SKYPILOT_NODE_RANK": number, "SKYPILOT_NUM_NODES": 3},
+        }[name]
+        env = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "SAID": str(said), **{k: str(v) for k, v in told.items()}}
+        words = ["bash", "-c", script, "bash", "rows.jsonl", "judge", str(tmp_path / "data/judged")]
+        subprocess.run(words, env=env, check=True, timeout=30, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    count = 64 if name == "kubernetes" else 3
+    asked = said.read_text("utf-8").splitlines()
+    assert [line.partition("--shard ")[2].split()[0] for line in asked] == [f"{n}/{count}" for n in (1, 2, 3)]
+    assert [Path(line.split()[-1]).name for line in asked] == [f"part.{n}.jsonl" for n in (1, 2, 3)]
+    options = {word for line in asked for word in line.split() if word.startswith("--")}
+    assert options <= set(run("critic", "judge", "--help").stdout.split())
+
+
+def test_the_jobs_files_have_the_fields_that_their_schedulers_want() -> None:
+    job = yaml.safe_load((JOBS / "kubernetes.yaml").read_text("utf-8"))
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job") and job["metadata"]["name"]
+    spec = job["spec"]
+    assert spec["completionMode"] == "Indexed" and spec["completions"] == 64 and spec["parallelism"] <= 64
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"  # as backoffLimitPerIndex wants it
+    mounted = {one["name"] for one in spec["template"]["spec"]["containers"][0]["volumeMounts"]}
+    assert mounted == {one["name"] for one in spec["template"]["spec"]["volumes"]}
+    task = yaml.safe_load((JOBS / "skypilot.yaml").read_text("utf-8"))
+    assert task.keys() <= {"name", "num_nodes", "resources", "file_mounts", "workdir", "setup", "run"}
+    slurm = (JOBS / "slurm.sh").read_text("utf-8").splitlines()
+    first = next(number for number, line in enumerate(slurm) if line and not line.startswith("#"))
+    directives = [line for line in slurm if line.startswith("#SBATCH")]
+    assert all(line.startswith("#") for line in slurm[:first]) and set(directives) <= set(slurm[:first])
+    assert all(re.fullmatch(r"#SBATCH --[a-z-]+(=\S+)?", line) for line in directives)
