@@ -36,7 +36,7 @@ LOOK = 10.0
 """Seconds between two looks at the file of endpoints."""
 
 
-class Endpoint:
+class Upstream:
     """One server of a pool. After a failure it rests until `rests` (seconds of the monotonic clock); `lost` counts how
     often in a row. `proven`: it gave the same distributions as the first, and has not been away since."""
 
@@ -81,7 +81,7 @@ class Pool:
         self._urls, self._connect, self._attempts = urls, connect, attempts
         self.retries = 0
         self._told = set[str]()
-        self._holders: dict[int, list[Endpoint]] = {}
+        self._holders: dict[int, list[Upstream]] = {}
         self._first: tuple[Request, Reply] | None = None
         self._proving: asyncio.Task[None] | None = None
         named = urls()
@@ -125,7 +125,7 @@ class Pool:
                 self.retries += 1
         raise AssertionError("unreachable: the last try raises")
 
-    async def _asked(self, one: Endpoint, request: Request) -> Reply:
+    async def _asked(self, one: Upstream, request: Request) -> Reply:
         """One try at one endpoint. Raises Transient where another should be asked."""
         one.under_way += 1
         start = time.monotonic()
@@ -147,7 +147,7 @@ class Pool:
         one.seconds += time.monotonic() - start
         return reply
 
-    async def _next(self, chain: Sequence[int]) -> Endpoint:
+    async def _next(self, chain: Sequence[int]) -> Upstream:
         """The endpoint to ask; waits while all rest. Raises Transient where all have been lost too often."""
         while not (free := [one for one in self.endpoints if one.is_free(time.monotonic())]):
             if all(one.lost >= self._attempts or one.rests == math.inf for one in self.endpoints):
@@ -181,7 +181,7 @@ class Pool:
         else:
             self._proving = None  # the next request is the first then
 
-    async def _probed(self, one: Endpoint, asked: Request) -> Reply | None:
+    async def _probed(self, one: Upstream, asked: Request) -> Reply | None:
         one.under_way += 1
         try:
             return await one.backend.chat(asked)
@@ -194,7 +194,7 @@ class Pool:
             one.under_way -= 1
         return None
 
-    async def _prove_again(self, one: Endpoint) -> None:
+    async def _prove_again(self, one: Upstream) -> None:
         """Compare one that joins, or comes back, with what was proven. Raises Transient where it is another judge."""
         if self._first is None:
             return
@@ -219,11 +219,11 @@ class Pool:
             with suppress(UsageError):  # as while the file is written
                 self._take(*await asyncio.to_thread(self._news))
 
-    def _news(self) -> tuple[set[str], list[Endpoint]]:
+    def _news(self) -> tuple[set[str], list[Upstream]]:
         named, known = self._urls(), {one.url for one in self.endpoints}
         return set(named), self._joined([url for url in named if url not in known], late=True)[0]
 
-    def _take(self, named: set[str], joined: Sequence[Endpoint]) -> None:
+    def _take(self, named: set[str], joined: Sequence[Upstream]) -> None:
         for one in [*self.endpoints, *joined]:
             if one.url not in named:
                 one.rests = math.inf  # what is under way there ends as it will
@@ -231,14 +231,14 @@ class Pool:
                 one.rests, one.lost, one.proven = 0.0, 1, False
         self.endpoints += joined
 
-    def _joined(self, urls: Sequence[str], late: bool = False) -> tuple[list[Endpoint], dict[str, str]]:
+    def _joined(self, urls: Sequence[str], late: bool = False) -> tuple[list[Upstream], dict[str, str]]:
         """The endpoints that answer, and why others do not. Raises UsageError for one that serves something else,
         unless it is `late`."""
         problems: dict[str, str] = {}
 
-        def join(url: str) -> Endpoint | None:
+        def join(url: str) -> Upstream | None:
             try:
-                return Endpoint(url, self._connect(url))
+                return Upstream(url, self._connect(url))
             except UsageError as error:
                 if not late and NO_ANSWER not in str(error):
                     raise

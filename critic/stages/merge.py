@@ -67,7 +67,7 @@ KINDS = {
 """What a run was made of, as its sidecar names it -> its records."""
 
 
-class Part(Struct, frozen=True):
+class ShardFile(Struct, frozen=True):
     """A shard's file and what its sidecar says."""
 
     path: Path
@@ -106,7 +106,7 @@ def main(
     return finish(run, summary, facts, True, "failed; --retry-failed asks again, shard by shard")
 
 
-def _part(path: Path) -> Part:
+def _part(path: Path) -> ShardFile:
     """Raises UsageError for a file that is not whole, or no shard."""
     facts = jsonl.facts(path)
     if not path.is_file() or not facts:
@@ -114,10 +114,10 @@ def _part(path: Path) -> Part:
     shard = Shard.read(facts.get("shard"))
     if shard is None:
         raise UsageError(f"{path}: made without --shard")
-    return Part(path, shard, facts)
+    return ShardFile(path, shard, facts)
 
 
-def _check_shards(found: Sequence[Part]) -> None:
+def _check_shards(found: Sequence[ShardFile]) -> None:
     """Raises UsageError for overlaps and gaps."""
     count, by_number = found[0].shard.count, dict[int, Path]()
     for part in found:
@@ -136,7 +136,7 @@ def _where_apart(value: Any) -> Any:
     return {name: one for name, one in value.items() if name != "file"} if isinstance(value, dict) else value
 
 
-def _lines(parts: Sequence[Part], kind: Kind) -> Iterator[msgspec.Raw]:
+def _lines(parts: Sequence[ShardFile], kind: Kind) -> Iterator[msgspec.Raw]:
     """The lines of all files as they stand there. Only one file's keys are in memory. Raises UsageError for one that
     is there twice, or in another shard than its group, or was made otherwise than the first."""
     decoder, origin = msgspec.json.Decoder(kind.record), dict[str, Any]()
