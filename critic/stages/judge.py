@@ -39,7 +39,7 @@ from critic.errors import UsageError
 from critic.records import GREEDY, Battles, Decoding, Judging, Order, Protocol, Response, Setup, Sight, Unread
 from critic.stages import options
 from critic.stages.cost import read_prices
-from critic.stages.judge_conversations import judge_conversations
+from critic.stages.judge_conversations import as_begun, judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
 from critic.stages.options import check
 from critic.stages.run import RunOptions, Shard
@@ -354,5 +354,5 @@ def main(
         reference_backed=not reference_free, pointwise_prompt=form, decoding=decoding, pack=pack, unread=unread,
         texts=True, strict=strict, sight=sight, reason_first=prompt == EVERY_REASON_FIRST,
     )  # fmt: skip
-    asked = ConversationJudge(backend, setup, max_tokens)
+    asked = ConversationJudge(backend, as_begun(out, setup), max_tokens)
     return judge_conversations(run, asked, responses, benchmark, questions, against or [], system, *chosen)

@@ -92,9 +92,10 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
                 keep(line)
             elif (line.asked, line.prompt_hash) != (asked, prompt_hash(prompt_name(planned.form))):
                 one = line.verdict
+                place = f"conversation {one.conversation!r}, turn {one.turn or 'whole'} ({one.condition})"
                 raise UsageError(
-                    f"conversation {one.conversation!r}, turn {one.turn} ({one.condition}): judged before on another "
-                    "reply or by another prompt; choose another --out, or --retry-failed where that failed"
+                    f"{place}: judged before on another reply or by another prompt; choose another --out ({self.out} "
+                    "can be scored as it is), or --retry-failed where that failed"
                 )
             return line
 
@@ -152,6 +153,18 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
         if unanswered:
             lines.append(f"{unanswered} verdicts had no answer to judge, or no judgment of a turn to go by")
         return RunSummary(count=count, failures=failures, facts=facts, lines=[*lines, *spent.lines()])
+
+
+def as_begun(out: Path, setup: Setup) -> Setup:
+    """The setup with which the file `out` was begun, where all that tells it from `setup` is how files of before showed
+    the judge of a whole conversation its turns' judgments (Setup.texts); in any other case `setup`."""
+    jsonl.repair(out)
+    first = next((line for _, line in jsonl.read(out, ConversationJudgment)), None) if out.is_file() else None
+    if first is None or first.setup.texts or first.setup != replace(setup, texts=False, strict=True):
+        return setup
+    said = "a whole conversation is judged in sight of its turns' verdicts alone, and fails where one of them did"
+    print(f"{out}: begun by an earlier version, and goes on in its way: {said}", file=sys.stderr)
+    return first.setup
 
 
 def judge_conversations(

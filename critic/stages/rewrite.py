@@ -94,25 +94,33 @@ def _failed(question: Question, failure: str) -> Rewrite:
     return Rewrite(seed=question.id, question=question.prompt, variant=0, prompt=None, failure=failure)
 
 
-def seeds(questions: Iterable[Question]) -> tuple[list[Question], int]:
-    """The first question of each group, and how many are left alone: a question within a dialogue is asked in its own
+def seeds(questions: Iterable[Question]) -> tuple[list[Question], list[Question]]:
+    """The first question of each group, and those that are left alone: a question within a dialogue is asked in its own
     words (AlignMMBench §A.4)."""
     found: dict[str, Question] = {}
     for question in questions:
         found.setdefault(question.group, question)
-    asked = [one for one in found.values() if not one.history and one.category != DIALOGUE]
-    return asked, len(found) - len(asked)
+    alone = [one for one in found.values() if one.history or one.category == DIALOGUE]
+    return [one for one in found.values() if one not in alone], alone
 
 
 class AskForRewrites(Stage[Question, Rewrite]):
-    """The rewrites of seed questions, by id; `request` is what is asked but for its messages."""
+    """The rewrites of seed questions, by id; `request` is what is asked but for its messages. Of the questions left
+    `alone` a file of before may have rewrites, which stay for the person who looks through it."""
 
     name, unit, counted = "rewrite", "seed", "seeds"
 
     def __init__(
-        self, options: RunOptions, backend: Backend, source: dict[str, str], asked: Sequence[Question], request: Request
+        self,
+        options: RunOptions,
+        backend: Backend,
+        source: dict[str, str],
+        asked: Sequence[Question],
+        request: Request,
+        alone: Sequence[Question] = (),
     ) -> None:
         self._asked, self._request = {question.id: question for question in asked}, request
+        self._alone = {question.id: question for question in alone}
         super().__init__(options, Rewrite, backend, self._asked.keys())
         self._lines: Counter[str] = Counter()
         self.facts = {
@@ -129,7 +137,7 @@ class AskForRewrites(Stage[Question, Rewrite]):
         return record.seed
 
     def problem(self, record: Rewrite) -> str | None:
-        question = self._asked.get(record.seed)
+        question = self._asked.get(record.seed) or self._alone.get(record.seed)
         if question is None or question.prompt != record.question:
             return f"{record.seed!r} is no seed, or asks something else; choose another --out"
         if record.accepted is not None:
@@ -137,6 +145,8 @@ class AskForRewrites(Stage[Question, Rewrite]):
         return None
 
     def know(self, record: Rewrite) -> None:
+        if record.seed in self._alone:
+            return
         super().know(record)
         self._lines[record.seed] += VARIANTS if record.failure else 1
 
@@ -241,9 +251,9 @@ def main(
     it: only what a person accepted is used."""
     if review is not None:
         return apply(questions, review, out)
-    asked, dialogues = seeds(alignmmbench.read_questions(questions).values())
-    if dialogues:
-        print(f"{dialogues} seeds ask within a dialogue and are left alone", file=sys.stderr)
+    asked, alone = seeds(alignmmbench.read_questions(questions).values())
+    if alone:
+        print(f"{len(alone)} seeds ask within a dialogue and are left alone", file=sys.stderr)
     if not asked:
         raise UsageError(f"{questions}: no seed question outside of dialogues")
     source = {"file": str(questions), "sha256": jsonl.sha256(questions)}
@@ -251,4 +261,4 @@ def main(
     request = Request(messages=[], max_tokens=max_tokens, temperature=temperature, seed=drawn)
     endpoint = Endpoint(model=model, base_url=base_url, api_key=api_key, concurrency=concurrency)
     run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed)
-    return AskForRewrites(run, endpoint.open_one(), source, asked, request).run()
+    return AskForRewrites(run, endpoint.open_one(), source, asked, request, alone).run()

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
+from msgspec.structs import replace
 
 from critic import benchmarks
 from critic.asking.history import CONDITIONS
@@ -24,7 +25,7 @@ from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
 from critic.benchmarks import convbench, multiverse, visitbench
 from critic.counting.aggregate import Cell, by_cell
-from critic.records import Conversation, ConversationJudgment, ModelTurn, Sampling, SentMessage
+from critic.records import Conversation, ConversationJudgment, ModelTurn, Sampling, SentMessage, Setup
 
 FILES = {
     "convbench": "ConvBench.csv",
@@ -517,6 +518,37 @@ class Lapsing:
     def __call__(self, body: dict[str, Any]) -> Any:
         bad = self.broken and "> m on 1 turn 2." in prompt_of(body) and "turn 3." not in prompt_of(body)
         return completion("") if bad else answer_all(body)
+
+
+@pytest.mark.parametrize("protocol", ["direct", "pairwise"])
+def test_a_file_begun_by_an_earlier_version_goes_on_in_its_way(
+    tmp_path: Path, scripted: Any, monkeypatch: Any, protocol: str
+) -> None:
+    """As whole as if it had not been cut, however it goes on; with other options it is another file's."""
+    server, file = scripted(answer_all), replies(tmp_path / "r.jsonl", "convbench")
+    words, out = ["--protocol", protocol], tmp_path / "j.jsonl"
+    with monkeypatch.context() as before:
+        earlier = {"texts": False, "strict": True}
+        before.setattr("critic.stages.judge.Setup", lambda **given: Setup(**{**given, **earlier}))
+        judge(file, out, "convbench", server.url, *words)
+    lines = out.read_bytes().splitlines(keepends=True)
+    assert b"texts" not in lines[0] and len(lines) == 24
+    out.write_bytes(b"".join(lines[:9]) + lines[9][:40])
+    Path(f"{out}.run.json").unlink()
+    refused = judge(file, out, "convbench", server.url, *words, "--sight", "all")
+    assert_one_line_error(refused, "made with sight 'before', now 'all'; choose another --out")
+    asked = len(server.requests)
+    done = judge(file, out, "convbench", server.url, *words)
+    assert done.returncode == 0 and "begun by an earlier version, and goes on in its way" in done.stderr, done.stderr
+    made, whole = (
+        {repr(replace(line.verdict, score=None)): (line.verdict.score, line.asked, line.setup) for line in each}
+        for each in (judged(out), [msgspec.json.decode(line, type=ConversationJudgment) for line in lines])
+    )
+    assert made == whole and len(made) == 24 and len(server.requests) - asked < asked
+    lines = [line.replace(b'"prompt_hash":"', b'"prompt_hash":"0') for line in lines]
+    out.write_bytes(b"".join(lines[:9]))
+    refused = judge(file, out, "convbench", server.url, *words)
+    assert_one_line_error(refused, "by another prompt; choose another --out (", "can be scored as it is")
 
 
 def test_failed_ones_are_judged_again_and_the_whole_after_them(tmp_path: Path, scripted: Any) -> None:

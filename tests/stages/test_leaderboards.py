@@ -13,6 +13,7 @@ from scoring import ASKED, CONV, grades, judged, labels, sample, scored
 
 from critic import benchmarks
 from critic.benchmarks import convbench
+from critic.page import leaderboards
 from critic.records import TurnVerdict
 
 MODELS = '[tiny]\nsize = "850M"\nfamily = "f"\n[big]\nsize = 7\nfamily = "f"\n[other]\nLLM = "Vicuna"\n'
@@ -68,6 +69,21 @@ def test_the_tables_are_sorted_by_any_score(tmp_path: Path) -> None:
         found = summary["leaderboards"]["direct"]
         values = [row[column]["value"] for name, row in found.items() if name in ("tiny", "big", "other")]
         assert values == sorted(values, reverse=True)
+
+
+def test_the_radars_of_many_models_are_panels_of_families_and_of_many_axes_bars(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    asked: list[tuple[str, str, int | None]] = [("pointwise", "own", 1)]
+    files = [judged(tmp_path / f"{name}.jsonl", "alignmmbench", asked, grades, system=name) for name in "abcdefgh"]
+    (tmp_path / "models.toml").write_text("".join(f"[{name}]\nfamily = 'big'\n" for name in "abc"))
+    words = ["--models", tmp_path / "models.toml"]
+    _, page, _ = scored(tmp_path / "out", "alignmmbench", *files, *words)
+    drawn = labels(page, "(table 3 of the paper); the outermost ring is 10; dashed: the median of all")
+    assert [text for text in drawn if len(text) == 1 or text == "big"] == ["big", *"abcdefgh"]
+    monkeypatch.setattr(leaderboards, "AXES", 3)
+    _, page, _ = scored(tmp_path / "out", "alignmmbench", *files, *words)
+    assert len(labels(page, "(table 3 of the paper)")) == 8 + 6 + 8 * 6
 
 
 def test_without_the_image_stands_apart(tmp_path: Path) -> None:

@@ -66,15 +66,31 @@ def test_what_a_reply_repeats_is_said(tmp_path: Path, scripted: Any) -> None:
 def test_questions_within_a_dialogue_are_left_alone(tmp_path: Path, scripted: Any) -> None:
     every = alignmmbench.read_questions(SAMPLE)
     asked, dialogues = seeds(every.values())
-    assert {one.task for one in asked}.isdisjoint({"Coherence", "Incoherence"}) and dialogues == 2
+    assert {one.task for one in asked}.isdisjoint({"Coherence", "Incoherence"}) and len(dialogues) == 2
     server = scripted(lambda body: completion("\n".join(LINES)))
     words = ["--out", tmp_path / "review.jsonl", "--base-url", server.url]
     done = run("critic", "rewrite", SAMPLE, *words)
-    assert f"{dialogues} seeds ask within a dialogue and are left alone" in done.stderr
+    assert f"{len(dialogues)} seeds ask within a dialogue and are left alone" in done.stderr
     assert {line["seed"] for line in read(tmp_path / "review.jsonl")} == {one.id for one in asked}
     rows = [row for row in read(SAMPLE) if row["task"] in ("Coherence", "Incoherence")]
     only = write_jsonl(tmp_path / "only.jsonl", rows)
     assert_one_line_error(run("critic", "rewrite", only, *words), "only.jsonl", "outside of dialogues")
+
+
+def test_a_file_begun_before_dialogues_were_left_alone_goes_on(tmp_path: Path, scripted: Any) -> None:
+    """Its rewrites of a question within a dialogue stay, and nothing that it has is asked again."""
+    asked, (dialogue, *_) = seeds(alignmmbench.read_questions(SAMPLE).values())
+    begun = [
+        {"seed": one.id, "question": one.prompt, "variant": n, "prompt": line, "accepted": None, "failure": None}
+        for one in (dialogue, asked[0])
+        for n, line in enumerate(LINES, 1)
+    ]
+    review = write_jsonl(tmp_path / "review.jsonl", begun)
+    server = scripted(lambda body: completion("\n".join(LINES)))
+    done = run("critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url)
+    assert done.returncode == 0 and f"1 seeds before, {len(asked) - 1} to go" in done.stderr, done.stderr
+    assert len(server.requests) == len(asked) - 1 and read(review)[:10] == begun
+    assert len(read(review)) == 5 * (len(asked) + 1)
 
 
 def test_from_seeds_to_questions(tmp_path: Path, scripted: Any) -> None:
