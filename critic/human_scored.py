@@ -239,11 +239,16 @@ def _scored_by(judges: Sequence[str], raw: dict[str, Any], place: str) -> dict[s
 
 
 def walk(
-    path: Path, left_out: Counter[str], keep_flags: frozenset[str] = frozenset(), judges: Sequence[str] = ()
+    path: Path,
+    left_out: Counter[str],
+    keep_flags: frozenset[str] = frozenset(),
+    judges: Sequence[str] = (),
+    pictures: bool = False,
 ) -> Iterator[tuple[Row, dict[str, Any], Response]]:
     """The usable rows of a file or folder, one after the other: as read, as they stand there, in the project's words.
     Rows that carry an unusable flag (unless in `keep_flags`) or lack a reference are counted in `left_out` by reason;
-    the rest is checked. With `judges` each row must have these judges' scores, and may lack people's. Raises
+    the rest is checked. With `judges` each row must have these judges' scores, and may lack people's. With `pictures` a
+    row that has images needs no reference: they tell what is right. Raises
     UsageError, naming file, line and column, for a missing column, a score outside its scale, or an id that comes
     twice."""
     ids = tables.Ids()
@@ -254,8 +259,10 @@ def walk(
             except msgspec.ValidationError as error:
                 raise UsageError(f"{place}: {error}") from None
             ids.add(place, row.id)
-            flags = [flag for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in keep_flags]
-            if flags or not row.reference:
+            pictured = pictures and bool(row.image or row.images)
+            kept = {*keep_flags, *(["no_reference"] if pictured else [])}
+            flags = [flag for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in kept]
+            if flags or not (row.reference or pictured):
                 left_out[UNUSABLE_FLAGS[flags[0] if flags else "no_reference"]] += 1
                 continue
             _check_scores(row, place)
@@ -264,10 +271,12 @@ def walk(
             yield row, raw, response if scored else msgspec.structs.replace(response, human=None)
 
 
-def load(path: Path, keep_flags: frozenset[str] = frozenset(), judges: Sequence[str] = ()) -> Loaded:
+def load(
+    path: Path, keep_flags: frozenset[str] = frozenset(), judges: Sequence[str] = (), pictures: bool = False
+) -> Loaded:
     """All that `walk` gives, in memory."""
     loaded = Loaded([], [], [], Counter())
-    for row, raw, response in walk(path, loaded.left_out, keep_flags, judges):
+    for row, raw, response in walk(path, loaded.left_out, keep_flags, judges, pictures):
         loaded.rows.append(row)
         loaded.raw.append(raw)
         loaded.responses.append(response)

@@ -9,7 +9,8 @@ import hashlib
 import io
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,31 +47,55 @@ class Image(Struct, frozen=True, kw_only=True):
     resized: bool
 
 
-class Images:
-    """The images under `root`, and those that are given as data URIs. An image of more than `resize_to` pixels is made
-    smaller, its proportions kept; one of more than `max_bytes` bytes or `MAX_PIXELS` pixels is refused. Raises
-    UsageError where Pillow or the root is missing."""
+BY_HASH = "sha256:"
+"""How the names begin of images that a benchmark's file holds itself."""
 
-    def __init__(self, root: Path, *, max_bytes: int = MAX_BYTES, resize_to: int | None = None) -> None:
+KEPT = 16
+"""Images that are kept as they were sent: rows beside each other are often about the same one."""
+
+
+class Images:
+    """The images under `root`, and those that are given as data URIs, by themselves or in `uris` by name. An image of
+    more than `resize_to` pixels is made smaller, its proportions kept; one of more than `max_bytes` bytes or
+    `MAX_PIXELS` pixels is refused. Raises UsageError where Pillow or the root is missing."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        max_bytes: int = MAX_BYTES,
+        resize_to: int | None = None,
+        uris: Mapping[str, str] | None = None,
+    ) -> None:
         if not root.is_dir():
             raise UsageError(f"--data-root {root}: no such folder")
         try:
             from PIL import Image as module  # noqa: PLC0415 - not part of a plain installation
         except ImportError:
-            raise UsageError("images need Pillow: pip install pillow, or run --condition no_image") from None
+            raise UsageError(
+                "images need Pillow: pip install pillow; without: infer --condition no_image, judge --images blind"
+            ) from None
         # It warns of sizes that are refused here by name.
         warnings.simplefilter("ignore", module.DecompressionBombWarning)
         self._pillow: Any = module
-        self._root, self._max_bytes, self._resize_to = root.resolve(), max_bytes, resize_to
+        self._root, self._max_bytes, self.resize_to = root.resolve(), max_bytes, resize_to
+        self.uris, self._kept = dict(uris or {}), lru_cache(KEPT)(self._load)
+
+    def facts(self) -> dict[str, Any]:
+        """For a sidecar: where images are from, and what is made of them."""
+        return {"data_root": str(self._root), "max_bytes": self._max_bytes, "max_pixels": self.resize_to}
 
     def load(self, name: str, uri: str | None = None) -> Image:
-        """The image at the path `name`, or the one in the data URI that goes by that name. Raises ImageError. The whole
-        image is decoded, so that one that is cut off is found here."""
+        """The image at the path `name`, or the one in the data URI that goes by that name or is it. Raises ImageError.
+        The whole image is decoded, so that one that is cut off is found here."""
+        return self._kept(name, name if name.startswith("data:") else uri or self.uris.get(name))
+
+    def _load(self, name: str, uri: str | None) -> Image:
         try:
             data = self._read(name) if uri is None else _from_uri(uri, self._max_bytes)
             data, kind, resized = self._checked(data)
         except ImageError as error:
-            raise ImageError(error.failure, f"{name}: {error}") from None
+            raise ImageError(error.failure, f"{name if name != uri else 'data URI'}: {error}") from None
         uri = f"data:{kind};base64,{base64.b64encode(data).decode()}"
         return Image(path=name, sha256=hashlib.sha256(data).hexdigest(), uri=uri, resized=resized)
 
@@ -96,8 +121,8 @@ class Images:
                 if width * height > MAX_PIXELS:
                     raise ImageError("image_too_large", f"{width} x {height} pixels; at most {MAX_PIXELS:,} in all")
                 image.load()
-                if self._resize_to is not None and width * height > self._resize_to:
-                    return _smaller(image, self._resize_to), "image/png", True
+                if self.resize_to is not None and width * height > self.resize_to:
+                    return _smaller(image, self.resize_to), "image/png", True
                 # MPO is what Pillow calls a JPEG with more pictures behind the first.
                 kind = "jpeg" if image.format == "MPO" else image.format.lower()
                 return data, f"image/{kind}", False
@@ -116,7 +141,7 @@ def named_images(conversations: Iterable[Conversation]) -> tuple[list[Conversati
     def name(image: str) -> str:
         if not image.startswith("data:"):
             return image
-        short = f"sha256:{hashlib.sha256(image.encode()).hexdigest()}"
+        short = f"{BY_HASH}{hashlib.sha256(image.encode()).hexdigest()}"
         uris[short] = image
         return short
 

@@ -1,13 +1,18 @@
 """The vocabulary of every stage. Each record wraps the one before, so no stage joins files by id."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 Language = Literal["zh", "en"]
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
+"""A chat message, `role` and `content`: a text, or parts as chat templates of models that see take them, `{"type":
+"text", "text": …}` and `{"type": "image", "image": name of an image}`."""
+
+Showing = Literal["blind", "show"]
+"""Whether a judge is shown the images of what it judges."""
 
 RATINGS = tuple(range(1, 11))
 """The ratings a judge may give (AlignMMBench §4.1): whole numbers 1..10."""
@@ -84,17 +89,22 @@ class Response(Struct, frozen=True, kw_only=True, omit_defaults=True):
     columns: dict[str, float] = field(default_factory=dict)
 
 
-Failure = Literal[
-    "empty",
-    "no_rating",
-    "no_verdict",
-    "out_of_range",
-    "truncated",
-    "no_distribution",
-    "context_length_exceeded",
-    "refused",
-    "server_error",
-]
+ImageFailure = Literal["image_missing", "image_outside_root", "image_too_large", "image_unreadable"]
+
+Failure = (
+    Literal[
+        "empty",
+        "no_rating",
+        "no_verdict",
+        "out_of_range",
+        "truncated",
+        "no_distribution",
+        "context_length_exceeded",
+        "refused",
+        "server_error",
+    ]
+    | ImageFailure
+)
 """Why a judgment has no score. `truncated`: the reply ended at the token limit before a rating."""
 
 
@@ -133,12 +143,15 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Decoding(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How verdicts are drawn: whether a reason is written beside the rating, and how many verdicts at what
-    `temperature` with which `seed` make one judgment (one, greedy, unless said otherwise)."""
+    `temperature` with which `seed` make one judgment (one, greedy, unless said otherwise). `images`: whether the judge
+    is shown them, made smaller to at most `max_image_pixels`."""
 
     reason: bool = True
     samples: int = 1
     temperature: float = 0.0
     seed: int = 0
+    images: Showing = "blind"
+    max_image_pixels: int | None = None
 
 
 GREEDY = Decoding()
@@ -160,7 +173,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `verdict` has then their mean distribution and most frequent rating. `members` holds each judge's part where a panel
     judged: `score` and `verdict.rating` are then the panel's aggregate, and `verdict.distribution` the mean of the
     members'. `calls` holds each question to the judge where one form takes several: two orders of a pair, the judge's
-    own answer first."""
+    own answer first. `images` is how many reached the judge with the answer, fewest of a panel's members."""
 
     response: Response
     judge: str
@@ -181,6 +194,7 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     members: list[Member] = field(default_factory=list)
     other: Response | None = None
     calls: list["Call"] = field(default_factory=list)
+    images: int = 0
 
 
 class Example(Struct, frozen=True, kw_only=True):
@@ -189,7 +203,7 @@ class Example(Struct, frozen=True, kw_only=True):
     `id` is the response's, of two answers both ("ID1+ID2"). `score` is people's mean on 1..10, None for two answers.
     `label[i]` is the share of raters who gave the form's rating lowest + i, each score rounded half up on the form's
     scale (the shares sum to 1); None where the raters are not known or the verdict is no rating. `free`: the target is
-    no verdict with keys, but a text.
+    no verdict with keys, but a text. `images` are those that the messages show, in their order.
     """
 
     id: str
@@ -200,6 +214,7 @@ class Example(Struct, frozen=True, kw_only=True):
     label: list[float] | None = None
     shortened: dict[str, int] = field(default_factory=dict)
     free: bool = False
+    images: list[str] = field(default_factory=list)
 
 
 class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -271,8 +286,6 @@ class TurnVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unread: bool = False
     unjudged: int = 0
 
-
-ImageFailure = Literal["image_missing", "image_outside_root", "image_too_large", "image_unreadable"]
 
 Overflow = Literal["fail", "drop-oldest"]
 """What becomes of a prompt that does not fit: a named failure, or the oldest exchanges are left out."""
@@ -391,7 +404,8 @@ def differing(before: Setup, now: Setup) -> str:
 class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One question to the judge and what was read in its reply: a grade, A, B or tie, or yes and no by item. `first`
     says who stood first of two; `extracted`: the reply is that of the second, short question. `shortened` counts what
-    was left out of the prompt: exchanges of the history, characters of references and of replies."""
+    was left out of the prompt: exchanges of the history, characters of references and of replies. `images` is how many
+    were sent with it."""
 
     reply: str
     value: str | None = None
@@ -403,6 +417,7 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cached_tokens: int = 0
     completion_tokens: int = 0
     attempts: int = 1
+    images: int = 0
 
 
 class ConversationJudgment(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -28,7 +28,7 @@ import typer
 from layer import SETTINGS, Settings
 from options import LAYER, check_apart
 
-from critic.backends.vllm import build, environment, notes, options, own_name, processor_hash
+from critic.backends.vllm import build, environment, notes, options, own_name, processor_hash, sees_images
 from critic.certificate import hold_to, read
 from critic.cli import run_program
 from critic.errors import UsageError
@@ -68,14 +68,6 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
             probe.bind(address)
         except OSError as error:
             raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
-
-
-def sees_images(model: str) -> bool:
-    """Whether a model's configuration speaks of images; True where it cannot be looked into."""
-    config = Path(model) / "config.json"
-    if not config.is_file():
-        return True
-    return any(key.startswith(("vision", "image", "video")) for key in json.loads(config.read_text("utf-8")))
 
 
 def own_options(model: str, names: list[str], host: str, port: int, facts: dict[str, Any], on_cpu: bool) -> list[str]:
@@ -196,7 +188,7 @@ def main(
         aliases=names[1:],
         contracts=[str(file) for file in files],
         max_bytes=int(max_request_mb * 1_000_000),
-        images=sees_images(checkpoint),
+        images=sees_images(checkpoint) is not False,
         strict_images=strict_images,
         auto_tools=auto_tools,
         about=about,

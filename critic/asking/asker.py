@@ -19,11 +19,11 @@ from msgspec.structs import replace
 
 from critic.asking import rating
 from critic.asking.forms import Inquiry, rates
-from critic.asking.render import Fitted, fit
+from critic.asking.render import Fitted, fit, render
 from critic.asking.tokens import RATING
 from critic.backends import NO_TEXT, Backend, Reply, Request, Token
 from critic.errors import Refused, UsageError
-from critic.records import GREEDY, RATINGS, TEN, Decoding, Verdict
+from critic.records import GREEDY, RATINGS, TEN, Decoding, Message, Verdict
 
 ALTERNATIVES = 20
 """Alternatives asked for each token: the most that OpenAI-compatible servers give by default."""
@@ -100,7 +100,7 @@ class Asker:
         Raises Refused where none does. vLLM refuses a prompt longer than its context; one that only leaves too little
         room for the reply it answers with a reply cut short."""
         context = self.backend.served.context
-        asked = replace(asked, fitted=Fitted(asked.messages, {}))
+        asked = replace(asked, fitted=Fitted(render(asked.prompt, asked.material), {}))
         try:
             reply = await self.backend.chat(request(asked))
             if context is None or reply.prompt_tokens + max_tokens <= context:
@@ -108,7 +108,10 @@ class Asker:
         except Refused as error:
             if error.failure != "context_length_exceeded" or context is None:
                 raise
-        count = self.backend.count_tokens
+
+        def count(messages: Sequence[Message]) -> int:
+            return self.backend.count_tokens(asked.sent(messages))
+
         fitted = await asyncio.to_thread(fit, asked.prompt, asked.material, context - max_tokens, count)
         if fitted is None:
             raise Refused("context_length_exceeded", "rubric and question alone do not fit")

@@ -11,7 +11,7 @@ from msgspec import Struct
 from critic.asking import forms
 from critic.asking.prompt import Prompt
 from critic.asking.rating import whole_rating
-from critic.asking.render import fit
+from critic.asking.render import fit, images_in
 from critic.asking.tokens import target
 from critic.records import Example, Language, Message, Response
 
@@ -121,15 +121,18 @@ def example(
     max_source_tokens: int | None,
     count: Callable[[list[Message]], int],
     other: Response | None = None,
+    *,
+    sees: bool = False,
 ) -> Example | TooLong:
-    """The training example of a human-scored response in a form, shortened as in judging. Where the form shows two
+    """The training example of a human-scored response in a form, shortened as in judging, for a judge that `sees` its
+    images or not. Where the form shows two
     answers, `other` is B, or stands for the judge's own. The reason is the one people wrote, where it is in the
     prompt's language. Raises ValueError for a response without a score, whose score leaves the form's verdict open, or
     for an `other` too many or too few."""
     how, answers = forms.form_of(form), [response, *([other] if other is not None else [])]
     if len(answers) != how.shown:
         raise ValueError(f"form {form} shows {how.shown} answers, got {len(answers)}")
-    asked = forms.inquiry(form, response.question.lang, how.material(response, other))
+    asked = forms.inquiry(form, response.question.lang, how.material(response, other), sees=sees)
     name, human, prompt = "+".join(one.id for one in answers), forms.human_score(response), asked.prompt
     label = how.kind.label(prompt, answers)
     if label is None:
@@ -152,6 +155,7 @@ def example(
         label=shares,
         shortened=fitted.shortened,
         free=not asked.keys(),
+        images=images_in(fitted.messages),
     )
 
 
@@ -160,7 +164,8 @@ def example_of(
     by_id: Mapping[str, Response],
     max_source_tokens: int | None,
     count: Callable[[list[Message]], int],
+    sees: bool = False,
 ) -> Example | TooLong:
     """A planned example, made of the responses it names."""
     response, *others = (by_id[name] for name in planned.ids)
-    return example(response, planned.form, max_source_tokens, count, *others)
+    return example(response, planned.form, max_source_tokens, count, *others, sees=sees)

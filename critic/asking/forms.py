@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from critic.asking import verdict
 from critic.asking.prompt import LANGUAGES, Prompt, load, split_variant
 from critic.asking.rating import whole_rating
-from critic.asking.render import Exchange, Fitted, Material, Side, of_response, render
+from critic.asking.render import Exchange, Fitted, Material, Side, of_response, render, said_before
 from critic.asking.tokens import RATING, REASON, Label
+from critic.backends import with_uris
 from critic.errors import UsageError
 from critic.records import TEN, HumanScore, Language, Message, Response, Scope, Verdict
 
@@ -203,8 +204,8 @@ class Form(Struct, frozen=True, kw_only=True):
             return replace(shown, own_answer=other.text) if other is not None and self.first else shown
         # What was said before, and the last question and answer.
         question = response.question
-        earlier = [Exchange(turn.user, turn.assistant) for turn in question.history]
-        said = [Exchange(question.prompt, one.text) for one in (response, other) if one is not None]
+        earlier = said_before(question)
+        said = [Exchange(question.prompt, one.text, question.images) for one in (response, other) if one is not None]
         return Material(
             sides=[Side(earlier=[*earlier, last]) for last in said],
             references=[*(None for _ in earlier), question.reference],
@@ -279,12 +280,13 @@ def prompt_name(name: str) -> str:
     return f"{pack}/{form}" if pack else form
 
 
-def prompt_of(name: str, language: Language) -> Prompt:
-    """The prompt of a form for a row in `language`. Raises UsageError for an unknown form."""
+def prompt_of(name: str, language: Language, sees: bool = False) -> Prompt:
+    """The prompt of a form for a row in `language`, for a judge that `sees` the row's images or not. Raises UsageError
+    for an unknown form."""
     _, form, fixed = _parts(name)
     if fixed is not None and fixed not in LANGUAGES:
         raise UsageError(f"form '{form}@{fixed}': behind @ comes the prompt's language, {' or '.join(LANGUAGES)}")
-    return load(prompt_name(name), language if fixed is None else fixed)
+    return load(prompt_name(name), language if fixed is None else fixed, sees)
 
 
 def rates(name: str) -> bool:
@@ -295,8 +297,8 @@ def rates(name: str) -> bool:
 
 
 class Inquiry(Struct, frozen=True, kw_only=True):
-    """What a judge is asked: some material, in the form `name`; `fitted` is the prompt as it was sent. What is sampled
-    for one `key` is the same in every run."""
+    """What a judge is asked: some material, in the form `name`; `fitted` is the prompt as it was sent, `uris` are the
+    data URIs of its images by name. What is sampled for one `key` is the same in every run."""
 
     name: str
     form: Form
@@ -304,11 +306,16 @@ class Inquiry(Struct, frozen=True, kw_only=True):
     material: Material
     key: str = ""
     fitted: Fitted | None = None
+    uris: Mapping[str, str] = {}
 
     @property
     def messages(self) -> list[Message]:
         """The prompt as it was sent; before that the whole of it."""
-        return self.fitted.messages if self.fitted else render(self.prompt, self.material)
+        return self.sent(self.fitted.messages if self.fitted else render(self.prompt, self.material))
+
+    def sent(self, messages: Sequence[Message]) -> list[Message]:
+        """Messages as they are sent, each image as its data URI."""
+        return [with_uris(message, self.uris) for message in messages] if self.prompt.sees else [*messages]
 
     def keys(self, reason: bool = True) -> tuple[str, ...]:
         """The keys of a verdict in the order in which the output format shows them; a `reason` only where it shows
@@ -349,9 +356,11 @@ class Inquiry(Struct, frozen=True, kw_only=True):
         return stated or found
 
 
-def inquiry(name: str, language: Language, material: Material, key: str = "") -> Inquiry:
-    """What is asked of some material, by the prompt for `language`. Raises UsageError for an unknown form."""
-    return Inquiry(name=name, form=form_of(name), prompt=prompt_of(name, language), material=material, key=key)
+def inquiry(name: str, language: Language, material: Material, key: str = "", sees: bool = False) -> Inquiry:
+    """What is asked of some material, by the prompt for `language`: a judge that `sees` is shown its images, and is
+    told of none where there are none. Raises UsageError for an unknown form."""
+    prompt = prompt_of(name, language, sees and bool(material.pictures()))
+    return Inquiry(name=name, form=form_of(name), prompt=prompt, material=material, key=key)
 
 
 def human_score(response: Response) -> HumanScore:

@@ -27,8 +27,9 @@ from critic.asking.prompt import Prompt, prompt_hash
 from critic.asking.protocols import PLAYERS, PlannedVerdict, Player
 from critic.asking.rating import Aggregation
 from critic.asking.render import Material, render
-from critic.backends import Backend, Reply
+from critic.backends import Backend, Reply, images
 from critic.errors import Refused, Transient, UsageError
+from critic.images import ImageError, Images
 from critic.records import GREEDY, Call, ConversationJudgment, Decoding, Judgment, Member, Response, Setup, Verdict
 
 EXTRACTION_TOKENS = 64
@@ -53,8 +54,13 @@ class Judge:
     """A judge model with one setup. Questions beside a form's own are those of the form's pack, or else of the
     setup's."""
 
-    def __init__(self, backend: Backend, setup: Setup, max_tokens: int) -> None:
+    def __init__(self, backend: Backend, setup: Setup, max_tokens: int, images: Images | None = None) -> None:
+        """`images` are those that a judge is shown; without them it is asked as one that cannot see."""
+        if images is not None:
+            shown = replace(setup.decoding, images="show", max_image_pixels=images.resize_to)
+            setup = replace(setup, decoding=shown)
         self.backend, self.setup, self.max_tokens = backend, setup, max_tokens
+        self.images, self.sees = images, images is not None
         self._asker = Asker(backend, setup.score_kind, max_tokens, setup.decoding)
         self._extractor = Asker(backend, "argmax", min(EXTRACTION_TOKENS, max_tokens))
 
@@ -65,10 +71,14 @@ class Judge:
             return await self._opinion(asked, firsts)
         except Transient as error:
             return Opinion(verdict=Verdict(failure="server_error"), detail=str(error))
-        except Refused as error:
+        except (Refused, ImageError) as error:
             return Opinion(verdict=Verdict(failure=error.failure), detail=str(error))
 
     async def _opinion(self, asked: Inquiry, firsts: Sequence[Player]) -> Opinion:
+        if self.images is not None and asked.prompt.sees:
+            load = self.images.load
+            loaded = [await asyncio.to_thread(load, name) for name in asked.material.pictures()]
+            asked = replace(asked, uris={one.path: one.uri for one in loaded})
         before: list[Call] = []
         if asked.form.first is not None:
             # The judge's own answer to the question, which it gives before it sees the one it judges.
@@ -90,7 +100,8 @@ class Judge:
     def _beside(self, asked: Inquiry, form: str, material: Material) -> Inquiry:
         """What is asked in another form, of the same pack."""
         pack = asked.name.rpartition("/")[0] or self.setup.pack
-        return inquiry(f"{pack}/{form}" if pack else form, asked.prompt.language, material, asked.key)
+        name, lang = f"{pack}/{form}" if pack else form, asked.prompt.language
+        return replace(inquiry(name, lang, material, asked.key, asked.prompt.sees), uris=asked.uris)
 
     async def _rated(self, asked: Inquiry) -> Opinion:
         asked, readings = await self._asker.rate(asked)
@@ -179,6 +190,7 @@ def _call(
         cached_tokens=reply.cached_tokens,
         completion_tokens=reply.completion_tokens,
         attempts=reply.attempts,
+        images=images(asked.messages),
     )
 
 
@@ -198,20 +210,28 @@ class ResponseJudge(Judge):
     """A judge of single responses, by one form."""
 
     def __init__(
-        self, backend: Backend, name: str, form: str, score_kind: str, max_tokens: int, decoding: Decoding = GREEDY
+        self,
+        backend: Backend,
+        name: str,
+        form: str,
+        score_kind: str,
+        max_tokens: int,
+        decoding: Decoding = GREEDY,
+        images: Images | None = None,
     ) -> None:
         setup = Setup(judge=name, score_kind=score_kind, decoding=decoding, extraction=False)
-        super().__init__(backend, setup, max_tokens)
+        super().__init__(backend, setup, max_tokens, images)
         if backend.served.is_head and not rates(form):
             raise UsageError(f"--prompt {form}: {name} is a scoring head, which gives one rating on 1..10")
-        self.name, self.prompt, self.score_kind, self.decoding = name, form, score_kind, decoding
-        self.form, self.prompt_hash = form_of(form), prompt_hash(prompt_name(form))
+        self.name, self.prompt, self.score_kind, self.decoding = name, form, score_kind, self.setup.decoding
+        self.form, self.prompt_hash = form_of(form), prompt_hash(prompt_name(form), self.sees)
 
     async def judge(self, response: Response, other: Response | None = None) -> Judgment:
         """One judgment: a score, or a named failure; of a form that compares, on `response` beside the `other`. Never
         raises for what a server does."""
         material, key = self.form.material(response, other), key_of(response, other)
-        found = await self.opinion(inquiry(self.prompt, response.question.lang, material, key), PLAYERS)
+        asked = inquiry(self.prompt, response.question.lang, material, key, self.sees)
+        found = await self.opinion(asked, PLAYERS)
         calls = found.calls
         return Judgment(
             response=response,
@@ -228,6 +248,7 @@ class ResponseJudge(Judge):
             samples=found.samples,
             other=other,
             calls=calls if self.form.shown > 1 else [],
+            images=min((call.images for call in calls if not call.extracted), default=0),
         )
 
     def origin(self) -> dict[str, Any]:
@@ -248,10 +269,14 @@ class ConversationJudge(Judge):
         """A name for what is shown to the judge, None where nothing is: the prompts before anything is left out."""
         if planned.material is None:
             return None
-        prompt = inquiry(planned.form, planned.conversation.lang, planned.material).prompt
+        prompt = inquiry(planned.form, planned.conversation.lang, planned.material, sees=self.sees).prompt
         prompts = [render(prompt, one) for one in in_orders(prompt, planned.material, self.firsts(planned))]
         shown = [self.setup, planned.verdict.protocol, prompts]
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
+
+    def hash_of(self, form: str) -> str:
+        """The hash of a form's prompt, in the wordings that are used."""
+        return prompt_hash(prompt_name(form), self.sees)
 
     def firsts(self, planned: PlannedVerdict) -> tuple[Player, ...]:
         """Who stands first, in each question or in a whole conversation: a random order is the same in every run."""
@@ -271,7 +296,7 @@ class ConversationJudge(Judge):
             conversation=planned.conversation,
             verdict=one,
             setup=self.setup,
-            prompt_hash=prompt_hash(prompt_name(planned.form)),
+            prompt_hash=self.hash_of(planned.form),
             asked=self.asked(planned),
             answer=material.sides[0].answer if material else None,
         )
@@ -281,7 +306,7 @@ class ConversationJudge(Judge):
         # A pointwise question is the same whatever the turn it comes from, so its samples are.
         pointwise = one.protocol == "pointwise"
         key = one.conversation if pointwise else f"{one.conversation}/{one.condition}/{one.turn}/{one.protocol}"
-        asked = inquiry(planned.form, planned.conversation.lang, material, key)
+        asked = inquiry(planned.form, planned.conversation.lang, material, key, self.sees)
         found = await self.opinion(asked, self.firsts(planned))
         rates = bool(found.calls) and one.protocol not in ("pairwise", "checklist")
         return replace(
@@ -328,6 +353,7 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
         cached_tokens=sum(one.cached_tokens for one in members),
         completion_tokens=sum(one.completion_tokens for one in members),
         attempts=max(one.attempts for one in members),
+        images=min(one.images for one in members),
     )
 
 

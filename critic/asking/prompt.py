@@ -64,7 +64,8 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
     two that are compared, `tie` neither. `system` is the template of a system message, `before` are messages between it
     and the prompt, as they stand: what was agreed on, examples with their answers. `constrained`: the verdict is
     JSON; otherwise (a pack's prompts) it is free text, which a second, short question reads. `verbatim`: the template
-    is somebody else's text, in which no white space is ours to strip.
+    is somebody else's text, in which no white space is ours to strip. `sees`: it is worded for a judge that is shown
+    the pictures.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
     before: list[PackMessage] = field(default_factory=list)
     constrained: bool = True
     verbatim: bool = False
+    sees: bool = False
 
     @property
     def scale(self) -> tuple[int, int]:
@@ -131,9 +133,9 @@ def names() -> tuple[str, ...]:
 
 
 @cache
-def load(name: str, language: Language) -> Prompt:
-    """The packaged prompt `name` in `language`, as PACK/NAME with what an open prompt pack says otherwise. Raises
-    UsageError with the choices if there is none."""
+def load(name: str, language: Language, sees: bool = False) -> Prompt:
+    """The packaged prompt `name` in `language`, as PACK/NAME with what an open prompt pack says otherwise; for a judge
+    that `sees` with the parts of its table `seeing`. Raises UsageError with the choices if there is none."""
     pack, _, plain = name.rpartition("/")
     if (
         plain not in (*names(), *(variants(pack) if pack in _PACKS else ()))
@@ -149,16 +151,20 @@ def load(name: str, language: Language) -> Prompt:
         if covered != list(range(low, high + 1)):
             raise UsageError(f"{plain}_{language}.toml: the ranges must cover {low}..{high} once each, got {covered}")
         values = {"low": low, "high": high}
-    parts = {part: _filled(text, values) for part, text in content.pop("parts", {}).items()}
+    parts, seeing = content.pop("parts", {}), content.pop("seeing", {})
+    parts = {part: _filled(text, values) for part, text in (parts | seeing if sees else parts).items()}
     content["template"] = _filled(content["template"], parts)
     content["general"] = [_filled(rule, parts) for rule in content.get("general", [])]
-    return msgspec.convert(content, Prompt)
+    for task in content.get("tasks", {}).values():
+        task["rules"] = [string.Template(rule).safe_substitute(parts) for rule in task["rules"]]
+    return msgspec.convert({**content, "sees": sees}, Prompt)
 
 
-def prompt_hash(name: str) -> str:
-    """One hash for a prompt in all its languages."""
-    both = "".join(load(name, language).hash for language in LANGUAGES)
-    return hashlib.sha256(both.encode()).hexdigest()[:16]
+def prompt_hash(name: str, sees: bool = False) -> str:
+    """One hash for a prompt in all its languages; of a judge that `sees` also as it is asked where there is no
+    picture."""
+    wordings = [load(name, language, seen) for seen in ((False, True) if sees else (False,)) for language in LANGUAGES]
+    return hashlib.sha256("".join(one.hash for one in wordings).encode()).hexdigest()[:16]
 
 
 def _filled(text: str, values: dict[str, Any]) -> str:

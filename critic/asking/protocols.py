@@ -103,19 +103,29 @@ class Transcript(Struct, frozen=True, kw_only=True):
     def earlier(self, turn: int) -> list[Exchange]:
         """The exchanges that the model saw before a turn: those that were left out are not judged by."""
         sent = self.turns[turn].seen[:-1]
-        return [Exchange(user.content, reply.content) for user, reply in zip(sent[::2], sent[1::2], strict=True)]
+        said = list(zip(sent[::2], sent[1::2], strict=True))
+        whole = self.whole(lambda _: "", turn - 1)  # of which the oldest may have been left out
+        shown = [one.images for one in whole[len(whole) - len(said) :]]
+        return [Exchange(one.content, reply.content, names) for (one, reply), names in zip(said, shown, strict=True)]
 
     def whole(self, answers: Callable[[int], str], turns: int | None = None) -> list[Exchange]:
         """What was said before, and all turns or the first few, with the `answers` by number."""
-        given = [Exchange(turn.user, turn.assistant) for turn in self.conversation.history]
+        # What was said before turn 1 is about its images.
+        shown = [self.conversation.turns[0].images, *([] for _ in self.conversation.history)]
+        history = zip(self.conversation.history, shown, strict=False)
+        given = [Exchange(turn.user, turn.assistant, names) for turn, names in history]
         asked = enumerate(self.conversation.turns[:turns], 1)
-        return [*given, *(Exchange(turn.prompt, answers(number)) for number, turn in asked)]
+        return [*given, *(Exchange(turn.prompt, answers(number), turn.images) for number, turn in asked)]
 
     def later(self, turn: int) -> list[Exchange]:
         """The exchanges behind a turn, as far as the model replied."""
         asked = enumerate(self.conversation.turns, 1) if CONDITIONS[self.condition].history else ()
-        lines = ((one.prompt, self.turns.get(number)) for number, one in asked if number > turn)
-        return [Exchange(prompt, line.reply) for prompt, line in lines if line and line.reply is not None]
+        lines = ((one, self.turns.get(number)) for number, one in asked if number > turn)
+        return [Exchange(one.prompt, line.reply, one.images) for one, line in lines if line and line.reply is not None]
+
+    def images(self, turn: int) -> list[str]:
+        """Those of a turn and of all before it, whether or not the model saw them."""
+        return [name for one in self.conversation.turns[:turn] for name in one.images]
 
     def reference(self, turn: int) -> str:
         return self.conversation.turns[turn - 1].reference or ""
@@ -220,7 +230,8 @@ class Assignment(Struct, frozen=True, kw_only=True):
         mine = Side(earlier=one.earlier(turn), answer=one.answer(turn))
         if self.protocol == "pointwise":
             task, reference = asked.task or "none", asked.reference or ""
-            return Material(sides=[mine], question=asked.prompt, references=[reference], task=task)
+            shown = one.images(turn)
+            return Material(sides=[mine], question=asked.prompt, references=[reference], task=task, images=shown)
         if self.against is not None:
             theirs = Side(earlier=self.against.earlier(turn), answer=self.against.answer(turn))
         else:  # the reference's conversation begins where the model's does
@@ -238,6 +249,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
             references=references if self._shows_reference(setup) else [],
             focus=None if self.judging == "no_focus" else asked.focus,
             checklist=asked.checklist if self.protocol in ("checklist", "quality") else [],
+            images=one.images(turn),
         )
 
     def _whole(self, setup: Setup, lines: Sequence[ConversationJudgment]) -> Material:

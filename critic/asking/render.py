@@ -14,15 +14,17 @@ import jinja2
 from msgspec import Struct, field
 
 from critic.asking.prompt import Prompt
+from critic.backends import parts_of
 from critic.errors import UsageError
-from critic.records import Message, Response
+from critic.records import Message, Question, Response
 
 
 class Exchange(Struct, frozen=True):
-    """A question and what was replied."""
+    """A question, with the images that are shown with it, and what was replied."""
 
     question: str
     answer: str
+    images: list[str] = []
 
 
 class Side(Struct, frozen=True, kw_only=True):
@@ -50,7 +52,8 @@ class Material(Struct, frozen=True, kw_only=True):
     it is rated on besides (name -> what it means). `verdicts` are those on single turns, shown where the whole is
     judged, `turned` the same for the other order of the two sides, where they differ in more than names. `text` is a
     judge's own reply, whose verdict is looked for; `own_answer` is the judge's own answer to the
-    question, given before it saw the one it judges.
+    question, given before it saw the one it judges. `images` are shown with the question: paths below a data root, or
+    other names of them.
     """
 
     sides: list[Side] = field(default_factory=list)
@@ -65,12 +68,18 @@ class Material(Struct, frozen=True, kw_only=True):
     turned: list[TurnJudgment] | None = None
     text: str | None = None
     own_answer: str | None = None
+    images: list[str] = field(default_factory=list)
+
+    def pictures(self) -> list[str]:
+        """All images that are shown, each once."""
+        exchanges = [one for side in self.sides for one in (*side.earlier, *side.later)]
+        return list(dict.fromkeys([*(name for one in exchanges for name in one.images), *self.images]))
 
 
 def of_response(response: Response, other: Response | None = None) -> Material:
     """A single answer as the material of a prompt; `other` is one to the same question that it is compared with."""
     question = response.question
-    earlier = [Exchange(turn.user, turn.assistant) for turn in question.history]
+    earlier = said_before(question)
     return Material(
         sides=[Side(earlier=earlier, answer=one.text) for one in (response, other) if one is not None],
         question=question.prompt,
@@ -80,7 +89,14 @@ def of_response(response: Response, other: Response | None = None) -> Material:
         focus=question.focus,
         checklist=question.checklist,
         criteria=question.criteria,
+        images=question.images,
     )
+
+
+def said_before(question: Question) -> list[Exchange]:
+    """What was said before a question: its images were shown with what was asked first."""
+    images = [question.images, *([] for _ in question.history)]
+    return [Exchange(turn.user, turn.assistant, shown) for turn, shown in zip(question.history, images, strict=False)]
 
 
 Kept = Mapping[str, int]
@@ -107,31 +123,68 @@ of all the turns that are shown. Of two answers `answer_a` stands first."""
 
 def render(prompt: Prompt, material: Material, kept: Kept | None = None) -> list[Message]:
     """The chat messages that ask for a verdict: a user message whose first part, the rules, is alike for all material
-    of a prompt, behind a system message where the prompt has one. Raises UsageError where a pack's template asks for
-    what the material does not have, such as a fourth turn."""
+    of a prompt, behind a system message where the prompt has one. Where the prompt `sees`, each image stands before the
+    text of the turn that shows it, those of turns that are left out before the question. Raises UsageError where a
+    pack's template asks for what the material does not have, such as a fourth turn."""
     kept = kept or {}
-    values = _values(prompt, material, kept)
+    pictures = material.pictures() if prompt.sees else []
+    marks = {name: f"\0{number}\0" for number, name in enumerate(pictures)}
+    values = _values(prompt, material, kept, marks)
     try:
         if prompt.shows_raw:
-            values["raw"] = _raw(prompt, material, kept, values)
+            values["raw"] = _raw(prompt, material, kept, values, marks)
         system, content = (template.render(values) for template in prompt.compiled)
     except jinja2.TemplateError as error:
         raise UsageError(f"prompt {prompt.name}, {prompt.language}: {error}") from None
     before = [{"role": one.role, "content": one.content} for one in prompt.before]
-    first = [{"role": "system", "content": system}] if system else []
-    return [*first, *before, {"role": "user", "content": content}]
+    first = [{"role": "system", "content": _MARK.sub("", system)}] if system else []
+    return [*first, *before, {"role": "user", "content": _with_images(content, pictures) if pictures else content}]
 
 
-def _values(prompt: Prompt, material: Material, kept: Kept) -> dict[str, Any]:
+_MARK = re.compile("\0([0-9]+)\0")
+"""The place of an image in a text; none of what is quoted holds the character."""
+
+
+def _marked(images: Sequence[str], marks: Mapping[str, str]) -> str:
+    return "".join(marks.get(name, "") for name in images)
+
+
+def _with_images(content: str, pictures: Sequence[str]) -> list[dict[str, str]]:
+    """The parts of a message: each picture where it is marked first; one that no mark places is in front."""
+    pieces = _MARK.split(content)
+    text, places = pieces[0], [int(number) for number in pieces[1::2]]
+    parts = [_picture(pictures[number]) for number in range(len(pictures)) if number not in places]
+    shown = set[int]()
+    for number, behind in zip(places, pieces[2::2], strict=True):
+        if number not in shown:
+            shown.add(number)
+            parts += [{"type": "text", "text": text}] if text else []
+            parts.append(_picture(pictures[number]))
+            text = ""
+        text += behind
+    return [*parts, {"type": "text", "text": text}]
+
+
+def _picture(name: str) -> dict[str, str]:
+    return {"type": "image", "image": name}
+
+
+def images_in(messages: Sequence[Message]) -> list[str]:
+    """The names of the images in messages as `render` makes them, in their order."""
+    parts = (part for message in messages for part in parts_of(message))
+    return [part["image"] for part in parts if part["type"] == "image"]
+
+
+def _values(prompt: Prompt, material: Material, kept: Kept, marks: Mapping[str, str]) -> dict[str, Any]:
     """What a template can show, by name. Texts are quoted; what there is none of is empty."""
     task = prompt.tasks.get(material.task)
     labels = prompt.sides if len(material.sides) > 1 and prompt.sides else [""] * len(material.sides)
     sides = [
         {
             "label": label,
-            "earlier": _earlier(prompt, material, side, kept),
+            "earlier": _earlier(prompt, material, side, kept, marks),
             "answer": "" if side.answer is None else quote(_cut(prompt, side.answer, kept.get("response"))),
-            "later": _exchanges(prompt, side.later, kept),
+            "later": _exchanges(prompt, side.later, kept, marks),
         }
         for label, side in zip(labels, material.sides, strict=True)
     ]
@@ -140,7 +193,7 @@ def _values(prompt: Prompt, material: Material, kept: Kept) -> dict[str, Any]:
     references = "\n".join(
         _labelled(prompt.turn.format(n=n) if numbered else "", _cut(prompt, text, kept.get("reference")), prompt.indent)
         for n, text in enumerate(material.references, 1)
-        if text is not None
+        if text or (text is not None and not marks)
     )
     # Of a judge's text that is read for its verdict, the checklist's length is all that matters.
     items = [] if material.text is not None else material.checklist
@@ -156,12 +209,13 @@ def _values(prompt: Prompt, material: Material, kept: Kept) -> dict[str, Any]:
         "general": prompt.general,
         "task": task.title if task else quote(material.task).removeprefix("> ").replace("\n> ", " "),
         "rules": task.rules if task else prompt.other_rules,
-        "caption": quote(material.caption) if material.caption else "",
+        # It stands for the picture, to a judge that cannot see it.
+        "caption": quote(material.caption) if material.caption and not marks else "",
         "sides": sides,
         "history": first.get("earlier", ""),
         "response": first.get("answer", ""),
         "other": second.get("answer", ""),
-        "question": quote(material.question) if material.question is not None else "",
+        "question": "" if material.question is None else _asked(material, marks) + quote(material.question),
         "references": references,
         "reference": references,
         "focus": quote(material.focus) if material.focus else "",
@@ -175,17 +229,23 @@ def _values(prompt: Prompt, material: Material, kept: Kept) -> dict[str, Any]:
     }
 
 
-def _earlier(prompt: Prompt, material: Material, side: Side, kept: Kept) -> str:
+def _asked(material: Material, marks: Mapping[str, str]) -> str:
+    """The images of the question and of the turns before it, some of which may have been left out."""
+    earlier = [one for side in material.sides for one in side.earlier]
+    return _marked([*(name for one in earlier for name in one.images), *material.images], marks)
+
+
+def _earlier(prompt: Prompt, material: Material, side: Side, kept: Kept, marks: Mapping[str, str]) -> str:
     whole = material.question is None
     dropped = 0 if whole else max(0, len(side.earlier) - kept.get("history", len(side.earlier)))
     left_out = [prompt.history_left_out.format(n=dropped)] if dropped else []
-    return "\n".join([*left_out, *filter(None, [_exchanges(prompt, side.earlier[dropped:], kept)])])
+    return "\n".join([*left_out, *filter(None, [_exchanges(prompt, side.earlier[dropped:], kept, marks)])])
 
 
-def _exchanges(prompt: Prompt, exchanges: Sequence[Exchange], kept: Kept) -> str:
+def _exchanges(prompt: Prompt, exchanges: Sequence[Exchange], kept: Kept, marks: Mapping[str, str]) -> str:
     lines = []
     for exchange in exchanges:
-        lines.append(_labelled(prompt.user, exchange.question, prompt.indent))
+        lines.append(_marked(exchange.images, marks) + _labelled(prompt.user, exchange.question, prompt.indent))
         lines.append(_labelled(prompt.assistant, _cut(prompt, exchange.answer, kept.get("response")), prompt.indent))
     return "\n".join(lines)
 
@@ -208,7 +268,9 @@ def _cut(prompt: Prompt, text: str, keep: int | None) -> str:
     return text[: keep - tail] + mark + (text[-tail:] if tail else "")
 
 
-def _raw(prompt: Prompt, material: Material, kept: Kept, values: Mapping[str, Any]) -> dict[str, Any]:
+def _raw(
+    prompt: Prompt, material: Material, kept: Kept, values: Mapping[str, Any], marks: Mapping[str, str]
+) -> dict[str, Any]:
     """What a prompt shows without quoting it: hidden characters and control tokens go all the same."""
 
     def plain(text: str | None, keep: int | None = None) -> str:
@@ -218,9 +280,9 @@ def _raw(prompt: Prompt, material: Material, kept: Kept, values: Mapping[str, An
     found["references"] = [plain(one, kept.get("reference")) for one in material.references]
     found["reference"] = "\n".join(found["references"])
     sides = [*material.sides, Side(), Side()]
-    here = [] if material.question is None else [material.question]
-    asked = [*(one.question for one in sides[0].earlier), *here, *(one.question for one in sides[0].later)]
-    found["questions"] = [plain(one) for one in asked]
+    turn = [] if material.question is None else [Exchange(material.question, "", material.images)]
+    asked = [*sides[0].earlier, *turn, *sides[0].later]
+    found["questions"] = [_marked(one.images, marks) + plain(one.question) for one in asked]
     found["judgments"] = [plain(judgment_of(material, turn)) for turn in range(1, len(asked) + 1)]
     for suffix, side, parts in zip(("_a", "_b"), sides, [*values["sides"], {}, {}], strict=False):
         here = [] if side.answer is None else [side.answer]
@@ -319,4 +381,5 @@ def quote(text: str) -> str:
 
 def unquoted(quoted: str) -> str:
     """What `quote` gave without its marks: for prompts of other people that show texts as they are."""
-    return "\n".join(line[2:] for line in quoted.split("\n"))
+    lines = (line.rpartition("\0") for line in quoted.split("\n"))
+    return "\n".join(marks + end + text[2:] for marks, end, text in lines)

@@ -102,6 +102,9 @@ class Backend(Protocol):
     async def chat(self, request: Request) -> Reply:
         """Raises Refused for what will never be answered, Transient when the tries are used up."""
 
+    def sees(self) -> bool | None:
+        """Whether the model takes images; None where that is not known."""
+
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Tokens of a prompt as the model's chat template renders it. Raises Refused where that cannot be told."""
 
@@ -113,13 +116,31 @@ def processors(sources: Iterable[Backend]) -> dict[str, str]:
 
 def images(messages: Sequence[ChatMessage]) -> int:
     """How many images are in the messages."""
-    contents = (message["content"] for message in messages)
-    return sum(part["type"] == "image_url" for content in contents if not isinstance(content, str) for part in content)
+    return sum(part["type"] == "image_url" for message in messages for part in parts_of(message))
+
+
+def parts_of(message: ChatMessage) -> Sequence[Mapping[str, Any]]:
+    """The message's content in parts, a plain text as one."""
+    content: Any = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def with_uris(message: ChatMessage, uris: Mapping[str, str]) -> ChatMessage:
+    """The message as servers take it, each image that it names as its data URI."""
+    if isinstance(message["content"], str):
+        return message
+
+    def sent(part: Mapping[str, Any]) -> Mapping[str, Any]:
+        return image_part(uris[part["image"]]) if part["type"] == "image" else part
+
+    return {**message, "content": [sent(part) for part in message["content"]]}
+
+
+def image_part(uri: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": uri}}
 
 
 def text(message: ChatMessage) -> str:
     """The message's content as one string, an image as its URL."""
-    content = message["content"]
-    if isinstance(content, str):
-        return content
-    return "\n".join(part["image_url"]["url"] if part["type"] == "image_url" else part["text"] for part in content)
+    parts = parts_of(message)
+    return "\n".join(part["image_url"]["url"] if part["type"] == "image_url" else part["text"] for part in parts)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Self
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -16,7 +16,19 @@ import aiohttp
 import httpx
 import msgspec
 
-from critic.backends import ATTEMPTS, CONNECTIONS, FAVOUR, NO_TEXT, TIMEOUT, ChatMessage, Reply, Request, Served, Token
+from critic.backends import (
+    ATTEMPTS,
+    CONNECTIONS,
+    FAVOUR,
+    NO_TEXT,
+    TIMEOUT,
+    ChatMessage,
+    Reply,
+    Request,
+    Served,
+    Token,
+    image_part,
+)
 from critic.errors import Refused, Transient, UsageError, one_line
 from critic.records import RATINGS
 
@@ -28,6 +40,12 @@ TOO_LONG = (
     "context size",  # llama.cpp
 )
 """How servers say that a prompt does not fit."""
+
+RED = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAJ0lEQVR42u3NsQkAAAjAsP7/tF7hIASyp6lTCQQC"
+    "gUAgEAgEgi/BAjLD/C5w/SM9AAAAAElFTkSuQmCC"
+)
+"""A small image, 32 x 32 red pixels."""
 
 RETRIED_STATUS = {408, 409, 425, 429}
 
@@ -112,6 +130,18 @@ class OpenAIBackend:
         is_head = is_vllm and self._classifies(chosen["id"])
         self.served = Served(chosen["id"], chosen.get("max_model_len"), is_vllm, processor, is_head)
         return self.served
+
+    @cache  # noqa: B019 - of the few backends of a run
+    def sees(self) -> bool | None:
+        """Whether a vLLM takes images: it counts the tokens of a small one, or refuses it."""
+        if not self.served.is_vllm:
+            return None
+        asked = [{"role": "user", "content": [image_part(RED), {"type": "text", "text": "?"}]}]
+        try:
+            answer = self._plain.post("/tokenize", json={"model": self.served.name, "messages": asked})
+        except httpx.HTTPError:
+            return None
+        return answer.is_success if answer.status_code in (httpx.codes.OK, httpx.codes.BAD_REQUEST) else None
 
     def _classifies(self, name: str) -> bool:
         """Whether a vLLM gives ten classes, as a scoring head does. Others do not have the route."""

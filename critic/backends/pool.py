@@ -106,6 +106,9 @@ class Pool:
         for one in self.endpoints:
             await one.backend.__aexit__()
 
+    def sees(self) -> bool | None:
+        return self.endpoints[0].backend.sees()
+
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         return min(self.endpoints, key=lambda one: one.lost).backend.count_tokens(messages)
 

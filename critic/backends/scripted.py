@@ -6,17 +6,24 @@ from pathlib import Path
 from typing import Self
 
 from critic import jsonl
-from critic.backends import CONNECTIONS, ChatMessage, Reply, Request, Served, text
+from critic.backends import CONNECTIONS, ChatMessage, Reply, Request, Served, parts_of, text
+
+IMAGE_TOKENS = 100
 
 
 class ScriptedBackend:
     """Answers every request with `answer(request)`, which may raise Refused or Transient. A token is a character of the
-    prompt, for `context` as well."""
+    prompt, for `context` as well; an image has IMAGE_TOKENS."""
 
     def __init__(
-        self, answer: Callable[[Request], Reply], *, name: str = "scripted", context: int | None = None
+        self,
+        answer: Callable[[Request], Reply],
+        *,
+        name: str = "scripted",
+        context: int | None = None,
+        sees: bool | None = None,
     ) -> None:
-        self.answer = answer
+        self.answer, self._sees = answer, sees
         self.place, self.in_flight, self.retries = name, CONNECTIONS, 0
         self.served = Served(name, context, is_vllm=False)
 
@@ -29,8 +36,12 @@ class ScriptedBackend:
     async def chat(self, request: Request) -> Reply:
         return self.answer(request)
 
+    def sees(self) -> bool | None:
+        return self._sees
+
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        return sum(len(text(message)) for message in messages)
+        parts = (part for message in messages for part in parts_of(message))
+        return sum(IMAGE_TOKENS if part["type"] == "image_url" else len(part["text"]) for part in parts)
 
 
 def from_file(path: Path) -> ScriptedBackend:

@@ -67,6 +67,14 @@ def processor_hash(model: str) -> str | None:
     return hashlib.sha256(digests.encode()).hexdigest() if found else None
 
 
+def sees_images(model: str) -> bool | None:
+    """Whether a model's configuration speaks of images; None where it cannot be looked into."""
+    config = Path(model) / "config.json"
+    if not config.is_file():
+        return None
+    return any(key.startswith(("vision", "image", "video")) for key in json.loads(config.read_text("utf-8")))
+
+
 def is_head(facts: dict[str, Any]) -> bool:
     """Whether a judge's notes say that it is a scoring head."""
     return bool(facts.get("recipe", {}).get("objective") == "head")
@@ -112,12 +120,13 @@ def environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str]:
 
 
 class _Job(Struct, frozen=True, eq=False):
-    """A request in hand; without `ids`, the engine's thread renders it."""
+    """A request in hand; without `ids`, the engine's thread renders it. Of one to be `counted` the prompt is all."""
 
     ids: list[int] | None
     request: Request
     favoured: int | None
     done: "asyncio.Future[Any]"
+    counted: bool = False
 
 
 class VllmBackend:
@@ -131,11 +140,11 @@ class VllmBackend:
         self._words = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load", *(extra or [])]
         self.place, self.in_flight, self.retries = str(folder), IN_FLIGHT, 0
         name, processor = own_name(str(folder), facts), processor_hash(str(folder))
+        self._sees = sees_images(str(folder)) is not False
         self.served = Served(name, None, True, processor, is_head(facts), learned_forms(facts))
         self._jobs = SimpleQueue[_Job | None]()
         self._problem: str | None = None
         self._tokenizer: Any = None
-        self._sees = False
         self._seen: dict[str, list[int]] = {}
         self._favours = True
         self._tokens: dict[str, int | None] = {}
@@ -157,19 +166,32 @@ class VllmBackend:
         if self.served.is_head and not request.classify:
             raise Refused("refused", NO_TEXT)
         ids = None
-        if request.continue_final or not self._sees:
+        if not self._sees:
             if images(request.messages):
                 raise Refused("refused", f"{self.served.name} takes no images")
             ids = self._ids(request.messages, request.continue_final)
             self._check_length(ids)
-        job = _Job(ids, request, self._favoured(request), self._loop.create_future())
+        return self._reply(await self._done(_Job(ids, request, self._favoured(request), self._loop.create_future())))
+
+    async def _done(self, job: _Job) -> Any:
         self._jobs.put(job)
         if self._problem:  # looked at after the put: from then on the engine's thread answers every job or none
             raise UsageError(self._problem)
-        return self._reply(await job.done)
+        return await job.done
+
+    def sees(self) -> bool | None:
+        return self._sees
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        return len(self._encode(self._rendered(messages)))
+        """Called from another thread than the event loop's."""
+        if not self._sees:
+            return len(self._encode(self._rendered(messages)))
+
+        async def counted() -> int:
+            request = Request(messages=messages, max_tokens=0)
+            return int(await self._done(_Job(None, request, None, self._loop.create_future(), counted=True)))
+
+        return asyncio.run_coroutine_threadsafe(counted(), self._loop).result()
 
     def _check_length(self, ids: Sequence[int]) -> None:
         context = self.served.context
@@ -189,6 +211,12 @@ class VllmBackend:
             return [*first, *self._encode(whole[len(before) :])]
         ids = self._encode(whole)
         return ids if ids[: len(first)] == first else [*first, *self._encode(whole[len(before) :])]
+
+    def _begun(self, text: str) -> list[int]:
+        """The tokens of a text that goes on behind another's line end."""
+        if self._plain_starts:
+            return self._encode(text)
+        return self._encode(f"\n{text}")[len(self._encode("\n")) :]
 
     @cached_property
     def _plain_starts(self) -> bool:
@@ -218,7 +246,8 @@ class VllmBackend:
             return None
         if text not in self._tokens:
             *before, last = request.messages
-            token = self._ids([*before, {**last, "content": last["content"] + text}], continue_final=True)[-1]
+            begun = [*before, {**last, "content": last["content"] + text}]
+            token = (self._begun(last["content"] + text) if self._sees else self._ids(begun, continue_final=True))[-1]
             self._tokens[text] = token if self._text(token) == text else None
         return self._tokens[text]
 
@@ -279,9 +308,9 @@ class VllmBackend:
         parsed = EngineArgs.add_cli_args(parser()).parse_args(self._words)
         engine = LLMEngine.from_engine_args(EngineArgs.from_cli_args(parsed))
         self._tokenizer = engine.get_tokenizer()
-        self._sees = engine.model_config.is_multimodal_model
         self._favours = engine.vllm_config.speculative_config is None  # which refuses a logit's bias
         self._text = cache(lambda token: self._tokenizer.decode([token]))
+        self._sees = engine.model_config.is_multimodal_model
         self.served = replace(self.served, context=engine.model_config.max_model_len)
         return engine
 
@@ -297,6 +326,10 @@ class VllmBackend:
             name = str(id(job))
             try:
                 prompt = self._with_images(engine, job.request) if job.ids is None else {"prompt_token_ids": job.ids}
+                if job.counted:
+                    self._tell(job.done, len(prompt["prompt_token_ids"]))
+                    continue
+                self._check_length(prompt["prompt_token_ids"])
                 engine.add_request(name, prompt, _parameters(job.request, job.favoured))
                 running[name] = job
             except Refused as error:
@@ -306,19 +339,21 @@ class VllmBackend:
 
     def _with_images(self, engine: Any, request: Request) -> Any:
         """The prompt of a model that sees, rendered as vLLM's server renders it. An image is known by its bytes, so
-        that one that was seen before is neither prepared nor encoded again."""
+        that one that was seen before is neither prepared nor encoded again. What goes on with a begun message is
+        tokenized apart from it, as it was written."""
         from vllm.renderers.params import ChatParams, TokenizeParams  # noqa: PLC0415
 
+        asked = request.messages[:-1] if request.continue_final else request.messages
         try:
             _, (prompt,) = engine.renderer.render_chat(
-                [[_identified(message) for message in request.messages]],
+                [[_identified(message) for message in asked]],
                 ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False}),
                 TokenizeParams(max_total_tokens=None, add_special_tokens=False),
             )
         except Exception as error:  # a model's own image processor raises what it likes
             raise Refused("refused", one_line(error)) from None
-        self._check_length(prompt["prompt_token_ids"])
-        return prompt
+        begun = self._begun(request.messages[-1]["content"]) if request.continue_final else []
+        return {**prompt, "prompt_token_ids": [*prompt["prompt_token_ids"], *begun]}
 
     def _tell(self, future: "asyncio.Future[Any]", result: Any) -> None:
         def settle() -> None:

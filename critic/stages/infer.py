@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from critic import benchmarks, jsonl
 from critic.asking import history
 from critic.asking.history import CONDITIONS, HistoryMessage
-from critic.backends import ATTEMPTS, TIMEOUT, Backend, ChatMessage, Reply, Request
+from critic.backends import ATTEMPTS, TIMEOUT, Backend, ChatMessage, Reply, Request, image_part
 from critic.errors import Refused, Transient, UsageError
 from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
 from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure, alike
@@ -210,7 +210,7 @@ def _recorded(said: HistoryMessage, images: Mapping[str, Image]) -> SentMessage:
 def _sent(said: HistoryMessage, images: Mapping[str, Image]) -> ChatMessage:
     if not said.images:
         return {"role": said.role, "content": said.content}
-    parts = [{"type": "image_url", "image_url": {"url": images[name].uri}} for name in said.images]
+    parts = [image_part(images[name].uri) for name in said.images]
     return {"role": said.role, "content": [*parts, {"type": "text", "text": said.content}]}
 
 
@@ -234,10 +234,8 @@ def _check(file: Path, conversations: Sequence[Conversation], names: Sequence[st
                 raise UsageError(f"{file}: {one.id}: turn {turn} has no reference, and --condition {name} shows it")
 
 
-def _load(images: Images | None, uris: Mapping[str, str], name: str) -> Image:
-    if images is None:
-        raise ImageError("image_missing", name)
-    return images.load(name, uris.get(name))
+def _no_image(name: str) -> Image:
+    raise ImageError("image_missing", name)
 
 
 Model = Annotated[
@@ -276,19 +274,14 @@ def main(
         str | None, typer.Option(help="The model's name in the records.", show_default="the model's own")
     ] = None,
     condition: Conditions = None,
-    data_root: Annotated[
-        Path | None,
-        typer.Option(help="The folder of the images; none is read outside it.", show_default="that of the file"),
-    ] = None,
+    data_root: options.DataRoot = None,
     concurrency: Annotated[int | None, options.concurrency("Requests under way at once.")] = None,
     max_tokens: Annotated[int, options.max_tokens(1)] = 1024,
     temperature: options.Temperature = 0.0,
     seed: options.Seed = 0,
     overflow: HowToFit = "fail",
-    max_image_pixels: Annotated[
-        int | None, typer.Option(min=1, help="Make larger images smaller, to at most this many pixels.")
-    ] = None,
-    max_image_bytes: Annotated[int, typer.Option(min=1, help="Refuse larger image files.")] = MAX_BYTES,
+    max_image_pixels: options.MaxImagePixels = None,
+    max_image_bytes: options.MaxImageBytes = MAX_BYTES,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,
     max_failed: Annotated[
         float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of the turns has no reply.")
@@ -311,7 +304,7 @@ def main(
     # Where no image is shown, neither Pillow nor a folder is needed.
     there = any(turn.images for one in conversations for turn in one.turns)
     shown = there and any(CONDITIONS[one].images for one in names)
-    images = Images(root, max_bytes=max_image_bytes, resize_to=max_image_pixels) if shown else None
+    load = Images(root, max_bytes=max_image_bytes, resize_to=max_image_pixels, uris=uris).load if shown else _no_image
     backend = options.Endpoint(
         model=model, base_url=base_url, api_key=api_key, timeout=timeout, attempts=attempts, concurrency=concurrency,
         vllm_options=vllm_options or (),
@@ -329,5 +322,4 @@ def main(
         shard=Shard.read(shard),
     )  # fmt: skip
     conversations = [one for one in conversations if run.takes(one.group)]
-    load = partial(_load, images, uris)
     return Infer(run, backend, name or backend.served.name, names, sampling, conversations, load, source).run()

@@ -7,7 +7,8 @@ critic judge replies.jsonl --benchmark convbench --out judged.jsonl     # what c
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -36,6 +37,7 @@ from critic.asking.tokens import REASON
 from critic.backends import ATTEMPTS, TIMEOUT, Backend
 from critic.benchmarks import BENCHMARKS, alignmmbench
 from critic.errors import UsageError
+from critic.images import MAX_BYTES, Images
 from critic.records import GREEDY, Battles, Decoding, Judging, Order, Protocol, Response, Setup, Sight, Unread
 from critic.stages import options
 from critic.stages.cost import read_prices
@@ -53,8 +55,15 @@ TOKENS, TOKENS_OF_STEPS = 256, 1024
 
 
 def _responses(
-    path: Path, questions: Path | None, system: str | None, form: str, criteria: Path | None, run: RunOptions
+    path: Path,
+    questions: Path | None,
+    system: str | None,
+    form: str,
+    criteria: Path | None,
+    run: RunOptions,
+    tell: Callable[[], bool],
 ) -> FormResponses:
+    """What is judged; `tell`: a picture tells what is right where there is no reference."""
     if criteria is not None and not isinstance(form_of(form).kind, CriteriaKind):
         raise UsageError(f"--criteria is one of --prompt criteria, got --prompt {form}")
     given = {} if criteria is None else _criteria(criteria)
@@ -63,7 +72,10 @@ def _responses(
         fixed = alignmmbench.read_responses(path, alignmmbench.read_questions(questions), system)
 
     def read(left_out: Counter[str]) -> Iterator[Response]:
-        for one in fixed or (response for _, _, response in human_scored.walk(path, left_out)):
+        for one in fixed or (one for _, _, one in human_scored.walk(path, left_out, pictures=True)):
+            if fixed is None and not one.question.reference and not tell():
+                left_out[human_scored.UNUSABLE_FLAGS["no_reference"]] += 1
+                continue
             lacks = given and not one.question.criteria  # a row's own come first
             yield replace(one, question=replace(one.question, criteria=given)) if lacks else one
 
@@ -123,14 +135,20 @@ def _decoding(
 
 
 def _judges(
-    backends: list[Backend], name: str | None, form: str, score: ScoreKind, max_tokens: int, decoding: Decoding
+    backends: list[Backend],
+    name: str | None,
+    form: str,
+    score: ScoreKind,
+    max_tokens: int,
+    decoding: Decoding,
+    images: Images | None,
 ) -> list[ResponseJudge]:
     """Judges of single responses; warns of each that was trained in other forms than it is asked in."""
     for each in backends:
         if each.served.forms and form not in each.served.forms:
             learned = ", ".join(each.served.forms)
             print(f"warning: {each.place} was trained in {learned}, and is asked in {form} (--prompt)", file=sys.stderr)
-    return [ResponseJudge(one, name or one.served.name, form, score, max_tokens, decoding) for one in backends]
+    return [ResponseJudge(one, name or one.served.name, form, score, max_tokens, decoding, images) for one in backends]
 
 
 def _refuse(where: str, **given: object) -> None:
@@ -154,6 +172,7 @@ JudgeNames = Annotated[
         show_default="the server at --base-url",
     ),
 ]
+JudgeName = Annotated[str | None, typer.Option(help="The judge's name in the records.", show_default="the model's")]
 JudgeUrl = Annotated[
     str | None,
     typer.Option(help="An OpenAI-compatible server, such as serve/judge.py starts.", show_default=DEFAULT_URL),
@@ -284,9 +303,7 @@ def main(
     judge: JudgeNames = None,
     base_url: JudgeUrl = None,
     model: Annotated[str | None, typer.Option(help="The model to ask for.", show_default="the server's first")] = None,
-    name: Annotated[
-        str | None, typer.Option(help="The judge's name in the records.", show_default="the model's")
-    ] = None,
+    name: JudgeName = None,
     aggregate: Annotated[Aggregation, typer.Option(help="How a panel's scores become one.")] = "mean",
     questions: QuestionsFile = None,
     benchmark: BenchmarkName = None,
@@ -314,6 +331,10 @@ def main(
     retry_failed: Annotated[bool, options.retry_failed("Judge again what failed in an earlier run.")] = False,
     check_repeat: CheckRepeat = 0,
     criteria: CriteriaFile = None,
+    images: options.ShowImages = None,
+    data_root: options.DataRoot = None,
+    max_image_pixels: options.MaxImagePixels = None,
+    max_image_bytes: options.MaxImageBytes = MAX_BYTES,
     price_file: options.Prices = None,
     certificate: CertificateFile = None,
     shard: options.ShardOf = None,
@@ -323,14 +344,11 @@ def main(
 ) -> int:
     """Score responses with a judge or a panel of several; conversations by protocol (--benchmark), by one judge."""
     benchmark = benchmark or benchmark_of(responses, questions)
-    run = RunOptions(
-        out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed,
-        prices=read_prices(price_file), certificate=certificate, shard=Shard.read(shard),
-    )  # fmt: skip
-    endpoint = options.Endpoint(
-        model=model, base_url=base_url or DEFAULT_URL, api_key=api_key, timeout=timeout, attempts=attempts,
-        concurrency=concurrency, vllm_options=vllm_options or (),
-    )  # fmt: skip
+    run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed,
+        prices=read_prices(price_file), certificate=certificate, shard=Shard.read(shard))  # fmt: skip
+    endpoint = options.Endpoint(model=model, base_url=base_url or DEFAULT_URL, api_key=api_key, timeout=timeout,
+        attempts=attempts, concurrency=concurrency, vllm_options=vllm_options or ())  # fmt: skip
+    see = options.Pictures(images, data_root or (questions or responses).parent, max_image_pixels, max_image_bytes)
     score = score or ("argmax" if benchmark else "expected")
     check((not (judge and base_url), "give either --judge or --base-url; a URL is a --judge, too"))
     form, pack = _prompt(prompt, prompt_pack, benchmark)
@@ -341,8 +359,10 @@ def main(
         _refuse("without --benchmark", protocol=protocol, against=against, judging=judging, order=order != "both")
         _refuse("without --benchmark", reference_free=reference_free, no_extraction=no_extraction, strict=strict)
         _refuse("without --benchmark", unread=unread == "tie", sight=sight == "all", battles=battles)
-        rows, backends = _responses(responses, questions, system, form, criteria, run), endpoint.open("--judge", judge)
-        judges = _judges(backends, None if panel else name, form, score, max_tokens, decoding)
+        backends, read = endpoint.open("--judge", judge), partial(_responses, responses, questions, system)
+        rows = read(form, criteria, run, lambda: see.tell(backends))
+        shown = see.shown(backends, rows.pictured)
+        judges = _judges(backends, None if panel else name, form, score, max_tokens, decoding, shown)
         return judge_responses(run, judges, rows, _source(responses), check_repeat, aggregate, name)
     _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0)
     check((not panel, "several --judge cannot be used with --benchmark"))
@@ -354,5 +374,5 @@ def main(
         reference_backed=not reference_free, pointwise_prompt=form, decoding=decoding, pack=pack, unread=unread,
         texts=True, strict=strict, sight=sight, reason_first=prompt == EVERY_REASON_FIRST,
     )  # fmt: skip
-    asked = ConversationJudge(backend, as_begun(out, setup), max_tokens)
+    asked = ConversationJudge(backend, as_begun(out, setup), max_tokens, see.shown([backend]))
     return judge_conversations(run, asked, responses, benchmark, questions, against or [], system, *chosen)

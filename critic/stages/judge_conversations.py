@@ -20,13 +20,13 @@ from critic.asking import protocols
 from critic.asking.forms import RatingKind, form_of, prompt_name
 from critic.asking.judge import ConversationJudge
 from critic.asking.packs import try_turns
-from critic.asking.prompt import LANGUAGES, load, prompt_hash, split_variant
+from critic.asking.prompt import LANGUAGES, load, split_variant
 from critic.asking.protocols import OF_WHOLES, Pair, PlannedVerdict, Transcript, VerdictKey, VerdictPlan, key
 from critic.asking.replies import is_table
 from critic.backends import processors
 from critic.certificate import drawn, hold_to
 from critic.errors import UsageError
-from critic.images import named_images
+from critic.images import BY_HASH, named_images
 from critic.records import Conversation, ConversationJudgment, Judging, Protocol, Setup, alike, differing
 from critic.stages.options import check
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, listed, once
@@ -53,6 +53,7 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
             "setup": msgspec.to_builtins(judge.setup),
             "max_tokens": judge.max_tokens,
             "constrained": "json_schema",
+            "images": judge.images.facts() if judge.images else None,
             "not_judged": dict(self._not_judged),
         }
 
@@ -90,7 +91,7 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
                     said = {name: getattr(made.verdict, name) for name in ("score", "failure", "unread")}
                     line = replace(made, conversation=planned.conversation, verdict=replace(planned.verdict, **said))
                 keep(line)
-            elif (line.asked, line.prompt_hash) != (asked, prompt_hash(prompt_name(planned.form))):
+            elif (line.asked, line.prompt_hash) != (asked, self._judge.hash_of(planned.form)):
                 one = line.verdict
                 place = f"conversation {one.conversation!r}, turn {one.turn or 'whole'} ({one.condition})"
                 raise UsageError(
@@ -192,7 +193,7 @@ def judge_conversations(
         (setup.battles is None or several, "--battles is one of three models or more: --against A --against B"),
     )
     _check_options(setup, chosen, len(files) > 1)
-    asked = named_images(benchmarks.read(benchmark, questions))[0] if questions is not None else []
+    asked, uris = named_images(benchmarks.read(benchmark, questions)) if questions is not None else ([], {})
     mine = protocols.read_transcripts(replies, benchmark, asked, system)
     models = [mine, *(protocols.read_transcripts(path, benchmark, asked) for path in files[1:])]
     for path in files:
@@ -200,6 +201,11 @@ def judge_conversations(
             print(f"{path}: critic infer has not finished it; what it lacks is not judged", file=sys.stderr)
     if questions is not None:
         _check_questions(questions, asked, mine.values())
+    if judge.images is not None:
+        judge.images.uris |= uris
+        named = (name for one in mine.values() for turn in one.conversation.turns for name in turn.images)
+        inside = next((name for name in named if name.startswith(BY_HASH) and name not in uris), None)
+        check((inside is None, f"{replies}: {inside} stands in the benchmark's file: give it with --questions"))
     if setup.pack is not None:
         _say_pack(setup, chosen, max(len(one.conversation.turns) for one in mine.values()))
     pairs: list[Pair] = [(one, None) for one in mine.values()]
@@ -215,7 +221,7 @@ def judge_conversations(
         raise UsageError(f"{replies}: nothing to judge: {lacking or 'no such turn'}{free}")
     if run.certificate is not None:
         forms = {protocols.form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in plan.wanted()}
-        prompts, made_ready = {prompt_hash(prompt_name(form)): form for form in forms}, processors([judge.backend])
+        prompts, made_ready = {judge.hash_of(form): form for form in forms}, processors([judge.backend])
         now = {"judge": setup.judge, "members": [], "setup": drawn(setup)}
         print(hold_to(run.certificate, made_ready, prompts, **now).line())
     source = {

@@ -34,7 +34,8 @@ Shown = tuple[Response, Response | None]
 
 class FormResponses:
     """What is judged in a form, read anew each time it is gone through: only ids are in memory, with a number for the
-    `criteria` of each, but for a form that compares, which needs all answers to a question at once.
+    `criteria` of each, but for a form that compares, which needs all answers to a question at once. `pictured`: a
+    question has an image.
 
     `read` gives the responses. Those that cannot be judged in the form are counted and said. In a form that compares,
     each answer meets one other to its question, as in training. Of all that, what the `run` takes is judged. Raises
@@ -48,11 +49,12 @@ class FormResponses:
         left_out: Counter[str] = Counter()
         self._pairs = _paired(list(self._usable(left_out)), form, left_out) if self._form.pair else None
         shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(left_out))
-        self.criteria, usable = dict[str, int](), False
+        self.criteria, self.pictured, usable = dict[str, int](), False, False
         for one in shown:
             usable = True
             if self._takes(one):
                 self.criteria[key_of(*one)] = _criteria_id(one[0])
+                self.pictured |= bool(one[0].question.images)
         for reason, count in left_out.most_common():
             print(f"left out {count} rows: {reason}", file=sys.stderr)
         if not usable:
@@ -134,10 +136,12 @@ class JudgeResponses(Stage[Shown, Judgment]):
                 "samples": judge.decoding.samples,
                 "seed": judge.decoding.seed,
                 "reason": judge.decoding.reason,
+                "images": judge.decoding.images,
                 "max_tokens": judge.max_tokens,
                 "constrained": "json_schema",
                 "score": judge.score_kind,
             },
+            "images": judge.images.facts() if judge.images else None,
         }
 
     def key(self, record: Judgment) -> str:

@@ -1,5 +1,6 @@
 """Options that several stages take, declared once, and where the replies come from that they name."""
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,8 @@ from critic.backends.pool import Pool
 from critic.backends.scripted import from_file
 from critic.backends.vllm import IN_FLIGHT, VllmBackend
 from critic.errors import UsageError, one_line
+from critic.images import MAX_BYTES, Images
+from critic.records import Showing
 
 MAX_FAILED = 0.02
 """The share of failures above which a stage exits with 3."""
@@ -30,6 +33,15 @@ Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature.")
 Seed = Annotated[int, typer.Option(help="Seed of what is sampled.")]
 MaxFailed = Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share failed.")]
 
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(help="The folder of the images; none is read outside it.", show_default="that of the file"),
+]
+MaxImagePixels = Annotated[
+    int | None, typer.Option(min=1, help="Make larger images smaller, to at most this many pixels.")
+]
+MaxImageBytes = Annotated[int, typer.Option(min=1, help="Refuse larger image files.")]
+
 Prices = Annotated[
     Path | None, typer.Option("--prices", help="Price lists (TOML: critic/stages/cost.py): what it would cost.")
 ]
@@ -41,6 +53,12 @@ ShardOf = Annotated[
         help="K/N, such as 3/64: only this part, K from 1, by a hash of the rows' group. critic merge joins the parts.",
         show_default="all",
     ),
+]
+
+
+ShowImages = Annotated[
+    Showing | None,
+    typer.Option(help="Whether the judge is shown the images.", show_default="show, to a judge that sees"),
 ]
 
 
@@ -82,6 +100,34 @@ def urls(where: str) -> list[str]:
     found = [word.strip().rstrip("/") for word in words if word.strip() and not word.strip().startswith("#")]
     check((found, f"{where}: names no server"))
     return list(dict.fromkeys(found))
+
+
+class Pictures(Struct, frozen=True):
+    """Whether judges are shown the images, as the options say, and which."""
+
+    wanted: Showing | None
+    root: Path
+    max_pixels: int | None = None
+    max_bytes: int = MAX_BYTES
+
+    def tell(self, judges: Iterable[Backend]) -> bool:
+        """Whether what has a picture and no reference is judged: where the judges see it, or somebody chose how."""
+        return self.wanted is not None or all(judge.sees() for judge in judges)
+
+    def shown(self, judges: Sequence[Backend], there: bool = True) -> Images | None:
+        """The images, None where they are not shown: where none are `there`, or where a judge does not see, or is not
+        known to, and nobody said show. Raises UsageError where a judge cannot be shown them."""
+        check((self.wanted != "show" or there, "--images show: there are no images"))
+        if not there or self.wanted == "blind":
+            return None
+        blind = [judge.served.name for judge in judges if judge.sees() is False]
+        unknown = [judge.served.name for judge in judges if judge.sees() is None]
+        if self.wanted is None and (blind or unknown):
+            if not blind:
+                print(f"{unknown[0]} does not say whether it sees: it is asked blind; --images show", file=sys.stderr)
+            return None
+        check((not blind, f"--images show: {', '.join(blind)} takes no images"))
+        return Images(self.root, max_bytes=self.max_bytes, resize_to=self.max_pixels)
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
