@@ -1,21 +1,21 @@
 """The metrics of resamples, from joint tables of counts: no pair is touched again.
 
 Every metric depends on a sample only through its table of counts (human value x judge value), and the table of a
-resample is a weighted sum of the groups' tables.
+resample is a weighted sum of the groups' tables. Where a table would be too large, `sorted_pairs` says the same.
 """
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
-from scipy import sparse
+from numpy.typing import NDArray
 
-from critic.counting.resampling import SEED, Floats, Group, Interval, Resamples, group_numbers
+from critic.counting.resampling import SEED, Drawn, Floats, Group, Interval, Resamples, group_numbers, totals_of
 from eval_agreement.metrics import (
     METRICS,
     Agreement,
-    Indices,
     OfPairs,
     PairCounts,
     Scores,
@@ -23,10 +23,16 @@ from eval_agreement.metrics import (
     paired,
     same_length,
 )
+from eval_agreement.sorted_pairs import SortedPairs
 
 _DUST = 1e-9
-_CELLS_PER_ROW = 4
-"""Tables with more cells than this for each row are slower than the rows themselves."""
+_MOST_CELLS = 2000
+"""Larger tables are slower than `SortedCounts`."""
+
+_WHOLE = 1 << 23
+"""Where whole numbers and halves end to be exact in 32 bits."""
+
+_SAME = 1e-11
 
 
 def agreement_interval(
@@ -76,8 +82,15 @@ def values_of(human: Floats, judge: Floats, weight: Floats | None = None) -> dic
     values = {name: metric.of_pairs(human, judge) for name, metric in METRICS.items()}
     if weight is None:
         return values
-    counts = _RowCounts(_Pairs(human, judge), weight[:, None] / weight.mean())
+    (counts,) = _blocks(human, judge, _AsTheyAre(len(human)), weight / weight.mean())
     return {name: None if one is None else float(METRICS[name].of_counts(counts)[0]) for name, one in values.items()}
+
+
+class _AsTheyAre(Resamples):
+    """The rows once each."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(np.zeros(rows, dtype=np.intp), 1)
 
 
 def resampled(human: Floats, judge: Floats, draws: Resamples, weight: Floats | None = None) -> dict[str, Floats]:
@@ -85,38 +98,67 @@ def resampled(human: Floats, judge: Floats, draws: Resamples, weight: Floats | N
 
     `human` and `judge`, shape (n,), are the scores of the rows that `draws` were made for.
     """
-    people, row = np.unique(human, return_inverse=True)
-    judged, column = np.unique(judge, return_inverse=True)
-    blocks: Iterator[PairCounts]
-    if weight is not None or len(people) * len(judged) > _CELLS_PER_ROW * len(row):
-        pairs, times = _Pairs(human, judge), 1.0 if weight is None else weight[:, None] / weight.mean()
-        blocks = (_RowCounts(pairs, drawn * times) for drawn in draws.weights())
-    else:
-        tables = draws.tables(row * len(judged) + column, len(people) * len(judged))
-        blocks = (TableCounts(people, judged, table) for table in tables)
-    found = [[metric.of_counts(block) for metric in METRICS.values()] for block in blocks]
+    weight = None if weight is None else weight / weight.mean()
+    found = [[metric.of_counts(one) for metric in METRICS.values()] for one in _blocks(human, judge, draws, weight)]
     return {name: np.concatenate(values) for name, values in zip(METRICS, zip(*found, strict=True), strict=True)}
 
 
+def _blocks(human: Floats, judge: Floats, draws: Resamples, weight: Floats | None) -> Iterator[PairCounts]:
+    people, row = np.unique(human, return_inverse=True)
+    judged, column = np.unique(judge, return_inverse=True)
+    cells = len(people) * len(judged)
+    if cells <= _MOST_CELLS:
+        tables = draws.tables(row * len(judged) + column, cells, weight)
+        return (TableCounts(people, judged, table) for table in tables)
+    pairs = SortedPairs(human, judge, draws.member, weight)
+    return (SortedCounts(pairs, part) for drawn in draws.drawn() for part in pairs.parts(drawn))
+
+
 class TableCounts(PairCounts):
-    """Samples as tables of counts, shape (K x L, R), over K human and L judge values."""
+    """Samples as tables of counts, shape (K x L, R), over K human and L judge values, ascending."""
 
     def __init__(self, people: Floats, judged: Floats, flat: Floats) -> None:
+        self._people, self._judged = people, judged
         self._flat, self._tables = flat, flat.reshape(len(people), len(judged), -1)
-        super().__init__(people, judged, self._tables.sum(axis=1), self._tables.sum(axis=0))
+        self._human, self._judge = self._tables.sum(axis=1), self._tables.sum(axis=0)
 
     def total(self, of: OfPairs) -> Floats:
-        values = of(*np.broadcast_arrays(self.people[:, None], self.judged))
+        values = of(*np.broadcast_arrays(self._people[:, None], self._judged))
         return np.asarray(values.ravel() @ self._flat)
+
+    @cached_property
+    def size(self) -> Floats:
+        return np.asarray(self._human.sum(axis=0))
+
+    @cached_property
+    def varied(self) -> NDArray[np.bool_]:
+        return np.asarray(((self._human > 0).sum(axis=0) > 1) & ((self._judge > 0).sum(axis=0) > 1))
+
+    @cached_property
+    def moments(self) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+        return _moments(self._people, self._human), _moments(self._judged, self._judge)
+
+    @cached_property
+    def _ranks(self) -> tuple[Floats, Floats]:
+        return _centred_ranks(self._human), _centred_ranks(self._judge)
+
+    @property
+    def rank_squares(self) -> tuple[Floats, Floats]:
+        human, judge = self._ranks
+        return (self._human * human**2).sum(axis=0), (self._judge * judge**2).sum(axis=0)
+
+    @property
+    def ties(self) -> tuple[Floats, Floats]:
+        return (self._human**2).sum(axis=0), (self._judge**2).sum(axis=0)
 
     @cached_property
     def _short(self) -> tuple[Floats, Floats, Floats]:
         """The tables with the side of fewer values first, and the ranks of that side and of the other: what ranks and
         concordance say is the same with people and judge swapped, and their loops are over the first side."""
-        human, judge = self.centred_ranks
+        human, judge = self._ranks
         return (self._tables, human, judge) if len(human) <= len(judge) else (self._tables.swapaxes(0, 1), judge, human)
 
-    @cached_property
+    @property
     def rank_product(self) -> Floats:
         tables, first, second = self._short
         found = np.zeros(len(self.size))
@@ -124,7 +166,7 @@ class TableCounts(PairCounts):
             found += (table * second).sum(axis=0) * rank
         return found
 
-    @cached_property
+    @property
     def balance(self) -> Floats:
         """Row by row, values ascending. `lead` says for each value of the other side how many pairs of earlier rows lie
         below it, less those above: with a pair at that value these are the concordant and the discordant ones."""
@@ -138,75 +180,110 @@ class TableCounts(PairCounts):
         return found
 
 
-class _Pairs:
-    """The rows of a sample of scores, shape (n,) each: `row` and `column` are the numbers of their values among
-    `people` and `judged`, and how often each value occurs is a sum over rows."""
-
-    def __init__(self, human: Floats, judge: Floats) -> None:
-        people, row = np.unique(human, return_inverse=True)
-        judged, column = np.unique(judge, return_inverse=True)
-        self.people, self.row, self.judged, self.column = people, row, judged, column
-        ones, order = np.ones(len(row)), np.arange(len(row))
-        self.human_of = sparse.csr_array((ones, (row, order)), shape=(len(people), len(row)))
-        self.judge_of = sparse.csr_array((ones, (column, order)), shape=(len(judged), len(row)))
-        self.steps = _bits(row, column)
+def _moments(values: Floats, counts: Floats) -> tuple[Floats, Floats]:
+    """Of each column of `counts` (K, R); the variance from distances, so that nothing cancels."""
+    size = counts.sum(axis=0)
+    mean = values @ counts / size
+    return mean, ((values[:, None] - mean) ** 2 * counts).sum(axis=0) / size
 
 
-class _RowCounts(PairCounts):
-    """Samples as weights of rows, shape (n, R), where both sides have many distinct values."""
+def _centred_ranks(counts: Floats) -> Floats:
+    """Average ranks less their mean, shape (K, R), of K ascending values that occur `counts` times."""
+    return np.asarray(np.cumsum(counts, axis=0) - (counts + counts.sum(axis=0)) / 2)
 
-    def __init__(self, pairs: _Pairs, weight: Floats) -> None:
-        self._pairs, self._weight = pairs, weight
-        super().__init__(pairs.people, pairs.judged, pairs.human_of @ weight, pairs.judge_of @ weight)
+
+class SortedCounts(PairCounts):
+    """Samples of sorted pairs, from how often each group was drawn: shape (R, G)."""
+
+    def __init__(self, pairs: SortedPairs, drawn: Drawn) -> None:
+        self._pairs, self._drawn = pairs, drawn
+        self._rows = totals_of(drawn, pairs.by_row).T
+        self._row_ranks = np.cumsum(self._rows, axis=0) - (self._rows + self.size) / 2
 
     def total(self, of: OfPairs) -> Floats:
-        pairs = self._pairs
-        return np.asarray(of(pairs.people[pairs.row], pairs.judged[pairs.column]) @ self._weight)
+        return totals_of(self._drawn, self._pairs.sums(of))[:, 0]
 
     @cached_property
+    def size(self) -> Floats:
+        return np.asarray(self._rows.sum(axis=0))
+
+    @property
+    def varied(self) -> NDArray[np.bool_]:
+        # A constant has the cube of all pairs, whatever else a little less.
+        several = self._powers[1] < (1 - _SAME) * self.size**3
+        return np.asarray(several & ((self._rows > 0).sum(axis=0) > 1))
+
+    @cached_property
+    def moments(self) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+        human, judge, *squares = totals_of(self._drawn, self._pairs.moments).T / self.size
+        rows = (self._rows > 0).sum(axis=0) > 1
+        columns = self._powers[1] < (1 - _SAME) * self.size**3
+        varied = (columns, rows) if self._pairs.swapped else (rows, columns)
+        variances = [
+            np.where(several, square - (mean - centre) ** 2, 0.0)
+            for several, square, mean, centre in zip(varied, squares, (human, judge), self._pairs.centre, strict=True)
+        ]
+        return (human, variances[0]), (judge, variances[1])
+
+    @property
+    def rank_squares(self) -> tuple[Floats, Floats]:
+        """Which of the two is whose does not matter to their product."""
+        return (self._rows * self._row_ranks**2).sum(axis=0), (self.size**3 - self._powers[1]) / 12
+
+    @property
     def rank_product(self) -> Floats:
-        human_ranks, judge_ranks = self.centred_ranks
-        ranks = human_ranks[self._pairs.row], judge_ranks[self._pairs.column]
-        return np.asarray(np.einsum("ij,ij,ij->j", self._weight, *ranks))
+        return self._ranked[1]
+
+    @property
+    def ties(self) -> tuple[Floats, Floats]:
+        return (self._rows**2).sum(axis=0), self._powers[0]
+
+    @property
+    def balance(self) -> Floats:
+        return self._ranked[0]
 
     @cached_property
-    def balance(self) -> Floats:
-        total = np.zeros(len(self.size))
-        for without, having, before, after, block, block_ends in self._pairs.steps:
-            running = np.zeros((len(without) + 1, len(total)))
-            np.cumsum(self._weight[without], axis=0, out=running[1:])
-            weight = self._weight[having]
-            # Of a row's block, from `start` to `end` of the running sum, the rows up to `before` are below it and those
-            # from `after` above: (before - start) - (end - after). start + end is the block's, and taken off once.
-            total += np.einsum("ij,ij->j", weight, running[before] + running[after])
-            start, end = running[block_ends]
-            total -= (np.add.reduceat(weight, block, axis=0) * (start + end)).sum(axis=0)
-        return total
+    def _powers(self) -> tuple[Floats, Floats]:
+        """How often each column's value occurs, squared and cubed, summed: where it occurs once in all, that is how
+        often its group was drawn."""
+        several = totals_of(self._drawn, self._pairs.several)
+        drawn = self._drawn.astype(np.float64)
+        squared, alone = drawn * drawn, self._pairs.alone
+        return squared @ alone[0] + (several**2).sum(axis=1), squared * drawn @ alone[1] + (several**3).sum(axis=1)
+
+    @cached_property
+    def _ranked(self) -> tuple[Floats, Floats]:
+        """`balance` and `rank_product`, from a walk over all cells for each digit."""
+        pairs, counts = self._pairs, np.ascontiguousarray(self._drawn.T, dtype=np.float32)
+        balance, product = np.zeros((2, len(self._drawn)))
+        for walk, chunks in enumerate(pairs.walks):
+            # How often each digit has occurred in the blocks so far, and before those a block is compared with.
+            so_far, origin = np.zeros((2, pairs.levels, len(self._drawn)))
+            for number, chunk in enumerate(chunks):
+                ranks, signs = pairs.matrices(walk, number)
+                weight = (chunk.weights @ counts).reshape(*chunk.column.shape, -1)
+                if float(weight.sum(axis=1).max()) ** 2 >= _WHOLE:
+                    weight = weight.astype(np.float64)
+                balance += _dot(weight, signs.astype(weight.dtype, copy=False) @ weight)
+                flat = weight.reshape(-1, weight.shape[2])
+                segments = (chunk.segments @ flat).astype(np.float64)
+                table = (chunk.digits @ segments).reshape(len(weight), pairs.levels, -1)
+                before = so_far + np.cumsum(table, axis=0) - table
+                if walk == 0:
+                    local = weight * (ranks.astype(weight.dtype, copy=False) @ weight)
+                    inside = (chunk.segments @ local.reshape(flat.shape)).astype(np.float64)
+                    base = before.sum(axis=1) - self.size / 2
+                    inside += base[chunk.block] * segments
+                    product += np.einsum("ij,ij->j", self._row_ranks[chunk.row], inside)
+                so_far = before[-1] + table[-1]
+                if len(pairs.walks) > 1:
+                    starts = np.where((chunk.begun < 0)[:, None, None], origin, before[chunk.begun])
+                    before, origin = before - starts, starts[-1]
+                lead = 2 * np.cumsum(before, axis=1) - before - before.sum(axis=1, keepdims=True)
+                balance += np.einsum("ijk,ijk->k", table, lead)
+        return balance, product
 
 
-def _bits(row: Indices, column: Indices) -> list[tuple[Indices, ...]]:
-    """How pairs of rows with human value number `row` and judge value number `column` are counted, in one step a bit.
-
-    Two human values compare as the highest bit in which their numbers differ. So for each bit, the rows that agree
-    above it form a block, sorted by the judge value; a running sum over those without the bit tells each row with
-    the bit how many of them lie below and above. Every two rows meet in exactly one block of exactly one bit, and there
-    the one with the bit has the higher human value.
-
-    A step holds the rows without the bit and those having it, for each of the latter the place in the running sum
-    before and after its judge value (equal ones are neither concordant nor discordant), and for each block its first
-    row of the latter, and its ends in the running sum.
-    """
-    steps: list[tuple[Indices, ...]] = []
-    for bit in range(int(row.max()).bit_length()):
-        # One number for block and judge value, the block first: where rows stand when sorted by both.
-        place = (row >> (bit + 1)) * (int(column.max()) + 1) + column
-        order = np.argsort(place, kind="stable")
-        has_bit = (row[order] >> bit & 1).astype(bool)
-        without, having = order[~has_bit], order[has_bit]
-        if not len(having):
-            continue
-        before, after = (np.searchsorted(place[without], place[having], side) for side in ("left", "right"))
-        blocks, block = np.unique(row[having] >> (bit + 1), return_inverse=True)
-        block_ends = np.searchsorted(row[without] >> (bit + 1), [blocks, blocks + 1])
-        steps.append((without, having, before, after, np.flatnonzero(np.diff(block, prepend=-1)), block_ends))
-    return steps
+def _dot(first: NDArray[Any], second: NDArray[Any]) -> Floats:
+    """The sum over cells, shape (blocks, length, R) each, exact within a block and in 64 bits over blocks."""
+    return np.asarray(np.einsum("ijk,ijk->ik", first, second).sum(axis=0, dtype=np.float64))

@@ -7,7 +7,6 @@ depend on the pairs only through how often each pair of values occurs (`PairCoun
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Sized
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,14 +34,7 @@ _DECIMALS = 12
 
 
 class PairCounts(ABC):
-    """R samples of pairs of scores, each known by how often every pair of values occurs in it.
-
-    `people` (K,) and `judged` (L,) are the values there are, ascending; `human` (K, R) and `judge` (L, R) how often
-    each of them occurs in each sample. No sample is empty.
-    """
-
-    def __init__(self, people: Floats, judged: Floats, human: Floats, judge: Floats) -> None:
-        self.people, self.judged, self.human, self.judge = people, judged, human, judge
+    """R samples of pairs of scores, known by how often every pair of values occurs in each. No sample is empty."""
 
     @abstractmethod
     def total(self, of: OfPairs) -> Floats:
@@ -50,8 +42,33 @@ class PairCounts(ABC):
 
     @property
     @abstractmethod
+    def size(self) -> Floats:
+        """Pairs of each sample: shape (R,)."""
+
+    @property
+    @abstractmethod
+    def varied(self) -> NDArray[np.bool_]:
+        """Whether neither side of a sample is constant: shape (R,)."""
+
+    @property
+    @abstractmethod
+    def moments(self) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+        """Mean and variance of people's scores and of the judge's, shape (R,) each."""
+
+    @property
+    @abstractmethod
+    def rank_squares(self) -> tuple[Floats, Floats]:
+        """The sums over pairs of people's and of the judge's average ranks, less their mean, squared: (R,) each."""
+
+    @property
+    @abstractmethod
     def rank_product(self) -> Floats:
-        """The sum over pairs of the product of both `centred_ranks`: shape (R,)."""
+        """The sum over pairs of the product of both ranks, less their means: shape (R,)."""
+
+    @property
+    @abstractmethod
+    def ties(self) -> tuple[Floats, Floats]:
+        """How often each value of people's and of the judge's occurs, squared and summed: shape (R,) each."""
 
     @property
     @abstractmethod
@@ -62,37 +79,9 @@ class PairCounts(ABC):
         """The mean over pairs of a function of both scores, in each sample: shape (R,)."""
         return self.total(of) / self.size
 
-    @cached_property
-    def size(self) -> Floats:
-        """Pairs of each sample: shape (R,)."""
-        return np.asarray(self.human.sum(axis=0))
-
-    @cached_property
-    def moments(self) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-        """Mean and variance of people's scores and of the judge's, shape (R,) each."""
-        return _moments(self.people, self.human), _moments(self.judged, self.judge)
-
-    @cached_property
-    def centred_ranks(self) -> tuple[Floats, Floats]:
-        """Average ranks less their mean of people's values (K, R) and of the judge's (L, R)."""
-        return _centred_ranks(self.human), _centred_ranks(self.judge)
-
     def correlation(self, values: Floats) -> Floats:
         """`values` cut to -1..1, NaN in samples where either side is constant."""
-        varied = ((self.human > 0).sum(axis=0) > 1) & ((self.judge > 0).sum(axis=0) > 1)
-        return np.where(varied, np.clip(values, -1, 1), np.nan)
-
-
-def _moments(values: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Of each column of `counts` (K, R); the variance from distances, so that nothing cancels."""
-    size = counts.sum(axis=0)
-    mean = values @ counts / size
-    return mean, ((values[:, None] - mean) ** 2 * counts).sum(axis=0) / size
-
-
-def _centred_ranks(counts: Floats) -> Floats:
-    """Average ranks less their mean, shape (K, R), of K ascending values that occur `counts` times."""
-    return np.asarray(np.cumsum(counts, axis=0) - (counts + counts.sum(axis=0)) / 2)
+        return np.where(self.varied, np.clip(values, -1, 1), np.nan)
 
 
 class Metric(Struct, frozen=True, kw_only=True):
@@ -167,16 +156,14 @@ def _pearson(counts: PairCounts) -> Floats:
 
 
 def _spearman(counts: PairCounts) -> Floats:
-    human, judge = counts.centred_ranks
-    squares = (counts.human * human**2).sum(axis=0) * (counts.judge * judge**2).sum(axis=0)
-    return counts.correlation(ratio(counts.rank_product, np.sqrt(squares)))
+    human, judge = counts.rank_squares
+    return counts.correlation(ratio(counts.rank_product, np.sqrt(human * judge)))
 
 
 def _kendall(counts: PairCounts) -> Floats:
     """Tau-b: `balance` over the root of the pairs of pairs not tied on each side, all counted in both orders."""
-    size = counts.size**2
-    untied = (size - (counts.human**2).sum(axis=0)) * (size - (counts.judge**2).sum(axis=0))
-    return counts.correlation(ratio(2 * counts.balance, np.sqrt(untied)))
+    size, (human, judge) = counts.size**2, counts.ties
+    return counts.correlation(ratio(2 * counts.balance, np.sqrt((size - human) * (size - judge))))
 
 
 def _qwk(human: Floats, judge: Floats) -> float | None:

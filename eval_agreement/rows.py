@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.resampling import FEWEST_GROUPS, SEED, Floats, Group, Resamples
+from critic.counting.resampling import FEWEST_GROUPS, SEED, Floats, Group, Resamples, tables_by_group
 from eval_agreement.metrics import Indices, Scores, paired, same_length
 
 _MOST_CELLS = 20_000
@@ -89,7 +89,6 @@ def sums_and_resampled(resamples: Resamples, cell: Indices, columns: Floats | sp
     if resamples.enough and resamples.groups == len(cell) and few_cells:
         blocks += [columns @ table for table in resamples.tables(cell, cells)]
     elif resamples.enough:
-        members = (np.ones(len(cell)), (cell, resamples.member))
-        by_group = columns @ sparse.csr_array(members, shape=(cells, resamples.groups))
-        blocks += [by_group @ count for count in resamples.counts()]
+        by_group = columns @ tables_by_group(cell, resamples.member, (cells, resamples.groups))
+        blocks.append(resamples.sums(by_group.tocsc()).T)
     return np.asarray(np.concatenate(blocks, axis=1).T)

@@ -14,6 +14,7 @@ is loaded when it is run, so that `critic --help` does not wait for it. `scipy.s
 """
 
 from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from scipy import sparse, special
 
 Floats = NDArray[np.float64]
+Drawn = NDArray[np.uint8]
 Interval = tuple[float, float]
 Group = Sequence[Hashable] | NDArray[np.generic]
 """The group of each row: names, or whole numbers."""
@@ -43,7 +45,14 @@ FEWEST_TO_DECIDE = 20
 
 _DEFINED = 0.9
 _COUNTS = 400_000
-"""Numbers of a block of draws: small enough for the processor's cache, large enough for NumPy."""
+"""Numbers drawn at once: small enough for the processor's cache, large enough for NumPy. The draws depend on it."""
+
+_DRAWS, _BYTES, _CHUNK = 256, 1 << 26, 4096
+"""Resamples of a block at most, its bytes at most, and groups that are summed at a time."""
+
+_FULL, _WHOLE = 0.03, 1 << 24
+"""The share of filled cells above which a plain product is faster than a sparse one, and where whole numbers end to be
+exact in 32 bits."""
 
 _SIGNS = 4_000_000
 """Numbers of a block of random signs."""
@@ -75,6 +84,32 @@ def ratio(top: Floats, bottom: Floats, empty: float = np.nan) -> Floats:
         return np.asarray(np.where(bottom != 0, top / bottom, empty), order="C")
 
 
+def tables_by_group(
+    cell: NDArray[np.intp], member: NDArray[np.intp], shape: tuple[int, int], weight: Floats | None = None
+) -> Any:
+    """How many rows of each group (or how much `weight`) fall into each cell: sparse, of shape (cells, G)."""
+    # Ones are kept in 32 bits, half of the memory of as many rows.
+    times = np.ones(len(cell), dtype=np.float32) if weight is None else weight
+    narrow = np.int32 if max(len(cell), *shape) <= np.iinfo(np.int32).max else np.int64
+    return sparse.coo_array((times, (cell.astype(narrow), member.astype(narrow))), shape=shape).tocsc()
+
+
+def totals_of(drawn: Drawn, by_group: Any) -> Floats:
+    """The sums of what the drawn groups add, (r, G) and (k, G) -> (r, k): exact where those are whole."""
+    found = np.zeros((len(drawn), by_group.shape[0]))
+    most = int(drawn.max(initial=0))
+    for start in range(0, by_group.shape[1], _CHUNK):
+        part, times = by_group[:, start : start + _CHUNK], drawn[:, start : start + _CHUNK]
+        kind = np.float32 if part.dtype == np.float32 and part.sum() * most < _WHOLE else np.float64
+        if isinstance(part, np.ndarray):
+            found += times.astype(kind) @ part.T
+        elif part.nnz > _FULL * part.shape[0] * part.shape[1]:
+            found += times.astype(kind) @ part.toarray().T.astype(kind)
+        else:
+            found += (part.astype(kind) @ np.ascontiguousarray(times.T, dtype=kind)).T
+    return found
+
+
 class Resamples:
     """`resamples` draws of G groups out of the G groups of `group` (one name a row), with replacement.
 
@@ -96,17 +131,27 @@ class Resamples:
         """Whether there are groups enough for an interval."""
         return self.groups >= FEWEST_GROUPS
 
-    def counts(self) -> Iterator[NDArray[np.float32]]:
-        """How often each group was drawn, in blocks of shape (G, r) that hold `resamples` columns together."""
+    def drawn(self) -> Iterator[Drawn]:
+        """How often each group was drawn, in blocks of shape (r, G) that hold `resamples` rows together: no group is
+        drawn 256 times, for it takes as many groups, of which all draws but one in 256! leave some other."""
         random = np.random.default_rng(self.seed)
         small = np.uint16 if self.groups <= np.iinfo(np.uint16).max else np.int64
-        block = max(1, _COUNTS // max(self.groups, 1))
-        for start in range(0, self.resamples, block):
-            size = min(block, self.resamples - start)
+        each, most = max(1, _COUNTS // max(self.groups, 1)), max(1, min(_DRAWS, _BYTES // max(self.groups, 1)))
+        blocks: list[Drawn] = []
+        for start in range(0, self.resamples, each):
+            size = min(each, self.resamples - start)
             drawn = random.integers(self.groups, size=(size, self.groups), dtype=small).astype(np.intp)
             drawn += np.arange(size)[:, None] * self.groups
             count = np.bincount(drawn.ravel(), minlength=size * self.groups).reshape(size, self.groups)
-            yield np.ascontiguousarray(count.T, dtype=np.float32)
+            blocks.append(count.astype(np.uint8))
+            if sum(map(len, blocks)) + each > most or start + size == self.resamples:
+                yield np.concatenate(blocks)
+                blocks = []
+
+    def counts(self) -> Iterator[NDArray[np.float32]]:
+        """`drawn`, with the groups first: blocks of shape (G, r)."""
+        for block in self.drawn():
+            yield np.ascontiguousarray(block.T, dtype=np.float32)
 
     def weights(self) -> Iterator[Floats]:
         """How often each row was drawn, in blocks of shape (n, r)."""
@@ -130,22 +175,22 @@ class Resamples:
                 drawn = random.multinomial(len(cell), share, size=min(block, self.resamples - start))
                 yield np.ascontiguousarray(drawn.T, dtype=np.float64)
             return
-        # Ones are exact in 32 bits: a resample has fewer than 2^24 rows in a cell.
-        times = np.ones(len(cell), dtype=np.float32) if weight is None else weight
-        by_group = sparse.csr_array((times, (cell, self.member)), shape=(cells, self.groups))
+        by_group = tables_by_group(cell, self.member, (cells, self.groups), weight)
         width = max(1, _COUNTS // cells)
-        for count in self.counts():
-            for start in range(0, count.shape[1], width):
-                part = np.ascontiguousarray(count[:, start : start + width])
-                yield np.asarray(by_group @ part, dtype=np.float64)
+        for times in self.drawn():
+            found = totals_of(times, by_group)
+            for start in range(0, len(found), width):
+                yield np.ascontiguousarray(found[start : start + width].T)
 
     def totals(self, values: Floats) -> Floats:
         """The sum of the rows' values in each resample: shape (n, k) in, (resamples, k) out."""
         rows = values.reshape(len(self.member), -1)
-        ones, order = np.ones(len(rows)), np.arange(len(rows))
-        by_group = sparse.csr_array((ones, (self.member, order)), shape=(self.groups, len(rows))) @ rows
-        parts = [count.T.astype(np.float64) @ by_group for count in self.counts()]
-        return np.concatenate(parts) if parts else np.zeros((0, rows.shape[1]))
+        return self.sums(np.stack([np.bincount(self.member, column, minlength=self.groups) for column in rows.T]))
+
+    def sums(self, by_group: Any) -> Floats:
+        """`totals`, from what each group adds: shape (k, G), NumPy's or SciPy's by columns."""
+        parts = [totals_of(block, by_group) for block in self.drawn()]
+        return np.concatenate(parts) if parts else np.zeros((0, by_group.shape[0]))
 
     def interval(self, values: Floats, *, share: bool = False, groups: int | None = None) -> Interval | None:
         """The 95 % interval of a statistic from its value in each resample (NaN where it is undefined there), which

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from critic.counting.resampling import Resamples
-from eval_agreement import FUZZY_RANGES, METRICS, STRICT_RANGES, agreement, agreement_interval
+from eval_agreement import FUZZY_RANGES, METRICS, STRICT_RANGES, agreement, agreement_interval, joint, sorted_pairs
 from eval_agreement.joint import measured, resampled
 from eval_agreement.metrics import half_up
 
@@ -305,9 +305,9 @@ def test_what_always_holds(both: list[tuple[int, int]]) -> None:
     assert (perfect.mae, perfect.fuzzy, perfect.strict) == (0.0, 1.0, 1.0)
 
 
-def columns(human: Any, judge: Any, draws: Resamples) -> Any:
+def columns(human: Any, judge: Any, draws: Resamples, weight: Any = None) -> Any:
     """The metrics of each resample in the order of METRICS: shape (metrics, resamples)."""
-    return np.stack(list(resampled(human, judge, draws).values()))
+    return np.stack(list(resampled(human, judge, draws, weight).values()))
 
 
 def simulated(kind: str, n: int = 300) -> tuple[Any, Any, Any]:
@@ -348,6 +348,28 @@ def test_resamples_of_any_scores_equal_the_metrics_on_repeated_rows(both: list[t
         result = agreement(human[rows], judge[rows])
         expected = [getattr(result, name) for name in METRICS]
         assert values == pytest.approx([math.nan if v is None else v for v in expected], abs=1e-9, nan_ok=True)
+
+
+@given(
+    fractional.filter(lambda both: len(both) > 4),
+    st.tuples(st.integers(1, 9), st.integers(2, 5), st.sampled_from([1, 90, 1 << 18])),
+    st.booleans(),
+    st.booleans(),
+)
+def test_blocks_of_sorted_pairs_say_what_tables_say(
+    both: list[tuple[int, int]], sizes: tuple[int, int, int], swap: bool, weighed: bool
+) -> None:
+    """Whatever the size of blocks, levels and chunks: several walks, blocks of one cell, weights of rows."""
+    human, judge = (np.array(side) / 4 for side in zip(*both, strict=True))
+    human, judge = (judge, human) if swap else (human, judge)
+    draws = Resamples(np.arange(len(both)) // 2, resamples=3)
+    weight = 1.0 + np.arange(len(both)) % 3 if weighed else None
+    tables = columns(human, judge, draws, weight)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joint, "_MOST_CELLS", 0)
+        for name, size in zip(("_BLOCK", "_LEVELS", "_CHUNK"), sizes, strict=True):
+            patch.setattr(sorted_pairs, name, size)
+        assert columns(human, judge, draws, weight) == pytest.approx(tables, abs=1e-12, nan_ok=True)
 
 
 def test_the_short_way_without_groups_draws_from_the_same_distribution() -> None:
