@@ -1,15 +1,16 @@
 """Everything an audit says of a sample: the judge, other judges, trivial judges and people through the same metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.counting.resampling import Floats, group_numbers
+from critic.counting.resampling import Floats
 from critic.records import RATINGS, Response
 from eval_agreement import bias, calibration
 from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
@@ -18,12 +19,11 @@ from eval_agreement.compare import MARGINS, Comparison, compare, comparisons
 from eval_agreement.corrected import CorrectedMean, LabelPlan, corrected_mean, labels_needed
 from eval_agreement.joint import measured
 from eval_agreement.metrics import Agreement
+from eval_agreement.parallel import MANY_ROWS, in_parallel
 from eval_agreement.raters import RaterAgreement, rater_agreement
 from eval_agreement.ratings import leave_one_out
 from eval_agreement.rows import JudgedRows
 from eval_agreement.sample import Sample
-
-T = TypeVar("T")
 
 Kind = Literal["judge", "other", "people", "baseline"]
 
@@ -95,48 +95,58 @@ class Findings(Struct, frozen=True, kw_only=True):
 
 
 STEPS = 9
-"""How often `examine` says that it has got on."""
+"""How often `examine` says that it has got on, at least."""
 
 
 def examine(
     sample: Sample, asked: AuditRequest, first: Sample | None = None, got_on: Callable[[], object] = lambda: None
 ) -> Findings:
-    """Audit the first judge of a sample beside the others, people and trivial judges.
+    """Audit the first judge of a sample beside the others, people and trivial judges; what does not depend on each
+    other side by side, where there are many rows.
 
     Trivial judges that look at texts are fitted on training rows and computed on every labelled row, also on those
     where the judge failed. Without training rows there is one: people's own median, which has seen the answers.
     Recalibration is fitted on the sample `first` where there is one, else on other groups of the same.
     """
-    labelled = sample.labelled
-    group = group_numbers(labelled.group)
+    sample = sample.numbered
+    labelled, judges = sample.labelled, list(sample.judges)
     several = any(len(rated) > 1 for rated in labelled.raters)
+    who, baselines = labelled.judge, trivial(labelled, asked.training)
+    got_on()
 
-    def done(made: T) -> T:
-        got_on()
-        return made
+    def over_trivial() -> list[Comparison]:
+        scored = {
+            name: replace(labelled, judges={who: labelled.scores, name: one}) for name, (one, _) in baselines.items()
+        }
+        return [compare(of, who, name, {}) for name, of in scored.items()]
 
-    who = labelled.judge
-    baselines = done(trivial(labelled, asked.training))
+    def needed() -> LabelPlan | None:
+        if not asked.within:
+            return None
+        return labels_needed(asked.within, sample.human, sample.scores, sample.groups, weight=sample.weight)
+
+    found = in_parallel(
+        [
+            *(partial(biases, labelled, name, asked.own.get(name, ())) for name in judges),
+            lambda: scorers(labelled, baselines),
+            lambda: breakdown(labelled),
+            lambda: comparisons(labelled, asked.margins),
+            over_trivial,
+            lambda: rater_agreement(labelled.raters, labelled.groups, labelled.scores) if several else None,
+            lambda: _replaces(labelled, asked.epsilon) if several else None,
+            lambda: _calibration(labelled, first and first.labelled),
+            lambda: corrected(sample),
+            needed,
+        ],
+        got_on,
+        apart=len(sample.ids) >= MANY_ROWS,
+    )
+    names = ("lines", "by", "comparisons", "over_trivial", "raters", "replaces", "calibration", "corrected", "plan")
     return Findings(
         sample=labelled,
         unlabelled=len(sample.ids) - len(labelled.ids),
-        lines=done(scorers(labelled, baselines)),
-        by=done(breakdown(labelled)),
-        comparisons=done(comparisons(labelled, asked.margins)),
-        over_trivial=done(
-            [
-                compare(replace(labelled, judges={who: labelled.scores, name: predicted}), who, name, {})
-                for name, (predicted, _) in baselines.items()
-            ]
-        ),
-        raters=done(rater_agreement(labelled.raters, group, labelled.scores) if several else None),
-        replaces=_replaces(labelled, asked.epsilon) if several else None,
-        biases=done({name: biases(labelled, name, asked.own.get(name, ())) for name in labelled.judges}),
-        calibration=done(_calibration(labelled, first and first.labelled)),
-        corrected=done(corrected(sample)),
-        plan=labels_needed(asked.within, sample.human, sample.scores, sample.group, weight=sample.weight)
-        if asked.within
-        else None,
+        biases=dict(zip(judges, found[: len(judges)], strict=True)),
+        **dict(zip(names, found[len(judges) :], strict=True)),
     )
 
 
@@ -146,7 +156,7 @@ def scorers(sample: Sample, baselines: Mapping[str, tuple[Floats, str]]) -> list
     def line(kind: Kind, name: str, scores: Floats, about: str = "") -> Line:
         return Line(kind, name, about, measured(sample.human, scores, group, weight))
 
-    group, weight = group_numbers(sample.group), sample.weight
+    group, weight = sample.groups, sample.weight
     return [
         *(line("judge" if name == sample.judge else "other", name, scores) for name, scores in sample.judges.items()),
         *people(sample),
@@ -162,7 +172,7 @@ def _replaces(sample: Sample, epsilon: float) -> AlternativeAnnotator:
     if len(used) <= len(RATINGS):
         edges = (used[1:] + used[:-1]) / 2
         scores = np.where(np.isnan(scores), np.nan, used[np.searchsorted(edges, scores, side="right")])
-    return alternative_annotator(sample.raters, scores, group_numbers(sample.group), epsilon)
+    return alternative_annotator(sample.raters, scores, sample.groups, epsilon)
 
 
 def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
@@ -172,7 +182,7 @@ def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
         # Ratings in no order of raters. Of an answer whose raters are not known, the score counts as one rating.
         given = [list(rated.values()) or [score] for rated, score in zip(sample.raters, sample.human, strict=True)]
         noise = bias.rating_noise(np.array(list(zip_longest(*given, fillvalue=np.nan))).T.copy())
-    rows = JudgedRows(sample.human, sample.judges[judge], group_numbers(sample.group), noise)
+    rows = JudgedRows(sample.human, sample.judges[judge], sample.groups, noise)
     effects = [bias.severity(rows), bias.central_tendency(rows)]
     if sample.length is not None and not np.isnan(sample.length).any():
         effects.append(bias.verbosity(rows, sample.length))
@@ -190,7 +200,7 @@ def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
 
 def _calibration(sample: Sample, first: Sample | None) -> Calibration:
     """How far the judge's scores mean what people's mean, and maps from the one to the other."""
-    rows = JudgedRows(sample.human, sample.scores, sample.group)
+    rows = JudgedRows(sample.human, sample.scores, sample.group if first else sample.groups)
     fit_on = None if first is None else JudgedRows(first.human, first.scores, first.group)
     methods: tuple[calibration.Method, ...] = ("linear", "isotonic")
     return Calibration(
@@ -210,13 +220,13 @@ def corrected(sample: Sample) -> dict[str, CorrectedMean]:
         known = ~np.isnan(sample.human[rows])
         if known.any() and not known.all():
             chosen = sample.rows(rows)
-            found[name] = corrected_mean(chosen.human, chosen.scores, chosen.group, weight=chosen.weight)
+            found[name] = corrected_mean(chosen.human, chosen.scores, chosen.groups, weight=chosen.weight)
     return found
 
 
 def breakdown(sample: Sample) -> dict[str, dict[str, Agreement]]:
     """The judge's agreement on the rows of each value of each property that has several."""
-    group, weight = group_numbers(sample.group), sample.weight
+    group, weight = sample.groups, sample.weight
 
     def of(rows: NDArray[np.bool_]) -> Agreement:
         return measured(sample.human[rows], sample.scores[rows], group[rows], None if weight is None else weight[rows])
@@ -246,7 +256,7 @@ def people(sample: Sample) -> list[Line]:
     others, rater, row = leave_one_out(sample.raters)
     if not len(row):
         return []
-    group = group_numbers(sample.group)[row]
+    group = sample.groups[row]
     judge = measured(others, sample.scores[row], group)
     return [
         Line("people", "people", "each rater against the mean of the others", measured(others, rater, group)),

@@ -5,7 +5,7 @@ resample is a weighted sum of the groups' tables. Where a table would be too lar
 """
 
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from eval_agreement.metrics import (
     agreement,
     paired,
     same_length,
+    values_of_pairs,
 )
 from eval_agreement.sorted_pairs import SortedPairs
 
@@ -33,6 +34,9 @@ _WHOLE = 1 << 23
 """Where whole numbers and halves end to be exact in 32 bits."""
 
 _SAME = 1e-11
+
+_MANY_ROWS = 100_000
+"""From so many rows on a table of counts gives a metric sooner than the pairs do."""
 
 
 def agreement_interval(
@@ -67,23 +71,24 @@ def agreement_interval(
 def measured(human: Scores, judge: Scores, group: Group, weight: Floats | None = None) -> Agreement:
     """`agreement` with its `agreement_interval`. With a `weight` (n,) each row stands for so many: where it is 1 over
     the chance that the row had of being labelled, both are those of all rows (Hájek 1971)."""
-    result = agreement(human, judge)
-    people, judged, used = paired(human, judge)
+    *_, used = paired(human, judge)
+    result = agreement(human, judge, values_of=partial(values_of, weight=None if weight is None else weight[used]))
     intervals = agreement_interval(human, judge, group, weight=weight)
     estimates = {name: replace(one, interval=intervals[name]) for name, one in result.estimates.items()}
-    if weight is not None and used.any():
-        values = values_of(people[used], judged[used], weight[used])
-        estimates = {name: replace(one, value=values[name]) for name, one in estimates.items()}
-    return replace(result, estimates=estimates, groups=len(np.unique(group_numbers(group)[used])))
+    return replace(result, estimates=estimates, groups=int(np.count_nonzero(np.bincount(group_numbers(group)[used]))))
 
 
 def values_of(human: Floats, judge: Floats, weight: Floats | None = None) -> dict[str, float | None]:
     """Every metric of one sample, shape (n,) each, by name; None where it is undefined. `weight` as in `measured`."""
-    values = {name: metric.of_pairs(human, judge) for name, metric in METRICS.items()}
-    if weight is None:
-        return values
-    (counts,) = _blocks(human, judge, _AsTheyAre(len(human)), weight / weight.mean())
-    return {name: None if one is None else float(METRICS[name].of_counts(counts)[0]) for name, one in values.items()}
+    if not len(human) or (weight is None and (len(human) < _MANY_ROWS or _cells(human, judge) > _MOST_CELLS)):
+        return values_of_pairs(human, judge)
+    (counts,) = _blocks(human, judge, _AsTheyAre(len(human)), None if weight is None else weight / weight.mean())
+    values = {name: float(metric.of_counts(counts)[0]) for name, metric in METRICS.items()}
+    return {name: None if np.isnan(value) else value for name, value in values.items()}
+
+
+def _cells(human: Floats, judge: Floats) -> int:
+    return len(np.unique(human)) * len(np.unique(judge))
 
 
 class _AsTheyAre(Resamples):

@@ -279,8 +279,16 @@ def paired(human: Scores, judge: Scores) -> tuple[Floats, Floats, NDArray[np.boo
     return people, judged, ~np.isnan(judged)
 
 
-def agreement(human: Scores, judge: Scores) -> Agreement:
-    """The agreement of two equally long samples on 1..10; None or NaN in `judge` is a failed judgment.
+def values_of_pairs(human: Floats, judge: Floats) -> dict[str, float | None]:
+    """Every metric of two samples without failures, shape (n,) each, by name; None where it is undefined."""
+    return {name: metric.of_pairs(human, judge) for name, metric in METRICS.items()}
+
+
+def agreement(
+    human: Scores, judge: Scores, *, values_of: Callable[[Floats, Floats], Mapping[str, float | None]] = values_of_pairs
+) -> Agreement:
+    """The agreement of two equally long samples on 1..10; None or NaN in `judge` is a failed judgment. `values_of`
+    measures.
 
     - Failed judgments are dropped and counted; nothing is put in their place.
     - What is undefined is None with a reason, never 0 and never NaN: everything without pairs; the
@@ -294,7 +302,7 @@ def agreement(human: Scores, judge: Scores) -> Agreement:
     people, judged, used = paired(human, judge)
     people, judged = people[used], judged[used]
     reason = "no pairs" if not people.size else _no_correlation(people, judged) or "undefined on these scores"
-    values = {name: metric.of_pairs(people, judged) for name, metric in METRICS.items()}
+    values = values_of(people, judged)
     return Agreement(
         n=len(people),
         failed=int((~used).sum()),

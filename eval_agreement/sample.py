@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.counting.resampling import Floats
+from critic.counting.resampling import Floats, group_numbers
 from critic.errors import UsageError
 from critic.records import ConversationJudgment, Judgment, Response
 from eval_agreement.metrics import Scores
@@ -28,7 +28,8 @@ class Sample(Struct, frozen=True, kw_only=True):
 
     `human` (n,) holds people's score of each answer (the mean of its raters), NaN where nobody gave one; `raters`
     who gave which (empty where that is not known); `judges` each judge's, NaN where it failed; the first judge
-    is the one under audit. Rows that share a question or an image share a `group`. `parts` gives
+    is the one under audit. Rows that share a question or an image share a `group`, whose number `numbered` puts into
+    `member`. `parts` gives
     properties of each row (None: not known), `length` the answers' characters, `probability` the
     chance that each labelled row had of being labelled (NaN: not known; None: all had the same). `responses` and
     `judgments` are the records behind the rows: empty, or one a row, None where a row has none. `notes` say what was
@@ -40,6 +41,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     human: Floats
     judges: dict[str, Floats]
     group: list[str]
+    member: NDArray[np.intp] | None = None
     raters: list[dict[str, float]] = field(default_factory=list)
     parts: dict[str, list[str | None]] = field(default_factory=dict)
     length: Floats | None = None
@@ -73,6 +75,16 @@ class Sample(Struct, frozen=True, kw_only=True):
         return replace(
             self, **{name: picked(getattr(self, name)) for name in self.__struct_fields__ if name not in kept}
         )
+
+    @property
+    def numbered(self) -> "Sample":
+        """The same with the numbers of the groups, by their sorted names, for all that follows."""
+        return replace(self, member=self.groups)
+
+    @property
+    def groups(self) -> NDArray[np.intp]:
+        """The number of each row's group, in the order of the groups' names, shape (n,)."""
+        return group_numbers(self.group) if self.member is None else self.member
 
     @property
     def weight(self) -> Floats | None:

@@ -4,7 +4,7 @@ A sample is of scores, or of labels: preferences between two answers (a, b, tie)
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from eval_agreement import tables
 from eval_agreement.items import OVERALL, AuditItem, Kind, check_common, file_kind, items_of, of_response, read_items
 from eval_agreement.preferences import PEOPLE, Preferences
 from eval_agreement.sample import Sample, scores
-from eval_agreement.tables import SCALE, ColumnTable, Scale, Source, read_table
+from eval_agreement.tables import SCALE, ColumnTable, Scale, Source, forget, places, read_table
 
 T = TypeVar("T")
 
@@ -138,20 +138,22 @@ def of_tables(
             raise UsageError(f"{judges[name].path}: the judge {name} has several raters; give each a file of its own")
     if np.isnan(people.human).all():
         raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
-    settled = set(people.ids)
-    if file_kind(human) == "human-scored rows":  # those that people scored, but that cannot be used
-        settled |= {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
+    forget()  # from here on there are only samples
     first = next(iter(given.values()))
     people = _described(people, first)
-    alone = first.rows(np.array([key not in settled for key in first.ids]))
-    ids = people.ids + alone.ids
+    unsettled = places(people.ids, first.ids) < 0
+    if file_kind(human) == "human-scored rows":  # those that people scored, but that cannot be used
+        unusable = {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
+        unsettled &= np.array([key not in unusable for key in first.ids])
+    alone = first.rows(unsettled)
+    ids = people.ids + alone.ids if alone.ids else people.ids
     unknown: list[str | None] = [None] * len(alone.ids)
     lengths = np.concatenate([sample.length for sample in (people, alone) if sample.length is not None])
     return Sample(
         name=human.path.stem,
         ids=ids,
         human=np.concatenate([people.human, np.full(len(alone.ids), np.nan)]),
-        judges={name: scores(_by_id(other.ids, other.human, ids)) for name, other in given.items()},
+        judges={name: _scores_by_id(other, ids) for name, other in given.items()},
         group=people.group + alone.group,
         raters=people.raters + [{} for _ in alone.ids] if people.raters else [],
         parts={part: values + alone.parts.get(part, unknown) for part, values in people.parts.items()},
@@ -161,18 +163,18 @@ def of_tables(
         else np.concatenate([people.probability, np.full(len(alone.ids), np.nan)]),
         responses=people.responses + [None] * len(alone.ids) if people.responses else [],
         judgments=_by_id(first.ids, first.judgments, ids) if first.judgments else [],
-        notes=_notes(people, given, set(ids), scale),
+        notes=_notes(people, given, ids, scale),
     )
 
 
-def _notes(people: Sample, given: Mapping[str, Sample], ids: Set[str], scale: Scale) -> list[str]:
+def _notes(people: Sample, given: Mapping[str, Sample], ids: Sequence[str], scale: Scale) -> list[str]:
     """What the files leave out, what the join leaves without a partner, and what points and lengths are, in words."""
     notes = [*people.notes, *(note for other in given.values() for note in other.notes)]
     n = len(people.ids)
     for name, other in given.items():
-        if missing := len(set(people.ids) - set(other.ids)):
+        if missing := int((places(other.ids, people.ids) < 0).sum()):
             notes.append(f"{missing} of {n} answers are not in the file of {name}: they count as failed")
-        if unknown := len(set(other.ids) - ids):
+        if unknown := int((places(ids, other.ids) < 0).sum()):
             notes.append(f"{unknown} answers that only {name} scored are left out")
     short = n if people.length is None else int(np.isnan(people.length).sum())
     if 0 < short < n:
@@ -191,8 +193,14 @@ def _notes(people: Sample, given: Mapping[str, Sample], ids: Set[str], scale: Sc
 
 def _by_id(known: Sequence[str], values: Iterable[T], ids: Sequence[str]) -> list[T | None]:
     """The values of `ids`, of which those of the ids `known` are known."""
-    value = dict(zip(known, values, strict=True))
-    return [value.get(key) for key in ids]
+    given = list(values)
+    return [None if place < 0 else given[place] for place in places(known, ids).tolist()]
+
+
+def _scores_by_id(judge: Sample, ids: Sequence[str]) -> Floats:
+    """A judge's scores of `ids`, NaN where it has none."""
+    place = places(judge.ids, ids)
+    return np.where(place < 0, np.nan, judge.human[place])
 
 
 def _people(source: Source, scale: Scale) -> Sample:
@@ -267,6 +275,20 @@ def _or_alone(groups: Sequence[str | None], ids: Sequence[str]) -> list[str]:
 
 
 def _of_table(table: ColumnTable, column: str, scale: Scale) -> Sample:
+    ids = tables.keys_of(table)
+    if "rater" not in table.columns and tables.all_differ(ids):
+        every = range(len(ids))
+        return Sample(
+            name=table.path.stem,
+            ids=ids,
+            human=table.numbers(column, scale),
+            judges={},
+            group=_or_alone(table.texts("group"), ids),
+            parts=tables.parts_of(table, every),
+            length=tables.lengths_of(table),
+            probability=tables.probabilities_of(table),
+        )
+
     def two_scores(score: float | None, before: float | None, rater: str | None) -> str:
         texts = ["nan" if one is None else f"{one:g}" for one in (score, before)]
         who = f" by {rater}" if rater else " (several raters need a column rater)"

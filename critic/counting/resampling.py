@@ -50,6 +50,9 @@ _COUNTS = 400_000
 _DRAWS, _BYTES, _CHUNK = 256, 1 << 26, 4096
 """Resamples of a block at most, its bytes at most, and groups that are summed at a time."""
 
+_SPARSE = 4
+"""Numbers of groups up to so many times the rows are made consecutive without sorting."""
+
 _FULL, _WHOLE = 0.03, 1 << 24
 """The share of filled cells above which a plain product is faster than a sparse one, and where whole numbers end to be
 exact in 32 bits."""
@@ -72,6 +75,8 @@ class Estimate(Struct, frozen=True, kw_only=True):
 def group_numbers(group: Group) -> NDArray[np.intp]:
     """A whole number 0..G-1 for each row, by the sorted names, so that the order of rows does not matter."""
     if isinstance(group, np.ndarray) and group.dtype.kind in "iu":
+        if len(group) and group.min() >= 0 and group.max() < _SPARSE * len(group):
+            return np.asarray((np.cumsum(np.bincount(group) > 0) - 1)[group], dtype=np.intp)
         return np.asarray(np.unique(group, return_inverse=True)[1], dtype=np.intp)
     index = {name: number for number, name in enumerate(sorted(set(group), key=str))}
     return np.fromiter((index[name] for name in group), dtype=np.intp, count=len(group))
@@ -89,7 +94,7 @@ def tables_by_group(
 ) -> Any:
     """How many rows of each group (or how much `weight`) fall into each cell: sparse, of shape (cells, G)."""
     # Ones are kept in 32 bits, half of the memory of as many rows.
-    times = np.ones(len(cell), dtype=np.float32) if weight is None else weight
+    times = np.ones(len(cell), dtype=np.float32 if len(cell) < _WHOLE else np.float64) if weight is None else weight
     narrow = np.int32 if max(len(cell), *shape) <= np.iinfo(np.int32).max else np.int64
     return sparse.coo_array((times, (cell.astype(narrow), member.astype(narrow))), shape=shape).tocsc()
 

@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct
 
 from critic import jsonl
-from critic.counting.resampling import Floats, Interval, Resamples, group_numbers
+from critic.counting.resampling import Floats, Interval, Resamples
 from critic.records import RATINGS
 from eval_agreement.metrics import half_up
 from eval_agreement.sample import Sample
@@ -128,7 +128,7 @@ def by_length(sample: Sample) -> list[Slice]:
     if len(length) < 2 * SLICES or np.ptp(length) == 0:
         return []
     edges = np.unique(np.quantile(length, np.arange(1, SLICES) / SLICES))
-    part, group = np.searchsorted(edges, length, side="right"), group_numbers(sample.group)[known]
+    part, group = np.searchsorted(edges, length, side="right"), sample.groups[known]
     slices = []
     for rows in (part == number for number in np.unique(part)):
         draws, less = Resamples(group[rows]), difference[rows]

@@ -1,0 +1,117 @@
+"""How the audit grows: seconds and peak memory at 10,000 rows and up, two judges, questions with 20 answers each.
+
+python tests/bench/audit_size.py [--most 10000000] [--fractional] [--whole] [--picture audit_size.svg]
+
+Without --whole: all metrics of both judges with intervals from 2,000 resamples over groups, in a process each. With
+it: `critic audit` on a Parquet table, reading, breakdowns, bias, calibration and report included. Seconds are those of
+the clock, and of the processor in brackets; memory is that of the largest process.
+"""
+
+import argparse
+import atexit
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from audit_full import ANSWERERS, TASKS, simulated
+
+from eval_agreement.joint import agreement_interval
+from eval_agreement.parallel import in_parallel
+
+RESAMPLES = 2000
+
+
+def metrics(rows: int, fractional: bool) -> None:
+    human, *judges = simulated(rows)
+    if fractional:
+        noise = np.random.default_rng(1).normal(0, 0.3, (2, rows))
+        judges = [np.clip(judge + one, 1, 10) for judge, one in zip(judges, noise, strict=True)]
+    group = np.arange(rows) // ANSWERERS
+    in_parallel([partial(agreement_interval, human, judge, group, RESAMPLES) for judge in judges])
+
+
+def audit(table: Path) -> None:
+    from critic.cli import main
+
+    judges = [word for name in ("first", "second") for word in ("--judge", f"{name}={table}:{name}")]
+    sys.argv = ["critic", "audit", "--human", f"{table}:human", *judges, "--out", str(table.with_suffix(""))]
+    main()
+
+
+def say_peak() -> None:
+    """At the end, the kilobytes of the largest process."""
+    who = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
+    atexit.register(lambda: print("\n", max(resource.getrusage(one).ru_maxrss for one in who)))
+
+
+def write(table: Path, rows: int) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    scores = dict(zip(("human", "first", "second"), simulated(rows), strict=True))
+    number = np.arange(rows)
+    question = number // ANSWERERS
+    texts = {"group": question, "task": question % TASKS, "system": number % ANSWERERS, "lang": question % 2}
+    columns = {"id": number, **texts}
+    lengths = np.random.default_rng(1).integers(10, 900, rows)
+    cells = {name: pa.array(values).cast(pa.string()) for name, values in columns.items()}
+    parquet.write_table(pa.table({**cells, **scores, "length": lengths}), table)
+
+
+def measured(rows: int, fractional: bool, whole: bool) -> dict[str, float]:
+    """Seconds, seconds of the processor and megabytes of a program of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "table.parquet"
+        if whole:
+            write(table, rows)
+        call = f"audit(Path({str(table)!r}))" if whole else f"metrics({rows}, {fractional})"
+        here = str(Path(__file__).parent)
+        program = f"import sys; sys.path.insert(0, {here!r}); from audit_size import *; say_peak(); {call}"
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        words = [sys.executable, "-c", program]
+        done = subprocess.run(words, check=True, capture_output=True, text=True)
+        seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    megabytes = int(done.stdout.split()[-1]) / 1024
+    return {"rows": rows, "seconds": round(seconds, 1), "cpu": round(spent, 1), "mb": round(megabytes)}
+
+
+def draw(path: Path, found: list[dict[str, float]]) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    for axes, names, unit in zip(figure.subplots(1, 2), (("seconds", "cpu"), ("mb",)), ("seconds", "MB"), strict=True):
+        for name in names:
+            axes.loglog([one["rows"] for one in found], [one[name] for one in found], marker="o", label=name)
+        axes.set(xlabel="rows", ylabel=unit)
+        axes.grid(visible=True, which="both", alpha=0.2)
+        axes.legend()
+    figure.savefig(path)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--most", type=int, default=1_000_000)
+    options.add_argument("--fractional", action="store_true")
+    options.add_argument("--whole", action="store_true")
+    options.add_argument("--picture", type=Path)
+    given = options.parse_args()
+    found, rows = [], 10_000
+    while rows <= given.most:
+        found.append(measured(rows, given.fractional, given.whole))
+        print(f"{rows:>10,} rows: {found[-1]['seconds']} s ({found[-1]['cpu']} s), {found[-1]['mb']} MB", flush=True)
+        rows *= 10
+    if given.picture:
+        draw(given.picture, found)
+    how = {"whole": given.whole, "fractional": given.fractional, "resamples": RESAMPLES}
+    print(json.dumps({"name": "audit_size", **how, "sizes": found}))
+
+
+if __name__ == "__main__":
+    main()
