@@ -77,10 +77,11 @@ def prefix(text: str, key: str = RATING) -> str | None:
 
 
 def zero_share(tokens: list[Token]) -> float | None:
-    """The probability that a 0 comes at the first of these tokens, among all its alternatives."""
+    """The probability that a 0 comes at the first of these tokens; what is not among its alternatives is no 0 either,
+    so that theirs need not sum to 1."""
     shares = [(text, math.exp(logprob)) for token in tokens[:1] for text, logprob in token.alternatives]
     total = sum(share for _, share in shares)
-    return sum(share for text, share in shares if text.startswith("0")) / total if total > 0.0 else None
+    return sum(share for text, share in shares if text.startswith("0")) / max(total, 1.0) if total > 0.0 else None
 
 
 def distribution(first: FirstDigit, ten_given_one: float, scale: Scale = TEN) -> list[float]:

@@ -28,7 +28,7 @@ from critic.asking.forms import inquiry
 from critic.asking.render import Material
 from critic.backends import Served, Token
 from critic.backends.vllm import learned_forms
-from critic.records import Response
+from critic.records import GREEDY, Response
 from critic.stages import judge as command
 from critic.stages import judge_responses as judging
 
@@ -218,6 +218,9 @@ def test_ten_in_one_token_and_a_written_one_need_no_second_call() -> None:
     written = rating.first_digit(tokens({"1": 0.8, "9": 0.2}, "1", {"0": 0.75, ',"': 0.25}))
     assert written is not None and written.ten_given_one == pytest.approx(0.75)
     assert rating.distribution(written, 0.75)[9] == pytest.approx(0.6)
+    # What is not among the alternatives is no 0: a tenth behind the 1 is on tokens that are not shown.
+    few = rating.first_digit(tokens({"1": 1.0}, "1", {"0": 0.6, ",": 0.3}))
+    assert few is not None and few.ten_given_one == pytest.approx(0.6)
     assert rating.first_digit([]) is None
 
 
@@ -630,7 +633,7 @@ def test_a_form_that_a_judge_never_learned_is_said_once(
     facts = {} if learned is None else {"recipe": {"forms": learned}}
     served = Served("judge", None, is_vllm=True, forms=learned_forms(facts))
     backends = cast(Any, [SimpleNamespace(place="runs/judge", served=served)])
-    assert command._told_of_forms(backends, asked) is backends
+    command._judges(backends, None, asked, "expected", 64, GREEDY, None)
     told = capsys.readouterr().err
     assert told == (
         f"warning: runs/judge was trained in pointwise_short, and is asked in {asked} (--prompt)\n" if warns else ""
