@@ -1,14 +1,14 @@
-"""critic pack: a prompt pack from the string constants of a benchmark's own prompt module, which is read, never run.
+"""critic pack: a prompt pack from the texts in a benchmark's own modules, which are read, never run.
 
-critic pack clone/prompts.py --mapping mapping.toml                 # writes the mapping's beginning, to be filled in
-critic pack clone/prompts.py --mapping mapping.toml --out my-pack   # then the pack, for critic judge --prompt-pack
+critic pack clone --mapping mapping.toml                 # writes the mapping's beginning, to be filled in
+critic pack clone --mapping mapping.toml --out my-pack   # then the pack, for critic judge --prompt-pack
 """
 
 import ast
 import json
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,8 +40,10 @@ _HEAD = """\
 # and for each placeholder what stands there; leave `kind` empty for constants that are no prompt.
 # raw.NAME of {raw};
 # raw.NAME[i] of {by_turn}, turns from 0
+# or 'a text in single quotes', as it stands.
 # Optional: system = "CONSTANT" for a system message; before = ["CONSTANT", …] for messages between it and the prompt,
-# of user and assistant in turn (a preamble, examples); turn = 2 where the prompt is that of one turn alone;
+# of user and assistant in turn (a preamble, examples; "CONSTANT in OTHER" where it stands in the other's only
+# placeholder); turn = 2 where the prompt is that of one turn alone;
 # backed = true where it compares in sight of the reference, and another does without;
 # constrained = true where it asks for our JSON verdict;
 # format = true where the module fills the text in by str.format, so that {{{{ is a brace.
@@ -69,30 +71,61 @@ class _MappingFile(Struct, kw_only=True, forbid_unknown_fields=True):
     prompt: list[Mapped]
 
 
-def constants(path: Path) -> dict[str, str]:
-    """The string constants of a Python module by name (NAME, CLASS.NAME, NAME[0], NAME.KEY), read without running it.
+def constants(*paths: Path) -> dict[str, str]:
+    """The texts in Python modules, or in those of a folder, by name, read without running them: NAME, CLASS.NAME,
+    FUNCTION.NAME, NAME[0], NAME.KEY, FUNCTION.content of a chat message; NAME#1, NAME#2 … where there are several, and
+    MODULE:NAME where another module has the name already.
 
-    Of an f-string each value is a placeholder {code}; sums of constants are whole. Raises UsageError for a file that is
-    no Python or has none.
+    What a text is put together from by f-string, .format or + is a placeholder {code}. Raises UsageError for a file
+    that is no Python, and where there are none.
     """
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: cannot be read as Python: {error}") from None
-    found = dict(_assigned(tree.body, ""))
+    found: dict[str, str] = {}
+    for path in modules(paths):
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError, RecursionError) as error:
+            raise UsageError(f"{path}: cannot be read as Python: {error}") from None
+        texts: dict[str, list[str]] = {}
+        for name, text in _assigned(tree.body, ""):
+            texts.setdefault(name, []).append(text)
+        here = {name: some[-1] for name, some in texts.items()}  # as the module would leave it
+        for name, some in texts.items():
+            here |= {f"{name}#{number}": text for number, text in enumerate(some, 1) if some[1:]}
+        found |= {f"{path.stem}:{name}" if name in found else name: text for name, text in here.items()}
     if not found:
-        raise UsageError(f"{path}: no string constants")
+        raise UsageError(f"{', '.join(map(str, paths))}: no string constants")
     return found
+
+
+def modules(paths: Iterable[Path]) -> list[Path]:
+    """The files themselves, and the modules in folders."""
+    return [file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
 
 
 def _assigned(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:
     for node in body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _assigned(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name):
                     yield from _strings(prefix + target.id, node.value)
-        elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _assigned(node.body, f"{prefix}{node.name}.")
+            yield from _contents(node.value, prefix)
+        elif isinstance(node, ast.Expr | ast.Return) and node.value is not None:
+            yield from _contents(node.value, prefix)
+        else:  # if, for, with, try and the like
+            for inner in ("body", "orelse", "handlers", "finalbody"):
+                yield from _assigned(getattr(node, inner, []), prefix)
+
+
+def _contents(node: ast.expr, prefix: str) -> Iterator[tuple[str, str]]:
+    """The texts of chat messages, {"role": …, "content": text}."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Dict):
+            keyed = {key.value: value for key, value in zip(one.keys, one.values, strict=True)
+                     if isinstance(key, ast.Constant)}  # fmt: skip
+            if "role" in keyed and (text := _text(keyed.get("content"))) is not None:
+                yield f"{prefix}content", text
 
 
 def _strings(name: str, node: ast.expr) -> Iterator[tuple[str, str]]:
@@ -107,8 +140,8 @@ def _strings(name: str, node: ast.expr) -> Iterator[tuple[str, str]]:
                 yield from _strings(f"{name}.{key.value}", value)
 
 
-def _text(node: ast.expr) -> str | None:
-    """What a string expression says, None where that is not known before it runs."""
+def _text(node: ast.expr | None) -> str | None:
+    """What an expression says that begins or ends in a string, None for any other."""
     match node:
         case ast.Constant(value=str(text)):
             return text
@@ -117,9 +150,33 @@ def _text(node: ast.expr) -> str | None:
         case ast.JoinedStr(values=parts):
             return "".join(_text(part) or "" for part in parts)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            first, second = _text(left), _text(right)
-            return None if first is None or second is None else first + second
+            return _sum(left, right)
+        case ast.Call(
+            func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format"), args=args, keywords=named
+        ):
+            return _formatted(text, args, {one.arg: one.value for one in named})
     return None
+
+
+def _sum(*sides: ast.expr) -> str | None:
+    said = [_text(side) for side in sides]
+    if not any(text is not None for text in said):
+        return None
+    return "".join(f"{{{ast.unparse(side)}}}" if text is None else text for side, text in zip(sides, said, strict=True))
+
+
+def _formatted(text: str, args: Sequence[ast.expr], named: Mapping[str | None, ast.expr]) -> str | None:
+    """What str.format makes of a text, with placeholders for its arguments; None for fields that are not plain."""
+    made, given = "", iter(args)
+    try:
+        for plain, name, _, _ in string.Formatter().parse(text):
+            made += plain
+            if name is not None:
+                value = args[int(name)] if name.isdigit() else named[name] if name else next(given)
+                made += f"{{{ast.unparse(value)}}}"
+    except (ValueError, LookupError, StopIteration):
+        return None
+    return made
 
 
 def beginning(found: Mapping[str, str], module: str) -> str:
@@ -127,6 +184,8 @@ def beginning(found: Mapping[str, str], module: str) -> str:
     shown = {"kinds": ", ".join(KINDS), "raw": ", ".join(RAW), "by_turn": ", ".join(RAW_BY_TURN)}
     lines = [_HEAD.format(module=module, **shown)]
     for name, text in found.items():
+        if f"{name}#1" in found:
+            continue
         places = dict.fromkeys(_PLACEHOLDER.findall(text))
         lines += ["[[prompt]]", f"constant = {_quoted(name)}", 'kind = ""', 'language = "en"', "[prompt.placeholders]"]
         lines += [*(f'{_quoted(place)} = ""' for place in places), ""]
@@ -149,7 +208,8 @@ def template(text: str, placeholders: Mapping[str, str], formatted: bool = False
         if place is not None:
             if place not in placeholders:
                 raise ValueError(f"{place} has nothing to stand in its place")
-            made += f"{{{{ {placeholders[place]} }}}}"
+            value = placeholders[place]
+            made += value.strip("'") if value.startswith("'") else f"{{{{ {value} }}}}"
     return made
 
 
@@ -159,15 +219,27 @@ def _checked(place: str, mapped: Mapped, found: Mapping[str, str]) -> None:
         raise UsageError(f"{place}: kind {mapped.kind!r}; choose {', '.join(KINDS)}")
     if len(mapped.before) % 2 or (mapped.turn and mapped.backed):
         raise UsageError(f"{place}: before names a user's and an assistant's message in turn; turn or backed, not both")
-    for name in filter(None, (mapped.constant, mapped.system, *mapped.before)):
+    named = (part for one in mapped.before for part in one.split(" in "))
+    for name in filter(None, (mapped.constant, mapped.system, *named)):
         if name not in found:
             raise UsageError(f"{place}: no string constant {name!r} in the module; there is {', '.join(found)}")
-    known = re.compile(rf"raw\.(?:{'|'.join(RAW)})|raw\.(?:{'|'.join(RAW_BY_TURN)})\[\d\]")
+    known = re.compile(rf"raw\.(?:{'|'.join(RAW)})|raw\.(?:{'|'.join(RAW_BY_TURN)})\[\d\]|'[^'{{}}]*'")
     for name, value in mapped.placeholders.items():
         if not name or name not in found[mapped.constant] + found.get(mapped.system, ""):
             raise UsageError(f"{place}: placeholder {name!r} is not in the constant")
         if not known.fullmatch(value):
             raise UsageError(f"{place}: placeholder {name!r} is {value!r}; expected raw. and one of {', '.join(RAW)}")
+
+
+def _message(place: str, name: str, found: Mapping[str, str]) -> str:
+    """A message before a prompt: a constant, or one in the only placeholder of another."""
+    text, _, around = name.partition(" in ")
+    if not around:
+        return found[text]
+    parts = _PLACEHOLDER.split(found[around])
+    if len(parts) != 2:
+        raise UsageError(f"{place}: {around} has {len(parts) - 1} placeholders; expected one, for {text}")
+    return found[text].join(parts)
 
 
 def files(mapping: Path, found: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -193,7 +265,8 @@ def files(mapping: Path, found: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         if path in made:
             raise UsageError(f"{place}: a second {one.kind}{variant} in {one.language}")
         roles = ("user", "assistant")
-        before = [{"role": roles[place % 2], "content": found[name]} for place, name in enumerate(one.before)]
+        said = [_message(place, name, found) for name in one.before]
+        before = [{"role": roles[number % 2], "content": text} for number, text in enumerate(said)]
         made[path] = {"template": text.replace("$", "$$"), "verbatim": True, "system": system}
         if before:
             made[path]["before"] = before
@@ -218,16 +291,19 @@ def _quoted(value: str | bool) -> str:
 
 
 def main(
-    module: Annotated[Path, typer.Argument(help="The benchmark's own prompt module (.py); it is read, never run.")],
+    module: Annotated[
+        list[Path],
+        typer.Argument(help="The benchmark's own modules (.py), or a folder such as its clone; read, never run."),
+    ],
     mapping: Annotated[
         Path, typer.Option(help="Which constant becomes which prompt; begun for you where it is not there.")
     ],
     out: Annotated[Path | None, typer.Option(help="The folder of the pack.")] = None,
 ) -> int:
-    """A prompt pack from the string constants of a benchmark's own prompt module, for critic judge --prompt-pack."""
-    found = constants(module)
+    """A prompt pack from the texts in a benchmark's own modules, for critic judge --prompt-pack."""
+    found = constants(*module)
     if not mapping.is_file():
-        mapping.write_text(beginning(found, module.name), "utf-8")
+        mapping.write_text(beginning(found, ", ".join(one.name for one in module)), "utf-8")
         print(f"{mapping}: {len(found)} constants; fill it in, then run this again with --out FOLDER")
         return 0
     if out is None:
@@ -235,7 +311,7 @@ def main(
     if out.exists() and any(out.iterdir()):
         raise UsageError(f"--out {out}: not empty")
     made = files(mapping, found)
-    source = f"# From {module.name}, sha256 {jsonl.sha256(module)}, by critic pack.\n"
+    source = "".join(f"# From {one.name}, sha256 {jsonl.sha256(one)}, by critic pack.\n" for one in modules(module))
     out.mkdir(parents=True, exist_ok=True)
     for path, content in made.items():
         (out / path).write_text(source + _written(content), "utf-8")

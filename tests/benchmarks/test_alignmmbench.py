@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 from conftest import ROOT, Servers, assert_one_line_error, completion, run, write_jsonl
@@ -173,6 +174,44 @@ def test_the_demo_file_from_end_to_end(shared: Path, tmp_path: Path, scripted: S
     assert same[0]["systems"] == same[1]["systems"] and same[0]["leaderboards"] == same[1]["leaderboards"]
     elsewhere = run("critic", "score", out, "--questions", "data/samples/alignmmbench/metadata.jsonl")
     assert_one_line_error(elsewhere, "metadata.jsonl", "is not there, or not as here")
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_the_references_in_other_words_get_near_ten(
+    tmp_path: Path, request: pytest.FixtureRequest, scripted: Servers, real: bool
+) -> None:
+    """A model whose answers are the references in other words stands beside one that answers by itself: three commands,
+    one of which asks for both. The judge gives what has the reference's words 10, or 9, and all else 3."""
+    file = ROOT / "data/samples/alignmmbench/metadata.jsonl"
+    if real:
+        file = request.getfixturevalue("shared") / "data/alignmmbench/questions.jsonl"
+
+    def model(body: dict[str, Any]) -> Any:
+        said = body["messages"][-1]["content"]
+        said = said if isinstance(said, str) else said[-1]["text"]
+        asked = "请换一种说法写出下面的回答" in said
+        return completion("换句话说，" + said.partition("\n\n回答：")[2].strip() if asked else "我看不出来。")
+
+    def judge(body: dict[str, Any]) -> Any:
+        parts = body["messages"][0]["content"].partition("\n# 参考答案\n> ")[2]
+        reference, _, reply = parts.partition("\n\n# 助手的作答\n> ")
+        grade = 10 - len(reference) % 2 if reply.startswith(f"换句话说，{reference}") else 3
+        return completion(json.dumps({"Rating": grade, "Reason": "对"}))
+
+    # Real questions have their images elsewhere: both conditions are asked without one.
+    words = ["--benchmark", "alignmmbench", "--limit", 60, "--condition", "rephrased_reference", "--condition"]
+    replies, out = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
+    done = run("critic", "infer", file, *words, "no_image", "--out", replies, "--base-url", scripted(model).url)
+    assert done.returncode == 0, done.stderr
+    done = run("critic", "judge", replies, "--questions", file, "--out", out, "--base-url", scripted(judge).url)
+    count = min(60, len(alignmmbench.read_questions(file)))
+    assert done.returncode == 0 and f"{2 * count} verdicts, 0 failed" in done.stdout, done.stderr
+    done = run("critic", "score", out, "--out", tmp_path / "page")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "page/summary.json").read_text("utf-8"))["systems"]["tiny"]
+    rephrased, own = (found[name]["questions"] for name in ("rephrased_reference", "no_image"))
+    assert 9 <= rephrased["value"] <= 10 and own["value"] == 3 and rephrased["n"] == own["n"] == count
+    assert "tiny, rephrased_reference" in (tmp_path / "page/report.html").read_text("utf-8")
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
