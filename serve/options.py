@@ -31,6 +31,8 @@ GUARDED = {
     "data_parallel_multi_port_external_lb": "this load balancer would serve on ports that are not checked",
     "data_parallel_supervisor_port": "--data-parallel-supervisor-port would serve on a port that is not checked",
     "headless": "--headless would serve nothing",
+    "allowed_local_media_path": BEFORE.format("--allowed-local-media-path"),
+    "allowed_media_domains": BEFORE.format("--allowed-media-domains"),
     "model": BEFORE.format("the model"),
     "model_tag": BEFORE.format("the model"),
     "served_model_name": "--served-model-name is set already; --alias, before the --, adds names",

@@ -49,21 +49,27 @@ def notes(folder: Path) -> dict[str, Any]:
     return dict(json.loads(file.read_text("utf-8"))) if file.is_file() else {}
 
 
-def own_name(model: str, facts: dict[str, Any]) -> str:
-    """A judge's name: its folder's, with a mark of its weights, so that judgments tell two trainings apart; the
-    hub's name of another model."""
+def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = ()) -> str:
+    """A judge's name: its folder's, with a mark of its weights, so that judgments tell two trainings apart, and of one
+    that sees with what is made of images before it does; the hub's name of another model."""
     if not Path(model).is_dir():
         return model
     weights = "".join(facts.get("weights", {}).values())
+    if weights and sees_images(model):
+        weights += processor_hash(model, extra) or ""
     mark = f"@{hashlib.sha256(weights.encode()).hexdigest()[:8]}" if weights else ""
     return Path(model).resolve().name + mark
 
 
-def processor_hash(model: str) -> str | None:
-    """The hash of the files in a model's folder that make text and images ready for it: tokenizer, chat template, image
-    processor. None for a model that is not in a folder."""
+def processor_hash(model: str, extra: Sequence[str] = ()) -> str | None:
+    """The hash of what makes text and images ready for a model: tokenizer, chat template, image processor, which are
+    files in its folder, and the settings (pixels, tiles) that the `extra` options of vLLM give it. None for a model
+    that is not in a folder."""
     found = sorted(path for part in PROCESSOR for path in Path(model).glob(part)) if Path(model).is_dir() else []
     digests = "".join(f"{path.name} {jsonl.sha256(path)}\n" for path in found)
+    spelt = [word.partition("=")[0].replace("_", "-") for word in extra]
+    places = [place for place, word in enumerate(spelt) if word.startswith(("--mm-processor-k", "--media-io-k"))]
+    digests += "".join(f"{extra[place : place + 1 + ('=' not in extra[place])]}\n" for place in places)
     return hashlib.sha256(digests.encode()).hexdigest() if found else None
 
 
@@ -139,7 +145,7 @@ class VllmBackend:
         facts = notes(folder)
         self._words = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load", *(extra or [])]
         self.place, self.in_flight, self.retries = str(folder), IN_FLIGHT, 0
-        name, processor = own_name(str(folder), facts), processor_hash(str(folder))
+        name, processor = own_name(str(folder), facts, extra or ()), processor_hash(str(folder), extra or ())
         self._sees = sees_images(str(folder)) is not False
         self.served = Served(name, None, True, processor, is_head(facts), learned_forms(facts))
         self._jobs = SimpleQueue[_Job | None]()

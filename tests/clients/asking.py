@@ -31,8 +31,9 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., httpx.Response]:
         images: bool = False,
         strict_images: bool = False,
         about: dict[str, Any] | None = None,
+        rules: dict[str, Any] | None = None,
     ) -> httpx.Response:
-        settings: dict[str, Any] = {"about": about or {}}
+        settings: dict[str, Any] = {"about": about or {}, "rules": rules or {}}
         settings |= {
             "model": "judge@1",
             "aliases": ["gpt-4"],

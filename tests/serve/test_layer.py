@@ -14,7 +14,7 @@ from clients.forms import FORMS
 from clients.inner import Ask, Inner, streamed
 from conftest import ROOT
 
-from critic.backends.openai import OURS
+from critic.backends.openai import OURS, RED
 
 sys.path.insert(0, str(ROOT / "serve"))
 contracts: ModuleType = importlib.import_module("contracts")
@@ -553,7 +553,7 @@ def test_a_stream_goes_on_as_it_is(ask: Ask) -> None:
     assert "".join(choice["delta"].get("content", "") for choice in streamed(answer)) == "four"
 
 
-PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+PICTURE = {"type": "image_url", "image_url": {"url": RED}}
 
 
 def test_images_that_the_judge_cannot_see_are_left_out_and_counted(ask: Ask) -> None:

@@ -1,0 +1,101 @@
+"""Which images a request may show the judge: how many, how large, and from where.
+
+Data URIs; files below the folder of `--allowed-local-media-path`; from the network only what `--allowed-media-domains`
+names. Each violation is a Refusal with status 400, before vLLM reads anything (of a missing file it makes a 500).
+"""
+
+import json
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import msgspec
+from replies import Refusal
+
+from critic.images import MAX_BYTES, MAX_PIXELS, ImageError, Images
+
+MOST_IMAGES = 16
+"""Images in one request, unless said otherwise."""
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """`folder` holds the files that may be named, `domains` are the hosts from which vLLM may fetch."""
+
+    most: int = MOST_IMAGES
+    max_bytes: int = MAX_BYTES
+    max_pixels: int = MAX_PIXELS
+    folder: str | None = None
+    domains: list[str] = []
+
+    def words(self) -> list[str]:
+        """What vLLM is told of it."""
+        folder = ["--allowed-local-media-path", self.folder] if self.folder else []
+        return [*folder, *(["--allowed-media-domains", *self.domains] if self.domains else [])]
+
+    def environment(self) -> dict[str, str]:
+        """The same limits for what vLLM fetches itself."""
+        megabytes = max(1, -(-self.max_bytes // 1_000_000))
+        return {
+            "VLLM_MAX_IMAGE_PIXELS": str(self.max_pixels),
+            "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB": str(megabytes),
+            "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+        }
+
+
+class Gate:
+    """Holds requests to the rules."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        root = Path(rules.folder) if rules.folder else Path.cwd()
+        self._images = Images(root, max_bytes=rules.max_bytes, max_pixels=rules.max_pixels)
+
+    def check(self, body: bytes) -> None:
+        """Raises Refusal for the first image of a request, whatever its route, that the rules do not let through."""
+        if b"_url" not in body and b"\\u" not in body:  # a key may be written with escapes
+            return
+        try:
+            found = list(urls(json.loads(body)))
+        except (ValueError, RecursionError):
+            return  # vLLM says what is wrong with it
+        if len(found) > self.rules.most:
+            raise _refused("too_many_images", f"{len(found)} images; at most {self.rules.most} (--max-images)")
+        for number, url in enumerate(found, 1):
+            try:
+                self._look(url)
+            except ImageError as error:
+                raise _refused(error.failure, f"image {number}: {error}") from None
+
+    def _look(self, url: str) -> None:
+        where = urlsplit(url if len(url) < 4096 else url[:4096])
+        if where.scheme in ("http", "https"):
+            if where.hostname not in self.rules.domains:
+                why = "not fetched from the network; send data URIs, or name its host with --allowed-media-domains"
+                raise ImageError("image_outside_root", f"{where.hostname}: {why}")
+        elif where.scheme == "file":
+            if self.rules.folder is None:
+                raise ImageError("image_outside_root", "no files are read without --allowed-local-media-path")
+            self._images.load(url2pathname(where.netloc + where.path))
+        else:
+            self._images.load("data URI", url)
+
+
+def urls(value: Any) -> Iterator[str]:
+    """Every address under a key that ends in `_url`, in order: a text, or an object's `url`."""
+    if isinstance(value, list):
+        for one in value:
+            yield from urls(one)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            address = one.get("url") if isinstance(one, dict) else one
+            if key.endswith("_url") and isinstance(address, str):
+                yield address
+            else:
+                yield from urls(one)
+
+
+def _refused(code: str, message: str) -> Refusal:
+    return Refusal(HTTPStatus.BAD_REQUEST, code, message)
