@@ -1,6 +1,7 @@
 """Human-scored rows: the file format that judges are trained and audited on.
 
-A row (JSON line, or a CSV line with the same columns, lists as JSON): `id, task, lang, question,
+A row (JSON line, packed as .gz or .zst or not; a row of Parquet, which may hold the bytes of its images; or a CSV line
+with the same columns, lists as JSON): `id, task, lang, question,
 history[{user, assistant}], image(s)?, reference, references[]?, response, system, human_score,
 scale_min, scale_max, score_1_10?, reason?, annotators?, group, flags[]`. Other columns that end in
 `_score_1_10` are scores of the same answer by other judges, and may be all that a row to learn from has.
@@ -155,8 +156,10 @@ _JSON_COLUMNS = (
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a .csv as those of a .jsonl stand there: columns that hold JSON read, empty cells left out."""
-    if path.suffix != ".csv":
-        yield from ((f"{path}:{number}", raw) for number, raw in jsonl.read(path, dict[str, Any]))
+    if jsonl.suffix(path) != ".csv":
+        for number, raw in jsonl.read(path, dict[str, Any]):
+            place = tables.place(path, number)
+            yield place, _with_images(place, raw) if path.suffix == ".parquet" else raw
         return
     for count, (place, cells) in enumerate(tables.rows(path, (".csv",))):
         if not count and (missing := [name for name in Row.__struct_fields__[:11] if name not in cells]):
@@ -168,6 +171,15 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             **{name: text for name, text in cells.items() if text},
         }
         yield place, _with_json(place, raw)
+
+
+def _with_images(place: str, raw: dict[str, Any]) -> dict[str, Any]:
+    """A row of Parquet, which may hold the bytes of its images."""
+    if raw.get("image") is not None:
+        raw["image"] = tables.image(place, raw["image"])
+    if raw.get("images") is not None:
+        raw["images"] = [tables.image(place, one) for one in raw["images"]]
+    return {"reference": None, "system": None, **raw}
 
 
 def _with_json(place: str, raw: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +206,7 @@ def unscored(path: Path) -> Iterator[tuple[dict[str, Any], Response]]:
         lang = "zh" if CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
         default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id"), **scale}
         try:
-            row = msgspec.convert({**default, **given}, Row, strict=path.suffix == ".jsonl")
+            row = msgspec.convert({**default, **given}, Row, strict=jsonl.suffix(path) == ".jsonl")
         except msgspec.ValidationError as error:
             raise UsageError(f"{place}: {error}") from None
         ids.add(place, row.id)
@@ -203,12 +215,13 @@ def unscored(path: Path) -> Iterator[tuple[dict[str, Any], Response]]:
 
 
 def files(path: Path) -> list[Path]:
-    """The .jsonl and .csv files of a folder, or the one file. Raises UsageError if there is none."""
+    """The .jsonl (packed or not), .csv and .parquet files of a folder, or the one file. Raises UsageError if there is
+    none."""
     if not path.is_dir():
         return [path]
-    found = sorted(entry for entry in path.iterdir() if entry.suffix in {".jsonl", ".csv"})
+    found = sorted(entry for entry in path.iterdir() if jsonl.suffix(entry) in {".jsonl", ".csv", ".parquet"})
     if not found:
-        raise UsageError(f"{path}: the folder holds no .jsonl or .csv file")
+        raise UsageError(f"{path}: the folder holds no .jsonl, .csv or .parquet file")
     return found
 
 
@@ -255,7 +268,7 @@ def walk(
     for file in files(path):
         for place, raw in _rows(file):
             try:
-                row = msgspec.convert(_scored_by(judges, raw, place), Row, strict=file.suffix != ".csv")
+                row = msgspec.convert(_scored_by(judges, raw, place), Row, strict=jsonl.suffix(file) != ".csv")
             except msgspec.ValidationError as error:
                 raise UsageError(f"{place}: {error}") from None
             ids.add(place, row.id)

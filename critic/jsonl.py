@@ -1,22 +1,97 @@
-"""JSON-lines files: read with file:line errors, append so that a killed run can resume, and the
-sidecar that says what made a file."""
+"""JSON-lines files, packed (.gz, .zst) or not, and the same records in Parquet: read with file:line errors, append so
+that a killed run can resume, and the sidecar that says what made a file."""
 
+import gzip
 import hashlib
+import io
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.metadata import version
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TypeVar
+from types import ModuleType
+from typing import Any, BinaryIO, Self, TypeVar, cast
 
 import msgspec
 
 from critic.errors import UsageError
 
 T = TypeVar("T")
+
+PACKED = (".gz", ".zst")
+"""What may stand behind .jsonl or .csv; .zst is read and written by pyarrow."""
+
+_ROWS, _ROWS_WITH_BYTES = 4096, 32
+"""Rows of a Parquet file in memory at a time; few where images may be inside."""
+
+
+def suffix(path: Path) -> str:
+    """What a file holds by its name: what stands before .gz or .zst where it is packed."""
+    return path.with_suffix("").suffix if path.suffix in PACKED else path.suffix
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file to read, unpacked. Raises UsageError where what is packed is torn or none, or cannot be unpacked here."""
+    if path.suffix not in PACKED:
+        with path.open("rb") as file:
+            yield file
+        return
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(path) as plain:
+                yield cast(BinaryIO, plain)
+        else:
+            with library("pyarrow", path).input_stream(str(path), compression="zstd") as stream:
+                yield cast(BinaryIO, io.BufferedReader(stream))
+    except (EOFError, OSError, zlib.error) as error:
+        raise UsageError(f"{path}: not whole, or no {path.suffix}: {error}") from None
+
+
+def library(name: str, path: Path, otherwise: str = "") -> ModuleType:
+    """What reads files of a kind. Raises UsageError with what to install."""
+    try:
+        return import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise UsageError(f"{path}: reading {path.suffix} needs: pip install {package} {otherwise}".rstrip()) from None
+
+
+def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a Parquet file with their numbers, from 1. Raises UsageError for another file."""
+    parquet = library("pyarrow.parquet", path)
+    try:
+        table = parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: not a parquet file: {error}") from None
+    with table:
+        size = _ROWS_WITH_BYTES if "binary" in str(table.schema_arrow) else _ROWS
+        yield from enumerate((row for batch in table.iter_batches(batch_size=size) for row in batch.to_pylist()), 1)
+
+
+def _said(value: Any) -> Any:
+    """A value of Parquet without the keys that its row does not have: there every row has all of them."""
+    if isinstance(value, dict):
+        return {key: _said(one) for key, one in value.items() if one is not None}
+    return [_said(one) for one in value] if isinstance(value, list) else value
+
+
+def _parquet_records(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file")
+    number = 0
+    for number, row in parquet_rows(path):
+        try:
+            yield number, msgspec.convert(_said(row), record)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{path}:row {number}: {error}") from None
+    if not number:
+        raise UsageError(f"{path}: no rows")
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -25,7 +100,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     if not path.is_file():
         raise UsageError(f"{path}: no such file")
     found = False
-    with path.open("rb") as file:
+    with opened(path) as file:
         for number, line in enumerate(file, 1):
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if not text.strip():
@@ -43,6 +118,9 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
     """The records of a file with their line numbers. Raises UsageError naming file, line and key."""
+    if path.suffix == ".parquet":
+        yield from _parquet_records(path, record)
+        return
     decoder = msgspec.json.Decoder(record)
     for number, line in lines(path):
         try:
@@ -67,9 +145,18 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
     partial = path.with_name(path.name + ".partial")
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            yield file
+        with partial.open("wb") as file, _packing(file, path) as out:
+            yield out
         partial.replace(path)
+
+
+def _packing(file: BinaryIO, path: Path) -> AbstractContextManager[BinaryIO]:
+    if path.suffix == ".gz":
+        return cast(AbstractContextManager[BinaryIO], gzip.GzipFile("", "wb", fileobj=file, mtime=0))
+    if path.suffix == ".zst":
+        stream = library("pyarrow", path).CompressedOutputStream(file, "zstd")
+        return cast(AbstractContextManager[BinaryIO], stream)
+    return nullcontext(file)
 
 
 def write(path: Path, records: Iterable[Any]) -> int:
@@ -122,7 +209,10 @@ def sha256(path: Path) -> str:
 
 
 def repair(path: Path) -> int:
-    """Cut a torn last line off a file that a killed run was appending to; returns the bytes cut."""
+    """Cut a torn last line off a file that a killed run was appending to; returns the bytes cut. Raises UsageError for
+    a file that is not of plain lines."""
+    if path.suffix in (*PACKED, ".parquet"):
+        raise UsageError(f"{path}: written line by line, to go on where it stops: name it .jsonl, pack it when whole")
     size = path.stat().st_size if path.is_file() else 0
     if not size:
         return 0
@@ -139,6 +229,10 @@ class Appender:
     says against writing."""
 
     def __init__(self, path: Path) -> None:
+        if path.suffix in (*PACKED, ".parquet"):
+            raise UsageError(
+                f"{path}: written line by line, to go on where it stops: name it .jsonl, pack it when whole"
+            )
         self._path, self._broken = path, False
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)

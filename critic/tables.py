@@ -2,14 +2,13 @@
 
 import base64
 import csv
+import io
 import json
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from critic import jsonl
@@ -20,13 +19,16 @@ Row = dict[str, Any]
 FORMATS = (".csv", ".jsonl", ".parquet", ".xlsx")
 """What can be read, .parquet and .xlsx by libraries that are not part of a plain installation."""
 
+_LINES = (".csv", ".tsv", ".jsonl")
+"""What may be packed as well: .jsonl.gz, .csv.zst."""
+
 MEDIA_TYPES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
 """How the images inside parquet files begin."""
 
 
 def place(path: Path, number: int) -> str:
     """Where a row is: file:line, for spreadsheets and parquet file:row N."""
-    return f"{path}:{number}" if path.suffix in (".csv", ".tsv", ".jsonl") else f"{path}:row {number}"
+    return f"{path}:{number}" if jsonl.suffix(path) in _LINES else f"{path}:row {number}"
 
 
 def rows(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[str, Row]]:
@@ -42,14 +44,15 @@ def numbered(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[i
     reads it is not installed."""
     readers: dict[str, Callable[[Path], Iterable[tuple[int, Row]]]] = {
         ".csv": _csv, ".tsv": partial(_csv, delimiter="\t"), ".jsonl": lambda path: jsonl.read(path, Row),
-        ".json": _json, ".parquet": _parquet, ".xlsx": _xlsx,
+        ".json": _json, ".parquet": jsonl.parquet_rows, ".xlsx": _xlsx,
     }  # fmt: skip
-    if path.suffix not in formats:
+    kind = jsonl.suffix(path)
+    if kind not in formats or (kind != path.suffix and kind not in _LINES):
         raise UsageError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; expected {', '.join(formats)}")
     if not path.is_file():
         raise UsageError(f"{path}: no such file")
     found = False
-    for number, row in readers[path.suffix](path):
+    for number, row in readers[kind](path):
         found = True
         yield number, row
     if not found:
@@ -59,9 +62,9 @@ def numbered(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[i
 def first(path: Path) -> Row | None:
     """The first object of a JSON-lines file; None for another file, or one that begins otherwise. Never raises."""
     try:
-        with path.open("rb") as file:
+        with jsonl.opened(path) as file:
             found = json.loads(next(filter(bytes.strip, file), b"null").removeprefix(b"\xef\xbb\xbf"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, UsageError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -80,7 +83,7 @@ def _json(path: Path) -> Iterable[tuple[int, Row]]:
 
 def _csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(1 << 30)  # cells may hold images as data URIs
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with jsonl.opened(path) as plain, io.TextIOWrapper(plain, "utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True, delimiter=delimiter)
         try:
             header = next(reader, [])
@@ -101,7 +104,7 @@ def _csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, Row]]:
 
 
 def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
-    openpyxl = _library("openpyxl", path, "or save the sheet as CSV UTF-8")
+    openpyxl = jsonl.library("openpyxl", path, "or save the sheet as CSV UTF-8")
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     except Exception as error:  # whatever a damaged archive makes openpyxl raise
@@ -116,25 +119,6 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
                 yield number, row
     finally:
         book.close()
-
-
-def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
-    parquet = _library("pyarrow.parquet", path)
-    try:
-        table = parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not a parquet file: {error}") from None
-    with table:
-        batches = table.iter_batches(batch_size=32)  # images are inside: a few rows at a time
-        yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
-
-
-def _library(name: str, path: Path, otherwise: str = "") -> ModuleType:
-    try:
-        return import_module(name)
-    except ImportError:
-        package = name.partition(".")[0]
-        raise UsageError(f"{path}: reading {path.suffix} needs: pip install {package} {otherwise}".rstrip()) from None
 
 
 def _check_header(path: Path, header: list[str]) -> None:

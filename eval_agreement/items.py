@@ -297,7 +297,7 @@ def how_asked(judgment: AnyJudgment) -> dict[str, str]:
 def file_kind(source: Source) -> FileKind:
     """What a file holds, by the keys of its first line; a column of its own makes it a table, but of judged
     conversations it names the protocol. Raises UsageError for JSONL that cannot be read."""
-    if source.path.suffix != ".jsonl":
+    if jsonl.suffix(source.path) not in (".jsonl", ".parquet"):
         return "table"
     _, first = next(jsonl.read(source.path, dict[str, Any]))
     if {"conversation", "verdict", "setup"} <= set(first):

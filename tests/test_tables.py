@@ -1,13 +1,17 @@
 """Tables in files: one reader for scores, human-scored rows and benchmarks."""
 
+import gzip
+import json
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import human_row
+from msgspec.structs import replace
 
-from critic import human_scored, tables
+from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
+from critic.records import Turn
 
 BROKEN: list[tuple[str, bytes, str]] = [
     ("empty.csv", b"", "empty.csv: no header"),
@@ -68,3 +72,52 @@ def test_human_scored_rows_keep_empty_lines_and_say_where_they_are_wrong(tmp_pat
     ]:
         with pytest.raises(UsageError, match=message):
             human_scored.load(written(**changes))
+
+
+def packed(path: Path, content: bytes) -> Path:
+    """The content, packed by someone else: Python's gzip, pyarrow's zstd."""
+    pyarrow = pytest.importorskip("pyarrow")
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(content))
+    else:
+        with pyarrow.output_stream(str(path), compression="zstd") as file:
+            file.write(content)
+    return path
+
+
+def test_packed_rows_and_parquet_with_images_say_what_plain_rows_say(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [human_row(number) for number in range(5)]
+    plain = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    (tmp_path / "rows.jsonl").write_bytes(plain)
+    expected = human_scored.load(tmp_path / "rows.jsonl")
+    for suffix in ("gz", "zst"):
+        found = human_scored.load(packed(tmp_path / f"rows.jsonl.{suffix}", plain))
+        assert found.responses == expected.responses and found.raw == expected.raw
+        table = packed(tmp_path / f"t.csv.{suffix}", b"id,score\na,3\nb,4\n")
+        assert list(tables.numbered(table)) == [(2, {"id": "a", "score": "3"}), (3, {"id": "b", "score": "4"})]
+    png = b"\x89PNG\r\n\x1a\n"
+    pictured = [{**row, "image": {"bytes": png, "path": None} if number else None} for number, row in enumerate(rows)]
+    parquet.write_table(pyarrow.Table.from_pylist(pictured), tmp_path / "rows.parquet")
+    found = human_scored.load(tmp_path / "rows.parquet")
+    address = "data:image/png;base64,iVBORw0KGgo="
+    for number, (one, same) in enumerate(zip(found.responses, expected.responses, strict=True)):
+        assert one == replace(same, question=replace(same.question, images=[address] if number else []))
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_what_is_packed_is_written_in_one_step_and_refused_where_it_is_torn(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"turns.jsonl.{suffix}"
+    turns = [Turn(user=str(number), assistant="b" * number) for number in range(300)]
+    pytest.importorskip("pyarrow")
+    assert jsonl.write(path, turns) == 300 and not path.read_bytes().startswith(b"{")
+    assert [turn for _, turn in jsonl.read(path, Turn)] == turns
+    with pytest.raises(UsageError, match=r"name it \.jsonl"):
+        jsonl.Appender(path)
+    assert [turn for _, turn in jsonl.read(path, Turn)] == turns  # untouched
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UsageError, match=rf"{path.name}: not whole, or no \.{suffix}"):
+        list(jsonl.read(path, Turn))
+    path.write_bytes(b"{}\n")
+    with pytest.raises(UsageError, match=rf"{path.name}: not whole, or no \.{suffix}"):
+        list(jsonl.read(path, Turn))

@@ -278,8 +278,8 @@ CriteriaFile = Annotated[
 ResponsesFile = Annotated[
     Path,
     typer.Argument(
-        help="Human-scored rows (JSONL, CSV, a folder), or replies to a benchmark (--benchmark), a benchmark's "
-        "responses with --questions."
+        help="Human-scored rows (JSONL, CSV, Parquet, .gz, .zst, a folder), or replies to a benchmark (--benchmark), "
+        "a benchmark's responses with --questions."
     ),
 ]
 BattlePlan = Annotated[
