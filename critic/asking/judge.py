@@ -27,7 +27,7 @@ from critic.asking.prompt import Prompt, prompt_hash
 from critic.asking.protocols import PLAYERS, PlannedVerdict, Player
 from critic.asking.rating import Aggregation
 from critic.asking.render import Material, render
-from critic.backends import Backend, Reply, images
+from critic.backends import Backend, Reply, images, spent
 from critic.errors import Refused, Transient, UsageError
 from critic.images import ImageError, Images
 from critic.records import GREEDY, Call, ConversationJudgment, Decoding, Judgment, Member, Response, Setup, Verdict
@@ -186,11 +186,9 @@ def _call(
         first=first,
         extracted=extracted,
         shortened=asked.fitted.shortened if asked.fitted else {},
-        prompt_tokens=reply.prompt_tokens,
-        cached_tokens=reply.cached_tokens,
-        completion_tokens=reply.completion_tokens,
         attempts=reply.attempts,
         images=images(asked.messages),
+        **spent(reply),
     )
 
 

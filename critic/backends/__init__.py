@@ -55,7 +55,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended.
     `tokens` is empty unless log probabilities were asked for and given. `cached_known`: the server says how many
     tokens of the prompt were cached. `reasoned`: the model reasoned before `text`, where it does not show. `classes`
-    are the probabilities that a scoring head gives."""
+    are the probabilities that a scoring head gives. `attempts` is 0 of a reply from a cache."""
 
     text: str
     truncated: bool = False
@@ -88,9 +88,14 @@ class Backend(Protocol):
     """A source of replies, open while it is used as a context. `place` says in messages where it is, `in_flight` how
     many requests at once keep it busy; `retries` counts the calls that were tried again so far."""
 
-    place: str
-    in_flight: int
-    retries: int
+    @property
+    def place(self) -> str: ...
+
+    @property
+    def in_flight(self) -> int: ...
+
+    @property
+    def retries(self) -> int: ...
 
     @property
     def served(self) -> Served: ...
@@ -107,6 +112,12 @@ class Backend(Protocol):
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Tokens of a prompt as the model's chat template renders it. Raises Refused where that cannot be told."""
+
+
+def spent(reply: Reply) -> dict[str, Any]:
+    """The tokens that a reply took: none of one from a cache, which nobody was asked for."""
+    names = ("prompt_tokens", "cached_tokens", "completion_tokens")
+    return {name: getattr(reply, name) if reply.attempts else 0 for name in names}
 
 
 def processors(sources: Iterable[Backend]) -> dict[str, str]:

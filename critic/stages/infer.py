@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from critic import benchmarks, jsonl
 from critic.asking import history
 from critic.asking.history import CONDITIONS, HistoryMessage
-from critic.backends import ATTEMPTS, TIMEOUT, Backend, ChatMessage, Reply, Request, image_part
+from critic.backends import ATTEMPTS, TIMEOUT, Backend, ChatMessage, Reply, Request, image_part, spent
 from critic.errors import Refused, Transient, UsageError
 from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
 from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure, alike
@@ -165,15 +165,19 @@ class Infer(Stage[Conversation, ModelTurn]):
             seconds = time.monotonic() - start
         self.note(None)
         failure, detail = self._problem_of(reply)
+        if not reply.attempts:
+            reply, counted = replace(reply, **spent(reply)), True
+        else:
+            counted = reply.prompt_tokens > 0
         return replace(
             record,
             reply=reply.text if failure is None else None,
             finish="length" if reply.truncated else reply.finish,
             failure=failure,
             detail=detail,
-            prompt_tokens=reply.prompt_tokens or None,
-            cached_tokens=reply.cached_tokens if reply.prompt_tokens and reply.cached_known else None,
-            completion_tokens=reply.completion_tokens if reply.prompt_tokens else None,
+            prompt_tokens=reply.prompt_tokens if counted else None,
+            cached_tokens=reply.cached_tokens if counted and reply.cached_known else None,
+            completion_tokens=reply.completion_tokens if counted else None,
             seconds=round(seconds, 4),
             attempts=reply.attempts,
         )
@@ -291,6 +295,9 @@ def main(
     ] = False,
     price_file: options.Prices = None,
     shard: options.ShardOf = None,
+    cache: options.CacheOf = None,
+    budget: options.BudgetOf = None,
+    metrics: options.Metrics = None,
     attempts: options.Attempts = ATTEMPTS,
     timeout: options.Timeout = TIMEOUT,
     api_key: options.ApiKey = None,
@@ -307,7 +314,7 @@ def main(
     load = Images(root, max_bytes=max_image_bytes, resize_to=max_image_pixels, uris=uris).load if shown else _no_image
     backend = options.Endpoint(
         model=model, base_url=base_url, api_key=api_key, timeout=timeout, attempts=attempts, concurrency=concurrency,
-        vllm_options=vllm_options or (),
+        vllm_options=vllm_options or (), cache=cache, fresh=retry_failed, budget=options.spend(budget, prices),
     ).open_one()  # fmt: skip
     sampling = Sampling(
         max_tokens=max_tokens, temperature=temperature, seed=seed if temperature else 0,
@@ -319,7 +326,7 @@ def main(
     source = {"benchmark": benchmark, "conversations": file, "data_root": str(root)}
     run = RunOptions(
         out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed, prices=prices,
-        shard=Shard.read(shard),
+        shard=Shard.read(shard), metrics=metrics,
     )  # fmt: skip
     conversations = [one for one in conversations if run.takes(one.group)]
     return Infer(run, backend, name or backend.served.name, names, sampling, conversations, load, source).run()

@@ -7,10 +7,9 @@ critic judge replies.jsonl --benchmark convbench --out judged.jsonl     # what c
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 import typer
@@ -43,7 +42,7 @@ from critic.stages import options
 from critic.stages.cost import read_prices
 from critic.stages.judge_conversations import as_begun, judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
-from critic.stages.options import check
+from critic.stages.options import check, spend
 from critic.stages.run import RunOptions, Shard
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
@@ -149,6 +148,13 @@ def _judges(
             learned = ", ".join(each.served.forms)
             print(f"warning: {each.place} was trained in {learned}, and is asked in {form} (--prompt)", file=sys.stderr)
     return [ResponseJudge(one, name or one.served.name, form, score, max_tokens, decoding, images) for one in backends]
+
+
+def _of_conversations(given: Mapping[str, Any]) -> dict[str, object]:
+    """Of the options given those of conversations, empty where they say what they say anyway."""
+    usual = {"order": "both", "unread": "fail", "sight": "before"}
+    names = ("protocol", "against", "judging", "reference_free", "no_extraction", "strict", "battles", *usual)
+    return {name: given[name] if given[name] != usual.get(name) else None for name in names}
 
 
 def _refuse(where: str, **given: object) -> None:
@@ -338,6 +344,9 @@ def main(
     price_file: options.Prices = None,
     certificate: CertificateFile = None,
     shard: options.ShardOf = None,
+    cache: options.CacheOf = None,
+    budget: options.BudgetOf = None,
+    metrics: options.Metrics = None,
     attempts: options.Attempts = ATTEMPTS,
     timeout: options.Timeout = TIMEOUT,
     api_key: options.ApiKey = None,
@@ -345,22 +354,20 @@ def main(
     """Score responses with a judge or a panel of several; conversations by protocol (--benchmark), by one judge."""
     benchmark = benchmark or benchmark_of(responses, questions)
     run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed,
-        prices=read_prices(price_file), certificate=certificate, shard=Shard.read(shard))  # fmt: skip
+        prices=read_prices(price_file), certificate=certificate, shard=Shard.read(shard), metrics=metrics)  # fmt: skip
     endpoint = options.Endpoint(model=model, base_url=base_url or DEFAULT_URL, api_key=api_key, timeout=timeout,
-        attempts=attempts, concurrency=concurrency, vllm_options=vllm_options or ())  # fmt: skip
+        attempts=attempts, concurrency=concurrency, vllm_options=vllm_options, cache=cache, fresh=retry_failed,
+        budget=spend(budget, run.prices))  # fmt: skip
     see = options.Pictures(images, data_root or (questions or responses).parent, max_image_pixels, max_image_bytes)
     score = score or ("argmax" if benchmark else "expected")
     check((not (judge and base_url), "give either --judge or --base-url; a URL is a --judge, too"))
     form, pack = _prompt(prompt, prompt_pack, benchmark)
     max_tokens = max_tokens or (TOKENS_OF_STEPS if prompt == EVERY_REASON_FIRST or pack else TOKENS)
-    panel = len(judge or []) > 1
-    decoding = _decoding(form, samples, temperature, seed, no_reason, panel)
+    decoding = _decoding(form, samples, temperature, seed, no_reason, panel := len(judge or []) > 1)
     if benchmark is None:
-        _refuse("without --benchmark", protocol=protocol, against=against, judging=judging, order=order != "both")
-        _refuse("without --benchmark", reference_free=reference_free, no_extraction=no_extraction, strict=strict)
-        _refuse("without --benchmark", unread=unread == "tie", sight=sight == "all", battles=battles)
-        backends, read = endpoint.open("--judge", judge), partial(_responses, responses, questions, system)
-        rows = read(form, criteria, run, lambda: see.tell(backends))
+        _refuse("without --benchmark", **_of_conversations(locals()))
+        backends = endpoint.open("--judge", judge)
+        rows = _responses(responses, questions, system, form, criteria, run, lambda: see.tell(backends))
         shown = see.shown(backends, rows.pictured)
         judges = _judges(backends, None if panel else name, form, score, max_tokens, decoding, shown)
         return judge_responses(run, judges, rows, _source(responses), check_repeat, aggregate, name)
@@ -368,11 +375,9 @@ def main(
     check((not panel, "several --judge cannot be used with --benchmark"))
     chosen = _chosen(protocol or [], judging or ["standard"])
     (backend,) = endpoint.open("--judge", judge)
-    setup = Setup(
-        judge=name or backend.served.name, score_kind=score, order=order, battles=battles,
+    setup = Setup(judge=name or backend.served.name, score_kind=score, order=order, battles=battles,
         seed=seed if order != "both" or battles == "random" else 0, extraction=not no_extraction,
         reference_backed=not reference_free, pointwise_prompt=form, decoding=decoding, pack=pack, unread=unread,
-        texts=True, strict=strict, sight=sight, reason_first=prompt == EVERY_REASON_FIRST,
-    )  # fmt: skip
+        texts=True, strict=strict, sight=sight, reason_first=prompt == EVERY_REASON_FIRST)  # fmt: skip
     asked = ConversationJudge(backend, as_begun(out, setup), max_tokens, see.shown([backend]))
     return judge_conversations(run, asked, responses, benchmark, questions, against or [], system, *chosen)

@@ -1,7 +1,8 @@
 """Options that several stages take, declared once, and where the replies come from that they name."""
 
+import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend
+from critic.backends.layers import Budget, Cached, Limited
 from critic.backends.openai import OpenAIBackend
 from critic.backends.pool import Pool
 from critic.backends.scripted import from_file
@@ -18,6 +20,7 @@ from critic.backends.vllm import IN_FLIGHT, VllmBackend
 from critic.errors import UsageError, one_line
 from critic.images import MAX_BYTES, Images
 from critic.records import Showing
+from critic.stages.cost import Price, cost
 
 MAX_FAILED = 0.02
 """The share of failures above which a stage exits with 3."""
@@ -54,6 +57,43 @@ ShardOf = Annotated[
         show_default="all",
     ),
 ]
+
+CacheOf = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache",
+        help="Replies are kept here, and those that are here are not asked for again: an SQLite file, or a folder that "
+        "several machines may share.",
+    ),
+]
+BudgetOf = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        help="What this run may spend: 2000000tokens, 3600s, or 12.50@NAME, money by the list NAME of --prices. "
+        "What is not asked then fails as budget, and the same command goes on with it.",
+    ),
+]
+Metrics = Annotated[str | None, typer.Option(help="[HOST:]PORT where Prometheus may ask while it runs.")]
+
+
+def spend(words: str | None, prices: Mapping[str, Price]) -> Budget | None:
+    """What --budget says. Raises UsageError for anything else."""
+    if words is None:
+        return None
+    number, unit = re.fullmatch(r"([0-9.]*)(.*)", words, re.DOTALL).groups()  # type: ignore[union-attr]  # fits any text
+    name = unit.removeprefix("@")
+    try:
+        limit = float(number)
+        if unit in ("tokens", "s"):
+            return Budget(words=words, limit=limit, seconds=unit == "s")
+        if unit == f"@{name}" and name in prices:
+            each = [cost(prices[name], *counts) for counts in ((1, 0, 0), (1, 1, 0), (0, 0, 1))]
+            return Budget(words=words, limit=limit, prices=(each[0], each[1], each[2]))
+    except ValueError:
+        pass
+    known = ", ".join(f"@{name}" for name in prices) or "@NAME with --prices"
+    raise UsageError(f"--budget {words}: expected a number and its unit: tokens, s, {known}")
 
 
 ShowImages = Annotated[
@@ -132,7 +172,8 @@ class Pictures(Struct, frozen=True):
 
 class Endpoint(Struct, frozen=True, kw_only=True):
     """Where replies come from, as the options say, and how a server is called. `model` is the one to ask a server for,
-    unless its URL names one."""
+    unless its URL names one. Replies come from the `cache` first, unless they are to be `fresh`, and from elsewhere
+    within the `budget`."""
 
     model: str | None = None
     base_url: str | None = None
@@ -140,7 +181,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     timeout: float = TIMEOUT
     attempts: int = ATTEMPTS
     concurrency: int | None = None
-    vllm_options: Sequence[str] = ()
+    vllm_options: Sequence[str] | None = None
+    cache: Path | None = None
+    fresh: bool = False
+    budget: Budget | None = None
 
     def connect(self, where: str, model: str | None) -> Backend:
         """The server at an URL, or the pool at several, one of their models chosen. Raises UsageError where none
@@ -172,7 +216,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         if self.vllm_options and not any(isinstance(backend, VllmBackend) for backend in made):
             shown = " ".join(self.vllm_options)
             raise UsageError(f"{shown}: options of vLLM need a {option} that is a checkpoint folder")
-        return made
+        limited = made if self.budget is None else [Limited(one, self.budget) for one in made]
+        return list(limited) if self.cache is None else [Cached(one, self.cache, self.fresh) for one in limited]
 
     def open_one(self) -> Backend:
         """What `--model` and `--base-url` name together: without a URL, `model` is where the replies come from."""
@@ -188,7 +233,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             return self.connect(url, named or self.model)
         path = Path(value)
         if path.is_dir():
-            return VllmBackend(path, list(self.vllm_options))
+            return VllmBackend(path, list(self.vllm_options or ()))
         if path.is_file():
             return from_file(path)
         expected = "expected a checkpoint folder, a server's URL, URL#MODEL, @FILE of URLs, or a file of replies"

@@ -15,9 +15,11 @@ from tqdm import tqdm
 
 from critic import jsonl
 from critic.backends import Backend
+from critic.backends.layers import Cached, layers
 from critic.errors import UsageError
 from critic.records import Call, Judgment
 from critic.stages.cost import PeakMemory, Price, cost_lines, costs
+from critic.stages.status import Status
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -51,7 +53,8 @@ class Shard(Struct, frozen=True):
 
 class RunOptions(Struct, frozen=True, kw_only=True):
     """How a stage is run, whatever it asks. `concurrency` None is what keeps the source of replies busy. The judge has
-    to be as its `certificate` says. Of the groups only those of the `shard` are worked on."""
+    to be as its `certificate` says. Of the groups only those of the `shard` are worked on. `metrics` is the address
+    ([HOST:]PORT) at which they are given."""
 
     out: Path
     concurrency: int | None
@@ -60,6 +63,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     prices: Mapping[str, Price] = {}
     certificate: Path | None = None
     shard: Shard | None = None
+    metrics: str | None = None
 
     def takes(self, group: str) -> bool:
         return self.shard is None or self.shard.of(group) == self.shard
@@ -159,32 +163,49 @@ class Stage(ABC, Generic[Item, Record]):
             **memory.facts(),
             f"{self.counted}_in_this_run": left,
         }
+        for one in layers(self.backend):
+            if isinstance(one, Cached):
+                facts["cache"] = {"hits": one.hits, "misses": one.misses}
         summary = self.summary(line for _, line in jsonl.read(self.out, self.record))
+        if lost := summary.failures["budget"]:
+            said = f"{lost} {self.unit}s were not asked for: the budget is spent; the same command goes on with them"
+            summary.lines.append(said)
         return finish(self.options, summary, facts, opens, self.too_many)
 
     def resume(self) -> None:
-        """Take note of the records that an earlier run left. With `retry_failed` the failed ones go."""
+        """Take note of the records that an earlier run left. With `retry_failed` the failed ones go, and always those
+        that no budget was left for."""
         failed = False
         # All are looked at before any goes: a file of another run is left as it is.
         for record in known(self.out, self.record, self.problem):
-            if self.options.retry_failed and self.lacks(record):
+            if self._goes(record):
                 failed = True
             else:
                 self.know(record)
         if failed:
-            jsonl.rewrite(self.out, self.record, lambda record: not self.lacks(record))
+            jsonl.rewrite(self.out, self.record, lambda record: not self._goes(record))
+
+    def _goes(self, record: Record) -> bool:
+        detail = getattr(record, "detail", None) or ""
+        unasked = failure_of(record) == "budget" or detail.endswith("failed: budget")
+        return unasked or (self.options.retry_failed and self.lacks(record))
 
     async def ask(self, left: int) -> None:
         """Work on the items, `concurrency` at a time; each record is in the file once it is known."""
         waiting, failed = iter(self.items()), 0
         with jsonl.Appender(self.out) as file, tqdm(total=left, desc=self.name, unit=self.unit) as bar:
-            async with self.backend as backend:
+            async with (
+                self.backend as backend,
+                Status(self.out, self.name, self.unit, left, backend, self.options.metrics) as status,
+            ):
 
                 def keep(*records: Record) -> None:
                     nonlocal failed
                     for record in records:
                         file.append(record)
                         failed += failure_of(record) is not None
+                        status.add(failure_of(record))
+                    status.done += 1
                     bar.set_postfix(failed=failed, retries=backend.retries, refresh=False)
                     bar.update()
 
@@ -237,19 +258,23 @@ class Spent:
     of them."""
 
     def __init__(self, prices: Mapping[str, Price]) -> None:
-        self.prices, self.uncounted = prices, 0
+        self.prices, self.uncounted, self.repeated = prices, 0, 0
         self.tokens, self.shortened = Counter(prompt=0, cached=0, completion=0), Counter[str]()
 
     def add(self, made: Judgment | Call) -> None:
-        self.uncounted += bool(made.reply) and not made.prompt_tokens
+        self.uncounted += bool(made.reply) and not made.prompt_tokens and made.attempts > 0
+        self.repeated += made.attempts == 0
         self.tokens.update(prompt=made.prompt_tokens, cached=made.cached_tokens, completion=made.completion_tokens)
         self.shortened.update(list(made.shortened))
 
     def facts(self) -> dict[str, Any]:
-        return {"tokens": dict(self.tokens), "costs": costs(self.prices, *self.tokens.values())}
+        found = {"tokens": dict(self.tokens), "costs": costs(self.prices, *self.tokens.values())}
+        return {**found, "from_cache": self.repeated} if self.repeated else found
 
     def lines(self) -> list[str]:
         lines = [f"prompts shortened to fit: {listed(self.shortened)}"] if self.shortened else []
+        if self.repeated:
+            lines.append(f"{self.repeated} from the cache, which cost nothing")
         if self.prices:
             prompt, cached, completion = self.tokens.values()
             lines.append(f"tokens: {prompt} in, {completion} out, {cached} cached")

@@ -32,6 +32,9 @@ def summary(records: Iterable[ModelTurn], out: Path, prices: Mapping[str, Price]
         images = [image for message in line.seen for image in message.images]
         resized |= {image.path for image in images if image.resized}
         counts["calls"] += 1
+        if not line.attempts:
+            counts["calls_from_cache"] += 1
+            continue
         counts["calls_cut_at_max_tokens"] += line.finish == "length" and line.failure is None
         counts["calls_shortened"] += line.dropped > 0
         counts["exchanges_dropped"] += line.dropped
@@ -79,6 +82,7 @@ def _lines(facts: Mapping[str, Any], prices: Mapping[str, Price]) -> Iterator[st
     yield from cost_lines(prices, facts["costs"])
     for name, text in (
         ("calls_without_token_counts", "calls without token counts: they are in no sum of tokens or costs"),
+        ("calls_from_cache", "replies from the cache, which cost nothing"),
         ("calls_cut_at_max_tokens", "replies cut at --max-tokens"),
         ("calls_shortened", f"prompts shortened to fit ({facts['exchanges_dropped']} oldest exchanges left out)"),
         ("images_resized", "images made smaller to fit --max-image-pixels"),

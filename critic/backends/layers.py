@@ -1,0 +1,187 @@
+"""What stands between a stage and a source of replies: a cache of replies, and a budget."""
+
+import hashlib
+import os
+import sqlite3
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from critic.backends import Backend, ChatMessage, Reply, Request, Served
+from critic.errors import Refused, UsageError
+
+
+class Layer:
+    """A backend around another one, to which it leaves all that it does not do itself."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+
+    @property
+    def place(self) -> str:
+        return self.inner.place
+
+    @property
+    def in_flight(self) -> int:
+        return self.inner.in_flight
+
+    @property
+    def retries(self) -> int:
+        return self.inner.retries
+
+    @property
+    def served(self) -> Served:
+        return self.inner.served
+
+    async def __aenter__(self) -> Self:
+        await self.inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.inner.__aexit__(*error)
+
+    def sees(self) -> bool | None:
+        return self.inner.sees()
+
+    def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        return self.inner.count_tokens(messages)
+
+    async def chat(self, request: Request) -> Reply:
+        return await self.inner.chat(request)
+
+
+def layers(backend: Backend) -> Iterator[Backend]:
+    """A backend and those inside it, the outermost first."""
+    yield backend
+    while isinstance(backend, Layer):
+        backend = backend.inner
+        yield backend
+
+
+class Cached(Layer):
+    """Replies are kept at `path` by all that they follow from: the model's name with the mark of its weights, the hash
+    of its processor, and the request (prompt, material, decoding). One that is there is not asked for again, unless
+    `fresh`, and has 0 attempts. `path` is an SQLite file, or a folder (with a file for each reply), which several
+    machines may share. Raises UsageError for what the system says against it."""
+
+    def __init__(self, inner: Backend, path: Path, fresh: bool = False) -> None:
+        super().__init__(inner)
+        self.path, self.fresh, self.hits, self.misses = path, fresh, 0, 0
+        self._file: sqlite3.Connection | None = None
+        if "@" not in inner.served.name:
+            said = (
+                f"{inner.served.name} has no mark of its weights (NAME@HASH): its replies are known by its name alone"
+            )
+            print(f"--cache {path}: {said}", file=sys.stderr)
+
+    async def __aenter__(self) -> Self:
+        try:
+            if not self.path.is_dir():
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+                self._file.execute("PRAGMA journal_mode = WAL")
+                self._file.execute("PRAGMA synchronous = NORMAL")
+                columns = "name BLOB PRIMARY KEY, reply BLOB"
+                self._file.execute(f"CREATE TABLE IF NOT EXISTS replies ({columns}) WITHOUT ROWID")
+        except (sqlite3.Error, OSError) as error:
+            raise UsageError(f"--cache {self.path}: {error}; expected a folder, or an SQLite file of ours") from None
+        return await super().__aenter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._file is not None:
+            self._file.close()
+        await super().__aexit__(*error)
+
+    async def chat(self, request: Request) -> Reply:
+        """Raises Refused and Transient as the backend inside does; neither is kept."""
+        made_of = [self.served.name, self.served.processor, request]
+        name = hashlib.sha256(msgspec.msgpack.encode(made_of, order="deterministic")).digest()
+        try:
+            if not self.fresh and (found := self._read(name)) is not None:
+                self.hits += 1
+                return replace(msgspec.msgpack.decode(zlib.decompress(found), type=Reply), attempts=0)
+            reply = await self.inner.chat(request)
+            self.misses += 1
+            self._write(name, zlib.compress(msgspec.msgpack.encode(reply), 1))
+        except (sqlite3.Error, OSError, zlib.error, msgspec.DecodeError) as error:
+            raise UsageError(f"--cache {self.path}: {error}; then run the same command again to go on") from None
+        return reply
+
+    def _read(self, name: bytes) -> bytes | None:
+        if self._file is not None:
+            found = self._file.execute("SELECT reply FROM replies WHERE name = ?", (name,)).fetchone()
+            return found[0] if found else None
+        with suppress(FileNotFoundError):
+            return self._place(name).read_bytes()
+        return None
+
+    def _write(self, name: bytes, reply: bytes) -> None:
+        if self._file is not None:
+            self._file.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (name, reply))
+            return
+        place = self._place(name)
+        place.parent.mkdir(exist_ok=True)
+        mine = place.with_suffix(f".{os.uname().nodename}.{os.getpid()}")  # whole or not at all, whoever else writes
+        mine.write_bytes(reply)
+        mine.replace(place)
+
+    def _place(self, name: bytes) -> Path:
+        return self.path / name.hex()[:2] / name.hex()
+
+
+class Budget(Struct, kw_only=True):
+    """What a run may spend: `limit` in tokens, seconds, or money by `prices` (input, cached input and output, each a
+    token). Once it is `spent` it stays so. Judges of a panel share one."""
+
+    words: str
+    limit: float
+    seconds: bool = False
+    prices: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    used: float = 0.0
+    calls: int = 0
+    under_way: int = 0
+    spent: bool = False
+    start: float | None = None
+
+    def is_spent(self) -> bool:
+        """Whether no more may be asked: what is under way is taken to cost what calls cost on average."""
+        if self.seconds:
+            self.start = self.start or time.monotonic()  # of the first request: what is read before costs nothing
+            self.used = time.monotonic() - self.start
+        mean = self.used / self.calls if self.calls and not self.seconds else 0.0
+        self.spent = self.spent or self.used + mean * self.under_way >= self.limit * (1 - 1e-9)
+        return self.spent
+
+    def add(self, reply: Reply) -> None:
+        self.calls += 1
+        if not self.seconds:
+            fresh, cached, out = self.prices
+            asked = reply.prompt_tokens - reply.cached_tokens
+            self.used += asked * fresh + reply.cached_tokens * cached + reply.completion_tokens * out
+
+
+class Limited(Layer):
+    """Asks no more once the budget is spent: all else is then refused by the name of `budget`."""
+
+    def __init__(self, inner: Backend, budget: Budget) -> None:
+        super().__init__(inner)
+        self.budget = budget
+
+    async def chat(self, request: Request) -> Reply:
+        if self.budget.is_spent():
+            raise Refused("budget", f"--budget {self.budget.words} is spent")
+        self.budget.under_way += 1
+        try:
+            reply = await self.inner.chat(request)
+        finally:
+            self.budget.under_way -= 1
+        self.budget.add(reply)
+        return reply

@@ -1,0 +1,218 @@
+"""What is not asked again, what is asked no more, and what is seen meanwhile."""
+
+import json
+import sqlite3
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Done, assert_one_line_error, free_port, human_row, run, write_jsonl
+
+from critic import jsonl
+from critic.stages import status
+
+sys.path.insert(0, str(ROOT / "tests/bench"))
+from _standin import StandIn
+
+Stands = Callable[..., StandIn]
+CONVERSATIONS = ROOT / "data/samples/convbench/ConvBench.csv"
+
+
+@pytest.fixture
+def stand() -> Iterator[Stands]:
+    made: list[StandIn] = []
+
+    def make(**how: Any) -> StandIn:
+        made.append(StandIn(**how))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def judge(folder: Path, server: StandIn, out: str, *words: object, rows: int = 20) -> Done:
+    data = write_jsonl(folder / f"rows{rows}.jsonl", [human_row(number, system="alpha") for number in range(rows)])
+    return run("critic", "judge", data, "--out", folder / out, "--judge", server.url, *words)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return sorted(found, key=lambda one: str(one["response"]["id"]))
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_what_was_judged_before_costs_nothing_and_says_so(tmp_path: Path, stand: Stands, folder: bool) -> None:
+    server, cache = stand(), tmp_path / "cache"
+    if folder:
+        cache.mkdir()
+    words = ["--cache", cache]
+    assert judge(tmp_path, server, "one.jsonl", *words).returncode == 0
+    asked = server.asked
+    done = judge(tmp_path, server, "two.jsonl", *words, rows=25)
+    assert done.returncode == 0 and "20 from the cache, which cost nothing" in done.stdout
+    assert (asked, server.asked) == (20, 25)
+    one, two = lines(tmp_path / "one.jsonl"), lines(tmp_path / "two.jsonl")
+    cached = [line for line in two if line.get("attempts") == 0]
+    assert len(cached) == 20 and not any("prompt_tokens" in line for line in cached)
+    said = {line["response"]["id"]: (line["score"], line["verdict"]) for line in two}
+    assert all(said[line["response"]["id"]] == (line["score"], line["verdict"]) for line in one)
+    facts = jsonl.facts(tmp_path / "two.jsonl")
+    assert facts["from_cache"] == 20 and facts["cache"] == {"hits": 20, "misses": 5}
+    assert facts["tokens"] == {"prompt": 500, "cached": 0, "completion": 45}
+
+
+@pytest.mark.parametrize("other", ["judge", "prompt", "decoding", "context"])
+def test_another_judge_prompt_or_decoding_is_asked(tmp_path: Path, stand: Stands, other: str) -> None:
+    server = stand()
+    words: list[object] = ["--cache", tmp_path / "cache"]
+    assert judge(tmp_path, server, "one.jsonl", *words).returncode == 0
+    if other == "judge":
+        server.name = "stand-in@11111111"
+    more = {"prompt": ["--prompt", "pointwise_reason_first"], "decoding": ["--max-tokens", 64]}.get(other, [])
+    if other == "context":
+        server.context = 4096
+    assert judge(tmp_path, server, "two.jsonl", *words, *more).returncode == 0
+    assert server.asked == (20 if other == "context" else 40)
+
+
+def test_failures_are_not_kept_and_retry_failed_asks_anew(tmp_path: Path, stand: Stands) -> None:
+    server = stand()
+    words = ["--cache", tmp_path / "cache", "--attempts", 1, "--max-failed", 1, "--concurrency", 64]
+    server.fault = "500"
+    assert judge(tmp_path, server, "one.jsonl", *words).returncode == 0
+    assert {line["verdict"]["failure"] for line in lines(tmp_path / "one.jsonl")} == {"server_error"}
+    server.fault = None
+    assert judge(tmp_path, server, "two.jsonl", *words).returncode == 0
+    assert server.answered == 20
+    assert judge(tmp_path, server, "one.jsonl", *words, "--retry-failed").returncode == 0
+    assert server.answered == 40 and all(line["score"] for line in lines(tmp_path / "one.jsonl"))
+
+
+def test_a_cache_without_a_judges_mark_says_so_and_a_wrong_file_is_one_line(tmp_path: Path, stand: Stands) -> None:
+    server = stand()
+    server.name = "gpt-4"
+    assert "known by its name alone" in judge(tmp_path, server, "one.jsonl", "--cache", tmp_path / "cache").stderr
+    (tmp_path / "text").write_text("no cache " * 100, "utf-8")
+    assert_one_line_error(
+        judge(tmp_path, server, "two.jsonl", "--cache", tmp_path / "text"), "--cache", "not a database"
+    )
+
+
+def test_two_processes_share_a_cache_file(tmp_path: Path, stand: Stands) -> None:
+    """One waits while the other writes."""
+    server, cache = stand(), tmp_path / "cache"
+    assert judge(tmp_path, server, "first.jsonl", "--cache", cache, rows=2).returncode == 0
+    writing = sqlite3.connect(cache, isolation_level=None, check_same_thread=False)
+    writing.execute("BEGIN IMMEDIATE")
+    threading.Timer(1.0, lambda: writing.execute("COMMIT")).start()
+    assert judge(tmp_path, server, "second.jsonl", "--cache", cache, rows=8).returncode == 0
+    assert server.asked == 8
+
+
+def test_infer_takes_replies_from_the_cache(tmp_path: Path, stand: Stands) -> None:
+    server = stand()
+    words = ["--benchmark", "convbench", "--condition", "no_image", "--base-url", server.url, "--cache", tmp_path / "c"]
+    one = run("critic", "infer", CONVERSATIONS, "--out", tmp_path / "one.jsonl", *words)
+    asked = server.asked
+    two = run("critic", "infer", CONVERSATIONS, "--out", tmp_path / "two.jsonl", *words)
+    assert one.returncode == two.returncode == 0, two.stderr
+    assert server.asked == asked and "replies from the cache, which cost nothing" in two.stdout
+    assert "0 in, 0 out" in two.stdout and "without token counts" not in two.stdout
+
+
+@pytest.mark.parametrize(("words", "most"), [("1090tokens", 10), ("0.3s", 59), ("0.00109@list", 10)])
+def test_a_budget_ends_the_run_cleanly_and_more_goes_on(tmp_path: Path, stand: Stands, words: str, most: int) -> None:
+    server = stand(seconds=0.02)
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[list]\ninput = 1\noutput = 1\n", "utf-8")
+    how = ["--concurrency", 4, "--prices", prices]
+    done = judge(tmp_path, server, "one.jsonl", *how, "--budget", words, rows=60)
+    assert done.returncode == 3, done.stderr
+    assert "were not asked for: the budget is spent; the same command goes on with them" in done.stdout
+    found = lines(tmp_path / "one.jsonl")
+    judged = sum("score" in line for line in found)
+    assert len(found) == 60 and 1 <= judged <= most
+    assert {line["verdict"].get("failure") for line in found} == {None, "budget"}
+    shown = run("critic", "score", tmp_path / "one.jsonl", "--max-failed", 1)
+    assert f"{judged / 60:.1%}" in shown.stdout and f"budget {60 - judged}" in shown.stdout
+    assert judge(tmp_path, server, "one.jsonl", *how, rows=60).returncode == 0
+    found = lines(tmp_path / "one.jsonl")
+    assert len(found) == len({line["response"]["id"] for line in found}) == 60
+    assert all("score" in line for line in found) and server.asked == 60
+
+
+def test_conversations_go_on_behind_a_budget(tmp_path: Path, stand: Stands) -> None:
+    """A verdict on the whole that failed because a turn was not asked for is made then, too."""
+    texts = [{"text": '{"Rating": 5, "Reason": "so"}'}]
+    replies, server = write_jsonl(tmp_path / "replies.jsonl", texts), stand(seconds=0.01)
+    said = tmp_path / "said.jsonl"
+    words = ["--benchmark", "convbench", "--condition", "no_image", "--model", replies]
+    assert run("critic", "infer", CONVERSATIONS, "--out", said, *words).returncode == 0
+    judged = ["critic", "judge", said, "--protocol", "direct", "--judge", server.url, "--concurrency", 2]
+    cut = run(*judged, "--out", tmp_path / "one.jsonl", "--budget", "1000tokens")
+    assert cut.returncode == 3 and "the budget is spent" in cut.stdout
+    assert run(*judged, "--out", tmp_path / "one.jsonl").returncode == 0
+    assert run(*judged, "--out", tmp_path / "alone.jsonl").returncode == 0
+    one, alone = (sorted((tmp_path / name).read_bytes().splitlines()) for name in ("one.jsonl", "alone.jsonl"))
+    assert one == alone
+
+
+@pytest.mark.parametrize("words", ["5", "x tokens", "5USD", "5@list", "tokens", "1.2.3s"])
+def test_a_budget_has_a_number_and_a_unit(tmp_path: Path, stand: Stands, words: str) -> None:
+    assert_one_line_error(
+        judge(tmp_path, stand(), "o.jsonl", "--budget", words), f"--budget {words}: expected a number"
+    )
+
+
+def test_a_run_is_seen_while_it_runs(tmp_path: Path, stand: Stands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "EVERY", 0.2)
+    one, two, port = stand(seconds=0.1), stand(seconds=0.05), free_port()
+    file, seen = tmp_path / "o.jsonl.status.json", dict[str, Any]()
+
+    def look() -> None:
+        while not file.is_file():
+            time.sleep(0.01)
+        two.fault = "500"
+        time.sleep(0.7)
+        seen["facts"] = json.loads(file.read_text("utf-8"))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            seen["type"], seen["metrics"] = answer.headers["Content-Type"], answer.read().decode()
+        two.fault = None
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    data = write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(120)])
+    words = ["--judge", f"{one.url},{two.url}", "--concurrency", 6, "--metrics", port, "--cache", tmp_path / "cache"]
+    done = run("critic", "judge", data, "--out", tmp_path / "o.jsonl", *words)
+    looking.join()
+    assert done.returncode == 0, done.stderr
+    said = [
+        line
+        for line in done.stderr.replace("\r", "\n").splitlines()
+        if line.startswith("judge: ") and "of 120 rows" in line
+    ]
+    assert len(said) > 2 and f"{two.url} left out" in done.stderr and "min left" in said[-1]
+    facts = seen["facts"]
+    assert facts["state"] == "running" and facts["done"] + facts["left"] == 120 and facts["eta_seconds"] >= 0
+    assert facts["cache"]["hits"] == 0 and facts["endpoints"][one.url]["per_second"] > 0
+    assert "HTTP 500" in facts["endpoints"][two.url]["left_out"]
+    parser = pytest.importorskip("prometheus_client.parser")
+    families = {one.name: one for one in parser.text_string_to_metric_families(seen["metrics"])}
+    assert {"critic_done", "critic_left", "critic_endpoint_up", "critic_cache"} <= families.keys()
+    up = {sample.labels["endpoint"]: sample.value for sample in families["critic_endpoint_up"].samples}
+    assert up == {one.url: 1.0, two.url: 0.0} and seen["type"].startswith("text/plain; version=0.0.4")
+    ended = json.loads(file.read_text("utf-8"))
+    assert (ended["state"], ended["done"], ended["left"]) == ("ended", 120, 0)
+
+
+def test_a_short_run_leaves_no_status_and_a_wrong_address_is_one_line(tmp_path: Path, stand: Stands) -> None:
+    server = stand()
+    assert judge(tmp_path, server, "o.jsonl").returncode == 0
+    assert not status.status_file(tmp_path / "o.jsonl").exists()
+    assert_one_line_error(judge(tmp_path, server, "p.jsonl", "--metrics", "nowhere"), "--metrics nowhere: expected")
