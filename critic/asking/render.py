@@ -365,13 +365,23 @@ def _visible(char: str) -> bool:
     return kind != "Cs" and (kind != "Cf" or char in "\u200c\u200d")
 
 
+class _Shown(dict[int, int | None]):
+    """What `str.translate` makes of each character: itself, or nothing where it is not visible."""
+
+    def __missing__(self, code: int) -> int | None:
+        return self.setdefault(code, code if _visible(chr(code)) else None)
+
+
+_SHOWN = _Shown()
+
+
 def quote(text: str) -> str:
     """Text as quoted lines that stay one section whatever they contain. Every line starts with "> "; all Unicode line
     ends count. Hidden characters go, and sequences that chat templates use as control tokens (`<|im_end|>`, `</s>`,
     `[INST]`) are respelt with look-alike brackets, which no tokenizer reads as control tokens."""
     quoted = []
     for line in _LINE_ENDS.split(text.strip()):
-        plain = _JOINER_BY_ASCII.sub("", "".join(char for char in line if _visible(char)))
+        plain = _JOINER_BY_ASCII.sub("", line.translate(_SHOWN))
         # Respelling may leave the halves of another token side by side, so it is repeated until nothing changes.
         while (respelt := _CONTROL_TOKEN.sub(lambda found: found[0].translate(_LOOKALIKE), plain)) != plain:
             plain = respelt

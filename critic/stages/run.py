@@ -193,7 +193,7 @@ class Stage(ABC, Generic[Item, Record]):
     async def ask(self, left: int) -> None:
         """Work on the items, `concurrency` at a time; each record is in the file once it is known."""
         waiting, failed = iter(self.items()), 0
-        with jsonl.Appender(self.out) as file, tqdm(total=left, desc=self.name, unit=self.unit) as bar:
+        with jsonl.Appender(self.out) as file, tqdm(total=left, desc=self.name, unit=self.unit, disable=None) as bar:
             async with (
                 self.backend as backend,
                 Status(self.out, self.name, self.unit, left, backend, self.options.metrics) as status,

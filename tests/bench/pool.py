@@ -1,0 +1,298 @@
+"""One judge behind many endpoints: what four do that one does not, what our layer takes, and what breaks.
+
+python tests/bench/pool.py                # a few minutes; no judge is needed: stand-ins sleep
+python tests/bench/pool.py --profile      # where our layer's time goes
+
+`ratio`: judgments a second by 4 endpoints that answer 80 a second each ÷ by 1. `layer_a_second`: by one driver process
+with a stand-in inside it that answers at once; `http_a_second`: with one in another process, over HTTP; both also by
+second of the driver's processor time, for where others use the machine. `alike`: of the prompts that begin like another
+one, how many went where that one went, of 4 endpoints. Of every fault, each row is looked for afterwards: `lost` have
+neither a verdict nor a named failure, `doubled` are there twice.
+"""
+
+import cProfile
+import json
+import pstats
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from _standin import MODEL, StandIn, completion
+
+from critic.asking.judge import ResponseJudge
+from critic.backends import Backend
+from critic.backends.openai import _reply
+from critic.backends.scripted import ScriptedBackend
+from critic.records import Question, Response
+from critic.stages import options
+from critic.stages.judge_responses import FormResponses, JudgeResponses
+from critic.stages.run import RunOptions
+
+SECONDS, SLOTS = 0.1, 8
+"""What an answer takes, and how many a stand-in makes at once: 80 a second."""
+
+FAULT_ROWS, TIMEOUT = 80, 1.5
+
+
+def responses(count: int) -> Iterator[Response]:
+    for number in range(count):
+        prompt = f"How many apples lie on table {number // 6}? Look at the {number // 6}th photograph and count. " * 3
+        question = Question(
+            id=f"q{number // 6}", prompt=prompt, task="Counting", group=f"q{number // 6}", lang="en", reference="Three."
+        )
+        yield Response(id=f"r{number}", question=question, text=f"I see {number % 6} apples there.")
+
+
+def judged(backend: Backend, count: int, concurrency: int | None = None) -> tuple[float, float]:
+    """Judgments a second, and a second of this process's processor time."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.jsonl"
+        run = RunOptions(out=out, concurrency=concurrency, max_failed=0.0, retry_failed=False)
+        judge = ResponseJudge(backend, MODEL, "pointwise", "expected", 64)
+        rows = FormResponses(lambda _: responses(count), out, "pointwise")
+        stage = JudgeResponses(run, judge, rows, "rows")
+        wall, processor = time.perf_counter(), time.process_time()
+        assert stage.run() == 0
+        return count / (time.perf_counter() - wall), count / (time.process_time() - processor)
+
+
+def opened(servers: list[StandIn], **how: Any) -> Backend:
+    return options.Endpoint(**how).connect(",".join(one.url for one in servers), None)
+
+
+def spread() -> tuple[float, float, float]:
+    """Judgments a second by one endpoint and by four; the share of prompts that went where they begin alike."""
+    servers = [StandIn(SECONDS, SLOTS, keeps=True) for _ in range(5)]
+    one, _ = judged(opened(servers[:1]), 400, 32)
+    four, _ = judged(opened(servers[1:]), 1600, 128)
+    homes: dict[str, Counter[int]] = {}
+    for number, server in enumerate(servers[1:]):
+        for prompt in server.prompts:
+            homes.setdefault(prompt.partition("th photograph")[0].rpartition("the ")[2], Counter())[number] += 1
+    alike = sum(max(each.values()) - 1 for each in homes.values()) / sum(each.total() - 1 for each in homes.values())
+    for server in servers:
+        server.close()
+    return one, four, alike
+
+
+def at_once() -> Backend:
+    reply = _reply(completion(), 1)
+    made = ScriptedBackend(lambda request: reply, name=MODEL)
+    made.in_flight = 64
+    return made
+
+
+def over_http(count: int) -> tuple[float, float]:
+    program = "import sys, time; sys.path.insert(0, sys.argv[1]); from _standin import StandIn; s = StandIn()"
+    words = [sys.executable, "-c", f"{program}; print(s.url, flush=True); time.sleep(600)", str(Path(__file__).parent)]
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        return judged(options.Endpoint().connect(server.stdout.readline().strip(), None), count, 64)
+    finally:
+        server.kill()
+        server.wait()
+
+
+class Trial:
+    """A run of `critic judge` on three endpoints, which are in a file; `harm` is done once it has asked for 15 rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.out, self.file = folder, folder / "out.jsonl", folder / "endpoints"
+        self.servers = [StandIn(0.05, 4) for _ in range(3)]
+        self.words = ["--timeout", str(TIMEOUT), "--concurrency", "12", "--max-failed", "1"]
+        self.limit: int | None = None
+        self.process: subprocess.Popen[str] | None = None
+        self.rows = folder / "rows.jsonl"
+        self.rows.write_text("".join(json.dumps(_row(n)) + "\n" for n in range(FAULT_ROWS)), "utf-8")
+        self.name(*self.servers)
+
+    def name(self, *servers: StandIn) -> None:
+        made = self.file.with_suffix(".new")
+        made.write_text("".join(f"{one.url}\n" for one in servers), "utf-8")
+        made.replace(self.file)
+
+    def judge(self, harm: Callable[["Trial"], object] | None = None, *more: str) -> int:
+        program = [sys.executable, "-c", "from critic.cli import main; main()", "judge", str(self.rows)]
+        words = [*program, "--out", str(self.out), "--judge", f"@{self.file}", *self.words, *more]
+        limit = self.limit
+        log = (self.folder / "log").open("a")
+        before = None if limit is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        self.process = subprocess.Popen(words, stderr=log, stdout=log, text=True, preexec_fn=before)  # noqa: PLW1509
+        if harm is not None:
+            already = sum(one.asked for one in self.servers)
+            while self.process.poll() is None and sum(one.asked for one in self.servers) < already + 15:
+                time.sleep(0.005)
+            harm(self)
+        return self.process.wait(300)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def close(self) -> None:
+        for one in self.servers:
+            one.close()
+
+    def counted(self) -> tuple[int, int, Counter[str]]:
+        """Rows lost and doubled, and failures by name."""
+        lines = [json.loads(line) for line in self.out.read_text("utf-8").splitlines()] if self.out.is_file() else []
+        found = Counter(line["response"]["id"] for line in lines)
+        named = [line for line in lines if "score" in line or line["verdict"].get("failure")]
+        failures = Counter(line["verdict"]["failure"] for line in lines if "score" not in line)
+        return FAULT_ROWS - len({line["response"]["id"] for line in named}), found.total() - len(found), failures
+
+
+def _row(number: int) -> dict[str, Any]:
+    human = {"human_score": 5, "scale_min": 1, "scale_max": 10}
+    asked = {
+        "task": "t",
+        "lang": "en",
+        "question": f"What is {number // 4}?",
+        "reference": "so",
+        "group": f"{number // 4}",
+    }
+    return {"id": f"r{number}", "response": f"answer {number}", "system": "s", **asked, **human}
+
+
+def fault(name: str, seconds: float | None = None, which: slice = slice(1)) -> Callable[[Trial], None]:
+    """The endpoints do so from then on, or for some seconds."""
+
+    def harm(trial: Trial) -> None:
+        for one in trial.servers[which]:
+            one.fault = name
+        if seconds is not None:
+            time.sleep(seconds)
+            for one in trial.servers[which]:
+                one.fault = None
+
+    return harm
+
+
+def other_judge(trial: Trial) -> None:
+    """Restarted under its name with other weights."""
+    trial.servers[0].close()
+    time.sleep(0.3)
+    trial.servers[0] = trial.servers[0].again()
+    trial.servers[0].rating = "3"
+
+
+def killed_and_back(trial: Trial) -> None:
+    trial.servers[0].close()
+    time.sleep(0.5)
+    trial.servers[0] = trial.servers[0].again()
+
+
+def all_but_one_killed(trial: Trial) -> None:
+    for one in trial.servers[:2]:
+        one.close()
+
+
+def slow(trial: Trial) -> None:
+    trial.servers[0].seconds = 1.0
+
+
+def torn(trial: Trial) -> None:
+    trial.signal(signal.SIGKILL)
+    assert trial.process is not None
+    trial.process.wait()
+    with trial.out.open("ab") as file:
+        file.write(b'{"response": {"id": "r')
+
+
+FAULTS: dict[str, Callable[[Trial], object]] = {
+    "endpoint killed": lambda trial: trial.servers[0].close(),
+    "endpoint killed and back": killed_and_back,
+    "all endpoints killed but one": all_but_one_killed,
+    "endpoint hangs": fault("hang"),
+    "endpoint hangs for a while": fault("hang", 2.0),
+    "endpoint is slow": slow,
+    "429": fault("429"),
+    "429 from all for a while": fault("429", 1.0, slice(3)),
+    "500": fault("500"),
+    "500 from all for a while": fault("500", 1.0, slice(3)),
+    "500 from all": fault("500", None, slice(3)),
+    "body truncated": fault("truncated"),
+    "not a completion": fault("garbage"),
+    "connection reset": fault("reset"),
+    "model gone (404)": fault("404"),
+    "another judge under its name": other_judge,
+    "endpoint taken off the file": lambda trial: trial.name(*trial.servers[1:]),
+    "file of endpoints gone": lambda trial: trial.file.unlink(),
+    "driver killed": lambda trial: trial.signal(signal.SIGKILL),
+    "driver interrupted": lambda trial: trial.signal(signal.SIGINT),
+    "driver killed within a line": torn,
+}
+
+
+def broken(name: str, folder: Path) -> dict[str, Any]:
+    """One fault, then the same command until it ends of itself, as an operator does."""
+    trial = Trial(folder)
+    start, codes = time.monotonic(), list[int]()
+    try:
+        if name == "another judge at the start":
+            trial.servers[0].rating = "3"
+            codes.append(trial.judge())
+            assert codes == [2] and not (trial.out.is_file() and trial.out.stat().st_size)
+            trial.servers[0].rating = "7"
+        elif name == "endpoint dead at the start":
+            trial.servers[0].close()
+        elif name == "disk full":
+            trial.limit = 20_000
+            codes.append(trial.judge())
+            assert codes == [2], codes
+            trial.limit = None
+        else:
+            codes.append(trial.judge(FAULTS[name]))
+        lost, doubled, failures = trial.counted()
+        for server in trial.servers:
+            server.fault = None
+        if not trial.file.is_file():
+            trial.name(*trial.servers)
+        while (not codes or codes[-1] != 0 or lost) and len(codes) < 4:
+            codes.append(trial.judge(None, "--retry-failed"))
+            lost, doubled, failures = trial.counted()
+        took = round(time.monotonic() - start, 1)
+        return {"codes": codes, "lost": lost, "doubled": doubled, "failures": dict(failures), "seconds": took}
+    finally:
+        trial.close()
+
+
+def main() -> None:
+    if "--profile" in sys.argv:
+        profile = cProfile.Profile()
+        profile.runcall(judged, at_once(), 4000, 64)
+        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+    alone, layer = judged(at_once(), 6000, 64)
+    http, http_processor = over_http(4000)
+    one, four, alike = spread()
+    names = ["another judge at the start", "endpoint dead at the start", "disk full", *FAULTS]
+    faults = dict[str, dict[str, Any]]()
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            faults[name] = broken(name, Path(folder))
+            print(f"{name:<32} {faults[name]}", flush=True)
+    result = {
+        "name": "pool",
+        "ratio": round(four / one, 2),
+        "layer_a_second": round(alone),
+        "layer_a_processor_second": round(layer),
+        "http_a_second": round(http),
+        "http_a_processor_second": round(http_processor),
+        "alike": round(alike, 3),
+        "faults": len(faults),
+        "lost": sum(one["lost"] for one in faults.values()),
+        "doubled": sum(one["doubled"] for one in faults.values()),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
