@@ -296,6 +296,13 @@ BattlePlan = Annotated[
         show_default="RESPONSES meet each --against",
     ),
 ]
+CascadeOf = Annotated[
+    str | None,
+    typer.Option(
+        help="Of two --judge the second only where the first is unsure. FILE or FILE:POINTS: rows that people scored, "
+        "judged by both as a panel, and the mean absolute error that sparing the second may cost (0.05)."
+    ),
+]
 CertificateFile = Annotated[
     Path | None,
     typer.Option(help="What critic audit found of this judge: say it, and refuse to judge where it holds no more."),
@@ -347,6 +354,7 @@ def main(
     cache: options.CacheOf = None,
     budget: options.BudgetOf = None,
     metrics: options.Metrics = None,
+    cascade: CascadeOf = None,
     attempts: options.Attempts = ATTEMPTS,
     timeout: options.Timeout = TIMEOUT,
     api_key: options.ApiKey = None,
@@ -370,8 +378,8 @@ def main(
         rows = _responses(responses, questions, system, form, criteria, run, lambda: see.tell(backends))
         shown = see.shown(backends, rows.pictured)
         judges = _judges(backends, None if panel else name, form, score, max_tokens, decoding, shown)
-        return judge_responses(run, judges, rows, _source(responses), check_repeat, aggregate, name)
-    _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0)
+        return judge_responses(run, judges, rows, _source(responses), check_repeat, aggregate, name, cascade)
+    _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0, cascade=cascade)
     check((not panel, "several --judge cannot be used with --benchmark"))
     chosen = _chosen(protocol or [], judging or ["standard"])
     (backend,) = endpoint.open("--judge", judge)

@@ -4,7 +4,7 @@ import random
 import sys
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
@@ -23,6 +23,7 @@ from critic.backends import processors
 from critic.certificate import drawn, hold_to
 from critic.errors import UsageError
 from critic.records import Judgment, Response, Verdict
+from critic.stages import cascade
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, finish, known, side_by_side
 
 WINDOW = 4096
@@ -164,7 +165,12 @@ class JudgeResponses(Stage[Shown, Judgment]):
         self.done[self.key(record)] = None  # only ids are in memory
 
     def items(self) -> Iterable[Shown]:
-        return in_order((shown for shown in self._responses if key_of(*shown) not in self.done), WINDOW)
+        left = (shown for shown in self._responses if (key := key_of(*shown)) in self.wanted and key not in self.done)
+        return in_order(left, WINDOW)
+
+    def only(self, keys: Set[str]) -> None:
+        """Judge no more than these."""
+        self.wanted = keys
 
     async def work(self, item: Shown, keep: Callable[..., None]) -> None:
         judgment = await self.judge.judge(*item)
@@ -241,11 +247,15 @@ def judge_responses(
     check_repeat: int,
     how: Aggregation,
     name: str | None,
+    labelled: str | None = None,
 ) -> int:
     """By one judge into `run.out`, or by several into files beside it (`NAME.1.jsonl`, …), of which the panel `name`'s
-    are made."""
+    are made; by the second of two only where the first is unsure, as `labelled` judgments of both tell
+    (`cascade.choose`)."""
+    if labelled is not None and len(judges) != 2:
+        raise UsageError("--cascade: give two --judge, the cheap one first")
     out, names, first = run.out, [judge.name for judge in judges], judges[0]
-    panel = name or f"{how}({', '.join(names)})" if len(judges) > 1 else ""
+    panel = name or f"{how if labelled is None else 'cascade'}({', '.join(names)})" if len(judges) > 1 else ""
     made_ready = processors(judge.backend for judge in judges)
     if run.certificate is not None:
         now = {"judge": panel or first.name, "members": names if panel else [], "setup": drawn(first)}
@@ -260,6 +270,8 @@ def judge_responses(
     ]
     for _ in known(out, Judgment, partial(members[0].problem, judge=panel)):
         pass  # only looked at: another panel's file is not written over
+    if labelled is not None:
+        return _in_turn(run, members, labelled, panel)
     for member in members:
         member.run()
     count = jsonl.write(out, _merged([member.out for member in members], how, panel))
@@ -272,6 +284,31 @@ def judge_responses(
         "judged_in_this_run": count,
     }
     whole = summary((line for _, line in jsonl.read(out, Judgment)), run)
+    return finish(run, whole, facts, changed=True, too_many=JudgeResponses.too_many)
+
+
+def _in_turn(run: RunOptions, members: Sequence[JudgeResponses], labelled: str, name: str) -> int:
+    """By the first judge, and by the second where that one is unsure."""
+    first, second = members
+    how = {name: value for name, value in first.judge.origin().items() if name != "judge"}
+    found = cascade.choose(labelled, [first.judge.name, second.judge.name], how)
+    print(found.line())
+    first.run()
+    if unsure := cascade.unsure_keys(first.out, found.deviation, first.key):
+        second.only(unsure)
+        second.run()
+    count = jsonl.write(run.out, cascade.merged(first.out, second.out if unsure else None, name, first.key))
+    facts = {
+        "responses": first.facts["responses"],
+        "judge": name,
+        "members": [{"judge": member.judge.name, "file": str(member.out)} for member in members],
+        "cascade": msgspec.to_builtins(found),
+        "asked_of_the_second": len(unsure),
+        "processors": processors(member.judge.backend for member in members),
+        "judged_in_this_run": count,
+    }
+    whole = summary((line for _, line in jsonl.read(run.out, Judgment)), run)
+    whole.lines.append(f"{second.judge.name} was asked for {len(unsure)} of {count}")
     return finish(run, whole, facts, changed=True, too_many=JudgeResponses.too_many)
 
 
