@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -208,11 +209,37 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@contextmanager
+def growing(path: Path) -> Iterator[Path]:
+    """Where a file grows line by line: beside its place, without .gz or .zst, where it is packed once it is whole. A
+    run that ends early leaves the plain one, and goes on with it; one that is packed is unpacked for that."""
+    if path.suffix not in PACKED:
+        yield path
+        return
+    plain = path.with_suffix("")
+    if path.is_file() and not plain.is_file():
+        _copy(path, plain)
+        if sidecar(path).is_file():
+            write_text(sidecar(plain), sidecar(path).read_text("utf-8"))
+    yield plain
+    sidecar(path).unlink(missing_ok=True)
+    _copy(plain, path)
+    # In this order nothing is lost wherever it stops: the next run finds the plain file, and does this again.
+    if sidecar(plain).is_file():
+        sidecar(plain).replace(sidecar(path))
+    plain.unlink(missing_ok=True)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with opened(source) as content, _replacing(target) as file:
+        shutil.copyfileobj(content, file)
+
+
 def repair(path: Path) -> int:
     """Cut a torn last line off a file that a killed run was appending to; returns the bytes cut. Raises UsageError for
     a file that is not of plain lines."""
     if path.suffix in (*PACKED, ".parquet"):
-        raise UsageError(f"{path}: written line by line, to go on where it stops: name it .jsonl, pack it when whole")
+        raise UsageError(f"{path}: written line by line, to go on where it stops: name it .jsonl")
     size = path.stat().st_size if path.is_file() else 0
     if not size:
         return 0

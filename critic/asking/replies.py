@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from critic import tables
+from critic import jsonl, tables
 from critic.asking.history import CONDITIONS, messages
 from critic.errors import UsageError
 from critic.records import Conversation, ModelTurn, Sampling, SentMessage, TurnFailure
@@ -84,7 +84,7 @@ def benchmark_of(path: Path, questions: Path | None) -> str | None:
 
 def is_table(path: Path) -> bool:
     """Whether a file holds replies that another program made, rather than what critic infer writes."""
-    if path.suffix == ".jsonl":
+    if jsonl.suffix(path) == ".jsonl":
         row = tables.first(path)
         return row is not None and "conversation" not in row
     return path.suffix in FORMATS

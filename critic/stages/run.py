@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 from tqdm import tqdm
 
 from critic import jsonl
@@ -142,6 +143,11 @@ class Stage(ABC, Generic[Item, Record]):
 
     def run(self) -> int:
         """The exit code: 3 when too many failed. Raises UsageError for what the caller has to mend."""
+        with jsonl.growing(self.options.out) as self.out:
+            self.options = replace(self.options, out=self.out)
+            return self._run()
+
+    def _run(self) -> int:
         if self.options.shard is not None and not self.wanted:
             print(f"no group falls into shard {self.options.shard}", file=sys.stderr)
             jsonl.write(self.out, [])

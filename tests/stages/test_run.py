@@ -104,6 +104,32 @@ def test_too_many_failures_exit_3_and_are_asked_again_on_request_only(tmp_path: 
     assert squares(out) == [n * n for n in range(20)]
 
 
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_what_is_to_be_packed_grows_beside_its_place(suffix: str, tmp_path: Path, capsys: Any) -> None:
+    pytest.importorskip("pyarrow")
+    out, plain = tmp_path / f"out.jsonl.{suffix}", tmp_path / "out.jsonl"
+
+    def numbers() -> list[int]:
+        return [record.number for _, record in jsonl.read(out, Square)]
+
+    with pytest.raises(UsageError, match="see to the server"):
+        Squares(
+            out, range(20), lambda request: (square if int(request.messages[0]["content"]) < 6 else gone)(request)
+        ).run()
+    assert plain.is_file() and not out.exists()
+    assert Squares(out, range(20), square, retry_failed=True).run() == 0
+    assert not plain.exists() and sorted(numbers()) == list(range(20)) and out.read_bytes()[:1] != b"{"
+    assert not jsonl.sidecar(plain).exists() and jsonl.facts(out)["squares"] == 20
+    capsys.readouterr()
+    assert Squares(out, range(22), square).run() == 0 and sorted(numbers()) == list(range(22))
+    assert "20 squared before, 2 to go" in capsys.readouterr().err
+    # Killed behind the packing, before the plain file went: it is packed again.
+    with jsonl.opened(out) as file:
+        plain.write_bytes(file.read())
+    assert Squares(out, range(22), gone).run() == 0 and not plain.exists() and sorted(numbers()) == list(range(22))
+    assert jsonl.facts(out)["squares"] == 22
+
+
 def test_cut_off_at_any_byte_it_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     assert Squares(out, range(9), square).run() == 0
