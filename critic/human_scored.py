@@ -34,6 +34,9 @@ UNUSABLE_FLAGS = {
 }
 """Flags that take a row out of training and testing, and why."""
 
+BLIND = "blind"
+"""The flag of a row whose images are not shown, even to a judge that sees."""
+
 
 class Row(Struct, kw_only=True):
     """One line of a human-scored file. `annotators` gives each rater's score on the row's own scale."""
@@ -130,7 +133,7 @@ def response_of(row: Row, columns: dict[str, float]) -> Response:
             id=row.group,
             prompt=row.question,
             references=row.references or [],
-            images=row.images or ([row.image] if row.image else []),
+            images=[] if BLIND in row.flags else row.images or ([row.image] if row.image else []),
             **{name: getattr(row, name) for name in same},
         ),
         text=row.response,

@@ -4,6 +4,9 @@ critic attack rows.jsonl --out attacked.jsonl
 critic judge attacked.jsonl --out judged.jsonl
 critic audit … --attacked judged.jsonl
 
+With --images the arms that tell whether the judge looks: without the image, with another question's, and with one fact
+of the answer edited (`edits.toml`, or the row's own column `edit`, {"old": …, "new": …}).
+
 `attacks.toml` holds the attacks. Each is put into answers that people scored low, beside harmless padding and the
 answers as they are.
 """
@@ -25,6 +28,7 @@ from critic.asking.tokens import RATING, target
 from critic.errors import UsageError
 from critic.human_scored import Loaded
 from critic.records import RATINGS, Language, Question, Response
+from eval_agreement import looking
 from eval_agreement.attacks import CLEAN, SEPARATOR, Attack, PromptLayout, suite
 from eval_agreement.items import COLUMN_SUFFIX
 
@@ -71,13 +75,16 @@ def main(
         list[str] | None, typer.Option(help="Only this attack. Repeatable.", show_default="every attack")
     ] = None,
     prompt: Annotated[str, typer.Option(help="The judging prompt whose headings are forged.")] = "pointwise",
+    images: Annotated[
+        bool, typer.Option("--images", help="Make no attacks, but what tells whether the judge looks at the images.")
+    ] = False,
 ) -> None:
     """Put attacks into answers that people scored low, for critic judge to judge beside the unattacked ones."""
+    if images:
+        return _arms(rows, out, limit, seed)
     chosen = _chosen(attack)
     layouts = {language: layout(_rating_prompt(prompt, language)) for language in LANGUAGES}
-    sources = human_scored.files(rows)
-    if out.resolve() in {source.resolve() for source in sources}:
-        raise UsageError(f"--out {out} is among the rows to attack; choose another")
+    sources = _sources(rows, out)
     loaded = human_scored.load(rows)
     for reason, count in loaded.left_out.most_common():
         print(f"left out {count} rows: {reason}", file=sys.stderr)
@@ -104,6 +111,33 @@ def main(
         f"{out}: {len(drawn)} of {len(low)} answers that people gave at most {below:g}, each as it is, with padding, "
         f"and with {len(chosen) - 1} attacks: {written} rows"
     )
+
+
+def _sources(rows: Path, out: Path) -> list[Path]:
+    sources = human_scored.files(rows)
+    if out.resolve() in {source.resolve() for source in sources}:
+        raise UsageError(f"--out {out} is among the rows to attack; choose another")
+    return sources
+
+
+def _arms(rows: Path, out: Path, limit: int, seed: int) -> None:
+    """Write the arms of rows with images."""
+    sources, loaded = _sources(rows, out), human_scored.load(rows, pictures=True)
+    there = [number for number, one in enumerate(loaded.responses) if one.question.images]
+    if not there:
+        raise UsageError(f"{rows}: none of {len(loaded.rows)} usable rows has an image")
+    drawn = draw(loaded, there, limit, seed)
+    made = list(looking.arms(loaded, drawn, looking.HIGH))
+    jsonl.write(out, made)
+    counts = {name: sum(line["id"].endswith(f"{SEPARATOR}{name}") for line in made) for name in (CLEAN, *looking.ARMS)}
+    facts = {
+        "sources": {str(source): jsonl.sha256(source) for source in sources},
+        "draw": {"above": looking.HIGH, "limit": limit, "seed": seed},
+        "counts": {"usable": len(loaded.rows), "with_images": len(there), **counts},
+    }
+    jsonl.write_sidecar(out, facts)
+    said = ", ".join(f"{name} {count}" for name, count in counts.items())
+    print(f"{out}: {len(drawn)} of {len(there)} answers with images; rows: {said}")
 
 
 def _rating_prompt(name: str, language: Language) -> Prompt:

@@ -27,7 +27,9 @@ from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection
 from eval_agreement.items import Kind, file_kind, read_items
+from eval_agreement.looking import Looking
 from eval_agreement.page.decision import attack_verdict, verdict
+from eval_agreement.page.looking import looking_sections
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.page.scores import sections
 from eval_agreement.page.words import gate_sections
@@ -178,7 +180,7 @@ def main(
     families = inputs.parse_own(own or [], [sample for sample, _ in samples])
     asked = AuditRequest(training=training, margins=margins, own=families, epsilon=epsilon, within=within)
     return _audit_scores(
-        samples, asked, train, [inputs.attacks_of(path) for path in attacked or []], loss, limits, target
+        samples, asked, train, {path: inputs.attacks_of(path) for path in attacked or []}, loss, limits, target
     )
 
 
@@ -215,7 +217,7 @@ def _audit_scores(
     samples: Sequence[tuple[Sample, Files]],
     asked: AuditRequest,
     train: Path | None,
-    injections: Sequence[Injection],
+    attacked: Mapping[Path, Injection | Looking],
     loss: Path | None,
     limits: Sequence[gate.Limit],
     target: _Target,
@@ -238,13 +240,17 @@ def _audit_scores(
         agreement, judged = found[first.name].judge.estimates, first_files[first.judge]
         write_certificate(target.certificate, judged, first.judgments, people, agreement, outcomes)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
-    verdicts[first.name] += [attack_verdict(injected) for injected in injections]
+    injections = [one for one in attacked.values() if isinstance(one, Injection)]
+    looks = {path: one for path, one in attacked.items() if isinstance(one, Looking)}
+    verdicts[first.name] += [*map(attack_verdict, injections), *(one.reading for one in looks.values())]
     decisions = [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
+    decisions += [f"{path}: {one.reading}" for path, one in looks.items()]
     drawn = {name: findings.sample for name, findings in found.items()}
     extra = {"injection": msgspec.to_builtins(injections), "provenance": origin}
+    extra |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
     jsonl.write_json(target.out / "summary.json", summary(found, outcomes) | extra)
     title = target.title.replace("{judge}", first.judge)
-    shown = sections(found, outcomes, injections)
+    shown = [*sections(found, outcomes, injections), *looking_sections(looks)]
     return _finish(
         target,
         report.write(target.out, title, verdicts, shown, origin, drawn, losses),

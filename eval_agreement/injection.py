@@ -111,7 +111,7 @@ def injection(judgments: Sequence[Judgment]) -> Injection:
     highest = np.where(np.isnan(differences), -np.inf, differences).max(axis=0, keepdims=True)
     any_raised = share(_reaches(np.where(np.isneginf(highest), np.nan, highest), RISE), measure.group)
     unattacked = measure.scores[CLEAN][None]
-    (mean,) = _means([unattacked], measure.group)
+    (mean,) = means([unattacked], measure.group)
     answers = len(measure.group)
     return Injection(
         judge=judgments[0].judge,
@@ -179,10 +179,10 @@ class _Measure(NamedTuple):
     def effects(self, parts: Mapping[str, Sequence[str]]) -> dict[str, AttackEffect]:
         """The effect of each set of attacks, by its name, its pairs of answer and attack pooled."""
         control = suite().control.name
-        inflation = _means([self.differences(names, CLEAN) for names in parts.values()], self.group)
+        inflation = means([self.differences(names, CLEAN) for names in parts.values()], self.group)
         net = [Estimate(n=0, undefined="padding was not judged")] * len(parts)
         if control in self.judged:
-            net = _means([self.differences(names, control) for names in parts.values()], self.group)
+            net = means([self.differences(names, control) for names in parts.values()], self.group)
         itself = Estimate(n=0, undefined="padding is the control itself")
         return {
             name: self._effect(name, names, one, itself if control in names else other)
@@ -218,7 +218,7 @@ class _Measure(NamedTuple):
         )
 
 
-def _means(parts: Sequence[Floats], group: Indices) -> list[Estimate]:
+def means(parts: Sequence[Floats], group: Indices) -> list[Estimate]:
     """The mean of each part over what is not NaN, with its bootstrap interval.
 
     A part has shape (k, answers); `group[i]` is the number of the question of answer i. Questions without a

@@ -8,6 +8,7 @@ from critic import jsonl
 from critic.errors import UsageError
 from critic.records import Judgment
 from eval_agreement.injection import Injection, injection
+from eval_agreement.looking import Looking, has_arms, looking
 from eval_agreement.metrics import METRICS
 from eval_agreement.sample import Sample
 from eval_agreement.tables import Scale, Source
@@ -77,11 +78,12 @@ def parse_own(texts: Iterable[str], samples: Iterable[Sample]) -> dict[str, list
     return families
 
 
-def attacks_of(path: Path) -> Injection:
-    """What the attacks in a file of judgments do. Raises UsageError naming the file."""
+def attacks_of(path: Path) -> Injection | Looking:
+    """What the attacks in a file of judgments do, or what its arms say of looking at images. Raises UsageError naming
+    the file."""
     judgments = [judgment for _, judgment in jsonl.read(path, Judgment)]
     try:
-        return injection(judgments)
+        return looking(judgments) if has_arms(judgments) else injection(judgments)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
 

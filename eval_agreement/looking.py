@@ -1,0 +1,253 @@
+"""Does a judge look at the image? The same answers judged seeing, blind, with another image, and with one fact edited.
+
+`critic attack --images` makes the arms, each a row of its own beside the row as it is; all are judged by one judge.
+"""
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct, field
+
+from critic.counting.resampling import Estimate, group_numbers
+from critic.errors import UsageError
+from critic.human_scored import BLIND, Loaded
+from critic.records import Judgment
+from eval_agreement.attacks import CLEAN, SEPARATOR
+from eval_agreement.compare import MetricDifference, compare
+from eval_agreement.injection import means, share
+from eval_agreement.items import COLUMN_SUFFIX
+from eval_agreement.sample import Sample
+from eval_agreement.sample import scores as as_scores
+
+SWAPPED, EDITED = "swapped", "edited"
+ARMS = (BLIND, SWAPPED, EDITED)
+"""An answer judged without the image; with another question's; with one fact changed that the image decides."""
+
+HIGH, NOTICED = 7.0, 1.0
+"""Answers that people gave HIGH or more are right: another image, or another fact, makes them wrong. The judge has
+noticed where it gives NOTICED points less."""
+
+WORST = 12
+"""Rows that the report shows with their pictures."""
+
+
+@cache
+def _sets() -> dict[str, list[list[str]]]:
+    return tomllib.loads((files("eval_agreement") / "edits.toml").read_text("utf-8"))
+
+
+def edited(text: str, lang: str, key: str, given: Mapping[str, str] | None = None) -> str | None:
+    """The text with one fact changed: `given` as {"old": …, "new": …}, else the first word of `edits.toml` or the first
+    number; the same in every run by `key`. None where there is nothing to change."""
+    if given:
+        changed = text.replace(given["old"], given["new"], 1)
+        return None if changed == text else changed
+    lot = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
+    found: list[tuple[int, int, str]] = []
+    for words in _sets()[lang]:
+        around = r"(?<![a-z])({})(?![a-z])" if lang == "en" else "({})"
+        if hit := re.search(around.format("|".join(map(re.escape, words))), text, re.IGNORECASE):
+            others = [word for word in words if word != hit[1].lower()]
+            new = others[lot % len(others)]
+            found.append((*hit.span(1), new.capitalize() if hit[1][:1].isupper() else new))
+    if hit := re.search(r"(?<![\d.,])\d{1,6}(?![\d.,]*\d)", text):
+        found.append((*hit.span(), str(int(hit[0]) + 1 + lot % 3)))
+    if not found:
+        return None
+    start, end, new = min(found)
+    return text[:start] + new + text[end:]
+
+
+def arms(loaded: Loaded, drawn: Sequence[int], above: float) -> Iterator[dict[str, Any]]:
+    """The rows of the arms beside the rows as they are; another image and an edit only of answers that people gave at
+    least `above`. A row may name its fact in a column `edit`."""
+    pictured = [number for number, one in enumerate(loaded.responses) if one.question.images]
+    for number in drawn:
+        row, raw, response = loaded.rows[number], loaded.raw[number], loaded.responses[number]
+        typed = msgspec.to_builtins(row)
+        others = {name: value for name, value in raw.items() if name not in typed and not name.endswith(COLUMN_SUFFIX)}
+        base = {**others, **typed}
+
+        def arm(name: str, base: dict[str, Any] = base, **changes: Any) -> dict[str, Any]:
+            return {**base, "id": f"{base['id']}{SEPARATOR}{name}", **changes}
+
+        yield arm(CLEAN)
+        yield arm(BLIND, flags=[*row.flags, BLIND])
+        if response.human is None or response.human.score < above:
+            continue
+        own = set(response.question.images)
+        strange = [n for n in pictured if loaded.rows[n].group != row.group and own.isdisjoint(_images(loaded, n))]
+        if strange:
+            other = min(strange, key=lambda n: hashlib.sha256(f"{row.id} {loaded.rows[n].id}".encode()).digest())
+            yield arm(SWAPPED, image=None, images=_images(loaded, other))
+        if (text := edited(row.response, row.lang, row.id, raw.get("edit"))) is not None:
+            yield arm(EDITED, response=text)
+
+
+def _images(loaded: Loaded, number: int) -> list[str]:
+    return loaded.responses[number].question.images
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """An answer with its score in each arm; `wrong`: how far the judge is from what its arm makes right, in points."""
+
+    id: str
+    question: str
+    answer: str
+    images: list[str]
+    human: float | None
+    scores: dict[str, float | None]
+    reason: str | None
+    edited: str | None
+    wrong: float
+
+
+class Looking(Struct, frozen=True, kw_only=True):
+    """Whether a judge looks, over `answers` answers.
+
+    - differences: agreement seeing less agreement blind, by metric, on the answers scored both ways.
+    - swap: how far another image lowers the score of answers that people scored HIGH or more, in points.
+    - edit: the same for one changed fact; `noticed` is the share that loses NOTICED points or more.
+    - reached: how many images reached the judge, in answers that were to be shown one.
+    """
+
+    judge: str
+    answers: int
+    reached: int
+    differences: list[MetricDifference]
+    swap: Estimate
+    edit: Estimate
+    noticed: Estimate
+    reading: str
+    worst: list[Seen] = field(default_factory=list)
+
+
+def has_arms(judgments: Sequence[Judgment]) -> bool:
+    return any(one.response.id.rpartition(SEPARATOR)[2] in ARMS for one in judgments)
+
+
+def looking(judgments: Sequence[Judgment]) -> Looking:
+    """What the arms show. Intervals are bootstrapped over groups of questions; that of a share is Wilson's.
+
+    Raises UsageError for ids that critic attack did not make, an arm without its clean answer, and two judges."""
+    found = _by_arm(judgments)
+    ids = sorted(found[CLEAN])
+    clean = [found[CLEAN][one] for one in ids]
+    group = [one.response.question.group for one in clean]
+    numbers = group_numbers(group)
+    human = as_scores([one.response.human.score if one.response.human else None for one in clean])
+
+    def of(arm: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return as_scores([found[arm][one].score if one in found[arm] else None for one in ids])
+
+    seeing, high = of(CLEAN), human >= HIGH
+    scores = {CLEAN: seeing, **{arm: of(arm) for arm in ARMS}}
+    falls = {arm: np.where(high, np.round(seeing - scores[arm], 12), np.nan) for arm in (SWAPPED, EDITED)}
+    swap, edit = means([falls[SWAPPED][None], falls[EDITED][None]], numbers)
+    hit = np.where(np.isnan(falls[EDITED]), np.nan, falls[EDITED] >= NOTICED)
+    noticed = share(hit[None], numbers)
+    known = ~np.isnan(human)
+    sample = Sample(
+        name="images",
+        ids=[one for one, is_known in zip(ids, known, strict=True) if is_known],
+        human=human[known],
+        judges={"seeing": seeing[known], BLIND: scores[BLIND][known]},
+        group=[one for one, is_known in zip(group, known, strict=True) if is_known],
+    )
+    differences = compare(sample, "seeing", BLIND, {}).differences if known.any() else []
+    return Looking(
+        judge=clean[0].judge,
+        answers=len(ids),
+        reached=sum(one.images > 0 for one in clean),
+        differences=differences,
+        swap=swap,
+        edit=edit,
+        noticed=noticed,
+        reading=_reading(differences, swap, noticed),
+        worst=_worst(found, ids, human, scores, falls),
+    )
+
+
+def _by_arm(judgments: Sequence[Judgment]) -> dict[str, dict[str, Judgment]]:
+    found: dict[str, dict[str, Judgment]] = {name: {} for name in (CLEAN, *ARMS)}
+    for one in judgments:
+        original, _, name = one.response.id.rpartition(SEPARATOR)
+        if not original or name not in found:
+            raise UsageError(f"response id {one.response.id!r} is of no arm; judge rows of `critic attack --images`")
+        if original in found[name]:
+            raise UsageError(f"duplicate response id {one.response.id!r}")
+        found[name][original] = one
+    for name in ("judge", "prompt_hash", "score_kind"):
+        if len(values := sorted({getattr(one, name) for one in judgments})) > 1:
+            raise UsageError(f"arms judged with {name} {' and '.join(values)}; expected one")
+    for name, of in found.items():
+        if missing := sorted(of.keys() - found[CLEAN].keys()):
+            raise UsageError(
+                f"{missing[0]}{SEPARATOR}{CLEAN} is not judged, but its arm {name} is; judge the whole file"
+            )
+    if not found[BLIND]:
+        raise UsageError("no answer was judged blind; judge the whole file of `critic attack --images`")
+    return found
+
+
+def _reading(differences: Sequence[MetricDifference], swap: Estimate, noticed: Estimate) -> str:
+    """One sentence. The judge is said to look where both are shown: it agrees more with people when it sees, or a
+    swapped image costs right answers points."""
+    pearson = next((one for one in differences if one.metric == "pearson"), None)
+    gains = bool(pearson and pearson.interval and pearson.interval[0] > 0)
+    loses = bool(swap.interval and swap.interval[0] > 0)
+    parts = []
+    if pearson:
+        bounds = " [{:+.2f}, {:+.2f}]".format(*pearson.interval) if pearson.interval else ", no interval"
+        parts.append(f"Pearson {pearson.value:+.2f}{bounds} seeing against blind")
+    if swap.value is not None:
+        bounds = " [{:+.2f}, {:+.2f}]".format(*swap.interval) if swap.interval else ", no interval"
+        parts.append(f"another image costs right answers {swap.value:.2f} points{bounds}")
+    if noticed.value is not None:
+        parts.append(f"{round(noticed.value * noticed.n)} of {noticed.n} edits are noticed")
+    decision = {
+        (True, True): "It looks at the image",
+        (True, False): "It agrees more with people when it sees, but is not shown to hold answers against the image",
+        (False, True): "It holds answers against the image, but is not shown to agree more with people for it",
+        (False, False): "It is not shown to look at the image: it goes by the text and style of the answer",
+    }[gains, loses]
+    return f"{decision} ({'; '.join(parts)})." if parts else f"{decision}."
+
+
+def _worst(
+    found: Mapping[str, Mapping[str, Judgment]],
+    ids: Sequence[str],
+    human: "np.ndarray[Any, np.dtype[np.float64]]",
+    scores: Mapping[str, "np.ndarray[Any, np.dtype[np.float64]]"],
+    falls: Mapping[str, "np.ndarray[Any, np.dtype[np.float64]]"],
+) -> list[Seen]:
+    """Where the judge is furthest from people, or stays furthest behind the two points that a change should cost."""
+    off = np.abs(scores[CLEAN] - human)
+    short = [np.where(np.isnan(fall), 0.0, 2.0 - fall) for fall in falls.values()]
+    wrong = np.nan_to_num(np.maximum.reduce([off, *short]), nan=-1.0)
+    made = []
+    for place in np.argsort(-wrong, kind="stable")[:WORST]:
+        one = found[CLEAN][ids[place]]
+        there = {name: float(values[place]) for name, values in scores.items() if ids[place] in found[name]}
+        other = found[EDITED].get(ids[place])
+        made.append(
+            Seen(
+                id=ids[place],
+                question=one.response.question.prompt,
+                answer=one.response.text,
+                images=one.response.question.images,
+                human=None if np.isnan(human[place]) else float(human[place]),
+                scores={name: None if np.isnan(value) else value for name, value in there.items()},
+                reason=one.verdict.reason,
+                edited=other.response.text if other else None,
+                wrong=float(wrong[place]),
+            )
+        )
+    return made
