@@ -4,26 +4,45 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Servers, completion, run, write_jsonl
+from conftest import ROOT, Servers, completion, human_row, run, write_jsonl
+from scoring import grades, judged
+from stages.test_judge_conversations import replies
+from test_readme import PAGES
 
-LEFT_OUT = ("deepspeed", "python serve/judge.py")
-"""What trains and what serves for good: tests/train and tests/serve run them."""
+from critic import jsonl
+
+LEFT_OUT = {
+    "deepspeed ": "trains for long: tests/train",
+    "python train/base.py": "downloads a base from the package index: tests/train/test_base.py",
+    "python serve/judge.py": "serves for good, with vLLM: tests/serve",
+    "critic annotate rows.jsonl --db labels.sqlite": "serves a page for good: tests/annotate",
+    "critic annotate rows.jsonl --db doubtful.sqlite": "serves a page for good: tests/annotate/test_doubtful.py",
+    "critic audit --human doubtful.jsonl": "needs what was labelled on that page: tests/annotate/test_doubtful.py",
+    "critic audit internal=runs/mine/judged.jsonl": "certifies by weights: tests/annotate/test_certificate.py",
+    "critic judge new.jsonl": "asks a judge that was certified so: tests/annotate/test_certificate.py",
+    "critic annotate --db labels.sqlite --import": "needs sheets that people filled in: tests/annotate/test_labels.py",
+    "make ": "installs, and runs whole suites",
+    "pip ": "needs the network",
+}
+"""Beginnings of the commands that are not run here, and why."""
+PAGES_LEFT_OUT = {"tests/bench/README.md": "its commands measure what was trained for it: tests/test_bench.py"}
 
 
 def blocks(page: str) -> Iterator[tuple[str, list[str]]]:
-    """Each command of a page, continued lines joined, and the lines that are shown below it."""
+    """Each command of a page, continued lines joined, and the lines that are shown below it where it has a prompt."""
     joined = re.sub(r"\\\n\s+", " ", (ROOT / page).read_text("utf-8"))
-    for block in re.findall(r"(?m)(?:^    .*\n)+", joined):
+    for block in re.findall(r"(?m)(?:^    .*\n|^\n(?=    ))+", joined):
         found: list[tuple[str, list[str]]] = []
         for line in block.splitlines():
-            if line.startswith("    $ "):
-                found.append((line[6:], []))
-            elif found:
+            if one := re.match(r"    (\$ )?((?:critic|python|deepspeed|make|pip) .*)", line):
+                found.append((one[2], []))
+                prompted = bool(one[1])
+            elif found and prompted and line:
                 found[-1][1].append(line[4:])
         yield from found
 
@@ -42,23 +61,44 @@ def answer(body: dict[str, Any]) -> Any:
         return 400, {}, told
     if schema == '""':
         return completion("\n".join(f"line {place}" for place in range(5)))
-    return completion(json.dumps({"Rating": number % 10 + 1, "Reason": "so"} | {"Verdict": "AB"[number % 2]}))
+    asked = body["response_format"]["json_schema"]["schema"]
+    return completion(json.dumps(filled(asked, number)))
 
 
-def check(page: str, cwd: Path, url: str) -> list[str]:
-    """The commands that were run; asserts that each ends well and prints what is shown."""
+def filled(schema: dict[str, Any], number: int) -> Any:
+    """Something that fits a schema of ours."""
+    if "properties" in schema:
+        return {name: filled(one, number) for name, one in schema["properties"].items()}
+    if "enum" in schema:
+        return schema["enum"][number % len(schema["enum"])]
+    if schema.get("type") == "integer":
+        low = schema.get("minimum", 1)
+        return low + number % (schema.get("maximum", 10) - low + 1)
+    return "so"
+
+
+def check(page: str, cwd: Path, url: str = "", ready: Callable[[str], None] = lambda command: None) -> list[str]:
+    """The commands that were run, each after what `ready` does for it; asserts that each ends well and prints what is
+    shown. A judge's folder is a server here, and each command has an --out of its own."""
     ran = []
     for command, shown in blocks(page):
-        if command.startswith(LEFT_OUT):
+        if command.startswith(tuple(LEFT_OUT)):
             continue
+        ready(command)
         words = shlex.split(command, comments=True)
+        for place, word in enumerate(words[:-1]):
+            if words[1] == "judge" and word == "--judge" and not words[place + 1].endswith(".jsonl"):
+                words[place + 1] = url
+            elif words[1] == "judge" and word == "--out" and page != "README.md":
+                jsonl.sidecar(cwd / words[place + 1]).unlink(missing_ok=True)
+                (cwd / words[place + 1]).unlink(missing_ok=True)
         words = words[1:] if words[0] == "python" else words
         asks = words[:2] in (["critic", "infer"], ["critic", "judge"], ["critic", "rewrite"])
         if "--base-url" in words:
             words[words.index("--base-url") + 1] = url
         elif asks and "--judge" not in words and "--apply" not in words:
             words += ["--base-url", url]
-        if words[:2] == ["critic", "judge"] and "--judge" not in words:
+        if words[:2] == ["critic", "judge"] and "--score" not in words and "--benchmark" not in words:
             words += ["--score", "argmax"]
         done = run(*words, cwd=cwd)
         assert done.returncode in (0, 3), (command, done.stderr[-500:])
@@ -87,6 +127,88 @@ def test_those_of_the_first_page(tmp_path: Path, shared: Path, scripted: Servers
     write_jsonl(tmp_path / "scripted.jsonl", replies)
     ran = check("README.md", tmp_path, scripted(answer, context=1400, owner="vllm").url)
     assert len(ran) == 6
+
+
+def test_those_of_the_package(tmp_path: Path, scripted: Servers) -> None:
+    """Rows, a criterion, replies, and a clone whose mapping is filled in once it was begun."""
+    write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(6)])
+    (tmp_path / "criteria.toml").write_text('clarity = "Is it easy to follow?"\n')
+    (tmp_path / "runs").mkdir()
+    replies(tmp_path / "runs/replies.jsonl", "convbench")
+    write_jsonl(tmp_path / "judge.jsonl", [{"text": '{"Rating": 7, "Reason": "so"} Overall, Response A is better.'}])
+    (tmp_path / "clone").mkdir()
+    (tmp_path / "clone/prompts.py").write_text("PAIR = 'Q: {q}\\nA: {a}\\nB: {b}'\nEXTRACT = '{text} Which one?'\n")
+
+    def ready(command: str) -> None:
+        if "--out theirs" in command:
+            begun = (tmp_path / "map.toml").read_text("utf-8")
+            for name, value in {"q": "question", "a": "answer_a", "b": "answer_b", "text": "text"}.items():
+                begun = begun.replace(f'"{{{name}}}" = ""', f'"{{{name}}}" = "raw.{value}"')
+            for constant, kind in {"PAIR": "pairwise_turn", "EXTRACT": "extraction"}.items():
+                begun = begun.replace(f'"{constant}"\nkind = ""', f'"{constant}"\nkind = "{kind}"')
+            (tmp_path / "map.toml").write_text(begun, "utf-8")
+
+    assert len(check("critic/README.md", tmp_path, scripted(answer).url, ready)) == 8
+
+
+def test_those_of_the_audit(tmp_path: Path, shared: Path, scripted: Servers) -> None:
+    (tmp_path / "llmeval2.jsonl").symlink_to(shared / "data" / "human_scored" / "llmeval2.jsonl")
+    rows = [human_row(number) for number in range(60)]
+    write_jsonl(tmp_path / "train.jsonl", [human_row(number) for number in range(60, 120)])
+    words = ["--score", "argmax", "--base-url", scripted(answer).url, "--out", tmp_path / "judged.jsonl"]
+    assert run("critic", "judge", write_jsonl(tmp_path / "rows.jsonl", rows), *words).returncode in (0, 3)
+    for name, add in {"people": 0, "ours": 1, "gpt4": 2}.items():
+        lines = [f"{row['id']},{min(10, row['human_score'] + add * (n % 2))}" for n, row in enumerate(rows)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["id,score", *lines]))
+    talks = judged(tmp_path / "judged_conversations.jsonl", "convbench", [("direct", "own", 1)], grades)
+
+    def ready(command: str) -> None:
+        if "judged_conversations" in command:
+            ids = [line["verdict"]["conversation"] for line in map(json.loads, talks.read_text("utf-8").splitlines())]
+            lines = [f"{key}/own/direct/1,{number % 10 + 1}" for number, key in enumerate(ids)]
+            (tmp_path / "people.csv").write_text("\n".join(["id,score", *lines]))
+
+    assert len(check("eval_agreement/README.md", tmp_path, ready=ready)) == 4
+
+
+def test_those_of_annotation(tmp_path: Path, scripted: Servers) -> None:
+    """What comes of labels, which were given on the page in the test's own process."""
+    pytest.importorskip("starlette")
+    from annotating import by_rater, planned, rows_file
+
+    by_rater(planned(tmp_path, "--raters", 3, rows=rows_file(tmp_path, 40)), lambda rater, name, values: values[3])
+
+    def ready(command: str) -> None:
+        if "--out all.jsonl" in command:  # judged are rows with all columns
+            write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(12)])
+
+    ran = check("eval_agreement/annotate/README.md", tmp_path, scripted(answer).url, ready)
+    assert len(ran) == 5 and (tmp_path / "labels.jsonl").is_file() and list((tmp_path / "sheets").iterdir())
+
+
+def test_those_of_the_server(tmp_path: Path) -> None:
+    entry = re.findall(r"(?s)```toml\n(.*?)```", (ROOT / "serve/README.md").read_text("utf-8"))[0]
+    (tmp_path / "own.toml").write_text(entry, "utf-8")
+    asked = "Judge the translation. End with FLUENCY: and a letter from A to E."
+    (tmp_path / "prompt.txt").write_text(asked)
+    (tmp_path / "request.json").write_text(json.dumps({"messages": [{"role": "user", "content": asked}]}))
+    assert len(check("serve/README.md", tmp_path)) == 2
+
+
+def test_those_of_training(tmp_path: Path) -> None:
+    rows = [human_row(number, system=["SYSTEM", "other"][number % 2]) for number in range(80)]
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    assert len(check("train/README.md", tmp_path)) == 1
+
+
+def test_every_page_with_commands_is_checked_or_said_why_not() -> None:
+    said = (ROOT / "tests/test_readme_commands.py").read_text("utf-8")
+    for page in PAGES:
+        if any(blocks(page)):
+            assert f'check("{page}"' in said or page in PAGES_LEFT_OUT, page
+    shown = [command for page in PAGES for command, _ in blocks(page)]
+    idle = [left for left in LEFT_OUT if not any(command.startswith(left) for command in shown)]
+    assert not idle
 
 
 @pytest.mark.parametrize("line", ["  Coherence   7.50  2   5    181 ", "Coherence 10 20 3.25 7"])
