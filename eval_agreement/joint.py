@@ -267,17 +267,21 @@ class SortedCounts(PairCounts):
             for number, chunk in enumerate(chunks):
                 ranks, signs = pairs.matrices(walk, number)
                 weight = (chunk.weights @ counts).reshape(*chunk.column.shape, -1)
-                if float(weight.sum(axis=1).max()) ** 2 >= _WHOLE:
-                    weight = weight.astype(np.float64)
-                balance += _dot(weight, signs.astype(weight.dtype, copy=False) @ weight)
-                flat = weight.reshape(-1, weight.shape[2])
-                segments = (chunk.segments @ flat).astype(np.float64)
+                segments = (chunk.segments @ weight.reshape(-1, weight.shape[2])).astype(np.float64)
                 table = (chunk.digits @ segments).reshape(len(weight), pairs.levels, -1)
-                before = so_far + np.cumsum(table, axis=0) - table
+                sizes = table.sum(axis=1)
+                if float(sizes.max()) ** 2 >= _WHOLE:
+                    weight = weight.astype(np.float64)
+                    segments = chunk.segments @ weight.reshape(-1, weight.shape[2])
+                    table = (chunk.digits @ segments).reshape(len(weight), pairs.levels, -1)
+                    sizes = table.sum(axis=1)
+                balance += _dot(weight, signs.astype(weight.dtype, copy=False) @ weight)
+                before = np.cumsum(table, axis=0)
+                before += so_far - table
                 if walk == 0:
                     local = weight * (ranks.astype(weight.dtype, copy=False) @ weight)
-                    inside = (chunk.segments @ local.reshape(flat.shape)).astype(np.float64)
-                    base = before.sum(axis=1) - self.size / 2
+                    inside = (chunk.segments @ local.reshape(-1, local.shape[2])).astype(np.float64)
+                    base = np.cumsum(sizes, axis=0) - sizes + (so_far.sum(axis=0) - self.size / 2)
                     inside += base[chunk.block] * segments
                     product += np.einsum("ij,ij->j", self._row_ranks[chunk.row], inside)
                 so_far = before[-1] + table[-1]
