@@ -160,3 +160,46 @@ def test_what_cannot_be_told_is_refused(arms: Path, tmp_path: Path) -> None:
             looking(broken)
     plain = write_jsonl(tmp_path / "plain.jsonl", [{**json.loads(arms.read_text().splitlines()[1]), "image": None}])
     assert_one_line_error(run("critic", "attack", plain, "--images", "--out", tmp_path / "x.jsonl"), "no")
+
+
+def test_people_who_had_not_seen_the_photographs_are_the_yardstick(shared: Path, tmp_path: Path) -> None:
+    """18 photographs, 270 descriptions, each rated before and after the same raters saw the image: what they gave
+    before stands in the audit as a judge's score. A judge that draws lots is worth nothing there, and is said to be."""
+    given = shared / "data/described_images"
+    rows = [json.loads(line) for line in (given / "rows.jsonl").read_text("utf-8").splitlines()]
+    for row in rows:
+        before = list(row["before_seeing_image"].values())
+        if before:
+            row["before_seeing_score_1_10"] = 1 + 9 * (sum(before) / len(before) - 1) / 4
+    (tmp_path / "images").symlink_to(given / "images")
+    plain = write_jsonl(tmp_path / "rows.jsonl", rows)
+    done = run("critic", "attack", plain, "--images", "--limit", "270", "--out", tmp_path / "arms.jsonl")
+    assert done.returncode == 0, done.stderr
+    counts = jsonl.facts(tmp_path / "arms.jsonl")["counts"]
+    high = sum(row["score_1_10"] >= 7 for row in rows)
+    assert counts["clean"] == counts["blind"] == 270 and counts["swapped"] == high and 50 < counts["edited"] <= high
+
+    def by_lot(request: Request) -> Reply:
+        url = [part["image_url"]["url"] for part in parts_of(request.messages[-1]) if part["type"] == "image_url"]
+        return rated(random.Random(f"{len(url)} {request.messages}").randint(1, 10))
+
+    root = Images(given)
+    judge = ResponseJudge(ScriptedBackend(by_lot, sees=True), "lots", "pointwise", "argmax", 64, images=root)
+    loaded = human_scored.load(tmp_path / "arms.jsonl", pictures=True)
+    out = tmp_path / "judged.jsonl"
+    jsonl.write(out, [asyncio.run(judge.judge(one)) for one in loaded.responses])
+    jsonl.write_sidecar(out, {"images": root.facts()})
+    judged_plain = judged_rows(plain, judge)
+    done = run("critic", "audit", judged_plain, "--attacked", out, "--out", tmp_path / "audit")
+    assert "not shown to look at the image" in done.stdout, done.stdout + done.stderr
+    found = json.loads((tmp_path / "audit/summary.json").read_text("utf-8"))
+    assert found["looking"][0]["reached"] == 270
+    assert "before_seeing" in json.dumps(found), "what people gave before they saw it is a judge beside ours"
+
+
+def judged_rows(rows: Path, judge: ResponseJudge) -> Path:
+    loaded = human_scored.load(rows, pictures=True)
+    jsonl.write(
+        out := rows.with_name("plain-judged.jsonl"), [asyncio.run(judge.judge(one)) for one in loaded.responses]
+    )
+    return out

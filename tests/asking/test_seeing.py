@@ -18,7 +18,7 @@ from critic.asking.render import Material, fit, images_in, render
 from critic.backends import Reply, Request, images, parts_of
 from critic.backends.scripted import IMAGE_TOKENS, ScriptedBackend
 from critic.images import Images
-from critic.records import HumanScore, Judgment, Language, Question, Response, Turn
+from critic.records import ConversationJudgment, HumanScore, Judgment, Language, Question, Response, Turn
 
 VERDICT = '{"Rating":7,"Reason":"seen"}'
 ASKED = [name for name, form in FORMS.items() if form.scope != "verdict"]
@@ -229,3 +229,32 @@ def test_show_and_blind_on_the_command_line(root: Path) -> None:
         "--out", root / "--images-show.jsonl",
     )  # fmt: skip
     assert again.returncode == 2 and "choose another --out" in again.stderr
+
+
+@pytest.mark.parametrize("benchmark", ["convbench", "multiverse", "visitbench", "alignmmbench"])
+def test_conversations_are_judged_with_all_their_images(benchmark: str, tmp_path: Path) -> None:
+    """Every protocol of every benchmark: a turn with the images of all turns up to it, a whole with all of them."""
+    folder = ROOT / "data/samples" / benchmark
+    (file,) = [path for path in folder.iterdir() if path.is_file()]
+    script, replies, out = tmp_path / "said.jsonl", tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
+    script.write_text(json.dumps({"text": VERDICT}) + "\n")
+    done = run("critic", "infer", file, "--benchmark", benchmark, "--out", replies, "--model", script)
+    assert done.returncode == 0, done.stderr
+    words = ["--judge", script, "--out", out, "--max-failed", "1", "--images", "show", "--data-root", folder]
+    done = run("critic", "judge", replies, *words, "--questions", file)
+    assert done.returncode == 0, done.stderr
+    lines = [line for _, line in jsonl.read(out, ConversationJudgment)]
+    protocols = {line.verdict.protocol for line in lines}
+    assert {"convbench": "direct", "multiverse": "checklist", "visitbench": "pairwise"}.get(benchmark, "pointwise") in (
+        protocols
+    )
+    most = 0
+    for line in lines:
+        turns = line.conversation.turns[: line.verdict.turn]
+        there = len(dict.fromkeys(name for turn in turns for name in turn.images))
+        asked = [call for call in line.calls if not call.extracted]
+        assert asked and all(call.images == there for call in asked), line.verdict
+        assert all(not call.images for call in line.calls if call.extracted)
+        assert line.setup.decoding.images == "show"
+        most = max(most, there)
+    assert most >= (2 if benchmark == "visitbench" else 1)
