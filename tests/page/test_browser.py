@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import human_row, run, write_jsonl
+from conftest import ROOT, human_row, run, write_jsonl
 from scoring import ASKED, judged
 
 from critic.records import TurnVerdict
+from eval_agreement.annotate.people import owner_page
 
 SIZES = {"own": 1280, "phone": 390}
 
@@ -102,7 +103,31 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     file = write_jsonl(folder / "rows.jsonl", rows)
     done = run("critic", "audit", "--human", file, "--judge", f"gpt4={file}:gpt4_score_1_10", "--out", folder / "audit")
     assert done.returncode == 0, done.stderr
-    return made | {"audit": folder / "audit" / "report.html"}
+    return made | {"audit": folder / "audit" / "report.html"} | of_people(folder)
+
+
+def of_people(folder: Path) -> dict[str, Path]:
+    """The pages of raters and of their owner, and the scores of people beside a judge's."""
+    pytest.importorskip("starlette")
+    from annotating import by_rater, page_of, planned, row
+
+    labels = folder / "labels"
+    labels.mkdir()
+    long = "A long answer. " * 40 + "\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+    rows = write_jsonl(labels / "rows.jsonl", [row(number, response=f"{number}. {long}") for number in range(12)])
+    store = planned(labels, "--raters", 3, "--scheme", "pairwise", rows=rows)
+    style = (ROOT / "eval_agreement/annotate/page/page.css").read_text("utf-8")
+    label = page_of(store).get("/", params={"rater": "rater-1"}).text
+    by_rater(store, lambda rater, name, values: values[int(rater[-1]) % 2])
+    (labels / "label.html").write_text(label.replace("<title>", f"<style>{style}</style><title>", 1), "utf-8")
+    (labels / "owner.html").write_text(owner_page(store), "utf-8")
+    files = [
+        judged(folder / "judges" / f"{name}.jsonl", "convbench", ASKED["convbench"], score, MODELS[-1], judge=name)
+        for name in ("people", "judge-one-of-6B", "another-judge-of-72B")
+    ]
+    done = run("critic", "score", *files, "--benchmark", "convbench", "--out", folder / "judges")
+    assert done.returncode == 0, done.stderr
+    return {"label": labels / "label.html", "owner": labels / "owner.html", "people": folder / "judges" / "report.html"}
 
 
 @pytest.fixture(scope="module")
@@ -126,10 +151,19 @@ def measured(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.parametrize("width", SIZES.values())
-@pytest.mark.parametrize("name", [*ASKED, "audit"])
+@pytest.mark.parametrize("name", [*ASKED, "audit", "people"])
 def test_nothing_is_cut_and_names_stand_on_one_line(
     measured: dict[tuple[str, int], Any], name: str, width: int
 ) -> None:
     found = measured[name, width]
     assert found["wrong"] == []
     assert found["names"] >= 10 and found["tables"] >= 5 and found["pictures"] >= (1 if name == "audit" else 3)
+
+
+@pytest.mark.parametrize("width", SIZES.values())
+@pytest.mark.parametrize(("name", "names"), [("label", 0), ("owner", 3)])
+def test_nor_on_the_pages_of_raters_and_of_their_owner(
+    measured: dict[tuple[str, int], Any], name: str, names: int, width: int
+) -> None:
+    found = measured[name, width]
+    assert found["wrong"] == [] and found["names"] >= names and found["tables"] >= 1
