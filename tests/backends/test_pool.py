@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import random
 import sys
 import threading
 import time
@@ -95,6 +96,7 @@ def test_a_slow_endpoint_gets_less(stands: Stands) -> None:
 def test_prompts_that_begin_alike_go_to_one_endpoint(stands: Stands) -> None:
     servers = stands(4, seconds=0.01, keeps=True)
     prompts = [f"{question} {'?' * 300} answer {n}" for question in range(80) for n in range(6)]
+    random.Random(0).shuffle(prompts)  # in a row even those that are dealt out one by one may meet
 
     async def go() -> None:
         async with opened(servers) as made:
@@ -105,8 +107,8 @@ def test_prompts_that_begin_alike_go_to_one_endpoint(stands: Stands) -> None:
         Counter(number for number, one in enumerate(servers) for p in one.prompts if p.startswith(f"{q} "))
         for q in range(80)
     ]
-    # By chance it would be two of six.
-    assert sum(max(each.values()) for each in homes) / len(prompts) > 0.8
+    # Dealt out one by one it is a half.
+    assert sum(max(each.values()) for each in homes) / len(prompts) > 0.7
     assert all(80 < one.asked < 180 for one in servers), [one.asked for one in servers]
 
 
