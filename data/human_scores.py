@@ -39,10 +39,10 @@ def internal_groups(rows: list[Row], per_task: bool) -> set[str]:
 
 
 def _material(row: Row) -> set[str]:
-    """What must not stand on both sides: the image, and the question with its reference."""
+    """What must not stand on both sides: the image, and the question with its reference where it has one."""
     words = re.sub(r"\W+", "", f"{row.question}|{row.reference}").lower()
     images = row.images or ([row.image] if row.image else [])
-    return {f"text {words}", *(f"image {image}" for image in images)}
+    return {*([f"text {words}"] if row.reference else []), *(f"image {image}" for image in images)}
 
 
 def split(
@@ -90,13 +90,16 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for train.jsonl, internal.jsonl, external.jsonl.")],
     external: Annotated[str | None, typer.Option(help="The answering system kept out of training.")] = None,
     per_task: Annotated[bool, typer.Option("--per-task", help="Exactly a tenth of each task's groups.")] = False,
+    pictures: Annotated[
+        bool, typer.Option("--pictures", help="Keep rows without a reference where they have an image.")
+    ] = False,
     keep_flag: Annotated[list[str] | None, typer.Option(help="Use rows although they carry this flag.")] = None,
 ) -> None:
     """Validate human-scored rows and write the splits."""
     for flag in keep_flag or []:
         if flag not in human_scored.UNUSABLE_FLAGS:
             raise UsageError(f"--keep-flag {flag!r} is none of {', '.join(human_scored.UNUSABLE_FLAGS)}")
-    loaded = human_scored.load(rows, frozenset(keep_flag or []))
+    loaded = human_scored.load(rows, frozenset(keep_flag or []), pictures=pictures)
     if not loaded.rows:
         raise UsageError(f"{rows}: no usable row ({_listed(loaded.left_out)})")
     systems = Counter(row.system or "unknown" for row in loaded.rows)

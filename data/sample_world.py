@@ -1,7 +1,11 @@
-"""python data/sample_world.py --out rows.jsonl [--seed 0] [--questions 1144]
+"""python data/sample_world.py --out rows.jsonl [--seed 0] [--questions 1144] [--pictures]
 
 Write human-scored rows of a small made-up world: questions about pictures that do not exist, a
 reference to each, answers by simulated systems, and scores with reasons by simulated raters.
+
+With `--pictures` the pictures exist, drawn beside the rows (`drawing.py`, `sample_pictures.toml`), and half of the
+questions have no reference. `edit` names a fact of the answer that the picture decides, as `critic attack --images`
+takes it: what stands there, and what is wrong in its place.
 
 A question is a scene (`sample_world.toml`) filled with facts: an object, a colour, a count. Reference
 and answers are worded from facts with the same sentences, so that an answer is right or wrong only by
@@ -25,6 +29,7 @@ from msgspec import Struct, field
 
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.cli import run_program
+from critic.errors import UsageError
 from critic.human_scored import Row
 from critic.records import RATINGS, Language, Turn
 
@@ -51,6 +56,7 @@ class Scene(Struct, frozen=True, forbid_unknown_fields=True):
     evade: list[str] = []
     history: list[tuple[str, str]] = []
     lure: dict[str, str] = {}
+    picture: str | None = None
 
 
 class World(Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,6 +103,9 @@ SYSTEMS: dict[str, System] = {
     ),
 }
 
+PLAIN = ("Drifter-3B", "Stutter-1B")
+"""Systems whose answers show without the picture what they are worth; they have no part in a world with pictures."""
+
 
 class Rater(Struct, frozen=True):
     """A simulated person: adds `bias`, draws towards the middle by `centre`, errs by `noise` (sd)."""
@@ -128,7 +137,7 @@ class WorldQuestion(Struct, frozen=True):
     image: str
     question: str
     history: list[Turn]
-    reference: str
+    reference: str | None
 
 
 class WorldAnswer(Struct, frozen=True, kw_only=True):
@@ -236,6 +245,7 @@ def ask(world: World, scene: Scene, number: int, draw: random.Random) -> WorldQu
     reference = _points(scene, values, set(scene.facts), draw)
     if scene.why and draw.random() < 0.4:
         reference.append(draw.choice(scene.why).format(**values))
+    alone = scene.picture is not None and draw.random() < 0.5
     return WorldQuestion(
         scene=scene,
         truth=values,
@@ -243,7 +253,7 @@ def ask(world: World, scene: Scene, number: int, draw: random.Random) -> WorldQu
         image=f"images/{number:06d}.png",
         question=question,
         history=[Turn(user.format(**values), assistant.format(**values)) for user, assistant in scene.history],
-        reference=world.phrases[scene.lang]["joint"].join(reference),
+        reference=None if alone else world.phrases[scene.lang]["joint"].join(reference),
     )
 
 
@@ -353,7 +363,19 @@ def row(world: World, asked: WorldQuestion, system: str, given: WorldAnswer, dra
     )
 
 
-def rows(world: World, seed: int, questions: int) -> list[Row]:
+def edit(world: World, asked: WorldQuestion, given: WorldAnswer, seed: str) -> dict[str, str] | None:
+    """One fact of the answer that the picture decides, right as it stands, and a value that is wrong."""
+    draw = random.Random(seed)
+    for fact in draw.sample(asked.scene.facts, len(asked.scene.facts)):
+        old = asked.truth[fact]
+        found = re.search(rf"\b{re.escape(old)}\b", given.text)
+        # What reads it changes the first place where the letters stand.
+        if given.said.get(fact) == old and found is not None and given.text.index(old) == found.start():
+            return {"old": old, "new": change(world, asked.scene, asked.truth, fact, draw)[fact]}
+    return None
+
+
+def rows(world: World, seed: int, questions: int) -> list[tuple[WorldQuestion, WorldAnswer, Row]]:
     """All rows, question by question; scenes take turns, so that every task has its share."""
     draw = random.Random(f"sample-world-{seed}")
     asked = [ask(world, world.scenes[n % len(world.scenes)], n, draw) for n in range(questions)]
@@ -362,24 +384,64 @@ def rows(world: World, seed: int, questions: int) -> list[Row]:
     for one in asked:
         others = [other for other in by_lang[one.scene.lang] if other.scene.task != one.scene.task] or [one]
         for name, system in SYSTEMS.items():
+            if one.scene.picture is not None and name in PLAIN:
+                continue
             if draw.random() < system.share:
-                made.append(row(world, one, name, answer(world, one, draw.choice(others), system, draw), draw))
+                said = answer(world, one, draw.choice(others), system, draw)
+                made.append((one, said, row(world, one, name, said, draw)))
     return made
+
+
+def read_world(*files: Path) -> World:
+    """What a file says in place of one before it counts: a section's values by name, all scenes."""
+    found: dict[str, Any] = {}
+    for file in files:
+        for section, said in tomllib.loads(file.read_text("utf-8")).items():
+            for lang in said if isinstance(said, dict) else ():
+                said[lang] = found.get(section, {}).get(lang, {}) | said[lang]
+            found[section] = found.get(section, {}) | said if isinstance(said, dict) else said
+    return msgspec.convert(found, World)
 
 
 def main(
     out: Annotated[Path, typer.Option(help="The .jsonl file to write.")],
     seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
     questions: Annotated[int, typer.Option(min=52, help="How many questions; about nine rows each.")] = 1144,
+    pictures: Annotated[
+        bool, typer.Option("--pictures", help="English questions about pictures, which are drawn in images/ beside it.")
+    ] = False,
 ) -> None:
     """Write a made-up set of human-scored answers, Chinese and English, all AlignMMBench tasks."""
-    with Path(__file__).with_suffix(".toml").open("rb") as file:
-        world = msgspec.convert(tomllib.load(file), World)
+    here = Path(__file__)
+    world = read_world(here.with_suffix(".toml"), *([here.with_name("sample_pictures.toml")] if pictures else []))
     made = rows(world, seed, questions)
     out.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps(msgspec.to_builtins(one), ensure_ascii=False) for one in made)
+    lines = [
+        json.dumps(msgspec.to_builtins(one) | extra(world, asked, said, one.id), ensure_ascii=False)
+        for asked, said, one in made
+    ]
     out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    if pictures:
+        draw_all({asked.image: asked for asked, _, _ in made}, out.parent, seed)
     print(f"{out}: {len(made)} rows, {questions} questions, external system {EXTERNAL}")
+
+
+def extra(world: World, asked: WorldQuestion, given: WorldAnswer, seed: str) -> dict[str, Any]:
+    """The columns that only rows about pictures which exist have."""
+    if asked.scene.picture is None:
+        return {}
+    return {"image": None, "images": [asked.image], "edit": edit(world, asked, given, seed)}
+
+
+def draw_all(asked: dict[str, WorldQuestion], root: Path, seed: int) -> None:
+    try:
+        from drawing import draw  # noqa: PLC0415 - Pillow is not part of a plain installation
+    except ImportError:
+        raise UsageError("--pictures needs Pillow: pip install pillow") from None
+    for name, one in asked.items():
+        assert one.scene.picture is not None
+        (root / name).parent.mkdir(exist_ok=True)
+        draw(one.scene.picture, one.truth, f"{seed}/{name}").save(root / name)
 
 
 if __name__ == "__main__":

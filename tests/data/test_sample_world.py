@@ -3,13 +3,14 @@
 import json
 import os
 import re
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import pytest
-from conftest import Done, assert_one_line_error, run, run_apart
+from conftest import ROOT, Done, assert_one_line_error, run, run_apart
 
 from critic import human_scored
 from critic.records import Response
@@ -127,3 +128,61 @@ def test_a_mistake_on_the_command_line_ends_with_exit_code_2(tmp_path: Path) -> 
     assert_one_line_error(
         run("data/sample_world.py", "--out", tmp_path / "rows.jsonl", "--questions", "1"), "questions"
     )
+
+
+@pytest.fixture(scope="module")
+def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("PIL")
+    out = tmp_path_factory.mktemp("pictures") / "rows.jsonl"
+    assert made(out, "--pictures", "--questions", "120").returncode == 0
+    return out
+
+
+def test_pictures_are_drawn_beside_the_rows_the_same_for_the_same_seed(pictured: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in pictured.read_text("utf-8").splitlines()]
+    named = {image for row in rows for image in row["images"]}
+    drawn = {str(file.relative_to(pictured.parent)): file.read_bytes() for file in pictured.parent.glob("images/*")}
+    assert named == set(drawn) and len(named) == 120
+    assert len(set(drawn.values())) > 110  # they are not all the same picture
+    again, other = tmp_path / "again" / "rows.jsonl", tmp_path / "other" / "rows.jsonl"
+    made(again, "--pictures", "--questions", "120", hash_seed="7")
+    made(other, "--pictures", "--questions", "120", "--seed", "1")
+    assert again.read_bytes() == pictured.read_bytes() != other.read_bytes()
+    assert all((again.parent / name).read_bytes() == found for name, found in drawn.items())
+
+
+def test_half_of_the_questions_have_no_reference_and_a_fact_that_the_picture_decides_is_named(pictured: Path) -> None:
+    rows = [json.loads(line) for line in pictured.read_text("utf-8").splitlines()]
+    without = fmean(row["reference"] is None for row in rows)
+    assert 0.35 < without < 0.65
+    right = [row for row in rows if row["system"] == "reference"]
+    assert all(row["edit"] is not None for row in right)
+    for row in rows:
+        if row["edit"] is not None:
+            old, new = row["edit"]["old"], row["edit"]["new"]
+            assert old != new and re.search(rf"\b{old}\b", row["response"])
+            changed = row["response"].replace(old, new, 1)
+            assert changed == re.sub(rf"\b{old}\b", new, row["response"], count=1)
+
+
+def painted(image: Any, ink: tuple[int, int, int]) -> int:
+    """Pixels of a colour."""
+    return sum(count for count, colour in image.getcolors(10_000) if colour == ink)
+
+
+def test_a_picture_shows_the_facts() -> None:
+    pytest.importorskip("PIL")
+    sys.path.insert(0, str(ROOT / "data"))
+    from drawing import COLOURS, PLACES, draw
+
+    for place, cell in PLACES.items():
+        image = draw("place", {"place": place, "shape": "square", "colour": "red"}, place)
+        middle = image.getpixel((cell % 3 * 32 + 16, cell // 3 * 32 + 16))
+        assert middle == COLOURS["red"], place
+    chart = draw("chart", {"high": "blue", "low": "green", "third": "black"}, "seed")
+    heights = {name: painted(chart, ink) for name, ink in COLOURS.items()}
+    assert heights["blue"] > heights["black"] > heights["green"] > 0 == heights["red"]
+    # The area of n squares grows with n, whatever their places.
+    squares = [draw("several", {"n": str(n), "shape": "square", "colour": "red"}, "s") for n in range(1, 7)]
+    areas = [painted(image, COLOURS["red"]) for image in squares]
+    assert areas == sorted(set(areas))
