@@ -1,4 +1,5 @@
 # make demo   the whole main job on a small sample world (installs what it needs into .venv once)
+# make demo-vision   the same with pictures: a tiny judge that sees is trained, asked, and asked blind
 # make bench-demo   the four benchmarks on the sample conversations, with tiny models (some minutes)
 # make test   lint, types and all tests, a short run of each demo and of the clients below among them (ten minutes)
 # make check  the same without what is end to end: vLLM, training on two processes, demos, clients (three minutes)
@@ -20,13 +21,16 @@ PYTEST := $(BIN)/python -m pytest
 AT_ONCE := -n 2 --dist loadscope --no-loadscope-reorder
 
 # The others want real rows, a base, TRL or a GPU; each says how it is run.
-APART := train_6b train_cpu train_tokens train_prefix objectives
+APART := train_6b train_images train_cpu train_tokens train_prefix objectives
 BENCHES := $(filter-out $(APART:%=tests/bench/%.py),$(wildcard tests/bench/[a-z]*.py))
 
-.PHONY: demo bench-demo test check lint test-demo test-clients test-slow bench install clean
+.PHONY: demo demo-vision bench-demo test check lint test-demo test-clients test-slow bench install clean
 
 demo: install
 	$(BIN)/critic demo
+
+demo-vision: install
+	$(BIN)/critic demo --pictures --out runs/demo-vision
 
 bench-demo: install
 	$(BIN)/python data/bench_demo.py

@@ -41,16 +41,17 @@ def register() -> None:
 
 def packs(model: Any) -> bool:
     """Whether no layer keeps a state of its own, which rows in one sequence would share."""
-    return KINDS.issuperset(getattr(model.config, "layer_types", None) or ())
+    return KINDS.issuperset(getattr(model.config.get_text_config(), "layer_types", None) or ())
 
 
 def install(model: Any) -> bool:
     """Let `model` look at prefix trees. False for an attention or a kind of layer that cannot."""
-    now = model.config._attn_implementation
+    reads = model.get_decoder()  # not what looks at images
+    now = reads.config._attn_implementation
     if packs(model) and OVER_TREES.get(now, now) != now:
         register()
-        model.set_attn_implementation(OVER_TREES[now])
-    return packs(model) and model.config._attn_implementation in OVER_TREES.values()
+        reads.set_attn_implementation(OVER_TREES[now])
+    return packs(model) and reads.config._attn_implementation in OVER_TREES.values()
 
 
 def _by_segments(attention: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:

@@ -11,21 +11,25 @@ from numpy.typing import NDArray
 from objective import RatingTokens, log_distribution
 from packing import prefix_tree, sequence
 from recipe import EvaluationSpec
+from vision import SeeingTokenizer, images_of, told_apart
 
 from critic import human_scored
 from critic.asking import rating
 from critic.asking.examples import TooLong, example
 from critic.asking.tokens import source_ids
 from critic.errors import UsageError
+from critic.images import ImageError
 from eval_agreement import agreement
 
 
 class HeldOut(Struct, frozen=True):
-    """Rows to judge: token ids up to the rating, and a 1 behind it where 10 is two tokens; people's score, 1..10."""
+    """Rows to judge: token ids up to the rating, and a 1 behind it where 10 is two tokens; people's score, 1..10; the
+    names of the images that each row shows."""
 
     ids: list[list[int]]
     human: list[float]
     refused: list[str]
+    images: list[list[str]]
 
 
 def held_out(
@@ -33,32 +37,54 @@ def held_out(
 ) -> HeldOut:
     """The first `spec.rows` rows of a file, rendered as in judging, shortest first; up to the prompt's end for a
     scoring head, which has no rating's `tokens`. Raises UsageError if none fits."""
-    found: list[tuple[list[int], float]] = []
+    found: list[tuple[list[int], float, list[str]]] = []
     refused: list[str] = []
     behind = [*tokens.before, *(tokens.first[:1] if tokens.zero is not None else [])] if tokens else []
-    for response in human_scored.load(path).responses[: spec.rows]:
-        made = example(response, form, limit, lambda messages: len(source_ids(tokenizer, messages)))
+    sees = isinstance(tokenizer, SeeingTokenizer)
+    for response in human_scored.load(path, pictures=sees).responses[: spec.rows]:
+        try:
+            made = example(response, form, limit, lambda messages: len(source_ids(tokenizer, messages)), sees=sees)
+        except ImageError as error:
+            raise UsageError(f"{path}: {response.id}: {error}") from None
         if isinstance(made, TooLong):
             refused.append(response.id)
         else:
             assert response.human is not None
-            found.append((source_ids(tokenizer, made.messages) + behind, response.human.score))
+            found.append((source_ids(tokenizer, made.messages) + behind, response.human.score, made.images))
     if not found:
         raise UsageError(f"{path}: no row to evaluate fits into {limit} source tokens")
     found.sort(key=lambda row: len(row[0]))
-    return HeldOut([ids for ids, _ in found], [score for _, score in found], refused)
+    ids, human, images = map(list, zip(*found, strict=True))
+    return HeldOut(ids, human, refused, images)
 
 
 def distributions(
-    model: Any, rows: list[list[int]], tokens: RatingTokens | None, size: int, pad: int
+    model: Any,
+    ids: list[list[int]],
+    tokens: RatingTokens | None,
+    size: int,
+    pad: int,
+    images: list[list[str]] | None = None,
+    seeing: SeeingTokenizer | None = None,
 ) -> NDArray[np.float64]:
     """The judge's probabilities [rows × 10], computed by all processes together, `size` rows at a time.
 
-    `model` is the bare causal model; under ZeRO-3 its parts gather their weights as they are called.
+    `model` is the bare causal model; under ZeRO-3 its parts gather their weights as they are called. `seeing` makes the
+    rows' `images` ready for a model that is shown them.
     """
+    shown = images if images is not None and seeing is not None else [[]] * len(ids)
+    rows: list[dict[str, Any]] = [
+        {
+            "input_ids": one,
+            "images": names,
+            "image_tokens": [seeing.image_tokens(name) for name in names] if seeing else [],
+        }
+        for one, names in zip(ids, shown, strict=True)
+    ]
     rank, world = _place()
     batches = -(-len(rows) // (size * world))
-    alike = sorted(range(len(rows)), key=lambda row: rows[row])
+    apart = told_apart(rows, seeing.image_token_id if seeing is not None else -1)
+    alike = sorted(range(len(rows)), key=lambda row: apart[row])
     found: dict[int, NDArray[np.float64]] = {}
     training = model.training
     model.eval()
@@ -66,14 +92,16 @@ def distributions(
         # Every process makes as many calls as the others, repeating the last row where there are no more.
         places = [alike[min((batch * world + rank) * size + i, len(rows) - 1)] for i in range(size)]
         with torch.no_grad():
-            logs = _log_distributions(model, [rows[place] for place in places], tokens, pad)
+            logs = _log_distributions(model, [rows[place] for place in places], tokens, pad, seeing)
         found |= dict(zip(places, logs.exp().double().cpu().numpy(), strict=True))
     model.train(training)
     return _gathered(found, len(rows))
 
 
-def _log_distributions(model: Any, rows: list[list[int]], tokens: RatingTokens | None, pad: int) -> torch.Tensor:
-    last, before = _ends(model, rows, pad)
+def _log_distributions(
+    model: Any, rows: list[dict[str, Any]], tokens: RatingTokens | None, pad: int, seeing: SeeingTokenizer | None
+) -> torch.Tensor:
+    last, before = _ends(model, rows, pad, seeing)
     if tokens is None:
         return torch.log_softmax(model.score(last).float(), dim=-1)
     if tokens.zero is None:
@@ -81,22 +109,33 @@ def _log_distributions(model: Any, rows: list[list[int]], tokens: RatingTokens |
     return log_distribution(tokens, model.lm_head(before), model.lm_head(last))
 
 
-def _ends(model: Any, rows: list[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _ends(
+    model: Any, rows: list[dict[str, Any]], pad: int, seeing: SeeingTokenizer | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """What the model makes [rows × width] of each row's last token and of the one before; what rows begin with alike is
     computed once where its attention can."""
+    count = len(rows)
+    if seeing is not None and not any(row["images"] for row in rows):
+        rows = [*rows, seeing.blank_row()]  # all processes must call what looks
+    ids, image_token = [row["input_ids"] for row in rows], seeing.image_token_id if seeing is not None else -1
     device = next(model.parameters()).device
-    lengths = torch.tensor([len(ids) for ids in rows])
-    if attention.install(model):
-        nodes = prefix_tree(rows, [len(ids) - 2 for ids in rows])
-        batch = sequence(nodes, rows)
+    lengths = torch.tensor([len(each) for each in ids])
+    if (seeing is None or not seeing.types) and attention.install(model):
+        nodes = prefix_tree(told_apart(rows, image_token), [len(each) - 2 for each in ids])
+        batch = sequence(nodes, ids)
         ends = torch.tensor([node.end - node.start for node in nodes]).cumsum(0)
         last = {node.row: int(end) - 1 for node, end in zip(nodes, ends, strict=True) if node.leaf}
-        places = torch.tensor([last[row] for row in range(len(rows))])
+        places = torch.tensor([last[row] for row in range(count)])
+        shown = images_of(nodes, rows, image_token)
     else:
         longest = int(lengths.max())
-        batch = {"input_ids": torch.tensor([ids + [pad] * (longest - len(ids)) for ids in rows])}
+        batch = {"input_ids": torch.tensor([each + [pad] * (longest - len(each)) for each in ids])}
         batch["attention_mask"] = (torch.arange(longest) < lengths[:, None]).long()
-        places = torch.arange(len(rows)) * longest + lengths - 1
+        batch |= seeing.types_of(batch["input_ids"]) if seeing is not None else {}
+        places = torch.arange(count) * longest + lengths[:count] - 1
+        shown = [name for row in rows for name in row["images"]]
+    if seeing is not None:
+        batch |= seeing.pixels(shown)
     given = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
     hidden = model.model(**given, use_cache=False).last_hidden_state.flatten(0, 1)
     return hidden[places], hidden[places - 1]

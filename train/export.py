@@ -5,13 +5,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import deepspeed
 import torch
 import transformers
+from safetensors.torch import load_file
 from terms import base_notes, copy_terms
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from critic import jsonl
+from critic.errors import UsageError
 from critic.records import RATINGS
 
 
@@ -27,7 +30,7 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
         return
     objective = facts["recipe"]["objective"]
     if adapted and merge:
-        _merge(facts["recipe"]["base"], objective, out, trainer.args.hf_deepspeed_config)
+        _merge(facts, out, trainer.args.hf_deepspeed_config)
     if objective == "head" and (out / "config.json").is_file():
         _name_as_vllm_does(out / "config.json")
     (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
@@ -45,8 +48,10 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
     jsonl.write_json(out / "critic.json", whole)
 
 
-def kind(objective: str) -> Any:
+def kind(objective: str, images: str = "blind") -> Any:
     """The class of transformers that reads a base to be trained."""
+    if images == "show":
+        return transformers.AutoModelForImageTextToText
     of_text, of_ratings = transformers.AutoModelForCausalLM, transformers.AutoModelForSequenceClassification
     return of_ratings if objective == "head" else of_text
 
@@ -70,13 +75,17 @@ def _name_as_vllm_does(config: Path) -> None:
     jsonl.write_json(config, found)
 
 
-def _merge(base: str, objective: str, out: Path, deepspeed_config: Any) -> None:
+def _merge(facts: dict[str, Any], out: Path, deepspeed_config: Any) -> None:
     """The base read again at its own precision, with the adapter added to it, by this process alone."""
     from peft import PeftModel  # noqa: PLC0415  # takes seconds to import and only adapters need it
 
+    recipe = facts["recipe"]
     unset_hf_deepspeed_config()  # under ZeRO-3 loading a model is a collective
     try:
-        model = kind(objective).from_pretrained(base, dtype="auto", **options(objective))
+        of = kind(recipe["objective"], recipe.get("images", "blind"))
+        model = of.from_pretrained(recipe["base"], dtype="auto", **options(recipe["objective"]))
+        if "init" in facts:
+            carry_over(model, Path(facts["init"]["folder"]))
         PeftModel.from_pretrained(model, out / "adapter").merge_and_unload().save_pretrained(out)
     finally:
         set_hf_deepspeed_config(deepspeed_config)
@@ -123,6 +132,7 @@ def card(facts: dict[str, Any]) -> str:
     recipe = facts["recipe"]
     origin = recipe.get("base") or "random weights"
     task = "text-classification" if recipe["objective"] == "head" else "text-generation"
+    task = "image-text-to-text" if recipe.get("images") == "show" else task
     head = ["---", "library_name: transformers", f"pipeline_tag: {task}", "tags: [judge, critic]"]
     if recipe.get("base"):
         head.append(f"base_model: {json.dumps(recipe['base'])}")
@@ -158,6 +168,27 @@ def card(facts: dict[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def carry_over(model: Any, judge: Path) -> None:
+    """Put the weights of a text judge's folder into the part of `model` that reads; tokens that only `model` has keep
+    their own. Raises UsageError where the judge is of another language model."""
+    found = {name: tensor for file in sorted(judge.glob("*.safetensors")) for name, tensor in load_file(file).items()}
+    found.setdefault("lm_head.weight", found.get("model.embed_tokens.weight"))  # tied
+    reads = {f"model.{name}": each for name, each in model.get_decoder().named_parameters()}
+    reads |= {f"lm_head.{name}": each for name, each in model.lm_head.named_parameters()}
+    for name, tensor in found.items():
+        into = reads.get(name)
+        shape = tuple(getattr(into, "ds_shape", into.shape)) if into is not None else None
+        if shape is None or tensor.shape[1:] != shape[1:] or len(tensor) > shape[0]:
+            theirs = "none" if shape is None else "x".join(map(str, shape))
+            raise UsageError(
+                f"--init {judge}: {name} is {'x'.join(map(str, tensor.shape))}, in the base that sees {theirs}; "
+                "take a judge of the same language model"
+            )
+    for name, tensor in found.items():
+        with deepspeed.zero.GatheredParameters([reads[name]], modifier_rank=0), torch.no_grad():
+            reads[name][: len(tensor)].copy_(tensor)
 
 
 def parameters(model: Any) -> tuple[int, int]:

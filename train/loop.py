@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from meter import Meter
 from objective import RatingTokens
 from packing import meeting
 from recipe import Recipe
+from vision import SeeingTokenizer, told_apart
 
 from critic import jsonl
 from critic.errors import UsageError
@@ -29,8 +30,9 @@ class Meeting(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type
     """A sampler's order, but each step's rows shared out over its micro-batches so that those which begin alike meet;
     which rows a step has stays the same."""
 
-    def __init__(self, order: Any, rows: Any, step: int, micro_batch: int) -> None:
+    def __init__(self, order: Any, rows: Any, step: int, micro_batch: int, image_token: int = -1) -> None:
         self.sampler, self.rows, self.step, self.micro_batch = order, rows, step, micro_batch
+        self.image_token = image_token
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -39,7 +41,27 @@ class Meeting(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type
         order = list(self.sampler)
         for start in range(0, len(order), self.step):
             chosen = order[start : start + self.step]
-            yield from (chosen[place] for place in meeting(self.rows[chosen]["input_ids"], self.micro_batch))
+            rows = told_apart([self.rows[place] for place in chosen], self.image_token)
+            yield from (chosen[place] for place in meeting(rows, self.micro_batch))
+
+
+class Together(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
+    """A random order of rows in which those about the same images stand side by side, shuffled anew by `generator` in
+    each epoch, so that a step computes most of its images once. Rows without any stand alone."""
+
+    def __init__(self, images: Sequence[Sequence[str]], generator: torch.Generator) -> None:
+        self.groups: dict[Any, list[int]] = {}
+        for row, names in enumerate(images):
+            self.groups.setdefault(tuple(names) or row, []).append(row)
+        self.count, self.generator = len(images), generator
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        groups = list(self.groups.values())
+        for place in torch.randperm(len(groups), generator=self.generator).tolist():
+            yield from groups[place]
 
 
 class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of type Any
@@ -64,8 +86,11 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         sampler = super()._get_train_sampler(*args)
         if hasattr(sampler, "generator"):
             sampler.generator = self.order
+        if self.watch.recipe.together:
+            sampler = Together(self.train_dataset["images"], self.order)
         if self.data_collator.packing and self.data_collator.share and not hasattr(sampler, "effective_batch_size"):
-            return Meeting(sampler, self.train_dataset, self.watch.recipe.global_batch, self.args.train_batch_size)
+            step, image_token = self.watch.recipe.global_batch, self.data_collator.image_token
+            return Meeting(sampler, self.train_dataset, step, self.args.train_batch_size, image_token)
         return sampler
 
     def _run_epoch(self, **options: Any) -> None:
@@ -204,7 +229,9 @@ class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # a base of ty
         model = export.bare(self.trainer.model)
         own = spec.weights == "raw" or self.ema is None
         with torch.no_grad() if own else self._averaged():
-            shares = distributions(model, self.held_out.ids, self.tokens, spec.batch_size, self.tokenizer.pad_token_id)
+            held, pad = self.held_out, self.tokenizer.pad_token_id
+            seeing = self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
+            shares = distributions(model, held.ids, self.tokens, spec.batch_size, pad, held.images, seeing)
             found = figures(shares, self.held_out.human, spec.score)
             self.evaluated = {"step": step, "score": spec.score, **found}
             if "mae" in found and (self.best is None or found["mae"] < self.best["mae"]):

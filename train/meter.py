@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import torch
+from vision import TOWERS
 
 PEAK_BF16 = {"H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "A800": 312e12, "L40S": 362e12}
 """Dense bf16 FLOP/s by the vendor's data sheets (SXM parts), found by the device's name."""
@@ -16,17 +17,19 @@ class Meter:
     the decoder's matrices, A is layers x heads x head size (half of 4 A s², because attention is causal), and V h the
     output matrix, which only learned positions pass. The 3 is one forward and two backward products; with frozen
     weights (LoRA) matrices take 2. Recomputation under gradient checkpointing is not counted. What several rows of a
-    prefix tree begin with counts once, as it is computed; a segment behind d - s other tokens takes d² - (d - s)².
+    prefix tree begin with counts once, as it is computed; a segment behind d - s other tokens takes d² - (d - s)². An
+    image counts as the tokens that it takes; what looks at it is not counted.
     """
 
     def __init__(self, model: Any, pad: int) -> None:
-        config = model.config
+        config = model.config.get_text_config()
         heads = config.num_attention_heads
         head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.attention = config.num_hidden_layers * heads * head_size
         scores = any(name.endswith("score.weight") for name, _ in model.named_parameters())
         self.head = (config.num_labels if scores else config.vocab_size) * config.hidden_size
-        matrices = [each for name, each in model.named_parameters() if "layers." in name and "lora_" not in name]
+        reads = [(name, each) for name, each in model.named_parameters() if not set(TOWERS) & set(name.split("."))]
+        matrices = [each for name, each in reads if "layers." in name and "lora_" not in name]
         self.matrices = sum(getattr(each, "ds_numel", each.numel()) for each in matrices)
         self.passes = 3 if any(each.requires_grad for each in matrices) else 2
         self.pad = pad

@@ -13,6 +13,7 @@ from tiny import TinySpec
 
 from critic.asking.forms import check_mix, prompt_of, rates
 from critic.errors import UsageError
+from critic.records import Showing
 
 
 class LoraSpec(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -43,6 +44,20 @@ class RaftSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     weight: float = 4.0
 
 
+class VisionSpec(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a tiny model looks with: squares of `image_size` pixels in patches of `patch_size`, `scale` x `scale` of
+    which become one token; the rest as in Idefics3VisionConfig."""
+
+    image_size: int
+    patch_size: int
+    scale: int = 1
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    initializer_range: float = 0.02
+
+
 class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     """Judging held-out rows every `every` steps, at most `rows` of them; `score` is how a distribution becomes
     one number, `weights` which set is judged with (`ema` needs one)."""
@@ -57,8 +72,10 @@ class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     """A training recipe. Exactly one of `base` (a model folder or hub id) and `tiny` (a random model).
 
+    - `images`: `show` trains a judge that is shown its rows' images, by a base that sees; `max_image_pixels` makes
+      larger ones smaller. `vision` is what a tiny one looks with.
     - `frozen`: parts of the model that are not trained, by their names (`embed_tokens`: the vocabulary, most of a small
-      model, with half of a step's memory and a third of its time).
+      model, with half of a step's memory and a third of its time); without it the part of a base that looks.
     - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.asking.forms`; `pointwise@en` is a
       form with the prompt in that language).
     - `labels`: whose scores are learned -> how much an example counts: `people`, and by NAME the other judges whose
@@ -69,6 +86,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
       every rating count alike.
     - `packing`: the rows of a micro-batch become one sequence without padding, none seeing another; what several begin
       with is computed once (`packing.py`). `objective: raft` packs in any case.
+    - `together`: rows about the same images come in one step, which with packing computes those once.
     - `attention`: `sdpa`, `eager`, `varlen` (PyTorch's own flash attention over packed rows) or another attention of
       transformers (`flash_attention_2` …), which computes what rows begin with anew for each.
     - `precision`: `bf16` (with fp32 master weights), `fp32`, or `auto`, which measures what is faster; without it the
@@ -85,8 +103,11 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     labels: dict[str, float] | None = None
     base: str | None = None
     tiny: TinySpec | None = None
+    vision: VisionSpec | None = None
+    images: Showing = "blind"
+    max_image_pixels: int | None = None
     lora: LoraSpec | None = None
-    frozen: list[str] = field(default_factory=list)
+    frozen: list[str] | None = None
     max_source_tokens: int
     max_target_tokens: int
     global_batch: int
@@ -95,6 +116,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     rating_weight: float = 1.0
     balance: float = 0.0
     packing: bool = False
+    together: bool = False
     attention: str = "sdpa"
     precision: Literal["auto", "bf16", "fp32"] | None = None
     compiled: bool = False
@@ -174,7 +196,9 @@ def _with_nearest(message: str) -> str:
     unknown = re.search(r"contains unknown field `([^`]+)`", message)
     if unknown is None:
         return message
-    known = _keys().union(*(_keys(kind) for kind in (TinySpec, LoraSpec, EmaSpec, RaftSpec, EvaluationSpec)))
+    known = _keys().union(
+        *(_keys(kind) for kind in (TinySpec, VisionSpec, LoraSpec, EmaSpec, RaftSpec, EvaluationSpec))
+    )
     near = difflib.get_close_matches(unknown[1], sorted(known), n=1)
     return f"{message}; did you mean {near[0]}?" if near else f"{message}; there are {', '.join(sorted(_keys()))}"
 
@@ -185,6 +209,14 @@ def _check(recipe: Recipe, path: Path) -> None:
             raise UsageError(f"{path}: {what}")
 
     require((recipe.base is None) != (recipe.tiny is None), "give either base (a model) or tiny (a random one)")
+    sees = recipe.images == "show"
+    whole = (recipe.vision is not None) == (sees and recipe.tiny is not None)
+    require(whole, "a tiny model needs a vision section to be shown images, and no other has one")
+    require(recipe.objective != "head" or not sees, "objective head is for text alone; take sft or raft with images")
+    require(sees or not recipe.together, "together is for rows with images; set images: show")
+    sampled = "train_sampling_strategy" in recipe.training
+    require(not (recipe.together and sampled), "together decides on the order; leave train_sampling_strategy out")
+    require(recipe.max_image_pixels is None or recipe.max_image_pixels > 0, "max_image_pixels must be above 0")
     require(recipe.lora is None or recipe.base is not None, "lora adapts a base; a tiny model is trained whole")
     try:
         check_mix(recipe.forms)

@@ -21,7 +21,8 @@ from msgspec import Struct
 from objective import RatingTokens
 from packing import LEAST, Node, prefix_tree, sequence
 from recipe import PEOPLE, Recipe, labels
-from tiny import train_tokenizer
+from tiny import tiny_processor, train_tokenizer
+from vision import SeeingTokenizer, images_of, read_processor, told_apart
 
 from critic import human_scored, jsonl
 from critic.asking.examples import Plan, Planned, TooLong, example_of, plan
@@ -29,10 +30,12 @@ from critic.asking.forms import AnswerKind, form_of, prompt_name, prompt_of
 from critic.asking.prompt import prompt_hash
 from critic.asking.rating import whole_rating
 from critic.asking.tokens import IGNORED, encode, source_ids, target
+from critic.backends import parts_of
 from critic.errors import UsageError
+from critic.images import ImageError, Images
 from critic.records import RATINGS, Example, HumanScore, Response
 
-FORMAT = 2
+FORMAT = 3
 """Of the cache; another number makes everybody tokenize again."""
 
 FEWEST_IN_PARALLEL = 2000
@@ -45,7 +48,8 @@ _DECODER = msgspec.json.Decoder(tuple[Planned, list[Response], float])
 class Data(Struct, frozen=True):
     """Tokenized examples. Columns of `rows`: id, form, input_ids, source (prompt tokens), value_start and value_end
     (the tokens that spell the verdict's value), length, rating (whole, 1..10, 0 for none), people (probabilities of
-    1..10, or empty), weight (of whose score it is, above 0). `counts` says what was shortened, refused and left out."""
+    1..10, or empty), weight (of whose score it is, above 0), images (their names, in their order) and image_tokens (how
+    many take each one's features). `counts` says what was shortened, refused and left out."""
 
     rows: datasets.Dataset
     counts: dict[str, Any]
@@ -55,6 +59,10 @@ def prompt_names(recipe: Recipe) -> list[str]:
     return sorted({prompt_name(form) for form, share in recipe.forms.items() if share > 0.0})
 
 
+def sees(recipe: Recipe) -> bool:
+    return recipe.images == "show"
+
+
 def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
     """What the token ids depend on: data, forms, prompts, limits, and where the tokenizer comes from."""
     return {
@@ -62,35 +70,47 @@ def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
         "data": sorted(jsonl.sha256(file) for file in human_scored.files(train)),
         "forms": dict(sorted(recipe.forms.items())),
         "labels": labels(recipe),
-        "prompts": {name: prompt_hash(name) for name in prompt_names(recipe)},
+        "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "limits": [recipe.max_source_tokens, recipe.max_target_tokens],
         "tokenizer": msgspec.to_builtins(recipe.tiny) if recipe.tiny else recipe.base,
+        **({"vision": msgspec.to_builtins(recipe.vision), "pixels": recipe.max_image_pixels} if sees(recipe) else {}),
     }
 
 
-def prepare(recipe: Recipe, train: Path, cache: Path, processes: int) -> tuple[Data, Any]:
-    """The examples of `train` and the tokenizer, from `cache` where a run before left them.
+def prepare(recipe: Recipe, train: Path, cache: Path, processes: int, images: Images | None = None) -> tuple[Data, Any]:
+    """The examples of `train` and the tokenizer, from `cache` where a run before left them; with `images` a
+    SeeingTokenizer.
 
     Raises UsageError when no row can be learned from.
     """
     facts = fingerprint(recipe, train)
-    tokenizer = None if recipe.tiny else base_tokenizer(str(recipe.base))
+    tokenizer = None if recipe.tiny else base_tokenizer(str(recipe.base), images)
     if tokenizer is not None:
         facts["tokenizer"] = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
         facts["template"] = tokenizer.chat_template
+    if images is not None:
+        facts["images"] = images.facts()
+        if tokenizer is not None:
+            facts["processor"] = tokenizer.processor.to_json_string()
     folder = cache / hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
     if not (folder / "counts.json").is_file():
-        _build(recipe, train, folder, tokenizer, processes)
+        _build(recipe, train, folder, tokenizer, processes, images)
     if tokenizer is None:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "tokenizer")
+        tokenizer = _read_tokenizer(str(folder / "tokenizer"), images)
     counts = json.loads((folder / "counts.json").read_text("utf-8"))
     return Data(datasets.load_from_disk(str(folder / "rows")), counts), tokenizer
 
 
-def base_tokenizer(base: str) -> Any:
+def _read_tokenizer(folder: str, images: Images | None) -> Any:
+    if images is None:
+        return transformers.AutoTokenizer.from_pretrained(folder)
+    return SeeingTokenizer(read_processor(folder), images)
+
+
+def base_tokenizer(base: str, images: Images | None = None) -> Any:
     """Raises UsageError for a base that has no tokenizer, or none for chat, or whose chat template rewrites answers."""
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+        tokenizer = _read_tokenizer(base, images)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"base {base!r} is no model that transformers can load: {str(error).splitlines()[0]}"
@@ -114,9 +134,10 @@ def base_tokenizer(base: str) -> Any:
     return tokenizer
 
 
-def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes: int) -> None:
+def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes: int, images: Images | None) -> None:
     start = time.monotonic()
-    loaded = human_scored.load(train, judges=[name for name in labels(recipe) if name != PEOPLE])
+    judges = [name for name in labels(recipe) if name != PEOPLE]
+    loaded = human_scored.load(train, judges=judges, pictures=images is not None)
     sources = [_labelled(loaded.responses, name, weight, recipe) for name, weight in labels(recipe).items()]
     if not any(each.by_id for each in sources):
         raise UsageError(f"{train}: no usable row to learn from")
@@ -124,7 +145,9 @@ def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes:
     try:
         if tokenizer is None:
             assert recipe.tiny is not None
-            tokenizer = train_tokenizer(_texts(sources), recipe.tiny)
+            tokenizer = train_tokenizer(_texts(sources, images is not None), recipe.tiny, recipe.vision)
+            if recipe.vision is not None:
+                tokenizer = SeeingTokenizer(tiny_processor(tokenizer, recipe.vision), images)
             tokenizer.save_pretrained(partial / "tokenizer")
         pieces = _pieces(sources)
         workers = min(processes, max(1, len(pieces) * _PIECE // FEWEST_IN_PARALLEL))
@@ -141,10 +164,14 @@ def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes:
             num_proc=workers if workers > 1 else None,
             cache_dir=str(partial / "building"),
         )
-        named = made.select_columns(["id", "form", "length"])
-        refused = [f"{row['id']} ({row['form']})" for row in named if not row["length"]]
+        named = made.select_columns(["id", "form", "length", "failure"])
+        unseen = Counter[str](row["failure"] for row in named if row["failure"])
+        refused = [f"{row['id']} ({row['form']})" for row in named if not row["length"] and not row["failure"]]
         shortened = Counter[str](section for sections in made["shortened"] for section in sections)
-        kept = made.select(np.flatnonzero(np.array(made["length"]))).remove_columns("shortened")
+        kept = made.select(np.flatnonzero(np.array(made["length"]))).remove_columns(["shortened", "failure"])
+        if not len(kept) and unseen:
+            why = ", ".join(f"{count} {name}" for name, count in unseen.most_common())
+            raise UsageError(f"{train}: the images of no row can be shown ({why}); --data-root says where they lie")
         if not len(kept):
             raise UsageError(f"{train}: no row fits into {recipe.max_source_tokens} source tokens")
         kept.save_to_disk(str(partial / "rows"))
@@ -153,7 +180,7 @@ def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes:
             "forms": dict(sorted(Counter(kept["form"]).items())),
             "shortened": dict(shortened),
             "refused": refused,
-            "left_out": dict(sum((Counter(each.planned.left_out) for each in sources), loaded.left_out)),
+            "left_out": dict(sum((Counter(each.planned.left_out) for each in sources), loaded.left_out + unseen)),
             **({"labels": {each.name: len(each.planned.examples) for each in sources}} if recipe.labels else {}),
             "seconds": round(time.monotonic() - start, 1),
         }
@@ -210,7 +237,10 @@ _FEATURES = datasets.Features(
         "rating": datasets.Value("int8"),
         "people": datasets.List(datasets.Value("float32")),
         "weight": datasets.Value("float32"),
+        "images": datasets.List(datasets.Value("string")),
+        "image_tokens": datasets.List(datasets.Value("int32")),
         "shortened": datasets.List(datasets.Value("string")),
+        "failure": datasets.Value("string"),
     }
 )
 
@@ -234,8 +264,13 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
 
     for line in (line for piece in pieces for line in piece):
         planned, responses, weight = _DECODER.decode(line)
-        made = example_of(planned, {response.id: response for response in responses}, limits[0], count)
         row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, **_NOTHING, "weight": weight}
+        by_id = {response.id: response for response in responses}
+        try:
+            made = example_of(planned, by_id, limits[0], count, isinstance(tokenizer, SeeingTokenizer))
+        except ImageError as error:
+            yield row | {"failure": error.failure}
+            continue
         if not isinstance(made, TooLong):
             tokens = encode(tokenizer, made)
             learned = sum(label != IGNORED for label in tokens.labels)
@@ -247,6 +282,8 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
                     "value_start": value[0] if value else 0,
                     "value_end": value[-1] + 1 if value else 0,
                     "length": len(tokens.ids),
+                    "images": made.images,
+                    "image_tokens": [tokenizer.image_tokens(name) for name in made.images],
                     "shortened": list(made.shortened),
                     **_people(made),
                 }
@@ -262,7 +299,10 @@ _NOTHING = {
     "rating": 0,
     "people": [],
     "weight": 1.0,
+    "images": [],
+    "image_tokens": [],
     "shortened": [],
+    "failure": "",
 }
 """The columns of a row that was refused."""
 
@@ -278,12 +318,13 @@ def _people(made: Example) -> dict[str, Any]:
     return {"rating": whole_rating(made.score), "people": shares}
 
 
-def _texts(sources: list[Labelled]) -> Iterator[tuple[str, str]]:
+def _texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, str]]:
     for source in sources:
         for each in source.planned.examples:
-            made = example_of(each, source.by_id, None, lambda messages: 0)
+            made = example_of(each, source.by_id, None, lambda messages: 0, sees)
             assert not isinstance(made, TooLong)
-            yield made.messages[0]["content"], made.target
+            texts = (part["text"] for part in parts_of(made.messages[0]) if part["type"] == "text")
+            yield "".join(texts), made.target
 
 
 class Weights(Struct, frozen=True):
@@ -319,7 +360,8 @@ class Batches:
 
     With `raft` tokens rows are packed in any case, and each that is rated gets a 1 beside it, at the position of its
     rating, that sees what the rating sees; nothing sees it. With `head` they are packed too, the prompts alone, whose
-    last token is what is learned from.
+    last token is what is learned from. With a tokenizer that sees, the pixels of their images come along; of
+    `several` processes one whose rows have none is given a white one.
     """
 
     def __init__(
@@ -331,12 +373,21 @@ class Batches:
         raft: RatingTokens | None = None,
         head: bool = False,
         share: bool = True,
+        seeing: SeeingTokenizer | None = None,
+        several: bool = False,
     ) -> None:
+        self.seeing, self.several = seeing, several
+        self.image_token = seeing.image_token_id if seeing is not None else -1
         self.pad, self.weighing, self.raft, self.head, self.share = pad, weighing, raft, head, share
         self.packing = packing or head or raft is not None
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        if self.seeing is not None and self.several and not any(row["images"] for row in rows):
+            rows = [*rows, self.seeing.blank_row()]
         return self._packed(rows) if self.packing else self._padded(rows)
+
+    def _pixels(self, names: list[str]) -> dict[str, torch.Tensor]:
+        return self.seeing.pixels(names) if self.seeing is not None and names else {}
 
     def _row_weight(self, row: dict[str, Any]) -> float:
         found: float = self.weighing.by_rating[row["rating"]] * row["weight"]
@@ -358,11 +409,14 @@ class Batches:
             return torch.tensor([each + [fill] * (longest - len(each)) for each in values])
 
         lengths = torch.tensor([row["length"] for row in rows])
+        ids = padded([list(row["input_ids"]) for row in rows], self.pad)
         return {
-            "input_ids": padded([list(row["input_ids"]) for row in rows], self.pad),
+            "input_ids": ids,
             "attention_mask": (torch.arange(longest) < lengths[:, None]).long(),
             "labels": padded([self._labels(row) for row in rows], IGNORED),
             "weights": padded([self._row_weights(row) for row in rows], 0.0),
+            **(self.seeing.types_of(ids) if self.seeing is not None else {}),
+            **self._pixels([name for row in rows for name in row.get("images", [])]),
         }
 
     def _packed(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -370,7 +424,7 @@ class Batches:
             rows = [_prompt_alone(row) for row in rows]
         # The last token of a prompt stays with its row: the first of the verdict is learned from it.
         most = [row["source"] - 1 for row in rows]
-        nodes = prefix_tree([row["input_ids"] for row in rows], most, LEAST if self.share else math.inf)
+        nodes = prefix_tree(told_apart(rows, self.image_token), most, LEAST if self.share else math.inf)
         extra: dict[str, Any] = {}
         if self.head:
             extra = {"people": torch.tensor([rows[node.row]["people"] for node in nodes if node.leaf])}
@@ -387,7 +441,13 @@ class Batches:
             _, ends, _ = tree.varlen(torch.device("cpu"))
             longest = max(tree.lengths)
             batch |= {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
-        return {**batch, "labels": flat(self._labels), "weights": flat(self._row_weights), **extra}
+        return {
+            **batch,
+            "labels": flat(self._labels),
+            "weights": flat(self._row_weights),
+            **extra,
+            **self._pixels(images_of(nodes, rows, self.image_token)),
+        }
 
     def _with_ratings(
         self, nodes: list[Node], rows: list[dict[str, Any]], raft: RatingTokens
@@ -403,7 +463,16 @@ class Batches:
                 made.append(node._replace(start=place, parent=trunk))
                 made.append(Node(len(rows), place, place + 1, trunk, leaf=True))
                 ids = [*row["input_ids"][:place], raft.first[0]]
-                rows.append({**row, "input_ids": ids, "length": place + 1, "source": place + 1})
+                rows.append(
+                    {
+                        **row,
+                        "images": [],
+                        "image_tokens": [],
+                        "input_ids": ids,
+                        "length": place + 1,
+                        "source": place + 1,
+                    }
+                )
                 rated.append((row, trunk))
             else:
                 made.append(node._replace(parent=parent))

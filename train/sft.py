@@ -32,13 +32,15 @@ from evaluation import held_out
 from loop import JudgeTrainer, Watch, draw_loss
 from objective import RatingTokens, classify, learn, rating_tokens
 from recipe import Recipe, read_recipe, watched
-from rows import Batches, Data, prepare, prompt_names, weights
+from rows import Batches, Data, prepare, prompt_names, sees, weights
 from tiny import random_model
+from vision import TOWERS
 
 from critic import human_scored, jsonl
 from critic.asking.prompt import prompt_hash
 from critic.cli import run_program
 from critic.errors import UsageError
+from critic.images import Images
 
 
 def default_cache() -> Path:
@@ -125,25 +127,26 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
     attention.register()
     if recipe.tiny is not None:
         longest = recipe.max_source_tokens + recipe.max_target_tokens
-        model = random_model(recipe.tiny, tokenizer, longest, export.labels(recipe.objective))
+        model = random_model(recipe.tiny, tokenizer, longest, export.labels(recipe.objective), recipe.vision)
         model.set_attn_implementation(recipe.attention)
     else:
         dtype = torch.float32 if recipe.precision == "fp32" else "auto"
         if recipe.objective == "head":
             transformers.utils.logging.set_verbosity_error()  # it would report the new layer as missing from the base
         try:
-            model = export.kind(recipe.objective).from_pretrained(
+            model = export.kind(recipe.objective, recipe.images).from_pretrained(
                 recipe.base, dtype=dtype, attn_implementation=recipe.attention, **export.options(recipe.objective)
             )
         except (OSError, ValueError, ImportError) as error:
             raise UsageError(f"base {recipe.base!r} cannot be loaded: {str(error).strip().splitlines()[0]}") from None
     if (recipe.packing or recipe.objective != "sft") and not attention.packs(model):
-        kinds = ", ".join(sorted(set(model.config.layer_types) - attention.KINDS))
+        kinds = ", ".join(sorted(set(model.config.get_text_config().layer_types) - attention.KINDS))
         raise UsageError(
             f"base {recipe.base!r} has layers in which packed rows would mix ({kinds}); "
             "set packing: false and objective: sft"
         )
-    for part in recipe.frozen:
+    looks = [name for name in TOWERS if name in _parts(model)] if recipe.images == "show" and recipe.base else []
+    for part in looks if recipe.frozen is None else recipe.frozen:
         found = [each for name, each in model.named_parameters() if part in name.split(".")]
         if not found:
             raise UsageError(f"frozen: {part!r} is no part of the model; parts are {', '.join(_parts(model))}")
@@ -161,6 +164,15 @@ def _parts(model: Any) -> list[str]:
     return sorted({word for name, _ in model.named_parameters() for word in name.split(".") if not word.isdigit()})
 
 
+def _reading(model: Any, wanted: str | list[str]) -> str | list[str]:
+    """Of a model that sees, all layers of the part that reads; the others it names itself."""
+    if wanted != "all-linear" or model.get_decoder() is getattr(model, "model", None):
+        return wanted
+    within = {id(each) for each in model.get_decoder().modules()}
+    linear = (torch.nn.Linear,)
+    return [name for name, each in model.named_modules() if id(each) in within and isinstance(each, linear)]
+
+
 def _adapted(model: Any, recipe: Recipe) -> Any:
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # takes seconds to import
 
@@ -169,7 +181,7 @@ def _adapted(model: Any, recipe: Recipe) -> Any:
         r=recipe.lora.r,
         lora_alpha=recipe.lora.alpha,
         lora_dropout=recipe.lora.dropout,
-        target_modules=recipe.lora.target_modules,
+        target_modules=_reading(model, recipe.lora.target_modules),
         task_type="SEQ_CLS" if recipe.objective == "head" else "CAUSAL_LM",  # the first trains the new layer whole
     )
     model.enable_input_require_grads()  # gradient checkpointing needs an input that has a gradient
@@ -179,17 +191,40 @@ def _adapted(model: Any, recipe: Recipe) -> Any:
         raise UsageError(f"lora: {str(error).splitlines()[0]}") from None
 
 
-def describe(recipe: Recipe, train: Path) -> dict[str, Any]:
+def describe(recipe: Recipe, train: Path, init: Path | None = None) -> dict[str, Any]:
     """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge."""
-    left_out = {"evaluation", "keep", "compiled"} | {
-        name for name in ("precision", "labels") if getattr(recipe, name) is None
-    }
-    left_out |= set() if recipe.frozen else {"frozen"}
+    unset = ("precision", "labels", "vision", "max_image_pixels")
+    left_out = {"evaluation", "keep", "compiled"} | {name for name in unset if getattr(recipe, name) is None}
+    left_out |= set() if sees(recipe) else {"images", "together"}
+    left_out |= set() if recipe.frozen or (sees(recipe) and recipe.frozen is not None) else {"frozen"}
+    begun = {"init": {"folder": str(init), "weights": begun_with(init)}} if init is not None else {}
     return {
         "recipe": {name: value for name, value in msgspec.to_builtins(recipe).items() if name not in left_out},
-        "prompts": {name: prompt_hash(name) for name in prompt_names(recipe)},
+        "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)},
+        **begun,
     }
+
+
+def begun_with(judge: Path) -> dict[str, str]:
+    """The weights of a judge by file, as its folder tells them. Raises UsageError for another folder."""
+    try:
+        found: dict[str, str] = json.loads((judge / "critic.json").read_text("utf-8"))["weights"]
+    except (OSError, ValueError, KeyError):
+        raise UsageError(f"--init {judge} is no folder of a judge that was trained here") from None
+    return found
+
+
+def require_same_tokens(tokenizer: Any, judge: Path) -> None:
+    """Raises UsageError where a judge's tokens are not those of the base that sees."""
+    known = tokenizer.get_vocab()
+    other = transformers.AutoTokenizer.from_pretrained(judge).get_vocab()
+    strange = [token for token, place in other.items() if known.get(token) != place]
+    if strange:
+        raise UsageError(
+            f"--init {judge}: {len(strange)} of its {len(other)} tokens are others in the base, such as "
+            f"{strange[0]!r}; take a judge of the same language model"
+        )
 
 
 def finished(out: Path, facts: dict[str, Any]) -> bool:
@@ -229,6 +264,12 @@ def main(
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for token ids [default: critic in HF_HOME].")] = None,
     keep: Annotated[int | None, typer.Option(help="Checkpoints that stay, instead of the recipe's.")] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder below which the rows' images lie.", show_default="that of --train")
+    ] = None,
+    init: Annotated[
+        Path | None, typer.Option(help="A text judge of the same language model to go on from (images: show).")
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of a process on a CPU [default: cores that are free].")
     ] = None,
@@ -239,13 +280,18 @@ def main(
     if (recipe.evaluation is None) != (internal is None):
         missing = "--internal FILE" if internal is None else "an evaluation section in the recipe"
         raise UsageError(f"to evaluate while training, give {missing} too")
-    facts = describe(recipe, train)
+    if init is not None and not sees(recipe):
+        raise UsageError("--init goes on from a text judge with a base that sees; set images: show")
+    facts = describe(recipe, train, init)
+    images = None
+    if sees(recipe):
+        images = Images(data_root or (train if train.is_dir() else train.parent), resize_to=recipe.max_image_pixels)
     first = int(os.environ.get("RANK", "0")) == 0
     if first:
         with checkpoints.alone(out):
-            _run(recipe, train, out, internal, facts, cache or default_cache(), threads)
+            _run(recipe, train, out, internal, facts, cache or default_cache(), threads, images)
     else:
-        _run(recipe, train, out, internal, facts, cache or default_cache(), threads)
+        _run(recipe, train, out, internal, facts, cache or default_cache(), threads, images)
 
 
 def _run(
@@ -256,6 +302,7 @@ def _run(
     facts: dict[str, Any],
     cache: Path,
     threads: int | None,
+    images: Images | None,
 ) -> None:
     if finished(out, facts):
         print(f"{out} holds this judge already")
@@ -271,9 +318,13 @@ def _run(
         lambda text: print(f"warning: {text}", file=sys.stderr, flush=True) if first else None,
     )
     with one_after_the_other(first):
-        data, tokenizer = prepare(recipe, train, cache, os.cpu_count() or 1)
+        data, tokenizer = prepare(recipe, train, cache, os.cpu_count() or 1, images)
+    recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)
     model = build_model(recipe, tokenizer, tokens)
+    if "init" in facts and resumed is None:
+        require_same_tokens(tokenizer, Path(facts["init"]["folder"]))
+        export.carry_over(export.bare(model), Path(facts["init"]["folder"]))
     watch = Watch(
         recipe,
         out,
@@ -302,6 +353,8 @@ def _run(
             raft=tokens if recipe.objective == "raft" else None,
             head=recipe.objective == "head",
             share=attention.install(export.bare(model)),
+            seeing=tokenizer if images is not None else None,
+            several=settings.world_size > 1,
         ),
         callbacks=[watch],
     )
@@ -312,6 +365,19 @@ def _run(
     if first:
         draw_loss(out / "loss.jsonl", out / "loss.png")
         print(f"judge saved in {out}", flush=True)
+
+
+def _packed_or_not(recipe: Recipe, tokenizer: Any, first: bool) -> Recipe:
+    """The recipe without packing for a base whose tokens are more than a row of places: such as Qwen's, whose images
+    have two dimensions of them, or Gemma's, which see an image's tokens behind them."""
+    if not sees(recipe) or not tokenizer.types or not (recipe.packing or recipe.objective == "raft"):
+        return recipe
+    named = f"{type(tokenizer.processor).__name__.removesuffix('Processor')} tells images' tokens from others"
+    if recipe.objective == "raft":
+        raise UsageError(f"objective raft packs rows, but {named}, which packed rows cannot; set objective: sft")
+    if first:
+        print(f"packing is off: {named}, which packed rows cannot", flush=True)
+    return msgspec.structs.replace(recipe, packing=False)
 
 
 def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Recipe, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A tiny judge from nothing: a byte-level BPE trained on the rendered prompts, and a random Llama.
+"""A tiny judge from nothing: a byte-level BPE trained on the rendered prompts, and a random Llama, or Idefics3.
 
 It stands in for a 6B base where no weights can be had; everything else is the same code path.
 """
@@ -10,12 +10,30 @@ from typing import Any
 import torch
 from msgspec import Struct
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
+from transformers import (
+    Idefics3Config,
+    Idefics3ForConditionalGeneration,
+    Idefics3Processor,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
+SEEING_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>\n{% if message['content'] is string %}"
+    "{{ message['content'] }}{% else %}{% for part in message['content'] %}{% if part['type'] == 'text' %}"
+    "{{ part['text'] }}{% else %}<image>{% endif %}{% endfor %}{% endif %}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+IMAGE_TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
+"""As Idefics3's processor calls them."""
+
 SPECIAL_TOKENS = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 PIECES = r'\{"Rating":|,"Reason":"|"\}|> |\n|\p{Han}| ?[A-Za-z]+|[0-9]|[^\p{Han}A-Za-z0-9\s]|\s+'
@@ -49,7 +67,7 @@ def passages(prompt: str) -> Iterator[tuple[bool, str]]:
             yield quoted, text[start : start + size]
 
 
-def train_tokenizer(examples: Iterable[tuple[str, str]], spec: TinySpec) -> PreTrainedTokenizerFast:
+def train_tokenizer(examples: Iterable[tuple[str, str]], spec: TinySpec, vision: Any = None) -> PreTrainedTokenizerFast:
     """A tokenizer for (prompt, verdict) pairs. Our own wording, the same in every prompt, becomes a few long
     tokens, so that the rubric costs next to nothing; the rest is byte-level BPE within PIECES."""
     fixed: dict[str, None] = {}
@@ -61,6 +79,7 @@ def train_tokenizer(examples: Iterable[tuple[str, str]], spec: TinySpec) -> PreT
             else:
                 fixed[text] = None
         free.append(verdict)
+    special = [*SPECIAL_TOKENS, *(IMAGE_TOKENS if vision is not None else [])]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -71,7 +90,7 @@ def train_tokenizer(examples: Iterable[tuple[str, str]], spec: TinySpec) -> PreT
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=spec.vocab_size,
-        special_tokens=SPECIAL_TOKENS,
+        special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -81,32 +100,70 @@ def train_tokenizer(examples: Iterable[tuple[str, str]], spec: TinySpec) -> PreT
         tokenizer_object=tokenizer,
         pad_token="<|pad|>",
         eos_token="<|end|>",
-        additional_special_tokens=SPECIAL_TOKENS[2:],
-        chat_template=CHAT_TEMPLATE,
+        additional_special_tokens=special[2:],
+        chat_template=CHAT_TEMPLATE if vision is None else SEEING_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
 
 
+def tiny_processor(tokenizer: Any, vision: Any) -> Idefics3Processor:
+    """It needs neither torchvision nor a hub, and vLLM reads it."""
+    edge = {"longest_edge": vision.image_size}
+    images = Idefics3ImageProcessorPil(size=edge, max_image_size=edge, do_image_splitting=False)
+    tokens = (vision.image_size // vision.patch_size // vision.scale) ** 2
+    tokenizer.image_token = "<image>"
+    return Idefics3Processor(images, tokenizer, image_seq_len=tokens, chat_template=SEEING_TEMPLATE)
+
+
 def random_model(
-    spec: TinySpec, tokenizer: PreTrainedTokenizerFast, longest: int, labels: dict[int, str] | None = None
+    spec: TinySpec, tokenizer: Any, longest: int, labels: dict[int, str] | None = None, vision: Any = None
 ) -> Any:
-    """A random Llama; with `labels` it has a scoring head in place of one for tokens."""
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=spec.hidden_size,
-        intermediate_size=spec.intermediate_size,
-        num_hidden_layers=spec.layers,
-        num_attention_heads=spec.heads,
-        num_key_value_heads=spec.heads,
-        max_position_embeddings=longest,
-        initializer_range=spec.initializer_range,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    """A random Llama; with `labels` it has a scoring head in place of one for tokens, with `vision` (a VisionSpec) it
+    is the half of an Idefics3 that reads."""
+    text = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.heads,
+        "max_position_embeddings": longest,
+        "initializer_range": spec.initializer_range,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     torch.manual_seed(spec.seed)
+    if vision is not None:
+        return _seeing_model(text, tokenizer, vision)
+    config = LlamaConfig(**text)
     if labels:
         config.id2label = labels
         return LlamaForSequenceClassification(config)
     return LlamaForCausalLM(config)
+
+
+def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: Any) -> Any:
+    looks = {
+        "hidden_size": vision.hidden_size,
+        "intermediate_size": vision.intermediate_size,
+        "num_hidden_layers": vision.layers,
+        "num_attention_heads": vision.heads,
+        "image_size": vision.image_size,
+        "patch_size": vision.patch_size,
+        "initializer_range": vision.initializer_range,
+    }
+    model = Idefics3ForConditionalGeneration(
+        Idefics3Config(
+            vision_config=looks,
+            text_config={"model_type": "llama", **text},
+            scale_factor=vision.scale,
+            image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+            pad_token_id=tokenizer.pad_token_id,
+            tie_word_embeddings=True,
+        )
+    )
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    return model

@@ -1,6 +1,7 @@
 """critic demo: the whole main job on a small sample world, with the commands a user would type.
 
 critic demo --out runs/demo
+critic demo --pictures --out runs/demo-vision
 """
 
 import json
@@ -34,6 +35,9 @@ BASE = ("gemma-3-270m", "runs/base/gemma-3-270m")
 
 RECIPE, TINY = Path("train/recipes/demo.yaml"), Path("train/recipes/tiny.yaml")
 """With the base, and from random weights where it cannot be had."""
+
+SEEING = Path("train/recipes/tiny-vl.yaml")
+"""Of the judge that sees."""
 
 
 def check_programs(programs: Iterable[str]) -> None:
@@ -77,12 +81,12 @@ def _free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def train(recipe: Path, rows: Path, out: Path) -> None:
+def train(recipe: Path, rows: Path, out: Path, *options: str) -> None:
     """Train a judge on `rows`, on the GPU where there is one."""
     import torch  # noqa: PLC0415 - heavy, and not part of a plain installation
 
     words = [script("deepspeed"), "--log_level", "error", "--master_port", _free_port(), "train/sft.py"]
-    words += ["--config", str(recipe), "--train", str(rows), "--out", str(out)]
+    words += ["--config", str(recipe), "--train", str(rows), "--out", str(out), *options]
     path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     run(words, path if torch.cuda.is_available() else path | {"DS_ACCELERATOR": "cpu"})
 
@@ -144,6 +148,19 @@ def done(out: Path, report: str, start: float) -> None:
     print(f"\ndone in {seconds:.0f} s: open {out}/{report}", flush=True)
 
 
+ARM = 250
+"""Answers of a test that are judged without their image too, with another's, and with one fact edited."""
+
+
+def _arms(out: Path, data: Path, tests: Iterable[str]) -> dict[str, Path]:
+    """What tells whether the judge looks, by the name of its judgments."""
+    made = {f"{test}-arms": data / f"{test}-arms.jsonl" for test in tests}
+    for test, rows in zip(tests, made.values(), strict=True):
+        words = [script("critic"), "attack", str(data / f"{test}.jsonl"), "--images", "--out", str(rows)]
+        run([*words, "--limit", str(ARM)])
+    return made
+
+
 def main(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Seed of the sample world.")] = 0,
@@ -154,33 +171,45 @@ def main(
     questions: Annotated[
         int | None, typer.Option(help="Questions of the sample world, for a shorter demo.", show_default="1144")
     ] = None,
+    pictures: Annotated[
+        bool, typer.Option("--pictures", help="A world with pictures, and a judge that sees: does it look?")
+    ] = False,
 ) -> None:
     """The whole main job on a small sample world. Run again, it goes on where it stopped."""
     check_programs(PROGRAMS)
     start = time.monotonic()
     python, data, judge = sys.executable, out / "data", out / "judge"
     tests = ("internal", "external")
+    drawn = ["--pictures"] if pictures else []
+    root = ["--data-root", str(out)] if pictures else []
+    arms = tests if pictures else ()
 
     step("1/5", "data: a sample world with simulated answerers and raters", start)
     world = out / "world.jsonl"
     size = [] if questions is None else ["--questions", str(questions)]
-    run([python, "data/sample_world.py", "--out", str(world), "--seed", str(seed), *size])
-    run([python, "data/human_scores.py", str(world), "--out", str(data), "--external", EXTERNAL, "--per-task"])
+    run([python, "data/sample_world.py", "--out", str(world), "--seed", str(seed), *size, *drawn])
+    words = [python, "data/human_scores.py", str(world), "--out", str(data), "--external", EXTERNAL, "--per-task"]
+    run([*words, *drawn])
 
-    step("2/5", "train: a judge from a small pretrained base", start)
-    train(recipe or choose_recipe(out), data / "train.jsonl", judge)
+    if pictures:
+        step("2/5", "train: a tiny judge that sees, from random weights", start)
+    else:
+        step("2/5", "train: a judge from a small pretrained base", start)
+    train(recipe or (SEEING if pictures else choose_recipe(out)), data / "train.jsonl", judge, *root)
 
     step("3/5", "serve: vLLM behind its OpenAI-compatible API", start)
     with served(judge, out / "serve.log") as (url, model):
         step("4/5", "judge: both tests through the server", start)
-        for test in tests:
-            judged = out / f"{test}.jsonl"
+        for name, asked in {**{test: data / f"{test}.jsonl" for test in tests}, **_arms(out, data, arms)}.items():
+            judged = out / f"{name}.jsonl"
             _drop_of_another_judge(judged, model)
-            words = [script("critic"), "judge", str(data / f"{test}.jsonl"), "--out", str(judged)]
+            words = [script("critic"), "judge", str(asked), "--out", str(judged)]
+            words += ["--images", "show", *root, "--no-reason"] if pictures else []
             run([*words, "--base-url", url, "--model", model, *form_asked(judge)])
 
     step("5/5", "audit: how far to trust it", start)
     files = [f"{test}={out / test}.jsonl" for test in tests]
     learned = ["--train", str(data / "train.jsonl"), "--loss", str(judge / "loss.jsonl")]
+    learned += [word for test in arms for word in ("--attacked", str(out / f"{test}-arms.jsonl"))]
     run([script("critic"), "audit", *files, *learned, "--out", str(out)])
     done(out, "report.html", start)

@@ -240,7 +240,7 @@ def test_what_changes_the_tokens_is_another_entry(tmp_path: Path, monkeypatch: p
         assert len(entries(cache)) == number, change
     fewer = write_rows(tmp_path, sample_rows()[:-1], "fewer.jsonl")
     assert len(prepared(write_recipe(tmp_path), fewer, cache)[0].rows) == len(plain.rows) - 1
-    monkeypatch.setattr(rows_module, "prompt_hash", lambda name: "another")
+    monkeypatch.setattr(rows_module, "prompt_hash", lambda *_: "another")
     prepared(write_recipe(tmp_path), rows, cache)
     assert len(entries(cache)) == len(changes) + 3
 

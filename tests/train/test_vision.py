@@ -1,0 +1,345 @@
+"""Training on images and text together: what a row counts, what is learned, and that no image is another row's."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import human_row
+from training import logged, losses, refused, start, train, write_recipe, write_rows
+
+import loop  # isort: skip
+import objective  # isort: skip
+import recipe as recipes  # isort: skip
+import rows as rows_module  # isort: skip
+import sft  # isort: skip
+import vision  # isort: skip
+import msgspec
+import torch
+import transformers
+from PIL import Image
+from safetensors.torch import load_file
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from critic.asking.tokens import IGNORED
+from critic.errors import UsageError
+from critic.images import Images
+
+COLOURS = ("red", "green", "blue", "white")
+
+SEEING: dict[str, Any] = {
+    "images": "show",
+    "vision": {
+        "image_size": 32,
+        "patch_size": 16,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "layers": 1,
+        "heads": 2,
+        "initializer_range": 0.2,
+    },
+    "forms": {"pointwise_short": 1.0},
+    "evaluation": None,
+    "ema": None,
+    "training": {"max_steps": 3, "save_steps": 3, "train_sampling_strategy": "random"},
+}
+
+
+def pictured(folder: Path, count: int = 12) -> Path:
+    """Rows of one text about pictures of three colours, in which nothing else tells them apart: two with several
+    pictures, some without any."""
+    for name in COLOURS:
+        Image.new("RGB", (40, 24), name).save(folder / f"{name}.png")
+    made = []
+    for n in range(count):
+        names = [f"{COLOURS[n % 3]}.png"] + (["white.png"] if n % 5 == 4 else [])
+        same = {"question": "Which colour?", "response": "It is red.", "image": None, "reference": None}
+        row = human_row(n, **same, images=names, human_score=[9.0, 2.0, 3.0][n % 3], group=f"g{n}")
+        if n % 4 == 3:
+            row |= {"images": [], "reference": f"It is {COLOURS[n % 3]}."}
+        made.append(row)
+    return write_rows(folder, made)
+
+
+def prepared(folder: Path, **changes: Any) -> tuple[recipes.Recipe, list[dict[str, Any]], Any, Any]:
+    rows = pictured(folder)
+    recipe = recipes.read_recipe(write_recipe(folder, **{**SEEING, **changes}))
+    data, tokenizer = rows_module.prepare(recipe, rows, folder / "cache", 1, Images(folder))
+    return recipe, list(data.rows.to_list()), data, tokenizer
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[recipes.Recipe, list[dict[str, Any]], Any, Any]:
+    return prepared(tmp_path_factory.mktemp("seeing"))
+
+
+@pytest.fixture
+def model(made: Any) -> Any:
+    recipe, _, _, tokenizer = made
+    return sft.build_model(recipe, tokenizer, objective.rating_tokens(tokenizer)).eval()
+
+
+def batch(made: Any, rows: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
+    recipe, _, data, tokenizer = made
+    weighing = rows_module.weights(recipe, data.rows)
+    found: dict[str, Any] = rows_module.Batches(tokenizer.pad_token_id, weighing, seeing=tokenizer, **options)(rows)
+    return found
+
+
+def loss(model: Any, given: dict[str, Any]) -> float:
+    with torch.no_grad():
+        return float(model(**given, num_items_in_batch=1).loss)
+
+
+def test_the_tokens_are_the_processors_own_and_only_the_verdict_is_learned(made: Any) -> None:
+    _, rows, _, tokenizer = made
+    for row in rows:
+        assert len(row["images"]) == len(row["image_tokens"]) and set(row["image_tokens"]) <= {4}
+        shown = tokenizer.decode(row["input_ids"][: row["source"]])
+        assert ("Look at the picture" in shown) == bool(row["images"])
+        text = shown.replace(tokenizer.expansion("red.png"), "<image>")
+        images = [[tokenizer.image(name) for name in row["images"]]] if row["images"] else None
+        theirs = tokenizer.processor(text=[text], images=images, add_special_tokens=False)["input_ids"][0]
+        assert list(theirs) == row["input_ids"][: row["source"]]
+        assert row["input_ids"].count(tokenizer.image_token_id) == sum(row["image_tokens"])
+    given = batch(made, rows)
+    learned = given["labels"] != IGNORED
+    assert learned.sum(1).tolist() == [row["length"] - row["source"] for row in rows]
+    assert not (learned & (given["input_ids"] == tokenizer.image_token_id)).any()
+    assert not (learned & (given["attention_mask"] == 0)).any()
+
+
+def test_fitting_shortens_text_alone(tmp_path: Path) -> None:
+    _, rows, _, _ = prepared(tmp_path)
+    longest = max(row["source"] for row in rows if len(row["images"]) == 2)
+    file = tmp_path / "rows.jsonl"
+    long = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    write_rows(tmp_path, [{**row, "response": "It is red, I think. " * 60} for row in long])
+    recipe = recipes.read_recipe(write_recipe(tmp_path, **SEEING | {"max_source_tokens": longest + 150}))
+    data, tokenizer = rows_module.prepare(recipe, file, tmp_path / "cache", 1, Images(tmp_path))
+    assert data.counts["shortened"]["response"] == len(long) and not data.counts["refused"]
+    for row in data.rows:
+        assert row["source"] <= longest + 150
+        assert row["input_ids"].count(tokenizer.image_token_id) == 4 * len(row["images"])
+    # With less room than images, rubric and what must be left of the text take, a row is refused, never its image cut.
+    refused_at = []
+    for limit in range(longest + 146, longest, -6):
+        recipe = recipes.read_recipe(write_recipe(tmp_path, **SEEING | {"max_source_tokens": limit}))
+        try:
+            data, _ = rows_module.prepare(recipe, file, tmp_path / "cache", 1, Images(tmp_path))
+        except UsageError as error:
+            assert "no row fits" in str(error)
+            break
+        refused_at += [limit] if data.counts["refused"] else []
+        assert all(row["input_ids"].count(tokenizer.image_token_id) == 4 * len(row["images"]) for row in data.rows)
+    assert refused_at
+
+
+def test_packed_and_padded_are_the_rows_one_by_one(made: Any, model: Any) -> None:
+    _, rows, _, _ = made
+    alone = [loss(model, batch(made, [row])) for row in rows]
+    assert len({round(one, 4) for one in alone[:3]}) == 3  # the same text: the image decides
+    packed = batch(made, rows, packing=True)
+    assert packed["pixel_values"].shape[1] < sum(len(row["images"]) for row in rows)
+    for given in (batch(made, rows), packed, batch(made, rows, packing=True, share=False)):
+        assert loss(model, given) == pytest.approx(sum(alone), rel=1e-5)
+    # Rows that begin alike with another image share nothing from the image on.
+    same = [{**rows[0], "images": ["green.png"]}, rows[0]]
+    given = batch(made, same, packing=True)
+    assert given["pixel_values"].shape[1] == 2
+    assert loss(model, given) == pytest.approx(sum(loss(model, batch(made, [row])) for row in same), rel=1e-5)
+
+
+def test_raft_too(made: Any) -> None:
+    recipe, rows, _, tokenizer = made
+    tokens = objective.rating_tokens(tokenizer)
+    model = sft.build_model(msgspec.structs.replace(recipe, objective="raft"), tokenizer, tokens).eval()
+    alone = [loss(model, batch(made, [row], raft=tokens)) for row in rows]
+    assert loss(model, batch(made, rows, raft=tokens)) == pytest.approx(sum(alone), rel=1e-5)
+
+
+def test_a_white_image_where_a_process_has_none_changes_nothing(made: Any, model: Any) -> None:
+    _, rows, _, _ = made
+    text = [row for row in rows if not row["images"]]
+    for packing in (False, True):
+        given = batch(made, text, packing=packing, several=True)
+        assert given["pixel_values"].shape[1] == 1
+        assert loss(model, given) == pytest.approx(loss(model, batch(made, text, packing=packing)), rel=1e-6)
+        assert (given["labels"] != IGNORED).sum() == sum(row["length"] - row["source"] for row in text)
+        model.zero_grad()
+        model(**given, num_items_in_batch=1).loss.backward()
+        looked = model.model.vision_model.embeddings.patch_embedding.weight.grad
+        assert looked is not None and not looked.any()
+
+
+def test_images_made_ready_one_by_one_are_those_made_ready_together(made: Any, tmp_path: Path) -> None:
+    _, _, _, tokenizer = made
+    names = ["red.png", "blue.png", "red.png"]
+    joined = tokenizer.pixels(names)
+    together = tokenizer.processor.image_processor(
+        images=[tokenizer.image(name) for name in names], return_tensors="pt"
+    )
+    assert set(joined) == set(together) and all(torch.equal(joined[name], together[name]) for name in joined)
+
+
+def test_rows_about_one_image_come_together() -> None:
+    images = [["a"], ["b"], [], ["a"], ["b"], [], ["a", "b"]]
+    orders = [list(loop.Together(images, torch.Generator().manual_seed(seed))) for seed in range(5)]
+    assert len({tuple(order) for order in orders}) > 1
+    for order in orders:
+        assert sorted(order) == list(range(7))
+        assert abs(order.index(0) - order.index(3)) == 1 and abs(order.index(1) - order.index(4)) == 1
+
+
+def test_images_that_cannot_be_shown_are_counted(tmp_path: Path) -> None:
+    rows = pictured(tmp_path)
+    (tmp_path / "green.png").unlink()
+    (tmp_path / "blue.png").write_bytes((tmp_path / "blue.png").read_bytes()[:60])
+    recipe = recipes.read_recipe(write_recipe(tmp_path, **SEEING))
+    data, _ = rows_module.prepare(recipe, rows, tmp_path / "cache", 1, Images(tmp_path))
+    assert data.counts["left_out"] == {"image_missing": 3, "image_unreadable": 3}
+    assert data.counts["rows"] == 6 and all("green.png" not in row["images"] for row in data.rows)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with_images = [json.loads(line) for line in rows.read_text("utf-8").splitlines()]
+    some = write_rows(tmp_path, [row for row in with_images if row["images"]], "some.jsonl")
+    with pytest.raises(UsageError, match=r"the images of no row can be shown \(9 image_missing\)"):
+        rows_module.prepare(recipe, some, tmp_path / "cache", 1, Images(elsewhere))
+
+
+class Typed:
+    """A processor of a family that wants to be told which tokens are an image's."""
+
+    model_input_names = ("input_ids", "pixel_values", "mm_token_type_ids")
+
+
+class Qwen9VLProcessor(Typed):
+    """It is named where packing switches itself off."""
+
+
+def test_packing_switches_itself_off_by_name(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe, _, _, tokenizer = made
+    packed = msgspec.structs.replace(recipe, packing=True)
+    assert sft._packed_or_not(packed, tokenizer, True).packing
+    typed = vision.SeeingTokenizer(Qwen9VLProcessor(), None)
+    assert not sft._packed_or_not(packed, typed, True).packing
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1 and "packing is off: Qwen9VL" in said
+    with pytest.raises(UsageError, match=r"Qwen9VL.*set objective: sft"):
+        sft._packed_or_not(msgspec.structs.replace(recipe, objective="raft"), typed, True)
+
+
+MISTAKES = [
+    ({"vision": None}, "a tiny model needs a vision section"),
+    ({"images": "blind"}, "a tiny model needs a vision section"),
+    ({"objective": "head"}, "objective head is for text alone"),
+    ({"images": "look"}, "look"),
+    ({"together": True}, "together decides on the order"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), MISTAKES)
+def test_recipes_with_mistakes(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        recipes.read_recipe(write_recipe(tmp_path, **{**SEEING, **change}))
+    assert "\n" not in str(error.value)
+
+
+def test_a_base_whose_processor_lacks_a_package_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(base: str) -> Any:
+        raise ImportError("Qwen2VLVideoProcessor requires the Torchvision library: torchvision was not found.\nInstall")
+
+    monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", lacking)
+    with pytest.raises(UsageError, match="base 'x': its processor needs torchvision: pip install torchvision") as error:
+        vision.read_processor("x")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("stage", [2, 3])
+def test_two_processes_of_which_one_has_no_image_learn_as_one(stage: int, tmp_path: Path) -> None:
+    """One row a micro-batch: in most steps a process has an image while the other has none."""
+    rows = pictured(tmp_path)
+    found = {}
+    for processes in (1, 2):
+        training = {**SEEING["training"], "per_device_train_batch_size": 1, "learning_rate": 1e-3}
+        zero = {"zero_optimization": {"stage": stage if processes == 2 else 1}}
+        changes = {**SEEING, "training": training, "deepspeed": zero, "evaluation": {"every": 2, "batch_size": 1}}
+        recipe = write_recipe(tmp_path, f"{processes}.yaml", **changes)
+        train(recipe, rows, tmp_path / str(processes), processes=processes)
+        found[processes] = logged(tmp_path / str(processes))
+    assert {"loss", "grad_norm"} <= set(found[1][0]) and any("eval_mae" in line for line in found[1])
+    for line, wanted in zip(found[2], found[1], strict=True):
+        assert line == pytest.approx(wanted, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.e2e
+def test_from_a_base_with_adapters_a_judge_comes_out_whole_and_as_an_adapter(tmp_path: Path) -> None:
+    """The base is a tiny judge that sees; the part that looks stays as it is, the adapters are on what reads."""
+    rows = pictured(tmp_path)
+    train(write_recipe(tmp_path, "base.yaml", **SEEING), rows, tmp_path / "base", internal=False)
+    changes = {**SEEING, "tiny": None, "vision": None, "base": str(tmp_path / "base")}
+    lora = write_recipe(tmp_path, "lora.yaml", **changes, lora={"r": 4, "alpha": 8}, packing=True)
+    train(lora, rows, tmp_path / "lora", internal=False)
+    names = set(load_file(tmp_path / "lora/adapter/adapter_model.safetensors"))
+    assert names and all(".text_model." in name for name in names)
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "lora"))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed and all("text_model.layers" in name for name in changed)
+    for folder in (tmp_path / "base", tmp_path / "lora"):
+        AutoModelForImageTextToText.from_pretrained(folder)
+        assert AutoProcessor.from_pretrained(folder).image_token == "<image>"
+    # Whole: the part that looks is frozen unless the recipe says otherwise.
+    for name, frozen in (("kept", None), ("all", [])):
+        train(write_recipe(tmp_path, f"{name}.yaml", **changes, frozen=frozen), rows, tmp_path / name, internal=False)
+        found = load_file(tmp_path / name / "model.safetensors")
+        looked = [key for key in before if "vision_model" in key and not torch.equal(before[key], found[key])]
+        assert bool(looked) == (frozen is not None)
+
+
+@pytest.mark.e2e
+def test_continued_it_learns_the_same(tmp_path: Path) -> None:
+    rows = pictured(tmp_path)
+    training = {"max_steps": 4, "save_steps": 2, "logging_steps": 1}
+    training |= {"per_device_train_batch_size": 2}
+    changes = {**SEEING, "packing": True, "together": True, "training": training, "ema": {"decay": 0.3}}
+    file = write_recipe(tmp_path, **changes)
+    text = "".join(line + "\n" for line in file.read_text("utf-8").splitlines() if "train_sampling" not in line)
+    file.write_text(text, "utf-8")
+    train(file, rows, tmp_path / "whole", internal=False)
+    run = start(file, rows, tmp_path / "killed", internal=False)
+    while not (tmp_path / "killed/checkpoint-2/critic.json").is_file() and run.processes[0].exitcode is None:
+        pass
+    run.kill()
+    train(file, rows, tmp_path / "killed", internal=False)
+    assert logged(tmp_path / "killed") == logged(tmp_path / "whole")
+    ours, others = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(tensor, others[name]) for name, tensor in ours.items())
+
+
+@pytest.mark.e2e
+def test_a_text_judge_of_the_same_language_model_carries_over(tmp_path: Path) -> None:
+    """Its layers are a judge's that learned words alone; one of other tokens or another shape is refused."""
+    rows = pictured(tmp_path)
+    train(write_recipe(tmp_path, "base.yaml", **SEEING), rows, tmp_path / "base", internal=False)
+    seen = load_file(tmp_path / "base/model.safetensors")
+    judge = tmp_path / "judge"
+    text = write_rows(tmp_path, [human_row(n) for n in range(6)], "text.jsonl")
+    blind = {"evaluation": None, "ema": None, "training": {"max_steps": 1, "save_steps": 1}}
+    train(write_recipe(tmp_path, "text.yaml", **blind), text, judge, internal=False)
+    changes = {**SEEING, "tiny": None, "vision": None, "base": str(tmp_path / "base")}
+    none = write_recipe(tmp_path, "none.yaml", **{**changes, "training": {"max_steps": 1, "learning_rate": 0.0}})
+    refused(start(none, rows, tmp_path / "no", "--init", str(judge), internal=False), "tokens are others in the base")
+    # The judge in the base's own tokens.
+    AutoProcessor.from_pretrained(tmp_path / "base").tokenizer.save_pretrained(judge)
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "base").text_config
+    torch.manual_seed(7)
+    reader = transformers.LlamaForCausalLM(config)
+    reader.save_pretrained(judge)
+    train(none, rows, tmp_path / "carried", "--init", str(judge), internal=False)
+    found = load_file(tmp_path / "carried/model.safetensors")
+    for name, tensor in load_file(judge / "model.safetensors").items():
+        assert torch.equal(found[name.replace("model.", "model.text_model.")], tensor)
+    assert any(not torch.equal(found[name], seen[name]) for name in seen if "text_model" in name)
+    assert all(torch.equal(found[name], seen[name]) for name in seen if "vision_model" in name)
+    assert losses(tmp_path / "carried")

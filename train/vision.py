@@ -1,0 +1,257 @@
+"""Images and text together: prompts in which each image takes the tokens that the model gives it, and the pixels."""
+
+import base64
+import io
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from packing import Node
+from PIL import Image, ImageOps
+
+from critic.asking.render import images_in
+from critic.backends import parts_of
+from critic.errors import UsageError, one_line
+from critic.images import ImageError, Images
+from critic.records import Message
+
+TOWERS = ("vision_model", "vision_tower", "visual", "vision_encoder")
+"""What families call the part of a model that looks."""
+
+TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
+"""What some families want to be told beside the tokens: which of them are an image's."""
+
+KEPT_BYTES = 2**30
+"""Of pixels that a process keeps, made ready for the model."""
+
+BLANK = ""
+"""The name of a white image, which stands where a process has none: all of them must call the part that looks."""
+
+
+class SeeingTokenizer:
+    """A processor and its tokenizer as one: what it does not do itself its tokenizer does.
+
+    A prompt that it renders has in place of each image all tokens that stand for it, so that they are counted, and
+    shortening, which takes characters out of texts, cannot touch them. Images come from below a data root.
+    """
+
+    def __init__(self, processor: Any, images: Images | None) -> None:
+        self.processor, self.images = processor, images
+        self._expansions: dict[tuple[int, int], str] = {}
+        self._sizes: dict[str, tuple[int, int]] = {}
+        self._kept: OrderedDict[str, dict[str, torch.Tensor]] = OrderedDict()
+        self._bytes = 0
+        self._axes: dict[str, int] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "processor":  # while it is being unpickled
+            raise AttributeError(name)
+        return getattr(self.processor.tokenizer, name)
+
+    def __len__(self) -> int:
+        return len(self.processor.tokenizer)
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        return self.processor.tokenizer(text, **options)
+
+    def save_pretrained(self, folder: Path) -> None:
+        self.processor.save_pretrained(folder)
+
+    @property
+    def chat_template(self) -> str | None:
+        found: str | None = self.processor.chat_template or self.processor.tokenizer.chat_template
+        return found
+
+    def apply_chat_template(self, messages: list[Message], *, tokenize: bool, add_generation_prompt: bool) -> str:
+        """Raises ImageError for an image that cannot be loaded, and for a text that holds what stands for an image."""
+        in_parts = [{**message, "content": parts_of(message)} for message in messages]
+        text: str = self.processor.tokenizer.apply_chat_template(
+            in_parts,
+            chat_template=self.chat_template,
+            tokenize=tokenize,
+            add_generation_prompt=add_generation_prompt,
+        )
+        names = images_in(messages)
+        if not names:
+            return text
+        first, *behind = text.split(self.processor.image_token)
+        if len(behind) != len(names):
+            raise ImageError("image_unreadable", f"the text holds {self.processor.image_token}")
+        return first + "".join(self.expansion(name) + piece for name, piece in zip(names, behind, strict=True))
+
+    def expansion(self, name: str) -> str:
+        """The tokens, as text, that stand for an image; they depend on its size alone."""
+        size = self._sizes.get(name) or self.image(name).size
+        self._sizes[name] = size
+        if size not in self._expansions:
+            self._expansions[size] = self._expanded(size)
+        return self._expansions[size]
+
+    def _expanded(self, size: tuple[int, int]) -> str:
+        token = self.processor.image_token
+        try:
+            made = self.processor(text=[token], images=[[white(size)]], return_text_replacement_offsets=True)
+            ((replaced,),) = made["text_replacement_offsets"]
+            found: str = replaced["replacement"]
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            kind = type(self.processor).__name__
+            raise UsageError(f"{kind} does not tell which tokens stand for an image: {one_line(error)}") from None
+        if self(found, add_special_tokens=False)["input_ids"] != list(made["input_ids"][0])[-len(self.ids(found)) :]:
+            raise UsageError(f"{type(self.processor).__name__} reads its own image tokens in another way")
+        return found
+
+    def ids(self, text: str) -> list[int]:
+        found: list[int] = self(text, add_special_tokens=False)["input_ids"]
+        return found
+
+    @property
+    def image_token_id(self) -> int:
+        found: int = self.processor.image_token_id
+        return found
+
+    def image_tokens(self, name: str) -> int:
+        """How many tokens take an image's features, without those around them."""
+        return self.ids(self.expansion(name)).count(self.image_token_id)
+
+    @property
+    def types(self) -> list[str]:
+        """The token types that this family wants."""
+        return [name for name in TOKEN_TYPES if name in self.processor.model_input_names]
+
+    def types_of(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {name: (ids == self.image_token_id).long() for name in self.types}
+
+    def image(self, name: str) -> Any:
+        """The image as vLLM shows it: upright, in RGB, on white. Raises ImageError."""
+        if name == BLANK:
+            return white((64, 64))
+        assert self.images is not None
+        data = base64.b64decode(self.images.load(name).uri.partition(",")[2])
+        found = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+        if "A" not in found.getbands() and "transparency" not in found.info:
+            return found.convert("RGB")
+        found = found.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", found.size, "white"), found).convert("RGB")
+
+    def pixels(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """What the model is given of the images, in their order."""
+        if self._axes is None:
+            self._axes = self._find_axes()
+        if not self._axes:
+            return self._ready([self.image(name) for name in names])
+        return join([self._alone(name) for name in names], self._axes)
+
+    def _ready(self, images: list[Any]) -> dict[str, torch.Tensor]:
+        return dict(self.processor.image_processor(images=images, return_tensors="pt"))
+
+    def _find_axes(self) -> dict[str, int]:
+        """Along which axis the images of a batch stand, by the name of what is given; nothing where images that were
+        made ready one by one and joined differ from those that were made ready together."""
+        one, other = white((48, 64)), noise((96, 40))
+        alone, other_alone, both = self._ready([one]), self._ready([other]), self._ready([one, other])
+        axes = {
+            name: next((axis for axis, size in enumerate(tensor.shape) if size != alone[name].shape[axis]), -1)
+            for name, tensor in self._ready([one, one]).items()
+        }
+        if -1 in axes.values():
+            return {}
+        joined = join([alone, other_alone], axes)
+        same = all(joined[name].shape == both[name].shape and torch.equal(joined[name], both[name]) for name in both)
+        return axes if same else {}
+
+    def _alone(self, name: str) -> dict[str, torch.Tensor]:
+        """One image, made ready once for as long as there is room for it."""
+        if name in self._kept:
+            self._kept.move_to_end(name)
+            return self._kept[name]
+        found = self._ready([self.image(name)])
+        self._kept[name] = found
+        self._bytes += size_of(found)
+        while self._bytes > KEPT_BYTES and len(self._kept) > 1:
+            self._bytes -= size_of(self._kept.popitem(last=False)[1])
+        return found
+
+    def blank_row(self) -> dict[str, Any]:
+        """A row that is a white image and nothing else, and learns nothing."""
+        ids = self.ids(self.expansion(BLANK))
+        size = len(ids)
+        nothing = {"rating": 0, "people": [], "weight": 0.0, "value_start": 0, "value_end": 0}
+        shown = {"images": [BLANK], "image_tokens": [ids.count(self.image_token_id)]}
+        return {"id": "", "form": "", "input_ids": ids, "source": size, "length": size, **nothing, **shown}
+
+
+def read_processor(base: str) -> Any:
+    """Raises UsageError for a base whose processor cannot be had, naming the package that it lacks."""
+    try:
+        return transformers.AutoProcessor.from_pretrained(base)
+    except ImportError as error:
+        lacking = next((name for name in ("torchvision", "num2words", "PIL") if name in str(error)), None)
+        why = f"needs {lacking}: pip install {lacking}" if lacking else f"cannot be loaded: {one_line(error)}"
+        raise UsageError(f"base {base!r}: its processor {why}, or choose a base without it (train/README.md)") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"base {base!r} has no processor for images: {str(error).splitlines()[0]}") from None
+
+
+def white(size: tuple[int, int]) -> Any:
+    return Image.new("RGB", size, "white")
+
+
+def noise(size: tuple[int, int]) -> Any:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+
+
+def join(parts: list[dict[str, torch.Tensor]], axes: dict[str, int]) -> dict[str, torch.Tensor]:
+    """Images that were made ready one by one as one batch, smaller ones filled up with zeros."""
+    return {name: torch.cat(_filled([part[name] for part in parts], axis), dim=axis) for name, axis in axes.items()}
+
+
+def _filled(parts: list[torch.Tensor], axis: int) -> list[torch.Tensor]:
+    largest = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
+    found = []
+    for part in parts:
+        missing = [most - size for most, size in zip(largest, part.shape, strict=True)]
+        missing[axis] = 0
+        behind = list(chain.from_iterable((0, each) for each in reversed(missing)))
+        found.append(torch.nn.functional.pad(part, behind) if any(missing) else part)
+    return found
+
+
+def size_of(tensors: dict[str, torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def told_apart(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[int]]:
+    """The token ids of rows with a number for each image in place of the token that stands for any, so that rows begin
+    alike only where they show the same images."""
+    numbers: dict[str, int] = {}
+    found = []
+    for row in rows:
+        ids = row["input_ids"]
+        if row.get("images"):
+            ids = np.array(ids)
+            each = [-1 - numbers.setdefault(name, len(numbers)) for name in row["images"]]
+            ids[ids == image_token] = np.repeat(each, row["image_tokens"])
+            ids = ids.tolist()
+        found.append(ids)
+    return found
+
+
+def images_of(nodes: Sequence[Node], rows: Sequence[dict[str, Any]], image_token: int) -> list[str]:
+    """The images of a packed sequence in the order of their tokens."""
+    return [
+        name
+        for node in nodes
+        for name, place in zip(rows[node.row].get("images", []), _starts(rows[node.row], image_token), strict=True)
+        if node.start <= place < node.end
+    ]
+
+
+def _starts(row: dict[str, Any], image_token: int) -> list[int]:
+    """The place of each image's first token in a row."""
+    places = np.flatnonzero(np.asarray(row["input_ids"]) == image_token)
+    return [int(places[before]) for before in np.cumsum([0, *row.get("image_tokens", [])])[:-1]]
