@@ -366,7 +366,7 @@ def main(
     endpoint = options.Endpoint(model=model, base_url=base_url or DEFAULT_URL, api_key=api_key, timeout=timeout,
         attempts=attempts, concurrency=concurrency, vllm_options=vllm_options, cache=cache, fresh=retry_failed,
         budget=spend(budget, run.prices))  # fmt: skip
-    see = options.Pictures(images, data_root or (questions or responses).parent, max_image_pixels, max_image_bytes)
+    see = options.ShownImages(images, data_root or (questions or responses).parent, max_image_pixels, max_image_bytes)
     score = score or ("argmax" if benchmark else "expected")
     check((not (judge and base_url), "give either --judge or --base-url; a URL is a --judge, too"))
     form, pack = _prompt(prompt, prompt_pack, benchmark)

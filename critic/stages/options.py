@@ -142,7 +142,7 @@ def urls(where: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-class Pictures(Struct, frozen=True):
+class ShownImages(Struct, frozen=True):
     """Whether judges are shown the images, as the options say, and which."""
 
     wanted: Showing | None
