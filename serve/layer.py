@@ -44,6 +44,7 @@ from replies import (
     shaped,
     shaping,
     sized,
+    warning,
     with_headers,
 )
 from room import ROOM, Room, limit_to, reply_tokens, watch, wish_of
@@ -257,6 +258,7 @@ class JudgeLayer:
             await self._stream(scope, asked, receive, sending)
         else:
             sized_scope, out = sized(scope, asked.body), shaping(with_headers(sending, asked.headers))
+            out = warning(out, asked.warnings)
             await self._inner(sized_scope, asked.body, receive, out)
 
     def _headers(self, request: dict[str, Any], contract: Contract | None = None) -> Headers:

@@ -222,6 +222,34 @@ def resized(headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Headers:
     return [*kept, (b"content-length", str(len(body)).encode())]
 
 
+def warning(send: Send, warnings: list[str]) -> Send:
+    """`send` that puts the warnings into the response that events of a stream of /v1/responses carry: the first
+    and the last do."""
+    rest = b""
+
+    def changed(event: bytes) -> bytes:
+        name, mark, data = event.partition(b"data: ")
+        if not mark or b'"response"' not in data:
+            return event
+        said = json.loads(data)
+        if not isinstance(said.get("response"), dict):
+            return event
+        said["response"]["warnings"] = warnings
+        return name + mark + json.dumps(said, ensure_ascii=False).encode()
+
+    async def sending(message: Message) -> None:
+        nonlocal rest
+        if message["type"] == "http.response.body":
+            *events, rest = (rest + message.get("body", b"")).split(b"\n\n")
+            body = b"".join(changed(event) + b"\n\n" for event in events)
+            if not message.get("more_body", False):
+                body, rest = body + rest, b""
+            message = {**message, "body": body}
+        await send(message)
+
+    return sending if warnings else send
+
+
 def with_headers(send: Send, headers: Headers) -> Send:
     """`send` that adds headers to the answer."""
 

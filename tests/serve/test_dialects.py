@@ -105,6 +105,36 @@ def test_instructions_and_parts_are_read(ask: Ask) -> None:
     assert sent(inner)["input"][0]["content"] == parts[:1] and "1 image parts" in answer.json()["warnings"][0]
 
 
+def test_a_streamed_response_says_what_was_left_out(ask: Ask) -> None:
+    """In its first event and in its last, whatever pieces they come in; other events stay as they are."""
+
+    class Streaming(Inner):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            events = [
+                ("response.created", {"response": {"id": "resp_1"}}),
+                ("response.output_text.delta", {"delta": '"response"\\n\\n'}),
+                ("response.completed", {"response": {"id": "resp_1", "output": []}}),
+            ]
+            text = "".join(f"event: {name}\ndata: {json.dumps({'type': name, **data})}\n\n" for name, data in events)
+            await receive()
+            await send(
+                {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
+            )
+            for at in range(0, len(text), 7):
+                await send({"type": "http.response.body", "body": text[at : at + 7].encode(), "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,AA"}
+    for parts, said in (([picture], True), ([], False)):
+        content = [{"type": "input_text", "text": "look"}, *parts]
+        request = {"input": [{"role": "user", "content": content}], "stream": True}
+        events = ask(Streaming(), request, path="/v1/responses").text.rstrip().split("\n\n")
+        first, delta, last = (json.loads(event.partition("data: ")[2]) for event in events)
+        assert ("warnings" in first["response"]) == ("warnings" in last["response"]) == said
+        assert not said or "1 image parts" in last["response"]["warnings"][0]
+        assert delta == {"type": "response.output_text.delta", "delta": '"response"\\n\\n'}
+
+
 def test_a_response_that_was_cut_off_is_asked_for_once_more_in_short(ask: Ask) -> None:
     class Rambling(Inner):
         def response(self, reply: str) -> dict[str, Any]:
