@@ -21,7 +21,7 @@ import msgspec
 from dialects import forced_tool, parameters
 from layouts import JUDGING, Found, escaped
 from reading import with_fields, with_ranges, with_verdict, without_braces
-from schemas import Limits, Unbounded, bounded, loose
+from schemas import Limits, Overlap, Unbounded, bounded, loose
 
 from critic.errors import UsageError
 
@@ -268,7 +268,7 @@ def wording(request: Request) -> str:
 
 def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     """The request with decoding held to the contract in at most `tokens` tokens; None if it needs no change, or if its
-    schema is none that can be bounded.
+    schema is none that can be bounded. Raises Overlap for a `oneOf` that a reply could fit twice.
 
     A forced function is asked for as a plain JSON reply: the dialect makes a call of it.
     """
@@ -301,6 +301,8 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
 
     try:
         restricted, size = loose(wanted)
+    except Overlap:
+        raise
     except Unbounded:
         return Held(asking(wanted), tokens) if form == "tool" else None
     if form == "json_schema" and restricted == schema and size < tokens:

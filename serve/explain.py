@@ -10,6 +10,7 @@ import general
 import msgspec
 import typer
 from dialects import Chat, Known, Responses
+from schemas import Overlap
 
 from critic.errors import UsageError
 
@@ -29,6 +30,8 @@ def explain(request: Path, tables: list[Path]) -> None:
         chat = (Responses() if "input" in body else Chat()).as_chat(body, False)
         contract = contracts.recognise(chat, table)
         _explain(chat, contract)
+    except Overlap as problem:
+        raise UsageError(f"{request}: refused: {problem}") from None
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UsageError(f"{request}: goes on as it is, and vLLM says what is wrong with it") from None
 

@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from merging import ALSO, NOTES, Endless, Unbounded, both, merged, of_key, values_of
+
 Schema = dict[str, Any]
 Written = TypeVar("Written")
 
@@ -42,8 +44,8 @@ IMPLIED = {
 }
 
 
-class Unbounded(Exception):
-    """A schema that cannot be restricted here: it goes on as the client sent it."""
+class Overlap(Unbounded):
+    """Branches of `oneOf` of which a reply could fit two: then the client would refuse it."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def _written(schema: Schema, limits: Limits) -> tuple[Schema, int]:
         return _Writer(schema, limits).write(schema, {})
     except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         raise Unbounded("no schema that can be read") from None
-    except _Endless:
+    except Endless:
         raise Unbounded("no reply that ends fits the schema") from None
 
 
@@ -127,7 +129,7 @@ class _Writer:
 
     def write(self, schema: Any, seen: dict[str, int]) -> tuple[Schema, int]:
         """The schema and its longest reply in bytes. `seen` counts the definitions that it stands in. Raises
-        _Endless for one that only an endless reply fits."""
+        Endless for one that only an endless reply fits."""
         self.nodes += 1
         if self.nodes > MOST_NODES:
             raise Unbounded("the schema is too large")
@@ -135,17 +137,21 @@ class _Writer:
         if schema is True or schema == {}:
             schema = ANYTHING
         if not isinstance(schema, dict):
-            raise _Endless  # false: nothing fits it
+            raise Endless  # false: nothing fits it
         if parts := schema.get("allOf"):
             rest = {key: value for key, value in schema.items() if key != "allOf"}
             for part in parts:
                 whole, seen = self._resolved(part, seen)
-                rest = _merged(rest, whole)
+                rest = merged(rest, whole)
             return self.write(rest, seen)
         if choice := next((key for key in ("anyOf", "oneOf") if key in schema), None):
             return self._choice(schema, choice, seen)
         if "const" in schema or "enum" in schema:
-            values = schema["enum"] if "enum" in schema else [schema["const"]]
+            rest = {key: value for key, value in schema.items() if key not in ("const", "enum")}
+            values = [one for one in values_of(schema) if not rest.keys() - NOTES or self._fits(one, rest)]
+            if not values:
+                raise Endless
+            schema = {"enum": values, **{key: rest[key] for key in rest.keys() & NOTES}}
             return schema, max(len(json.dumps(value, ensure_ascii=False).encode()) for value in values)
         return self._typed(schema, seen)
 
@@ -155,59 +161,118 @@ class _Writer:
             name = schema["$ref"]
             seen = {**seen, name: seen.get(name, 0) + 1}
             if seen[name] > self.limits.depth:
-                raise _Endless
+                raise Endless
             found: Any = self.root
             for part in name.split("/")[1:]:
                 found = found[part.replace("~1", "/").replace("~0", "~")]
             if not name.startswith("#") or not isinstance(found, dict):
                 raise Unbounded(f"$ref {name!r} is not in the schema")
-            schema = _merged(found, {key: schema[key] for key in schema if key != "$ref"})
+            schema = merged(found, {key: schema[key] for key in schema if key != "$ref"})
         return schema, seen
 
     def _choice(self, schema: Schema, kind: str, seen: dict[str, int]) -> tuple[Schema, int]:
         rest = {key: value for key, value in schema.items() if key not in (kind, "$defs", "definitions")}
+        branches = [merged(rest, branch) if rest.keys() - NOTES else branch for branch in schema[kind]]
         written, size = [], 0
-        for branch in schema[kind]:
+        for at, branch in enumerate(branches):
             try:
-                one, length = self.write(_merged(rest, branch) if rest.keys() - _NOTES else branch, seen)
-            except _Endless:
+                one, length = self.write(branch, seen)
+                if kind == "oneOf":
+                    one = self._only(one, branches[:at] + branches[at + 1 :])
+            except Endless:
                 continue
             written.append(one)
             size = max(size, length)
         if not written:
-            raise _Endless
-        return {kind: written}, size
+            raise Endless
+        return {"anyOf": written}, size
+
+    def _only(self, one: Schema, others: list[Any]) -> Schema:
+        """What is written, without what fits another branch as well. Raises Overlap where that cannot be told."""
+        if "enum" in one:
+            values = [value for value in one["enum"] if not any(self._fits(value, other) for other in others)]
+            if not values:
+                raise Endless
+            return {**one, "enum": values}
+        if not all(self._apart(one, other) for other in others):
+            raise Overlap("oneOf: a reply could fit two of its branches; tell them apart by a const, or use anyOf")
+        return one
+
+    def _apart(self, one: Schema, other: Any) -> bool:
+        """Whether surely no reply to `one`, which is written out, fits `other`."""
+        with suppress(Endless):
+            other, _ = self._resolved(other, {})
+        if not isinstance(other, dict):
+            return other is False
+        if "anyOf" in one:
+            return all(self._apart(branch, other) for branch in one["anyOf"])
+        if any(self._apart(one, part) for part in other.get("allOf", [])) or any(
+            all(self._apart(one, part) for part in other[key]) for key in ("anyOf", "oneOf") if key in other
+        ):
+            return True
+        if {"enum", "const"} & (one.keys() | other.keys()):
+            few, many = (one, other) if "enum" in one else (other, one)
+            return not any(self._fits(value, many) for value in values_of(few))
+        common = _kinds(one) & _kinds(other)
+        told_apart = {"object": self._keys_apart, "number": _ranges_apart}
+        return all(told_apart.get(kind, _lengths_apart)(one, other) for kind in common)
+
+    def _keys_apart(self, one: Schema, other: Schema) -> bool:
+        """Whether no object fits both, by their required keys; `one` is closed."""
+        has, wants = one.get("properties"), other.get("properties", {})
+        if has is None:
+            return False
+        if set(other.get("required", [])) - has.keys():
+            return True
+        sure = set(one.get("required", []))
+        if other.get("additionalProperties") is False and "patternProperties" not in other and sure - wants.keys():
+            return True
+        return any(self._apart(has[name], wants[name]) for name in sure & wants.keys())
+
+    def _fits(self, value: Any, schema: Any) -> bool:
+        import jsonschema  # noqa: PLC0415 - vLLM brings it; few schemas need it
+
+        if not isinstance(schema, dict):
+            return schema is not False
+        known = {key: self.root[key] for key in ("$defs", "definitions") if key in self.root}
+        try:
+            return bool(jsonschema.Draft202012Validator({**known, **schema}).is_valid(value))
+        except Exception as error:  # of references and of patterns, each its own
+            raise Unbounded(f"a schema that cannot be checked: {error}") from None
 
     def _typed(self, schema: Schema, seen: dict[str, int]) -> tuple[Schema, int]:
         types = schema.get("type") or next(
             (kind for kind, words in IMPLIED.items() if any(word in schema for word in words)), None
         )
         if types is None:
-            return self.write(_merged(schema, ANYTHING), seen)
+            return self.write(merged(schema, ANYTHING), seen)
         done = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")} | {"type": types}
         kept, size = [], 0
         for kind in types if isinstance(types, list) else [types]:
             try:
                 size = max(size, self.kinds.get(kind, _other)(done, seen))
-            except _Endless:
+            except Endless:
                 continue
             kept.append(kind)
         if not kept:
-            raise _Endless
+            raise Endless
         return done | {"type": kept if isinstance(types, list) else types}, size
 
     def _string(self, schema: Schema, seen: dict[str, int]) -> int:
         least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
         limit = self.limits.string
-        if "pattern" in schema:
+        patterns = [schema["pattern"]] if "pattern" in schema else []
+        for pattern in patterns + [one["pattern"] for one in schema.get(ALSO, [])]:
             try:
-                shortest, widest = re._parser.parse(schema["pattern"]).getwidth()  # type: ignore[attr-defined]
+                shortest, widest = re._parser.parse(pattern).getwidth()  # type: ignore[attr-defined]
             except (re.error, OverflowError, RecursionError):
                 raise Unbounded("a pattern that cannot be measured") from None
-            anchored = schema["pattern"].startswith("^") and schema["pattern"].endswith("$")
-            most = min(most, widest) if anchored and "|" not in schema["pattern"] else most
+            anchored = pattern.startswith("^") and pattern.endswith("$")
+            most = min(most, widest) if anchored and "|" not in pattern else most
             limit = max(limit, 2 * int(shortest) + READABLE) if shortest else limit
-        elif "format" in schema:
+        if ALSO in schema:
+            schema["allOf"] = schema.pop(ALSO)
+        if "format" in schema and not patterns:
             limit = max(limit, READABLE)
         schema["maxLength"] = most = int(max(least, min(most, limit)))
         return 2 + most * BYTES_PER_CHARACTER
@@ -241,7 +306,7 @@ class _Writer:
         if schema.get("items") is not False:
             try:
                 schema["items"], each = self.write(schema.get("items", {}), seen)
-            except _Endless:
+            except Endless:
                 if least > len(first):
                     raise
                 most = len(first)
@@ -257,9 +322,11 @@ class _Writer:
         for name, value in (schema.get("properties") or {}).items():
             if name in beyond:
                 continue
+            for pattern, also in (schema.get("patternProperties") or {}).items():
+                value = both(value, also) if re.search(pattern, name) else value  # noqa: PLW2901
             try:
                 properties[name], length = self.write(value, seen)
-            except _Endless:
+            except Endless:
                 if name in required:
                     raise
                 continue
@@ -268,7 +335,7 @@ class _Writer:
         if named or properties or schema.get("properties") or more is False:
             more = False  # what the client does not name is not wanted; patterns of names are optional, too
         for name in sorted(required - properties.keys()):
-            properties[name], length = self.write(schema.get("additionalProperties", {}), seen)
+            properties[name], length = self.write(of_key(name, {"patternProperties": named, **schema}), seen)
             size += len(json.dumps(name, ensure_ascii=False).encode()) + 2 + length
         schema["properties"], schema["additionalProperties"] = properties, False
         least = schema.pop("minProperties", 0)
@@ -285,7 +352,7 @@ class _Writer:
         count = int(max(least, min(most, self.limits.items)))
         try:
             one, length = self.write(value, seen)
-        except _Endless:
+        except Endless:
             if least:
                 raise
             return 0
@@ -319,44 +386,25 @@ def _written_out(schema: Schema, low: float, high: float, digits: int) -> None:
     schema["anyOf"] = parts + [{"type": other} for other in types if other != "number"]
 
 
-class _Endless(Exception):
-    """Only an endless reply, or none, fits."""
+def _kinds(schema: Schema) -> set[str]:
+    """The types that a schema takes, a whole number being a number."""
+    types = schema.get("type", ["object", "array", "string", "number", "boolean", "null"])
+    return {"number" if kind == "integer" else kind for kind in (types if isinstance(types, list) else [types])}
 
 
-_NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "readOnly"}
-_LARGER = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
-_SMALLER = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}
+def _ranges_apart(one: Schema, other: Schema) -> bool:
+    lows = [max(found.get("minimum", -math.inf), found.get("exclusiveMinimum", -math.inf)) for found in (one, other)]
+    highs = [min(found.get("maximum", math.inf), found.get("exclusiveMaximum", math.inf)) for found in (one, other)]
+    return lows[0] > highs[1] or lows[1] > highs[0]
 
 
-def _merged(one: Schema, other: Any) -> Schema:
-    """A schema that both fit. Raises Unbounded where that takes more than putting them together."""
-    if other is True:
-        return one
-    if not isinstance(other, dict):
-        raise Unbounded("a schema of parts that exclude each other")
-    for whole, part in ((one, other), (other, one)):
-        if whole.get("additionalProperties", True) not in (True, {}) and (
-            part.get("properties", {}).keys() - whole.get("properties", {}).keys()
-        ):
-            raise Unbounded("a schema of parts that close each other")
-    merged = dict(one)
-    for key, value in other.items():
-        if key not in merged or merged[key] == value or key in _NOTES or key in ("$defs", "definitions"):
-            merged[key] = merged.get(key, value) if key in _NOTES else value
-        elif key in _LARGER:
-            merged[key] = max(merged[key], value)
-        elif key in _SMALLER:
-            merged[key] = min(merged[key], value)
-        elif key == "required":
-            merged[key] = list(dict.fromkeys([*merged[key], *value]))
-        elif key == "properties":
-            both = {name: _merged(merged[key][name], value[name]) for name in merged[key].keys() & value.keys()}
-            merged[key] = {**merged[key], **value, **both}
-        elif key == "type" and merged[key] in ("number", "integer") and value in ("number", "integer"):
-            merged[key] = "integer"
-        else:
-            raise Unbounded(f"a schema that says two things of {key}")
-    return merged
+def _lengths_apart(one: Schema, other: Schema) -> bool:
+    return any(
+        first.get(least, 0) > second.get(most, math.inf)
+        for first, second in ((one, other), (other, one))
+        for kind, least, most in (("string", "minLength", "maxLength"), ("array", "minItems", "maxItems"))
+        if _kinds(one) & _kinds(other) == {kind}
+    )
 
 
 def _exponent(number: float) -> int:

@@ -97,12 +97,20 @@ def test_a_list_that_would_take_all_memory_is_refused(ask: Ask) -> None:
 
 
 def test_a_tool_whose_schema_cannot_be_measured_is_held_to_it_all_the_same(ask: Ask) -> None:
-    schema = {"type": "object", "properties": {"a": {"allOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]}}}
+    schema = {"type": "object", "properties": {"a": {"allOf": [{"format": "date"}, {"format": "email"}]}}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
     inner = Inner("{}")
     answer = ask(inner, {**HELLO, "tools": tools, "tool_choice": {"type": "function", "function": {"name": "f"}}})
     assert answer.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
     assert "allOf" in json.dumps(json.loads(inner.chats[0])["structured_outputs"]["json"])
+
+
+def test_a_schema_whose_replies_could_fit_twice_is_refused_in_plain_words(ask: Ask) -> None:
+    schema = {"oneOf": [{"type": "integer"}, {"type": "number"}]}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    inner = Inner()
+    answer = ask(inner, {**HELLO, "response_format": form})
+    assert answer.status_code == 400 and "anyOf" in answer.json()["error"]["message"] and inner.chats == []
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])

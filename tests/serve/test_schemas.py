@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from clients.decoder import Decoder, refusal
 from conftest import ROOT
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(ROOT / "serve"))
@@ -96,14 +96,26 @@ def arrays(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
 
 
 def choices(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
-    return st.lists(inner, min_size=1, max_size=3).map(lambda parts: {"anyOf": parts})
+    parts = st.lists(inner, min_size=1, max_size=3)
+    return st.builds(lambda kind, parts: {kind: parts}, st.sampled_from(["anyOf", "anyOf", "oneOf"]), parts)
+
+
+def together(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
+    """Schemas that a reply has to fit at once, most of them of one kind: others exclude each other."""
+    enums = st.lists(st.sampled_from(["a", "b", 1, 2, 2.5, None]), min_size=1, max_size=4, unique_by=str).map(
+        lambda values: {"enum": values}
+    )
+    alike = (enums, numbers(True), numbers(False), STRINGS, objects(inner), arrays(inner), choices(enums), inner)
+    return st.one_of(*(st.lists(kind, min_size=1, max_size=3) for kind in alike)).map(lambda parts: {"allOf": parts})
 
 
 def dictionaries(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
     return inner.map(lambda value: {"type": "object", "additionalProperties": value})
 
 
-SCHEMAS = st.recursive(LEAVES, lambda inner: st.one_of(*(m(inner) for m in (objects, arrays, choices, dictionaries))))
+SCHEMAS = st.recursive(
+    LEAVES, lambda inner: st.one_of(*(m(inner) for m in (objects, arrays, choices, dictionaries, together)))
+)
 NODE = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
@@ -115,7 +127,11 @@ NODE = {
 @given(SCHEMAS, st.integers(20, 1500))
 def test_replies_to_any_schema_end_and_are_the_clients(schema: Schema, tokens: int) -> None:
     whole = {**schema, "$defs": {"node": NODE}}
-    assume(refusal(whole) is None)
+    try:
+        schemas.bounded(whole, tokens)
+    except schemas.Unbounded:
+        assert refusal(whole) is not None
+        return
     check(whole, tokens)
 
 
@@ -159,10 +175,73 @@ def test_the_longest_reply_fits_where_the_shortest_does(schema: Schema, tokens: 
         ({"properties": {"a": {"minimum": 3}}}, 90),
         ({"type": "object", "properties": {"a": {"type": "null"}}, "minProperties": 1}, 90),
         ({"type": "object", "patternProperties": {"^x": {"type": "string"}}, "required": []}, 90),
+        ({"allOf": [{"enum": [1, 2, "a"]}, {"enum": [2, 3, "a"]}, {"type": "integer"}]}, 90),
+        ({"allOf": [{"minimum": 1}, {"maximum": 5}, {"type": "integer", "minimum": 3}]}, 90),
+        ({"allOf": [{"type": ["number", "null"]}, {"type": ["integer", "string"]}], "multipleOf": 4}, 90),
+        ({"allOf": [{"type": "number", "multipleOf": 0.5}, {"multipleOf": 0.75}], "minimum": 0}, 90),
+        ({"allOf": [{"type": "string", "pattern": "^[a-f]+$"}, {"pattern": "^.{3,5}$"}, {"pattern": "c"}]}, 90),
+        (
+            {
+                "allOf": [
+                    {"properties": {"a": {"enum": [1, 2]}}},
+                    {"properties": {"a": {"enum": [2, 3]}}, "required": ["a"]},
+                ]
+            },
+            90,
+        ),
+        ({"allOf": [{"additionalProperties": {"type": "null"}}, {"properties": {"a": {"type": "string"}}}]}, 90),
+        (
+            {"properties": {"a": {"type": "string"}}, "patternProperties": {"^a": {"maxLength": 2}}, "required": ["a"]},
+            90,
+        ),
+        (
+            {
+                "allOf": [
+                    {"type": "array", "prefixItems": [{"type": "string"}]},
+                    {"items": {"maxLength": 2}, "minItems": 1},
+                ]
+            },
+            90,
+        ),
+        ({"allOf": [{"anyOf": [{"const": 1}, {"const": 2}]}, {"anyOf": [{"const": 2}, {"const": 3}]}]}, 90),
+        ({"oneOf": [{"enum": ["a", "b"]}, {"enum": ["b", "c"]}]}, 90),
+        (
+            {
+                "oneOf": [
+                    {"type": "integer", "minimum": 0, "maximum": 3},
+                    {"type": "integer", "minimum": 5, "maximum": 9},
+                ]
+            },
+            90,
+        ),
+        (
+            {
+                "oneOf": [
+                    {"properties": {"a": {"type": "null"}}, "required": ["a"]},
+                    {"required": ["b"], "type": "object"},
+                ]
+            },
+            90,
+        ),
     ],
 )
 def test_limits_never_contradict_the_clients(schema: Schema, tokens: int) -> None:
     check({**schema, "$defs": {"node": NODE}}, tokens, 6)
+
+
+@pytest.mark.parametrize(
+    "branches",
+    [
+        [{"type": "integer"}, {"type": "number", "maximum": 3}],
+        [{"type": "object", "properties": {"a": {"type": "string"}}}, {"type": "object"}],
+        [{"type": "string", "maxLength": 5}, {"type": "string", "minLength": 3}],
+        [{"$ref": "#/$defs/node"}, {"type": "object", "required": ["name"]}],
+    ],
+)
+def test_branches_that_a_reply_could_fit_twice_are_said_so(branches: list[Schema]) -> None:
+    """The client would refuse what fits two."""
+    with pytest.raises(schemas.Overlap, match="oneOf"):
+        schemas.bounded({"oneOf": branches, "$defs": {"node": NODE}}, 200)
 
 
 def test_nothing_is_invented_in_definitions_either() -> None:
@@ -185,7 +264,8 @@ def test_a_long_list_is_cut_only_where_its_tokens_end() -> None:
         {"$ref": "#/$defs/none"},
         {"allOf": [{"type": "string"}, {"type": "null"}]},
         {"allOf": [{"enum": [1]}, {"enum": [2]}]},
-        {"allOf": [{"additionalProperties": {"type": "null"}}, {"properties": {"a": {"type": "string"}}}]},
+        {"allOf": [{"format": "date"}, {"format": "email"}]},
+        {"oneOf": [{"type": "integer"}, {"type": "number"}]},
         {"type": "string", "pattern": "("},
         {"type": "number", "minimum": "1"},
         {"type": "object", "properties": 5},
