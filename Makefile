@@ -4,7 +4,7 @@
 # make test   lint, types and all tests, a short run of each demo and of the clients below among them (ten minutes)
 # make check  the same without what is end to end: vLLM, training on two processes, demos, clients (three minutes)
 # make test-demo     what the demos must reach when they are run whole, with pip for a base (half an hour)
-# make test-clients  inspect-ai, lmms-eval, autoevals, mlflow, ragas and promptfoo judge with our server (eight minutes)
+# make test-clients  inspect-ai, lmms-eval, autoevals, mlflow, ragas and promptfoo judge with our server (a table; ten minutes, less the next time)
 # make test-slow     training killed at many more moments (ten minutes)
 # make bench  the measurements in tests/bench/
 
@@ -48,7 +48,7 @@ test-demo: install
 	$(PYTEST) -m whole
 
 test-clients: install
-	$(PYTEST) -m 'e2e or clients' tests/serve/test_clients.py
+	CLIENTS=all $(PYTEST) -m 'e2e or clients' -p no:xdist tests/serve/test_clients.py
 
 test-slow: install
 	$(PYTEST) $(AT_ONCE) -m slow

@@ -20,8 +20,9 @@ import general
 import msgspec
 from dialects import forced_tool, parameters
 from layouts import JUDGING, Found, escaped
+from merging import Unbounded
 from reading import with_fields, with_ranges, with_verdict, without_braces
-from schemas import Limits, Overlap, Unbounded, bounded, loose
+from schemas import Limits, Overlap, bounded, loose
 
 from critic.errors import UsageError
 

@@ -51,10 +51,11 @@ ABOUT_ANSWERS = re.compile(
 """What is judged, said by name: forms that texts of all kinds have are a verdict's only there."""
 
 VERDICT_NOUN = r"(?:scores?|rating|grade|verdict|judge?ment|decision|preference|winner|choice|evaluation|assessment)"
-TAG = re.compile(r"<(?P<name>[A-Za-z][A-Za-z_-]{1,30})>(?P<inner>[^<>]{0,160}?)</(?P=name)>")
+TAG = re.compile(r"<(?P<name>[A-Za-z][\w-]{1,30})>(?P<inner>[^<>]{0,160}?)</(?P=name)>")
 ALONE = re.compile(
-    r"(?i)\b(?:in|inside|within|between|using|with|by)\b[^.<>\n]{0,40}<(?P<name>[A-Za-z][A-Za-z_-]{1,30})>(?!\s*[^\s<.,)`\"'][^<]*<)"
+    r"(?i)\b(?:in|inside|within|between|using|with|by)\b[^.<>\n]{0,40}<(?P<name>[A-Za-z][\w-]{1,30})>(?!\s*[^\s<.,)`\"'][^<]*<)"
 )
+FOR_A_VERDICT = re.compile(rf"(?i)\W*(?:\w+ ){{0,2}}{VERDICT_NOUN}\W*")
 BOXED = re.compile(r"\\boxed\{(?P<inner>[^{}\n]{0,40})\}")
 MARKED = re.compile(
     r"`\[\[ ## (?P<name>\w{1,40}) ## \]\]`(?: \(must be formatted as a valid Python (?P<type>[^()\n]{1,120})\))?"
@@ -122,7 +123,9 @@ def _value(kind: str, name: str, text: str) -> str:
 
 def tagged(text: str) -> Found | None:
     """A verdict in tags of its own, `<score>4</score>`: the last of the tags, or the only one."""
-    examples = [one for one in TAG.finditer(text) if names_verdict(one["name"])]
+    examples = [
+        one for one in TAG.finditer(text) if names_verdict(one["name"]) or FOR_A_VERDICT.fullmatch(one["inner"])
+    ]
     alone = [one for one in ALONE.finditer(text) if names_verdict(one["name"])]
     names = {one["name"] for one in (*examples, *alone)}
     if len(names) != 1 or not ABOUT_ANSWERS.search(TAG.sub(" ", text)):
@@ -132,7 +135,9 @@ def tagged(text: str) -> Found | None:
     near = " ".join(_sentence(text, one) for one in (*examples, *alone))
     bare = [one for one in inner if re.fullmatch(r"[A-Za-z][\w+-]{0,20}", one)]
     values = bare if len(bare) > 1 else next((found for one in (*inner, near) if (found := choices(one))), [])
-    values = values or (_scale(text) if any(map(_is_number, inner)) or re.search(r"(?i)\bscor|\brat", name) else [])
+    values = values or (
+        _scale(text) if any(map(_is_number, inner)) or re.search(r"(?i)\bscor|\brat|\bgrade", f"{name} {inner}") else []
+    )
     return _opened("tag", f"<{name}>: {_listed(values)}", f"<{name}>", _closed_by(f"<{name}>", values, f"</{name}>"))
 
 

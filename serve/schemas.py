@@ -147,11 +147,13 @@ class _Writer:
         if choice := next((key for key in ("anyOf", "oneOf") if key in schema), None):
             return self._choice(schema, choice, seen)
         if "const" in schema or "enum" in schema:
-            rest = {key: value for key, value in schema.items() if key not in ("const", "enum")}
-            values = [one for one in values_of(schema) if not rest.keys() - NOTES or self._fits(one, rest)]
-            if not values:
-                raise Endless
-            schema = {"enum": values, **{key: rest[key] for key in rest.keys() & NOTES}}
+            rest = {key: value for key, value in schema.items() if key not in ("const", "enum", "$defs", "definitions")}
+            if rest.keys() - NOTES - {"type"} or {"const", "enum"} <= schema.keys():
+                values = [one for one in values_of(schema) if self._fits(one, rest)]
+                if not values:
+                    raise Endless
+                schema = {"enum": values}
+            values = values_of(schema)
             return schema, max(len(json.dumps(value, ensure_ascii=False).encode()) for value in values)
         return self._typed(schema, seen)
 
@@ -189,11 +191,11 @@ class _Writer:
 
     def _only(self, one: Schema, others: list[Any]) -> Schema:
         """What is written, without what fits another branch as well. Raises Overlap where that cannot be told."""
-        if "enum" in one:
-            values = [value for value in one["enum"] if not any(self._fits(value, other) for other in others)]
+        if {"enum", "const"} & one.keys():
+            values = [value for value in values_of(one) if not any(self._fits(value, other) for other in others)]
             if not values:
                 raise Endless
-            return {**one, "enum": values}
+            return {"enum": values} | ({"type": one["type"]} if "type" in one else {})
         if not all(self._apart(one, other) for other in others):
             raise Overlap("oneOf: a reply could fit two of its branches; tell them apart by a const, or use anyOf")
         return one
@@ -211,7 +213,7 @@ class _Writer:
         ):
             return True
         if {"enum", "const"} & (one.keys() | other.keys()):
-            few, many = (one, other) if "enum" in one else (other, one)
+            few, many = (one, other) if {"enum", "const"} & one.keys() else (other, one)
             return not any(self._fits(value, many) for value in values_of(few))
         common = _kinds(one) & _kinds(other)
         told_apart = {"object": self._keys_apart, "number": _ranges_apart}
@@ -230,7 +232,7 @@ class _Writer:
         return any(self._apart(has[name], wants[name]) for name in sure & wants.keys())
 
     def _fits(self, value: Any, schema: Any) -> bool:
-        import jsonschema  # noqa: PLC0415 - vLLM brings it; few schemas need it
+        import jsonschema  # type: ignore[import-untyped]  # noqa: PLC0415 - vLLM brings it; few schemas need it
 
         if not isinstance(schema, dict):
             return schema is not False
@@ -395,7 +397,7 @@ def _kinds(schema: Schema) -> set[str]:
 def _ranges_apart(one: Schema, other: Schema) -> bool:
     lows = [max(found.get("minimum", -math.inf), found.get("exclusiveMinimum", -math.inf)) for found in (one, other)]
     highs = [min(found.get("maximum", math.inf), found.get("exclusiveMaximum", math.inf)) for found in (one, other)]
-    return lows[0] > highs[1] or lows[1] > highs[0]
+    return bool(lows[0] > highs[1] or lows[1] > highs[0])
 
 
 def _lengths_apart(one: Schema, other: Schema) -> bool:

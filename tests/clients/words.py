@@ -377,6 +377,15 @@ ASKED += [
         tag("verdict", "[AB]"),
     ),
     Asked(
+        "numbered tags",
+        "tag",
+        user(
+            f"Your task is to rate the coherence of the answer.\n[Coherence: 1] (none)\n[Coherence: 5] (full)\n{RESPONSE}Scores go from 1 to 5.\n"
+            "Please provide your answers between the tags: <S0>your thoughts</S0>, <S1>your explanation</S1>, <S2>your score</S2>."
+        ),
+        tag("S2", "[1-5]"),
+    ),
+    Asked(
         "words in tags",
         "tag",
         user(
@@ -727,6 +736,7 @@ Read the match report and complete it. Ann 3, Bob 2. Final score:
 Complete the form for my dog, who is from 1 to 5 years old: Name: Rex, Grade (A-F):
 Write the next line of the review, which rates from 1 to 5 stars: Verdict:
 Calculate the credit score from 300 to 850 of a person with no debts. Score:
+Predict the critics' rating of the next Alien film, from 1 to 10. Rating:
 Give a title for the essay on its first line, and its grade level (1 to 12) on a separate line with your reasoning.
 Return one number between 1 and 5 in a line with only the number. On a separate line give your reason for picking it.
 How many of the 10 answers were correct? Give a line with only the number, and the reasons on the next line.

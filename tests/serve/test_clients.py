@@ -3,19 +3,23 @@
     make test-clients
 
 inspect-ai and lmms-eval are part of `make test`, the others only of this. All come from PyPI or npm; where those cannot
-be reached the tests are skipped.
+be reached the tests are skipped, and with CLIENTS=all they fail. Environments are kept for the next time, under
+build/clients, where `make clean` finds them. At the end stands a table of the verdicts that each client read.
 """
 
+import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from clients.tiny_server import make_judge
@@ -23,57 +27,101 @@ from conftest import ROOT, needs, serving
 
 pytestmark = pytest.mark.e2e
 
-PROGRAMS = ROOT / "tests/clients"
-PACKAGES = {
-    "inspect": [["inspect-ai", "openai"]],
-    "lmms": [
-        ["aiohttp", "openai", "requests", "loguru", "pillow", "numpy", "tqdm"],
-        ["--no-deps", "lmms-eval"],
-    ],
-    "autoevals": [["autoevals", "openai"]],
-    "mlflow": [["mlflow-skinny", "openai", "pandas"]],
-    # Newer ones have moved what ragas imports.
-    "ragas": [["ragas", "openai", "langchain-community<0.4"]],
-}
+PROGRAMS, KEPT = ROOT / "tests/clients", ROOT / "build/clients"
 INSTALL_SECONDS = 300
 CONTEXT = 4096
 """The longest prompt of these clients, of ragas' ContextRecall, has 3,600 tokens of the tiny judge."""
 
-Run = Callable[..., list[dict[str, Any]]]
+
+class Client(NamedTuple):
+    """What is installed for a client, by pip or by npm, and how many verdicts its program asks for."""
+
+    packages: list[list[str]]
+    verdicts: int
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs the program of a client in an environment of its own: the JSON lines that it prints."""
-    needs("deepspeed", "vllm")
-    pythons: dict[str, Path] = {}
+CLIENTS = {
+    "inspect": Client([["inspect-ai", "openai"]], 12),
+    "lmms": Client(
+        [["aiohttp", "openai", "requests", "loguru", "pillow", "numpy", "tqdm"], ["--no-deps", "lmms-eval"]], 8
+    ),
+    "autoevals": Client([["autoevals", "openai"]], 14),
+    "mlflow": Client([["mlflow-skinny", "openai", "pandas"]], 8),
+    # Newer ones have moved what ragas imports.
+    "ragas": Client([["ragas", "openai", "langchain-community<0.4"]], 8),
+    "promptfoo": Client([["promptfoo"]], 3),
+}
 
-    def running(name: str, *arguments: str, **variables: str) -> list[dict[str, Any]]:
-        if name not in pythons:
-            pythons[name] = installed(tmp_path_factory.mktemp(name), *PACKAGES[name])
-        return printed([pythons[name], PROGRAMS / f"{name}_client.py", *arguments], pythons[name].parent, variables)
 
-    return running
+class NotToBeHad(Exception):
+    """A package that its index does not give."""
 
 
-def installed(folder: Path, *packages: list[str]) -> Path:
-    """The Python of a new environment with these packages."""
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    python = folder / "bin/python"
-    for words in packages:
-        pip = [python, "-m", "pip", "--disable-pip-version-check", "--retries", "1", "--timeout", "20", "-q"]
-        fetched([*pip, "install", *words], folder)
-    return python
+class Clients:
+    """Runs the clients' programs, each in an environment of its own, and keeps how many verdicts they read."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.read: dict[str, int | None] = dict.fromkeys(names)
+        self.installing = ThreadPoolExecutor(2)
+        self.folders: dict[str, Future[Path]] = {name: self.installing.submit(installed, name) for name in names}
+
+    def lines(self, name: str, *arguments: str, **variables: str) -> list[dict[str, Any]]:
+        """What the program of a client prints: a JSON line a verdict."""
+        try:
+            folder = self.folders[name].result()
+        except NotToBeHad as problem:
+            (pytest.fail if os.environ.get("CLIENTS") == "all" else pytest.skip)(str(problem))
+        self.read[name] = 0
+        if name == "promptfoo":
+            words = ["node", shutil.copy(PROGRAMS / "promptfoo_client.mjs", folder)]
+        else:
+            words = [folder / "bin/python", PROGRAMS / f"{name}_client.py"]
+        return printed([*words, *arguments], folder, variables)
+
+    def check(self, name: str, right: list[tuple[bool, Any]]) -> None:
+        """Whether a client read all its verdicts, and each was one that it knows."""
+        self.read[name] = sum(one for one, _ in right)
+        assert not [shown for one, shown in right if not one]
+        assert len(right) == CLIENTS[name].verdicts
+
+    def table(self) -> str:
+        rows = ["", "| client | verdicts read / asked |", "|---|---|"]
+        for name, read in self.read.items():
+            rows.append(f"| {name} | {'not run' if read is None else f'{read} / {CLIENTS[name].verdicts}'} |")
+        return "\n".join(rows)
+
+
+def installed(name: str) -> Path:
+    """The environment of a client, made unless a whole one is there. Raises NotToBeHad."""
+    packages = CLIENTS[name].packages
+    mark = hashlib.sha256(json.dumps([packages, sys.version]).encode()).hexdigest()[:8]
+    folder = KEPT / f"{name}-{mark}"
+    if (folder / "whole").exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if name == "promptfoo":
+        if shutil.which("npm") is None or shutil.which("node") is None:
+            raise NotToBeHad("npm is not here")
+        fetched(["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages[0]], folder)
+    else:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        pip = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "--disable-pip-version-check", "-q"]
+        for words in packages:
+            fetched([*pip, "install", "--no-compile", "--retries", "1", "--timeout", "20", *words], folder)
+    (folder / "whole").touch()
+    return folder
 
 
 def fetched(words: list[Any], folder: Path) -> None:
-    """Runs what installs packages. Skips the test where they cannot be had."""
+    """Runs what installs packages. Raises NotToBeHad."""
     try:
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        pytest.skip(f"{words[-1]} was not installed within {INSTALL_SECONDS} s")
+        raise NotToBeHad(f"{words[-1]} was not installed within {INSTALL_SECONDS} s") from None
     if done.returncode:
-        pytest.skip(f"not to be had from the package index: {done.stderr.strip().splitlines()[-1]}")
+        lines = done.stderr.strip().splitlines() or ["no word why"]
+        raise NotToBeHad(f"not to be had from the package index: {lines[-1]}")
 
 
 def printed(words: list[Any], folder: Path, variables: dict[str, str]) -> list[dict[str, Any]]:
@@ -91,79 +139,80 @@ def printed(words: list[Any], folder: Path, variables: dict[str, str]) -> list[d
 
 
 @pytest.fixture(scope="module")
-def url(client: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def clients(request: pytest.FixtureRequest) -> Iterator[Clients]:
+    """The clients whose tests are run: their environments are made while the first of them judges."""
+    needs("deepspeed", "vllm")
+    tests = [item.name for item in request.session.items if item.path == request.path]
+    made = Clients([name for name in CLIENTS if f"test_{name}" in tests])
+    yield made
+    made.installing.shutdown(cancel_futures=True)
+    if reporter := request.config.pluginmanager.getplugin("terminalreporter"):
+        reporter.write_line(made.table())
+
+
+@pytest.fixture(scope="module")
+def url(clients: Clients, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     judge = make_judge(tmp_path_factory.mktemp("judge"), CONTEXT)
     with serving(judge, "--alias", "gpt-4", "--alias", "o3", end=signal.SIGINT) as (_, url):
         yield f"{url}/v1"
 
 
-def test_inspect_ai(client: Run, url: str) -> None:
-    graded = client("inspect", url)
+def test_inspect(clients: Clients, url: str) -> None:
     allowed = {
         "model_graded_qa": {"C", "I"},
         "model_graded_qa, partial credit": {"C", "P", "I"},
         "model_graded_fact": {"C", "I"},
     }
-    assert [line["grader"] for line in graded] == list(allowed)
-    for line in graded:
-        assert line["status"] == "success" and len(line["grades"]) == 4
-        assert set(line["grades"]) <= allowed[line["grader"]], line
+    graded = clients.lines("inspect", url)
+    grades = [(line["grader"], grade) for line in graded if line["status"] == "success" for grade in line["grades"]]
+    clients.check("inspect", [(grade in allowed[grader], (grader, grade)) for grader, grade in grades])
 
 
-def test_lmms_eval(client: Run, url: str) -> None:
-    judged = client("lmms", OPENAI_API_URL=url)
-    read = {line["call"]: line["read"] for line in judged}
-    raw = {line["call"]: line["raw"] for line in judged}
-    assert len(read) == 8
-    for call in ("binary 0/1", "binary, reasoning model"):
-        assert raw[call] == str(read[call]) and read[call] in (0, 1)
-    for call in ("binary yes/no", "correctness"):
-        assert raw[call] == ("Yes" if read[call] else "No")
-    for call in ("comparative", "comparative, image"):
-        assert all(1 <= score <= 10 for score in read[call])
-    for call in ("rubric", "rubric, json"):
-        assert list(read[call]) == ["accuracy", "clarity"] and all(0 <= score <= 10 for score in read[call].values())
+def test_lmms(clients: Clients, url: str) -> None:
+    def right(call: str, read: Any, raw: str) -> bool:
+        if call in ("binary 0/1", "binary, reasoning model"):
+            return raw == str(read) and read in (0, 1)
+        if call in ("binary yes/no", "correctness"):
+            return raw == ("Yes" if read else "No")
+        if call in ("comparative", "comparative, image"):
+            return all(1 <= score <= 10 for score in read)
+        return list(read) == ["accuracy", "clarity"] and all(0 <= score <= 10 for score in read.values())
 
-
-@pytest.mark.clients
-def test_autoevals(client: Run, url: str) -> None:
-    scored = client("autoevals", url)
-    assert len(scored) == 14
-    for line in scored:
-        assert line["problem"] is None and 0 <= line["score"] <= 1, line
+    judged = clients.lines("lmms", OPENAI_API_URL=url)
+    clients.check("lmms", [(right(line["call"], line["read"], line["raw"]), line) for line in judged])
 
 
 @pytest.mark.clients
-def test_mlflow(client: Run, url: str) -> None:
-    read = {line["metric"]: line for line in client("mlflow", url)}
-    assert len(read) == 8
-    for name, line in read.items():
+def test_autoevals(clients: Clients, url: str) -> None:
+    scored = clients.lines("autoevals", url)
+    clients.check("autoevals", [(line["problem"] is None and 0 <= line["score"] <= 1, line) for line in scored])
+
+
+@pytest.mark.clients
+def test_mlflow(clients: Clients, url: str) -> None:
+    def right(name: str, value: Any) -> bool:
         if name.startswith(("is_", "meets_")):
-            assert line["value"] in ("yes", "no"), line
-        else:
-            assert line["value"] in ((1, 2, 3) if name == "make_genai_metric" else (1, 2, 3, 4, 5)), line
+            return value in ("yes", "no")
+        return value in ((1, 2, 3) if name == "make_genai_metric" else (1, 2, 3, 4, 5))
+
+    clients.check("mlflow", [(right(line["metric"], line["value"]), line) for line in clients.lines("mlflow", url)])
 
 
 @pytest.mark.clients
-def test_ragas(client: Run, url: str) -> None:
-    read = client("ragas", url)
-    assert len(read) == 8
-    for line in read:
+def test_ragas(clients: Clients, url: str) -> None:
+    def right(line: dict[str, Any]) -> bool:
         most = 5 if line["metric"] == "RubricsScore" else 1
-        assert line["problem"] is None, line
         # What an untrained judge finds may be an empty list, of which ragas makes no number.
-        assert math.isnan(line["value"]) or 0 <= line["value"] <= most, line
+        return line["problem"] is None and (math.isnan(line["value"]) or 0 <= line["value"] <= most)
+
+    clients.check("ragas", [(right(line), line) for line in clients.lines("ragas", url)])
 
 
 @pytest.mark.clients
-def test_promptfoo(url: str, tmp_path: Path) -> None:
-    if shutil.which("npm") is None or shutil.which("node") is None:
-        pytest.skip("npm is not here")
-    fetched(["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "promptfoo"], tmp_path)
-    program = shutil.copy(PROGRAMS / "promptfoo_client.mjs", tmp_path)
+def test_promptfoo(clients: Clients, url: str, tmp_path: Path) -> None:
+    def right(line: dict[str, Any]) -> bool:
+        read = not re.search("did not match|Could not", line.get("reason", "Could not"))
+        return read and isinstance(line["pass"], bool) and 0 <= line["score"] <= 1
+
     quiet = {"PROMPTFOO_DISABLE_TELEMETRY": "1", "PROMPTFOO_DISABLE_UPDATE": "1", "PROMPTFOO_CONFIG_DIR": str(tmp_path)}
-    asserted = {line["assertion"]: line for line in printed(["node", program, url], tmp_path, quiet)}
-    assert len(asserted) == 3
-    for line in asserted.values():
-        assert "did not match" not in line["reason"] and "Could not" not in line["reason"], line
-        assert isinstance(line["pass"], bool) and 0 <= line["score"] <= 1
+    clients.check("promptfoo", [(right(line), line) for line in clients.lines("promptfoo", url, **quiet)])

@@ -110,7 +110,7 @@ def test_a_streamed_response_says_what_was_left_out(ask: Ask) -> None:
 
     class Streaming(Inner):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            events = [
+            events: list[tuple[str, dict[str, Any]]] = [
                 ("response.created", {"response": {"id": "resp_1"}}),
                 ("response.output_text.delta", {"delta": '"response"\\n\\n'}),
                 ("response.completed", {"response": {"id": "resp_1", "output": []}}),
