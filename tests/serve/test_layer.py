@@ -35,6 +35,7 @@ def test_few_requests_are_prepared_at_once_and_all_are_answered(monkeypatch: pyt
     )
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     preparing, generating, most = 0, 0, [0, 0]
+    everyone = asyncio.Event()
 
     async def inner(scope: Any, receive: Any, send: Any) -> None:
         nonlocal preparing, generating
@@ -48,8 +49,9 @@ def test_few_requests_are_prepared_at_once_and_all_are_answered(monkeypatch: pyt
         room.checking(lambda *_: 1)(1000, None, 20)
         generating += 1
         most[1] = max(most[1], generating)
-        await asyncio.sleep(0.2)
-        generating -= 1
+        if generating == 80:
+            everyone.set()
+        await asyncio.wait_for(everyone.wait(), 60)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 
