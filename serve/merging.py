@@ -88,6 +88,8 @@ def _agreed(key: str, one: Any, other: Any) -> Any:
     """What satisfies both values of a keyword. Raises Unbounded where none is known to, Endless where none can."""
     if one == other and type(one) is type(other):
         return one
+    if key == "format":
+        raise Endless  # few texts are of two formats, if any
     if key not in AGREED:
         raise Unbounded(f"a schema that says two things of {key}")
     return AGREED[key](one, other)
@@ -132,7 +134,8 @@ AGREED: dict[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
     **dict.fromkeys(("allOf", ALSO), lambda one, other: [*one, *other]),
     "required": lambda one, other: list(dict.fromkeys([*one, *other])),
-    "anyOf": _each_with_each,
+    # Of pairs just one fits if of each list just one does.
+    **dict.fromkeys(("anyOf", "oneOf"), _each_with_each),
     "multipleOf": _multiple,
     "pattern": lambda one, _: one,
     "type": _shared_types,

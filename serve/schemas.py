@@ -276,6 +276,8 @@ class _Writer:
             schema["allOf"] = schema.pop(ALSO)
         if "format" in schema and not patterns:
             limit = max(limit, READABLE)
+        if least > most:
+            raise Endless
         schema["maxLength"] = most = int(max(least, min(most, limit)))
         return 2 + most * BYTES_PER_CHARACTER
 
@@ -303,6 +305,8 @@ class _Writer:
         if first:
             schema["prefixItems"] = [one for one, _ in first]
         least, most = schema.get("minItems", 0), schema.get("maxItems", math.inf)
+        if least > most:
+            raise Endless
         most = int(max(least, min(most, max(self.limits.items, len(first)))))
         each = 0
         if schema.get("items") is not False:
@@ -429,4 +433,6 @@ def _range(schema: Schema, step: int) -> tuple[float, float]:
     if not highs:
         highs = [max(width, max(lows) + width)]
         schema["maximum"] = highs[0]
+    if max(lows) > min(highs):
+        raise Endless
     return max(lows), min(highs)
