@@ -138,6 +138,7 @@ def test_the_report_shows_the_worst_rows_beside_their_pictures(arms: Path, tmp_p
     assert "not shown to look at the image" in done.stdout
     page = (tmp_path / "audit/report.html").read_text("utf-8")
     assert "Does the judge look at the image?" in page and page.count('<image href="data:image/png;base64,') == 12
+    assert "img-src data:" in page, "a browser shows them"
     found = json.loads((tmp_path / "audit/summary.json").read_text("utf-8"))["looking"][0]
     assert found["swap"]["value"] == 0.0 and len(found["worst"]) == 12
     # Pictures that are gone are said to be, and the report is written all the same.

@@ -26,7 +26,7 @@ HERE = """
 import asyncio, sys
 from pathlib import Path
 import msgspec
-from test_vllm_sees import judged, mixed
+from test_vllm_sees import judged
 from critic.backends.vllm import VllmBackend
 made = asyncio.run(judged(VllmBackend(Path(sys.argv[1]), ["--max-model-len", "4096"]), Path(sys.argv[2])))
 print(msgspec.json.encode(made).decode())
