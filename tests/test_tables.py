@@ -88,6 +88,7 @@ def packed(path: Path, content: bytes) -> Path:
 def test_packed_rows_and_parquet_with_images_say_what_plain_rows_say(tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = [human_row(number) for number in range(5)]
+    del rows[2]["history"]  # in Parquet each row has every column
     plain = "".join(json.dumps(row) + "\n" for row in rows).encode()
     (tmp_path / "rows.jsonl").write_bytes(plain)
     expected = human_scored.load(tmp_path / "rows.jsonl")

@@ -9,6 +9,8 @@ from conftest import human_row, write_jsonl
 
 from critic.counting.verdicts import FAILED, TIE, UNASKED, A, B
 from critic.errors import UsageError
+from eval_agreement import tables
+from eval_agreement.parallel import in_parallel
 from eval_agreement.preferences import Preferences
 from eval_agreement.sample import Sample
 from eval_agreement.sources import kind_of, of_labels, of_tables
@@ -226,3 +228,28 @@ def test_scores_are_no_preferences(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id,score,winner\na,3,tie\n", "utf-8")
     kinds = [kind_of(Source(tmp_path / "t.csv", column)) for column in (None, "winner", "score")]
     assert kinds == ["score", "preference", "score"]
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_ids_are_found_by_hashes_and_told_apart_where_these_are_alike(
+    alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if alike:
+        monkeypatch.setattr(tables, "_hashes", lambda texts: np.zeros(len(texts), dtype=np.int64))
+    known = ["c", "a", "b", "d"]
+    assert tables.places(known, ["b", "x", "c", "d"]).tolist() == [2, -1, 0, 3]
+    assert tables.places([], ["b"]).tolist() == [-1] and tables.places(known, []).tolist() == []
+    assert tables.all_differ(known) and not tables.all_differ([*known, "a"])
+
+
+def test_work_in_processes_of_its_own_comes_back_in_order_and_fails_as_it_would_here() -> None:
+    def fails() -> int:
+        raise UsageError("no such thing")
+
+    for apart in (False, True):
+        counted: list[int] = []
+        tasks = [lambda number=number: number**2 for number in range(5)]
+        assert in_parallel(tasks, lambda: counted.append(1), apart=apart) == [0, 1, 4, 9, 16]  # noqa: B023
+        assert len(counted) == 5
+        with pytest.raises(UsageError, match="no such thing"):
+            in_parallel([*tasks, fails], apart=apart)
