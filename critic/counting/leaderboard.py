@@ -127,8 +127,8 @@ class _Sums:
 
 
 def standings(entries: Sequence[Entry], less: Mapping[str, str] | None = None) -> Standings:
-    """The scores of each row by column, and, of two rows or more, their mean over the models by the name MEAN. Rows in
-    `less` have their differences from the row that it names; p-values are two-sided and not corrected for the number of
+    """The scores of each row by column, and, of two models or more, their mean by the name MEAN. Rows in `less`
+    have their differences from the row that it names; p-values are two-sided and not corrected for the number of
     scores."""
     rows = {one.name: one.scores for one in entries}
     every = [score for scores in rows.values() for score in scores.values()]
@@ -161,7 +161,7 @@ def standings(entries: Sequence[Entry], less: Mapping[str, str] | None = None) -
             partly=score.partly,
         )
     together = [one.name for one in entries if not one.apart]
-    if len(together) > 1:
+    if len({one.system for one in entries if not one.apart}) > 1:  # several judges of one model have no mean of models
         found[MEAN] = {}
         for column, by_row in drawn.items():
             if some := [row for row in together if row in by_row]:

@@ -71,6 +71,7 @@ def test_the_matrix_of_judges_and_people(tmp_path: Path, scripted: Any) -> None:
     cells = {line.split()[0]: line.split()[1:] for line in first[2:5]}
     assert cells["one"][2:] == ["–", "100.0", "(24)"] and cells["people"][0] == "–"
     assert cells["people"][1:3] == cells["one"][:2] == cells["two"][:2]
+    assert "mean of the models" not in done.stdout, "there is one model"
     for name in ("S1", "S2", "S3", "SO"):
         assert f"Equal verdicts in %, {name}" in part
 
