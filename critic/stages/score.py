@@ -227,7 +227,8 @@ def _run(path: Path, found: Sequence[Judged]) -> Run:
             raise UsageError(f"{path}:{number}: {differing(setup, other)}; one of each in a file")
     # A file of comparisons between two models is named by both, unless it has verdicts on the reference as well.
     system, opponents = verdicts[0].system, sorted({one.opponent or "" for one in verdicts})
-    name = system if "" in opponents else f"{system} against {' and '.join(opponents)}"
+    met = " and ".join(opponents) if len(opponents) < 3 else f"{len(opponents)} models"
+    name = system if "" in opponents else f"{system} against {met}"
     turns = [turn for _, _, turn in found]
     return Run(name=name, path=path, system=system, judge=verdicts[0].judge, setup=setup, turns=turns)
 
