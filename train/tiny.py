@@ -19,6 +19,7 @@ from transformers import (
     LlamaForSequenceClassification,
     PreTrainedTokenizerFast,
 )
+from transformers.integrations import deepspeed as integration
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
 CHAT_TEMPLATE = (
@@ -154,16 +155,20 @@ def _seeing_model(text: dict[str, Any], tokenizer: Any, vision: Any) -> Any:
         "patch_size": vision.patch_size,
         "initializer_range": vision.initializer_range,
     }
-    model = Idefics3ForConditionalGeneration(
-        Idefics3Config(
-            vision_config=looks,
-            text_config={"model_type": "llama", **text},
-            scale_factor=vision.scale,
-            image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
-            pad_token_id=tokenizer.pad_token_id,
-            tie_word_embeddings=True,
-        )
+    config = Idefics3Config(
+        vision_config=looks,
+        text_config={"model_type": "llama", **text},
+        scale_factor=vision.scale,
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=True,
     )
+    # Under ZeRO-3 its two halves would be shared out before they have numbers; DeepSpeed shares them out later.
+    kept, integration._hf_deepspeed_config_weak_ref = integration._hf_deepspeed_config_weak_ref, None
+    try:
+        model = Idefics3ForConditionalGeneration(config)
+    finally:
+        integration._hf_deepspeed_config_weak_ref = kept
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model
