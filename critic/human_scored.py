@@ -157,15 +157,16 @@ _JSON_COLUMNS = (
 )
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of a .csv as those of a .jsonl stand there: columns that hold JSON read, empty cells left out."""
+def _rows(path: Path, columns: Sequence[str] = Row.__struct_fields__[:11]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a .csv as those of a .jsonl stand there: columns that hold JSON read, empty cells left out. It must
+    have these columns."""
     if jsonl.suffix(path) != ".csv":
         for number, raw in jsonl.read(path, dict[str, Any]):
             place = tables.place(path, number)
             yield place, _with_images(place, raw) if path.suffix == ".parquet" else raw
         return
     for count, (place, cells) in enumerate(tables.rows(path, (".csv",))):
-        if not count and (missing := [name for name in Row.__struct_fields__[:11] if name not in cells]):
+        if not count and (missing := [name for name in columns if name not in cells]):
             raise UsageError(f"{path}:1: missing column {', '.join(missing)}")
         raw = {
             "reference": None,
@@ -195,21 +196,28 @@ def _with_json(place: str, raw: dict[str, Any]) -> dict[str, Any]:
     return raw
 
 
-def unscored(path: Path) -> Iterator[tuple[dict[str, Any], Response]]:
-    """Rows that people are yet to score: as they stand there, and in the project's words.
+UNSCORED_COLUMNS = ("id", "question", "response")
+"""What a row needs that people are yet to score."""
 
-    `id`, `question` and `response` are needed. A row without `lang` is Chinese where a Chinese character stands in it,
-    and one without `group` is a group of its own. Raises UsageError as `walk` does.
-    """
+
+def _yet_to_score(raw: dict[str, Any]) -> dict[str, Any]:
+    """The row with a score in people's place, and with what it may lack. One without `lang` is Chinese where a Chinese
+    character stands in it, and one without `group` is a group of its own."""
+    scale = {"scale_min": RATINGS[0], "scale_max": RATINGS[-1], "human_score": raw.get("scale_min", RATINGS[0])}
+    given = {name: raw[name] for name in raw if name not in ("human_score", "annotators", "label_probability")}
+    lang = "zh" if CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
+    default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id"), **scale}
+    return {**default, **given}
+
+
+def unscored(path: Path) -> Iterator[tuple[dict[str, Any], Response]]:
+    """Rows that people are yet to score: as they stand there, and in the project's words. UNSCORED_COLUMNS are needed.
+    Raises UsageError as `walk` does."""
     ids = tables.Ids()
     for place, cells in tables.rows(path):
         raw = _with_json(place, {name: value for name, value in cells.items() if value is not None and value != ""})
-        scale = {"scale_min": RATINGS[0], "scale_max": RATINGS[-1], "human_score": raw.get("scale_min", RATINGS[0])}
-        given = {name: raw[name] for name in raw if name not in ("human_score", "annotators", "label_probability")}
-        lang = "zh" if CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
-        default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id"), **scale}
         try:
-            row = msgspec.convert({**default, **given}, Row, strict=jsonl.suffix(path) == ".jsonl")
+            row = msgspec.convert(_yet_to_score(raw), Row, strict=jsonl.suffix(path) == ".jsonl")
         except msgspec.ValidationError as error:
             raise UsageError(f"{place}: {error}") from None
         ids.add(place, row.id)
@@ -260,18 +268,21 @@ def walk(
     keep_flags: frozenset[str] = frozenset(),
     judges: Sequence[str] = (),
     pictures: bool = False,
+    scored: bool = True,
 ) -> Iterator[tuple[Row, dict[str, Any], Response]]:
     """The usable rows of a file or folder, one after the other: as read, as they stand there, in the project's words.
     Rows that carry an unusable flag (unless in `keep_flags`) or lack a reference are counted in `left_out` by reason;
     the rest is checked. With `judges` each row must have these judges' scores, and may lack people's. With `pictures` a
-    row that has images needs no reference: they tell what is right. Raises
-    UsageError, naming file, line and column, for a missing column, a score outside its scale, or an id that comes
-    twice."""
+    row that has images needs no reference: they tell what is right. Without `scored` a row may lack people's score, and
+    then all but UNSCORED_COLUMNS. Raises UsageError, naming file, line and column, for a missing column, a score
+    outside its scale, or an id that comes twice."""
     ids = tables.Ids()
     for file in files(path):
-        for place, raw in _rows(file):
+        for place, raw in _rows(file) if scored else _rows(file, UNSCORED_COLUMNS):
+            lacks = not scored and raw.get("human_score") is None
+            whole = _yet_to_score(raw) if lacks else _scored_by(judges, raw, place)
             try:
-                row = msgspec.convert(_scored_by(judges, raw, place), Row, strict=jsonl.suffix(file) != ".csv")
+                row = msgspec.convert(whole, Row, strict=jsonl.suffix(file) != ".csv")
             except msgspec.ValidationError as error:
                 raise UsageError(f"{place}: {error}") from None
             ids.add(place, row.id)
@@ -283,8 +294,9 @@ def walk(
                 continue
             _check_scores(row, place)
             response = response_of(row, _other_scores(raw, place))
-            scored = not judges or raw.get("human_score") is not None
-            yield row, raw, response if scored else msgspec.structs.replace(response, human=None)
+            if raw.get("human_score") is None:
+                response = msgspec.structs.replace(response, human=None)
+            yield row, raw, response
 
 
 def load(

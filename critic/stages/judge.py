@@ -71,7 +71,7 @@ def _responses(
         fixed = alignmmbench.read_responses(path, alignmmbench.read_questions(questions), system)
 
     def read(left_out: Counter[str]) -> Iterator[Response]:
-        for one in fixed or (one for _, _, one in human_scored.walk(path, left_out, pictures=True)):
+        for one in fixed or (one for _, _, one in human_scored.walk(path, left_out, pictures=True, scored=False)):
             if fixed is None and not one.question.reference and not tell():
                 left_out[human_scored.UNUSABLE_FLAGS["no_reference"]] += 1
                 continue

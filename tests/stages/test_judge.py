@@ -638,3 +638,21 @@ def test_a_form_that_a_judge_never_learned_is_said_once(
     assert told == (
         f"warning: runs/judge was trained in pointwise_short, and is asked in {asked} (--prompt)\n" if warns else ""
     )
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".csv"])
+def test_rows_that_nobody_scored_are_judged(tmp_path: Path, scripted: Servers, kind: str) -> None:
+    server = scripted(lambda body: reply_with({"7": 1.0}))
+    row = {"id": "a", "question": "What is it?", "response": "A cat.", "reference": "A dog."}
+    data, out = tmp_path / f"rows{kind}", tmp_path / "judged.jsonl"
+    as_csv = f"{','.join(row)}\n{','.join(row.values())}\n"
+    data.write_text(as_csv if kind == ".csv" else json.dumps(row) + "\n", "utf-8")
+    done = run("critic", "judge", data, "--out", out, "--base-url", server.url)
+    assert done.returncode == 0, done.stderr
+    (line,) = judged(out)
+    assert line["score"] == 7 and line["response"]["question"]["lang"] == "en"
+    assert line["response"].get("human") is None, "the score in people's place is nobody's"
+    for column in ("response", "question"):
+        lacking = write_jsonl(tmp_path / "lacking.jsonl", [{name: row[name] for name in row if name != column}])
+        again = run("critic", "judge", lacking, "--out", tmp_path / "not.jsonl", "--base-url", server.url)
+        assert_one_line_error(again, f"missing required field `{column}`")
