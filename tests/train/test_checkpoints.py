@@ -220,7 +220,7 @@ def kill_and_go_on(done: Whole, folder: Path, when: Callable[[Processes, Path], 
 def test_killed_while_it_saves(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     def when(run: Processes, out: Path) -> None:
         end = time.monotonic() + 120
-        while not (out / "checkpoint-5").is_dir():
+        while not list(out.glob("checkpoint-[5-7]")):  # on a busy machine the fifth may be gone when one looks
             assert time.monotonic() < end and run.processes[0].exitcode is None, run.stderr
             time.sleep(0.001)
         run.kill()

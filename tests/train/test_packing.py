@@ -263,7 +263,9 @@ def test_without_sharing_rows_are_told_apart_by_their_ends(batch: list[dict[str,
 
 def test_layers_that_keep_a_state_do_not_pack() -> None:
     def model(*kinds: str) -> Any:
-        return SimpleNamespace(config=SimpleNamespace(layer_types=list(kinds), _attn_implementation="tree_sdpa"))
+        text = SimpleNamespace(layer_types=list(kinds), _attn_implementation="tree_sdpa")
+        decoder = SimpleNamespace(config=text)
+        return SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text), get_decoder=lambda: decoder)
 
     assert attention.install(model("full_attention", "sliding_attention"))
     assert not attention.install(model("full_attention", "linear_attention"))
@@ -381,7 +383,7 @@ def test_a_step_keeps_its_rows() -> None:
 
     rows = [[number % 3] * 20 + [number] for number in range(23)]
     order = [(number * 7) % 23 for number in range(23)]
-    data = type("Rows", (), {"__getitem__": lambda _, chosen: {"input_ids": [rows[place] for place in chosen]}})()
+    data = type("Rows", (), {"__getitem__": lambda _, place: {"input_ids": rows[place]}})()
     met = loop.Meeting(order, data, 9, 3)
     found = list(met)
     assert len(met) == 23 and met.sampler is order
