@@ -49,6 +49,9 @@ from critic.backends.vllm import build
 
 REQUESTS, IN_FLIGHT, REPLY_TOKENS = 16, 16, 48
 LEAST_ROUNDS = 3
+PIECE = 510
+"""A token of the judge's vocabulary that is no single byte."""
+
 OF_EACH = 2
 """Requests under each contract of the table."""
 LAYER_SETTINGS = Settings(model="judge", aliases=[], contracts=[], max_bytes=10**7, images=False)
@@ -88,7 +91,8 @@ def asking(number: int, ending: str, **fields: Any) -> dict[str, Any]:
 
 
 def passed_on(number: int) -> dict[str, Any]:
-    return asking(number, "", ignore_eos=True)
+    # Broken bytes are no text to vLLM, and a reply without text is asked for once more: this one is of a word's pieces.
+    return asking(number, "", ignore_eos=True, logit_bias={str(PIECE): 100})
 
 
 def graded(number: int) -> dict[str, Any]:
@@ -157,7 +161,7 @@ def against_bare(ours: Server, bare: Server, turn: int, found: Found) -> None:
     for name, make in KINDS.items():
         requests = [make(turn * REQUESTS + number) for number in range(REQUESTS)]
         sent = [as_sent(request) for request in requests]
-        others = [make(100_000 + turn * REQUESTS + number) for number in range(REQUESTS)]
+        others = [make(500 + turn * REQUESTS + number) for number in range(REQUESTS)]
         works = [("ours", ours, requests), ("bare", bare, sent)]
         works += [("again", bare, others)] if name == "passed_on" else []
         took = {}
