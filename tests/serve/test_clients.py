@@ -146,8 +146,8 @@ def clients(request: pytest.FixtureRequest) -> Iterator[Clients]:
     made = Clients([name for name in CLIENTS if f"test_{name}" in tests])
     yield made
     made.installing.shutdown(cancel_futures=True)
-    if reporter := request.config.pluginmanager.getplugin("terminalreporter"):
-        reporter.write_line(made.table())
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print(made.table())
 
 
 @pytest.fixture(scope="module")
