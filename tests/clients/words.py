@@ -747,6 +747,7 @@ How would you fill in {"score": "[1~10]"} in a form on customer satisfaction?"""
 """Close to forms that are laid out: tags, boxes, marked fields, named ends, of what is not judged."""
 
 _PAPERS = [
+    "Predict the critics' rating of the next Alien film, from 1 to 10.\nRating:",
     "Write a lab report in the following format:\n\nAim: what you test.\n\nMethod: how.\n\nResult: positive or negative",
     "Fill in the character sheet, strictly in this format:\n**Name:** <name>\n**Class:** <class>\n**Grade:** <1-5>\n",
     "Describe a wine in the following format:\n\nname: its name.\n\nreasoning: why you like it.\n\nrating: between 0% and 100%",

@@ -63,6 +63,14 @@ def test_a_request_that_names_two_forms_is_left_alone() -> None:
                 assert found is None or len(first.request["messages"]) > 1 or len(second.request["messages"]) > 1
 
 
+def test_what_opens_a_verdict_stands_only_before_one() -> None:
+    """A client takes the first that it meets."""
+    asked = next(asked for asked in ASKED if asked.name == "a score in tags")
+    decoder = Decoder(contracts.constrain(contracts.recognise(asked.request, TABLE), asked.request, 300).request)
+    assert decoder.feed("It is right, <b>so</b> <score>") == 30
+    assert decoder.feed("9") == 0 and decoder.feed("4</score>") == 9 and decoder.may_end
+
+
 @EACH
 def test_the_systems_message_counts_before_what_is_quoted(asked: Asked) -> None:
     system = "\n\n".join(message["content"] for message in asked.request["messages"])

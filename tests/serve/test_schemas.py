@@ -212,6 +212,7 @@ def test_the_longest_reply_fits_where_the_shortest_does(schema: Schema, tokens: 
         ),
         ({"allOf": [{"anyOf": [{"const": 1}, {"const": 2}]}, {"anyOf": [{"const": 2}, {"const": 3}]}]}, 90),
         ({"oneOf": [{"enum": ["a", "b"]}, {"enum": ["b", "c"]}]}, 90),
+        ({"type": "object", "properties": {"a": {"type": "string", "minLength": 5, "maxLength": 2}}}, 90),
         (
             {
                 "oneOf": [
