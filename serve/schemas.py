@@ -45,7 +45,8 @@ IMPLIED = {
 
 
 class Overlap(Unbounded):
-    """Branches of `oneOf` of which a reply could fit two: then the client would refuse it."""
+    """What cannot be held together: branches of `oneOf` of which a reply could fit two, so that the client would refuse
+    it, or two patterns of one text."""
 
 
 @dataclass(frozen=True)
@@ -264,6 +265,8 @@ class _Writer:
         least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
         limit = self.limits.string
         patterns = [schema["pattern"]] if "pattern" in schema else []
+        if patterns and schema.get(ALSO):  # of both and a length the decoder cannot tell whether any text fits
+            raise Overlap("allOf: a text is to match two patterns at once; write them as one")
         for pattern in patterns + [one["pattern"] for one in schema.get(ALSO, [])]:
             try:
                 shortest, widest = re._parser.parse(pattern).getwidth()  # type: ignore[attr-defined]

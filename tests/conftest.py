@@ -286,6 +286,9 @@ class Scripted:
                     self.close_connection = True
                     return
                 body = json.loads(raw)
+                if self.path == "/tokenize" and not all(isinstance(each["content"], str) for each in body["messages"]):
+                    self.send(400, {}, b'{"error": {"message": "it takes no images"}}')
+                    return
                 if self.path == "/tokenize":
                     count = sum(len(message["content"]) for message in body["messages"])
                     last = body["messages"][-1]["content"][-1]

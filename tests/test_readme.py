@@ -46,7 +46,8 @@ def commands(page: str) -> list[list[str]]:
 def options(program: str) -> set[str]:
     if program == "train/sft.py":  # its --help loads torch and DeepSpeed
         _, main = text(program).split("\ndef main(")
-        return {f"--{name}" for name in re.findall(r'(?m)(?:^    |"--)([a-z-]+)(?:: |")', main)}
+        named = re.findall(r'(?m)(?:^    |"--)([a-z_-]+)(?:: |")', main)
+        return {f"--{name.replace('_', '-')}" for name in named}
     words = ["critic", program] if not program.endswith(".py") else [program]
     done = run(*words, "--help")
     assert done.returncode == 0, program

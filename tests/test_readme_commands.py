@@ -26,6 +26,7 @@ LEFT_OUT = {
     "critic audit internal=runs/mine/judged.jsonl": "certifies by weights: tests/annotate/test_certificate.py",
     "critic judge new.jsonl": "asks a judge that was certified so: tests/annotate/test_certificate.py",
     "critic annotate --db labels.sqlite --import": "needs sheets that people filled in: tests/annotate/test_labels.py",
+    "critic merge part.*.jsonl": "needs all of a run's shards: tests/stages/test_shards.py",
     "make ": "installs, and runs whole suites",
     "pip ": "needs the network",
 }
@@ -148,7 +149,7 @@ def test_those_of_the_package(tmp_path: Path, scripted: Servers) -> None:
                 begun = begun.replace(f'"{constant}"\nkind = ""', f'"{constant}"\nkind = "{kind}"')
             (tmp_path / "map.toml").write_text(begun, "utf-8")
 
-    assert len(check("critic/README.md", tmp_path, scripted(answer).url, ready)) == 8
+    assert len(check("critic/README.md", tmp_path, scripted(answer).url, ready)) == 11
 
 
 def test_those_of_the_audit(tmp_path: Path, shared: Path, scripted: Servers) -> None:

@@ -110,7 +110,8 @@ def main() -> None:
     if given.picture:
         draw(given.picture, found)
     how = {"whole": given.whole, "fractional": given.fractional, "resamples": RESAMPLES}
-    print(json.dumps({"name": "audit_size", **how, "sizes": found}))
+    ratio = round(found[0]["cpu"] / found[-1]["cpu"] * found[-1]["rows"] / found[0]["rows"], 2)  # above 1: less a row
+    print(json.dumps({"name": "audit_size", "ratio": ratio, **how, "sizes": found}))
 
 
 if __name__ == "__main__":

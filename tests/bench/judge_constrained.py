@@ -69,7 +69,8 @@ async def main() -> None:
             took = await asyncio.to_thread(laps, works, ROUNDS)
     a_second = {name: round(given.rows / statistics.median(times), 1) for name, times in took.items()}
     print(f"{given.rows} prompts, {sum(lengths) / given.rows:.0f} tokens written for each; a second: {a_second}")
-    print(json.dumps({"name": "judge_constrained", **ratios(took, "free", "constrained"), "a_second": a_second}))
+    found = ratios(took, "free", "constrained")
+    print(json.dumps({"name": "judge_constrained", "ratio": found["ratio"], **found, "a_second": a_second}))
 
 
 if __name__ == "__main__":

@@ -128,7 +128,8 @@ def main() -> None:
         fastest = max(middle(f"trl {count}", clock) for count in SIZES)
         found[key] = round(middle("ours", clock) / fastest, 2)
         found[f"{key}_one_by_one"] = round(middle("one by one", clock) / fastest, 2)
-    print(json.dumps({"name": "train_images", **found, "threads": torch.get_num_threads(), "load": os.getloadavg()[0]}))
+    machine = {"threads": torch.get_num_threads(), "load": os.getloadavg()[0]}
+    print(json.dumps({"name": "train_images", "ratio": found["ratio"], **found, **machine}))
 
 
 if __name__ == "__main__":
