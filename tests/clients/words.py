@@ -427,7 +427,8 @@ ASKED += [
             "then `[[ ## faithful ## ]]` (must be formatted as a valid Python bool), then `[[ ## label ## ]]` (must be formatted as a valid "
             f"Python Literal['good', 'bad']), and then ending with the marker for {END}",
             DSPY,
-        ),
+        )
+        | {"max_tokens": 400},  # in 200 the markers alone have room, and what is not a verdict is left out
         marked("reasoning", "faithful", "label"),
     ),
     Asked(
