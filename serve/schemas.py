@@ -45,8 +45,7 @@ IMPLIED = {
 
 
 class Overlap(Unbounded):
-    """What cannot be held together: branches of `oneOf` of which a reply could fit two, so that the client would refuse
-    it, or two patterns of one text."""
+    """Branches of `oneOf` of which a reply could fit two: then the client would refuse it."""
 
 
 @dataclass(frozen=True)
@@ -265,8 +264,6 @@ class _Writer:
         least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
         limit = self.limits.string
         patterns = [schema["pattern"]] if "pattern" in schema else []
-        if patterns and schema.get(ALSO):  # of both and a length the decoder cannot tell whether any text fits
-            raise Overlap("allOf: a text is to match two patterns at once; write them as one")
         for pattern in patterns + [one["pattern"] for one in schema.get(ALSO, [])]:
             try:
                 shortest, widest = re._parser.parse(pattern).getwidth()  # type: ignore[attr-defined]
