@@ -48,13 +48,13 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             with gzip.open(path) as plain:
                 yield cast(BinaryIO, plain)
         else:
-            with library("pyarrow", path).input_stream(str(path), compression="zstd") as stream:
+            with optional_module("pyarrow", path).input_stream(str(path), compression="zstd") as stream:
                 yield cast(BinaryIO, io.BufferedReader(stream))
     except (EOFError, OSError, zlib.error) as error:
         raise UsageError(f"{path}: not whole, or no {path.suffix}: {error}") from None
 
 
-def library(name: str, path: Path, otherwise: str = "") -> ModuleType:
+def optional_module(name: str, path: Path, otherwise: str = "") -> ModuleType:
     """What reads files of a kind. Raises UsageError with what to install."""
     try:
         return import_module(name)
@@ -65,7 +65,7 @@ def library(name: str, path: Path, otherwise: str = "") -> ModuleType:
 
 def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The rows of a Parquet file with their numbers, from 1. Raises UsageError for another file."""
-    parquet = library("pyarrow.parquet", path)
+    parquet = optional_module("pyarrow.parquet", path)
     try:
         table = parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
@@ -155,7 +155,7 @@ def _packing(file: BinaryIO, path: Path) -> AbstractContextManager[BinaryIO]:
     if path.suffix == ".gz":
         return cast(AbstractContextManager[BinaryIO], gzip.GzipFile("", "wb", fileobj=file, mtime=0))
     if path.suffix == ".zst":
-        stream = library("pyarrow", path).CompressedOutputStream(file, "zstd")
+        stream = optional_module("pyarrow", path).CompressedOutputStream(file, "zstd")
         return cast(AbstractContextManager[BinaryIO], stream)
     return nullcontext(file)
 

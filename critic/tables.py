@@ -104,7 +104,7 @@ def _csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, Row]]:
 
 
 def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
-    openpyxl = jsonl.library("openpyxl", path, "or save the sheet as CSV UTF-8")
+    openpyxl = jsonl.optional_module("openpyxl", path, "or save the sheet as CSV UTF-8")
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     except Exception as error:  # whatever a damaged archive makes openpyxl raise

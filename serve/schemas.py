@@ -264,6 +264,8 @@ class _Writer:
         least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
         limit = self.limits.string
         patterns = [schema["pattern"]] if "pattern" in schema else []
+        if ALSO in schema:  # of two patterns and a length of hundreds the decoder cannot tell whether any text fits
+            limit = min(limit, READABLE)
         for pattern in patterns + [one["pattern"] for one in schema.get(ALSO, [])]:
             try:
                 shortest, widest = re._parser.parse(pattern).getwidth()  # type: ignore[attr-defined]
