@@ -3,6 +3,7 @@
 Every reply to the restricted schema is one to the client's. Everything here is pure.
 """
 
+import functools
 import json
 import math
 import re
@@ -20,6 +21,12 @@ LONGEST_STRING = 600
 MOST_ITEMS = 64
 READABLE = 40
 """Characters below which strings are not shortened as long as lists can be."""
+
+DECIDED = 20
+"""Characters for which the decoder can tell of most patterns and formats whether a text fits all of them."""
+
+HELD = ("pattern", "format", "minLength", "allOf")
+"""What a text has to fit besides its length."""
 
 LARGEST_NUMBER = 1_000_000
 MOST_VALUES = 400
@@ -264,9 +271,11 @@ class _Writer:
         least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
         limit = self.limits.string
         patterns = [schema["pattern"]] if "pattern" in schema else []
-        if ALSO in schema:  # of two patterns and a length of hundreds the decoder cannot tell whether any text fits
+        patterns += [one["pattern"] for one in schema.get(ALSO, [])]
+        several = len(patterns) + ("format" in schema) > 1
+        if several:  # with a length of hundreds the decoder rarely can tell whether any text fits
             limit = min(limit, READABLE)
-        for pattern in patterns + [one["pattern"] for one in schema.get(ALSO, [])]:
+        for pattern in patterns:
             try:
                 shortest, widest = re._parser.parse(pattern).getwidth()  # type: ignore[attr-defined]
             except (re.error, OverflowError, RecursionError):
@@ -280,8 +289,14 @@ class _Writer:
             limit = max(limit, READABLE)
         if least > most:
             raise Endless
-        schema["maxLength"] = most = int(max(least, min(most, limit)))
-        return 2 + most * BYTES_PER_CHARACTER
+        lengths = [int(max(least, min(most, characters))) for characters in (limit, DECIDED)]
+        if several:
+            text = {key: schema[key] for key in HELD if key in schema} | {"type": "string"}
+            lengths = [length for length in lengths if _decided(json.dumps({**text, "maxLength": length}))]
+        if not lengths:
+            raise Endless
+        schema["maxLength"] = lengths[0]
+        return 2 + lengths[0] * BYTES_PER_CHARACTER
 
     def _integer(self, schema: Schema, seen: dict[str, int]) -> int:
         low, high = _range(schema, 1)
@@ -369,6 +384,14 @@ class _Writer:
         if least:
             schema["minProperties"] = least
         return count * (2 + 40 * 4 + 2 + length)
+
+
+@functools.lru_cache(maxsize=1024)
+def _decided(text: str) -> bool:
+    """Whether the decoder knows that some text fits; of several patterns it gives up early, and refuses the whole."""
+    from llguidance import LLMatcher  # noqa: PLC0415 - vLLM brings it; few schemas need it
+
+    return not LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(text))
 
 
 def _other(schema: Schema, seen: dict[str, int]) -> int:
