@@ -175,9 +175,11 @@ NAME = re.compile(r"[`\"'](?P<name>[A-Za-z_]\w{0,30})[`\"'](?: ?\((?P<type>[^()\
 def _listed(text: str) -> Iterator[Found]:
     """An object whose fields stand in a list or a sentence, each with its type; what has none is a text, if it
     cannot be a verdict."""
+    if not LISTED.search(text) and not re.search("(?i)json", text):
+        return  # neither is there, and to look for what asks for it takes ten times as long
     asked = OBJECT.search(text)
     lines = list(LISTED.finditer(text, asked.end())) if asked and not CODING.search(asked[0]) else []
-    named = NAMED.search(text)
+    named = NAMED.search(text) if asked else None
     if named and not lines and not CODING.search(named[0]) and JUDGING.search(text.replace(named[0], "")):
         lines = list(NAME.finditer(re.split(r"\.\s", named["names"])[0]))
     fields = {line["name"]: _typed(line["type"] or "") for line in lines}
