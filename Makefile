@@ -5,7 +5,7 @@
 # make check  the same without what is end to end: vLLM, training on two processes, demos, clients (three minutes)
 # make test-demo     what the demos must reach when they are run whole, with pip for a base (half an hour)
 # make test-clients  inspect-ai, lmms-eval, autoevals, mlflow, ragas and promptfoo judge with our server (a table; ten minutes, less the next time)
-# make test-slow     training killed at many more moments (ten minutes)
+# make test-slow     training killed at many more moments, on two processes, from bases that pip gets (a quarter of an hour)
 # make bench  the measurements in tests/bench/
 
 PYTHON ?= python3
@@ -16,9 +16,9 @@ GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PYTEST := $(BIN)/python -m pytest
-# Two processes; tests that share a trained judge or a server stay in one of them (tests/conftest.py).
-# Many tests of make check wait for processes: three of them keep two cores busy.
-AT_ONCE := -n 2 --dist loadscope --no-loadscope-reorder
+# Three processes keep two cores busy: many tests wait for programs that they start. Tests that share a trained judge or
+# a server stay in one of them (tests/conftest.py).
+AT_ONCE := -n 3 --dist loadscope --no-loadscope-reorder
 
 # The others want real rows, a base, TRL or a GPU; each says how it is run.
 APART := train_6b train_images train_cpu train_tokens train_prefix objectives
@@ -39,7 +39,7 @@ test: install lint
 	$(PYTEST) $(AT_ONCE)
 
 check: install lint
-	$(PYTEST) $(AT_ONCE:2=3) -m 'not slow and not whole and not clients and not e2e'
+	$(PYTEST) $(AT_ONCE) -m 'not slow and not whole and not clients and not e2e'
 
 lint: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -76,6 +76,7 @@ def test_the_loop_is_closed(tmp_path: Path) -> None:
     assert found.labels.raters == 2 and found.labels.rows == people["n"]
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 def test_a_judge_that_is_trained_on_labels_holds_to_its_certificate(tmp_path: Path) -> None:
     """The same with a tiny judge that is trained for a few steps on what the raters said, in vLLM."""

@@ -150,6 +150,7 @@ def test_the_distribution_is_the_models_own(demo: Path) -> None:
         assert judgment.score == pytest.approx(sum((i + 1) * p for i, p in enumerate(expected)), abs=2e-3)
 
 
+@pytest.mark.parametrize("demo", [TINY], indirect=True)
 def test_run_again_it_has_nothing_to_do(demo: Path) -> None:
     before = {path: path.read_bytes() for path in (demo / "internal.jsonl", demo / "judge/model.safetensors")}
     words = ["--questions", "130", "--recipe", demo / "recipe.yaml"] if (demo / "recipe.yaml").is_file() else []

@@ -422,9 +422,10 @@ print("tokens", json.dumps([list(each.outputs[0].token_ids) for each in found]))
     ("name", "begins", "goes_on"),
     [
         ("smollm2-135m", "The capital of France is", "Paris"),
-        pytest.param("gemma-3-270m", "The quick brown fox", "jumps over the lazy dog", marks=pytest.mark.slow),
+        ("gemma-3-270m", "The quick brown fox", "jumps over the lazy dog"),
     ],
 )
+@pytest.mark.slow
 @pytest.mark.e2e
 def test_the_real_wheels(name: str, begins: str, goes_on: str, tmp_path: Path) -> None:
     """The base goes on as everybody would, and vLLM writes the same tokens."""

@@ -176,6 +176,7 @@ def test_what_was_torn_is_passed_over(step: int, tmp_path_factory: pytest.TempPa
     assert_same(out, done)
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 def test_two_processes_go_on_too(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     done = whole_of_two(tmp_path_factory)

@@ -291,6 +291,7 @@ def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: 
     assert computed[-1] < 0.6 * sum(map(len, rows))
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.parametrize(("lora", "stages"), [(None, (1, 2, 3)), ({"r": 4}, (2, 3))], ids=["whole", "adapters"])
 def test_on_two_processes_it_learns_as_rows_one_by_one(lora: Any, stages: tuple[int, ...], tmp_path: Path) -> None:
