@@ -1,9 +1,14 @@
-"""Every page in a real browser, as wide as a desk's and as a phone's: nothing is cut, names stand on one line."""
+"""All four benchmarks with 16 models under two conditions, by the commands that a user types, and every page in a real
+browser, as wide as a desk's and as a phone's: nothing is cut, names stand on one line.
 
-import hashlib
+Geometry is compared, not pixels: fonts and their rendering are another machine's, so that pictures of the same page
+differ everywhere though nothing is wrong, while a cut column may be few of them. What a person sees wrong in a picture
+of a page is added to MEASURE, which finds it on every page at both widths.
+"""
+
+import csv
 import html
 import json
-import random
 import re
 import shutil
 import subprocess
@@ -12,9 +17,11 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, human_row, run, write_jsonl
-from scoring import ASKED, judged
+from scoring import CONV, grades, judged, sample
 
-from critic.records import TurnVerdict
+from critic import benchmarks, jsonl
+from critic.asking import history
+from critic.records import ConversationJudgment
 from eval_agreement.annotate.people import owner_page
 
 SIZES = {"own": 1280, "phone": 390}
@@ -67,42 +74,65 @@ addEventListener('load', () => {
 """
 
 
-def score(verdict: TurnVerdict) -> float:
-    """As good as the model's name says."""
-    draw, skill = random.Random(repr(verdict)), int(hashlib.sha256(verdict.system.encode()).hexdigest()[:2], 16) / 255
-    if verdict.protocol == "pairwise":
-        return draw.choice([0.0, 0.5, 1.0, round(skill)])
-    return (
-        draw.choice([0.0, 0.5, 1.0])
-        if verdict.protocol == "checklist"
-        else float(draw.randint(1, 4 + round(6 * skill)))
-    )
+CONDITIONS = {
+    "alignmmbench": ("own", "no_image"),
+    "convbench": ("own", "perfect_perception"),
+    "multiverse": ("own", "oracle"),
+    "visitbench": ("own", "no_image"),
+}
+
+VERDICTS = [
+    {"Rating": number % 10 + 1, "Verdict": "AB"[number % 2], "Reason": "so"}
+    | {str(item): ("no", "yes")[(item + number) % 2] for item in range(1, 8)}
+    for number in range(7)
+]
+"""What the judge answers, one of them by the prompt alone: each can be read as a grade, a choice and a checklist."""
+
+
+def done(*words: object) -> str:
+    ended = run("critic", *words)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The report of each benchmark, of 16 models under two conditions, and that of an audit."""
-    folder = tmp_path_factory.mktemp("pages")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each benchmark: NAME.replies.jsonl and NAME.jsonl by model, what they score against each other in
+    battles.jsonl, and the report of all."""
+    folder = tmp_path_factory.mktemp("runs")
+    judge = write_jsonl(folder / "judge.jsonl", [{"text": json.dumps(verdict)} for verdict in VERDICTS])
     sizes = {name: found[0] for name in MODELS if (found := re.findall(r"\d+B", name))}
     facts = [f'["{name}"]\nfamily = "{name.partition("-")[0]}"\nsize = "{size}"\n' for name, size in sizes.items()]
     (folder / "models.toml").write_text("".join(facts))
-    made = {}
-    for benchmark, asked in ASKED.items():
-        files = [judged(folder / benchmark / f"{name}.jsonl", benchmark, asked, score, name) for name in MODELS]
-        if benchmark == "visitbench":
-            fights = [(one, other) for place, one in enumerate(MODELS) for other in MODELS[place + 1 :]]
-            files += [
-                judged(folder / benchmark / f"{one} {other}.jsonl", benchmark, asked[:1], score, one, other)
-                for one, other in fights
-            ]
-        words = ["--benchmark", benchmark, "--out", folder / benchmark, "--baseline", MODELS[-2]]
-        done = run("critic", "score", *files, *words, "--models", folder / "models.toml")
-        assert done.returncode == 0, done.stderr
-        made[benchmark] = folder / benchmark / "report.html"
+    for benchmark, conditions in CONDITIONS.items():
+        out = folder / benchmark
+        out.mkdir()
+        for name in MODELS:
+            model = write_jsonl(folder / f"{name}.jsonl", [{"text": f"{name} says {number}."} for number in range(3)])
+            asked = [word for condition in conditions for word in ("--condition", condition)]
+            words = ["--benchmark", benchmark, "--out", out / f"{name}.replies.jsonl", "--name", name, *asked]
+            done("infer", sample(benchmark), "--model", model, *words)
+            done("judge", out / f"{name}.replies.jsonl", "--out", out / f"{name}.jsonl", "--judge", judge)
+        files = [out / f"{name}.jsonl" for name in MODELS]
+        if battles := {"visitbench": "all", "convbench": "random"}.get(benchmark):
+            first, *others = (out / f"{name}.replies.jsonl" for name in MODELS)
+            against = [word for other in others for word in ("--against", other)]
+            words = ["--battles", battles, "--order", "random", "--out", out / "battles.jsonl"]
+            done("judge", first, *against, *words, "--judge", judge)
+            files.append(out / "battles.jsonl")
+        words = ["--out", out, "--baseline", MODELS[-2], "--models", folder / "models.toml"]
+        done("score", *files, "--benchmark", benchmark, *words)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The report of each benchmark, and that of an audit."""
+    folder = tmp_path_factory.mktemp("pages")
+    made = {benchmark: runs / benchmark / "report.html" for benchmark in CONDITIONS}
     rows = [human_row(number, gpt4_score_1_10=float((number * 7) % 10 + 1)) for number in range(120)]
     file = write_jsonl(folder / "rows.jsonl", rows)
-    done = run("critic", "audit", "--human", file, "--judge", f"gpt4={file}:gpt4_score_1_10", "--out", folder / "audit")
-    assert done.returncode == 0, done.stderr
+    done("audit", "--human", file, "--judge", f"gpt4={file}:gpt4_score_1_10", "--out", folder / "audit")
     return made | {"audit": folder / "audit" / "report.html"} | of_people(folder)
 
 
@@ -122,11 +152,10 @@ def of_people(folder: Path) -> dict[str, Path]:
     (labels / "label.html").write_text(label.replace("<title>", f"<style>{style}</style><title>", 1), "utf-8")
     (labels / "owner.html").write_text(owner_page(store), "utf-8")
     files = [
-        judged(folder / "judges" / f"{name}.jsonl", "convbench", ASKED["convbench"], score, MODELS[-1], judge=name)
+        judged(folder / "judges" / f"{name}.jsonl", "convbench", CONV, grades, MODELS[-1], judge=name)
         for name in ("people", "judge-one-of-6B", "another-judge-of-72B")
     ]
-    done = run("critic", "score", *files, "--benchmark", "convbench", "--out", folder / "judges")
-    assert done.returncode == 0, done.stderr
+    done("score", *files, "--benchmark", "convbench", "--out", folder / "judges")
     return {"label": labels / "label.html", "owner": labels / "owner.html", "people": folder / "judges" / "report.html"}
 
 
@@ -144,14 +173,14 @@ def measured(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     wall = tmp_path_factory.mktemp("wall") / "wall.html"
     wall.write_text(f"<!doctype html><meta charset=utf-8><body>{''.join(frames)}<script>{MEASURE}</script>", "utf-8")
     words = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={wall.parent / 'profile'}", "--dump-dom"]
-    done = subprocess.run([browser, *words, wall.as_uri()], capture_output=True, text=True, timeout=120, check=False)
-    told = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert told, done.stderr[-2000:]
+    shown = subprocess.run([browser, *words, wall.as_uri()], capture_output=True, text=True, timeout=120, check=False)
+    told = re.search(r'<pre id="found">(.*?)</pre>', shown.stdout, re.DOTALL)
+    assert told, shown.stderr[-2000:]
     return dict(zip(keys, json.loads(html.unescape(told[1])), strict=True))
 
 
 @pytest.mark.parametrize("width", SIZES.values())
-@pytest.mark.parametrize("name", [*ASKED, "audit", "people"])
+@pytest.mark.parametrize("name", [*CONDITIONS, "audit", "people"])
 def test_nothing_is_cut_and_names_stand_on_one_line(
     measured: dict[tuple[str, int], Any], name: str, width: int
 ) -> None:
@@ -167,3 +196,65 @@ def test_nor_on_the_pages_of_raters_and_of_their_owner(
 ) -> None:
     found = measured[name, width]
     assert found["wrong"] == [] and found["names"] >= names and found["tables"] >= 1
+
+
+def lines_of(path: Path) -> list[ConversationJudgment]:
+    return [line for _, line in jsonl.read(path, ConversationJudgment)]
+
+
+@pytest.mark.parametrize("benchmark", CONDITIONS)
+def test_nothing_of_a_run_is_lost(runs: Path, benchmark: str) -> None:
+    """Of each model every turn that is asked has each verdict once, none failed; asking again adds nothing."""
+    expected = {
+        (one.id, condition, protocol, turn)
+        for one in benchmarks.read(benchmark, sample(benchmark))
+        for condition in CONDITIONS[benchmark]
+        for protocol in benchmarks.load(benchmark).protocols
+        for turn in [*history.CONDITIONS[condition].asked(len(one.turns)), *[None] * (benchmark == "convbench")]
+        if turn is None or one.turns[turn - 1].reference is not None
+    }
+    for name in MODELS:
+        verdicts = [line.verdict for line in lines_of(runs / benchmark / f"{name}.jsonl")]
+        found = [(one.conversation, one.condition, one.protocol, one.turn) for one in verdicts]
+        assert len(found) == len({*found}) and {*found} == expected
+        assert {one.system for one in verdicts} == {name} and not any(one.failure for one in verdicts)
+        assert f"{name}, judged by judge: {len(expected)} verdicts" in (runs / benchmark / "report.html").read_text()
+    before = (runs / benchmark / f"{MODELS[0]}.jsonl").read_bytes()
+    replies = runs / benchmark / f"{MODELS[0]}.replies.jsonl"
+    done("judge", replies, "--out", runs / benchmark / f"{MODELS[0]}.jsonl", "--judge", runs / "judge.jsonl")
+    assert (runs / benchmark / f"{MODELS[0]}.jsonl").read_bytes() == before
+
+
+TABLES: dict[str, dict[str, tuple[str, str | None]]] = {
+    "alignmmbench": {"tasks": ("mean of tasks", None)},
+    "convbench": {"pairwise": ("R1", "S1"), "direct": ("R1", "S1")},
+    "multiverse": {"goal-quality-own": ("all", "all"), "goal-completion-own": ("all", "all")},
+    "visitbench": {"reference": ("all", "all")},
+}
+"""By table the score that it is sorted by, and one that is a plain mean of verdicts."""
+
+
+@pytest.mark.parametrize("benchmark", TABLES)
+def test_sixteen_models_stand_in_each_table_best_first(runs: Path, benchmark: str) -> None:
+    boards = json.loads((runs / benchmark / "summary.json").read_text())["leaderboards"]
+    for key, (first, plain) in TABLES[benchmark].items():
+        rows = {name: row for name, row in boards[key].items() if name in MODELS}
+        assert {*rows} == {*MODELS} and {*boards[key]} >= {*MODELS, "mean of the models"}
+        values = [row[first]["value"] for row in rows.values()]
+        assert values == sorted(values, reverse=True) and values[0] > values[-1]
+        for name, row in rows.items() if plain else ():
+            protocol = {"goal-quality-own": "quality", "goal-completion-own": "checklist", "reference": "pairwise"}
+            scores = [
+                line.verdict.score or 0.0
+                for line in lines_of(runs / benchmark / f"{name}.jsonl")
+                if line.verdict.protocol == protocol.get(key, key) and line.verdict.condition == "own"
+                and (benchmark != "convbench" or line.verdict.turn == 1)
+            ]  # fmt: skip
+            unit = {"checklist": 100, "pairwise": 100, "quality": 10}.get(protocol.get(key, key), 1)
+            low, high = row[plain]["interval"]
+            assert row[plain]["value"] == pytest.approx(unit * sum(scores) / len(scores))
+            assert low <= row[plain]["value"] <= high
+        with (runs / benchmark / f"leaderboard-{key}.csv").open(encoding="utf-8") as file:
+            written = list(csv.DictReader(file))
+        assert [row["model"] for row in written] == list(boards[key])
+        assert [row[f"{first} n"] for row in written] == [str(row[first]["n"]) for row in boards[key].values()]
