@@ -9,7 +9,8 @@ import hashlib
 import io
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,6 @@ class Images:
             ) from None
         # It warns of sizes that are refused here by name.
         warnings.simplefilter("ignore", module.DecompressionBombWarning)
-        self._pillow: Any = module
         self._root, self._max_bytes, self.resize_to = root.resolve(), max_bytes, resize_to
         self._max_pixels = max_pixels
         self.uris, self._kept = dict(uris or {}), lru_cache(KEPT)(self._load)
@@ -117,24 +117,35 @@ class Images:
 
     def _checked(self, data: bytes) -> tuple[bytes, str, bool]:
         """The bytes to send, their MIME type, and whether they were made smaller."""
-        try:
-            with self._pillow.open(io.BytesIO(data), formats=FORMATS) as image:
-                width, height = image.size
-                if width * height > self._max_pixels:
-                    limit = f"at most {self._max_pixels:,} in all"
-                    raise ImageError("image_too_large", f"{width} x {height} pixels; {limit}")
-                image.load()
-                if self.resize_to is not None and width * height > self.resize_to:
-                    return _smaller(image, self.resize_to), "image/png", True
-                # MPO is what Pillow calls a JPEG with more pictures behind the first.
-                kind = "jpeg" if image.format == "MPO" else image.format.lower()
-                return data, f"image/{kind}", False
-        except self._pillow.DecompressionBombError as error:
-            raise ImageError("image_too_large", str(error)) from None
-        except self._pillow.UnidentifiedImageError:
-            raise ImageError("image_unreadable", f"no image of a known format ({', '.join(FORMATS)})") from None
-        except (OSError, ValueError, SyntaxError, EOFError, IndexError, OverflowError, MemoryError) as error:
-            raise ImageError("image_unreadable", f"{type(error).__name__}: {error}") from None
+        with decoded(data, self._max_pixels) as image:
+            if self.resize_to is not None and image.width * image.height > self.resize_to:
+                return _smaller(image, self.resize_to), "image/png", True
+            # MPO is what Pillow calls a JPEG with more pictures behind the first.
+            kind = "jpeg" if image.format == "MPO" else image.format.lower()
+            return data, f"image/{kind}", False
+
+
+@contextmanager
+def decoded(data: bytes, max_pixels: int = MAX_PIXELS) -> Iterator[Any]:
+    """A picture of the FORMATS, wholly decoded, as Pillow has it. Raises ImageError for one of more than `max_pixels`
+    pixels, which its header tells before it is decoded, and for what is cut off or no picture."""
+    from PIL import Image as pillow  # noqa: PLC0415 - not part of a plain installation
+    from PIL import UnidentifiedImageError  # noqa: PLC0415
+
+    try:
+        with pillow.open(io.BytesIO(data), formats=FORMATS) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                limit = f"at most {max_pixels:,} in all"
+                raise ImageError("image_too_large", f"{width} x {height} pixels; {limit}")
+            image.load()
+            yield image
+    except pillow.DecompressionBombError as error:
+        raise ImageError("image_too_large", str(error)) from None
+    except UnidentifiedImageError:
+        raise ImageError("image_unreadable", f"no image of a known format ({', '.join(FORMATS)})") from None
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, OverflowError, MemoryError) as error:
+        raise ImageError("image_unreadable", f"{type(error).__name__}: {error}") from None
 
 
 def named_images(conversations: Iterable[Conversation]) -> tuple[list[Conversation], dict[str, str]]:

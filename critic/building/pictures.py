@@ -1,0 +1,268 @@
+"""From a folder of images to those that a benchmark is made of: hashes, duplicates, a drawn sample, and why every other
+image was left out (MultiVerse §2.1, step 1; AlignMMBench §3.2). Pillow and SciPy are imported where hashes are made."""
+
+import hashlib
+import math
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice, pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from tqdm import tqdm
+
+from critic import jsonl, tables
+from critic.errors import UsageError
+from critic.images import MAX_BYTES, ImageError, decoded
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif")
+
+BITS = 64
+"""Of a perceptual hash."""
+
+NEAR = 6
+"""Bits by which near-duplicates may differ, unless said otherwise. Two unrelated photographs differ by about 32."""
+
+OTHER = "Other"
+"""The category that rare ones are merged into."""
+
+_BATCH = 256
+"""Images whose hashes are made at once, and kept at once."""
+
+_CHUNK = 1 << 22
+"""Pairs of hashes that are compared at once: 32 MB each."""
+
+
+class ImageFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An image of the folder, by its path in it. `phash` are 64 bits in hexadecimal; `failure` says why there is no
+    hash. `source` and `licence` are as the table of sources says."""
+
+    path: str
+    bytes: int
+    md5: str
+    width: int = 0
+    height: int = 0
+    phash: str | None = None
+    source: str | None = None
+    licence: str | None = None
+    failure: str | None = None
+    detail: str | None = None
+
+
+class DroppedImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An image that is left out: at which step and why; a duplicate `of` which, at how many bits' `distance`."""
+
+    path: str
+    step: str
+    reason: str
+    of: str | None = None
+    distance: int | None = None
+
+
+def perceptual_hash(image: Any) -> str:
+    """The pHash of a picture of Pillow's, in 16 hexadecimal digits, bit by bit that of `imagehash.phash`: which of the
+    64 lowest frequencies of the 32 x 32 grey picture (discrete cosine transform) lie above their median."""
+    from PIL import Image  # noqa: PLC0415 - not part of a plain installation
+    from scipy import fft  # noqa: PLC0415 - takes half a second, which the other commands need not wait
+
+    grey = np.asarray(image.convert("L").resize((32, 32), Image.Resampling.LANCZOS))
+    low = fft.dct(fft.dct(grey, axis=0), axis=1)[:8, :8]
+    return np.packbits(low > np.median(low)).tobytes().hex()
+
+
+def image_file(root: Path, name: str, about: Mapping[str, str] | None = None) -> ImageFile:
+    """An image, hashed. What cannot be read or decoded as a whole has a `failure`."""
+    facts: dict[str, Any] = {"path": name, "bytes": 0, "md5": "", **(about or {})}
+    try:
+        if (root / name).stat().st_size > MAX_BYTES:
+            raise ImageError("image_too_large", f"more than {MAX_BYTES:,} bytes")
+        data = (root / name).read_bytes()
+        facts |= {"bytes": len(data), "md5": hashlib.md5(data, usedforsecurity=False).hexdigest()}
+        with decoded(data) as image:
+            return ImageFile(**facts, width=image.width, height=image.height, phash=perceptual_hash(image))
+    except ImageError as error:
+        return ImageFile(**facts, failure=error.failure, detail=str(error))
+    except OSError as error:
+        return ImageFile(**facts, failure="image_missing", detail=str(error))
+
+
+def found(root: Path) -> tuple[list[str], int]:
+    """The images below a folder by their suffixes, sorted, and how many other files are there. Raises UsageError for a
+    folder without any."""
+    if not root.is_dir():
+        raise UsageError(f"{root}: no such folder")
+    names, others = [], 0
+    for folder, folders, files in os.walk(root):
+        folders.sort()
+        for file in files:
+            if file.lower().endswith(SUFFIXES) and not file.startswith("."):
+                names.append((Path(folder) / file).relative_to(root).as_posix())
+            else:
+                others += 1
+    if not names:
+        raise UsageError(f"{root}: no image; expected {', '.join(SUFFIXES)}")
+    return sorted(names), others
+
+
+def sources(path: Path | None) -> dict[str, dict[str, str]]:
+    """Where images are from, by path or folder: a table with `image` and any of `source`, `licence`. Raises UsageError
+    naming the place of an empty or repeated `image`."""
+    said: dict[str, dict[str, str]] = {}
+    ids = tables.Ids()
+    for place, row in tables.rows(path, (".csv", ".tsv", ".jsonl", ".xlsx")) if path else ():
+        name = ids.add(place, PurePosixPath(tables.text(place, row, "image")).as_posix())
+        values = {column: tables.optional_text(row, column) for column in ("source", "licence")}
+        said[name] = {column: value for column, value in values.items() if value}
+    return said
+
+
+def source_of(name: str, said: Mapping[str, dict[str, str]]) -> dict[str, str]:
+    """What is said of an image or else of the nearest folder that it is in; `.` is all of them."""
+    path = PurePosixPath(name)
+    return next((said[one] for one in (path.as_posix(), *map(str, path.parents)) if one in said), {})
+
+
+def scan(root: Path, out: Path, said: Mapping[str, dict[str, str]], threads: int | None = None) -> list[ImageFile]:
+    """The images of a folder, hashed, in `out`, a line an image in the order of their names. Killed and run again it
+    goes on; an image of another size than before, or one of which the table of sources says something else, makes it
+    begin anew."""
+    names, others = found(root)
+    jsonl.repair(out)
+    known = [one for _, one in jsonl.read(out, ImageFile)] if out.is_file() and out.stat().st_size else []
+    if not all(map(_unchanged(root, said), known, names)) or len(known) > len(names):
+        known = []
+        jsonl.write(out, [])
+    left = iter(names[len(known) :])
+    # Pillow, hashlib and SciPy let go of the interpreter's lock for most of their work: threads keep two cores busy.
+    with (
+        jsonl.Appender(out) as file,
+        ThreadPoolExecutor(threads or os.cpu_count()) as pool,
+        tqdm(total=len(names), initial=len(known), desc="hash", unit="image", disable=None) as bar,
+    ):
+        while batch := list(islice(left, _BATCH)):
+            for one in pool.map(lambda name: image_file(root, name, source_of(name, said)), batch):
+                file.append(one)
+                known.append(one)
+                bar.update()
+    jsonl.write_sidecar(out, {"folder": str(root), "images": len(known), "other_files": others})
+    return known
+
+
+def _unchanged(root: Path, said: Mapping[str, dict[str, str]]) -> Any:
+    def same(one: ImageFile, name: str) -> bool:
+        about = source_of(name, said)
+        try:
+            size = (root / name).stat().st_size
+        except OSError:
+            return False
+        told = (one.source, one.licence) == (about.get("source"), about.get("licence"))
+        return told and one.path == name and (one.bytes == size or one.failure is not None)
+
+    return same
+
+
+def near(hashes: Sequence[int], bits: int) -> Iterator[tuple[int, int, int]]:
+    """The pairs of 64-bit hashes that differ by at most `bits` bits, with how many. Where they do, one of `bits` + 1
+    bands of the 64 is the same in both: only hashes that share a band are compared, which for hashes of unlike
+    pictures is a small part of all pairs. Each pair comes once."""
+    values = np.asarray(hashes, dtype=np.uint64)
+    edges = [band * BITS // (bits + 1) for band in range(bits + 2)]
+    masks = [np.uint64((1 << high) - (1 << low)) for low, high in pairwise(edges)]
+    for band, mask in enumerate(masks):
+        order = np.argsort(values & mask, kind="stable")
+        keys = (values & mask)[order]
+        starts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
+        for start, end in zip(starts, np.r_[starts[1:], len(keys)], strict=True):
+            yield from _within(values, np.sort(order[start:end]), bits, masks[:band])
+
+
+def _within(values: Any, members: Any, bits: int, before: Sequence[Any]) -> Iterator[tuple[int, int, int]]:
+    """The near pairs of one bucket, block by block, but for those that an earlier band has found."""
+    size = max(1, _CHUNK // max(1, len(members)))
+    for start in range(0, len(members) if len(members) > 1 else 0, size):
+        rows = members[start : start + size]
+        differing = values[rows, None] ^ values[None, members]
+        distance = np.bitwise_count(differing)
+        close = (distance <= bits) & (rows[:, None] < members[None, :])
+        for row, column in np.argwhere(close):
+            if all(differing[row, column] & mask for mask in before):
+                yield int(rows[row]), int(members[column]), int(distance[row, column])
+
+
+def duplicates(images: Sequence[ImageFile], bits: int) -> list[DroppedImage]:
+    """The images that show again what another shows: the same bytes, or a hash that differs by at most `bits` bits. Of
+    several the one with most pixels stays, then the one with most bytes. Every one that goes is as near as that to one
+    that stays, so that no chain of small steps takes along what is unlike."""
+    ranked = sorted(images, key=lambda one: (-one.width * one.height, -one.bytes, one.path))
+    dropped, files = list[DroppedImage](), dict[str, ImageFile]()
+    for one in ranked:
+        if (first := files.setdefault(one.md5, one)) is not one:
+            dropped.append(DroppedImage(path=one.path, step="duplicates", reason="same_file", of=first.path))
+    # Equal hashes are one entry here: ten thousand blank pages are no fifty million pairs.
+    hashes = list(dict.fromkeys(_bits(one) for one in files.values()))
+    beside = defaultdict[int, list[tuple[int, int]]](list)
+    for left, right, distance in near(hashes, bits):
+        beside[hashes[left]].append((distance, hashes[right]))
+        beside[hashes[right]].append((distance, hashes[left]))
+    stays = dict[int, str]()
+    for one in files.values():
+        value = _bits(one)
+        close = [(distance, stays[other]) for distance, other in [(0, value), *beside[value]] if other in stays]
+        if not close:
+            stays[value] = one.path
+            continue
+        distance, path = min(close)
+        dropped.append(
+            DroppedImage(path=one.path, step="duplicates", reason="near_duplicate", of=path, distance=distance)
+        )
+    return dropped
+
+
+def _bits(image: ImageFile) -> int:
+    return int(image.phash or "0", 16)
+
+
+def unusable(images: Iterable[ImageFile], min_side: int, licensed: bool) -> list[DroppedImage]:
+    """Images that cannot be decoded, are smaller than `min_side` pixels on a side, or, where all have to be `licensed`,
+    have no licence in the table."""
+    dropped = []
+    for one in images:
+        if one.failure is not None:
+            reason = one.failure
+        elif min(one.width, one.height) < min_side:
+            reason = "too_small"
+        elif licensed and one.licence is None:
+            reason = "no_licence"
+        else:
+            continue
+        dropped.append(DroppedImage(path=one.path, step="files", reason=reason))
+    return dropped
+
+
+def merged(categories: Mapping[str, str], rare: int) -> dict[str, str]:
+    """The categories of images by path, those of fewer than `rare` images merged into OTHER."""
+    counts = Counter(categories.values())
+    return {path: name if counts[name] >= rare else OTHER for path, name in categories.items()}
+
+
+def drawn(categories: Mapping[str, str], cap: int, seed: int) -> set[str]:
+    """At most `cap` images by path, from each category in proportion to its size (MultiVerse §2.1), by the method of
+    largest remainders. Which ones follows from the seed and the path alone, not from their order."""
+    if len(categories) <= cap:
+        return set(categories)
+    by_category = defaultdict[str, list[str]](list)
+    for path, name in sorted(categories.items()):
+        by_category[name].append(path)
+    exact = {name: cap * len(paths) / len(categories) for name, paths in by_category.items()}
+    shares = {name: math.floor(share) for name, share in exact.items()}
+    for name in sorted(exact, key=lambda name: (shares[name] - exact[name], name))[: cap - sum(shares.values())]:
+        shares[name] += 1
+
+    def place(path: str) -> bytes:
+        return hashlib.sha256(f"{seed}/{path}".encode()).digest()
+
+    return {path for name, paths in by_category.items() for path in sorted(paths, key=place)[: shares[name]]}

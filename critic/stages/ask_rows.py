@@ -1,0 +1,178 @@
+"""The part of `critic build` that asks a model, the same for all it asks: a prompt file's text about each row, a reply
+read by its schema, and a name for every reply that cannot be used."""
+
+import hashlib
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from critic import jsonl
+from critic.asking.render import quote
+from critic.backends import Backend, Request, image_part
+from critic.building import replies
+from critic.building.replies import Problem, StepReply
+from critic.errors import Refused, Transient
+from critic.images import ImageError, Images
+from critic.records import Language
+from critic.stages.run import RunOptions, RunSummary, Stage, listed
+
+
+class BuildStep(Struct, frozen=True):
+    """What is asked of a model: the `reply` it has to give, whether it `sees` the image, and by which names a reply is
+    turned down. The text is the entry of the step's name in critic/prompts/build."""
+
+    reply: type[StepReply]
+    sees: bool = True
+    check: Callable[[Any, Any], Problem] = lambda _, __: None
+
+
+STEPS = {
+    "quality": BuildStep(replies.Quality),
+    "category": BuildStep(replies.Category),
+    "persona": BuildStep(replies.Persona),
+    "talk": BuildStep(replies.Talk, check=replies.check_talk),
+    "levels": BuildStep(replies.Levels, check=replies.check_levels),
+    "single": BuildStep(replies.Single, check=replies.check_single),
+    "wordings": BuildStep(replies.Wordings, sees=False, check=replies.check_wordings),
+    "checklist": BuildStep(replies.Checklist, check=replies.check_checklist),
+    "held": BuildStep(replies.HeldItems, check=replies.check_held),
+}
+"""Step -> what it asks for. A step more is an entry here, its reply, and its text in every prompt file."""
+
+LOST = ("server_error", "refused", "budget", "context_length_exceeded", "truncated", "image_missing")
+"""Failures of the run, not of what was said: these count for --max-failed. All others are rejections."""
+
+
+class BuildRow(Struct, frozen=True, kw_only=True):
+    """What a step is asked about: `facts` are what its text names, `image` is the path of what is shown."""
+
+    key: str
+    lang: Language
+    image: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class AskedRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A reply to a step about a row, or the name of why there is none. `asked` is the hash of all that was sent."""
+
+    step: str
+    key: str
+    asked: str
+    reply: dict[str, Any] | None = None
+    failure: str | None = None
+    detail: str | None = None
+
+
+@cache
+def _templates(language: Language) -> dict[str, jinja2.Template]:
+    content = tomllib.loads((files("critic") / "prompts" / "build" / f"{language}.toml").read_text("utf-8"))
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True)
+    environment.filters["quote"] = quote
+    shared = {name: content[name] for name in ("categories", "aspects", "goals")}
+    found = {name: environment.from_string(text.strip(), shared) for name, text in content["steps"].items()}
+    return found
+
+
+def prompt(step: str, row: BuildRow) -> str:
+    """The text of a step about a row."""
+    return _templates(row.lang)[step].render(row.facts)
+
+
+class AskRows(Stage[BuildRow, AskedRow]):
+    """A step's replies about rows, by their keys. A file may have rows that are no longer wanted, because fewer images
+    are: they stay and count for nothing."""
+
+    unit, counted = "reply", "asked"
+
+    def __init__(
+        self,
+        options: RunOptions,
+        backend: Backend,
+        step: str,
+        rows: Sequence[BuildRow],
+        images: Images,
+        request: Request,
+    ) -> None:
+        self.name, self._step, self._images = step, STEPS[step], images  # type: ignore[misc]  # one class, many steps
+        self._request = replace(request, schema=replies.schema(self._step.reply))
+        self._rows = {row.key: row for row in rows}
+        self._texts = {row.key: prompt(step, row) for row in rows}
+        super().__init__(options, AskedRow, backend, self._rows.keys())
+        self.facts = {"step": step, "model": backend.served.name, "rows": len(rows)}
+
+    def _hash(self, row: BuildRow) -> str:
+        shown = [self.name, self._texts[row.key], row.image if self._step.sees else None]
+        return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
+
+    def key(self, record: AskedRow) -> str:
+        return record.key
+
+    def problem(self, record: AskedRow) -> str | None:
+        row = self._rows.get(record.key)
+        if record.step != self.name:
+            return f"has replies of the step {record.step}; choose another --out"
+        if row is not None and record.asked != self._hash(row):
+            return f"{record.key} was asked otherwise; delete the file, or choose another --out"
+        return None
+
+    def know(self, record: AskedRow) -> None:
+        if record.key in self._rows:
+            super().know(record)
+
+    def items(self) -> Iterable[BuildRow]:
+        return (row for row in self._rows.values() if row.key not in self.done)
+
+    async def work(self, item: BuildRow, keep: Callable[..., None]) -> None:
+        made = AskedRow(step=self.name, key=item.key, asked=self._hash(item))
+        try:
+            made = self._read(item, made, await self.backend.chat(self._message(item)))
+        except (ImageError, Refused) as error:
+            made = replace(made, failure=error.failure, detail=str(error))
+        except Transient as error:
+            made = replace(made, failure="server_error", detail=str(error))
+        keep(made)
+        self.note(made.failure, made.detail)
+
+    def _message(self, row: BuildRow) -> Request:
+        text: dict[str, Any] = {"type": "text", "text": self._texts[row.key]}
+        shown = [image_part(self._images.load(row.image).uri)] if row.image and self._step.sees else []
+        return replace(self._request, messages=[{"role": "user", "content": [*shown, text]}])
+
+    def _read(self, row: BuildRow, made: AskedRow, reply: Any) -> AskedRow:
+        if reply.truncated:
+            return replace(made, failure="truncated")
+        text = reply.text.strip()
+        try:
+            said = msgspec.json.decode(text[text.find("{") : text.rfind("}") + 1], type=self._step.reply)
+        except msgspec.ValidationError as error:
+            return replace(made, failure="not_as_asked", detail=str(error))
+        except msgspec.DecodeError as error:
+            return replace(made, failure="no_json" if text else "empty", detail=str(error))
+        # What is turned down stays in the file, for whoever wants to see it.
+        return replace(made, reply=msgspec.to_builtins(said), failure=self._step.check(said, row))
+
+    def summary(self, records: Iterable[AskedRow]) -> RunSummary:
+        """Of the rows that are wanted: how many were asked about, and what was turned down."""
+        wanted = [one for one in records if one.key in self._rows]
+        counts = Counter(one.failure for one in wanted if one.failure)
+        lost = Counter({name: count for name, count in counts.items() if name in LOST or name.startswith("image_")})
+        good = len(wanted) - counts.total()
+        line = f"{self.name}: {good} of {len(wanted)} can be used" + (f" ({listed(counts)})" if counts else "")
+        facts = {"used": good, "rejected": dict(counts - lost), "failed": dict(lost)}
+        return RunSummary(count=len(wanted), failures=lost, facts=facts, lines=[line])
+
+
+def read(path: Path, step: str, keys: Iterable[str]) -> Mapping[str, Any]:
+    """The replies of a step that can be used, by the keys that are wanted, in their order."""
+    kind = STEPS[step].reply
+    records = {one.key: one for _, one in jsonl.read(path, AskedRow) if one.failure is None}
+    return {key: msgspec.convert(records[key].reply, kind) for key in keys if key in records}

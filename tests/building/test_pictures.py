@@ -1,0 +1,158 @@
+"""critic build, the images: hashes as other programs make them, duplicates, and why each other image was left out."""
+
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, assert_one_line_error, run
+from PIL import Image, ImageFilter
+
+from critic import jsonl
+from critic.building import pictures
+from critic.building.pictures import DroppedImage, ImageFile
+
+SAMPLES = ROOT / "data/samples"
+
+PHASH = {
+    "multiverse/images/sign.png": "bb1be42c93916e86",
+    "multiverse/images/street.png": "ecc312be49659d25",
+    "visitbench/images/after.png": "9ee1c11ea54a6ab5",
+    "visitbench/images/before.png": "bec1c13e91ca66b4",
+    "visitbench/images/chart.png": "ef849c7bd13c8c48",
+    "visitbench/images/fruit.png": "bf95c24aa43c9363",
+}
+"""What imagehash 4.3.2 gives with its `phash`."""
+
+
+@pytest.mark.parametrize(("name", "expected"), PHASH.items())
+def test_hashes_are_those_of_imagehash(name: str, expected: str) -> None:
+    made = pictures.image_file(SAMPLES, name)
+    assert made.phash == expected and made.failure is None and made.width and len(made.md5) == 32
+
+
+def test_near_hashes_are_all_found_and_each_once() -> None:
+    """Against every pair compared with every other."""
+    draw = random.Random(3)
+    hashes = [draw.getrandbits(64) for _ in range(300)]
+    for near in range(9):
+        value = draw.choice(hashes)
+        for bit in draw.sample(range(64), near):
+            value ^= 1 << bit
+        hashes.append(value)
+    hashes = list(dict.fromkeys(hashes))
+    for bits in (0, 1, 6, 8, 20):
+        every = {
+            (one, other, (hashes[one] ^ hashes[other]).bit_count())
+            for other in range(len(hashes))
+            for one in range(other)
+            if (hashes[one] ^ hashes[other]).bit_count() <= bits
+        }
+        found = list(pictures.near(hashes, bits))
+        assert set(found) == every and len(found) == len(every)
+    assert every  # 20 bits of chance are in some pairs
+
+
+def image(path: str, value: int, side: int = 100, md5: str | None = None) -> ImageFile:
+    return ImageFile(path=path, bytes=1, md5=md5 or path, width=side, height=side, phash=f"{value:016x}")
+
+
+def test_the_largest_of_near_images_stays_and_no_chain_takes_others_along() -> None:
+    """a and c are unlike; b is near both. Where b is not the one that stays, c stays as well."""
+    a, b, c = image("a", 0, 300), image("b", 0b1111, 200), image("c", 0b11111111, 100)
+    same = image("d", 0, 300, md5="a")
+    gone = pictures.duplicates([c, same, b, a], 4)
+    assert gone == [
+        DroppedImage(path="d", step="duplicates", reason="same_file", of="a"),
+        DroppedImage(path="b", step="duplicates", reason="near_duplicate", of="a", distance=4),
+    ]
+    assert {one.path for one in pictures.duplicates([a, b, c], 3)} == set()
+
+
+def test_the_draw_is_in_proportion_and_follows_from_the_seed() -> None:
+    categories = {
+        f"{name}{number}": name for name, count in (("x", 60), ("y", 30), ("z", 10)) for number in range(count)
+    }
+    taken = pictures.drawn(categories, 20, 7)
+    assert [sum(path[0] == name for path in taken) for name in "xyz"] == [12, 6, 2]
+    assert taken == pictures.drawn(dict(reversed(categories.items())), 20, 7) != pictures.drawn(categories, 20, 8)
+    assert pictures.drawn(categories, 100, 7) == set(categories)
+    assert set(pictures.merged(categories, 30).values()) == {"x", "y", "Other"}
+
+
+def folder(path: Path) -> Path:
+    """Photographs of the samples; a copy, a smaller copy, a blurred one, one that is cut off, a small one, a text."""
+    (path / "more").mkdir(parents=True)
+    for name in ("before", "chart", "fruit"):
+        (path / f"{name}.png").write_bytes((SAMPLES / f"visitbench/images/{name}.png").read_bytes())
+    whole = (path / "fruit.png").read_bytes()
+    (path / "more/copy.png").write_bytes(whole)
+    with Image.open(io.BytesIO(whole)) as opened:
+        plain = opened.convert("RGB")
+    plain.resize((opened.width - 8, opened.height - 8)).save(path / "more/smaller.jpg")
+    plain.filter(ImageFilter.GaussianBlur(1)).resize((200, 150)).save(path / "more/blurred.jpg")
+    plain.resize((20, 15)).save(path / "tiny.png")
+    (path / "torn.png").write_bytes(whole[: len(whole) // 2])
+    (path / "notes.txt").write_text("no image")
+    return path
+
+
+def dropped(out: Path) -> dict[str, str]:
+    return {one.path: one.reason for _, one in jsonl.read(out / "dropped.jsonl", DroppedImage)}
+
+
+def test_what_is_left_out_is_in_a_table_and_licences_are_kept(tmp_path: Path) -> None:
+    images, out = folder(tmp_path / "images"), tmp_path / "out"
+    sources = tmp_path / "sources.csv"
+    sources.write_text("image,source,licence\n.,ours,CC BY 4.0\nmore,theirs,\nchart.png,drawn,CC0\n")
+    done = run("critic", "build", images, "--out", out, "--sources", sources, "--min-side", 100)
+    assert done.returncode == 0 and "quality asks a model" in done.stdout, done.stderr
+    assert dropped(out) == {
+        "torn.png": "image_unreadable",
+        "tiny.png": "too_small",
+        "more/copy.png": "same_file",
+        "more/smaller.jpg": "near_duplicate",
+        "more/blurred.jpg": "near_duplicate",
+    }
+    about = {one.path: (one.source, one.licence) for _, one in jsonl.read(out / "images.jsonl", ImageFile)}
+    assert about["fruit.png"] == ("ours", "CC BY 4.0") and about["chart.png"] == ("drawn", "CC0")
+    assert about["more/copy.png"] == ("theirs", None) and "notes.txt" not in about
+    page = (out / "near.html").read_text("utf-8")
+    assert "fruit.png stayed, more/smaller.jpg was left out" in page and page.count("data:image/jpeg") == 4
+    done = run("critic", "build", images, "--out", out, "--sources", sources, "--min-side", 100, "--licensed")
+    assert dropped(out)["more/smaller.jpg"] == "no_licence" and done.returncode == 0
+
+
+def test_hashing_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: Any) -> None:
+    """What is in the file is not hashed again; a file of another size is, and so are all behind a torn line."""
+    images, out = folder(tmp_path / "images"), tmp_path / "images.jsonl"
+    pictures.scan(images, out, {})
+    whole = out.read_bytes()
+    out.write_bytes(whole[: len(whole) // 2])
+    read: list[str] = []
+    plain = pictures.image_file
+
+    def hashed(root: Path, name: str, about: Any) -> ImageFile:
+        read.append(name)
+        return plain(root, name, about)
+
+    monkeypatch.setattr(pictures, "image_file", hashed)
+    pictures.scan(images, out, {})
+    assert out.read_bytes() == whole and 0 < len(read) < whole.count(b"\n")
+    (images / "chart.png").write_bytes(b"other")
+    pictures.scan(images, out, {})
+    assert json.loads(out.read_text("utf-8").split("\n")[1])["failure"] == "image_unreadable"
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "out")
+    assert_one_line_error(run("critic", "build", tmp_path / "none", *out), "no such folder")
+    (tmp_path / "empty").mkdir()
+    assert_one_line_error(run("critic", "build", tmp_path / "empty", *out), "no image")
+    (tmp_path / "sources.csv").write_text("image,licence\na.png,CC0\na.png,CC0\n")
+    words = ("--sources", tmp_path / "sources.csv", *out)
+    assert_one_line_error(
+        run("critic", "build", SAMPLES / "visitbench/images", *words), "duplicate id", "sources.csv:3"
+    )
