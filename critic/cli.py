@@ -14,6 +14,7 @@ from critic.errors import UsageError
 
 STAGES = {
     "build": ("critic.stages.build", "A benchmark of your own, from a folder of images to a frozen test."),
+    "card": ("critic.stages.card", "What a benchmark is made of: counts, lengths, diversity, distributions."),
     "rewrite": ("critic.stages.rewrite", "Seed questions in five other wordings each, for a person to review."),
     "infer": ("critic.stages.infer", "Run a vision-language model through a benchmark's conversations, turn by turn."),
     "pack": ("critic.stages.pack", "A prompt pack from the string constants of a benchmark's own prompt module."),

@@ -94,14 +94,16 @@ class Images:
 
     def _load(self, name: str, uri: str | None) -> Image:
         try:
-            data = self._read(name) if uri is None else _from_uri(uri, self._max_bytes)
-            data, kind, resized = self._checked(data)
+            data, kind, resized = self._checked(self.read(name, uri))
         except ImageError as error:
             raise ImageError(error.failure, f"{name if name != uri else 'data URI'}: {error}") from None
         uri = f"data:{kind};base64,{base64.b64encode(data).decode()}"
         return Image(path=name, sha256=hashlib.sha256(data).hexdigest(), uri=uri, resized=resized)
 
-    def _read(self, name: str) -> bytes:
+    def read(self, name: str, uri: str | None = None) -> bytes:
+        """The bytes of an image as they are, not decoded. Raises ImageError."""
+        if (uri := uri or self.uris.get(name)) is not None:
+            return _from_uri(uri, self._max_bytes)
         if "://" in name:
             raise ImageError("image_outside_root", f"URLs are not fetched; images come from {self._root}")
         try:

@@ -76,18 +76,27 @@ def perceptual_hash(image: Any) -> str:
 
 def image_file(root: Path, name: str, about: Mapping[str, str] | None = None) -> ImageFile:
     """An image, hashed. What cannot be read or decoded as a whole has a `failure`."""
-    facts: dict[str, Any] = {"path": name, "bytes": 0, "md5": "", **(about or {})}
     try:
         if (root / name).stat().st_size > MAX_BYTES:
             raise ImageError("image_too_large", f"more than {MAX_BYTES:,} bytes")
-        data = (root / name).read_bytes()
-        facts |= {"bytes": len(data), "md5": hashlib.md5(data, usedforsecurity=False).hexdigest()}
+        return of_data(name, (root / name).read_bytes(), about)
+    except ImageError as error:
+        failure, detail = str(error.failure), str(error)
+    except OSError as error:
+        failure, detail = "image_missing", str(error)
+    facts: dict[str, Any] = {"path": name, "bytes": 0, "md5": "", **(about or {})}
+    return ImageFile(**facts, failure=failure, detail=detail)
+
+
+def of_data(name: str, data: bytes, about: Mapping[str, str] | None = None) -> ImageFile:
+    """An image of these bytes, hashed."""
+    md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    facts: dict[str, Any] = {"path": name, "bytes": len(data), "md5": md5, **(about or {})}
+    try:
         with decoded(data) as image:
             return ImageFile(**facts, width=image.width, height=image.height, phash=perceptual_hash(image))
     except ImageError as error:
         return ImageFile(**facts, failure=error.failure, detail=str(error))
-    except OSError as error:
-        return ImageFile(**facts, failure="image_missing", detail=str(error))
 
 
 def found(root: Path) -> tuple[list[str], int]:

@@ -1,0 +1,88 @@
+"""critic card: counts as the papers publish them, and lexical diversity as other programs measure it."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, SHARED, assert_one_line_error, run
+
+from critic import benchmarks
+from critic.building import card
+from critic.counting.diversity import mtld, words
+from critic.records import Conversation, ConversationTurn
+
+SAMPLES = {
+    "alignmmbench": "metadata.jsonl",
+    "convbench": "ConvBench.csv",
+    "multiverse": "conversations.jsonl",
+    "visitbench": "visit_bench.csv",
+}
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"), [(50, 10.652475476434258), (200, 10.912016271639231), (1000, 10.848549043343757)]
+)
+def test_diversity_is_that_of_another_program(length: int, expected: float) -> None:
+    """What `lexical_diversity.mtld` 0.1.1 gives for these words."""
+    draw = random.Random(5)
+    texts = {n: [f"w{int(draw.paretovariate(0.6)) % 500}" for _ in range(n)] for n in (50, 200, 1000)}
+    assert mtld(texts[length]) == pytest.approx(expected, rel=1e-14)
+
+
+def test_diversity_where_it_has_an_end() -> None:
+    assert mtld(words("a b c d")) is None and mtld([]) is None
+    # Ten tokens, one type less than a token: a tenth of the way to the end is a factor of 0.1 / 0.28.
+    assert mtld(words("a b c d e f g h i a")) == pytest.approx(10 / (0.1 / 0.28))
+    assert words("It's a well-known 红色风筝!") == ["it's", "a", "well-known", "红", "色", "风", "筝"]
+
+
+def conversation(key: str, prompts: list[str], **more: Any) -> Conversation:
+    turns = [ConversationTurn(prompt=one, reference="yes yes", task="Counting", images=["a.png"]) for one in prompts]
+    return Conversation(id=key, benchmark="toy", lang="en", group=key, turns=turns, **more)
+
+
+def test_counts_of_a_small_benchmark() -> None:
+    found = [conversation("1", ["how many", "and now then"], goal="Analysis"), conversation("2", ["who is it"])]
+    facts = card.facts("Toy", found, "words", words)
+    assert (facts.conversations, facts.questions, facts.images, facts.groups) == (2, 3, 1, 2)
+    assert (facts.turns.mean, facts.turns.maximum) == (1.5, 2)
+    assert facts.question_length.mean == pytest.approx(8 / 3) and facts.answer_length.maximum == 2
+    assert facts.classes["task"] == {"Counting": (3, 1)} and facts.classes["interaction goal"] == {"Analysis": (1, 1)}
+    assert facts.answer_diversity.count == 2 and facts.question_diversity.mean is None
+
+
+@pytest.mark.skipif(not (SHARED / "data/alignmmbench").is_dir(), reason="needs the published file")
+def test_the_published_counts_of_alignmmbench_come_out() -> None:
+    """Of its 4,978 questions: 1,054 images (the abstract), thirteen tasks, the images of its three categories."""
+    facts = card.facts("", benchmarks.read("alignmmbench", SHARED / "data/alignmmbench/questions.jsonl"), "", list)
+    assert (facts.questions, facts.images, len(facts.classes["task"])) == (4978, 1054, 13)
+    assert sum(count for count, _ in facts.classes["category"].values()) == 4978
+    assert sum(images for _, images in facts.classes["category"].values()) in (1054, 1055, 1056)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_benchmark_has_a_card(name: str, tmp_path: Path) -> None:
+    done = run("critic", "card", ROOT / f"data/samples/{name}/{SAMPLES[name]}", "--benchmark", name, "--out", tmp_path)
+    assert done.returncode == 0 and "diversity of questions" in done.stdout, done.stderr
+    said = json.loads((tmp_path / "card.json").read_text("utf-8"))
+    assert said["image_files"]["seen"] == said["images"] and said["image_files"]["missing"] == 0
+    page, text = ((tmp_path / f"card.{kind}").read_text("utf-8") for kind in ("html", "md"))
+    assert "<svg" in page and "By task" in page and "https:" not in page
+    assert f"| conversations | {said['conversations']} |" in text and "### By task" in text
+
+
+def test_lengths_are_in_tokens_of_a_named_tokenizer(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    made = Tokenizer(models.WordLevel({"how": 0, "?": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    facts = card.facts("", [conversation("1", ["how many?"])], "x", card.tokenizer(str(tmp_path)))
+    assert facts.question_length.mean == 3
+    sample = ROOT / "data/samples/multiverse/conversations.jsonl"
+    words = ("critic", "card", sample, "--benchmark", "multiverse", "--out", tmp_path, "--tokenizer")
+    assert_one_line_error(run(*words, tmp_path / "none"), "expected words, characters")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert_one_line_error(run(*words, tmp_path), "no tokenizer")
