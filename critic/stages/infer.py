@@ -298,6 +298,9 @@ def main(
     cache: options.CacheOf = None,
     budget: options.BudgetOf = None,
     metrics: options.Metrics = None,
+    engine: options.Engine = None,
+    ray_address: options.RayAddress = None,
+    replicas: options.Replicas = 1,
     attempts: options.Attempts = ATTEMPTS,
     timeout: options.Timeout = TIMEOUT,
     api_key: options.ApiKey = None,
@@ -315,6 +318,7 @@ def main(
     backend = options.Endpoint(
         model=model, base_url=base_url, api_key=api_key, timeout=timeout, attempts=attempts, concurrency=concurrency,
         vllm_options=vllm_options or (), cache=cache, fresh=retry_failed, budget=options.spend(budget, prices),
+        engine=engine, ray_address=ray_address, replicas=replicas,
     ).open_one()  # fmt: skip
     sampling = Sampling(
         max_tokens=max_tokens, temperature=temperature, seed=seed if temperature else 0,

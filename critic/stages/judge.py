@@ -42,7 +42,7 @@ from critic.stages import options
 from critic.stages.cost import read_prices
 from critic.stages.judge_conversations import as_begun, judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
-from critic.stages.options import check, spend
+from critic.stages.options import Endpoint, check, spend
 from critic.stages.run import RunOptions, Shard
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
@@ -97,17 +97,19 @@ def _criteria(path: Path) -> dict[str, str]:
     return found
 
 
-def _prompt(prompt: str, folder: Path | None, benchmark: str | None) -> tuple[str, str | None]:
-    """The pointwise prompt's name, with that of the pack in front where it comes from one, and the pack's name."""
+def _prompt(prompt: str, folder: Path | None, benchmark: str | None) -> tuple[str, str | None, int]:
+    """The pointwise prompt's name, with that of the pack in front where it comes from one, the pack's name, and the
+    most tokens of a verdict."""
+    tokens = TOKENS_OF_STEPS if prompt == EVERY_REASON_FIRST or folder is not None else TOKENS
     prompt = f"pointwise{REASON_FIRST}" if prompt == EVERY_REASON_FIRST else prompt
     if folder is None:
-        return prompt, None
+        return prompt, None, tokens
     pack = open_pack(folder)
     if any(has(pack, prompt_name(name)) for name in (prompt, form_of(prompt).first) if name):
-        return f"{pack}/{prompt}", pack
+        return f"{pack}/{prompt}", pack, tokens
     if benchmark is None:
         raise UsageError(f"--prompt-pack {folder} says nothing of the prompt {prompt}")
-    return prompt, pack
+    return prompt, pack, tokens
 
 
 def _decoding(
@@ -160,7 +162,8 @@ def _of_conversations(given: Mapping[str, Any]) -> dict[str, object]:
 def _refuse(where: str, **given: object) -> None:
     """Raises UsageError for options that do not go together."""
     for option, value in given.items():
-        check((not value, f"--{option.replace('_', '-')} cannot be used {where}"))
+        spelt = "several --judge" if option == "several" else f"--{option.replace('_', '-')}"
+        check((not value, f"{spelt} cannot be used {where}"))
 
 
 def _chosen(protocols: list[str], judgings: list[str]) -> tuple[list[Protocol], list[Judging]]:
@@ -355,6 +358,9 @@ def main(
     budget: options.BudgetOf = None,
     metrics: options.Metrics = None,
     cascade: CascadeOf = None,
+    engine: options.Engine = None,
+    ray_address: options.RayAddress = None,
+    replicas: options.Replicas = 1,
     attempts: options.Attempts = ATTEMPTS,
     timeout: options.Timeout = TIMEOUT,
     api_key: options.ApiKey = None,
@@ -363,29 +369,26 @@ def main(
     benchmark = benchmark or benchmark_of(responses, questions)
     run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed,
         prices=read_prices(price_file), certificate=certificate, shard=Shard.read(shard), metrics=metrics)  # fmt: skip
-    endpoint = options.Endpoint(model=model, base_url=base_url or DEFAULT_URL, api_key=api_key, timeout=timeout,
-        attempts=attempts, concurrency=concurrency, vllm_options=vllm_options, cache=cache, fresh=retry_failed,
-        budget=spend(budget, run.prices))  # fmt: skip
+    endpoint = Endpoint(model=model, cache=cache, api_key=api_key, concurrency=concurrency, attempts=attempts,
+        engine=engine, vllm_options=vllm_options, timeout=timeout, fresh=retry_failed, budget=spend(budget, run.prices),
+        base_url=base_url or (None if judge else DEFAULT_URL), ray_address=ray_address, replicas=replicas)  # fmt: skip
     see = options.ShownImages(images, data_root or (questions or responses).parent, max_image_pixels, max_image_bytes)
     score = score or ("argmax" if benchmark else "expected")
-    check((not (judge and base_url), "give either --judge or --base-url; a URL is a --judge, too"))
-    form, pack = _prompt(prompt, prompt_pack, benchmark)
-    max_tokens = max_tokens or (TOKENS_OF_STEPS if prompt == EVERY_REASON_FIRST or pack else TOKENS)
+    form, pack, most = _prompt(prompt, prompt_pack, benchmark)
     decoding = _decoding(form, samples, temperature, seed, no_reason, panel := len(judge or []) > 1)
     if benchmark is None:
         _refuse("without --benchmark", **_of_conversations(locals()))
         backends = endpoint.open("--judge", judge)
         rows = _responses(responses, questions, system, form, criteria, run, lambda: see.tell(backends))
         shown = see.shown(backends, rows.pictured)
-        judges = _judges(backends, None if panel else name, form, score, max_tokens, decoding, shown)
+        judges = _judges(backends, None if panel else name, form, score, max_tokens or most, decoding, shown)
         return judge_responses(run, judges, rows, _source(responses), check_repeat, aggregate, name, cascade)
-    _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0, cascade=cascade)
-    check((not panel, "several --judge cannot be used with --benchmark"))
+    _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0, cascade=cascade, several=panel)
     chosen = _chosen(protocol or [], judging or ["standard"])
     (backend,) = endpoint.open("--judge", judge)
     setup = Setup(judge=name or backend.served.name, score_kind=score, order=order, battles=battles,
         seed=seed if order != "both" or battles == "random" else 0, extraction=not no_extraction,
         reference_backed=not reference_free, pointwise_prompt=form, decoding=decoding, pack=pack, unread=unread,
         texts=True, strict=strict, sight=sight, reason_first=prompt == EVERY_REASON_FIRST)  # fmt: skip
-    asked = ConversationJudge(backend, as_begun(out, setup), max_tokens, see.shown([backend]))
+    asked = ConversationJudge(backend, as_begun(out, setup), max_tokens or most, see.shown([backend]))
     return judge_conversations(run, asked, responses, benchmark, questions, against or [], system, *chosen)

@@ -2,21 +2,22 @@
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend
-from critic.backends.layers import Budget, Cached, Limited
+from critic.backends.layers import Budget, Cached, Limited, layers
 from critic.backends.openai import OpenAIBackend
 from critic.backends.pool import Pool
+from critic.backends.ray import RayBackend
 from critic.backends.scripted import from_file
-from critic.backends.vllm import IN_FLIGHT, VllmBackend
+from critic.backends.vllm import IN_FLIGHT, VllmBackend, gpus
 from critic.errors import UsageError, one_line
 from critic.images import MAX_BYTES, Images
 from critic.records import Showing
@@ -74,6 +75,14 @@ BudgetOf = Annotated[
         "What is not asked then fails as budget, and the same command goes on with it.",
     ),
 ]
+Engine = Annotated[
+    Literal["ray"] | None,
+    typer.Option(help="ray: the model in --replicas actors of a Ray cluster.", show_default="vLLM in this process"),
+]
+RayAddress = Annotated[
+    str | None, typer.Option(help="The Ray cluster: HOST:PORT, ray://…, auto.", show_default="RAY_ADDRESS, or one here")
+]
+Replicas = Annotated[int, typer.Option(min=1, help="Actors of --engine ray, each with a model and its GPUs.")]
 Metrics = Annotated[str | None, typer.Option(help="[HOST:]PORT where Prometheus may ask while it runs.")]
 
 
@@ -185,10 +194,14 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     cache: Path | None = None
     fresh: bool = False
     budget: Budget | None = None
+    engine: Literal["ray"] | None = None
+    ray_address: str | None = None
+    replicas: int = 1
 
     def connect(self, where: str, model: str | None) -> Backend:
         """The server at an URL, or the pool at several, one of their models chosen. Raises UsageError where none
         answers or one lacks it."""
+        check((self.engine is None, f"--engine {self.engine} runs a checkpoint folder itself: give no URL ({where})"))
         connections = self.concurrency or CONNECTIONS
 
         def one(url: str, attempts: int = 1) -> OpenAIBackend:
@@ -207,13 +220,16 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
         Raises UsageError where there is neither, and for options of vLLM that nothing takes.
         """
+        on_ray = self.replicas > 1 or self.ray_address is not None
+        check((self.engine or not on_ray, "--replicas and --ray-address go with --engine ray"))
+        check((not (values and self.base_url), f"give either {option} or --base-url; a URL is a {option}, too"))
         if values:
             made = [self._named(option, value) for value in values]
         elif self.base_url is not None:
             made = [self.connect(self.base_url, self.model)]
         else:
             raise UsageError(f"give {option} FOLDER (vLLM in this process) or --base-url URL")
-        if self.vllm_options and not any(isinstance(backend, VllmBackend) for backend in made):
+        if self.vllm_options and not any(isinstance(one, VllmBackend) for backend in made for one in layers(backend)):
             shown = " ".join(self.vllm_options)
             raise UsageError(f"{shown}: options of vLLM need a {option} that is a checkpoint folder")
         limited = made if self.budget is None else [Limited(one, self.budget) for one in made]
@@ -231,10 +247,16 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         url, _, named = value.partition("#")
         if "://" in value or value.startswith("@"):
             return self.connect(url, named or self.model)
-        path = Path(value)
+        path, words = Path(value), list(self.vllm_options or ())
         if path.is_dir():
-            return VllmBackend(path, list(self.vllm_options or ()))
+            return self._run(partial(VllmBackend, path.resolve() if self.engine else path, words), gpus(words))
         if path.is_file():
-            return from_file(path)
+            return self._run(partial(from_file, path.resolve()), 0)
         expected = "expected a checkpoint folder, a server's URL, URL#MODEL, @FILE of URLs, or a file of replies"
         raise UsageError(f"{option} {value}: {expected}")
+
+    def _run(self, make: Callable[[], Backend], gpus: int) -> Backend:
+        """What `make` gives, in this process or in actors."""
+        if self.engine is None:
+            return make()
+        return RayBackend(make, self.ray_address, self.replicas, gpus, self.attempts, self.timeout)

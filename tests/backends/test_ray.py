@@ -1,0 +1,207 @@
+"""A judge in the actors of a Ray cluster of several nodes, and what becomes of a run when a part of it dies.
+
+pip install 'critic[ray]', then: pytest -m slow tests/backends/test_ray.py
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, assert_one_line_error, command, human_row, run, run_apart, write_jsonl
+
+from critic.backends.vllm import gpus
+
+slow = pytest.mark.slow
+ROWS = 3000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Three nodes that can hold one replica each."""
+    pytest.importorskip("ray", reason="needs the ray extra")
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(3):
+        made.add_node(num_cpus=1)
+    yield made
+    made.shutdown()
+
+
+def replies(path: Path) -> Path:
+    texts = [{"text": f'{{"Rating": {rating}, "Reason": "fine"}}'} for rating in (3, 5, 7, 8)]
+    return write_jsonl(path / "judge3.jsonl", texts)
+
+
+def judging(path: Path, cluster: Any, out: str = "out.jsonl", rows: int = ROWS) -> list[object]:
+    if not (path / "rows.jsonl").is_file():
+        write_jsonl(path / "rows.jsonl", [human_row(n, id=f"r{n}", response=f"{n}") for n in range(rows)])
+    words: list[object] = ["critic", "judge", path / "rows.jsonl", "--out", path / out, "--judge", replies(path)]
+    where = ["--engine", "ray", "--ray-address", cluster.address, "--replicas", 2] if cluster else []
+    return [*words, *where, "--score", "argmax", "--concurrency", 8]
+
+
+def started(words: list[object], out: Path, lines: int = 300) -> "subprocess.Popen[str]":
+    """The run once it has written so many lines, and can be disturbed."""
+    made = subprocess.Popen(command(*words), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while made.poll() is None and not (out.is_file() and out.read_bytes().count(b"\n") >= lines):
+        time.sleep(0.02)
+    assert made.poll() is None, made.communicate()[1]
+    return made
+
+
+def workers() -> list[int]:
+    """The processes of the actors."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if entry.read_bytes().startswith(b"ray::Worker") and entry.stat().st_uid == os.getuid():
+                found.append(int(entry.parent.name))
+        except OSError:
+            pass
+    return found
+
+
+def nodes_of(workers: list[int], cluster: Any) -> list[Any]:
+    """The nodes, but the head, that hold one of these processes."""
+    parents = {int(Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1]) for one in workers}
+    raylets = {node: {p.process.pid for p in node.all_processes["raylet"]} for node in cluster.worker_nodes}
+    return [node for node, pids in raylets.items() if pids & parents]
+
+
+def assert_whole(path: Path, out: str = "out.jsonl") -> None:
+    """The lines of a run without Ray: none lost, none doubled, none failed."""
+    assert run(*judging(path, None, "alone.jsonl")).returncode == 0
+    there, alone = ((path / name).read_text("utf-8").splitlines() for name in (out, "alone.jsonl"))
+    # How often a row was asked for is what may differ.
+    assert [_told(line) for line in sorted(there)] == [_told(line) for line in sorted(alone)] and len(there) == ROWS
+
+
+def _told(line: str) -> Any:
+    return {name: value for name, value in json.loads(line).items() if name != "attempts"}
+
+
+@slow
+def test_every_replica_judges_and_the_file_is_that_of_one_process(tmp_path: Path, cluster: Any) -> None:
+    done = run_apart(*judging(tmp_path, cluster))
+    assert done.returncode == 0, done.stderr
+    assert_whole(tmp_path)
+    assert json.loads((tmp_path / "out.jsonl.run.json").read_text())["server"] == "ray: 2 x judge3"
+
+
+@slow
+def test_a_killed_worker_is_started_again_and_no_row_is_lost_or_doubled(tmp_path: Path, cluster: Any) -> None:
+    made = started(judging(tmp_path, cluster), tmp_path / "out.jsonl")
+    victim = workers()[0]
+    os.kill(victim, signal.SIGKILL)
+    _, said = made.communicate(timeout=120)
+    assert made.returncode == 0, said
+    assert_whole(tmp_path)
+    facts = json.loads((tmp_path / "out.jsonl.run.json").read_text())
+    assert facts["retries"] >= 1 and facts["failed"] == {}
+
+
+@slow
+def test_a_killed_node_takes_no_row_with_it(tmp_path: Path, cluster: Any) -> None:
+    made = started(judging(tmp_path, cluster), tmp_path / "out.jsonl")
+    (node, *_) = nodes_of(workers(), cluster)
+    cluster.remove_node(node, allow_graceful=False)
+    _, said = made.communicate(timeout=180)
+    cluster.add_node(num_cpus=1)
+    assert made.returncode == 0, said
+    assert_whole(tmp_path)
+    assert json.loads((tmp_path / "out.jsonl.run.json").read_text())["retries"] >= 1
+
+
+@slow
+def test_the_only_replica_is_waited_for(tmp_path: Path, cluster: Any) -> None:
+    words = [1 if word == 2 else word for word in judging(tmp_path, cluster)]
+    made = started(words, tmp_path / "out.jsonl")
+    for victim in workers():
+        os.kill(victim, signal.SIGKILL)
+    _, said = made.communicate(timeout=120)
+    assert made.returncode == 0, said
+    assert_whole(tmp_path)
+
+
+@slow
+def test_a_killed_driver_goes_on_where_it_was(tmp_path: Path, cluster: Any) -> None:
+    out = tmp_path / "out.jsonl"
+    for lines in (300, 900):
+        made = started(judging(tmp_path, cluster), out, lines)
+        made.kill()
+        made.communicate()
+    assert 900 <= out.read_bytes().count(b"\n") < ROWS
+    done = run_apart(*judging(tmp_path, cluster))
+    assert done.returncode == 0 and "judged before" in done.stderr, done.stderr
+    assert_whole(tmp_path)
+
+
+@slow
+def test_conversations_and_their_replies_go_the_same_way(tmp_path: Path, cluster: Any) -> None:
+    file = ROOT / "data/samples/convbench/ConvBench.csv"
+    said = write_jsonl(tmp_path / "model.jsonl", [{"text": f"A reply, number {n}."} for n in range(5)])
+    on_ray = ["--engine", "ray", "--ray-address", cluster.address, "--replicas", 2]
+    for where, name in ((on_ray, "ray"), ([], "alone")):
+        turns, judged = tmp_path / f"{name}.jsonl", tmp_path / f"{name}-judged.jsonl"
+        words = ("critic", "infer", file, "--benchmark", "convbench", "--out", turns, "--condition", "no_image")
+        done = run_apart(*words, "--model", said, *where)
+        assert done.returncode == 0, done.stderr
+        judge = ("critic", "judge", turns, "--benchmark", "convbench", "--out", judged, "--judge", replies(tmp_path))
+        done = run_apart(*judge, "--max-failed", 1, *where)
+        assert done.returncode == 0, done.stderr
+
+    def told(name: str) -> list[str]:
+        lines = [json.loads(line) for line in (tmp_path / name).read_text("utf-8").splitlines()]
+        return sorted(json.dumps({**one, "seconds": 0, "attempts": 0}, sort_keys=True) for one in lines)
+
+    assert told("ray.jsonl") == told("alone.jsonl")
+    assert told("ray-judged.jsonl") == told("alone-judged.jsonl")
+
+
+@slow
+def test_a_checkpoint_judges_in_vllm_in_two_actors(tmp_path: Path, cluster: Any, tiny_judge: Path) -> None:
+    """Batches differ, and with them the last digits of what is computed: ratings may not."""
+    write_jsonl(tmp_path / "rows.jsonl", [human_row(n, id=f"r{n}", image=None) for n in range(24)])
+    words = ("critic", "judge", tmp_path / "rows.jsonl", "--judge", tiny_judge, "--no-reason", "--out")
+    on_ray = ("--engine", "ray", "--ray-address", cluster.address, "--replicas", 2)
+    made = {}
+    for name, where in (("ray", on_ray), ("alone", ())):
+        done = run_apart(*words, tmp_path / f"{name}.jsonl", *where)
+        assert done.returncode == 0, done.stderr
+        lines = map(json.loads, (tmp_path / f"{name}.jsonl").read_text("utf-8").splitlines())
+        made[name] = {line["response"]["id"]: line for line in lines}
+    assert made["ray"].keys() == made["alone"].keys() and len(made["ray"]) == 24
+    for key, line in made["ray"].items():
+        assert line["judge"] == made["alone"][key]["judge"] and "@" in line["judge"]
+        assert line["score"] == pytest.approx(made["alone"][key]["score"], abs=0.05)
+
+
+def test_what_ray_cannot_do_is_said(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "rows.jsonl", [human_row(1)])
+    words = ["critic", "judge", tmp_path / "rows.jsonl", "--out", tmp_path / "out.jsonl"]
+    url = run(*words, "--judge", "http://127.0.0.1:9/v1", "--engine", "ray")
+    assert_one_line_error(url, "--engine ray runs a checkpoint folder itself: give no URL")
+    assert_one_line_error(run(*words, "--judge", replies(tmp_path), "--replicas", 2), "go with --engine ray")
+
+
+def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    write_jsonl(tmp_path / "rows.jsonl", [human_row(1)])
+    words = ["critic", "judge", tmp_path / "rows.jsonl", "--out", tmp_path / "out.jsonl", "--engine", "ray"]
+    assert_one_line_error(run(*words, "--judge", replies(tmp_path)), "pip install 'critic[ray]'")
+
+
+@pytest.mark.parametrize(
+    ("words", "count"), [([], 1), (["--tensor-parallel-size", "4"], 4), (["-tp=2", "-pp", "2"], 4)]
+)
+def test_a_replica_gets_the_gpus_of_its_engine(monkeypatch: pytest.MonkeyPatch, words: list[str], count: int) -> None:
+    monkeypatch.setattr("critic.backends.vllm.build", lambda: "vllm")
+    assert gpus(words) == count
