@@ -63,11 +63,6 @@ def newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
             continue
         made = json.loads((folder / MANIFEST).read_text("utf-8"))["facts"]
         changed = [name for name, value in json.loads(json.dumps(facts)).items() if made.get(name) != value]
-        if changed == ["processes"]:
-            raise UsageError(
-                f"{folder} was made with {made['processes']} processes, now there are {facts['processes']}; "
-                "start as many as then (a ZeRO checkpoint is cut for their number), or choose another --out"
-            )
         if changed:
             raise UsageError(f"{folder} belongs to a run with another {' and '.join(changed)}; choose another --out")
         return folder

@@ -12,6 +12,7 @@ import checkpoints
 import export
 import machine
 import matplotlib.pyplot as plt
+import resize
 import torch
 import transformers
 from ema import ShardedEma
@@ -71,8 +72,14 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         self.watch = watch
         self.order = torch.Generator()
         self.heap = machine.Heap()
+        self.decays: list[float] = []
         super().__init__(**options)
         watch.trainer = self
+
+    def create_optimizer(self, *args: Any) -> Any:
+        optimizer = super().create_optimizer(*args)
+        self.decays = [group["weight_decay"] for group in optimizer.param_groups]
+        return optimizer
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Any:
         self.watch.meter.add(inputs)
@@ -86,6 +93,10 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         sampler = super()._get_train_sampler(*args)
         if hasattr(sampler, "generator"):
             sampler.generator = self.order
+        if hasattr(sampler, "batch_size"):
+            # Sorted within a number of steps, which transformers counts by one process's rows: another number of
+            # processes would have another order.
+            sampler.batch_size = self.watch.recipe.global_batch
         if self.watch.recipe.together:
             sampler = Together(self.train_dataset["images"], self.order)
         if self.data_collator.packing and self.data_collator.share and not hasattr(sampler, "effective_batch_size"):
@@ -152,6 +163,7 @@ class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # a base of ty
         self.evaluated: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
         self.seconds = 0.0
+        self.resized = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.recipe.ema is not None:
@@ -265,10 +277,24 @@ class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # a base of ty
         self.trainer.accelerator.wait_for_everyone()
 
     def _restore(self, folder: Path) -> None:
-        if self.ema is not None:
+        if self.resized:
+            self._take_in(folder)
+        elif self.ema is not None:
             self.ema.load(folder / f"ema_{self.trainer.args.process_index}.pt")
         saved = json.loads((folder / "watch.json").read_text("utf-8"))
         self.best, self.evaluated, self.seconds = saved["best"], saved["evaluated"], saved["seconds"]
+
+    def _take_in(self, folder: Path) -> None:
+        """What DeepSpeed does not load of a checkpoint that was made by another number of processes."""
+        if self.ema is not None:
+            trained = {
+                name: each for name, each in self.trainer.deepspeed.module.named_parameters() if each.requires_grad
+            }
+            self.ema.set(trained.values(), resize.averages(folder, trained), folder / "ema_0.pt")
+        resize.set_apart(self.trainer.deepspeed.optimizer.optimizer, self.trainer.decays)
+        self.trainer.accelerator.wait_for_everyone()
+        if self.trainer.args.process_index == 0:
+            resize.clear(folder)
 
     def finish(self) -> None:
         """Write the judge: the averaged weights where there are some."""

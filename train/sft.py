@@ -25,6 +25,7 @@ import export
 import kernels
 import machine
 import msgspec
+import resize
 import torch
 import transformers
 import typer
@@ -309,15 +310,19 @@ def _run(
         return
     recipe, on = _prepare_device(recipe, out, threads)
     transformers.set_seed(recipe.training.get("seed", 42))
+    first, processes = int(os.environ.get("RANK", "0")) == 0, int(os.environ.get("WORLD_SIZE", "1"))
+    resumed = checkpoints.newest(
+        out, facts, lambda text: print(f"warning: {text}", file=sys.stderr, flush=True) if first else None
+    )
+    resized = resumed is not None and checkpoints.noted(out, "processes") != processes
+    if resized:
+        recipe = msgspec.structs.replace(recipe, deepspeed={**recipe.deepspeed, "checkpoint": {"load_universal": True}})
     settings = arguments(recipe, out)
     deepspeed.init_distributed()
-    first = settings.process_index == 0
-    resumed = checkpoints.newest(
-        out,
-        {**facts, "processes": settings.world_size},
-        lambda text: print(f"warning: {text}", file=sys.stderr, flush=True) if first else None,
-    )
     with one_after_the_other(first):
+        if resumed is not None and resized and first:
+            print(f"{resumed} is put together for {processes} processes", flush=True)
+            resize.put_together(resumed)
         data, tokenizer = prepare(recipe, train, cache, os.cpu_count() or 1, images)
     recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)
@@ -328,7 +333,7 @@ def _run(
     watch = Watch(
         recipe,
         out,
-        facts={**facts, **on, "processes": settings.world_size},
+        facts={**facts, **on, "processes": processes},
         notes={**facts, **on, **data.counts},
         model=model,
         tokenizer=tokenizer,
@@ -337,6 +342,7 @@ def _run(
         if internal is not None and recipe.evaluation is not None
         else None,
     )
+    watch.resized = resized
     if on.get("compiled"):
         kernels.install(export.bare(model))
     if first:
@@ -354,7 +360,7 @@ def _run(
             head=recipe.objective == "head",
             share=attention.install(export.bare(model)),
             seeing=tokenizer if images is not None else None,
-            several=settings.world_size > 1,
+            several=processes > 1,
         ),
         callbacks=[watch],
     )

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from training import (
     Processes,
     Whole,
@@ -20,6 +22,7 @@ from training import (
     moments,
     refused,
     sample_rows,
+    save_base,
     start,
     train,
     wait_for_lines,
@@ -187,11 +190,47 @@ def test_two_processes_go_on_too(tmp_path_factory: pytest.TempPathFactory, tmp_p
     assert_same(out, done)
 
 
+def assert_learned_the_same(out: Path, done: Whole, part: float) -> None:
+    """But for the order in which numbers are added up."""
+    assert [line["step"] for line in logged(out)] == [line["step"] for line in logged(done.out)]
+    for line, wanted in zip(logged(out), logged(done.out), strict=True):
+        assert line == pytest.approx(wanted, rel=part, abs=part)
+    found, weights = load_file(out / "model.safetensors"), load_file(done.out / "model.safetensors")
+    assert all(torch.allclose(found[name].float(), weights[name].float(), atol=part) for name in weights)
+
+
 @pytest.mark.e2e
-def test_another_number_of_processes_is_refused(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+def test_another_number_of_processes_goes_on(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    """In the middle of an epoch, from what two processes of ZeRO-3 left and a killed run put together in part."""
     done = whole_of_two(tmp_path_factory)
-    out = torn_after(done, 5, tmp_path / "out")
-    refused(start(done.recipe, done.rows, out), "made with 2 processes, now there are 1")
+    out = torn_after(done, 4, tmp_path / "out")
+    left = out / "checkpoint-4"
+    (left / "averages").mkdir()
+    (left / "averages_universal").write_text("half of it", "utf-8")
+    run = train(done.recipe, done.rows, out)
+    assert f"{left} is put together for 1 processes" in run.stdout
+    assert_learned_the_same(out, done, 1e-4)
+    assert not list(left.glob("averages*")) and not list(left.glob("*universal"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stage", "lora", "processes"),
+    [(1, False, (1, 2)), (2, False, (2, 1)), (3, False, (1, 2)), (1, True, (2, 1)), (3, True, (2, 1))],
+)
+def test_each_stage_goes_on_in_another_number(
+    stage: int, lora: bool, processes: tuple[int, int], tmp_path: Path
+) -> None:
+    """Whole models in fp32, adapters in bf16; weights that decay and others that do not."""
+    rows = write_rows(tmp_path)
+    training = {"per_device_train_batch_size": 2, "learning_rate": 1e-3, "weight_decay": 0.1, "bf16": lora}
+    changes: dict[str, Any] = {"training": training, "deepspeed": {"zero_optimization": {"stage": stage}}}
+    if lora:
+        changes |= {"tiny": None, "base": str(save_base(tmp_path / "base", rows)), "lora": {"r": 4}}
+    done = Whole(tmp_path / "done", processes[0], **changes)
+    out = torn_after(done, 4, tmp_path / "out")
+    train(done.recipe, done.rows, out, processes=processes[1])
+    assert_learned_the_same(out, done, 2e-2 if lora else 1e-4)
 
 
 def test_another_recipe_or_data_is_refused(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
@@ -279,7 +318,6 @@ def test_shared_beginnings_go_on_too(strategy: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_dropout_and_adapters_go_on_too(tmp_path: Path) -> None:
-    from training import save_base
 
     rows = write_rows(tmp_path)
     changes: dict[str, Any] = {"tiny": None, "base": str(save_base(tmp_path / "base", rows))}

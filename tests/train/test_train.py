@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -269,21 +270,38 @@ def test_what_comes_out(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) == wanted
 
 
+Nodes = Callable[[Path, str], list[list[str]]]
+"""(folder, port) -> options of the launcher, one list a node."""
+
 MIX = {"pointwise": 1.0, "scale_5": 0.5, "pairwise": 1.0, "correct": 1.0}
 
 
-def launch(recipe: Path, rows: Path, out: Path, processes: int) -> subprocess.CompletedProcess[str]:
+def launched(recipe: Path, rows: Path, out: Path, *where: str) -> subprocess.Popen[str]:
     """As README.md says; ninja and deepspeed lie beside the interpreter."""
-    words = [str(Path(sys.executable).with_name("deepspeed")), "--log_level", "error", "--num_gpus", str(processes)]
-    words += ["--master_port", str(free_port()), "train/sft.py", "--config", str(recipe), "--train", str(rows)]
+    words = [str(Path(sys.executable).with_name("deepspeed")), "--log_level", "error", *where]
+    words += ["train/sft.py", "--config", str(recipe), "--train", str(rows)]
     words += ["--out", str(out), "--cache", str(out.parent / "cache")]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "DS_ACCELERATOR": "cpu", "PATH": path}
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(words, cwd=ROOT, env=environment, **pipes)
 
 
+def on_one_node(folder: Path, port: str) -> list[list[str]]:
+    return [["--num_gpus", "2", "--master_port", port]]
+
+
+def on_two_nodes(folder: Path, port: str) -> list[list[str]]:
+    """Two launchers of a process each, as on machines that a scheduler starts them on; here both are this one."""
+    hosts = folder / "hosts"
+    hosts.write_text("node-a slots=1\nnode-b slots=1\n", "utf-8")
+    place = ["--hostfile", str(hosts), "--no_ssh", "--master_addr", "127.0.0.1", "--master_port", port]
+    return [[*place, "--node_rank", str(rank)] for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("nodes", [on_one_node, pytest.param(on_two_nodes, marks=pytest.mark.slow)])
 @pytest.mark.e2e
-def test_launched_on_two_processes_it_learns_as_on_one(tmp_path: Path) -> None:
+def test_launched_on_two_processes_it_learns_as_on_one(nodes: Nodes, tmp_path: Path) -> None:
     """The same rows a step give the same losses, however they are shared out over processes and micro-batches."""
     rows = write_rows(tmp_path, [*sample_rows(), *(dict(row, id=f"p-{row['id']}") for row in pairs_of_answers())])
     changes: dict[str, Any] = {"evaluation": None, "ema": None, "global_batch": 8, "forms": MIX, "objective": "raft"}
@@ -292,9 +310,10 @@ def test_launched_on_two_processes_it_learns_as_on_one(tmp_path: Path) -> None:
     one = write_recipe(tmp_path, "one.yaml", **changes, training={**steps, "per_device_train_batch_size": 8})
     train(one, rows, tmp_path / "one", internal=False)
     two = write_recipe(tmp_path, "two.yaml", **changes, training={**steps, "per_device_train_batch_size": 2})
-    done = launch(two, rows, tmp_path / "two", 2)
-    assert done.returncode == 0, done.stderr
-    assert "step 4/4" in done.stdout and f"judge saved in {tmp_path / 'two'}" in done.stdout
+    runs = [launched(two, rows, tmp_path / "two", *where) for where in nodes(tmp_path, str(free_port()))]
+    said = [run.communicate(timeout=300) for run in runs]
+    assert not any(run.returncode for run in runs), said
+    assert "step 4/4" in said[0][0] and f"judge saved in {tmp_path / 'two'}" in said[0][0]
     assert len(losses(tmp_path / "one")) == 4
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
     norms = [[line["grad_norm"] for line in logged(tmp_path / name)] for name in ("one", "two")]
