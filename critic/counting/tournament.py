@@ -6,7 +6,7 @@ and is what the tests check ours against; it would bring pandas, and knows neith
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from critic.counting.aggregate import check, name
 from critic.counting.resampling import FEWEST_GROUPS, Floats, Interval, Resamples, group_numbers
+from critic.errors import UsageError
+from critic.records import TurnVerdict
 
 Integers = NDArray[np.intp]
 Outcome = Literal["a", "tie", "b"]
@@ -24,6 +27,9 @@ K, BASE, SCALE, INITIAL = 4.0, 10.0, 400.0, 1000.0
 with INITIAL as the mean of all models."""
 
 _POINTS: dict[str | None, float] = {"a": 1.0, "tie": 0.5, "b": 0.0}
+SHUFFLES, RESAMPLES, SEED = 100, 500, 0
+"""Random orders behind an Elo rating, resamples behind its interval, and the seed of everything random."""
+
 _NEWTON_STEPS = 200
 _ORDERS = 250
 """Orders of battles that are fought side by side."""
@@ -312,3 +318,50 @@ def _maximum_likelihood(wins: Floats) -> Floats:
     found = np.full(wins.shape[:2], np.nan)
     found[finite] = np.where(length < _PRECISE, strength, np.nan)
     return found
+
+
+def battles(verdicts: Iterable[TurnVerdict], groups: Mapping[str, str]) -> list[Battle]:
+    """The verdicts between two models as battles, in the given order; `groups` are those of the conversations.
+
+    A score other than 1, 1/2 or 0 cannot be told apart from a tie and is refused. Raises UsageError for it, for an
+    unknown conversation, and for a pair of models compared twice on one instruction.
+    """
+    outcomes: dict[float | None, Outcome | None] = {1.0: "a", 0.5: "tie", 0.0: "b", None: None}
+    seen: set[tuple[str, frozenset[str]]] = set()
+    found = []
+    for verdict in verdicts:
+        if verdict.protocol != "pairwise" or verdict.opponent is None:
+            continue
+        check(verdict)
+        pair = verdict.conversation, frozenset((verdict.system, verdict.opponent))
+        if verdict.conversation not in groups:
+            raise UsageError(f"{name(verdict)}: not in the questions")
+        if verdict.score not in outcomes:
+            raise UsageError(f"{name(verdict)}: score {verdict.score:g}; expected 1, 0.5 or 0")
+        if pair in seen:
+            raise UsageError(f"{name(verdict)}: {verdict.system} and {verdict.opponent} compared twice")
+        seen.add(pair)
+        outcome = outcomes[verdict.score]
+        found.append(Battle(a=verdict.system, b=verdict.opponent, outcome=outcome, group=groups[verdict.conversation]))
+    return found
+
+
+class Tournament(Struct, frozen=True, kw_only=True):
+    """Models by their battles: win rates, online Elo as the mean over `shuffles` seeded orders, and Bradley-Terry
+    ratings with intervals."""
+
+    win_rates: dict[str, WinRate]
+    elo: Ratings
+    bradley_terry: Ratings
+    k: float = K
+    shuffles: int = SHUFFLES
+    seed: int = SEED
+
+
+def tournament(fought: Sequence[Battle]) -> Tournament:
+    """Win rates and ratings of `battles`; see `mean_elo` and `bradley_terry` for when a rating is undefined."""
+    return Tournament(
+        win_rates=win_rates(fought),
+        elo=mean_elo(fought, shuffles=SHUFFLES, seed=SEED, resamples=RESAMPLES),
+        bradley_terry=bradley_terry(fought, seed=SEED),
+    )

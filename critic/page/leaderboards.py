@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from critic import jsonl
-from critic.counting.leaderboard import MEAN, Entry, Standing, Standings, standings
+from critic.counting.leaderboard import MEAN, Entry, Standing, Standings, score_of, standings
+from critic.counting.tournament import Ratings, Tournament
 from critic.errors import UsageError
 from critic.page import svg as pictures
 from critic.page.blocks import Picture, Section, Table, TableCell, TableRow, interval, number, span
 from critic.page.page import render
+from critic.records import TurnVerdict
 
 SIZE, FAMILY = "size", "family"
+ELO, BRADLEY_TERRY, RATE = "Elo", "Bradley–Terry", "win rate, %"
 AXES = 16
 """Axes of a radar at most: more names than that do not fit around it, and stand before bars."""
 
@@ -36,8 +40,8 @@ class Leaderboard(Struct, frozen=True, kw_only=True):
     columns: list[str]
     entries: dict[str, Entry]
     found: Standings
-    baseline: str | None
-    folded: bool
+    baseline: str | None = None
+    folded: bool = False
 
 
 def read_models(path: Path) -> Models:
@@ -116,7 +120,7 @@ def sections(boards: Sequence[Leaderboard], models: Models) -> list[Section]:
     )
     if any(one.baseline for one in boards):
         note += " Differences are paired, on what both models have; * where the interval leaves out 0, not corrected."
-    tables = [table for one in boards for table in (_table(one, models), *_differences(one))]
+    tables = [table for one in boards for table in (table_of(one, models), *_differences(one))]
     shown = [picture for one in boards for picture in _pictures(one, models)]
     return [
         Section(heading="Models side by side", tables=tables, pictures=shown, note=note),
@@ -161,13 +165,15 @@ def _known(one: Leaderboard, name: str, models: Models) -> list[str]:
     return [known.get(fact, "") for fact in _facts(models)]
 
 
-def _table(one: Leaderboard, models: Models) -> Table:
-    lead = one.columns[0]
+def table_of(one: Leaderboard, models: Models) -> Table:
+    """The table as a page shows it, the range for the first score that has one."""
+    ranged = (column for column in one.columns if any(row[column].low is not None for row in one.found.values()))
+    lead = next(ranged, one.columns[0])
     missing = any(row[lead].n < row[lead].asked for row in one.found.values() if lead in row)
     apart, rows = any(entry.apart for entry in one.entries.values()), []
     for name, row in one.found.items():
         cells = [TableCell(fact) for fact in _known(one, name, models)]
-        cells += [_cell(row.get(column)) for column in one.columns]
+        cells += [_cell(row.get(column), 0 if column in (ELO, BRADLEY_TERRY) else 2) for column in one.columns]
         cells.append(TableCell(f"{min(each.coverage for each in row.values()):.1%}" if row else "–"))
         if missing:
             cells.append(TableCell(span(row[lead].low, row[lead].high) if lead in row else ""))
@@ -178,12 +184,12 @@ def _table(one: Leaderboard, models: Models) -> Table:
     return Table(caption=one.caption, head=head, rows=rows, folded=one.folded, sticky=True)
 
 
-def _cell(one: Standing | None) -> TableCell:
+def _cell(one: Standing | None, decimals: int = 2) -> TableCell:
     if one is None:
         return TableCell("–")
-    bounds = interval(one.interval)
+    bounds = interval(one.interval, decimals)
     small = ", ".join(text for text in (one.partly, bounds) if text)
-    return TableCell(number(one.value), small, title=f"{one.n} of {one.asked} verdicts")
+    return TableCell(number(one.value, decimals), small, title=f"{one.n} of {one.asked} verdicts")
 
 
 def _differences(one: Leaderboard) -> list[Table]:
@@ -242,11 +248,73 @@ def _sizes(one: Leaderboard, models: Models) -> list[Section]:
     return [Section(heading="Models by size", tables=tables, pictures=[drawn] if drawn else [])]
 
 
-def write(folder: Path, boards: Sequence[Leaderboard], models: Models) -> None:
-    """FOLDER/leaderboard.md with all tables, and FOLDER/leaderboard-KEY.csv of each."""
+def of_battles(
+    key: str, verdicts: Sequence[TurnVerdict], groups: Mapping[str, str], found: Tournament, drawn: bool
+) -> tuple[Leaderboard, Leaderboard]:
+    """Models by their battles, the highest Elo first: their ratings, and how often each wins over each other. `groups`
+    are those of all conversations; `drawn`: two models meet only where one was drawn for the other."""
+    points: dict[str, dict[tuple[str, str], float | None]] = {}
+    for one in verdicts:
+        for model, other, score in (
+            (one.system, one.opponent or "", one.score),
+            (one.opponent or "", one.system, None if one.score is None else 1 - one.score),
+        ):
+            points.setdefault(model, {})[other, one.conversation] = None if score is None else 100 * score
+    order = sorted(points, key=lambda model: -(found.elo.ratings or {}).get(model, 0.0))
+    entries: dict[str, Entry] = {}
+    for model in order:
+        met = {other for other, _ in points[model]}
+        every = points[model] if drawn else [(other, one) for other in order if other in met for one in groups]
+        asked = {(other, one): groups[one] for other, one in every}
+        pairs = {other: {each: asked[each] for each in asked if each[0] == other} for other in order if other in met}
+        scores = {other: score_of(points[model], theirs, (0, 100)) for other, theirs in pairs.items()}
+        scores[RATE] = score_of(points[model], asked, (0, 100))
+        entries[model] = Entry(key=key, caption="Ratings of models by their battles", system=model, name=model,
+                               scores=scores, scale=(0, 100))  # fmt: skip
+    rows = standings(list(entries.values()))
+    rows.pop(MEAN, None)
+    rated = {
+        model: {
+            ELO: _rated(found.elo, model, row[RATE]),
+            BRADLEY_TERRY: _rated(found.bradley_terry, model, row[RATE]),
+            RATE: row[RATE],
+        }
+        for model, row in rows.items()
+    }
+    wins = {model: {other: row[other] for other in order if other in row} for model, row in rows.items()}
+    caption = "Wins of the row over the column in %, a tie half a win"
+    return (
+        Leaderboard(key=key, caption=next(iter(entries.values())).caption, columns=[ELO, BRADLEY_TERRY, RATE],
+                    entries=entries, found=rated),
+        Leaderboard(key=f"{key}-wins", caption=caption, columns=order, entries=entries, found=wins),
+    )  # fmt: skip
+
+
+def _rated(found: Ratings, model: str, rate: Standing) -> Standing:
+    value, bounds = (found.ratings or {}).get(model), (found.intervals or {}).get(model)
+    return replace(rate, value=value, interval=bounds, low=None, high=None)
+
+
+def wins_of(one: Leaderboard) -> tuple[Table, Picture | None]:
+    """Each model's wins over each other as a table and as bars."""
+    rows = [
+        TableRow(name=name, cells=[_cell(row.get(other)) for other in one.columns]) for name, row in one.found.items()
+    ]
+    drawn = {
+        name: {other: row[other].value if other in row else None for other in one.columns}
+        for name, row in one.found.items()
+    }
+    return (
+        Table(caption=one.caption, head=["", *one.columns], rows=rows, sticky=True),
+        pictures.bars("Wins of the row over the column, in %.", drawn, (0, 100)),
+    )
+
+
+def write(folder: Path, boards: Sequence[Leaderboard], shown: Sequence[Section], models: Models) -> None:
+    """FOLDER/leaderboard.md with the tables of sections, and FOLDER/leaderboard-KEY.csv of each table over models."""
     if not boards:
         return
-    tables = [table for one in sections(boards, models) for table in one.tables]
+    tables = [table for one in shown for table in one.tables]
     jsonl.write_text(folder / "leaderboard.md", render("critic.page", "tables.md.jinja", {"tables": tables}))
     for one in boards:
         jsonl.write_text(folder / f"leaderboard-{one.key}.csv", as_csv(one, models))

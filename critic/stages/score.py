@@ -4,11 +4,12 @@ critic score judged.jsonl --questions questions.jsonl --out runs/alignmmbench   
 critic score judged.jsonl --questions ConvBench.csv --out runs/convbench         # judged conversations
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -16,7 +17,8 @@ from msgspec.structs import replace
 
 from critic import benchmarks, jsonl, tables
 from critic.asking.forms import FORMS, ChecklistKind, ChoiceKind
-from critic.benchmarks import BENCHMARKS, Benchmark, JudgedTurn, Run, alignmmbench
+from critic.benchmarks import BENCHMARKS, Benchmark, JudgedTurn, Run, alignmmbench, order_reading
+from critic.counting import tournament
 from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, by_cell, compare, mean
 from critic.errors import UsageError
 from critic.images import named_images
@@ -85,19 +87,20 @@ def main(
     alone = not any(map(_of_answers, judgments))
     if not made.sections and alone and not any(run.battles for run in runs):
         raise UsageError(f"{runs[0].path}: no verdict of a protocol that {chosen.title} is scored by")
+    met = _tournaments(runs if "pairwise" in chosen.protocols else [], asked)
     others = {run.name: found for run in runs if (found := _other_scores(run, chosen, asked))}
     caption = "Not part of the scores above; on the protocol's scale, of a pair a win is 1"
     below = [
         Section(heading=f"{run}: other verdicts", tables=[aggregates(caption, each)]) for run, each in others.items()
     ]
     compared, facts = _compared(chosen, runs[0], runs[-1], asked) if against else ([], {})
-    taken = _resources(runs)
-    sections = [_counts(runs), *compared, *leaderboards.sections(boards, known), *made.sections, *below, *taken]
-    sections = [replace(one, tables=[blocks.lean(table) for table in one.tables]) for one in sections]
+    tables_ = leaderboards.sections(boards, known)
+    sections = [_counts(runs), *compared, *tables_, *met.sections, *made.sections, *below]
+    sections = [replace(one, tables=[*map(blocks.lean, one.tables)]) for one in [*sections, *_resources(runs)]]
     print(as_text(sections))
     if out is not None:
-        standings = {one.key: one.found for one in boards}
-        scores = {"systems": made.summary, "leaderboards": standings, "others": others, **facts}
+        standings = {one.key: one.found for one in [*boards, *met.boards]}
+        scores = {"systems": {**made.summary, **met.summary}, "leaderboards": standings, "others": others, **facts}
         content = msgspec.to_builtins({"benchmark": name, **scores, "files": _origin(runs)})
         page_too = benchmark is not None or out.suffix != ".json"
         jsonl.write_json(out / "summary.json" if page_too else out, content)
@@ -105,7 +108,7 @@ def main(
             named = [f"{run.name}, judged by {run.judge}" for run in runs]
             about = f"{len(asked)} conversations; {', '.join(named) if len(named) < 5 else f'{len(named)} files'}."
             page.write(out / "report.html", f"{chosen.title}: scores", about, sections, _origin(runs))
-            leaderboards.write(out, boards, known)
+            leaderboards.write(out, [*boards, *met.boards], [*tables_, *met.sections], known)
             print(f"\nopen {out / 'report.html'}")
     verdicts = [turn.verdict for run in runs for turn in run.turns]
     return 3 if sum(one.failure is not None for one in verdicts) > max_failed * len(verdicts) else 0
@@ -265,7 +268,7 @@ def _counts(runs: Sequence[Run]) -> Section:
 def _other_scores(run: Run, benchmark: Benchmark, conversations: Sequence[Conversation]) -> dict[str, Aggregate]:
     """The means of the verdicts that are in no score of the benchmark: by other protocols, between two models, under
     conditions or judgings that its tables lack. On the protocol's scale; of a pair a win is 1."""
-    every = [turn.verdict for turn in run.turns]
+    every = run.verdicts if "pairwise" in benchmark.protocols else [turn.verdict for turn in run.turns]
     left = [one for one in every if one.protocol not in benchmark.protocols or not benchmark.scored(one)]
     found: dict[str, Aggregate] = {}
     for protocol, opponent in dict.fromkeys((one.protocol, one.opponent) for one in left):
@@ -276,14 +279,78 @@ def _other_scores(run: Run, benchmark: Benchmark, conversations: Sequence[Conver
     return found
 
 
-def _place(cell: Cell) -> tuple[str, str, bool, int]:
-    """Turns before the whole."""
-    return cell.condition, cell.judging, cell.turn is None, cell.turn or 0
+def _place(cell: Cell) -> tuple[bool, str, str, bool, int]:
+    """The model's own replies first, turns before the whole."""
+    return cell.condition != "own", cell.condition, cell.judging, cell.turn is None, cell.turn or 0
 
 
 def _words(cell: Cell) -> str:
     turn = "whole conversation" if cell.turn is None else f"turn {cell.turn}"
     return f"{cell.condition}, {turn}" + (f", {cell.judging}" if cell.judging != "standard" else "")
+
+
+_RATINGS = (
+    "Elo: online, K = {0.k:g}, the mean over {0.shuffles} random orders (seed {0.seed}); its interval: each resample "
+    "in an order of its own. Bradley–Terry: on the same scale, mean 1000. Intervals: 95 %, bootstrap over groups."
+)
+
+
+class Tournaments(NamedTuple):
+    """The battles between models by condition and turn: sections of the page, their tables for files, and the numbers
+    for summary.json by name."""
+
+    sections: list[Section]
+    boards: list[leaderboards.Leaderboard]
+    summary: dict[str, Any]
+
+
+def _tournaments(runs: Sequence[Run], asked: Sequence[Conversation]) -> Tournaments:
+    """Ratings of the models that were compared with each other, and each one's wins over each. Raises UsageError as
+    `tournament.battles` does."""
+    groups, cells = {one.id: one.group for one in asked}, dict[Cell, list[JudgedTurn]]()
+    for turn in (turn for run in runs for turn in run.turns if turn.verdict.opponent is not None):
+        cells.setdefault(Cell(turn.verdict.condition, turn.verdict.turn, turn.verdict.judging), []).append(turn)
+    ways = {run.setup for run in runs if run.battles}
+    made = Tournaments([], [], {})
+    for cell in sorted(cells, key=_place):
+        place = [] if all(len(one.turns) == 1 for one in asked) else [_words(Cell("", cell.turn)).removeprefix(", ")]
+        apart = [word for word in (cell.condition, cell.judging) if word not in ("own", "standard")]
+        name, verdicts = ", ".join(["tournament", *place, *apart]), [one.verdict for one in cells[cell]]
+        fought = tournament.battles(verdicts, groups)
+        found = tournament.tournament(fought)
+        drawn = any(run.setup.battles == "random" for run in runs)  # who meets whom is known by the files alone
+        rated, wins = leaderboards.of_battles(re.sub(r"\W+", "-", name), verdicts, groups, found, drawn)
+        table, picture = leaderboards.wins_of(wins)
+        why = list({text: None for text in (found.elo.undefined, found.bradley_terry.undefined) if text})
+        if not why and not found.bradley_terry.intervals and found.bradley_terry.no_intervals:
+            why = [f"no intervals: {found.bradley_terry.no_intervals}"]
+        mixed = [f"The battles were judged in {len(ways)} ways, which the ratings mix."] if len(ways) > 1 else []
+        order = order_reading(replace(runs[0], name="All battles", turns=cells[cell]), battles=True)
+        counts = [
+            row(model, one.wins, one.ties, one.losses, one.failed)
+            for model in rated.found
+            for one in (found.win_rates[model],)
+        ]
+        made.sections.append(
+            Section(
+                heading=name.capitalize(),
+                readings=[*(f"Ratings: {text}." for text in why), *mixed, *order],
+                tables=[
+                    leaderboards.table_of(rated, {}),
+                    table,
+                    Table(caption="Verdicts", head=["", "wins", "ties", "losses", "failed"], rows=counts),
+                ],
+                pictures=[picture] if picture else [],
+                note="" if made.sections else _RATINGS.format(found),
+            )
+        )
+        made.boards.extend((rated, wins))
+        matrix, counted = (
+            tournament.head_to_head(fought),
+            {model: one[leaderboards.RATE].asked for model, one in rated.found.items()},
+        )
+        made.summary[name] = msgspec.structs.asdict(found) | {"asked": counted, "head_to_head": matrix}
+    return made
 
 
 def _compared(

@@ -123,9 +123,12 @@ def test_the_real_conversations_of_the_public_sheet(shared: Path, tmp_path: Path
     assert done.returncode == 0 and "96 verdicts, 0 failed" in done.stdout, done.stderr
     assert "turns not judged: direct: no reference 72" in done.stdout
     done = run("critic", "score", out, "--questions", sheet, "--out", tmp_path / "page")
-    table = done.stdout.partition("a against b: other verdicts")[2]
-    for row in ("turn 1", "turn 2", "turn 3", "whole conversation"):
-        assert re.search(rf"pairwise against b, own, {row} +1.00 +24 +0 +24 +100.0%", table), done.stdout
+    for turn in ("turn 1", "turn 2", "turn 3", "whole conversation"):
+        table = done.stdout.partition(f"\nTournament, {turn}\n")[2]
+        assert re.search(r"^a +1042 \(1042–1042\) +– +100.00 \(85.75–100.00\) +100.0%", table, re.MULTILINE), (
+            done.stdout
+        )
+    assert "other verdicts" not in done.stdout
     graded = [f"{row['ID']},{turn},{turn + 5}" for row in rows for turn in (1, 2, 3)]
     (tmp_path / "people.csv").write_text("\n".join(["id,turn,grade", *graded]))
     people = tmp_path / "people.jsonl"

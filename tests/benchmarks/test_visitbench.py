@@ -189,7 +189,7 @@ def test_a_tournament_is_the_ratings_of_its_battles(asked: list[Conversation]) -
             ("3", "c", "b", None),
         ]
     ]
-    fought = visitbench.battles([*verdicts, verdict("1", "a", 1.0)], asked)
+    fought = ratings.battles([*verdicts, verdict("1", "a", 1.0)], {one.id: one.group for one in asked})
     assert [(one.a, one.b, one.outcome) for one in fought] == [
         ("a", "b", "a"),
         ("a", "b", "tie"),
@@ -199,7 +199,7 @@ def test_a_tournament_is_the_ratings_of_its_battles(asked: list[Conversation]) -
         ("c", "b", None),
     ]
     assert [one.group for one in fought] == [asked[int(key) - 1].group for key in "124563"]
-    found = visitbench.tournament(fought)
+    found = ratings.tournament(fought)
     assert found.elo == ratings.mean_elo(fought, shuffles=100, seed=0, k=4, resamples=500)
     assert found.bradley_terry == ratings.bradley_terry(fought, resamples=1000, seed=0)
     assert (found.win_rates["a"].wins, found.win_rates["a"].ties, found.win_rates["a"].losses) == (2, 1, 1)
@@ -218,4 +218,4 @@ def test_a_tournament_is_the_ratings_of_its_battles(asked: list[Conversation]) -
 )
 def test_battles_that_cannot_be_are_refused(asked: list[Conversation], bad: TurnVerdict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        visitbench.battles([verdict("1", "a", 1.0, opponent="b"), bad], asked)
+        ratings.battles([verdict("1", "a", 1.0, opponent="b"), bad], {one.id: one.group for one in asked})

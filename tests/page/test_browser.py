@@ -258,3 +258,41 @@ def test_sixteen_models_stand_in_each_table_best_first(runs: Path, benchmark: st
             written = list(csv.DictReader(file))
         assert [row["model"] for row in written] == list(boards[key])
         assert [row[f"{first} n"] for row in written] == [str(row[first]["n"]) for row in boards[key].values()]
+
+
+def test_sixteen_models_meet_in_a_tournament(runs: Path) -> None:
+    """Everybody meets everybody: Elo with intervals, wins over each other that add up, the same in files for papers;
+    one's own replies before those without the image."""
+    found = json.loads((runs / "visitbench" / "summary.json").read_text())
+    asked = [one for one in benchmarks.read("visitbench", sample("visitbench")) if one.turns[0].reference]
+    assert [name for name in found["systems"] if name.startswith("tournament")] == [
+        "tournament",
+        "tournament, no_image",
+    ]
+    lines = [
+        line.verdict for line in lines_of(runs / "visitbench" / "battles.jsonl") if line.verdict.condition == "own"
+    ]
+    assert len(lines) == len(asked) * 16 * 15 / 2
+    ratings, wins = (found["leaderboards"][key] for key in ("tournament", "tournament-wins"))
+    assert {*ratings} == {*MODELS} and list(wins) == list(ratings)
+    elo = [row["Elo"]["value"] for row in ratings.values()]
+    assert elo == sorted(elo, reverse=True) and sum(elo) == pytest.approx(16_000)
+    for name, row in ratings.items():
+        mine = [one.score for one in lines if one.system == name]
+        mine += [1 - one.score for one in lines if one.opponent == name and one.score is not None]
+        assert len(mine) == row["win rate, %"]["n"] == 15 * len(asked)
+        assert row["win rate, %"]["value"] == pytest.approx(100 * sum(map(float, mine)) / len(mine))
+        for low, high, value in ((*each["interval"], each["value"]) for each in row.values()):
+            assert low <= value <= high
+        assert len(wins[name]) == 15
+        for other, each in wins[name].items():
+            assert each["value"] + wins[other][name]["value"] == pytest.approx(100)
+    with (runs / "visitbench" / "leaderboard-tournament.csv").open(encoding="utf-8") as file:
+        assert [float(row["Elo"]) for row in csv.DictReader(file)] == elo
+    assert "| Elo | Bradley–Terry |" in (runs / "visitbench" / "leaderboard.md").read_text("utf-8")
+    page = (runs / "visitbench" / "report.html").read_text("utf-8")
+    assert page.index("<h2>Tournament</h2>") < page.index("<h2>Tournament, no_image</h2>")
+    talks = json.loads((runs / "convbench" / "summary.json").read_text())
+    heads = [name.removeprefix("tournament, ") for name in talks["systems"] if name.startswith("tournament")]
+    assert heads[:4] == ["turn 1", "turn 2", "turn 3", "whole conversation"] and talks["others"] == {}
+    assert heads[4:] == [f"{turn}, perfect_perception" for turn in ("turn 2", "turn 3", "whole conversation")]

@@ -23,7 +23,8 @@ from critic.asking.history import CONDITIONS
 from critic.asking.history import messages as history_messages
 from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
-from critic.benchmarks import convbench, multiverse, visitbench
+from critic.benchmarks import convbench, multiverse
+from critic.counting import tournament
 from critic.counting.aggregate import Cell, by_cell
 from critic.records import Conversation, ConversationJudgment, ModelTurn, Sampling, SentMessage, Setup
 
@@ -212,7 +213,7 @@ def test_two_models_with_or_without_the_reference(tmp_path: Path, scripted: Any,
         assert line.verdict.score == (1.0 if line.calls[0].first == "model" else 0.0)
     shown = sum("# Reference\n" in prompt_of(body) or "# 参考答案\n" in prompt_of(body) for body in server.requests)
     assert shown == (0 if free else backed)
-    assert len(visitbench.battles([line.verdict for line in lines], asked)) == len(lines)
+    assert len(tournament.battles([line.verdict for line in lines], {one.id: one.group for one in asked})) == len(lines)
     assert [line.calls[0].first for line in judged(out)] == [line.calls[0].first for line in lines]
 
 

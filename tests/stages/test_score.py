@@ -264,6 +264,11 @@ def test_no_verdict_is_left_out_without_a_word(tmp_path: Path) -> None:
     assert "m: other verdicts" in printed
     fight = judged(tmp_path / "f.jsonl", "convbench", [("pairwise", "own", 1)], lambda v: 0.5, opponent="n")
     summary, _, _ = scored(tmp_path / "fight", "convbench", fight)
+    assert summary["others"] == {}
+    assert summary["systems"]["tournament, turn 1"]["win_rates"]["m"]["rate"] == 0.5
+    assert summary["leaderboards"]["tournament-turn-1"]["m"]["win rate, %"]["value"] == 50
+    graded = judged(tmp_path / "g.jsonl", "multiverse", [("pairwise", "own", 1)], lambda v: 0.5, opponent="n")
+    summary, _, _ = scored(tmp_path / "graded", "multiverse", graded)
     (cells,) = summary["others"].values()
     assert cells["pairwise against n, own, turn 1"]["value"] == 0.5
     fights = [("pairwise", "own", 1), ("pairwise", "no_image", 1)]
