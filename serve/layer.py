@@ -61,6 +61,9 @@ BLANK = re.compile(rb'"content":(null|"(\s|\\[nrtf])*")')
 MANY_ITEMS = re.compile(rb'(?:min|max)Items\\*"\s*:\s*(?:[0-9]{6,}|[0-9.]+[eE]\+?[0-9]+)')
 """What the decoder writes out one by one, in whatever request: a large number takes all memory, and ends the server."""
 
+OF_JSON = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
+"""What JSON calls the types that a checker names in Python's words."""
+
 SOME_TEXT = {"regex": r"\S(?s:.*)"}
 MOST_REPLIES = 128
 MOST_TOKENS = 1024
@@ -207,7 +210,8 @@ class JudgeLayer:
         try:
             msgspec.convert(request, Known)
         except msgspec.ValidationError as error:
-            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {error}") from None
+            told = re.sub(r"\b(?:int|float|str|bool)\b", lambda word: OF_JSON[word[0]], str(error))
+            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {told}") from None
         if request[dialect.turns] is None:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, f"not a request for a reply: {dialect.turns} is null")
         room = await self._in_turn(scope, body, request, receive, send, None)
