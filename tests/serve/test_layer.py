@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import json
+import re
 import sys
 from types import ModuleType
 from typing import Any
@@ -443,8 +444,9 @@ def test_what_is_no_chat_request_is_refused_in_plain_words(ask: Ask, fields: dic
     answer = ask(inner, {**HELLO, **fields})
     message = answer.json()["error"]["message"]
     assert answer.status_code == 400 and inner.chats == [] and next(iter(fields)) in message
-    for word in ("attribute", "object has no", "NoneType", "Error", "Traceback", "subscript", "`int", "`str", "bool`"):
+    for word in ("attribute", "object has no", "NoneType", "Error", "Traceback", "subscript"):
         assert word not in message
+    assert not {"int", "str", "bool", "float"} & set(re.findall(r"\w+", message))
 
 
 @pytest.mark.parametrize(
