@@ -173,10 +173,15 @@ def write(path: Path, records: Iterable[Any]) -> int:
     return count
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file in one step."""
+    with _replacing(path) as file:
+        file.write(content)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text as UTF-8 in one step."""
-    with _replacing(path) as file:
-        file.write(text.encode())
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Tables in files: rows of .csv, .jsonl, .parquet and .xlsx, each with the place that an error names."""
+"""Tables in files: rows of .csv, .jsonl, .parquet and .xlsx, each with the place that an error names; sheets."""
 
 import base64
 import csv
@@ -6,7 +6,7 @@ import io
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -179,3 +179,19 @@ class Ids:
             raise UsageError(f"{place}: duplicate id {key!r}, first at {self._places[key]}")
         self._places[key] = place
         return key
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Rows as CSV in one step; what a spreadsheet would take for a formula stays text."""
+    text = io.StringIO()
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: harmless(value) for name, value in row.items()} for row in rows)
+    jsonl.write_text(path, text.getvalue())
+    return len(rows)
+
+
+def harmless(value: Any) -> Any:
+    """A cell that no spreadsheet reads as a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value

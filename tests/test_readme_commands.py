@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ LEFT_OUT = {
     "python serve/judge.py": "serves for good, with vLLM: tests/serve",
     "critic annotate rows.jsonl --db labels.sqlite": "serves a page for good: tests/annotate",
     "critic annotate rows.jsonl --db doubtful.sqlite": "serves a page for good: tests/annotate/test_doubtful.py",
+    "critic annotate runs/a.jsonl": "serves a page for good: tests/annotate",
     "critic audit --human doubtful.jsonl": "needs what was labelled on that page: tests/annotate/test_doubtful.py",
     "critic audit internal=runs/mine/judged.jsonl": "certifies by weights: tests/annotate/test_certificate.py",
     "critic judge new.jsonl": "asks a judge that was certified so: tests/annotate/test_certificate.py",
@@ -200,6 +202,29 @@ def test_those_of_training(tmp_path: Path) -> None:
     rows = [human_row(number, system=["SYSTEM", "other"][number % 2]) for number in range(80)]
     write_jsonl(tmp_path / "rows.jsonl", rows)
     assert len(check("train/README.md", tmp_path)) == 1
+
+
+def test_those_of_building(tmp_path: Path) -> None:
+    """On a few images of make build-demo; people fill in their sheets before what is frozen is shown to a model."""
+    sys.path.insert(0, str(ROOT / "data"))
+    import build_demo
+
+    images = tmp_path / "images"
+    model = build_demo.ScriptedModel(images, build_demo.prepare(images))
+    for path in [path for path in images.iterdir() if not path.name.startswith("object-0")]:
+        path.unlink()
+    with build_demo.served(model) as url:
+
+        def ready(command: str) -> None:
+            if not command.startswith("critic build"):
+                build = next(one for one, _ in blocks("critic/building/README.md")).split()
+                build[build.index("--base-url") + 1] = url
+                for name in ("sheet.csv", "third.csv"):
+                    if not (tmp_path / "runs/mine/benchmark").is_dir():
+                        build_demo.fill_in(tmp_path / "runs/mine/review" / name, None)
+                        assert run(*build, cwd=tmp_path).returncode == 0
+
+        assert len(check("critic/building/README.md", tmp_path, url, ready)) == 5
 
 
 def test_every_page_with_commands_is_checked_or_said_why_not() -> None:

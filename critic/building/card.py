@@ -6,13 +6,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
+from critic import benchmarks, jsonl
 from critic.building import pictures
 from critic.counting.diversity import mtld, words
 from critic.errors import UsageError
 from critic.images import ImageError, Images, named_images
-from critic.page import blocks, svg
+from critic.page import blocks, page, svg
 from critic.page.blocks import Part, Section, Table, number, row
 from critic.records import Conversation, ConversationTurn
 
@@ -224,3 +226,23 @@ def _distribution(kind: str, found: dict[str, tuple[int, int]]) -> Part:
     shares = {name: {f"% of {counted}": 100 * count / total} for name, (count, _) in list(found.items())[:MOST]}
     drawn = svg.bars(f"By {kind}", shares, (0.0, max(count for count, _ in found.values()) * 100 / total))
     return Part(heading=f"By {kind}", tables=[table], pictures=[drawn] if drawn and len(found) > 1 else [])
+
+
+def write(out: Path, name: str, file: Path, root: Path, counted: str, bits: int) -> str:
+    """Write card.md, card.html and card.json of a benchmark's file into a folder; its statistics as text."""
+    tokens, known = tokenizer(counted), benchmarks.load(name)
+    found = known.read(file)
+    said, images = facts(known.title, found, counted, tokens), image_facts(found, root, bits)
+    turns = [turn for one in found for turn in one.turns]
+    lengths = {
+        "questions": [len(tokens(turn.prompt)) for turn in turns],
+        "answers": [len(tokens(turn.reference)) for turn in turns if turn.reference],
+    }
+    shown = sections(said, images, lengths)
+    title, about = f"Data card: {known.title}", f"{said.conversations} conversations, {said.images} images"
+    origin = {file.name: {"benchmark": name, "sha256": jsonl.sha256(file), "tokenizer": counted}}
+    page.write(out / "card.html", title, about, shown, origin)
+    content = {"title": title, "about": about, "sections": shown}
+    jsonl.write_text(out / "card.md", page.render("critic.page", "sections.md.jinja", content))
+    jsonl.write_json(out / "card.json", {**msgspec.to_builtins(said), "image_files": msgspec.to_builtins(images)})
+    return blocks.as_text(shown[:1])

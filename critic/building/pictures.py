@@ -231,6 +231,26 @@ def duplicates(images: Sequence[ImageFile], bits: int) -> list[DroppedImage]:
     return dropped
 
 
+def known(images: Sequence[ImageFile], others: Iterable[ImageFile], bits: int) -> list[DroppedImage]:
+    """The images that are in another set as well: the same bytes (AlignMMBench §3.2), or a hash as near as `bits`."""
+    theirs = {_bits(one): one for one in others if one.phash}
+    files = {one.md5: one.path for one in theirs.values()}
+    ours = {_bits(one) for one in images}
+    hashes, close = list(ours | theirs.keys()), dict[int, tuple[int, int]]()
+    for left, right, distance in near(hashes, bits):
+        for one, other in ((hashes[left], hashes[right]), (hashes[right], hashes[left])):
+            if one in ours and other in theirs:
+                close[one] = min(close.get(one, (BITS, 0)), (distance, other))
+    dropped = []
+    for image in images:
+        value = _bits(image)
+        distance, other = (0, value) if value in theirs else close.get(value, (BITS, 0))
+        if distance <= bits:
+            of = files.get(image.md5) or theirs[other].path
+            dropped.append(DroppedImage(path=image.path, step="known", reason="known", of=of, distance=distance))
+    return dropped
+
+
 def _bits(image: ImageFile) -> int:
     return int(image.phash or "0", 16)
 

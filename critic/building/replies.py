@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from critic.records import Language
 
@@ -117,6 +117,40 @@ class HeldItems(StepReply):
     said of it."""
 
     answers: list[Literal["yes", "no", "unclear"]]
+
+
+class MadeTurn(Struct, kw_only=True, omit_defaults=True):
+    """A question with its reference; `items` are its checklist, `focus` what ConvBench's last answer has to achieve."""
+
+    question: str
+    answer: str
+    task: str | None = None
+    items: list[Item] = field(default_factory=list)
+    focus: str | None = None
+
+
+class Made(Struct, kw_only=True, omit_defaults=True):
+    """A conversation that was made of the image at the path `image`. `wordings` are a single question's rewrites,
+    `dialogue` is what comes before it."""
+
+    id: str
+    image: str
+    lang: Language
+    turns: list[MadeTurn]
+    category: str
+    sub_category: str
+    source: str | None = None
+    goal: str | None = None
+    sub_goal: str | None = None
+    task: str | None = None
+    sub_task: str | None = None
+    caption: str | None = None
+    dialogue: list[QuestionAnswer] = field(default_factory=list)
+    wordings: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """What is asked and answered."""
+        return "\n".join(part for turn in self.turns for part in (turn.question, turn.answer))
 
 
 def schema(reply: type[StepReply]) -> dict[str, Any]:

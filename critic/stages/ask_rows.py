@@ -1,5 +1,5 @@
 """The part of `critic build` that asks a model, the same for all it asks: a prompt file's text about each row, a reply
-read by its schema, and a name for every reply that cannot be used."""
+read by its schema, and a name for every reply that cannot be used; and the folder where everything is kept."""
 
 import hashlib
 import tomllib
@@ -19,6 +19,7 @@ from critic import jsonl
 from critic.asking.render import quote
 from critic.backends import Backend, Request, image_part
 from critic.building import replies
+from critic.building.pictures import DroppedImage, ImageFile
 from critic.building.replies import Problem, StepReply
 from critic.errors import Refused, Transient
 from critic.images import ImageError, Images
@@ -176,3 +177,49 @@ def read(path: Path, step: str, keys: Iterable[str]) -> Mapping[str, Any]:
     kind = STEPS[step].reply
     records = {one.key: one for _, one in jsonl.read(path, AskedRow) if one.failure is None}
     return {key: msgspec.convert(records[key].reply, kind) for key in keys if key in records}
+
+
+class Asking(Struct, frozen=True, kw_only=True):
+    """Where replies come from, None where nothing is named; a request but for its messages; how the steps are run."""
+
+    connect: Callable[[], Backend] | None
+    request: Request
+    options: dict[str, Any]
+
+
+class Building:
+    """A benchmark in the making, in the folder `out`. Every file is kept there, and what it says is not asked again."""
+
+    def __init__(self, root: Path, out: Path, lang: Language, asking: Asking) -> None:
+        self.root, self.out, self.lang, self._asking = root, out, lang, asking
+        self.images, self.dropped = list[ImageFile](), list[DroppedImage]()
+        self.code = 0
+        out.mkdir(parents=True, exist_ok=True)
+
+    def drop(self, step: str, dropped: Sequence[DroppedImage]) -> None:
+        """Leave images out, and say how many and why."""
+        gone = {one.path for one in dropped}
+        before, self.images = len(self.images), [one for one in self.images if one.path not in gone]
+        self.dropped += dropped
+        why = f" ({listed(Counter(one.reason for one in dropped))})" if dropped else ""
+        share = f", {len(dropped) / before:.1%}" if before else ""
+        print(f"{step}: {before} -> {len(self.images)} images; {len(dropped)} left out{share}{why}")
+        jsonl.write(self.out / "dropped.jsonl", self.dropped)
+
+    def ask(self, step: str, rows: Sequence[BuildRow]) -> Mapping[str, Any]:
+        """The usable replies to a step by key; asked for where they are not in the step's file."""
+        path = self.out / f"{step}.jsonl"
+        if self._asking.connect is None:
+            raise NeedsModelError(step)
+        if rows:
+            run = RunOptions(out=path, **self._asking.options)
+            stage = AskRows(run, self._asking.connect(), step, rows, Images(self.root), self._asking.request)
+            self.code = max(self.code, stage.run())
+        return read(path, step, [row.key for row in rows]) if rows else {}
+
+    def rows(self) -> list[BuildRow]:
+        return [BuildRow(key=one.path, lang=self.lang, image=one.path) for one in self.images]
+
+
+class NeedsModelError(Exception):
+    """A step has to ask a model, and none is named."""

@@ -1,7 +1,5 @@
 """Labels as training and the audit read them: human-scored rows, tables of preferences and verdicts, reviewed files."""
 
-import csv
-import io
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 
 from critic import jsonl
 from critic.errors import UsageError
+from critic.tables import write_csv
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, LabelItem, Scheme
 from eval_agreement.annotate.store import Given, Store
 
@@ -41,22 +40,6 @@ def export(store: Store, path: Path) -> int:
     lines_of = _row if SCHEMES[name].column is None else _table
     given = ((items[number], labels[number]) for number in sorted(labels))
     return jsonl.write(path, (line for item, some in given for line in lines_of(SCHEMES[name], item, some)))
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Rows as CSV in one step; what a spreadsheet would take for a formula stays text."""
-    text = io.StringIO()
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: harmless(value) for name, value in row.items()} for row in rows)
-    jsonl.write_text(path, text.getvalue())
-    return len(rows)
-
-
-def harmless(value: Any) -> Any:
-    """A cell that no spreadsheet reads as a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
 
 
 def _every(one: Given, item: LabelItem) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from critic import jsonl, tables
 from critic.errors import UsageError
 from critic.images import ImageError, Images
 from critic.page.page import render
-from eval_agreement.annotate.export import harmless, write_csv
+from critic.tables import harmless, write_csv
 from eval_agreement.annotate.plan import draw, is_swapped
 from eval_agreement.annotate.schemes import SCHEMES, Ask, LabelItem, Scheme, exchanged
 from eval_agreement.annotate.store import Open, Said, Store

@@ -1,0 +1,285 @@
+"""The part of `critic build` behind the images: conversations with references and checklists, what the machine checks
+of them, what people decide, and the frozen benchmark."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from critic import benchmarks, jsonl, tables
+from critic.benchmarks.alignmmbench import CATEGORY_OF
+from critic.building import bench, card, review
+from critic.building.bench import SharedText
+from critic.building.replies import Item, Made, MadeTurn
+from critic.errors import UsageError
+from critic.records import ConversationJudgment, Protocol
+from critic.stages.ask_rows import Building, BuildRow
+from critic.stages.run import listed
+
+Chosen = Mapping[str, dict[str, Any]]
+"""The images that were chosen, by path: the fields of ImageFile, `category` and `sub_category`."""
+
+
+class BuildPlan(Struct, frozen=True):
+    """A kind of benchmark: how conversations are made of images, how those without the image are judged, and whether
+    each question gets a checklist. Its file has the form of the benchmark of the plan's name."""
+
+    make: Callable[[Building, Chosen], list[Made]]
+    protocol: Protocol
+    checklists: bool
+
+
+def _made(one: dict[str, Any], building: Building, turns: list[MadeTurn], **more: Any) -> Made:
+    about = {"category": one["category"], "sub_category": one["sub_category"], "source": one.get("source")}
+    return Made(id=one["md5"][:12], image=one["path"], lang=building.lang, turns=turns, **about, **more)
+
+
+def _talks(building: Building, chosen: Chosen) -> list[Made]:
+    """MultiVerse §2.1, steps 2 and 3: a person with a goal first, then the conversation."""
+    people = building.ask("persona", building.rows())
+    rows = [
+        BuildRow(key=path, lang=building.lang, image=path, facts=msgspec.to_builtins(one))
+        for path, one in people.items()
+    ]
+    made = []
+    for path, talk in building.ask("talk", rows).items():
+        turns = [MadeTurn(question=turn.question, answer=turn.answer, task=talk.task) for turn in talk.turns]
+        about = {"goal": people[path].goal, "sub_goal": people[path].sub_goal}
+        made.append(_made(chosen[path], building, turns, task=talk.task, sub_task=talk.sub_task, **about))
+    return made
+
+
+def _levels(building: Building, chosen: Chosen) -> list[Made]:
+    """ConvBench §3: perception, reasoning, creation."""
+    made = []
+    for path, said in building.ask("levels", building.rows()).items():
+        turns = [
+            MadeTurn(question=turn.question, answer=turn.answer, task=task)
+            for turn, task in zip(said.turns, said.tasks, strict=True)
+        ]
+        turns[-1].focus = said.focus
+        made.append(_made(chosen[path], building, turns, caption=said.caption))
+    return made
+
+
+def _singles(building: Building, chosen: Chosen) -> list[Made]:
+    """AlignMMBench §3: a question of one task an image, the tasks in turn; those outside of dialogues in five wordings
+    more."""
+    if building.lang != "zh":
+        raise UsageError("--plan alignmmbench: its file has no language, and is read as Chinese: --lang zh")
+    tasks = sorted(CATEGORY_OF)
+    rows = [
+        BuildRow(key=path, lang="zh", image=path, facts={"task": tasks[place % len(tasks)]})
+        for place, path in enumerate(sorted(chosen))
+    ]
+    found = building.ask("single", rows)
+    alone = {path: one.question for path, one in found.items() if not one.dialogue}
+    facts = [BuildRow(key=path, lang="zh", facts={"question": said, "count": 5}) for path, said in alone.items()]
+    wordings = building.ask("wordings", facts)
+    made = []
+    for path, one in found.items():
+        if path in alone and path not in wordings:
+            continue
+        turn = MadeTurn(question=one.question, answer=one.answer, task=one.task)
+        others = wordings[path].wordings if path in alone else []
+        made.append(_made(chosen[path], building, [turn], task=one.task, dialogue=one.dialogue, wordings=others))
+    return made
+
+
+PLANS = {
+    "multiverse": BuildPlan(_talks, "checklist", checklists=True),
+    "convbench": BuildPlan(_levels, "direct", checklists=False),
+    "alignmmbench": BuildPlan(_singles, "pointwise", checklists=False),
+}
+"""Plan -> how its conversations are made."""
+
+
+class BuildRules(Struct, frozen=True, kw_only=True):
+    """How conversations are checked and split: those whose mean score without the image, 0 to 1, is `blind` or more go;
+    so do those that say what a text of `against` says. People decide in the files `reviewed`, unless nobody is asked
+    (`unreviewed`). `judge` is where the blind answers are judged."""
+
+    plan: str
+    blind: float
+    judge: str | None
+    against: Path | None
+    reviewed: Sequence[Path]
+    unreviewed: bool
+    internal: float
+    external: str | None
+    tokenizer: str
+    bits: int
+
+
+def _turn_rows(building: Building, made: Sequence[Made], items: bool) -> list[BuildRow]:
+    """A row a turn: the question with what was said before, and, once there are any, its checklist's `items`."""
+    rows = []
+    for one in made:
+        before: list[dict[str, str]] = []
+        for number, turn in enumerate(one.turns, 1):
+            facts: dict[str, Any] = {"before": list(before), "question": turn.question, "answer": turn.answer}
+            if items:
+                facts["items"] = [item.question for item in turn.items]
+            rows.append(BuildRow(key=f"{one.id}/{number}", lang=one.lang, image=one.image, facts=facts))
+            before.append({"question": turn.question, "answer": turn.answer})
+    return rows
+
+
+def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> list[Made]:
+    """The conversations with a checklist for every turn. Items that the reference does not fulfil, or of which neither
+    yes nor no can be said, are left out and put on a sheet; those that people `keep` there stay. A conversation with a
+    turn that has no item left goes."""
+    items = building.ask("checklist", _turn_rows(building, made, False))
+    whole = [one for one in made if all(f"{one.id}/{number}" in items for number in range(1, len(one.turns) + 1))]
+    for one in whole:
+        for number, turn in enumerate(one.turns, 1):
+            turn.items = items[f"{one.id}/{number}"].items
+    held = building.ask("held", _turn_rows(building, whole, True))
+    wanted = _kept(kept)
+    sheet, left = [], []
+    for one in whole:
+        for number, turn in enumerate(one.turns, 1):
+            key = f"{one.id}/{number}"
+            answers = held[key].answers if key in held else ["unclear"] * len(turn.items)
+            good: list[Item] = []
+            for item, answer in zip(turn.items, answers, strict=True):
+                if answer == "yes" or (key, item.question) in wanted:
+                    good.append(item)
+                if answer != "yes":
+                    keep = "yes" if (key, item.question) in wanted else ""
+                    about = {"turn": key, "item": item.question, "the reference fulfils it": answer}
+                    sheet.append({**about, "question": turn.question, "answer": turn.answer, "keep": keep})
+            turn.items = good
+        if all(turn.items for turn in one.turns):
+            left.append(one)
+    if sheet:
+        tables.write_csv(kept, sheet)
+    why = Counter(row["the reference fulfils it"] for row in sheet)
+    said = f" ({listed(why)}; {kept.name} has them, for people to keep)" if sheet else ""
+    print(f"checklists: {len(made)} -> {len(left)} conversations; {len(sheet)} items left out{said}")
+    return left
+
+
+def _kept(path: Path) -> set[tuple[str, str]]:
+    rows = tables.rows(path) if path.is_file() else ()
+    said = [(row["turn"], row["item"], tables.optional_text(row, "keep") or "") for _, row in rows]
+    return {(turn, item) for turn, item, keep in said if keep.lower() in review.YES}
+
+
+def solved_blind(
+    building: Building, made: Sequence[Made], rules: BuildRules, endpoint: Mapping[str, Any]
+) -> dict[str, float]:
+    """What a model gets without the image, 0 to 1, by conversation: the mean over its turns. A turn that could not be
+    answered or judged counts as 0: people look at it in any case."""
+    from critic.stages import infer, judge  # noqa: PLC0415 - all that judges know: this step alone needs it
+
+    draft, replies, judged = (building.out / f"{name}.jsonl" for name in ("draft", "blind_replies", "blind"))
+    bench.write(draft, rules.plan, made)
+    name, protocol = rules.plan, PLANS[rules.plan].protocol
+    told = {**endpoint, "max_failed": 1.0}
+    code = infer.main(draft, name, replies, condition=["no_image"], data_root=building.root, **told)
+    # Without a URL the model is a folder, and a judge as it is a model.
+    if named := rules.judge or (None if told["base_url"] else told["model"]):
+        told = {**told, "judge": [named], "base_url": None, "model": None}
+    code |= judge.main(replies, judged, benchmark=name, protocol=[protocol], images="blind", **told)
+    building.code = max(building.code, code)
+    scores = defaultdict[str, float](float)
+    turns = {key: len(one.turns) for one in benchmarks.read(name, draft) for key in [one.id]}
+    for _, line in jsonl.read(judged, ConversationJudgment):
+        score = line.verdict.score
+        if line.verdict.turn is not None and score is not None:
+            scores[line.verdict.conversation] += score if protocol == "checklist" else (score - 1) / 9
+    shares = {key: scores[key] / count for key, count in turns.items()}
+    # A single question's wordings are conversations of their own: the best of them counts.
+    best: dict[str, float] = {}
+    for key, share in shares.items():
+        seed = key.rpartition("-")[0] if name == "alignmmbench" else key
+        best[seed] = max(best.get(seed, 0.0), share)
+    return best
+
+
+def build(building: Building, chosen: Chosen, rules: BuildRules, endpoint: Mapping[str, Any]) -> None:
+    """From the chosen images to the frozen benchmark, or to the sheet that people are to fill in."""
+    plan = PLANS[rules.plan]
+    made = plan.make(building, chosen)
+    if plan.checklists:
+        made = add_checklists(building, made, building.out / "items.csv")
+    made, removed = _check(building, made, rules, endpoint)
+    jsonl.write(building.out / "removed.jsonl", removed)
+    jsonl.write(building.out / "made.jsonl", made)
+    if not made:
+        raise UsageError(f"{building.out}: no conversation is left; removed.jsonl says why")
+    if not rules.unreviewed:
+        asked = _review(building.out / "review", made, rules.reviewed)
+        if asked is None:
+            return
+        made = [one for one in made if one.id in asked]
+    found = bench.overlaps({one.id: one.text() for one in made})
+    group_of = bench.groups([one.id for one in made], ((pair.one, pair.other) for pair in found))
+    split_of = bench.splits(made, group_of, rules.internal, rules.external)
+    folder = building.out / "benchmark"
+    about = {"plan": rules.plan, "lang": building.lang, "conversations": len(made), "reviewed": not rules.unreviewed}
+    about["splits"] = dict(sorted(Counter(split_of.values()).items()))
+    md5_of = {path: one["md5"] for path, one in chosen.items()}
+    whole = bench.freeze(folder, rules.plan, made, building.root, md5_of, split_of, about)
+    file = folder / "benchmark.jsonl"
+    card.write(folder, rules.plan, file, folder, rules.tokenizer, rules.bits)
+    print(f"{file}: {len(made)} conversations ({listed(Counter(split_of.values()))}), frozen as {whole}")
+
+
+def _check(
+    building: Building, made: list[Made], rules: BuildRules, endpoint: Mapping[str, Any]
+) -> tuple[list[Made], list[dict[str, Any]]]:
+    """What is left when what is solved blind, or says what other texts say, is gone; and what is gone, with reasons."""
+    reasons = dict[str, dict[str, Any]]()
+    if made and rules.blind <= 1:
+        for key, share in solved_blind(building, made, rules, endpoint).items():
+            if share >= rules.blind:
+                reasons[key] = {"reason": "solved_blind", "score": round(share, 3)}
+    if rules.against is not None:
+        known = {place: _text_of(row) for place, row in tables.rows(rules.against)}
+        for pair in bench.overlaps({one.id: one.text() for one in made}, known):
+            reasons.setdefault(pair.one, {"reason": "contaminated", "of": pair.other, "share": round(pair.share, 3)})
+    for pair in _repeated(made):
+        reasons.setdefault(pair.other, {"reason": "repeats_another", "of": pair.one, "share": round(pair.share, 3)})
+    removed = [{"id": one.id, "image": one.image, **reasons[one.id]} for one in made if one.id in reasons]
+    left = [one for one in made if one.id not in reasons]
+    why = f" ({listed(Counter(one['reason'] for one in removed))})" if removed else ""
+    print(f"checks: {len(made)} -> {len(left)} conversations{why}")
+    return left, removed
+
+
+def _repeated(made: Sequence[Made]) -> list[SharedText]:
+    """Pairs that say the very same: of those the second goes. What only says much of the same stays in one split."""
+    return [pair for pair in bench.overlaps({one.id: one.text() for one in made}) if pair.share == 1]
+
+
+def _text_of(row: Any) -> str:
+    """All texts within a row."""
+    if isinstance(row, str):
+        return row
+    inner: Iterable[Any] = row.values() if isinstance(row, dict) else row if isinstance(row, list) else ()
+    return "\n".join(filter(None, map(_text_of, inner)))
+
+
+def _review(folder: Path, made: list[Made], given: Sequence[Path]) -> set[str] | None:
+    """The ids that people accepted; None where they are still to be asked, which is said."""
+    sheet, third = folder / "sheet.csv", folder / "third.csv"
+    if not sheet.is_file():
+        review.write_sheet(sheet, made, {}, map(str, range(1, review.REVIEWERS + 1)))
+        review.write_rows(folder / "rows.jsonl", made)
+    read = [*given, *(path for path in (sheet, third) if path.is_file())]
+    decided = review.decide(made, review.read(read, [one.id for one in made]))
+    for line in decided.lines():
+        print(line)
+    if not decided.open and not decided.differing:
+        return set(decided.accepted)
+    if not decided.open and not third.is_file():
+        review.write_sheet(third, [one for one in made if one.id in decided.differing], {}, ["3"])
+    where = sheet if decided.open else third
+    print(f"{where}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")
+    print(f"or: critic annotate {folder / 'rows.jsonl'} --scheme checklist, and --reviewed labels.jsonl")
+    return None

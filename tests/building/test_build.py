@@ -1,0 +1,346 @@
+"""critic build behind the images: planted faults are found and sound ones stay, killed anywhere it ends in the same
+bytes, and what it makes is a benchmark that the other stages take."""
+
+import json
+import multiprocessing
+import os
+import re
+import runpy
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import ROOT, assert_one_line_error, completion, run
+
+from critic import benchmarks, jsonl
+from critic.building import bench, replies, review
+from critic.building.replies import Made, MadeTurn, QuestionAnswer
+from critic.errors import UsageError
+from critic.stages import ask_rows
+from critic.stages.ask_rows import STEPS, AskedRow, BuildRow
+
+ROW: dict[str, dict[str, Any]] = {
+    "persona": {},
+    "talk": {"character": "Ada, a baker", "scenario": "at\nthe oven", "goal": "Analysis", "sub_goal": "heat"},
+    "single": {"task": "Incoherence"},
+    "wordings": {"question": "How many?", "count": 5},
+    "checklist": {"before": [{"question": "q", "answer": "a"}], "question": "How many?", "answer": "Two."},
+    "held": {"before": [], "question": "How many?", "answer": "Two.", "items": ["Is it two?", "Is it\nred?"]},
+}
+
+
+@pytest.fixture(scope="module")
+def demo() -> Any:
+    sys.path.insert(0, str(ROOT / "data"))
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "data/build_demo.py")))
+
+
+class Built:
+    """A folder that the demo's model builds in."""
+
+    def __init__(self, demo: Any, root: Path) -> None:
+        self.demo, self.root, self.scenes = demo, root, demo.prepare(root / "images")
+        self.model = demo.ScriptedModel(root / "images", self.scenes)
+
+    def build(self, out: str, url: str, *more: str) -> Any:
+        return run("critic", *self.demo.words(self.root / "images", self.root / out, url), *more)
+
+    def fill_in(self, out: str, name: str) -> None:
+        unnatural = next(one.name for one in self.scenes if one.fault == "unnatural")
+        self.demo.fill_in(self.root / out / "review" / name, unnatural)
+
+    def whole(self, out: str, url: str) -> Any:
+        for name in ("sheet.csv", "third.csv"):
+            done = self.build(out, url)
+            assert done.returncode == 0 and f"{name}: fill in" in done.stdout, done.stderr
+            self.fill_in(out, name)
+        return self.build(out, url)
+
+
+@pytest.fixture(scope="module")
+def built(demo: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Built, str, Any]]:
+    made = Built(demo, tmp_path_factory.mktemp("build"))
+    with demo.served(made.model) as url:
+        yield made, url, made.whole("whole", url)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_planted_faults_are_found_and_sound_ones_stay(built: tuple[Built, str, Any]) -> None:
+    made, _, done = built
+    assert done.returncode == 0, done.stderr
+    out, fault = made.root / "whole", {one.name: one.fault for one in made.scenes if one.fault}
+    by_fault = {reason: name for name, reason in fault.items()}
+    dropped = {one["path"]: one["reason"] for one in rows(out / "dropped.jsonl")}
+    found = {reason: {path for path, why in dropped.items() if why == reason} for reason in set(dropped.values())}
+    names = {path.name for path in (made.root / "images").iterdir()}
+    assert len(names) == 60
+    assert found["same_file"] == {name for name in names if name.startswith("same")}
+    assert found["near_duplicate"] == {name for name in names if name.startswith("similar")}
+    assert found["low_quality"] == {name for name in names if name.startswith("blurred")}
+    assert found["image_unreadable"] == {name for name in names if name.startswith("torn")}
+    assert found["too_small"] == {name for name in names if name.startswith("tiny")}
+    assert found["rare_category"] == {name for name in names if name.startswith("chart")}
+    talks = {one["key"]: one.get("failure") for one in rows(out / "talk.jsonl")}
+    rejected = {why: path for path, why in talks.items() if why}
+    assert rejected == {why: by_fault[why] for why in ("wrong_language", "degenerate")}
+    removed = {one["reason"]: one["image"] for one in rows(out / "removed.jsonl")}
+    assert removed == {why: by_fault[why] for why in ("solved_blind", "repeats_another")}
+    assert "1 removed (1 unnatural_flow, 0 wrong_answer, 0 blind)" in done.stdout
+    # Of the image with the failing item the conversation stays, without the item.
+    sheet = (out / "items.csv").read_text("utf-8").splitlines()
+    assert len(sheet) == 2 and "unicorn" in sheet[1]
+    frozen = (out / "benchmark/benchmark.jsonl").read_text("utf-8")
+    assert "unicorn" not in frozen
+    kept = {one["image"] for one in rows(out / "made.jsonl")} - {by_fault["unnatural"]}
+    sound = set(talks) - {
+        by_fault[why] for why in fault.values() if why not in ("failing_item", "says_much_of_another")
+    }
+    assert kept == sound and len(rows(out / "benchmark/benchmark.jsonl")) == 12
+
+
+def test_what_says_much_of_another_is_in_its_split(built: tuple[Built, str, Any]) -> None:
+    made, _, _ = built
+    much = next(one for one in made.scenes if one.fault == "says_much_of_another")
+    found = [one for _, one in jsonl.read(made.root / "whole/made.jsonl", Made)]
+    key = {one.image: one.id for one in found}
+    pairs = bench.overlaps({one.id: one.text() for one in found})
+    assert {(pair.one, pair.other) for pair in pairs} == {tuple(sorted((key[much.name], key[much.partner])))}
+    groups = bench.groups(key.values(), ((pair.one, pair.other) for pair in pairs))
+    apart = {key[much.name]: "train", **dict.fromkeys(set(key.values()) - {key[much.name]}, "internal")}
+    assert bench.leaks(apart, pairs) == pairs
+    for share in (0.1, 0.3, 0.5, 0.9):
+        assert not bench.leaks(bench.splits(found, groups, share, None), pairs)
+    assert set(bench.splits(found, groups, 0.3, "drawn here").values()) == {"external"}
+
+
+def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, str, Any], tmp_path: Path) -> None:
+    made, url, _ = built
+    folder = made.root / "whole/benchmark"
+    conversations = benchmarks.read("multiverse", folder / "benchmark.jsonl")
+    splits = [one for name in ("train", "internal") for one in benchmarks.read("multiverse", folder / f"{name}.jsonl")]
+    assert sorted(one.id for one in splits) == sorted(one.id for one in conversations) and len(conversations) == 12
+    tables = [one for path in (folder / "datasets").iterdir() for one in benchmarks.read("multiverse", path)]
+    assert sorted(one.id for one in tables) == sorted(one.id for one in conversations)
+    file, words = folder / "benchmark.jsonl", ("--benchmark", "multiverse", "--base-url", url)
+    replies, judged = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
+    assert run("critic", "infer", file, *words, "--out", replies, "--condition", "no_image").returncode == 0
+    assert run("critic", "judge", replies, *words, "--out", judged, "--protocol", "checklist").returncode == 0
+    words = ("--benchmark", "multiverse", "--questions", file, "--out", tmp_path)
+    assert run("critic", "score", judged, *words).returncode == 0
+    card = ("critic", "card", file, "--benchmark", "multiverse", "--out", tmp_path)
+    assert "as it was frozen" in run(*card).stdout
+    said = json.loads((folder / "frozen.json").read_text("utf-8"))
+    assert bench.check_frozen(folder) == said["hash"] and said["conversations"] == 12 and said["reviewed"]
+
+
+def test_a_frozen_file_that_changed_is_found(built: tuple[Built, str, Any], tmp_path: Path) -> None:
+    made, _, _ = built
+    folder = tmp_path / "benchmark"
+    shutil.copytree(made.root / "whole/benchmark", folder)
+    assert bench.check_frozen(folder)
+    image = next((folder / "images").iterdir())
+    image.write_bytes(image.read_bytes() + b"\0")
+    with pytest.raises(UsageError, match="is not as it was frozen"):
+        bench.check_frozen(folder)
+
+
+TIMED = re.compile(r"\.run\.json$|^blind_replies|^review|^images/")
+"""Files that say how long something took, and what people fill in."""
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    names = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file())
+    return {name: (folder / name).read_bytes() for name in names if not TIMED.search(name)}
+
+
+def killed(build: Callable[[], Any], at: int) -> bool:
+    """Build in a process of its own that is killed half-way through the line or the file that it writes as number `at`;
+    whether it came to that."""
+
+    def child() -> None:
+        count, plain, replacing = 0, jsonl.Appender._write, jsonl.write_bytes
+
+        def counted() -> bool:
+            nonlocal count
+            count += 1
+            return count == at
+
+        def append(self: Any, line: bytes) -> None:
+            if counted():
+                plain(self, line[: len(line) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            plain(self, line)
+
+        def write(path: Path, data: bytes) -> None:
+            if counted():
+                path.with_name(path.name + ".partial").write_bytes(data[: len(data) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            replacing(path, data)
+
+        jsonl.Appender._write, jsonl.write_bytes = append, write
+        os._exit(0 if build().returncode == 0 else 1)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(120)
+    assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
+    return process.exitcode != 0
+
+
+@pytest.mark.parametrize("step", [pytest.param(97, id="few"), pytest.param(13, id="many", marks=pytest.mark.slow)])
+def test_killed_anywhere_it_ends_in_the_same_bytes(built: tuple[Built, str, Any], step: int) -> None:
+    """Killed again and again, each time `step` written lines or files further on, within every step of it."""
+    made, url, _ = built
+    out, kills = f"killed-{step}", 0
+    for name in ("sheet.csv", "third.csv", None):
+        while killed(lambda: made.build(out, url), step):
+            kills += 1
+        if name:
+            made.fill_in(out, name)
+    assert kills >= 400 // step
+    expected, found = content(made.root / "whole"), content(made.root / out)
+    found = {name: data for name, data in found.items() if not name.endswith(".partial")}
+    assert found.keys() == expected.keys()
+    assert {name for name in found if found[name] != expected[name]} == set()
+
+
+@pytest.mark.parametrize("lang", ["zh", "en"])
+@pytest.mark.parametrize("step", STEPS)
+def test_the_exact_text_of_each_step_is_kept(step: str, lang: Any) -> None:
+    text = ask_rows.prompt(step, BuildRow(key="1", lang=lang, facts=ROW.get(step, {})))
+    golden = ROOT / f"tests/golden/build_{step}_{lang}.txt"
+    if not golden.exists():
+        golden.write_text(text + "\n", "utf-8")
+        pytest.fail(f"{golden.name} was missing and has been written; look at it and run again")
+    assert text + "\n" == golden.read_text("utf-8")
+
+
+TALK = [("What colour is the kite?", "Red and blue."), ("Who holds the string of it?", "A child."), ("Why?", "Wind.")]
+
+
+@pytest.mark.parametrize(
+    ("turns", "lang", "problem"),
+    [
+        (TALK, "en", "too_short"),
+        ([*TALK[:2], ("Why is it up there?", "Wind.")], "en", None),
+        ([*TALK[:2], ("Why is it up there?", "风把它吹起来了")], "en", "wrong_language"),
+        ([*TALK[:2], ("Why is it up there?", "the kite is " * 9)], "en", "degenerate"),
+        ([*TALK[:2], TALK[0]], "en", "repeated"),
+        (TALK[:2], "en", "too_few_turns"),
+        ([(f"Is number {number} red?", "Yes.") for number in range(5)], "en", "too_many_turns"),
+        ([("图里有什么动物？", "一只猫"), ("它在做什么呢？", "睡觉"), ("请写一首诗吧", "猫儿睡")], "zh", None),
+        (
+            [("图里有什么动物？", "一只猫"), ("What is it doing?", "睡觉"), ("请写一首诗吧", "猫儿睡")],
+            "zh",
+            "wrong_language",
+        ),
+    ],
+)
+def test_rejections_have_names(turns: list[tuple[str, str]], lang: Any, problem: str | None) -> None:
+    reply = replies.Talk("Recognition", "colours", [QuestionAnswer(*turn) for turn in turns])
+    assert replies.check_talk(reply, BuildRow(key="1", lang=lang)) == problem
+
+
+def one(key: str) -> Made:
+    turn = MadeTurn(question="What is it?", answer="A kite.")
+    return Made(id=key, image=f"{key}.png", lang="en", turns=[turn], category="c", sub_category="s")
+
+
+def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> None:
+    made = [one(name) for name in "abcde"]
+    sheet = tmp_path / "sheet.csv"
+    said = {
+        ("a", "1"): "yes,yes,yes", ("a", "2"): "yes,yes,yes", ("b", "1"): "no,yes,no", ("b", "2"): "no,yes,no",
+        ("c", "1"): "yes,yes,yes", ("c", "2"): "yes,no,yes", ("d", "1"): "yes,yes,yes", ("d", "2"): ",,",
+    }  # fmt: skip
+    lines = [f"{key},{reviewer},{answers}" for (key, reviewer), answers in said.items()]
+    sheet.write_text("\n".join(["id,reviewer,natural,correct,needs_image", *lines]) + "\n", "utf-8")
+    decided = review.decide(made, review.read([sheet], "abcde"))
+    assert decided == review.Reviewed(["a"], {"b": ["unnatural_flow", "blind"]}, ["d", "e"], ["c"])
+    assert decided.lines()[0].startswith(
+        "reviewed: 1 of 5 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind)"
+    )
+    third = tmp_path / "third.csv"
+    third.write_text("id,reviewer,natural,correct,needs_image\nc,3,是,否,是\n", "utf-8")
+    assert review.decide(made, review.read([sheet, third], "abcde")).removed["c"] == ["wrong_answer"]
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text('{"id": "e", "checklist_answers": [true, true, null], "annotators": {"x": 1, "y": 0.7}}\n')
+    assert review.decide(made, review.read([labels], "abcde")).differing == ["e"]
+    for text, problem in (
+        ("c,3,maybe,no,no", "expected yes or no"),
+        ("x,3,no,no,no", "no conversation"),
+        ("c,3,,no,no", "is ''"),
+    ):
+        third.write_text(f"id,reviewer,natural,correct,needs_image\n{text}\n", "utf-8")
+        with pytest.raises(UsageError, match=problem):
+            review.read([third], "abcde")
+
+
+def test_rows_for_annotators_are_read_by_critic_annotate(tmp_path: Path) -> None:
+    from eval_agreement.annotate.reading import items_of
+
+    review.write_rows(tmp_path / "rows.jsonl", [one("a"), one("b")])
+    assert [len(item.asks) for item in items_of("checklist", tmp_path / "rows.jsonl")] == [3, 3]
+
+
+SCRIPTS: dict[str, dict[str, Any]] = {
+    "Quality": {"clarity": 5, "resolution": 5, "plausibility": 5},
+    "Category": {"category": "图表", "sub_category": "柱状图"},
+    "Wordings": {"wordings": ["一共有几个？", "请数一数有多少。", "数量是多少呢？", "告诉我几个。", "有多少个呢？"]},
+    "Levels": {
+        "caption": "一张柱状图", "tasks": ["识别", "比较", "写作"], "focus": "要写到两根柱子",
+        "turns": [{"question": f"第{number}个问题是什么？", "answer": "红色的柱子更高"} for number in "一二三"],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("plan", "turns"), [("convbench", 3), ("alignmmbench", 1)])
+def test_the_other_plans_make_their_benchmarks(plan: str, turns: int, tmp_path: Path, scripted: Any) -> None:
+    def answer(body: dict[str, Any]) -> Any:
+        schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
+        name = next((one for one in schema.get("$defs", {}) if one in (*SCRIPTS, "Single")), "") if schema else ""
+        text = body["messages"][-1]["content"]
+        if name == "Single":
+            task = re.search(r"考察这种能力的问题：(\w+)", json.dumps(text, ensure_ascii=False))[1]
+            before = (
+                [{"question": "这是什么图？", "answer": "柱状图"}] if "ncoherence" in task.replace("C", "nc") else []
+            )
+            return completion(
+                json.dumps({"task": task, "question": "图里有几根柱子？", "answer": "三根", "dialogue": before})
+            )
+        return completion(json.dumps(SCRIPTS[name]) if name else '{"rating": 1}')
+
+    server = scripted(answer)
+    images = ROOT / "data/samples/visitbench/images"
+    words = ("--out", tmp_path, "--plan", plan, "--lang", "zh", "--base-url", server.url, "--rare", 1, "--min-side", 50)
+    done = run("critic", "build", images, *words, "--unreviewed", "--near", 0, "--blind", 2)
+    assert done.returncode == 0, done.stderr
+    found = benchmarks.read(plan, tmp_path / "benchmark/benchmark.jsonl")
+    assert (
+        found
+        and {len(one.turns) for one in found} == {turns}
+        and not json.loads((tmp_path / "benchmark/frozen.json").read_text())["reviewed"]
+    )
+
+
+def test_mistakes_of_the_plan_are_one_line(tmp_path: Path) -> None:
+    images = ROOT / "data/samples/visitbench/images"
+    assert_one_line_error(run("critic", "build", images, "--out", tmp_path, "--plan", "x"), "--plan x", "multiverse")
+
+
+def test_a_file_of_another_question_is_left_as_it_is(built: tuple[Built, str, Any]) -> None:
+    made, url, _ = built
+    path = made.root / "whole/persona.jsonl"
+    before = path.read_bytes()
+    first = next(one for _, one in jsonl.read(path, AskedRow))
+    path.write_bytes(before.replace(first.asked.encode(), b"0123456789abcdef"))
+    assert_one_line_error(made.build("whole", url), "was asked otherwise")
+    path.write_bytes(before)
