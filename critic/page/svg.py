@@ -20,6 +20,12 @@ SHAPES = ("", "M-1,-1H1V1H-1Z", "M0,-1.3L1.2,1H-1.2Z", "M0,-1.4L1.4,0L0,1.4L-1.4
 PANEL = 230
 """How high one of several radars is."""
 
+WIDE = 7.3
+"""How wide a character is at most, as the fonts of browsers go."""
+
+NAMES = 60
+"""Characters of a name before bars at most."""
+
 BINS = 12
 
 POINTS = 1000
@@ -81,7 +87,7 @@ class _Canvas:
         for place, name in enumerate(series):
             y = TOP + 8 + 18 * place
             self.dot(place, (WIDTH - RIGHT + 19, y - 3), name, 5)
-            self.add("text", text=_short(name, 40), x=WIDTH - RIGHT + 30, y=y + 1)
+            self.add("text", text=_short(name, 36), x=WIDTH - RIGHT + 30, y=y + 1)
             bottom = max(bottom, y + 10)
         return self.drawn(caption, bottom)
 
@@ -91,11 +97,12 @@ class _Canvas:
 
 
 def _short(name: str, length: int) -> str:
-    return name if len(name) <= length else f"{name[: length - 1]}…"
+    """Without its middle where it is too long: names of models are alike at the beginning."""
+    return name if len(name) <= length else f"{name[: length // 2]}…{name[(length - 1) // -2 + 1 :]}"
 
 
-def _wide(name: str) -> int:
-    return sum(2 if ord(char) > 0x2E7F else 1 for char in _short(name, 44))
+def _wide(name: str, length: int = 44) -> int:
+    return sum(2 if ord(char) > 0x2E7F else 1 for char in _short(name, length))
 
 
 def _steps(low: float, high: float) -> list[float]:
@@ -225,10 +232,10 @@ def scatter(caption: str, points: Mapping[str, Spot], axes: tuple[str, str], pow
     def across(x: float) -> float:
         return _x((x - x_range[0]) / (x_range[1] - x_range[0]))
 
-    for value in _steps(*x_range):
-        canvas.add(
-            "text", text=f"{10**value if powers else value:.3g}", x=across(value), y=HEIGHT - 24, text_anchor="middle"
-        )
+    whole = [math.log10(factor * 10.0**power) for power in range(-3, 7) for factor in (1, 3)]
+    for value in [each for each in whole if x_range[0] <= each <= x_range[1]] if powers else _steps(*x_range):
+        text = f"{10**value if powers else value:.3g}"
+        canvas.add("text", text=text, x=across(value), y=HEIGHT - 24, text_anchor="middle")
     canvas.add("text", "soft", text=axes[0], x=_x(0.5), y=HEIGHT - 6, text_anchor="middle")
     middle_x, middle_y = across(median(xs)), _y(median(ys), *y_range)
     canvas.add("line", "median", x1=middle_x, x2=middle_x, y1=TOP, y2=HEIGHT - BOTTOM)
@@ -282,8 +289,8 @@ def bars(caption: str, rows: Mapping[str, Mapping[str, float | None]], scale: Bo
     columns = list(dict.fromkeys(name for found in rows.values() for name in found))
     if not columns:
         return None
-    canvas, left = _Canvas(caption), 8 + min(6.6 * max(map(_wide, rows)), 260)
-    longest = 6.6 * max(map(_wide, columns))
+    canvas, left = _Canvas(caption), 8 + min(WIDE * max(_wide(name, NAMES) for name in rows), WIDE * NAMES)
+    longest = WIDE * max(map(_wide, columns))
     turned = longest > (WIDTH - 8 - left) / len(columns)
     top = 20 + (0.8 * longest if turned else 2)
     wide = (WIDTH - 8 - left - (0.65 * longest if turned else 0)) / (len(columns) - turned / 2)
@@ -293,7 +300,7 @@ def bars(caption: str, rows: Mapping[str, Mapping[str, float | None]], scale: Bo
         canvas.add("text", text=_short(name, 44), x=x, y=y, **turn)
     for place, (name, found) in enumerate(rows.items()):
         y = top + 18 * place
-        canvas.add("text", text=_short(name, 44), x=left - 6, y=y + 13, text_anchor="end")
+        canvas.add("text", text=_short(name, NAMES), x=left - 6, y=y + 13, text_anchor="end")
         for number_, column in enumerate(columns):
             x, value = left + wide * number_, found.get(column)
             if value is not None:

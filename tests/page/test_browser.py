@@ -27,7 +27,13 @@ from eval_agreement.annotate.people import owner_page
 SIZES = {"own": 1280, "phone": 390}
 
 MODELS = [
-    *("LLaVA-1.5-7B", "LLaVA-NeXT-7B", "LLaVA-OneVision-7B", "Qwen2-VL-7B", "Qwen2.5-VL-3B-Instruct"),
+    *(
+        "LLaVA-1.5-7B",
+        "LLaVA-NeXT-7B",
+        "LLaVA-OneVision-Qwen2-7B-ov-chat-2024-09-15-quantised-w4a16",
+        "Qwen2-VL-7B",
+        "Qwen2.5-VL-3B-Instruct",
+    ),
     *("Qwen2.5-VL-7B-Instruct", "Qwen2.5-VL-72B-Instruct", "InternVL2-8B", "InternVL2.5-1B", "InternVL2.5-2B"),
     *("InternVL2.5-4B", "InternVL2.5-8B", "LLaMA-3.2-11B-Vision-Instruct", "LLaMA-3.2-90B-Vision-Instruct"),
     *("GPT-4o-2024-11-20", "Claude-3.7-Sonnet-2025-02-19"),

@@ -117,3 +117,25 @@ def test_a_page_of_another_package_extends_the_same_base() -> None:
     audit = render("eval_agreement.page", "report.html.jinja", facts)
     head = shared[: shared.index("@media (max-width")].splitlines()
     assert len(head) > 40 and set(head) <= set(audit.splitlines())
+
+
+def test_long_names_keep_both_ends_and_are_whole_before_bars() -> None:
+    """Up to 60 characters before bars, 36 in a legend; of longer ones the middle is left out."""
+    names = [f"{'a' * 28}-{size}B-{'z' * 28}-{tail}" for size, tail in ((7, "chat"), (72, "base"))]
+    drawn = pictures.bars("c", {name[-60:]: {"x": 1.0} for name in names}, (0.0, 1.0))
+    assert drawn is not None and all(name[-60:] in drawn.svg for name in names)
+    drawn = pictures.bars("c", {name: {"x": 1.0} for name in names}, (0.0, 1.0))
+    assert drawn is not None
+    texts = [
+        one.text or "" for one in ElementTree.fromstring(drawn.svg) if one.tag == "text" and "…" in (one.text or "")
+    ]
+    assert [(text[:28], text[-5:], len(text)) for text in texts] == [("a" * 28, end, 60) for end in ("-chat", "-base")]
+    legend = pictures.lines("c", {name: [1.0] for name in names}, ["x"], (0.0, 1.0)).svg
+    assert legend.count("…") == 2 and "-chat" in legend and "-base" in legend
+
+
+def test_sizes_stand_on_round_numbers() -> None:
+    drawn = pictures.scatter("c", {"m": (0.0, 1.0), "n": (2.0, 3.0)}, ("billions", "score"), powers=True)
+    assert drawn is not None
+    texts = [one.text for one in ElementTree.fromstring(drawn.svg) if one.tag == "text"]
+    assert [text for text in texts if text in ("1", "3", "10", "30", "100")][-5:] == ["1", "3", "10", "30", "100"]
