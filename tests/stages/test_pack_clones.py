@@ -191,10 +191,15 @@ def test_multiverses_two_questions(tmp_path: Path, scripted: Servers) -> None:
         {"constant": "quality_prompt.ask", "kind": "quality", "placeholders": shown | {"item.gold": "raw.reference"}},
     ]  # fmt: skip
     _, done = made(folder, entries[:1])
-    assert "it lacks quality: judging asks by ours" in done.stdout
+    assert "it lacks extraction_checklist, quality: judging asks by ours" in done.stdout
     for file in folder.with_name("theirs").iterdir():
         file.unlink()
-    pack, _ = made(folder, entries)
+    pack, done = made(folder, [one | {"constrained": True} for one in entries])
+    assert "lacks" not in done.stdout
+    for file in pack.iterdir():
+        file.unlink()
+    pack, done = made(folder, entries)
+    assert "it lacks extraction_checklist, extraction_rating: judging asks by ours" in done.stdout
 
     def answer(body: dict[str, Any]) -> Any:
         said = body["messages"][-1]["content"]
