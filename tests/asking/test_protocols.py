@@ -244,6 +244,21 @@ def test_an_opponent_without_a_reply_leaves_nothing_to_compare() -> None:
     assert Assignment(one=talk(), protocol="pairwise", against=other).planned(1, setup).problem is None
 
 
+@pytest.mark.parametrize("protocol", ["pointwise", "direct", "checklist", "pairwise"])
+@pytest.mark.parametrize("condition", ["own", "no_history", "no_image"])
+def test_a_turn_is_judged_with_its_images_and_those_of_all_turns_before_it(condition: str, protocol: Any) -> None:
+    """Also where the model saw no earlier turn, or no image: what it was asked is about them."""
+    one = talk()
+    pictured = [replace(turn, images=[f"{n}.png"], checklist=["?"]) for n, turn in enumerate(one.conversation.turns, 1)]
+    turns = {n: replace(line, seen=line.seen if condition == "own" else line.seen[-1:]) for n, line in one.turns.items()}
+    history = one.conversation.history if condition == "own" else []
+    conversation = replace(one.conversation, turns=pictured, history=history)
+    one = talk(conversation=conversation, condition=condition, turns=turns)
+    for turn, there in ((1, ["1.png"]), (2, ["1.png", "2.png"])):
+        made = Assignment(one=one, protocol=protocol).planned(turn, Setup(judge="j", score_kind="argmax")).material
+        assert made is not None and made.pictures() == there == made.images
+
+
 def judged(one: Transcript, order: str, answer: Any) -> Any:
     setup = Setup(judge="j", score_kind="argmax", order=order)  # type: ignore[arg-type]
     judge = ConversationJudge(ScriptedBackend(answer), setup, 256)
