@@ -30,7 +30,7 @@ from msgspec import Struct, field
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.cli import run_program
 from critic.errors import UsageError
-from critic.human_scored import Row
+from critic.human_scored import BLIND, Row
 from critic.records import RATINGS, Language, Turn
 
 EXTERNAL = "Nightjar-9B"
@@ -103,8 +103,12 @@ SYSTEMS: dict[str, System] = {
     ),
 }
 
-PLAIN = ("Drifter-3B", "Stutter-1B")
-"""Systems whose answers show without the picture what they are worth; they have no part in a world with pictures."""
+PLAIN = ("Drifter-3B", "Stutter-1B", "off", "garbled")
+"""Systems, and what answers say, that show their worth without the picture: they have no part in a world with some."""
+
+UNSEEN = 0.1
+"""Share of the questions whose pictures no judge is shown, so that one learns what it can tell without: else a judge
+asked blind would only meet a prompt that it has never seen."""
 
 
 class Rater(Struct, frozen=True):
@@ -138,6 +142,7 @@ class WorldQuestion(Struct, frozen=True):
     question: str
     history: list[Turn]
     reference: str | None
+    blind: bool = False
 
 
 class WorldAnswer(Struct, frozen=True, kw_only=True):
@@ -254,6 +259,7 @@ def ask(world: World, scene: Scene, number: int, draw: random.Random) -> WorldQu
         question=question,
         history=[Turn(user.format(**values), assistant.format(**values)) for user, assistant in scene.history],
         reference=None if alone else world.phrases[scene.lang]["joint"].join(reference),
+        blind=scene.picture is not None and draw.random() < UNSEEN,
     )
 
 
@@ -275,7 +281,7 @@ def answer(
     scene, phrases = asked.scene, world.phrases[asked.scene.lang]
     content = draw.choices(list(system.content), list(system.content.values()))[0]
     manner = draw.choices(list(system.manner), list(system.manner.values()))[0]
-    if content == "evade" and not scene.evade:
+    if (content == "evade" and not scene.evade) or (content in PLAIN and scene.picture is not None):
         content = "wrong"
     worded = partial(wording, world, draw=draw, manner=manner, own_style=system.own_style)
     if content == "off":
@@ -360,6 +366,7 @@ def row(world: World, asked: WorldQuestion, system: str, given: WorldAnswer, dra
         category=CATEGORY_OF[scene.task],
         annotators=scores,
         reason=reason(world, asked, given, draw),
+        flags=[BLIND] if asked.blind else [],
     )
 
 

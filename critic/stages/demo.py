@@ -148,6 +148,9 @@ def done(out: Path, report: str, start: float) -> None:
     print(f"\ndone in {seconds:.0f} s: open {out}/{report}", flush=True)
 
 
+PICTURED = 1500
+"""Questions of a world with pictures: a tiny judge needs as many to learn to look."""
+
 ARM = 250
 """Answers of a test that are judged without their image too, with another's, and with one fact edited."""
 
@@ -169,7 +172,10 @@ def main(
         typer.Option(help="Training recipe.", show_default=f"{RECIPE}, or {TINY} where its base is not to be had"),
     ] = None,
     questions: Annotated[
-        int | None, typer.Option(help="Questions of the sample world, for a shorter demo.", show_default="1144")
+        int | None,
+        typer.Option(
+            help="Questions of the sample world, for a shorter demo.", show_default=f"1144, {PICTURED} with pictures"
+        ),
     ] = None,
     pictures: Annotated[
         bool, typer.Option("--pictures", help="A world with pictures, and a judge that sees: does it look?")
@@ -186,7 +192,7 @@ def main(
 
     step("1/5", "data: a sample world with simulated answerers and raters", start)
     world = out / "world.jsonl"
-    size = [] if questions is None else ["--questions", str(questions)]
+    size = ["--questions", str(questions or PICTURED)] if questions or pictures else []
     run([python, "data/sample_world.py", "--out", str(world), "--seed", str(seed), *size, *drawn])
     words = [python, "data/human_scores.py", str(world), "--out", str(data), "--external", EXTERNAL, "--per-task"]
     run([*words, *drawn])
@@ -204,7 +210,9 @@ def main(
             judged = out / f"{name}.jsonl"
             _drop_of_another_judge(judged, model)
             words = [script("critic"), "judge", str(asked), "--out", str(judged)]
-            words += ["--images", "show", *root, "--no-reason"] if pictures else []
+            words += ["--images", "show", *root] if pictures else []
+            # What the judge saw stands beside the worst rows, which are of the arms.
+            words += ["--no-reason"] if pictures and name in tests else []
             run([*words, "--base-url", url, "--model", model, *form_asked(judge)])
 
     step("5/5", "audit: how far to trust it", start)

@@ -250,7 +250,9 @@ def test_a_turn_is_judged_with_its_images_and_those_of_all_turns_before_it(condi
     """Also where the model saw no earlier turn, or no image: what it was asked is about them."""
     one = talk()
     pictured = [replace(turn, images=[f"{n}.png"], checklist=["?"]) for n, turn in enumerate(one.conversation.turns, 1)]
-    turns = {n: replace(line, seen=line.seen if condition == "own" else line.seen[-1:]) for n, line in one.turns.items()}
+    turns = {
+        n: replace(line, seen=line.seen if condition == "own" else line.seen[-1:]) for n, line in one.turns.items()
+    }
     history = one.conversation.history if condition == "own" else []
     conversation = replace(one.conversation, turns=pictured, history=history)
     one = talk(conversation=conversation, condition=condition, turns=turns)

@@ -173,16 +173,20 @@ def painted(image: Any, ink: tuple[int, int, int]) -> int:
 def test_a_picture_shows_the_facts() -> None:
     pytest.importorskip("PIL")
     sys.path.insert(0, str(ROOT / "data"))
-    from drawing import COLOURS, PLACES, draw
+    from drawing import COLOURS, PLACES, SHAPES, draw
 
     for place, cell in PLACES.items():
         image = draw("place", {"place": place, "shape": "square", "colour": "red"}, place)
         middle = image.getpixel((cell % 3 * 32 + 16, cell // 3 * 32 + 16))
         assert middle == COLOURS["red"], place
-    chart = draw("chart", {"high": "blue", "low": "green", "third": "black"}, "seed")
-    heights = {name: painted(chart, ink) for name, ink in COLOURS.items()}
-    assert heights["blue"] > heights["black"] > heights["green"] > 0 == heights["red"]
-    # The area of n squares grows with n, whatever their places.
-    squares = [draw("several", {"n": str(n), "shape": "square", "colour": "red"}, "s") for n in range(1, 7)]
-    areas = [painted(image, COLOURS["red"]) for image in squares]
-    assert areas == sorted(set(areas))
+    chart = draw("chart", {"left": "3", "right": "1", "colour": "blue"}, "seed")
+    left, right = (painted(chart.crop((x, 0, x + 48, 96)), COLOURS["blue"]) for x in (0, 48))
+    assert left / right == pytest.approx(3, abs=0.3)
+    pair = draw("pair", {"colour": "green", "colour2": "black"}, "seed")
+    assert [painted(pair.crop((x, 0, x + 48, 96)), COLOURS["green"]) > 0 for x in (0, 48)] == [True, False]
+    counts = [draw("several", {"n": str(n), "colour": "red"}, "s") for n in range(1, 6)]
+    shapes = [draw("object", {"shape": shape, "colour": "red"}, "s") for shape in SHAPES]
+    digits = [draw("card", {"number": str(n), "colour": "red"}, "s") for n in range(1, 6)]
+    assert (areas := [painted(image, COLOURS["red"]) for image in counts]) == sorted(set(areas))
+    for drawn in (shapes, digits):
+        assert len({image.tobytes() for image in drawn}) == len(drawn)
