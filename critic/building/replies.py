@@ -4,7 +4,7 @@ the names by which a reply is turned down."""
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -156,6 +156,13 @@ class Made(Struct, kw_only=True, omit_defaults=True):
 def schema(reply: type[StepReply]) -> dict[str, Any]:
     """The JSON schema that constrains a reply."""
     return msgspec.json.schema(reply)
+
+
+def example(kind: Any) -> Any:
+    """A reply's keys as JSON has them, with an ellipsis for each value."""
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return {one.name: example(one.type) for one in msgspec.structs.fields(kind)}
+    return [example(get_args(kind)[0])] if get_origin(kind) is list else "…"
 
 
 Problem = str | None

@@ -2,6 +2,7 @@
 read by its schema, and a name for every reply that cannot be used; and the folder where everything is kept."""
 
 import hashlib
+import json
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,8 +80,12 @@ def _templates(language: Language) -> dict[str, jinja2.Template]:
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True)
     environment.filters["quote"] = quote
     shared = {name: content[name] for name in ("categories", "aspects", "goals")}
-    found = {name: environment.from_string(text.strip(), shared) for name, text in content["steps"].items()}
-    return found
+
+    def whole(name: str, text: str) -> jinja2.Template:
+        keys = json.dumps(replies.example(STEPS[name].reply), ensure_ascii=False)
+        return environment.from_string(f"{text.strip()}\n\n{content['output']} {keys}", shared)
+
+    return {name: whole(name, text) for name, text in content["steps"].items()}
 
 
 def prompt(step: str, row: BuildRow) -> str:
