@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from critic import benchmarks, jsonl
-from critic.building import pictures
+from critic.building import difficulty, pictures
 from critic.counting.diversity import mtld, words
 from critic.errors import UsageError
 from critic.images import ImageError, Images, named_images
@@ -228,8 +228,9 @@ def _distribution(kind: str, found: dict[str, tuple[int, int]]) -> Part:
     return Part(heading=f"By {kind}", tables=[table], pictures=[drawn] if drawn and len(found) > 1 else [])
 
 
-def write(out: Path, name: str, file: Path, root: Path, counted: str, bits: int) -> str:
-    """Write card.md, card.html and card.json of a benchmark's file into a folder; its statistics as text."""
+def write(out: Path, name: str, file: Path, root: Path, counted: str, bits: int, judged: Sequence[Path] = ()) -> str:
+    """Write card.md, card.html and card.json of a benchmark's file into a folder; its statistics as text. With `judged`
+    conversations of several models it says how hard it is."""
     tokens, known = tokenizer(counted), benchmarks.load(name)
     found = known.read(file)
     said, images = facts(known.title, found, counted, tokens), image_facts(found, root, bits)
@@ -238,11 +239,11 @@ def write(out: Path, name: str, file: Path, root: Path, counted: str, bits: int)
         "questions": [len(tokens(turn.prompt)) for turn in turns],
         "answers": [len(tokens(turn.reference)) for turn in turns if turn.reference],
     }
-    shown = sections(said, images, lengths)
+    shown = sections(said, images, lengths) + ([difficulty.section(judged)] if judged else [])
     title, about = f"Data card: {known.title}", f"{said.conversations} conversations, {said.images} images"
     origin = {file.name: {"benchmark": name, "sha256": jsonl.sha256(file), "tokenizer": counted}}
     page.write(out / "card.html", title, about, shown, origin)
     content = {"title": title, "about": about, "sections": shown}
     jsonl.write_text(out / "card.md", page.render("critic.page", "sections.md.jinja", content))
     jsonl.write_json(out / "card.json", {**msgspec.to_builtins(said), "image_files": msgspec.to_builtins(images)})
-    return blocks.as_text(shown[:1])
+    return blocks.as_text([shown[0], *shown[3:]])

@@ -1,7 +1,7 @@
 """The part of `critic build` behind the images: conversations with references and checklists, what the machine checks
 of them, what people decide, and the frozen benchmark."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from critic import benchmarks, jsonl, tables
+from critic import jsonl, tables
 from critic.benchmarks.alignmmbench import CATEGORY_OF
-from critic.building import bench, card, review
+from critic.building import bench, card, difficulty, review
 from critic.building.bench import SharedText
 from critic.building.replies import Item, Made, MadeTurn
 from critic.errors import UsageError
-from critic.records import ConversationJudgment, Protocol
+from critic.records import Protocol
 from critic.stages.ask_rows import Building, BuildRow
 from critic.stages.run import listed
 
@@ -186,13 +186,7 @@ def solved_blind(
         told = {**told, "judge": [named], "base_url": None, "model": None}
     code |= judge.main(replies, judged, benchmark=name, protocol=[protocol], images="blind", **told)
     building.code = max(building.code, code)
-    scores = defaultdict[str, float](float)
-    turns = {key: len(one.turns) for one in benchmarks.read(name, draft) for key in [one.id]}
-    for _, line in jsonl.read(judged, ConversationJudgment):
-        score = line.verdict.score
-        if line.verdict.turn is not None and score is not None:
-            scores[line.verdict.conversation] += score if protocol == "checklist" else (score - 1) / 9
-    shares = {key: scores[key] / count for key, count in turns.items()}
+    _, shares, _ = difficulty.scores(judged)
     # A single question's wordings are conversations of their own: the best of them counts.
     best: dict[str, float] = {}
     for key, share in shares.items():

@@ -21,6 +21,9 @@ def main(
     benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
     out: Annotated[Path, typer.Option(help="Folder for card.md, card.html and card.json.")],
     tokenizer: TokenizerName = "words",
+    judged: Annotated[
+        list[Path] | None, typer.Option(help="A model's judged conversations, a file each: how hard it is.")
+    ] = None,
     data_root: options.DataRoot = None,
     near: Annotated[int, typer.Option(min=0, max=32, help="Bits by which near-duplicate images differ.")] = (
         pictures.NEAR
@@ -28,7 +31,7 @@ def main(
 ) -> None:
     """The data card of a benchmark: counts, turns, lengths, lexical diversity, distributions, near-duplicates left."""
     frozen = check_frozen(file.parent)
-    print(card.write(out, benchmark, file, data_root or file.parent, tokenizer, near))
+    print(card.write(out, benchmark, file, data_root or file.parent, tokenizer, near, judged or []))
     if frozen:
         print(f"every file is as it was frozen: {frozen}")
     print(f"{out / 'card.html'}, card.md, card.json")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from conftest import ROOT, SHARED, assert_one_line_error, run
 
-from critic import benchmarks
-from critic.building import card
+from critic import benchmarks, jsonl
+from critic.building import card, difficulty
 from critic.counting.diversity import mtld, words
-from critic.records import Conversation, ConversationTurn
+from critic.records import Conversation, ConversationJudgment, ConversationTurn, Setup, TurnVerdict
 
 SAMPLES = {
     "alignmmbench": "metadata.jsonl",
@@ -86,3 +86,37 @@ def test_lengths_are_in_tokens_of_a_named_tokenizer(tmp_path: Path) -> None:
     assert_one_line_error(run(*words, tmp_path / "none"), "expected words, characters")
     (tmp_path / "tokenizer.json").write_text("{}")
     assert_one_line_error(run(*words, tmp_path), "no tokenizer")
+
+
+def judged(path: Path, system: str, scores: dict[str, list[float | None]], protocol: Any = "checklist") -> Path:
+    """A judged conversation a key, a verdict a turn."""
+    records = []
+    for key, some in scores.items():
+        turns = [ConversationTurn(prompt="so") for _ in some]
+        of = Conversation(id=key, benchmark="toy", lang="en", group=key[0], turns=turns)
+        for turn, score in enumerate(some, 1):
+            failure = "empty" if score is None else None
+            about = {"conversation": key, "system": system, "condition": "own", "protocol": protocol, "judge": "j"}
+            verdict = TurnVerdict(**about, turn=turn, score=score, failure=failure)
+            setup = Setup(judge="j", score_kind="argmax")
+            records.append(ConversationJudgment(conversation=of, verdict=verdict, setup=setup, prompt_hash="x"))
+    jsonl.write(path, records)
+    return path
+
+
+def test_difficulty_is_told_by_several_models(tmp_path: Path) -> None:
+    strong = judged(tmp_path / "strong.jsonl", "strong", {"a1": [1.0], "a2": [0.9, 0.9], "b": [0.52], "c": [0.1]})
+    weak = judged(tmp_path / "weak.jsonl", "weak", {"a1": [10], "a2": [1], "b": [None], "c": [1]}, "pointwise")
+    assert difficulty.scores(weak)[1] == {"a1": 1.0, "a2": 0.0, "b": 0.0, "c": 0.0}
+    made = difficulty.section([strong, weak])
+    assert made.readings[0] == "Of 4 conversations, 1 are solved by all 2 models and 1 by none."
+    # 0, 0.9, 0.52 and 0.1 apart, and half of that is the deviation; a1 and a2 are rewrites of one question.
+    assert "lie 0.19 apart" in made.readings[1]
+    cells = {one.name: [cell.text for cell in one.cells] for one in made.tables[0].rows}
+    assert cells == {"strong": ["4", "0.63", "50.0 %", "0.05"], "weak": ["4", "0.25", "25.0 %", "0.50"]}
+    both = [one for path in (strong, weak) for _, one in jsonl.read(path, ConversationJudgment)]
+    jsonl.write(tmp_path / "two.jsonl", both)
+    words = ("critic", "card", ROOT / "data/samples/multiverse/conversations.jsonl", "--benchmark", "multiverse")
+    done = run(*words, "--out", tmp_path / "card", "--judged", strong, "--judged", weak)
+    assert done.returncode == 0 and "solved by all 2 models" in done.stdout
+    assert_one_line_error(run(*words, "--out", tmp_path, "--judged", tmp_path / "two.jsonl"), "judgments of one model")
