@@ -255,25 +255,26 @@ def one(key: str) -> Made:
 
 
 def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> None:
-    made = [one(name) for name in "abcde"]
+    made = [one(name) for name in "abcdef"]
     sheet = tmp_path / "sheet.csv"
     said = {
         ("a", "1"): "yes,yes,yes", ("a", "2"): "yes,yes,yes", ("b", "1"): "no,yes,no", ("b", "2"): "no,yes,no",
         ("c", "1"): "yes,yes,yes", ("c", "2"): "yes,no,yes", ("d", "1"): "yes,yes,yes", ("d", "2"): ",,",
+        ("f", "1"): "no,no,no",
     }  # fmt: skip
     lines = [f"{key},{reviewer},{answers}" for (key, reviewer), answers in said.items()]
     sheet.write_text("\n".join(["id,reviewer,natural,correct,needs_image", *lines]) + "\n", "utf-8")
-    decided = review.decide(made, review.read([sheet], "abcde"))
-    assert decided == review.Reviewed(["a"], {"b": ["unnatural_flow", "blind"]}, ["d", "e"], ["c"])
+    decided = review.decide(made, review.read([sheet], "abcdef"))
+    assert decided == review.Reviewed(["a"], {"b": ["unnatural_flow", "blind"]}, ["d", "e", "f"], ["c"])
     assert decided.lines()[0].startswith(
-        "reviewed: 1 of 5 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind)"
+        "reviewed: 1 of 6 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind)"
     )
     third = tmp_path / "third.csv"
     third.write_text("id,reviewer,natural,correct,needs_image\nc,3,是,否,是\n", "utf-8")
-    assert review.decide(made, review.read([sheet, third], "abcde")).removed["c"] == ["wrong_answer"]
+    assert review.decide(made, review.read([sheet, third], "abcdef")).removed["c"] == ["wrong_answer"]
     labels = tmp_path / "labels.jsonl"
     labels.write_text('{"id": "e", "checklist_answers": [true, true, null], "annotators": {"x": 1, "y": 0.7}}\n')
-    assert review.decide(made, review.read([labels], "abcde")).differing == ["e"]
+    assert review.decide(made, review.read([labels], "abcdef")).differing == ["e"]
     for text, problem in (
         ("c,3,maybe,no,no", "expected yes or no"),
         ("x,3,no,no,no", "no conversation"),
@@ -281,7 +282,7 @@ def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> N
     ):
         third.write_text(f"id,reviewer,natural,correct,needs_image\n{text}\n", "utf-8")
         with pytest.raises(UsageError, match=problem):
-            review.read([third], "abcde")
+            review.read([third], "abcdef")
 
 
 def test_rows_for_annotators_are_read_by_critic_annotate(tmp_path: Path) -> None:

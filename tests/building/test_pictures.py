@@ -33,6 +33,12 @@ def test_hashes_are_those_of_imagehash(name: str, expected: str) -> None:
     assert made.phash == expected and made.failure is None and made.width and len(made.md5) == 32
 
 
+def test_hashes_where_many_frequencies_are_the_median() -> None:
+    """What imagehash 4.3.2 gives."""
+    assert pictures.perceptual_hash(Image.new("L", (64, 64), 200)) == "8000000000000000"
+    assert pictures.perceptual_hash(Image.linear_gradient("L")) == "8000800080008000"
+
+
 def test_near_hashes_are_all_found_and_each_once() -> None:
     """Against every pair compared with every other."""
     draw = random.Random(3)
@@ -78,6 +84,8 @@ def test_the_draw_is_in_proportion_and_follows_from_the_seed() -> None:
     taken = pictures.drawn(categories, 20, 7)
     assert [sum(path[0] == name for path in taken) for name in "xyz"] == [12, 6, 2]
     assert taken == pictures.drawn(dict(reversed(categories.items())), 20, 7) != pictures.drawn(categories, 20, 8)
+    few = {f"{name}{number}": name for name, count in (("x", 5), ("y", 3), ("z", 3)) for number in range(count)}
+    assert [sum(path[0] == name for path in pictures.drawn(few, 4, 7)) for name in "xyz"] == [2, 1, 1]
     assert pictures.drawn(categories, 100, 7) == set(categories)
     assert set(pictures.merged(categories, 30).values()) == {"x", "y", "Other"}
 
