@@ -11,6 +11,10 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from critic.errors import UsageError
+from critic.stages.remote import local_paths
+
+INTERRUPTED = 130
+"""What Typer makes of Ctrl-C."""
 
 STAGES = {
     "build": ("critic.stages.build", "A benchmark of your own, from a folder of images to a frozen test."),
@@ -58,7 +62,10 @@ def _run(app: typer.Typer) -> None:
     """Run a command and exit with what it returns: its own code (0 for None), 2 with one line for the
     caller's mistake, 130 for Ctrl-C."""
     try:
-        code = app(standalone_mode=False) or 0
+        with local_paths(sys.argv[1:]) as (words, outputs):
+            code = app(words, standalone_mode=False) or 0
+            for one in outputs if code != INTERRUPTED else ():
+                one.send()
     except Exception as error:
         if isinstance(error, UsageError):
             message = str(error)
@@ -68,7 +75,7 @@ def _run(app: typer.Typer) -> None:
             raise
         print(f"error: {message}", file=sys.stderr)
         code = 2
-    if code == 130:  # what Typer makes of Ctrl-C
+    if code == INTERRUPTED:
         print("interrupted; run the same command again to go on", file=sys.stderr)
     sys.exit(code)
 

@@ -1,5 +1,5 @@
 """JSON-lines files, packed (.gz, .zst) or not, and the same records in Parquet: read with file:line errors, append so
-that a killed run can resume, and the sidecar that says what made a file."""
+that a killed run can resume, pack what is whole, and the sidecar that says what made a file."""
 
 import gzip
 import hashlib
@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
+from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from types import ModuleType
@@ -76,10 +77,35 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _said(value: Any) -> Any:
-    """A value of Parquet without the keys that its row does not have: there every row has all of them."""
+    """A value of Parquet without the keys that its row does not have, and without tables that have none: there every
+    row has all of them."""
     if isinstance(value, dict):
-        return {key: _said(one) for key, one in value.items() if one is not None}
+        said = ((key, _said(one)) for key, one in value.items())
+        return {key: one for key, one in said if one is not None and one != {}}
     return [_said(one) for one in value] if isinstance(value, list) else value
+
+
+def _to_parquet(source: Path, target: Path) -> None:
+    """The lines of a file as rows, read twice: all have the columns of all. Raises UsageError where a column would hold
+    values of several kinds."""
+    arrow, parquet = optional_module("pyarrow", target), optional_module("pyarrow.parquet", target)
+
+    def tables(columns: Any = None) -> Iterator[Any]:
+        found = (_said(msgspec.json.decode(line)) for _, line in lines(source)) if source.stat().st_size else iter(())
+        while part := list(islice(found, _ROWS)):
+            # Not from_pylist, which takes the columns of the first row for those of all.
+            rows = arrow.array(part, columns and arrow.struct(list(columns)))
+            yield arrow.Table.from_struct_array(rows)
+
+    columns = arrow.schema([])
+    try:
+        for table in tables():
+            columns = arrow.unify_schemas([columns, table.schema], promote_options="permissive")
+        with _replacing(target) as file, parquet.ParquetWriter(file, columns) as out:
+            for table in tables(columns):
+                out.write_table(table)
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError) as error:
+        raise UsageError(f"{target}: these records are no table ({error}); name it .jsonl.zst") from None
 
 
 def _parquet_records(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
@@ -96,10 +122,13 @@ def _parquet_records(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Non-blank lines of a UTF-8 file with their numbers, from 1. Raises UsageError when the file is missing, is not
-    UTF-8, or has no line."""
+    """Non-blank lines of a UTF-8 file with their numbers, from 1; rows of Parquet as lines. Raises UsageError when the
+    file is missing, is not UTF-8, or has no line."""
     if not path.is_file():
         raise UsageError(f"{path}: no such file")
+    if path.suffix == ".parquet":
+        yield from ((number, msgspec.json.encode(_said(row))) for number, row in parquet_rows(path))
+        return
     found = False
     with opened(path) as file:
         for number, line in enumerate(file, 1):
@@ -165,6 +194,13 @@ def write(path: Path, records: Iterable[Any]) -> int:
     first: what it says is said of the file that was there. Like everything here that writes, it raises UsageError for
     what the system says against it."""
     count = 0
+    if path.suffix == ".parquet":
+        plain = path.with_name(path.name + ".lines")
+        count = write(plain, records)
+        sidecar(path).unlink(missing_ok=True)
+        _copy(plain, path)
+        plain.unlink()
+        return count
     with _replacing(path) as file:
         for record in records:
             file.write(msgspec.json.encode(record) + b"\n")
@@ -216,12 +252,13 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def growing(path: Path) -> Iterator[Path]:
-    """Where a file grows line by line: beside its place, without .gz or .zst, where it is packed once it is whole. A
-    run that ends early leaves the plain one, and goes on with it; one that is packed is unpacked for that."""
-    if path.suffix not in PACKED:
+    """Where a file grows line by line: beside its place, without .gz or .zst, or as .jsonl of a .parquet, where it is
+    packed once it is whole. A run that ends early leaves the plain one, and goes on with it; one that is packed is
+    unpacked for that."""
+    if path.suffix not in (*PACKED, ".parquet"):
         yield path
         return
-    plain = path.with_suffix("")
+    plain = path.with_suffix(".jsonl" if path.suffix == ".parquet" else "")
     if path.is_file() and not plain.is_file():
         _copy(path, plain)
         if sidecar(path).is_file():
@@ -236,8 +273,21 @@ def growing(path: Path) -> Iterator[Path]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with opened(source) as content, _replacing(target) as file:
-        shutil.copyfileobj(content, file)
+    if target.suffix == ".parquet":
+        _to_parquet(source, target)
+    elif source.suffix == ".parquet":
+        write(target, (msgspec.Raw(line) for _, line in lines(source)))
+    else:
+        with opened(source) as content, _replacing(target) as file:
+            shutil.copyfileobj(content, file)
+
+
+def is_empty(path: Path) -> bool:
+    """Whether a file that is there has no line."""
+    if path.suffix == ".parquet":
+        return not any(True for _ in parquet_rows(path))
+    with opened(path) as file:
+        return not file.read(1)
 
 
 def repair(path: Path) -> int:

@@ -156,7 +156,7 @@ def image(place: str, value: Any) -> str:
     """An image as conversations hold it: a path, or a data URI of the bytes that a parquet file embeds."""
     if isinstance(value, str) and value.strip():
         return value.strip()
-    value = value if isinstance(value, dict) else {}
+    value = value if isinstance(value, dict) else {"bytes": value}
     content, path = value.get("bytes"), value.get("path")
     if isinstance(content, bytes):
         for start, media_type in MEDIA_TYPES.items():

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -75,3 +76,31 @@ def test_writing_whole_files_leaves_the_old_one_on_failure(tmp_path: Path) -> No
     with pytest.raises(TypeError):
         jsonl.write(path, [Turn(user="c", assistant="d"), object()])
     assert json.loads(path.read_text("utf-8"))["user"] == "a"
+
+
+def test_parquet_holds_records_that_differ_in_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(jsonl, "_ROWS", 2)  # the columns of later rows are not known at the first
+    path = tmp_path / "rows.parquet"
+    rows: list[dict[str, Any]] = [
+        {"id": "a", "one": {}, "list": []},
+        {"id": "b", "one": {"x": 1}, "answers": [True, None]},
+        {"id": "c", "one": {"x": 1.5, "deep": {"y": "图"}}, "list": [["t", "u"]]},
+        {"id": "d", "only": None},
+        {"id": "e", "one": {"deep": {"z": [1]}}, "criteria": {"tone of voice": {"rating": 3.0}}},
+    ]
+    jsonl.write_sidecar(path, {})
+    assert jsonl.write(path, rows) == 5 and not jsonl.sidecar(path).exists() and len(list(tmp_path.iterdir())) == 1
+    said = [{key: value for key, value in row.items() if value not in (None, {})} for row in rows]
+    assert [row for _, row in jsonl.read(path, dict[str, Any])] == said
+    with pytest.raises(UsageError, match=r"rows.parquet: these records are no table .*name it \.jsonl\.zst"):
+        jsonl.write(path, [{"a": "text"}, {"a": "text"}, {"a": 1}])
+    assert [row for _, row in jsonl.read(path, dict[str, Any])] == said
+    jsonl.write(path, [])
+    assert jsonl.is_empty(path)
+
+
+def test_a_table_without_columns_is_left_out_of_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    jsonl.write(tmp_path / "rows.parquet", [{"id": "a", "one": {}}, {"id": "b", "one": {"x": {}}}])
+    assert [row for _, row in jsonl.read(tmp_path / "rows.parquet", dict[str, Any])] == [{"id": "a"}, {"id": "b"}]

@@ -102,6 +102,9 @@ def test_packed_rows_and_parquet_with_images_say_what_plain_rows_say(tmp_path: P
     parquet.write_table(pyarrow.Table.from_pylist(pictured), tmp_path / "rows.parquet")
     found = human_scored.load(tmp_path / "rows.parquet")
     address = "data:image/png;base64,iVBORw0KGgo="
+    plain_bytes = [{**row, "image": png if number else None} for number, row in enumerate(rows)]
+    parquet.write_table(pyarrow.Table.from_pylist(plain_bytes), tmp_path / "bytes.parquet")
+    assert human_scored.load(tmp_path / "bytes.parquet").responses == found.responses
     for number, (one, same) in enumerate(zip(found.responses, expected.responses, strict=True)):
         assert one == replace(same, question=replace(same.question, images=[address] if number else []))
 

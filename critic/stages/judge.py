@@ -314,7 +314,9 @@ CertificateFile = Annotated[
 
 def main(
     responses: ResponsesFile,
-    out: Annotated[Path, typer.Option(help="Where judgments go (JSONL; .gz, .zst: packed last). Run again to resume.")],
+    out: Annotated[
+        Path, typer.Option(help="Where judgments go (JSONL; .gz, .zst, .parquet: packed last). Run again to resume.")
+    ],
     vllm_options: options.VllmOptions = None,
     judge: JudgeNames = None,
     base_url: JudgeUrl = None,

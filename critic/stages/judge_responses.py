@@ -262,29 +262,35 @@ def judge_responses(
         print(hold_to(run.certificate, made_ready, {first.prompt_hash: first.prompt}, **now).line())
     if not panel or not responses.criteria:
         return JudgeResponses(run, first, responses, source, check_repeat).run()
-    members = [
-        JudgeResponses(
-            replace(run, out=out.with_name(f"{out.stem}.{number}{out.suffix}")), judge, responses, source, check_repeat
-        )
-        for number, judge in enumerate(judges, 1)
-    ]
-    for _ in known(out, Judgment, partial(members[0].problem, judge=panel)):
-        pass  # only looked at: another panel's file is not written over
-    if labelled is not None:
-        return _in_turn(run, members, labelled, panel)
-    for member in members:
-        member.run()
-    count = jsonl.write(out, _merged([member.out for member in members], how, panel))
-    facts = {
-        "responses": source,
-        "judge": panel,
-        "aggregate": how,
-        "members": [{"judge": member.judge.name, "file": str(member.out)} for member in members],
-        "processors": made_ready,
-        "judged_in_this_run": count,
-    }
-    whole = summary((line for _, line in jsonl.read(out, Judgment)), run)
-    return finish(run, whole, facts, changed=True, too_many=JudgeResponses.too_many)
+    with jsonl.growing(out) as out:
+        run = replace(run, out=out)
+        members = [
+            JudgeResponses(
+                replace(run, out=out.with_name(f"{out.stem}.{number}{out.suffix}")),
+                judge,
+                responses,
+                source,
+                check_repeat,
+            )
+            for number, judge in enumerate(judges, 1)
+        ]
+        for _ in known(out, Judgment, partial(members[0].problem, judge=panel)):
+            pass  # only looked at: another panel's file is not written over
+        if labelled is not None:
+            return _in_turn(run, members, labelled, panel)
+        for member in members:
+            member.run()
+        count = jsonl.write(out, _merged([member.out for member in members], how, panel))
+        facts = {
+            "responses": source,
+            "judge": panel,
+            "aggregate": how,
+            "members": [{"judge": member.judge.name, "file": str(member.out)} for member in members],
+            "processors": made_ready,
+            "judged_in_this_run": count,
+        }
+        whole = summary((line for _, line in jsonl.read(out, Judgment)), run)
+        return finish(run, whole, facts, changed=True, too_many=JudgeResponses.too_many)
 
 
 def _in_turn(run: RunOptions, members: Sequence[JudgeResponses], labelled: str, name: str) -> int:

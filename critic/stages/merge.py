@@ -77,15 +77,16 @@ class ShardFile(Struct, frozen=True):
 
 def main(
     parts: Annotated[list[Path], typer.Argument(help="The files of all shards, in any order.")],
-    out: Annotated[Path, typer.Option(help="Where the whole goes (JSONL).")],
+    out: Annotated[Path, typer.Option(help="Where the whole goes (JSONL, .gz, .zst, .parquet).")],
     max_failed: options.MaxFailed = options.MAX_FAILED,
 ) -> int:
     """Put together what critic judge or infer made with --shard. Overlaps, gaps and a mixture of judges, prompts or
     sources are refused by name. The whole has the lines of a run without --shard, those of the first shard first."""
     found = sorted((_part(path) for path in parts), key=lambda one: one.shard.number)
     _check_shards(found)
-    first = next((part for part in found if part.path.stat().st_size), found[0]).facts
-    for part in (part for part in found if part.path.stat().st_size):
+    full = [part for part in found if not jsonl.is_empty(part.path)]
+    first = (full or found)[0].facts
+    for part in full:
         for name in HOW:
             if (now := _where_apart(part.facts.get(name))) != (then := _where_apart(first.get(name))):
                 raise UsageError(f"{part.path}: made with {name} {now!r}, the others with {then!r}")
@@ -142,7 +143,7 @@ def _lines(parts: Sequence[ShardFile], kind: Kind) -> Iterator[msgspec.Raw]:
     decoder, origin = msgspec.json.Decoder(kind.record), dict[str, Any]()
     for part in parts:
         keys, expected = set[object](), part.facts.get(kind.counted)
-        for number, line in jsonl.lines(part.path) if part.path.stat().st_size else ():
+        for number, line in jsonl.lines(part.path) if not jsonl.is_empty(part.path) else ():
             place = f"{part.path}:{number}"
             try:
                 one = decoder.decode(line)

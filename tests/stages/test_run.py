@@ -104,10 +104,10 @@ def test_too_many_failures_exit_3_and_are_asked_again_on_request_only(tmp_path: 
     assert squares(out) == [n * n for n in range(20)]
 
 
-@pytest.mark.parametrize("suffix", ["gz", "zst"])
-def test_what_is_to_be_packed_grows_beside_its_place(suffix: str, tmp_path: Path, capsys: Any) -> None:
+@pytest.mark.parametrize("name", ["out.jsonl.gz", "out.jsonl.zst", "out.parquet"])
+def test_what_is_to_be_packed_grows_beside_its_place(name: str, tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("pyarrow")
-    out, plain = tmp_path / f"out.jsonl.{suffix}", tmp_path / "out.jsonl"
+    out, plain = tmp_path / name, tmp_path / "out.jsonl"
 
     def numbers() -> list[int]:
         return [record.number for _, record in jsonl.read(out, Square)]
@@ -124,8 +124,7 @@ def test_what_is_to_be_packed_grows_beside_its_place(suffix: str, tmp_path: Path
     assert Squares(out, range(22), square).run() == 0 and sorted(numbers()) == list(range(22))
     assert "20 squared before, 2 to go" in capsys.readouterr().err
     # Killed behind the packing, before the plain file went: it is packed again.
-    with jsonl.opened(out) as file:
-        plain.write_bytes(file.read())
+    plain.write_bytes(b"".join(line.strip() + b"\n" for _, line in jsonl.lines(out)))
     assert Squares(out, range(22), gone).run() == 0 and not plain.exists() and sorted(numbers()) == list(range(22))
     assert jsonl.facts(out)["squares"] == 22
 

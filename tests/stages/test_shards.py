@@ -7,11 +7,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from conftest import ROOT, Done, assert_one_line_error, human_row, run, write_jsonl
 
 from critic import jsonl
+from critic.records import Judgment
 from critic.stages.run import Shard
 
 CONVERSATIONS = ROOT / "data/samples/convbench/ConvBench.csv"
@@ -151,6 +153,36 @@ def test_more_shards_than_groups(tmp_path: Path) -> None:
     assert any(not file.stat().st_size for file in files)
     assert judge(tmp_path, "alone.jsonl").returncode == merge(files).returncode == 0
     assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.zst", "parquet"])
+def test_packed_shards_some_of_them_empty_merge_into_any_kind(tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("pyarrow")
+    rows(tmp_path, 6)
+    files = [tmp_path / f"part.{number}.{suffix}" for number in range(1, 8)]
+    for number, file in enumerate(files, 1):
+        done = judge(tmp_path, file.name, "--shard", f"{number}/7")
+        assert done.returncode == 0 and file.is_file(), done.stderr
+    assert sum(map(jsonl.is_empty, files)) >= 5  # of two groups
+    assert judge(tmp_path, "alone.jsonl").returncode == 0
+    alone = sorted(msgspec.json.encode(one) for _, one in jsonl.read(tmp_path / "alone.jsonl", Judgment))
+    for whole in (tmp_path / f"whole.{suffix}", tmp_path / "whole.jsonl"):
+        done = run("critic", "merge", *files, "--out", whole)
+        assert done.returncode == 0, done.stderr
+        assert sorted(msgspec.json.encode(one) for _, one in jsonl.read(whole, Judgment)) == alone
+        assert jsonl.facts(whole)["rows"] == 6
+    assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl") or suffix == "parquet"
+
+
+@pytest.mark.parametrize("name", ["panel.jsonl.zst", "panel.parquet"])
+def test_a_panel_of_which_the_whole_is_packed(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("pyarrow")
+    rows(tmp_path, 12)
+    panel = ["--judge", replies(tmp_path, 4, 5), "--judge", replies(tmp_path, 9, 7)]
+    assert judge(tmp_path, "alone.jsonl", *panel).returncode == judge(tmp_path, name, *panel).returncode == 0
+    made, alone = ([one for _, one in jsonl.read(tmp_path / file, Judgment)] for file in (name, "alone.jsonl"))
+    assert made == alone and len(made) == 12
+    assert judge(tmp_path, name, *panel).returncode == 0  # nothing is left
 
 
 def test_a_panel_by_shards(tmp_path: Path) -> None:

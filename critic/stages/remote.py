@@ -1,0 +1,122 @@
+"""Paths at object stores (s3://, gs://, any of fsspec's) on the command line.
+
+A file that grows line by line cannot grow there, so a command works on local copies: what it reads is fetched first,
+what it writes is sent when it is whole. Until then it is kept here, and the same command on this machine goes on.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from critic import jsonl
+from critic.errors import UsageError, one_line
+
+OTHERS = ("http", "https", "ray", "data")
+"""What begins like a path at a store, and names a server or is an image itself."""
+
+_WORD = re.compile(r"(?P<before>(?:[\w-]+=)?)(?P<url>(?P<scheme>[a-z][a-z0-9+]*)://[^:#]+)(?P<after>.*)", re.DOTALL)
+"""An argument with a path in it: NAME=PATH, PATH:COLUMN."""
+
+
+class Store:
+    """Raises UsageError where fsspec or what it needs for the store is not installed, and for what the store says."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec  # noqa: PLC0415 - not part of a plain installation
+
+            self.files, self.path = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise UsageError(f"{url}: {one_line(error)}; pip install 'critic[remote]', for s3:// s3fs too") from None
+        self.url = url.rstrip("/")
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "critic"
+        self.folder = cache / "out" / hashlib.sha256(self.url.encode()).hexdigest()[:16]
+        self.local = self.folder / self.url.rpartition("/")[2]
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # each store's library has errors of its own
+            raise UsageError(f"{self.url}: {one_line(error)}") from None
+
+    def fetched(self) -> list[Path]:
+        """Local copies of the file, of the folder with all in it, or of what a pattern (`*`) fits; a file that did not
+        change is not fetched again."""
+        with self._speaking():
+            found = sorted(self.files.glob(self.path)) if "*" in self.path else [self.path]
+            if not found or not self.files.exists(found[0]):
+                raise FileNotFoundError("no such file")
+            return [self._copied(path) for path in found]
+
+    def _copied(self, path: str) -> Path:
+        folder = self.files.isdir(path)
+        key = hashlib.sha256(path.encode()).hexdigest() if folder else self.files.ukey(path)
+        local = self.folder.parent.with_name("in") / str(key)[:16] / path.rstrip("/").rpartition("/")[2]
+        if folder:
+            shutil.rmtree(local, ignore_errors=True)
+            self.files.get(path.rstrip("/") + "/", f"{local}/", recursive=True)
+            return local
+        if not local.is_file():
+            self._get(path, local)
+        jsonl.sidecar(local).unlink(missing_ok=True)
+        if self.files.exists(said := f"{path}.run.json"):
+            self._get(said, jsonl.sidecar(local))
+        return local
+
+    def _get(self, path: str, local: Path) -> None:
+        local.parent.mkdir(parents=True, exist_ok=True)
+        partial = local.with_name(f"{local.name}.{os.getpid()}")
+        self.files.get_file(path, str(partial))
+        partial.replace(local)
+
+    def begin(self) -> Path:
+        """Where the output is made: what is left of a run that did not end, or what is there, which may be resumed."""
+        with self._speaking():
+            if not self.folder.is_dir() and self.files.isfile(self.path):
+                for path, local in ((self.path, self.local), (f"{self.path}.run.json", jsonl.sidecar(self.local))):
+                    if self.files.exists(path):
+                        self._get(path, local)
+        return self.local
+
+    def send(self) -> None:
+        """Send all that was made, what says that it is whole last."""
+        made = [file for file in self.folder.rglob("*") if file.is_file() and not file.name.endswith(".partial")]
+        with self._speaking():
+            for file in sorted(made, key=lambda file: (file.name.endswith(".run.json"), file)):
+                to = f"{self.path.rstrip('/').rpartition('/')[0]}/{file.relative_to(self.folder)}"
+                self.files.makedirs(to.rpartition("/")[0], exist_ok=True)
+                self.files.put_file(str(file), to)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def local_paths(words: Sequence[str]) -> Iterator[tuple[list[str], list[Store]]]:
+    """A command's arguments with local paths for those at stores, and the stores of what it writes (`--out`), to which
+    the caller has to `send` it."""
+    made, outputs = list[str](), list[Store]()
+    for number, word in enumerate(words):
+        found = _WORD.fullmatch(word)
+        if found is None or found["scheme"] in OTHERS:
+            made.append(word)
+            continue
+        store = Store(found["url"])
+        if found["before"] == "--out=" or (number and words[number - 1] == "--out"):
+            outputs.append(store)
+            paths = [store.begin()]
+        else:
+            paths = store.fetched()
+        made += [f"{found['before']}{path}{found['after']}" for path in paths]
+    try:
+        yield made, outputs
+    except BaseException:
+        for store in outputs:
+            if store.folder.is_dir():
+                said = f"{store.url}: nothing was sent; what there is stays in {store.folder}"
+                print(f"{said}, and the same command here goes on with it", file=sys.stderr)
+        raise

@@ -1,0 +1,132 @@
+"""Paths at object stores: what is read is fetched, what is written is sent when it is whole.
+
+With pip install s3fs 'moto[server]' also against a server of S3's: pytest -m slow tests/stages/test_remote.py
+"""
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Done, assert_one_line_error, free_port, human_row, run
+
+from critic import jsonl
+
+fsspec = pytest.importorskip("fsspec", reason="needs the remote extra")
+
+
+@pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.slow)])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A folder at a store, empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if request.param == "memory":
+        yield f"memory://{uuid.uuid4().hex}"
+        return
+    pytest.importorskip("s3fs")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=(port := free_port()), verbose=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    server.start()
+    try:
+        fsspec.filesystem("s3").mkdir(bucket := f"bench-{uuid.uuid4().hex}")
+        yield f"s3://{bucket}/runs"
+    finally:
+        fsspec.filesystem("s3").clear_instance_cache()
+        server.stop()
+
+
+def files(store: str) -> dict[str, bytes]:
+    made, path = fsspec.core.url_to_fs(store)
+    return {name.rpartition("/")[2]: made.cat_file(name) for name in made.find(path)}
+
+
+def put(url: str, *records: Any) -> str:
+    with fsspec.open(url, "wb") as file:
+        file.write("".join(json.dumps(record) + "\n" for record in records).encode())
+    return url
+
+
+def texts(*ratings: int) -> list[dict[str, str]]:
+    return [{"text": f'{{"Rating": {rating}, "Reason": "fine"}}'} for rating in ratings]
+
+
+def judge(store: str, out: str = "judged.jsonl", *words: object) -> Done:
+    made = ("--out", f"{store}/{out}", "--judge", f"{store}/judge.jsonl", "--score", "argmax")
+    return run("critic", "judge", f"{store}/rows.jsonl", *made, *words)
+
+
+def begun(store: str, count: int = 12) -> None:
+    put(f"{store}/judge.jsonl", *texts(3, 5, 8))
+    put(f"{store}/rows.jsonl", *(human_row(n, id=f"r{n}", image=None) for n in range(count)))
+
+
+def ids(content: bytes) -> list[str]:
+    return [json.loads(line)["response"]["id"] for line in content.splitlines()]
+
+
+def test_judge_merge_and_audit_read_and_write_there(store: str, tmp_path: Path) -> None:
+    begun(store)
+    for number in (1, 2):
+        done = judge(store, f"part.{number}.jsonl.gz", f"--shard={number}/2")
+        assert done.returncode == 0, done.stderr
+    done = run("critic", "merge", f"{store}/part.*.jsonl.gz", f"--out={store}/whole.jsonl")
+    assert done.returncode == 0, done.stderr
+    there = files(store)
+    assert sorted(ids(there["whole.jsonl"])) == sorted(f"r{n}" for n in range(12))
+    assert json.loads(there["whole.jsonl.run.json"])["rows"] == 12 and there["part.1.jsonl.gz"][:1] != b"{"
+    done = run("critic", "audit", f"internal={store}/whole.jsonl", "--out", f"{store}/audit")
+    assert done.returncode == 0, done.stderr
+    assert {"summary.json", "report.html"} <= files(store).keys()
+    assert not any((tmp_path / "cache/critic/out").iterdir())  # nothing stays behind
+
+
+def test_what_did_not_end_is_kept_and_what_is_there_is_gone_on_with(store: str, tmp_path: Path) -> None:
+    begun(store)
+    put(f"{store}/judge.jsonl", {"text": "no verdict"})
+    assert judge(store).returncode == 3  # whole, though all failed
+    first = files(store)["judged.jsonl"]
+    put(f"{store}/judge.jsonl", *texts(3, 5, 8))
+    assert judge(store).returncode == 3 and files(store)["judged.jsonl"] == first  # nothing is left
+    assert judge(store, "judged.jsonl", "--retry-failed").returncode == 0
+    assert files(store)["judged.jsonl"] != first and len(ids(files(store)["judged.jsonl"])) == 12
+    before = files(store)
+    done = judge(store, "judged.jsonl", "--name", "another")
+    assert_one_line_error(done, "choose another --out")
+    assert "nothing was sent" in done.stderr and files(store) == before
+
+
+def test_a_run_that_breaks_off_is_finished_on_the_same_machine(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(store)
+    append = jsonl.Appender.append
+    left = iter(range(5))
+
+    def full(self: Any, record: Any) -> None:
+        if next(left, None) is None:
+            raise OSError(28, "No space left on device")
+        append(self, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("critic.jsonl.Appender.append", full)
+        with pytest.raises(OSError, match="No space left"):
+            judge(store)
+    assert "judged.jsonl" not in files(store)
+    done = judge(store)
+    assert done.returncode == 0 and "5 judged before" in done.stderr, done.stderr
+    assert sorted(ids(files(store)["judged.jsonl"])) == sorted(f"r{n}" for n in range(12))
+
+
+def test_a_file_that_changed_is_fetched_again(store: str) -> None:
+    begun(store, 3)
+    assert judge(store, "one.jsonl").returncode == 0
+    begun(store, 4)
+    assert judge(store, "two.jsonl").returncode == 0
+    assert [len(ids(files(store)[name])) for name in ("one.jsonl", "two.jsonl")] == [3, 4]
+
+
+def test_what_is_not_there_or_not_known_is_said(store: str) -> None:
+    assert_one_line_error(run("critic", "judge", f"{store}/none.jsonl", "--out", "x.jsonl"), f"{store}/none.jsonl: ")
+    assert_one_line_error(run("critic", "judge", "nowhere://a/b.jsonl", "--out", "x.jsonl"), "nowhere://a/b.jsonl: ")
