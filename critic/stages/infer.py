@@ -270,9 +270,7 @@ HowToFit = Annotated[
 def main(
     benchmark_file: Annotated[Path, typer.Argument(help="The benchmark's published file.")],
     benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
-    out: Annotated[
-        Path, typer.Option(help="Where replies go (JSONL; .gz, .zst, .parquet: packed last). Run again to resume.")
-    ],
+    out: Annotated[Path, typer.Option(help="Where replies go (.jsonl, .gz, .zst, .parquet). Run again to resume.")],
     vllm_options: options.VllmOptions = None,
     model: Model = None,
     base_url: options.BaseUrl = None,

@@ -314,9 +314,7 @@ CertificateFile = Annotated[
 
 def main(
     responses: ResponsesFile,
-    out: Annotated[
-        Path, typer.Option(help="Where judgments go (JSONL; .gz, .zst, .parquet: packed last). Run again to resume.")
-    ],
+    out: Annotated[Path, typer.Option(help="Where judgments go (.jsonl, .gz, .zst, .parquet). Run again to resume.")],
     vllm_options: options.VllmOptions = None,
     judge: JudgeNames = None,
     base_url: JudgeUrl = None,
