@@ -23,7 +23,7 @@ _WORD = re.compile(r"(?P<before>(?:[\w-]+=)?)(?P<url>(?P<scheme>[a-z][a-z0-9+]*)
 """An argument with a path in it: NAME=PATH, PATH:COLUMN."""
 
 
-class Store:
+class AtStore:
     """Raises UsageError where fsspec or what it needs for the store is not installed, and for what the store says."""
 
     def __init__(self, url: str) -> None:
@@ -96,16 +96,16 @@ class Store:
 
 
 @contextmanager
-def local_paths(words: Sequence[str]) -> Iterator[tuple[list[str], list[Store]]]:
+def local_paths(words: Sequence[str]) -> Iterator[tuple[list[str], list[AtStore]]]:
     """A command's arguments with local paths for those at stores, and the stores of what it writes (`--out`), to which
     the caller has to `send` it."""
-    made, outputs = list[str](), list[Store]()
+    made, outputs = list[str](), list[AtStore]()
     for number, word in enumerate(words):
         found = _WORD.fullmatch(word)
         if found is None or found["scheme"] in OTHERS:
             made.append(word)
             continue
-        store = Store(found["url"])
+        store = AtStore(found["url"])
         if found["before"] == "--out=" or (number and words[number - 1] == "--out"):
             outputs.append(store)
             paths = [store.begin()]
