@@ -341,7 +341,10 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
         ([file, file, "--benchmark", "convbench"], ("given twice",)),
         ([battles, "--benchmark", "convbench"], ("no verdict of a protocol",)),
         ([two, "--benchmark", "convbench"], ("several models (m, n)",)),
-        ([file, "--benchmark", "convbench", "--questions", sample("multiverse")], ("the sheet lacks",)),
+        (
+            [file, "--benchmark", "convbench", "--questions", sample("multiverse")],
+            ("the sheet lacks", "it reads as multiverse"),
+        ),
         ([file, "--benchmark", "convbench", "--against", battles], ("no verdicts of the protocols",)),
         ([tmp_path / "none.jsonl", "--benchmark", "convbench"], ("no such file",)),
     ]:
