@@ -1,5 +1,5 @@
 # make demo   the whole main job on a small sample world (installs what it needs into .venv once)
-# make demo-vision   the same with pictures: a tiny judge that sees is trained, asked, and asked blind; it does not look yet
+# make demo-vision   the same with pictures: a tiny judge that sees is trained, and audited: does it look? (ten minutes)
 # make bench-demo   the four benchmarks on the sample conversations, with tiny models (some minutes)
 # make build-demo   sixty drawn images to a benchmark of twelve conversations and its card, with a scripted model (half a minute)
 # make test   lint, types and all tests, a short run of each demo and of the clients below among them (ten minutes)

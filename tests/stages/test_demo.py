@@ -160,6 +160,28 @@ def test_run_again_it_has_nothing_to_do(demo: Path) -> None:
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
+@pytest.mark.whole
+def test_the_judge_of_pictures_looks_at_them(tmp_path: Path) -> None:
+    """On answers of systems it has learned from and of one it has not it agrees more with people seeing than blind, and
+    another picture costs right answers points. The worst rows are shown with their pictures."""
+    needs("PIL", "deepspeed", "vllm")
+    words = command("critic", "demo", "--pictures", "--out", tmp_path)
+    assert subprocess.run(words, cwd=ROOT, stdout=sys.__stderr__, check=False, timeout=1500).returncode == 0
+    found = summary(tmp_path)
+    assert len(found["looking"]) == 2
+    for looks in found["looking"]:
+        (pearson,) = (one for one in looks["differences"] if one["metric"] == "pearson")
+        assert pearson["value"] >= 0.20 and pearson["interval"][0] > 0
+        assert looks["swap"]["value"] >= 2 and looks["edit"]["interval"][0] > 0
+        assert looks["reached"] == looks["answers"] and looks["reading"].startswith("It looks at the image")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    for looks in found["looking"]:
+        for worst in looks["worst"]:
+            assert f"Answer: {worst['answer']}" in page and "The judge: " in page
+    assert page.count('href="data:image/') >= 24
+    assert json.loads((tmp_path / "seconds.json").read_text("utf-8"))["total"] <= 600
+
+
 def bench_demo(out: Path, *judge: Path) -> None:
     """Run all four benchmarks, from images to reports, and look at what came out."""
     done = run_apart("data/bench_demo.py", "--out", out, *(word for one in judge for word in ("--judge", one)))
