@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from drawing import draw
+from drawing import COLOURS, SHAPES, Canvas
 from msgspec import Struct
 from PIL import Image, ImageFilter
 
@@ -29,13 +29,13 @@ from critic.building.pictures import NEAR, perceptual_hash
 from critic.cli import run_program
 from critic.stages.demo import done, run, script, step
 
-KINDS = {"object": 14, "pair": 10, "several": 6, "place": 6, "chart": 2}
-"""Kind of drawing -> how many that nothing is wrong with."""
+KINDS = {"two": (2, 14), "three": (3, 10), "four": (4, 6), "five": (5, 6), "seven": (7, 2)}
+"""Kind of drawing -> how many shapes are in it, and how many are drawn that nothing is wrong with."""
 
 COPIES, NEAR_COPIES, BLURRED, TORN, TINY = 6, 6, 5, 3, 2
 
 RARE, CAP = 4, 17
-"""Two charts are a rare category; of the other 36 images as many are drawn."""
+"""Two of seven shapes are a rare category; of the other 36 images as many are taken."""
 
 FAULTS = (
     "wrong_language",
@@ -66,27 +66,23 @@ class DrawnImage(Struct):
     partner: str | None = None
 
 
-def _picture(kind: str, seed: str) -> Image.Image:
-    chance = random.Random(seed)
-    colours = ["red", "green", "blue", "purple", "black"]
-    values = {
-        "shape": chance.choice(["circle", "square", "ring", "triangle"]), "shape2": chance.choice(["square", "ring"]),
-        "colour": chance.choice(colours), "colour2": chance.choice(colours), "n": str(chance.randint(3, 6)),
-        "place": chance.choice(["top left", "middle", "bottom right", "top right"]), "high": "black", "low": "blue",
-        "third": "red",
-    }  # fmt: skip
-    return draw(kind, values, seed).resize((240, 240))
+def _picture(shapes: int, seed: str) -> Image.Image:
+    """So many shapes in any of the nine cells."""
+    canvas = Canvas(random.Random(seed))
+    for cell in canvas.random.sample(range(9), shapes):
+        canvas.shape(cell, canvas.random.choice(SHAPES), canvas.random.choice(sorted(COLOURS)))
+    return canvas.image.resize((240, 240))
 
 
 def images(folder: Path) -> list[DrawnImage]:
     """Draw the images into a folder. No two of those that nothing is wrong with look alike."""
     folder.mkdir(parents=True, exist_ok=True)
     scenes, hashes, number = list[DrawnImage](), list[int](), 0
-    for kind, count in [*KINDS.items(), ("blurred", BLURRED)]:
+    for kind, (shapes, count) in {**KINDS, "blurred": (3, BLURRED)}.items():
         for place in range(count):
             while True:
                 number += 1
-                image = _picture("pair" if kind == "blurred" else kind, str(number))
+                image = _picture(shapes, str(number))
                 image = image.filter(ImageFilter.GaussianBlur(6)) if kind == "blurred" else image
                 value = int(perceptual_hash(image), 16)
                 if all((value ^ one).bit_count() > NEAR for one in hashes):
@@ -96,15 +92,15 @@ def images(folder: Path) -> list[DrawnImage]:
             image.save(folder / scenes[-1].name)
     for place, scene in enumerate(scenes[: COPIES + NEAR_COPIES]):
         if place < COPIES:
-            (folder / f"same-{place:02}.png").write_bytes((folder / scene.name).read_bytes())
+            (folder / f"z-same-{place:02}.png").write_bytes((folder / scene.name).read_bytes())
         else:
             with Image.open(folder / scene.name) as plain:
-                plain.resize((200, 200)).save(folder / f"similar-{place:02}.jpg", quality=90)
+                plain.resize((200, 200)).save(folder / f"z-similar-{place:02}.jpg", quality=90)
     whole = (folder / scenes[0].name).read_bytes()
     for place in range(TORN):
         (folder / f"torn-{place}.png").write_bytes(whole[: len(whole) // (place + 2)])
     for place in range(TINY):
-        _picture("place", f"tiny {place}").resize((30, 30)).save(folder / f"tiny-{place}.png")
+        _picture(3, f"tiny {place}").resize((30, 30)).save(folder / f"tiny-{place}.png")
     return scenes
 
 
@@ -205,10 +201,10 @@ GOALS = (
 
 STEPS: dict[str, Callable[[DrawnImage, str], dict[str, Any]]] = {
     "Quality": lambda scene, _: dict.fromkeys(("clarity", "resolution", "plausibility"), 2 if scene.poor else 5),
-    "Category": lambda scene, _: {"category": f"Drawings of {scene.kind}", "sub_category": scene.kind},
+    "Category": lambda scene, _: {"category": f"Drawings of {scene.kind} shapes", "sub_category": scene.kind},
     "Persona": lambda scene, _: {
         "character": f"Somebody who looks at {scene.name}", "scenario": "They sort drawings.",
-        "goal": "Analysis" if scene.kind == "pair" else "Verification", "sub_goal": "Sorting",
+        "goal": "Analysis" if scene.kind == "three" else "Verification", "sub_goal": "Sorting",
     },
     "Talk": lambda scene, _: {"task": "Reasoning", "sub_task": scene.kind, "turns": talk(scene)},
     "Checklist": _checklist,
@@ -266,7 +262,7 @@ def prepare(folder: Path) -> list[DrawnImage]:
 
     scenes = images(folder)
     (folder.parent / "sources.csv").write_text("image,source,licence\n.,drawn here,Apache-2.0\n", "utf-8")
-    sound = {one.name: f"Drawings of {one.kind}" for one in scenes if not one.poor and one.kind != "chart"}
+    sound = {one.name: f"Drawings of {one.kind} shapes" for one in scenes if not one.poor and one.kind != "seven"}
     plant(scenes, sorted(pictures.drawn(sound, CAP, 0)))
     return scenes
 

@@ -212,7 +212,7 @@ def test_those_of_building(tmp_path: Path) -> None:
 
     images = tmp_path / "images"
     model = build_demo.ScriptedModel(images, build_demo.prepare(images))
-    for path in [path for path in images.iterdir() if not path.name.startswith("object-0")]:
+    for path in [path for path in images.iterdir() if not path.name.startswith("two-0")]:
         path.unlink()
     with build_demo.served(model) as url:
 
