@@ -180,6 +180,8 @@ def test_images_made_ready_one_by_one_are_those_made_ready_together(made: Any, t
         images=[tokenizer.image(name) for name in names], return_tensors="pt"
     )
     assert set(joined) == set(together) and all(torch.equal(joined[name], together[name]) for name in joined)
+    # They were joined, not made ready anew: what cannot be joined is not kept.
+    assert set(tokenizer._kept) >= set(names)
 
 
 def test_rows_about_one_image_come_together() -> None:
