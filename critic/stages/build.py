@@ -4,7 +4,6 @@ critic build images/ --out runs/mine --sources sources.csv
 critic build images/ --out runs/mine --sources sources.csv --plan multiverse --base-url http://127.0.0.1:8000/v1
 """
 
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
@@ -95,7 +94,7 @@ def main(
     )  # fmt: skip
     drawn = seed if temperature else None
     asking = Asking(
-        connect=lru_cache(1)(endpoint.open_one) if model or base_url else None,
+        connect=endpoint.open_one if model or base_url else None,
         request=Request(messages=[], max_tokens=max_tokens, temperature=temperature, seed=drawn),
         options={"concurrency": concurrency, "max_failed": max_failed, "retry_failed": retry_failed},
     )
