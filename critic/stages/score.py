@@ -94,8 +94,8 @@ def main(
         Section(heading=f"{run}: other verdicts", tables=[aggregates(caption, each)]) for run, each in others.items()
     ]
     compared, facts = _compared(chosen, runs[0], runs[-1], asked) if against else ([], {})
-    tables_ = leaderboards.sections(boards, known)
-    sections = [_counts(runs), *compared, *tables_, *met.sections, *made.sections, *below]
+    together = _with_ties([*leaderboards.sections(boards, known), *met.sections], runs)
+    sections = [_counts(runs), *compared, *together, *made.sections, *below]
     sections = [replace(one, tables=[*map(blocks.lean, one.tables)]) for one in [*sections, *_resources(runs)]]
     print(as_text(sections))
     if out is not None:
@@ -108,7 +108,7 @@ def main(
             named = [f"{run.name}, judged by {run.judge}" for run in runs]
             about = f"{len(asked)} conversations; {', '.join(named) if len(named) < 5 else f'{len(named)} files'}."
             page.write(out / "report.html", f"{chosen.title}: scores", about, sections, _origin(runs))
-            leaderboards.write(out, [*boards, *met.boards], [*tables_, *met.sections], known)
+            leaderboards.write(out, [*boards, *met.boards], together, known)
             print(f"\nopen {out / 'report.html'}")
     verdicts = [turn.verdict for run in runs for turn in run.turns]
     return 3 if sum(one.failure is not None for one in verdicts) > max_failed * len(verdicts) else 0
@@ -263,6 +263,17 @@ def _counts(runs: Sequence[Run]) -> Section:
         if partly := sum(turn.verdict.unjudged > 0 for turn in run.turns):
             readings.append(f"{run.name}: {partly} whole conversations were judged without the judgment of a turn.")
     return Section(heading="Verdicts", readings=readings)
+
+
+def _with_ties(sections: Sequence[Section], runs: Sequence[Run]) -> list[Section]:
+    """The sections, their tables saying how many of each run's verdicts are ties because none could be read."""
+    unread = {run.name: sum(turn.verdict.unread for turn in run.turns) for run in runs}
+    if not any(unread.values()):
+        return list(sections)
+    said = f"; ties for want of a verdict: {', '.join(f'{name} {count}' for name, count in unread.items() if count)}"
+    return [
+        replace(one, tables=[replace(each, caption=each.caption + said) for each in one.tables]) for one in sections
+    ]
 
 
 def _other_scores(run: Run, benchmark: Benchmark, conversations: Sequence[Conversation]) -> dict[str, Aggregate]:

@@ -438,6 +438,12 @@ def test_a_comparison_without_a_verdict_fails_or_is_a_counted_tie(tmp_path: Path
     said = f"{len(lines)} verdicts could not be read and count as ties"
     assert (said in done.stdout) == tie
     assert json.loads(Path(f"{out}.run.json").read_text("utf-8"))["unread_ties"] == (len(lines) if tie else 0)
+    done = run("critic", "score", out, "--benchmark", "visitbench", "--out", tmp_path / "page", "--max-failed", 1)
+    said, table = (
+        f"; ties for want of a verdict: m {len(lines)}",
+        (tmp_path / "page/leaderboard.md").read_text("utf-8"),
+    )
+    assert (said in done.stdout) == (said in table) == tie, done.stdout + done.stderr
     scored = run("critic", "score", out, "--benchmark", "visitbench")
     assert ("comparisons came to no verdict and count as ties" in scored.stdout) == tie, scored.stdout
     for words in (["--order", "forced"], ["--protocol", "direct"]):
