@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import yaml
 from msgspec import Struct
 
 from critic import jsonl
@@ -151,10 +153,11 @@ def freeze(
 ) -> str:  # fmt: skip
     """Write a benchmark into a folder: benchmark.jsonl, its images, its splits as JSONL and, where pyarrow is there, as
     Parquet with the images inside (`datasets.load_dataset(FOLDER/datasets)`), and last frozen.json with the SHA-256 of
-    every file. Gives the hash of all. Raises UsageError for an image that is another than when it was hashed."""
+    every file; what was there goes. Gives the hash of all. Raises UsageError for an image that is another than when it
+    was hashed."""
     named, hashes = dict[str, str](), dict[str, str]()
-    (folder / "images").mkdir(parents=True, exist_ok=True)
-    (folder / "frozen.json").unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "images").mkdir(parents=True)
     for one in made:
         data = (root / one.image).read_bytes()
         if hashlib.md5(data, usedforsecurity=False).hexdigest() != md5_of[one.image]:
@@ -170,6 +173,10 @@ def freeze(
             write(folder / f"{split}.jsonl", form, part, lambda one: named[one.image])
             hashes[f"{split}.jsonl"] = jsonl.sha256(folder / f"{split}.jsonl")
             _write_parquet(folder, form, split, part, named)
+    if (folder / "datasets").is_dir():
+        files = [{"split": path.stem, "path": path.name} for path in sorted((folder / "datasets").iterdir())]
+        configs = yaml.safe_dump({"configs": [{"config_name": "default", "data_files": files}]})
+        jsonl.write_text(folder / "datasets/README.md", f"---\n{configs}---\n")
     whole = _hash(hashes)
     jsonl.write_json(folder / "frozen.json", {"benchmark": form, "hash": whole, **facts, "sha256": hashes})
     return whole

@@ -128,10 +128,14 @@ def _turn_rows(building: Building, made: Sequence[Made], items: bool) -> list[Bu
     return rows
 
 
-def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> list[Made]:
+Items = dict[str, list[Item]]
+"""By turn, "ID/NUMBER"."""
+
+
+def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> tuple[list[Made], Items]:
     """The conversations with a checklist for every turn. Items that the reference does not fulfil, or of which neither
-    yes nor no can be said, are left out and put on a sheet; those that people `keep` there stay. A conversation with a
-    turn that has no item left goes."""
+    yes nor no can be said, are left out and put on a sheet. A conversation with a turn that has no item left goes. And
+    those that people `keep` on the sheet, by turn: they come back behind the checks, which were made without them."""
     items = building.ask("checklist", _turn_rows(building, made, False))
     whole = [one for one in made if all(f"{one.id}/{number}" in items for number in range(1, len(one.turns) + 1))]
     for one in whole:
@@ -139,20 +143,22 @@ def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> list
             turn.items = items[f"{one.id}/{number}"].items
     held = building.ask("held", _turn_rows(building, whole, True))
     wanted = _kept(kept)
-    sheet, left = [], []
+    sheet, left, back = list[dict[str, str]](), list[Made](), dict[str, list[Item]]()
     for one in whole:
         for number, turn in enumerate(one.turns, 1):
             key = f"{one.id}/{number}"
             answers = held[key].answers if key in held else ["unclear"] * len(turn.items)
             good: list[Item] = []
             for item, answer in zip(turn.items, answers, strict=True):
-                if answer == "yes" or (key, item.question) in wanted:
+                if answer == "yes":
                     good.append(item)
-                if answer != "yes":
+                else:
                     keep = "yes" if (key, item.question) in wanted else ""
+                    if keep:
+                        back.setdefault(key, []).append(item)
                     about = {"turn": key, "item": item.question, "the reference fulfils it": answer}
                     sheet.append({**about, "question": turn.question, "answer": turn.answer, "keep": keep})
-            turn.items = good
+            turn.items = good or back.pop(key, [])
         if all(turn.items for turn in one.turns):
             left.append(one)
     if sheet:
@@ -160,7 +166,7 @@ def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> list
     why = Counter(row["the reference fulfils it"] for row in sheet)
     said = f" ({listed(why)}; {kept.name} has them, for people to keep)" if sheet else ""
     print(f"checklists: {len(made)} -> {len(left)} conversations; {len(sheet)} items left out{said}")
-    return left
+    return left, back
 
 
 def _kept(path: Path) -> set[tuple[str, str]]:
@@ -199,15 +205,19 @@ def build(building: Building, chosen: Chosen, rules: BuildRules, endpoint: Mappi
     """From the chosen images to the frozen benchmark, or to the sheet that people are to fill in."""
     plan = PLANS[rules.plan]
     made = plan.make(building, chosen)
+    back: Items = {}
     if plan.checklists:
-        made = add_checklists(building, made, building.out / "items.csv")
+        made, back = add_checklists(building, made, building.out / "items.csv")
     made, removed = _check(building, made, rules, endpoint)
+    for one in made:
+        for number, turn in enumerate(one.turns, 1):
+            turn.items += back.get(f"{one.id}/{number}", [])
     jsonl.write(building.out / "removed.jsonl", removed)
     jsonl.write(building.out / "made.jsonl", made)
     if not made:
         raise UsageError(f"{building.out}: no conversation is left; removed.jsonl says why")
     if not rules.unreviewed:
-        asked = _review(building.out / "review", made, rules.reviewed)
+        asked = _review(building.out / "review", made, rules.reviewed, [one["id"] for one in removed])
         if asked is None:
             return
         made = [one for one in made if one.id in asked]
@@ -259,14 +269,15 @@ def _text_of(row: Any) -> str:
     return "\n".join(filter(None, map(_text_of, inner)))
 
 
-def _review(folder: Path, made: list[Made], given: Sequence[Path]) -> set[str] | None:
-    """The ids that people accepted; None where they are still to be asked, which is said."""
+def _review(folder: Path, made: list[Made], given: Sequence[Path], gone: Sequence[str]) -> set[str] | None:
+    """The ids that people accepted; None where they are still to be asked, which is said. Sheets may name those that
+    are `gone` by now."""
     sheet, third = folder / "sheet.csv", folder / "third.csv"
     if not sheet.is_file():
         review.write_sheet(sheet, made, {}, map(str, range(1, review.REVIEWERS + 1)))
         review.write_rows(folder / "rows.jsonl", made)
     read = [*given, *(path for path in (sheet, third) if path.is_file())]
-    decided = review.decide(made, review.read(read, [one.id for one in made]))
+    decided = review.decide(made, review.read(read, [*(one.id for one in made), *gone]))
     for line in decided.lines():
         print(line)
     if not decided.open and not decided.differing:

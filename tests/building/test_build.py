@@ -127,7 +127,7 @@ def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, str, Any], t
     conversations = benchmarks.read("multiverse", folder / "benchmark.jsonl")
     splits = [one for name in ("train", "internal") for one in benchmarks.read("multiverse", folder / f"{name}.jsonl")]
     assert sorted(one.id for one in splits) == sorted(one.id for one in conversations) and len(conversations) == 12
-    tables = [one for path in (folder / "datasets").iterdir() for one in benchmarks.read("multiverse", path)]
+    tables = [one for path in (folder / "datasets").glob("*.parquet") for one in benchmarks.read("multiverse", path)]
     assert sorted(one.id for one in tables) == sorted(one.id for one in conversations)
     file, words = folder / "benchmark.jsonl", ("--benchmark", "multiverse", "--base-url", url)
     replies, judged = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
@@ -150,6 +150,44 @@ def test_a_frozen_file_that_changed_is_found(built: tuple[Built, str, Any], tmp_
     image.write_bytes(image.read_bytes() + b"\0")
     with pytest.raises(UsageError, match="is not as it was frozen"):
         bench.check_frozen(folder)
+
+
+def test_an_item_that_people_keep_comes_back(built: tuple[Built, str, Any]) -> None:
+    made, url, _ = built
+    out = made.root / "kept"
+    shutil.copytree(made.root / "whole", out)
+    sheet = (out / "items.csv").read_text("utf-8")
+    (out / "items.csv").write_text(sheet.rstrip("\n") + "yes\n", "utf-8")
+    for _ in range(2):
+        done = made.build("kept", url)
+        assert done.returncode == 0, done.stderr
+        frozen = (out / "benchmark/benchmark.jsonl").read_text("utf-8")
+        assert frozen.count("unicorn") == 1 and "yes" in (out / "items.csv").read_text("utf-8")
+    assert bench.check_frozen(out / "benchmark") != bench.check_frozen(made.root / "whole/benchmark")
+
+
+def test_what_other_texts_say_is_left_out(built: tuple[Built, str, Any]) -> None:
+    made, url, _ = built
+    out, frozen = made.root / "against", made.root / "whole/benchmark/benchmark.jsonl"
+    shutil.copytree(made.root / "whole", out)
+    (made.root / "train.jsonl").write_text(frozen.read_text("utf-8").split("\n")[0] + "\n", "utf-8")
+    done = made.build("against", url, "--against", str(made.root / "train.jsonl"))
+    assert done.returncode == 0, done.stderr
+    gone = {one["id"] for one in rows(out / "removed.jsonl") if one["reason"] == "contaminated"}
+    left = {one["index"] for one in rows(out / "benchmark/benchmark.jsonl")}
+    # With it goes its repetition, which had gone as such before.
+    assert rows(frozen)[0]["index"] in gone and (len(gone), len(left)) == (2, 11) and not gone & left
+    assert len(list((out / "benchmark/images").iterdir())) == 11
+
+
+def test_what_other_texts_say_is_found() -> None:
+    said = {
+        "a": " ".join(f"word{number}" for number in range(20)),
+        "b": "quite another thing that nobody has said before",
+    }
+    others = {"row 7": "Before it: " + " ".join(f"word{number}" for number in range(5, 20)), "row 8": "what is new"}
+    assert [(pair.one, pair.other) for pair in bench.overlaps(said, others)] == [("a", "row 7")]
+    assert bench.overlaps(said) == []
 
 
 TIMED = re.compile(r"\.run\.json$|^blind_replies|^review|^images/")

@@ -77,6 +77,14 @@ def test_the_largest_of_near_images_stays_and_no_chain_takes_others_along() -> N
     assert {one.path for one in pictures.duplicates([a, b, c], 3)} == set()
 
 
+def test_images_of_another_set_are_left_out() -> None:
+    ours = [image("a", 0), image("b", 0b111 << 20, md5="same"), image("c", 0xFFFF << 40)]
+    theirs = [image("x", 0b11), image("y", 0xABCDEF, md5="other"), ImageFile(path="z", bytes=0, md5="", failure="torn")]
+    found = {one.path: (one.of, one.distance) for one in pictures.known(ours, theirs, 4)}
+    assert found == {"a": ("x", 2)}
+    assert {one.path for one in pictures.known(ours, [image("w", 0b111 << 20, md5="same")], 0)} == {"b"}
+
+
 def test_the_draw_is_in_proportion_and_follows_from_the_seed() -> None:
     categories = {
         f"{name}{number}": name for name, count in (("x", 60), ("y", 30), ("z", 10)) for number in range(count)
