@@ -8,6 +8,7 @@ between them. Ratings are those of a scale (lowest, highest), 1..10 unless said 
 import math
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import accumulate
 from statistics import fmean, median, multimode
 from typing import Literal
@@ -93,9 +94,10 @@ def distribution(first: FirstDigit, ten_given_one: float, scale: Scale = TEN) ->
     return shares
 
 
-def _points(scale: Scale) -> list[float]:
+@cache
+def _points(scale: Scale) -> tuple[float, ...]:
     """The scale's ratings, on 1..10."""
-    return [to_ten(rating, *scale) for rating in range(scale[0], scale[1] + 1)]
+    return tuple(to_ten(rating, *scale) for rating in range(scale[0], scale[1] + 1))
 
 
 def score(probabilities: Sequence[float], kind: str, scale: Scale = TEN) -> float:
