@@ -75,6 +75,7 @@ def world(rng: np.random.Generator, n: int) -> tuple[Any, Any, dict[str, float],
     return human, judge, {str(n): float(one) for n, one in enumerate(unsure)}, group
 
 
+@pytest.mark.slow
 def test_means_and_agreement_of_doubtful_rows_are_those_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Coverage by simulation: 95 % intervals that hold the truth about 95 times of 100 with the chances known, and
     far less often where they are ignored."""

@@ -150,7 +150,7 @@ LORA = [(stage, bf16, True) for stage in (2, 3) for bf16 in (False, True)]
 @pytest.mark.parametrize(
     ("processes", "combinations"),
     [
-        pytest.param(2, [FULL[1], FULL[4], LORA[2]], id="two", marks=pytest.mark.e2e),
+        pytest.param(2, [FULL[1], FULL[4], LORA[2]], id="two", marks=pytest.mark.slow),
         pytest.param(2, FULL + LORA, id="all on two", marks=pytest.mark.slow),
         pytest.param(1, FULL + LORA, id="one", marks=pytest.mark.slow),
     ],

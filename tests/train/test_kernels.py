@@ -98,6 +98,7 @@ def test_what_is_no_such_norm_stays() -> None:
     assert kernels.install(torch.nn.Sequential(OtherRMSNorm())) == 0
 
 
+@pytest.mark.slow
 def test_a_run_learns_the_same(tmp_path: Path) -> None:
     needs("deepspeed")
     rows, found = write_rows(tmp_path), {}

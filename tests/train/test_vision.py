@@ -258,7 +258,7 @@ def test_a_base_whose_processor_lacks_a_package_is_one_line(tmp_path: Path, monk
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_two_processes_of_which_one_has_no_image_learn_as_one(stage: int, tmp_path: Path) -> None:
     """One row a micro-batch: in most steps a process has an image while the other has none."""
     rows = pictured(tmp_path)
@@ -275,6 +275,7 @@ def test_two_processes_of_which_one_has_no_image_learn_as_one(stage: int, tmp_pa
         assert line == pytest.approx(wanted, rel=1e-4, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 def test_from_a_base_with_adapters_a_judge_comes_out_whole_and_as_an_adapter(tmp_path: Path) -> None:
     """The base is a tiny judge that sees; the part that looks stays as it is, the adapters are on what reads."""
