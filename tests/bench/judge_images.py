@@ -1,6 +1,6 @@
 """Judgments a second of a judge that sees, against the engine it runs on and against transformers.
 
-python tests/bench/judge_images.py [--model runs/demo-vision/judge] [--rows 48] [--side 64]
+python tests/bench/judge_images.py [--hidden 512 --layers 6 | --model runs/demo-vision/judge] [--rows 48] [--side 64]
 
 `ratio`: `critic`'s judge on vLLM in this process, images read from the disk and checked, ÷ the same engine given the
 same requests, images included, by vLLM's own renderer. Each measurement starts with empty caches. `second_over_first`:
@@ -114,7 +114,9 @@ def one_by_one(folder: Path, root: Path, asked: list[Request], rows: list[Respon
 
 async def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--model", type=Path, help="a folder of a model that sees, instead of a tiny random one")
+    words.add_argument("--model", type=Path, help="a folder of a model that sees, instead of a random one")
+    words.add_argument("--hidden", type=int, default=512, help="width of the random model")
+    words.add_argument("--layers", type=int, default=6)
     words.add_argument("--rows", type=int, default=48)
     words.add_argument("--side", type=int, default=64, help="of each image, in pixels")
     size = words.parse_args()
@@ -122,7 +124,7 @@ async def main() -> None:
         root = Path(made)
         rows = drawn(root, responses(size.rows), size.side)
         others = [replace(row, question=replace(row.question, prompt="Is the largest one red?")) for row in rows]
-        folder = size.model or _tiny(root / "judge")
+        folder = size.model or _random(root / "judge", size.hidden, size.layers)
         async with _Shown(folder, ["--max-model-len", "4096"]) as backend:
             loop, images = asyncio.get_running_loop(), Images(root)
 
@@ -153,11 +155,11 @@ async def main() -> None:
     print(json.dumps(result))
 
 
-def _tiny(folder: Path) -> Path:
+def _random(folder: Path, hidden: int, layers: int) -> Path:
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from tiny_vlm import build
 
-    return build(folder)
+    return build(folder, hidden, layers)
 
 
 if __name__ == "__main__":
