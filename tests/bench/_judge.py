@@ -5,13 +5,40 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from critic.asking.forms import inquiry
 from critic.asking.render import Material, of_response
+from critic.backends import Reply, Request
+from critic.backends.vllm import VllmBackend
 from critic.records import Message, Question, Response
 from critic.stages.judge_responses import in_order
 
 ROWS, REPLY_TOKENS = 96, 48
+
+
+class Shown(VllmBackend):
+    """Shows its engine, which stands still as long as nothing is asked, and remembers what was asked."""
+
+    def __init__(self, folder: Path, extra: list[str]) -> None:
+        super().__init__(folder, extra)
+        self.asked: list[Request] = []
+
+    def _start(self) -> Any:
+        self.engine = super()._start()
+        return self.engine
+
+    async def chat(self, request: Request) -> Reply:
+        self.asked.append(request)
+        return await super().chat(request)
+
+    def forget(self) -> None:
+        self.asked.clear()
+        self.engine.reset_mm_cache()
+        self.engine.reset_encoder_cache()
+        self.engine.reset_prefix_cache()
+
+
 TASKS = ("Counting", "OCR", "Meme", "Chart")
 
 

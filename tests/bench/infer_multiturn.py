@@ -13,9 +13,8 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from _judge import alternated
+from _judge import Shown, alternated
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import tiny_vlm
@@ -31,28 +30,6 @@ from critic.stages.run import RunOptions
 
 CONVERSATIONS, TURNS, REPLY_TOKENS, ROUNDS = 64, 3, 48, 3
 QUESTION = "How many red boats lie in harbour {n}, and which one of them is the largest? Say why, in a sentence. " * 3
-
-
-class _Shown(VllmBackend):
-    """Shows its engine, which stands still as long as nothing is asked, and remembers what was asked."""
-
-    def __init__(self, folder: Path, extra: list[str]) -> None:
-        super().__init__(folder, extra)
-        self.asked: list[Request] = []
-
-    def _start(self) -> Any:
-        self.engine = super()._start()
-        return self.engine
-
-    async def chat(self, request: Request) -> Any:
-        self.asked.append(request)
-        return await super().chat(request)
-
-    def forget(self) -> None:
-        self.asked.clear()
-        self.engine.reset_mm_cache()
-        self.engine.reset_encoder_cache()
-        self.engine.reset_prefix_cache()
 
 
 def conversations(count: int, pictures: Path) -> list[Conversation]:
@@ -86,12 +63,12 @@ async def inferred(backend: VllmBackend, rows: list[Conversation], pictures: Pat
     return made
 
 
-def batches(backend: _Shown) -> list[list[Request]]:
+def batches(backend: Shown) -> list[list[Request]]:
     """What was asked, by turn."""
     return [[one for one in backend.asked if len(one.messages) == 2 * turn + 1] for turn in range(TURNS)]
 
 
-def engine_alone(backend: _Shown, turns: list[list[Request]]) -> None:
+def engine_alone(backend: Shown, turns: list[list[Request]]) -> None:
     for number, requests in enumerate(turns):
         for n, request in enumerate(requests):
             prompt = backend._with_images(backend.engine, request)
@@ -115,7 +92,7 @@ async def main(count: int) -> None:
         pictures.mkdir()
         tiny_vlm.build(folder, hidden=256, layers=4)
         rows = conversations(count, pictures)
-        async with _Shown(folder, ["--max-model-len", "4096"]) as backend:
+        async with Shown(folder, ["--max-model-len", "4096"]) as backend:
             loop = asyncio.get_running_loop()
 
             def infer(concurrency: int) -> list[ModelTurn]:

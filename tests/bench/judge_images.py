@@ -16,40 +16,18 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from _judge import REPLY_TOKENS, laps, ratios, responses, seconds
+from _judge import REPLY_TOKENS, Shown, laps, ratios, responses, seconds
 from judge_inprocess import drained, judged
 from msgspec.structs import replace
 
 from critic.asking.judge import ResponseJudge
-from critic.backends import Reply, Request
-from critic.backends.vllm import VllmBackend, _parameters
+from critic.backends import Request
+from critic.backends.vllm import _parameters
 from critic.images import Images
 from critic.records import Response
 
 ROUNDS, ONE_BY_ONE = 5, 4
-
-
-class _Shown(VllmBackend):
-    """Shows its engine, which stands still as long as nothing is asked, and remembers what was asked."""
-
-    def __init__(self, folder: Path, extra: list[str]) -> None:
-        super().__init__(folder, extra)
-        self.asked: list[Request] = []
-
-    def _start(self) -> Any:
-        self.engine = super()._start()
-        return self.engine
-
-    async def chat(self, request: Request) -> Reply:
-        self.asked.append(request)
-        return await super().chat(request)
-
-    def forget(self) -> None:
-        self.engine.reset_mm_cache()
-        self.engine.reset_encoder_cache()
-        self.engine.reset_prefix_cache()
 
 
 def drawn(root: Path, rows: list[Response], side: int) -> list[Response]:
@@ -68,7 +46,7 @@ def drawn(root: Path, rows: list[Response], side: int) -> list[Response]:
     return shown
 
 
-def same_requests(backend: _Shown, asked: list[Request]) -> None:
+def same_requests(backend: Shown, asked: list[Request]) -> None:
     """What the judge asked, at once and in its order: the verdicts, then their probes."""
     from vllm.renderers.params import ChatParams, TokenizeParams
 
@@ -125,7 +103,7 @@ async def main() -> None:
         rows = drawn(root, responses(size.rows), size.side)
         others = [replace(row, question=replace(row.question, prompt="Is the largest one red?")) for row in rows]
         folder = size.model or _random(root / "judge", size.hidden, size.layers)
-        async with _Shown(folder, ["--max-model-len", "4096"]) as backend:
+        async with Shown(folder, ["--max-model-len", "4096"]) as backend:
             loop, images = asyncio.get_running_loop(), Images(root)
 
             def judge(which: list[Response], *, cold: bool = True) -> None:
