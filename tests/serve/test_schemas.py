@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from clients.decoder import Decoder, refusal
 from conftest import ROOT
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(ROOT / "serve"))
@@ -142,6 +142,7 @@ def test_replies_to_any_schema_end_and_are_the_clients(schema: Schema, tokens: i
 
 @settings(max_examples=150)
 @given(SCHEMAS, st.integers(20, 1500))
+@example({"type": "object", "additionalProperties": {"type": "string", "pattern": "a", "format": "date-time"}}, 20)
 def test_the_longest_reply_fits_where_the_shortest_does(schema: Schema, tokens: int) -> None:
     whole = {**schema, "$defs": {"node": NODE}}
     try:
