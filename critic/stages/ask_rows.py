@@ -50,6 +50,9 @@ STEPS = {
 }
 """Step -> what it asks for. A step more is an entry here, its reply, and its text in every prompt file."""
 
+SUB_GOALS = 4
+"""Of MultiVerse's sub-goals of a goal (between 30 and 123) as many are named to a model."""
+
 LOST = ("server_error", "refused", "budget", "context_length_exceeded", "truncated", "image_missing")
 """Failures of the run, not of what was said: these count for --max-failed. All others are rejections."""
 
@@ -75,11 +78,16 @@ class AskedRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 @cache
+def _content(language: Language) -> dict[str, Any]:
+    return tomllib.loads((files("critic") / "prompts" / "build" / f"{language}.toml").read_text("utf-8"))
+
+
+@cache
 def _templates(language: Language) -> dict[str, jinja2.Template]:
-    content = tomllib.loads((files("critic") / "prompts" / "build" / f"{language}.toml").read_text("utf-8"))
+    content = _content(language)
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True)
     environment.filters["quote"] = quote
-    shared = {name: content[name] for name in ("categories", "aspects", "goals")}
+    shared = {name: content[name] for name in ("categories", "aspects")}
 
     def whole(name: str, text: str) -> jinja2.Template:
         keys = json.dumps(replies.example(STEPS[name].reply), ensure_ascii=False)
@@ -89,8 +97,14 @@ def _templates(language: Language) -> dict[str, jinja2.Template]:
 
 
 def prompt(step: str, row: BuildRow) -> str:
-    """The text of a step about a row."""
-    return _templates(row.lang)[step].render(row.facts)
+    """The text of a step about a row. It names some SUB_GOALS of each goal, those that the row's key draws."""
+
+    def drawn(some: Sequence[str]) -> list[str]:
+        taken = sorted(some, key=lambda one: hashlib.sha256(f"{row.key}/{one}".encode()).digest())[:SUB_GOALS]
+        return [one for one in some if one in taken]
+
+    goals = {name: drawn(some) for name, some in _content(row.lang)["goals"].items()}
+    return _templates(row.lang)[step].render(row.facts, goals=goals)
 
 
 class AskRows(Stage[BuildRow, AskedRow]):

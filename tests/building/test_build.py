@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from conftest import ROOT, assert_one_line_error, completion, run
@@ -259,6 +259,21 @@ def test_the_exact_text_of_each_step_is_kept(step: str, lang: Any) -> None:
         golden.write_text(text + "\n", "utf-8")
         pytest.fail(f"{golden.name} was missing and has been written; look at it and run again")
     assert text + "\n" == golden.read_text("utf-8")
+
+
+def test_goals_and_aspects_are_data() -> None:
+    """As many sub-goals as MultiVerse gives beside each goal (appendix C.1), 484 different ones (table 1), and 37 main
+    aspects in both languages; a prompt shows some sub-goals, others for another image."""
+    goals = ask_rows._content("en")["goals"]
+    counts = {"Verification": 87, "Analysis": 123, "Exploration": 30, "Optimization": 48, "Calculation": 32}
+    counts |= {"Understanding": 86, "Research": 72, "Creation": 43}
+    assert {name: len(some) for name, some in goals.items()} == counts
+    assert len({one for some in goals.values() for one in some}) == 484
+    for lang in ("en", "zh"):
+        content = ask_rows._content(lang)
+        assert len(set(content["aspects"])) == 37 and list(content["goals"]) == list(get_args(replies.Goal))
+    shown = {ask_rows.prompt("persona", BuildRow(key=str(key), lang="en")) for key in range(200)}
+    assert len(shown) == 200 and all(any(one in text for text in shown) for some in goals.values() for one in some)
 
 
 TALK = [("What colour is the kite?", "Red and blue."), ("Who holds the string of it?", "A child."), ("Why?", "Wind.")]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, SHARED, assert_one_line_error, run
 
-from critic import benchmarks, jsonl
+from critic import benchmarks, jsonl, tables
 from critic.building import card, difficulty
 from critic.counting.diversity import mtld, words
 from critic.records import Conversation, ConversationJudgment, ConversationTurn, Setup, TurnVerdict
@@ -29,6 +29,26 @@ def test_diversity_is_that_of_another_program(length: int, expected: float) -> N
     draw = random.Random(5)
     texts = {n: [f"w{int(draw.paretovariate(0.6)) % 500}" for _ in range(n)] for n in (50, 200, 1000)}
     assert mtld(texts[length]) == pytest.approx(expected, rel=1e-14)
+
+
+COLORADO = """
+0 1 2 3 4 0 5 6 7 8 9 3 0 10 5 4 0 11 12 0 6 13 14 0 15 0 16 17 5 2 18 19 20 21 22 23 19 24 25 26 27 28 29 30 31 32 33
+34 35 5 36 0 37 38 0 39 1 5 2 40 0 41 42 43 44 45 46 1 46 47 48 0 32 17 0 49 1 50 17 51 5 2 52 53 54 36 0 55 56 36 0
+57 58 36 0 59 60 36 0 61 62 63 36 0 64 65 36 0 66 23 67 68 36 0 69 70 0 71 72 5 2 73 4 74 75 76 17 15 77 78 79 80 81
+82 6 23 83 84 5 2 85 17 0 86 87 88 49 1 23 89 17 0 15 1 90 2 0 91 23 92 93 94 17 5 95 17 0 1 2 96 38 97 98 0 99 100
+101 2 102 103
+"""
+"""The 180 lemmas of the example that the page of `lexical-diversity` 0.1.1 is about, a number for each."""
+
+
+def test_diversity_is_the_published_one() -> None:
+    """36.50595044690307 is published for that text, and so is the share of its types. The tests of `lexicalrichness`
+    have 14.000000000000004 for ten words of which two come twice."""
+    lemmas = COLORADO.split()
+    assert (len(lemmas), len(set(lemmas)) / len(lemmas)) == (180, 0.5777777777777777)
+    assert mtld(lemmas) == pytest.approx(36.50595044690307, rel=1e-14)
+    said = words("test text with some text numbers hyphenhere and text punctuations")
+    assert mtld(said) == pytest.approx(14.000000000000004, rel=1e-14)
 
 
 def test_diversity_where_it_has_an_end() -> None:
@@ -60,6 +80,43 @@ def test_the_published_counts_of_alignmmbench_come_out() -> None:
     assert (facts.questions, facts.images, len(facts.classes["task"])) == (4978, 1054, 13)
     assert sum(count for count, _ in facts.classes["category"].values()) == 4978
     assert sum(images for _, images in facts.classes["category"].values()) in (1054, 1055, 1056)
+
+
+TURN = ("The_first_turn_instruction", "The_second_turn_instruction", "The_third_turn_instruction")
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "columns", "expected"),
+    [
+        (
+            "convbench",
+            "conversations.jsonl",
+            lambda one: {"image_id": one["image"], **dict(zip(TURN, one["turns"], strict=True))},
+            {"conversations": 578, "questions": 1734, "images": 574, "without_reference": 1734},
+        ),
+        (
+            "visitbench",
+            "annotated_examples.jsonl",
+            lambda one: {
+                **{name: one[name] for name in ("image_url", "image_dense_caption", "instruction_category")},
+                "instruction": one["instruction"],
+                "output_human_annotated": one["reference"],
+            },
+            {"conversations": 10, "questions": 10, "images": 10, "without_reference": 0},
+        ),
+    ],
+)
+def test_public_sheets_have_a_card_in_the_columns_that_they_are_published_in(
+    name: str, file: str, columns: Any, expected: dict[str, int], shared: Path, tmp_path: Path
+) -> None:
+    """All of ConvBench's public sheet (578 rows; the paper says 577) and VisIT-Bench's ten annotated examples."""
+    found = [columns(one) for _, one in jsonl.read(shared / "data" / name / file, dict[str, Any])]
+    tables.write_csv(tmp_path / "sheet.csv", found)
+    done = run("critic", "card", tmp_path / "sheet.csv", "--benchmark", name, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = json.loads((tmp_path / "card.json").read_text("utf-8"))
+    assert {key: said[key] for key in expected} == expected
+    assert f"| conversations | {expected['conversations']} |" in (tmp_path / "card.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", SAMPLES)
