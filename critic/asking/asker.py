@@ -82,6 +82,8 @@ class Asker:
         known: Known = {}
         if not first.calls[0].tokens:
             known = {rating.prefix(first.calls[0].text): first.verdict.distribution}
+        if self.decoding.samples == 1:
+            return asked, [first]
         others = (self._read(asked, number, known) for number in range(1, self.decoding.samples))
         return asked, [first, *await asyncio.gather(*others)]
 
@@ -174,6 +176,8 @@ class Asker:
     async def _reading(self, asked: Inquiry, reply: Reply, shares: Shares, calls: list[Reply]) -> Reading:
         """The verdict in `reply` with the distribution of its rating and, side by side, of those by each criterion."""
         found = asked.read(reply.text, reply.truncated)
+        if not found.criteria:
+            return Reading(self._with_shares(found, shares), [reply, *calls])
         named = found.criteria.items()
         parts = await asyncio.gather(*(self._by_criterion(asked, reply, name, one) for name, one in named))
         criteria = {name: part.verdict for name, part in zip(found.criteria, parts, strict=True)}
@@ -300,5 +304,5 @@ def with_mixture(found: Verdict, distributions: Iterable[Shares]) -> Verdict:
     known = [shares for shares in given if shares is not None]
     if len(known) < len(given):
         return found
-    mixture = [fmean(shares) for shares in zip(*known, strict=True)]
+    mixture = list(known[0]) if len(known) == 1 else [fmean(shares) for shares in zip(*known, strict=True)]
     return replace(found, distribution=mixture, summary=rating.summary(mixture, found.scale or TEN))

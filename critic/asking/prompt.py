@@ -108,9 +108,10 @@ class Prompt(Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
     @cached_property
-    def compiled(self) -> tuple[jinja2.Template, jinja2.Template]:
-        """The templates of the system message and of the user's."""
-        return _compiled(self.system), _compiled(self.template if self.verbatim else self.template.strip())
+    def compiled(self) -> tuple[jinja2.Template | None, jinja2.Template]:
+        """The templates of the system message, None of an empty one, and of the user's."""
+        system = _compiled(self.system) if self.system else None
+        return system, _compiled(self.template if self.verbatim else self.template.strip())
 
     @cached_property
     def shows_raw(self) -> bool:

@@ -133,7 +133,7 @@ def render(prompt: Prompt, material: Material, kept: Kept | None = None) -> list
     try:
         if prompt.shows_raw:
             values["raw"] = _raw(prompt, material, kept, values, marks)
-        system, content = (template.render(values) for template in prompt.compiled)
+        system, content = (template.render(values) if template else "" for template in prompt.compiled)
     except jinja2.TemplateError as error:
         raise UsageError(f"prompt {prompt.name}, {prompt.language}: {error}") from None
     before = [{"role": one.role, "content": one.content} for one in prompt.before]

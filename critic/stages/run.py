@@ -212,8 +212,9 @@ class Stage(ABC, Generic[Item, Record]):
                         failed += failure_of(record) is not None
                         status.add(failure_of(record))
                     status.done += 1
-                    bar.set_postfix(failed=failed, retries=backend.retries, refresh=False)
-                    bar.update()
+                    if not bar.disable:
+                        bar.set_postfix(failed=failed, retries=backend.retries, refresh=False)
+                        bar.update()
 
                 async def worker() -> None:
                     for item in waiting:
