@@ -68,7 +68,7 @@ class OpenAIBackend:
     """Chat completions at `base_url` (with or without `/v1`). Every call is tried up to `attempts` times. An answer
     that is not whole after `timeout` seconds, a lost or cut-off connection, a reply that is not a completion, 408, 409,
     425, 429 and 5xx count as transient; the pause doubles from FIRST_PAUSE, is jittered, and yields to the server's
-    Retry-After. `choose` a model first."""
+    Retry-After. `choose` a model first. Once closed it may be used again: connections are made as they are needed."""
 
     served: Served
 
@@ -88,7 +88,6 @@ class OpenAIBackend:
         self.root, self.attempts, self.timeout = root, attempts, timeout
         self.place, self.in_flight, self.retries = root, connections, 0
         self._headers = headers
-        self._plain = httpx.Client(base_url=root, headers=headers, timeout=30.0)
         self._favours = True
         self._tokens: dict[str, asyncio.Future[int | None]] = {}
 
@@ -96,9 +95,17 @@ class OpenAIBackend:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if "_session" in vars(self):
-            await self._session.close()
-        self._plain.close()
+        self._tokens.clear()  # what is not known yet belongs to this event loop
+        made = vars(self)
+        if "_session" in made:
+            await made.pop("_session").close()
+        if "_plain" in made:
+            made.pop("_plain").close()
+
+    @cached_property
+    def _plain(self) -> httpx.Client:
+        """For the few requests before and beside the others."""
+        return httpx.Client(base_url=self.root, headers=self._headers, timeout=30.0)
 
     @cached_property
     def _session(self) -> aiohttp.ClientSession:

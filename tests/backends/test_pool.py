@@ -17,6 +17,7 @@ from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl
 
 from critic.backends import Request, pool
 from critic.backends.pool import prefixes
+from critic.errors import Refused
 from critic.stages import options
 
 sys.path.insert(0, str(ROOT / "tests/bench"))
@@ -179,6 +180,23 @@ def test_without_any_endpoint_it_says_so_and_with_one_it_goes_on(tmp_path: Path,
     done = judge(rows(tmp_path, 5), [dead, alive])
     assert done.returncode == 0 and "is left out until it answers" in done.stderr
     assert all(score for _, score in scores(tmp_path))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_was_closed_is_opened_again(stands: Stands, count: int) -> None:
+    """In another event loop, and asked there what it asks before and beside its requests."""
+    servers = stands(count)
+    made = options.Endpoint(timeout=2.0).connect(",".join(one.url for one in servers), None)
+
+    async def go(number: int) -> None:
+        async with made:
+            assert (await made.chat(asked(f"{number}"))).text
+            with pytest.raises(Refused, match="no tokens can be counted"):
+                made.count_tokens([])
+
+    for number in range(3):
+        asyncio.run(go(number))
+    assert sum(one.answered for one in servers) == 3 + 3 + (count if count > 1 else 0)
 
 
 def test_where_all_are_gone_the_run_ends(tmp_path: Path, stands: Stands) -> None:
