@@ -4,7 +4,9 @@ import gzip
 import json
 import sys
 from pathlib import Path
+from random import Random
 
+import msgspec
 import pytest
 from conftest import human_row
 from msgspec.structs import replace
@@ -125,3 +127,48 @@ def test_what_is_packed_is_written_in_one_step_and_refused_where_it_is_torn(suff
     path.write_bytes(b"{}\n")
     with pytest.raises(UsageError, match=rf"{path.name}: not whole, or no \.{suffix}"):
         list(jsonl.read(path, Turn))
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+def test_a_set_of_hashes_says_what_a_table_of_keys_says(numbered: bool) -> None:
+    """Texts and tuples, some of them again and again, through many splits of buckets."""
+    found, expected = tables.KeySet(numbered=numbered), dict[object, int]()
+    random = Random(0)
+    for number in range(6000):
+        key = random.choice([f"key {random.randrange(2000)}", (f"{random.randrange(2000)}", "own", None, number % 3)])
+        assert (key in found) == (key in expected)
+        assert found.add(key, number * numbered) == (key not in expected)
+        expected.setdefault(key, number * numbered)
+        assert len(found) == len(expected)
+    assert all(found.get(key) == number for key, number in expected.items())
+    assert "key 2000" not in found and found.get("key 2000") is None and ("1", "own") not in found
+    sizes = [len(bucket) // (24 if numbered else 16) for bucket in found._buckets]
+    assert sum(sizes) == len(expected) and max(sizes) < 4 * tables._FULL and len(sizes) >= len(expected) / tables._FULL
+
+
+def test_a_hash_that_stands_across_two_others_is_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of one hash and the start of the next are a hash as well."""
+
+    class Given:
+        def __init__(self, key: bytes, digest_size: int) -> None:
+            self._digest = msgspec.json.decode(key).encode().ljust(digest_size, b".")
+
+        def digest(self) -> bytes:
+            return self._digest
+
+    monkeypatch.setattr(tables, "blake2b", Given)
+    found = tables.KeySet()
+    first, second = "........abcdefgh", "ijklmnop........"
+    assert found.add(first) and found.add(second)
+    assert "abcdefghijklmnop" not in found and second in found
+    assert found.add("abcdefghijklmnop") and "abcdefghijklmnop" in found and len(found) == 3
+
+
+def test_an_id_that_comes_twice_names_both_places() -> None:
+    ids = tables.Ids()
+    for number in range(60):
+        ids.add(f"a/b.{number // 30}.jsonl:{number}", f"id {number}")
+    with pytest.raises(UsageError, match=r"^here: duplicate id 'id 7', first at a/b\.0\.jsonl:7$"):
+        ids.add("here", "id 7")
+    with pytest.raises(UsageError, match=r"^b\.parquet:row 3: duplicate id 'id 41', first at a/b\.1\.jsonl:41$"):
+        ids.add("b.parquet:row 3", "id 41")

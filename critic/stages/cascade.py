@@ -7,9 +7,11 @@ critic judge rows.jsonl --judge CHEAP --judge DEAR --cascade both.jsonl --out j.
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +20,7 @@ from critic import jsonl
 from critic.counting.resampling import Floats, group_numbers, mean_interval
 from critic.errors import UsageError
 from critic.records import Judgment, Member, Verdict
+from critic.tables import KeySet
 
 LOSS = 0.05
 """Points of mean absolute error that a cascade may cost, unless said otherwise."""
@@ -128,22 +131,53 @@ def _read(path: Path, wanted: Mapping[str, Any]) -> tuple[Floats, Floats, Floats
     return unsure, np.where(np.isnan(first_error), second, first_error), second, groups
 
 
-def unsure_keys(path: Path, threshold: float, key: Key) -> set[str]:
+class ByKey:
+    """The judgments of a file by key, each read anew where it stands: only where that is, is in memory."""
+
+    def __init__(self, path: Path, key: Key) -> None:
+        self._path, self._places = path, KeySet(numbered=True)
+        place = 0
+        with path.open("rb") as lines:
+            for line in lines:
+                self._places.add(key(msgspec.json.decode(line, type=Judgment)), place)
+                place += len(line)
+
+    def __enter__(self) -> Self:
+        self._file = self._path.open("rb")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def get(self, key: str) -> Judgment | None:
+        if (place := self._places.get(key)) is None:
+            return None
+        self._file.seek(place)
+        return msgspec.json.decode(self._file.readline(), type=Judgment)
+
+    def __getitem__(self, key: str) -> Judgment:
+        if (found := self.get(key)) is None:
+            raise KeyError(key)
+        return found
+
+
+def unsure_keys(path: Path, threshold: float, key: Key) -> KeySet:
     """The rows of the first judge's file that the second is asked for."""
-    lines = (line for _, line in jsonl.read(path, Judgment))
-    return {key(one) for one in lines if deviation(one.verdict) > threshold}
+    found = KeySet()
+    for _, one in jsonl.read(path, Judgment):
+        if deviation(one.verdict) > threshold:
+            found.add(key(one))
+    return found
 
 
 def merged(first: Path, second: Path | None, name: str, key: Key) -> Iterator[Judgment]:
     """Each row as the last judge said that was asked for it, with what each of them said."""
-    later: dict[str, Judgment] = {}
-    if second is not None:
-        later = {key(one): one for _, one in jsonl.read(second, Judgment)}
-    for _, one in jsonl.read(first, Judgment):
-        asked = [one, *filter(None, [later.get(key(one))])]
-        spent: dict[str, Any] = {
-            kind: sum(getattr(each, kind) for each in asked)
-            for kind in ("prompt_tokens", "cached_tokens", "completion_tokens")
-        }
-        said = [Member(judge=each.judge, score=each.score, verdict=each.verdict) for each in asked]
-        yield replace(asked[-1], judge=name, members=said, attempts=max(each.attempts for each in asked), **spent)
+    with nullcontext() if second is None else ByKey(second, key) as later:
+        for _, one in jsonl.read(first, Judgment):
+            asked = [one, *filter(None, [later.get(key(one)) if later else None])]
+            spent: dict[str, Any] = {
+                kind: sum(getattr(each, kind) for each in asked)
+                for kind in ("prompt_tokens", "cached_tokens", "completion_tokens")
+            }
+            said = [Member(judge=each.judge, score=each.score, verdict=each.verdict) for each in asked]
+            yield replace(asked[-1], judge=name, members=said, attempts=max(each.attempts for each in asked), **spent)

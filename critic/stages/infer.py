@@ -48,8 +48,10 @@ class Infer(Stage[Conversation, ModelTurn]):
         load: Callable[[str], Image],
         source: Mapping[str, Any],
     ) -> None:
-        wanted = {(one.id, name, turn) for one in conversations for name in conditions for turn in _asked(one, name)}
-        super().__init__(options, ModelTurn, backend, wanted)
+        self._every = {
+            (one.id, name, turn) for one in conversations for name in conditions for turn in _asked(one, name)
+        }
+        super().__init__(options, ModelTurn, backend, self._every)
         self.system, self.conditions, self.sampling = system, conditions, sampling
         self._conversations = {one.id: one for one in conversations}
         self._load = load
@@ -88,7 +90,7 @@ class Infer(Stage[Conversation, ModelTurn]):
             self._generated[record.call] = record
 
     def items(self) -> Iterable[Conversation]:
-        lacking = {key for key, _, _ in self.wanted - self.done.keys()}
+        lacking = {key for key, _, _ in self._every - self.done.keys()}
         return (one for key, one in self._conversations.items() if key in lacking)
 
     async def work(self, item: Conversation, keep: Callable[..., None]) -> None:

@@ -4,7 +4,7 @@ import random
 import sys
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
@@ -24,7 +24,8 @@ from critic.certificate import drawn, hold_to
 from critic.errors import UsageError
 from critic.records import Judgment, Response, Verdict
 from critic.stages import cascade
-from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, finish, known, side_by_side
+from critic.stages.run import RunOptions, RunSummary, Spent, Stage, Wanted, failed, finish, known, side_by_side
+from critic.tables import KeySet
 
 WINDOW = 4096
 """Responses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
@@ -34,9 +35,9 @@ Shown = tuple[Response, Response | None]
 
 
 class FormResponses:
-    """What is judged in a form, read anew each time it is gone through: only ids are in memory, with a number for the
-    `criteria` of each, but for a form that compares, which needs all answers to a question at once. `pictured`: a
-    question has an image.
+    """What is judged in a form, read anew each time it is gone through: only hashes of ids are in memory (`keys`),
+    numbered by the criteria of each where it is judged by those, but for a form that compares, which needs all answers
+    to a question at once. `pictured`: a question has an image.
 
     `read` gives the responses. Those that cannot be judged in the form are counted and said. In a form that compares,
     each answer meets one other to its question, as in training. Of all that, what the `run` takes is judged. Raises
@@ -50,11 +51,11 @@ class FormResponses:
         left_out: Counter[str] = Counter()
         self._pairs = _paired(list(self._usable(left_out)), form, left_out) if self._form.pair else None
         shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(left_out))
-        self.criteria, self.pictured, usable = dict[str, int](), False, False
+        self.keys, self.pictured, usable = KeySet(numbered=self._by_criteria), False, False
         for one in shown:
             usable = True
             if self._takes(one):
-                self.criteria[key_of(*one)] = _criteria_id(one[0])
+                self.keys.add(key_of(*one), self._criteria(one[0]))
                 self.pictured |= bool(one[0].question.images)
         for reason, count in left_out.most_common():
             print(f"left out {count} rows: {reason}", file=sys.stderr)
@@ -65,6 +66,18 @@ class FormResponses:
         shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(Counter()))
         return filter(self._takes, shown)
 
+    def by_others(self, one: Response, key: str) -> bool:
+        """Whether an answer was judged by other criteria than it has now."""
+        return self._by_criteria and self._criteria(one) != self.keys.get(key)
+
+    @property
+    def _by_criteria(self) -> bool:
+        return isinstance(self._form.kind, CriteriaKind)
+
+    def _criteria(self, one: Response) -> int:
+        """A number for the criteria that an answer is judged by: all that is kept of each."""
+        return zlib.crc32(msgspec.json.encode(one.question.criteria)) if self._by_criteria else 0
+
     def _takes(self, shown: Shown) -> bool:
         return self._run is None or self._run.takes(shown[0].question.group)
 
@@ -74,11 +87,6 @@ class FormResponses:
                 yield one
             else:
                 left_out[lacking] += 1
-
-
-def _criteria_id(response: Response) -> int:
-    """A number for the criteria that a response is judged by: all that is kept of each."""
-    return zlib.crc32(msgspec.json.encode(response.question.criteria))
 
 
 def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) -> list[Shown]:
@@ -121,7 +129,8 @@ class JudgeResponses(Stage[Shown, Judgment]):
         source: dict[str, str] | str,
         check_repeat: int = 0,
     ) -> None:
-        super().__init__(run, Judgment, judge.backend, responses.criteria.keys())
+        super().__init__(run, Judgment, judge.backend, responses.keys)
+        self._judged = KeySet()
         self.judge, self._responses, self._check_repeat = judge, responses, check_repeat
         self.always_opens = check_repeat > 0
         self._again: dict[str, Any] | None = None
@@ -156,19 +165,23 @@ class JudgeResponses(Stage[Shown, Judgment]):
         key = self.key(record)
         if key not in self.wanted:
             return f"judges {key!r}, which is not among the responses; choose another --out"
-        by_criteria = isinstance(self.judge.form.kind, CriteriaKind)
-        if by_criteria and _criteria_id(record.response) != self._responses.criteria[key]:
+        if self._responses.by_others(record.response, key):
             return f"judges {key!r} by other criteria than now; choose another --out"
         return None
 
     def know(self, record: Judgment) -> None:
-        self.done[self.key(record)] = None  # only ids are in memory
+        self._judged.add(self.key(record))  # only hashes are in memory
+
+    def before(self) -> int:
+        return len(self._judged)
 
     def items(self) -> Iterable[Shown]:
-        left = (shown for shown in self._responses if (key := key_of(*shown)) in self.wanted and key not in self.done)
-        return in_order(left, WINDOW)
+        return in_order((shown for shown in self._responses if self._left(key_of(*shown))), WINDOW)
 
-    def only(self, keys: Set[str]) -> None:
+    def _left(self, key: str) -> bool:
+        return key in self.wanted and key not in self._judged
+
+    def only(self, keys: Wanted) -> None:
         """Judge no more than these."""
         self.wanted = keys
 
@@ -260,7 +273,7 @@ def judge_responses(
     if run.certificate is not None:
         now = {"judge": panel or first.name, "members": names if panel else [], "setup": drawn(first)}
         print(hold_to(run.certificate, made_ready, {first.prompt_hash: first.prompt}, **now).line())
-    if not panel or not responses.criteria:
+    if not panel or not responses.keys:
         return JudgeResponses(run, first, responses, source, check_repeat).run()
     with jsonl.growing(out) as out:
         run = replace(run, out=out)
@@ -280,7 +293,7 @@ def judge_responses(
             return _in_turn(run, members, labelled, panel)
         for member in members:
             member.run()
-        count = jsonl.write(out, _merged([member.out for member in members], how, panel))
+        count = jsonl.write(out, _merged([member.out for member in members], how, panel, members[0].key))
         facts = {
             "responses": source,
             "judge": panel,
@@ -318,25 +331,10 @@ def _in_turn(run: RunOptions, members: Sequence[JudgeResponses], labelled: str, 
     return finish(run, whole, facts, changed=True, too_many=JudgeResponses.too_many)
 
 
-def _merged(files: Sequence[Path], how: Aggregation, panel: str) -> Iterator[Judgment]:
+def _merged(files: Sequence[Path], how: Aggregation, panel: str, key: cascade.Key) -> Iterator[Judgment]:
     """The panel's judgment of each response, from files that judge the same ones in any order."""
     first, *others = files
     with ExitStack() as stack:
-        opened = [(stack.enter_context(file.open("rb")), _places(file)) for file in others]
+        opened = [stack.enter_context(cascade.ByKey(file, key)) for file in others]
         for _, one in jsonl.read(first, Judgment):
-            members = [one]
-            for file, places in opened:
-                file.seek(places[key_of(one.response, one.other)])
-                members.append(msgspec.json.decode(file.readline(), type=Judgment))
-            yield panel_judgment(members, how, panel)
-
-
-def _places(file: Path) -> dict[str, int]:
-    """Where in the file each response's line starts, in bytes."""
-    found, place = {}, 0
-    with file.open("rb") as lines:
-        for line in lines:
-            one = msgspec.json.decode(line, type=Judgment)
-            found[key_of(one.response, one.other)] = place
-            place += len(line)
-    return found
+            yield panel_judgment([one, *(judged[key(one)] for judged in opened)], how, panel)

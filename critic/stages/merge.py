@@ -5,7 +5,7 @@ critic merge part.*.jsonl --out judged.jsonl
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from critic.errors import UsageError
 from critic.records import ConversationJudgment, Judgment, ModelTurn
 from critic.stages import options
 from critic.stages.run import RunOptions, RunSummary, Shard, failed, finish
+from critic.tables import KeySet
 
 HOW = (
     *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "against", "system", "sampling"),
@@ -36,7 +37,7 @@ class Kind(Struct, frozen=True):
 
     record: Any
     counted: str
-    key: Callable[[Any], object]
+    key: Callable[[Any], Hashable]
     group: Callable[[Any], str]
     origin: tuple[str, ...]
 
@@ -142,7 +143,7 @@ def _lines(parts: Sequence[ShardFile], kind: Kind) -> Iterator[msgspec.Raw]:
     is there twice, or in another shard than its group, or was made otherwise than the first."""
     decoder, origin = msgspec.json.Decoder(kind.record), dict[str, Any]()
     for part in parts:
-        keys, expected = set[object](), part.facts.get(kind.counted)
+        keys, expected = KeySet(), part.facts.get(kind.counted)
         for number, line in jsonl.lines(part.path) if not jsonl.is_empty(part.path) else ():
             place = f"{part.path}:{number}"
             try:
@@ -155,9 +156,8 @@ def _lines(parts: Sequence[ShardFile], kind: Kind) -> Iterator[msgspec.Raw]:
                     raise UsageError(f"{place}: made with {name} {now!r}, the first line with {then!r}")
             if (right := part.shard.of(kind.group(one))) != part.shard:
                 raise UsageError(f"{place}: group {kind.group(one)!r} belongs to shard {right}, not {part.shard}")
-            if (key := kind.key(one)) in keys:
+            if not keys.add(key := kind.key(one)):
                 raise UsageError(f"{place}: {key!r} is there twice")
-            keys.add(key)
             yield msgspec.Raw(line.strip())
         if len(keys) != expected:
             raise UsageError(f"{part.path}: {len(keys)} {kind.counted}, its sidecar says {expected}; run it again")

@@ -6,9 +6,9 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -80,6 +80,14 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     lines: list[str]
 
 
+class Wanted(Protocol):
+    """Those of the records that there are to be: a set, or only hashes of them."""
+
+    def __len__(self) -> int: ...
+
+    def __contains__(self, key: Any) -> bool: ...
+
+
 class Stage(ABC, Generic[Item, Record]):
     """A stage that works on items by asking a model, and keeps the records it gets in one file.
 
@@ -102,10 +110,10 @@ class Stage(ABC, Generic[Item, Record]):
     always_opens: bool = False
     """Whether the source of replies is opened even where nothing is left."""
 
-    def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Set[Any]) -> None:
+    def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Wanted) -> None:
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
         self.concurrency = options.concurrency or backend.in_flight
-        self.wanted, self.done = wanted, dict[Hashable, Record | None]()
+        self.wanted, self.done = wanted, dict[Hashable, Record]()
         self._lost = 0
 
     @abstractmethod
@@ -123,6 +131,10 @@ class Stage(ABC, Generic[Item, Record]):
     def know(self, record: Record) -> None:
         """Take note of a record that is in the file and stays there."""
         self.done[self.key(record)] = record
+
+    def before(self) -> int:
+        """How many records are in the file and stay there."""
+        return len(self.done)
 
     @abstractmethod
     def items(self) -> Iterable[Item]:
@@ -153,10 +165,10 @@ class Stage(ABC, Generic[Item, Record]):
             jsonl.write(self.out, [])
             return finish(self.options, self.summary([]), self.facts, True, self.too_many)
         self.resume()
-        left = len(self.wanted) - len(self.done)
-        if self.done:
-            print(f"{self.out}: {len(self.done)} {self.counted} before, {left} to go", file=sys.stderr)
-        start, before = time.monotonic(), jsonl.facts(self.out)
+        left = len(self.wanted) - (before := self.before())
+        if before:
+            print(f"{self.out}: {before} {self.counted} before, {left} to go", file=sys.stderr)
+        start, earlier = time.monotonic(), jsonl.facts(self.out)
         opens = bool(left or self.always_opens)
         with PeakMemory() as memory:
             asyncio.run(self.ask(left) if opens else self.nothing_left())
@@ -165,7 +177,7 @@ class Stage(ABC, Generic[Item, Record]):
             **self.facts,
             "retries": self.backend.retries,
             "seconds": round(seconds, 1),
-            "seconds_in_all": round(seconds + before.get("seconds_in_all", 0.0), 1),
+            "seconds_in_all": round(seconds + earlier.get("seconds_in_all", 0.0), 1),
             **memory.facts(),
             f"{self.counted}_in_this_run": left,
         }
