@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,14 @@ from critic.page.blocks import Section, number
 def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
     """A package's template as text; it may extend `base.html.jinja` and import `macros.html.jinja` of this room. In
     HTML everything that comes from files is escaped."""
+    return _environment(package, template.endswith(".html.jinja")).get_template(template).render(facts)
+
+
+@cache
+def _environment(package: str, html: bool) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package, "."), jinja2.PackageLoader("critic.page", ".")]),
-        autoescape=template.endswith(".html.jinja"),
+        autoescape=html,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
@@ -24,7 +30,7 @@ def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
     environment.filters["number"] = number
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, indent=2)
     environment.filters["plain"] = plain
-    return environment.get_template(template).render(facts)
+    return environment
 
 
 def plain(text: str) -> str:

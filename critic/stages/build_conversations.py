@@ -274,8 +274,8 @@ def _review(folder: Path, made: list[Made], given: Sequence[Path], gone: Sequenc
     are `gone` by now."""
     sheet, third = folder / "sheet.csv", folder / "third.csv"
     if not sheet.is_file():
-        review.write_sheet(sheet, made, {}, map(str, range(1, review.REVIEWERS + 1)))
         review.write_rows(folder / "rows.jsonl", made)
+        review.write_sheet(sheet, made, {}, map(str, range(1, review.REVIEWERS + 1)))
     read = [*given, *(path for path in (sheet, third) if path.is_file())]
     decided = review.decide(made, review.read(read, [*(one.id for one in made), *gone]))
     for line in decided.lines():

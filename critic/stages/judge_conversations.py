@@ -29,7 +29,7 @@ from critic.errors import UsageError
 from critic.images import BY_HASH, named_images
 from critic.records import Conversation, ConversationJudgment, Judging, Protocol, Setup, alike, differing
 from critic.stages.options import check
-from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, listed, once
+from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, listed, once
 
 
 class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
@@ -159,8 +159,7 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
 def as_begun(out: Path, setup: Setup) -> Setup:
     """The setup with which the file `out` was begun, where all that tells it from `setup` is how files of before showed
     the judge of a whole conversation its turns' judgments (Setup.texts); in any other case `setup`."""
-    jsonl.repair(out)
-    first = next((line for _, line in jsonl.read(out, ConversationJudgment)), None) if out.is_file() else None
+    first = next(known(out, ConversationJudgment, lambda _: None), None)
     if first is None or first.setup.texts or first.setup != replace(setup, texts=False, strict=True):
         return setup
     said = "a whole conversation is judged in sight of its turns' verdicts alone, and fails where one of them did"

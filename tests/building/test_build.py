@@ -8,11 +8,15 @@ import re
 import runpy
 import shutil
 import signal
+import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import pytest
 from conftest import ROOT, assert_one_line_error, completion, run
@@ -40,12 +44,51 @@ def demo() -> Any:
     return SimpleNamespace(**runpy.run_path(str(ROOT / "data/build_demo.py")))
 
 
+class Write(NamedTuple):
+    """A line that is appended to a file, or a file that is replaced: the how many-th of this file. What a killed run
+    has replaced is replaced again by the next, whose count begins anew; the lines stay."""
+
+    file: str
+    number: int
+    replaced: bool
+
+
+@contextmanager
+def watched(out: Path, seen: Callable[[Write], bool]) -> Iterator[None]:
+    """Everything that is written below `out` is shown before it is. Where `seen` says so, half of it is written, and
+    this process kills itself."""
+    counts, lines, replacing = Counter[str](), jsonl.Appender._write, jsonl._replacing
+
+    def append(self: Any, line: bytes) -> None:
+        number = self._path.read_bytes().count(b"\n") + 1
+        if seen(Write(self._path.relative_to(out).as_posix(), number, replaced=False)):
+            lines(self, line[: len(line) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        lines(self, line)
+
+    @contextmanager
+    def replace(path: Path) -> Iterator[Any]:
+        name = path.relative_to(out).as_posix() if path.is_relative_to(out) else ""
+        counts[name] += 1
+        kill = bool(name) and seen(Write(name, counts[name], replaced=True))
+        with replacing(path) as file:
+            yield file
+            if kill:
+                file.truncate(file.tell() // 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonl.Appender, "_write", append)
+        patch.setattr(jsonl, "_replacing", replace)
+        yield
+
+
 class Built:
-    """A folder that the demo's model builds in."""
+    """A folder that the demo's model builds in; `writes` are those of each run of a whole build."""
 
     def __init__(self, demo: Any, root: Path) -> None:
         self.demo, self.root, self.scenes = demo, root, demo.prepare(root / "images")
-        self.model = demo.ScriptedModel(root / "images", self.scenes)
+        self.model, self.writes = demo.ScriptedModel(root / "images", self.scenes), list[list[Write]]()
 
     def build(self, out: str, url: str, *more: str) -> Any:
         return run("critic", *self.demo.words(self.root / "images", self.root / out, url), *more)
@@ -55,11 +98,22 @@ class Built:
         self.demo.fill_in(self.root / out / "review" / name, unnatural)
 
     def whole(self, out: str, url: str) -> Any:
-        for name in ("sheet.csv", "third.csv"):
-            done = self.build(out, url)
-            assert done.returncode == 0 and f"{name}: fill in" in done.stdout, done.stderr
-            self.fill_in(out, name)
-        return self.build(out, url)
+        for name in ("sheet.csv", "third.csv", None):
+            self.writes.append([])
+            with watched(self.root / out, lambda write: self.writes[-1].append(write) is not None):
+                done = self.build(out, url)
+            if name:
+                assert done.returncode == 0 and f"{name}: fill in" in done.stdout, done.stderr
+                self.fill_in(out, name)
+        return done
+
+
+@pytest.fixture(scope="module", autouse=True)
+def certificates() -> Iterator[None]:
+    """Read once: every step makes a client of its own, and none of them needs any for http."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -190,8 +244,8 @@ def test_what_other_texts_say_is_found() -> None:
     assert bench.overlaps(said) == []
 
 
-TIMED = re.compile(r"\.run\.json$|^blind_replies|^review|^images/")
-"""Files that say how long something took, and what people fill in."""
+TIMED = re.compile(r"\.run\.json$|\.status\.json$|^blind_replies|^images/|\.partial$")
+"""Files that say how long something took, and what is left of a file that was being written."""
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -199,32 +253,15 @@ def content(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in names if not TIMED.search(name)}
 
 
-def killed(build: Callable[[], Any], at: int) -> bool:
-    """Build in a process of its own that is killed half-way through the line or the file that it writes as number `at`;
-    whether it came to that."""
+def killed(build: Callable[[], Any], out: Path, at: Write) -> bool:
+    """Build in a process of its own that is killed half-way through that write; whether it came to it."""
 
     def child() -> None:
-        count, plain, replacing = 0, jsonl.Appender._write, jsonl.write_bytes
-
-        def counted() -> bool:
-            nonlocal count
-            count += 1
-            return count == at
-
-        def append(self: Any, line: bytes) -> None:
-            if counted():
-                plain(self, line[: len(line) // 2])
-                os.kill(os.getpid(), signal.SIGKILL)
-            plain(self, line)
-
-        def write(path: Path, data: bytes) -> None:
-            if counted():
-                path.with_name(path.name + ".partial").write_bytes(data[: len(data) // 2])
-                os.kill(os.getpid(), signal.SIGKILL)
-            replacing(path, data)
-
-        jsonl.Appender._write, jsonl.write_bytes = append, write
-        os._exit(0 if build().returncode == 0 else 1)
+        with watched(out, lambda write: write == at):
+            done = build()
+            if done.returncode:
+                os.write(2, done.stderr.encode())
+            os._exit(done.returncode)
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
@@ -233,21 +270,43 @@ def killed(build: Callable[[], Any], at: int) -> bool:
     return process.exitcode != 0
 
 
-@pytest.mark.parametrize("step", [97])
-def test_killed_anywhere_it_ends_in_the_same_bytes(built: tuple[Built, str, Any], step: int) -> None:
-    """Killed again and again, each time `step` written lines or files further on, within every step of it."""
-    made, url, _ = built
-    out, kills = f"killed-{step}", 0
-    for name in ("sheet.csv", "third.csv", None):
-        while killed(lambda: made.build(out, url), step):
-            kills += 1
-        if name:
-            made.fill_in(out, name)
-    assert kills >= 400 // step
-    expected, found = content(made.root / "whole"), content(made.root / out)
-    found = {name: data for name, data in found.items() if not name.endswith(".partial")}
+def some_of(writes: Sequence[Write], before: Collection[Write] = ()) -> list[Write]:
+    """Of each step that was not there `before` its first write and the one in its middle. The images that are frozen
+    are one step, each writing of `dropped.jsonl` is one."""
+    steps: dict[str, list[Write]] = {}
+    for write in writes:
+        if write not in before and not write.file.endswith(".run.json"):
+            name = f"{write.number}" if write.file == "dropped.jsonl" else write.file
+            steps.setdefault("images" if "/images/" in name else name, []).append(write)
+    taken = {one for some in steps.values() for one in (some[0], some[len(some) // 2])}
+    return [write for write in writes if write in taken]
+
+
+def kill_at(writes: Sequence[Write], build: Callable[[], Any], out: Path) -> None:
+    """One run, killed at each of these writes and gone on with."""
+    assert writes
+    for write in writes:
+        assert killed(build, out, write), write
+
+
+def assert_same(folder: Path, other: Path) -> None:
+    found, expected = content(folder), content(other)
     assert found.keys() == expected.keys()
     assert {name for name in found if found[name] != expected[name]} == set()
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_killed_within_every_step_it_ends_in_the_same_bytes(built: tuple[Built, str, Any], every: bool) -> None:
+    """At the first write and in the middle of every step; in the slow test at every write of the plan."""
+    made, url, _ = built
+    out, before = made.root / f"killed-{every}", set[Write]()
+    for writes, sheet in zip(made.writes, ("sheet.csv", "third.csv", None), strict=True):
+        kill_at(writes if every else some_of(writes, before), lambda: made.build(out.name, url), out)
+        before |= set(writes)
+        assert made.build(out.name, url).returncode == 0
+        if sheet:
+            made.fill_in(out.name, sheet)
+    assert_same(out, made.root / "whole")
 
 
 @pytest.mark.parametrize("lang", ["zh", "en"])
@@ -357,7 +416,9 @@ SCRIPTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("plan", "turns"), [("convbench", 3), ("alignmmbench", 1)])
-def test_the_other_plans_make_their_benchmarks(plan: str, turns: int, tmp_path: Path, scripted: Any) -> None:
+def test_the_other_plans_make_their_benchmarks_also_killed(
+    plan: str, turns: int, tmp_path: Path, scripted: Any
+) -> None:
     def answer(body: dict[str, Any]) -> Any:
         schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
         name = next((one for one in schema.get("$defs", {}) if one in (*SCRIPTS, "Single")), "") if schema else ""
@@ -372,17 +433,26 @@ def test_the_other_plans_make_their_benchmarks(plan: str, turns: int, tmp_path: 
             )
         return completion(json.dumps(SCRIPTS[name]) if name else '{"rating": 1}')
 
-    server = scripted(answer)
+    server, out = scripted(answer), tmp_path / "whole"
     images = ROOT / "data/samples/visitbench/images"
-    words = ("--out", tmp_path, "--plan", plan, "--lang", "zh", "--base-url", server.url, "--rare", 1, "--min-side", 50)
-    done = run("critic", "build", images, *words, "--unreviewed", "--near", 0, "--blind", 2)
+    words = ("--plan", plan, "--lang", "zh", "--base-url", server.url, "--rare", 1, "--min-side", 50, "--near", 0)
+
+    def build(folder: Path) -> Any:
+        return run("critic", "build", images, "--out", folder, *words, "--unreviewed", "--concurrency", 1)
+
+    writes = list[Write]()
+    with watched(out, lambda write: writes.append(write) is not None):
+        done = build(out)
     assert done.returncode == 0, done.stderr
-    found = benchmarks.read(plan, tmp_path / "benchmark/benchmark.jsonl")
-    assert (
-        found
-        and {len(one.turns) for one in found} == {turns}
-        and not json.loads((tmp_path / "benchmark/frozen.json").read_text())["reviewed"]
-    )
+    found = benchmarks.read(plan, out / "benchmark/benchmark.jsonl")
+    frozen = json.loads((out / "benchmark/frozen.json").read_text())
+    assert found and {len(one.turns) for one in found} == {turns} and not frozen["reviewed"]
+    # What comes before is the same for every plan.
+    new = writes[1 + max(place for place, write in enumerate(writes) if write.file == "chosen.jsonl") :]
+    killed_one = tmp_path / "killed"
+    kill_at(some_of(new), lambda: build(killed_one), killed_one)
+    assert build(killed_one).returncode == 0
+    assert_same(killed_one, out)
 
 
 def test_mistakes_of_the_plan_are_one_line(tmp_path: Path) -> None:
