@@ -83,6 +83,16 @@ def watched(out: Path, seen: Callable[[Write], bool]) -> Iterator[None]:
         yield
 
 
+def kept_in(writes: list[Write]) -> Callable[[Write], bool]:
+    """What keeps every write that it sees, and kills nothing."""
+
+    def keep(write: Write) -> bool:
+        writes.append(write)
+        return False
+
+    return keep
+
+
 class Built:
     """A folder that the demo's model builds in; `writes` are those of each run of a whole build."""
 
@@ -100,7 +110,7 @@ class Built:
     def whole(self, out: str, url: str) -> Any:
         for name in ("sheet.csv", "third.csv", None):
             self.writes.append([])
-            with watched(self.root / out, lambda write: self.writes[-1].append(write) is not None):
+            with watched(self.root / out, kept_in(self.writes[-1])):
                 done = self.build(out, url)
             if name:
                 assert done.returncode == 0 and f"{name}: fill in" in done.stdout, done.stderr
@@ -441,7 +451,7 @@ def test_the_other_plans_make_their_benchmarks_also_killed(
         return run("critic", "build", images, "--out", folder, *words, "--unreviewed", "--concurrency", 1)
 
     writes = list[Write]()
-    with watched(out, lambda write: writes.append(write) is not None):
+    with watched(out, kept_in(writes)):
         done = build(out)
     assert done.returncode == 0, done.stderr
     found = benchmarks.read(plan, out / "benchmark/benchmark.jsonl")
