@@ -25,7 +25,7 @@ def summary(records: Iterable[ModelTurn], out: Path, prices: Mapping[str, Price]
             failures[line.failure] += 1
             if line.detail:
                 details.setdefault(line.failure, line.detail)
-        if line.call is None or line.call in calls:
+        if line.call is None or line.call in calls or line.failure == "budget":  # which was not asked for
             continue
         calls.add(line.call)
         seconds += line.seconds

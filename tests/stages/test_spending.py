@@ -163,6 +163,22 @@ def test_conversations_go_on_behind_a_budget(tmp_path: Path, stand: Stands) -> N
     assert one == alone
 
 
+def test_replies_go_on_behind_a_budget(tmp_path: Path, stand: Stands) -> None:
+    """What was not asked for is no call."""
+    server, out = stand(), tmp_path / "one.jsonl"
+    words = ["critic", "infer", CONVERSATIONS, "--benchmark", "convbench", "--condition", "no_image"]
+    asked = [*words, "--base-url", server.url, "--concurrency", 2, "--out"]
+    cut = run(*asked, out, "--budget", "1090tokens")
+    assert cut.returncode == 3 and f"turns by {server.asked} calls" in cut.stdout, cut.stdout
+    assert "budget: " in cut.stdout and "without token counts" not in cut.stdout
+    assert run(*asked, out).returncode == 0
+    asked_for = server.asked
+    assert run(*asked, tmp_path / "alone.jsonl").returncode == 0 and server.asked == 2 * asked_for
+    found = [map(json.loads, file.read_text("utf-8").splitlines()) for file in (out, tmp_path / "alone.jsonl")]
+    one, alone = (sorted(str({**turn, "seconds": 0}) for turn in turns) for turns in found)
+    assert one == alone and len(one) == 18
+
+
 @pytest.mark.parametrize("words", ["5", "x tokens", "5USD", "5@list", "tokens", "1.2.3s"])
 def test_a_budget_has_a_number_and_a_unit(tmp_path: Path, stand: Stands, words: str) -> None:
     assert_one_line_error(
