@@ -22,6 +22,8 @@ FAVOUR = 100.0
 """What is added to the logit of a favoured token: the most that OpenAI-compatible servers take."""
 
 
+NO_ANSWER = "no OpenAI-compatible server answers"
+
 NO_TEXT = "a scoring head writes no text: it gives ratings on 1..10 alone"
 
 

@@ -20,6 +20,7 @@ from critic.backends import (
     ATTEMPTS,
     CONNECTIONS,
     FAVOUR,
+    NO_ANSWER,
     NO_TEXT,
     TIMEOUT,
     ChatMessage,
@@ -57,8 +58,6 @@ LONGEST_WISH = 120.0
 
 KEPT = 4.0
 """Seconds for which a connection is kept that nothing goes through: less than uvicorn's 5, which would cut it off."""
-
-NO_ANSWER = "no OpenAI-compatible server answers"
 
 OURS = {"x-critic-contract": "none"}
 """What tells our own server that requests say themselves what their replies must be."""

@@ -12,8 +12,8 @@ from typing import Protocol, Self
 
 from msgspec.structs import replace
 
-from critic.backends import Backend, ChatMessage, Reply, Request, Served
-from critic.backends.openai import FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WISH, NO_ANSWER
+from critic.backends import NO_ANSWER, Backend, ChatMessage, Reply, Request, Served
+from critic.backends.openai import FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WISH
 from critic.errors import Refused, Transient, UsageError
 
 AHEAD = 1.25

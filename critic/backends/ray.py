@@ -18,10 +18,8 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from critic.backends import Backend, ChatMessage, Reply, Request, Served
+from critic.backends import NO_ANSWER, Backend, ChatMessage, Reply, Request, Served
 from critic.backends.layers import Layer
-from critic.backends.openai import NO_ANSWER
-from critic.backends.pool import Pool
 from critic.errors import Refused, Transient, UsageError, one_line
 
 LATE = 30.0
@@ -184,6 +182,8 @@ class RayBackend(Layer):
             if up and ends is None:
                 ends = time.monotonic() * 2 - self._start + LATE
         self._took = time.monotonic() - self._start
+        from critic.backends.pool import Pool  # noqa: PLC0415 - actors, which import this file, ask no server
+
         self.inner = Pool(lambda: self._names, self._join, self._attempts, self._each)
         await self.inner.__aenter__()
         return self

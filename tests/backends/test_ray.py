@@ -3,19 +3,28 @@
 pip install 'critic[ray]', then: pytest -m slow tests/backends/test_ray.py
 """
 
+import asyncio
+import concurrent.futures
 import json
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from conftest import ROOT, assert_one_line_error, command, human_row, run, run_apart, write_jsonl
 
+from critic.backends import Reply, Request
+from critic.backends.ray import RayBackend
+from critic.backends.scripted import ScriptedBackend
 from critic.backends.vllm import gpus
+from critic.errors import Refused, Transient, UsageError
 
 slow = pytest.mark.slow
 ROWS = 3000
@@ -182,6 +191,185 @@ def test_a_checkpoint_judges_in_vllm_in_two_actors(tmp_path: Path, cluster: Any,
     for key, line in made["ray"].items():
         assert line["judge"] == made["alone"][key]["judge"] and "@" in line["judge"]
         assert line["score"] == pytest.approx(made["alone"][key]["score"], abs=0.05)
+
+
+class Ref(concurrent.futures.Future[Any]):
+    """What an actor will say."""
+
+    def __await__(self) -> Any:
+        return asyncio.wrap_future(self).__await__()
+
+
+class StandInRay(ModuleType):
+    """As much of Ray as we use, in this process: an actor is a thread, `kill` ends what is under way there and the next
+    call finds it started again, unless it is `gone`."""
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.exceptions = ModuleType("ray.exceptions")
+        self.exceptions.RayError = type("RayError", (Exception,), {})  # type: ignore[attr-defined]
+        late = type("GetTimeoutError", (self.exceptions.RayError,), {})  # type: ignore[attr-defined]
+        self.exceptions.GetTimeoutError = late  # type: ignore[attr-defined]
+        self.actors, self.open = list[Any](), 0
+
+    def init(self, *_: Any, **__: Any) -> None:
+        self.open += 1
+
+    def shutdown(self) -> None:
+        self.open -= 1
+        for actor in self.actors:
+            actor.loop.call_soon_threadsafe(actor.loop.stop)
+
+    def get(self, ref: Ref, timeout: float) -> Any:
+        try:
+            return ref.result(timeout)
+        except concurrent.futures.TimeoutError:
+            raise self.exceptions.GetTimeoutError from None
+
+    def wait(self, refs: list[Ref], **_: Any) -> tuple[list[Ref], list[Ref]]:
+        return [one for one in refs if one.done()], [one for one in refs if not one.done()]
+
+    def remote(self, worker: type) -> Any:
+        def actor(make: Callable[[], Any]) -> Any:
+            self.actors.append(Actor(self.exceptions.RayError, lambda: worker(make)))
+            return self.actors[-1]
+
+        how = ModuleType("options")
+        how.remote = actor  # type: ignore[attr-defined]
+        made = ModuleType("remote")
+        made.options = lambda **_: how  # type: ignore[attr-defined]
+        return made
+
+
+class Actor:
+    def __init__(self, lost: type[Exception], make: Callable[[], Any]) -> None:
+        self.lost, self.make, self.worker, self.gone, self.asked = lost, make, make(), False, 0
+        self.loop, self.under_way = asyncio.new_event_loop(), set[Ref]()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+    def kill(self, gone: bool = False) -> None:
+        self.worker, self.gone = self.make(), gone
+        for ref in [one for one in self.under_way if not one.done()]:
+            ref.set_exception(self.lost("the actor died"))
+
+    def __getattr__(self, name: str) -> Any:
+        def remote(*given: Any) -> Ref:
+            ref = Ref()
+            ref.set_running_or_notify_cancel()
+            self.asked += name == "chat"
+            if self.gone:
+                ref.set_exception(self.lost("the actor died"))
+            else:
+                self.under_way.add(ref)
+                asyncio.run_coroutine_threadsafe(self._do(getattr(self.worker, name)(*given), ref), self.loop)
+            return ref
+
+        made = ModuleType(name)
+        made.remote = remote  # type: ignore[attr-defined]
+        return made
+
+    async def _do(self, work: Coroutine[Any, Any, Any], ref: Ref) -> None:
+        said = await work
+        if ref in self.under_way and not ref.done():
+            ref.set_result(said)
+        self.under_way.discard(ref)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInRay:
+    made = StandInRay()
+    monkeypatch.setitem(sys.modules, "ray", made)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", made.exceptions)
+    return made
+
+
+class Answering(ScriptedBackend):
+    """Says what it is told, after a moment."""
+
+    async def chat(self, request: Request) -> Reply:
+        await asyncio.sleep(0.01)
+        return await super().chat(request)
+
+
+def answer(request: Request) -> Reply:
+    words = request.messages[0]["content"]
+    if words == "too long":
+        raise Refused("context_length_exceeded", "9 tokens")
+    if words == "never":
+        raise Transient("not now")
+    return Reply(text=words)
+
+
+def asked(words: str) -> Request:
+    return Request(messages=[{"role": "user", "content": words}], max_tokens=4)
+
+
+def replicas(make: Callable[[], Any] = lambda: Answering(answer)) -> RayBackend:
+    return RayBackend(make, None, 2, 0, 2, 5.0)
+
+
+async def ask(backend: RayBackend, count: int) -> None:
+    replies = await asyncio.gather(*(backend.chat(asked(f"{number}")) for number in range(count)))
+    assert [reply.text for reply in replies] == [f"{number}" for number in range(count)]
+
+
+def test_two_replicas_share_the_work_and_say_why_they_refuse(stand_in: StandInRay) -> None:
+    async def go() -> None:
+        async with replicas() as made:
+            await ask(made, 40)
+            assert all(one.asked > 10 for one in stand_in.actors)
+            assert await asyncio.to_thread(made.count_tokens, asked("abc").messages) == 3
+            with pytest.raises(Refused, match="9 tokens") as found:
+                await made.chat(asked("too long"))
+            assert found.value.failure == "context_length_exceeded"
+            with pytest.raises(Transient, match="after 2 tries"):
+                await made.chat(asked("never"))
+
+    asyncio.run(go())
+    assert stand_in.open == 0
+
+
+def test_what_a_dead_replica_had_is_asked_elsewhere_until_it_is_back(stand_in: StandInRay) -> None:
+    async def go() -> None:
+        async with replicas() as made:
+            await ask(made, 4)
+            first = stand_in.actors[0]
+            first.kill(gone=True)
+            await ask(made, 20)
+            before = first.asked
+            await ask(made, 20)
+            assert made.retries >= 1 and first.asked <= before + 1
+            first.gone, ends = False, time.monotonic() + 20
+            while first.asked < before + 12 and time.monotonic() < ends:
+                await ask(made, 8)
+            assert first.asked >= before + 12
+
+            under_way = asyncio.gather(*(made.chat(asked(f"{number}")) for number in range(8)))
+            while not first.under_way:
+                await asyncio.sleep(0.001)
+            first.kill()
+            assert [reply.text for reply in await under_way] == [f"{number}" for number in range(8)]
+
+    asyncio.run(go())
+
+
+def test_replicas_that_cannot_start_or_are_two_judges_end_the_run(stand_in: StandInRay) -> None:
+    here = threading.current_thread()
+
+    def broken() -> Any:
+        if threading.current_thread() is here:
+            return Answering(answer)
+        raise UsageError("no GPU memory left")
+
+    names = iter(["here", "one@1", "other@2"])
+    for make, said in ((broken, "no GPU memory left"), (lambda: Answering(answer, name=next(names)), "not the same")):
+
+        async def go(make: Callable[[], Any] = make) -> None:
+            async with replicas(make):
+                pass
+
+        with pytest.raises(UsageError, match=said):
+            asyncio.run(go())
 
 
 def test_what_ray_cannot_do_is_said(tmp_path: Path) -> None:
