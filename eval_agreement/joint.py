@@ -35,6 +35,9 @@ _WHOLE = 1 << 23
 
 _SAME = 1e-11
 
+_AT_ONCE = 1 << 12
+"""Groups up to which all sums over them are products with one matrix."""
+
 _MANY_ROWS = 100_000
 """From so many rows on a table of counts gives a metric sooner than the pairs do."""
 
@@ -202,11 +205,18 @@ class SortedCounts(PairCounts):
 
     def __init__(self, pairs: SortedPairs, drawn: Drawn) -> None:
         self._pairs, self._drawn = pairs, drawn
-        self._rows = totals_of(drawn, pairs.by_row).T
+        self._times = drawn.astype(np.float64) if drawn.shape[1] <= _AT_ONCE else None
+        self._rows = self._totals(pairs.by_row).T
         self._row_ranks = np.cumsum(self._rows, axis=0) - (self._rows + self.size) / 2
 
+    def _totals(self, by_group: Any) -> Floats:
+        """The sums of what the drawn groups add, (k, G) -> (R, k)."""
+        if self._times is None or not isinstance(by_group, np.ndarray):
+            return totals_of(self._drawn, by_group)
+        return np.asarray(self._times @ by_group.T)
+
     def total(self, of: OfPairs) -> Floats:
-        return totals_of(self._drawn, self._pairs.sums(of))[:, 0]
+        return self._totals(self._pairs.sums(of))[:, 0]
 
     @cached_property
     def size(self) -> Floats:
@@ -214,16 +224,18 @@ class SortedCounts(PairCounts):
 
     @property
     def varied(self) -> NDArray[np.bool_]:
+        return np.logical_and(*self._several)
+
+    @cached_property
+    def _several(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Whether the rows and the columns of a sample have several values each."""
         # A constant has the cube of all pairs, whatever else a little less.
-        several = self._powers[1] < (1 - _SAME) * self.size**3
-        return np.asarray(several & ((self._rows > 0).sum(axis=0) > 1))
+        return (self._rows > 0).sum(axis=0) > 1, np.asarray(self._powers[1] < (1 - _SAME) * self.size**3)
 
     @cached_property
     def moments(self) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-        human, judge, *squares = totals_of(self._drawn, self._pairs.moments).T / self.size
-        rows = (self._rows > 0).sum(axis=0) > 1
-        columns = self._powers[1] < (1 - _SAME) * self.size**3
-        varied = (columns, rows) if self._pairs.swapped else (rows, columns)
+        human, judge, *squares = self._totals(self._pairs.moments).T / self.size
+        varied = self._several[::-1] if self._pairs.swapped else self._several
         variances = [
             np.where(several, square - (mean - centre) ** 2, 0.0)
             for several, square, mean, centre in zip(varied, squares, (human, judge), self._pairs.centre, strict=True)
@@ -251,8 +263,8 @@ class SortedCounts(PairCounts):
     def _powers(self) -> tuple[Floats, Floats]:
         """How often each column's value occurs, squared and cubed, summed: where it occurs once in all, that is how
         often its group was drawn."""
-        several = totals_of(self._drawn, self._pairs.several)
-        drawn = self._drawn.astype(np.float64)
+        several = self._totals(self._pairs.several)
+        drawn = self._drawn.astype(np.float64) if self._times is None else self._times
         squared, alone = drawn * drawn, self._pairs.alone
         return squared @ alone[0] + (several**2).sum(axis=1), squared * drawn @ alone[1] + (several**3).sum(axis=1)
 
@@ -261,36 +273,50 @@ class SortedCounts(PairCounts):
         """`balance` and `rank_product`, from a walk over all cells for each digit."""
         pairs, counts = self._pairs, np.ascontiguousarray(self._drawn.T, dtype=np.float32)
         balance, product = np.zeros((2, len(self._drawn)))
+        sign = np.sign(np.subtract.outer(np.arange(pairs.levels), np.arange(pairs.levels)))
         for walk, chunks in enumerate(pairs.walks):
             # How often each digit has occurred in the blocks so far, and before those a block is compared with.
             so_far, origin = np.zeros((2, pairs.levels, len(self._drawn)))
             for number, chunk in enumerate(chunks):
-                ranks, signs = pairs.matrices(walk, number)
-                weight = (chunk.weights @ counts).reshape(*chunk.column.shape, -1)
-                segments = (chunk.segments @ weight.reshape(-1, weight.shape[2])).astype(np.float64)
-                table = (chunk.digits @ segments).reshape(len(weight), pairs.levels, -1)
-                sizes = table.sum(axis=1)
-                if float(sizes.max()) ** 2 >= _WHOLE:
+                weight = chunk.weights(counts)
+                table, signs, ranks = _products(pairs.matrices(walk, number), weight, pairs.levels)
+                if (largest := float(table.sum(axis=1).max())) ** 2 >= _WHOLE:
                     weight = weight.astype(np.float64)
-                    segments = chunk.segments @ weight.reshape(-1, weight.shape[2])
-                    table = (chunk.digits @ segments).reshape(len(weight), pairs.levels, -1)
-                    sizes = table.sum(axis=1)
-                balance += _dot(weight, signs.astype(weight.dtype, copy=False) @ weight)
-                before = np.cumsum(table, axis=0)
-                before += so_far - table
+                    table, signs, ranks = _products(pairs.matrices(walk, number), weight, pairs.levels)
+                balance += _dot(weight, signs)
+                wide = table.astype(np.float64)
+                # What comes before a block is exact in 32 bits where it is whole, and its products are small.
+                kind = weight.dtype if largest * float(self.size.max()) < _WHOLE else np.float64
+                earlier = np.tri(len(table), k=-1, dtype=kind) @ table.reshape(len(table), -1).astype(kind, copy=False)
+                before = earlier.reshape(table.shape) + so_far.astype(kind)
                 if walk == 0:
-                    local = weight * (ranks.astype(weight.dtype, copy=False) @ weight)
-                    inside = (chunk.segments @ local.reshape(-1, local.shape[2])).astype(np.float64)
-                    base = np.cumsum(sizes, axis=0) - sizes + (so_far.sum(axis=0) - self.size / 2)
-                    inside += base[chunk.block] * segments
-                    product += np.einsum("ij,ij->j", self._row_ranks[chunk.row], inside)
-                so_far = before[-1] + table[-1]
+                    local = weight * ranks
+                    base = before.sum(axis=1, dtype=np.float64) - self.size / 2
+                    if len(pairs.walks) == 1:  # each digit is a row's
+                        inside = pairs.matrices(0, number)[:, : pairs.levels] @ local
+                        rows = inside.sum(axis=0, dtype=np.float64) + np.einsum("ik,ijk->jk", base, wide)
+                        product += np.einsum("jk,jk->k", self._row_ranks, rows[: pairs.rows])
+                    else:
+                        inside, segments = (
+                            (chunk.segments @ one.reshape(-1, one.shape[2])).astype(np.float64)
+                            for one in (local, weight)
+                        )
+                        inside += base[chunk.block] * segments
+                        product += np.einsum("ij,ij->j", self._row_ranks[chunk.row], inside)
+                so_far = so_far + wide.sum(axis=0)
                 if len(pairs.walks) > 1:
-                    starts = np.where((chunk.begun < 0)[:, None, None], origin, before[chunk.begun])
-                    before, origin = before - starts, starts[-1]
-                lead = 2 * np.cumsum(before, axis=1) - before - before.sum(axis=1, keepdims=True)
-                balance += np.einsum("ijk,ijk->k", table, lead)
+                    starts = np.where((chunk.begun < 0)[:, None, None], origin.astype(kind), before[chunk.begun])
+                    before, origin = before - starts, starts[-1].astype(np.float64)
+                balance += _dot(table.astype(kind, copy=False), sign.astype(kind) @ before)
         return balance, product
+
+
+def _products(matrices: NDArray[Any], weight: NDArray[Any], levels: int) -> tuple[NDArray[Any], ...]:
+    """What a chunk's `matrices` say of its cells' weights (blocks, length, R): how often each digit occurs in each
+    block, and of each cell the two sums within its block."""
+    found = matrices.astype(weight.dtype, copy=False) @ weight
+    length = weight.shape[1]
+    return found[:, :levels], found[:, levels : levels + length], found[:, levels + length :]
 
 
 def _dot(first: NDArray[Any], second: NDArray[Any]) -> Floats:

@@ -31,20 +31,23 @@ _TOGETHER = 64
 class _Chunk(NamedTuple):
     """Blocks of cells, filled up to the same length with cells that no group has.
 
-    `weights` (blocks x length, G), sparse, says how often each group has each cell. `column` and `digit` (blocks,
-    length) are their values. Cells of one block and row make a segment, of this `block` and `row`; `segments`
-    (segments, blocks x length) sums cells, and `digits` (blocks x levels, segments) segments of one digit. `begun[b]`
-    is the first block of those that block b is compared with, -1 where that lies in an earlier chunk.
+    `by_group` (blocks x length, G), sparse, says how often each group has each cell. `column` and `digit` (blocks,
+    length) are their values, -1 where a block is filled up. Cells of one block and row make a segment, of this `block`
+    and `row`; `segments` (segments, blocks x length) sums cells. `begun[b]` is the first block of those that block b is
+    compared with, -1 where that lies in an earlier chunk.
     """
 
-    weights: Any
+    by_group: Any
     column: NDArray[np.int32]
     digit: NDArray[np.int32]
     segments: Any
     block: Indices
     row: Indices
-    digits: Any
     begun: Indices
+
+    def weights(self, counts: NDArray[np.float32]) -> NDArray[Any]:
+        """How often each cell occurs, (blocks, length, R), from how often each group was drawn (G, R)."""
+        return np.asarray((self.by_group @ counts).reshape(*self.column.shape, -1))
 
 
 class SortedPairs:
@@ -68,8 +71,10 @@ class SortedPairs:
         _, column = np.unique(column[~alone], return_inverse=True)
         shape = int(column.max(initial=-1)) + 1, groups
         self.several = tables_by_group(column, member[~alone], shape, None if weight is None else weight[~alone])
+        if shape[0] * groups <= _CHUNK:
+            self.several = self.several.toarray()
         self._sums: dict[Callable[[Floats, Floats], Floats], Floats] = {}
-        self._matrices: dict[tuple[int, int], tuple[Any, ...]] = {}
+        self._matrices: dict[tuple[int, int], NDArray[np.float32]] = {}
         self.centre = float(human.mean()), float(judge.mean())
         squares = [(side - centre) ** 2 for side, centre in zip((human, judge), self.centre, strict=True)]
         self.moments = np.concatenate([self._by_group(values) for values in (human, judge, *squares)])
@@ -94,9 +99,16 @@ class SortedPairs:
     def walks(self) -> list[list[_Chunk]]:
         """Two row values compare as the first digit in which their numbers differ: a walk for each digit, over cells
         that agree in the digits before it."""
-        number = max(1, int(np.ceil(np.log(self.rows) / np.log(_LEVELS) - 1e-9)))
-        self.levels = int(np.ceil(self.rows ** (1 / number) - 1e-9))
-        return [list(self._chunks(self.levels**place)) for place in reversed(range(number))]
+        return [list(self._chunks(self.levels**place)) for place in reversed(range(self._digits))]
+
+    @cached_property
+    def levels(self) -> int:
+        """Values of a digit."""
+        return int(np.ceil(self.rows ** (1 / self._digits) - 1e-9))
+
+    @property
+    def _digits(self) -> int:
+        return max(1, int(np.ceil(np.log(self.rows) / np.log(_LEVELS) - 1e-9)))
 
     def _chunks(self, unit: int) -> Iterator[_Chunk]:
         over, digit = np.divmod(self._row // unit, self.levels)
@@ -129,30 +141,33 @@ class SortedPairs:
         row = self._row[cells]
         new = np.diff(block * self.rows + row, prepend=-1) != 0
         first, segment = np.flatnonzero(new), np.cumsum(new) - 1
-        digits = block[first] * self.levels + digit[cells[first]]
-        columns, numbers = (np.zeros(blocks * length, dtype=np.int32) for _ in range(2))
+        columns, numbers = (np.full(blocks * length, -1, dtype=np.int32) for _ in range(2))
         columns[place], numbers[place] = self._column[cells], digit[cells]
         return _Chunk(
-            weights=self._weights[padded],
+            by_group=self._weights[padded],
             column=columns.reshape(blocks, length),
             digit=numbers.reshape(blocks, length),
             segments=_sums_of(segment, place, len(first), blocks * length),
             block=block[first],
             row=row[first],
-            digits=_sums_of(digits, np.arange(len(first)), blocks * self.levels, len(first)),
             begun=begun,
         )
 
-    def matrices(self, walk: int, number: int) -> tuple[Any, ...]:
-        """Of a chunk, shape (blocks, length, length): which columns lie below which (equal ones by half), and the same
-        with the sign of the rows' difference."""
+    def matrices(self, walk: int, number: int) -> NDArray[np.float32]:
+        """Of a chunk, each (blocks, …, length), one below the other: which cells have which digit; which columns lie
+        below which, with the sign of the digits' difference; in the first walk the same without it, equal ones by
+        half."""
         if (found := self._matrices.get((walk, number))) is not None:
             return found
         chunk = self.walks[walk][number]
         below = (chunk.column[:, None, :] < chunk.column[:, :, None]).astype(np.float32)
-        sign = np.sign(chunk.digit[:, :, None] - chunk.digit[:, None, :]).astype(np.float32)
-        equal = (chunk.column[:, None, :] == chunk.column[:, :, None]).astype(np.float32)
-        made = below + equal / 2, below * sign
+        parts = [
+            (chunk.digit[:, None, :] == np.arange(self.levels)[:, None]).astype(np.float32),
+            below * np.sign(chunk.digit[:, :, None] - chunk.digit[:, None, :]).astype(np.float32),
+        ]
+        if walk == 0:
+            parts.append(below + (chunk.column[:, None, :] == chunk.column[:, :, None]).astype(np.float32) / 2)
+        made: NDArray[np.float32] = np.concatenate(parts, axis=1)
         if len(self._row) * _BLOCK < _KEPT:
             self._matrices[walk, number] = made
         return made

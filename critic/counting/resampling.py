@@ -50,6 +50,9 @@ _COUNTS = 400_000
 _DRAWS, _BYTES, _CHUNK = 256, 1 << 26, 4096
 """Resamples of a block at most, its bytes at most, and groups that are summed at a time."""
 
+_NEAR = 16
+"""Resamples whose groups are counted together, in the processor's cache."""
+
 _SPARSE = 4
 """Numbers of groups up to so many times the rows are made consecutive without sorting."""
 
@@ -145,13 +148,16 @@ class Resamples:
         blocks: list[Drawn] = []
         for start in range(0, self.resamples, each):
             size = min(each, self.resamples - start)
-            drawn = random.integers(self.groups, size=(size, self.groups), dtype=small).astype(np.intp)
-            drawn += np.arange(size)[:, None] * self.groups
-            count = np.bincount(drawn.ravel(), minlength=size * self.groups).reshape(size, self.groups)
-            blocks.append(count.astype(np.uint8))
+            drawn = random.integers(self.groups, size=(size, self.groups), dtype=small)
+            blocks.append(np.concatenate([self._counted(drawn[at : at + _NEAR]) for at in range(0, size, _NEAR)]))
             if sum(map(len, blocks)) + each > most or start + size == self.resamples:
                 yield np.concatenate(blocks)
                 blocks = []
+
+    def _counted(self, drawn: NDArray[Any]) -> Drawn:
+        """How often each group occurs in each row of (r, G) numbers."""
+        apart = drawn + np.arange(0, drawn.size, self.groups)[:, None]
+        return np.bincount(apart.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.uint8)
 
     def counts(self) -> Iterator[NDArray[np.float32]]:
         """`drawn`, with the groups first: blocks of shape (G, r)."""
