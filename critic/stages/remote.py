@@ -2,8 +2,11 @@
 
 A file that grows line by line cannot grow there, so a command works on local copies: what it reads is fetched first,
 what it writes is sent when it is whole. Until then it is kept here, and the same command on this machine goes on.
+Copies of what was read go when the command ends, or with the last of those that run at the same time: they share them.
+What a killed one left serves the next.
 """
 
+import fcntl
 import hashlib
 import os
 import re
@@ -23,6 +26,27 @@ _WORD = re.compile(r"(?P<before>(?:[\w-]+=)?)(?P<url>(?P<scheme>[a-z][a-z0-9+]*)
 """An argument with a path in it: NAME=PATH, PATH:COLUMN."""
 
 
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "critic"
+
+
+@contextmanager
+def _copies() -> Iterator[None]:
+    """While copies of inputs are in use. The system lets go of the lock of a command that is killed."""
+    _cache().mkdir(parents=True, exist_ok=True)
+    with (_cache() / "in.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                fcntl.flock(lock, fcntl.LOCK_UN)  # also for processes that were forked and are not gone yet
+            else:
+                shutil.rmtree(_cache() / "in", ignore_errors=True)
+
+
 class AtStore:
     """Raises UsageError where fsspec or what it needs for the store is not installed, and for what the store says."""
 
@@ -34,8 +58,7 @@ class AtStore:
         except (ImportError, ValueError) as error:
             raise UsageError(f"{url}: {one_line(error)}; pip install 'critic[remote]', for s3:// s3fs too") from None
         self.url = url.rstrip("/")
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "critic"
-        self.folder = cache / "out" / hashlib.sha256(self.url.encode()).hexdigest()[:16]
+        self.folder = _cache() / "out" / hashlib.sha256(self.url.encode()).hexdigest()[:16]
         self.local = self.folder / self.url.rpartition("/")[2]
 
     @contextmanager
@@ -56,17 +79,19 @@ class AtStore:
 
     def _copied(self, path: str) -> Path:
         folder = self.files.isdir(path)
-        key = hashlib.sha256(path.encode()).hexdigest() if folder else self.files.ukey(path)
-        local = self.folder.parent.with_name("in") / str(key)[:16] / path.rstrip("/").rpartition("/")[2]
+        # A folder is fetched anew each time, and not under the hands of another command.
+        key = hashlib.sha256(f"{path} {os.getpid()}".encode()).hexdigest() if folder else self.files.ukey(path)
+        local = _cache() / "in" / str(key)[:16] / path.rstrip("/").rpartition("/")[2]
         if folder:
             shutil.rmtree(local, ignore_errors=True)
             self.files.get(path.rstrip("/") + "/", f"{local}/", recursive=True)
             return local
         if not local.is_file():
             self._get(path, local)
-        jsonl.sidecar(local).unlink(missing_ok=True)
         if self.files.exists(said := f"{path}.run.json"):
             self._get(said, jsonl.sidecar(local))
+        else:
+            jsonl.sidecar(local).unlink(missing_ok=True)
         return local
 
     def _get(self, path: str, local: Path) -> None:
@@ -99,24 +124,28 @@ class AtStore:
 def local_paths(words: Sequence[str]) -> Iterator[tuple[list[str], list[AtStore]]]:
     """A command's arguments with local paths for those at stores, and the stores of what it writes (`--out`), to which
     the caller has to `send` it."""
+    given = [found if (found := _WORD.fullmatch(word)) and found["scheme"] not in OTHERS else None for word in words]
+    if not any(given):
+        yield list(words), []
+        return
     made, outputs = list[str](), list[AtStore]()
-    for number, word in enumerate(words):
-        found = _WORD.fullmatch(word)
-        if found is None or found["scheme"] in OTHERS:
-            made.append(word)
-            continue
-        store = AtStore(found["url"])
-        if found["before"] == "--out=" or (number and words[number - 1] == "--out"):
-            outputs.append(store)
-            paths = [store.begin()]
-        else:
-            paths = store.fetched()
-        made += [f"{found['before']}{path}{found['after']}" for path in paths]
-    try:
-        yield made, outputs
-    except BaseException:
-        for store in outputs:
-            if store.folder.is_dir():
-                said = f"{store.url}: nothing was sent; what there is stays in {store.folder}"
-                print(f"{said}, and the same command here goes on with it", file=sys.stderr)
-        raise
+    with _copies():
+        for number, (word, found) in enumerate(zip(words, given, strict=True)):
+            if found is None:
+                made.append(word)
+                continue
+            store = AtStore(found["url"])
+            if found["before"] == "--out=" or (number and words[number - 1] == "--out"):
+                outputs.append(store)
+                paths = [store.begin()]
+            else:
+                paths = store.fetched()
+            made += [f"{found['before']}{path}{found['after']}" for path in paths]
+        try:
+            yield made, outputs
+        except BaseException:
+            for store in outputs:
+                if store.folder.is_dir():
+                    said = f"{store.url}: nothing was sent; what there is stays in {store.folder}"
+                    print(f"{said}, and the same command here goes on with it", file=sys.stderr)
+            raise

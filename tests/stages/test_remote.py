@@ -3,7 +3,12 @@
 With pip install s3fs 'moto[server]' also against a server of S3's: pytest -m slow tests/stages/test_remote.py
 """
 
+import fcntl
 import json
+import os
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +87,7 @@ def test_judge_merge_and_audit_read_and_write_there(store: str, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert {"summary.json", "report.html"} <= files(store).keys()
     assert not any((tmp_path / "cache/critic/out").iterdir())  # nothing stays behind
+    assert not (tmp_path / "cache/critic/in").exists()
 
 
 def test_what_did_not_end_is_kept_and_what_is_there_is_gone_on_with(store: str, tmp_path: Path) -> None:
@@ -125,6 +131,45 @@ def test_a_file_that_changed_is_fetched_again(store: str) -> None:
     begun(store, 4)
     assert judge(store, "two.jsonl").returncode == 0
     assert [len(ids(files(store)[name])) for name in ("one.jsonl", "two.jsonl")] == [3, 4]
+
+
+def test_copies_go_with_the_last_command_that_uses_them(store: str, tmp_path: Path) -> None:
+    """However a command ends; and while another one runs they stay, for they are its copies, too."""
+    begun(store)
+    cache = tmp_path / "cache/critic"
+    cache.mkdir(parents=True)
+    with (cache / "in.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert judge(store).returncode == 0
+        assert {path.name for path in (cache / "in").rglob("*.jsonl")} == {"judge.jsonl", "rows.jsonl"}
+    assert_one_line_error(judge(store, "x.jsonl", "--score", "none"), "--score")
+    assert not (cache / "in").exists() and cache.is_dir()
+
+
+@pytest.mark.parametrize("where", ["Path.replace = kill", "kill()"])
+def test_a_killed_command_leaves_nothing_that_is_taken_for_whole(tmp_path: Path, where: str) -> None:
+    """Killed behind the first bytes fetched, and at work with whole copies, which the next command takes away."""
+    cache, out = tmp_path / "cache/critic", tmp_path / "judged.jsonl"
+    rows = put(f"file://{tmp_path}/rows.jsonl", *(human_row(n, id=f"r{n}", image=None) for n in range(3)))
+    words = [rows, "--judge", put(f"file://{tmp_path}/judge.jsonl", *texts(3)), "--out", f"file://{out}"]
+    program = f"""
+import os, sys
+from pathlib import Path
+from critic.stages.remote import local_paths
+def kill(*_): os.kill(os.getpid(), 9)
+{where if "=" in where else ""}
+with local_paths(sys.argv[1:]): kill()
+"""
+    killed = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env={**os.environ, "XDG_CACHE_HOME": str(cache.parent)}, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL and any(cache.rglob("rows.jsonl*"))
+    assert any(cache.rglob("rows.jsonl")) == (where == "kill()")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache.parent))
+        assert run("critic", "judge", *words, "--score", "argmax").returncode == 0
+    assert sorted(ids(out.read_bytes())) == ["r0", "r1", "r2"] and not (cache / "in").exists()
 
 
 def test_what_is_not_there_or_not_known_is_said(store: str) -> None:
