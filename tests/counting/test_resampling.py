@@ -33,6 +33,17 @@ def test_intervals_and_p_values_are_those_of_scipy() -> None:
     assert sign_flip_p(np.zeros(8)) == 1
 
 
+@pytest.mark.parametrize("groups", [3, 40, 9000, 70_000])
+def test_each_group_is_drawn_as_often_as_the_generator_names_it(groups: int) -> None:
+    """Whatever is counted together: the draws of a seed are in reports."""
+    found = np.concatenate(list(Resamples(np.arange(groups), resamples=50, seed=3).drawn()))
+    random, each = np.random.default_rng(3), max(1, 400_000 // groups)
+    kind = np.uint16 if groups < 1 << 16 else np.int64
+    blocks = [random.integers(groups, size=(min(each, 50 - at), groups), dtype=kind) for at in range(0, 50, each)]
+    expected = [np.bincount(row, minlength=groups) for row in np.concatenate(blocks)]
+    assert np.array_equal(found, expected)
+
+
 def test_coverage_of_intervals_of_paired_differences() -> None:
     """Simulation: unequal groups, true mean 0."""
     random = np.random.default_rng(11)
