@@ -203,15 +203,16 @@ def _write_parquet(folder: Path, form: str, split: str, part: Sequence[Made], na
     partial.replace(path)
 
 
-def check_frozen(folder: Path) -> str | None:
-    """The hash of a frozen benchmark; None where there is none. Raises UsageError for a file that is another by now."""
+def check_frozen(folder: Path) -> dict[str, Any]:
+    """What frozen.json says of a frozen benchmark; nothing where there is none. Raises UsageError for a file that is
+    another by now."""
     path = folder / "frozen.json"
     if not path.is_file():
-        return None
-    said = json.loads(path.read_text("utf-8"))
+        return {}
+    said: dict[str, Any] = json.loads(path.read_text("utf-8"))
     for name, expected in said["sha256"].items():
         if not (folder / name).is_file() or jsonl.sha256(folder / name) != expected:
             raise UsageError(f"{folder / name}: is not as it was frozen ({said['hash']})")
     if _hash(said["sha256"]) != said["hash"]:
         raise UsageError(f"{path}: its hash is not that of its files")
-    return str(said["hash"])
+    return said

@@ -1,16 +1,17 @@
 """A benchmark's data card: MultiVerse's table 1 and figure 4 and AlignMMBench's figure 2, of any benchmark."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import Struct
 
-from critic import benchmarks, jsonl
+from critic import benchmarks, jsonl, tables
 from critic.building import difficulty, pictures
+from critic.building.replies import Goal, Task
 from critic.counting.diversity import mtld, words
 from critic.errors import UsageError
 from critic.images import ImageError, Images, named_images
@@ -20,6 +21,25 @@ from critic.records import Conversation, ConversationTurn
 
 MOST = 40
 """Classes in a picture; a table has all."""
+
+UNEVEN = 2
+"""How often a class may be more or less frequent than it would be were all of its kind even."""
+
+NAMED = 8
+"""Classes that a sentence names."""
+
+KNOWN: dict[str, dict[str, Sequence[str]]] = {
+    "multiverse": {"interaction goal": get_args(Goal)},
+    "alignmmbench": {"task": get_args(Task)},
+}
+"""Benchmark -> the classes of a kind that there are, whether or not it has any of them."""
+
+SUB_CLASSES = {
+    "sub_goal_category": "interaction goal",
+    "sub_task_category": "task",
+    "image_sub_category": "image domain",
+}
+"""Column of MultiVerse's rows -> the kind whose classes it divides."""
 
 Tokens = Callable[[str], Sequence[Any]]
 
@@ -35,7 +55,8 @@ class Spread(Struct, frozen=True):
 class CardFacts(Struct, frozen=True, kw_only=True):
     """What a data card says. `turns` are a conversation's; lengths are in tokens of the `tokenizer`, over all turns;
     the MTLD is that of each conversation's questions and of its references, `undefined` where no word comes twice.
-    `classes` counts turns (tasks) and conversations (all others) by name, and images beside them."""
+    `classes` counts turns (tasks) and conversations (all others) by name, and images beside them; `sub_classes` says
+    how many different ones a kind has below them; `uneven` is what `balances` says."""
 
     title: str
     conversations: int
@@ -52,7 +73,9 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     checklist_items: int
     main_aspects: int
     sub_aspects: int
+    sub_classes: dict[str, int]
     classes: dict[str, dict[str, tuple[int, int]]]
+    uneven: list[str]
 
 
 class ImageFacts(Struct, frozen=True, kw_only=True):
@@ -91,8 +114,14 @@ def _spread(values: Iterable[float | None]) -> Spread:
     return Spread(fmean(known) if known else None, max(known, default=None), len(known))
 
 
-def facts(title: str, conversations: Sequence[Conversation], counted: str, tokens: Tokens) -> CardFacts:
-    """What a card says of conversations."""
+def facts(
+    title: str, conversations: Sequence[Conversation], counted: str, tokens: Tokens, rows: Iterable[Any] = ()
+) -> CardFacts:
+    """What a card says of conversations, and of the `rows` that they stand in as far as SUB_CLASSES are concerned."""
+    classes, subs = _classes(conversations), dict[str, set[Any]]()
+    for line in rows:
+        for column in SUB_CLASSES.keys() & line.keys():
+            subs.setdefault(SUB_CLASSES[column], set()).add(line[column])
     turns = [turn for one in conversations for turn in one.turns]
     references = [turn.reference for turn in turns if turn.reference]
     items = {item for turn in turns for item in turn.checklist}
@@ -113,7 +142,12 @@ def facts(title: str, conversations: Sequence[Conversation], counted: str, token
         checklist_items=len(items),
         main_aspects=len({main for main, _ in aspects}),
         sub_aspects=len({sub for _, sub in aspects}),
-        classes=_classes(conversations),
+        sub_classes={kind: len(some) for kind, some in sorted(subs.items())},
+        classes=classes,
+        uneven=balances(
+            conversations[0].benchmark,
+            {kind: {name: count for name, (count, _) in some.items()} for kind, some in classes.items()},
+        ),
     )
 
 
@@ -169,13 +203,47 @@ def image_facts(conversations: Sequence[Conversation], root: Path, bits: int) ->
     return ImageFacts(seen=len(hashed), missing=missing, same=same, near=near, bits=bits)
 
 
+def balance(kind: str, counts: Mapping[str, int], known: Iterable[str] = ()) -> list[str]:
+    """What to look at where the classes of a kind, those that are `known` among them, are not even: one sentence, or
+    none."""
+    every = {**dict.fromkeys(known, 0), **counts}
+    total = sum(every.values())
+    even = total / max(1, len(every))
+    found = {"too many": sorted(name for name, count in every.items() if count > UNEVEN * even)}
+    found["too few"] = sorted(name for name, count in every.items() if count < even / UNEVEN)
+    said = []
+    for word, names in found.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        said += [f"{word}: {', '.join(f'{name} {every[name]}' for name in names[:NAMED])}{more}"] if names else []
+    return [f"By {kind} it is not balanced, {even:.3g} each of {total} were even; {'; '.join(said)}."] if said else []
+
+
+def balances(benchmark: str, classes: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """The same over tasks, goals and languages."""
+    known = KNOWN.get(benchmark, {})
+    kinds = [kind for kind in ("task", "interaction goal", "language") if kind in classes]
+    return [line for kind in kinds for line in balance(kind, classes[kind], known.get(kind, ()))]
+
+
 def sections(card: CardFacts, images: ImageFacts | None, lengths: dict[str, list[int]]) -> list[Section]:
     """The card: counts, then distributions. `lengths` are those of questions and answers."""
     counts = Section(heading="Statistics", tables=[_statistics(card)], readings=_readings(card, images))
     drawn = svg.lengths(f"Lengths in {card.tokenizer}: the share of questions and answers", lengths)
     spread = Section(heading="Lengths", pictures=[drawn] if drawn else [])
     parts = [_distribution(kind, found) for kind, found in card.classes.items()]
-    return [counts, spread, Section(heading="Distributions", parts=parts)]
+    return [counts, spread, Section(heading="Distributions", readings=card.uneven, parts=parts)]
+
+
+def _origin(steps: Sequence[Mapping[str, Any]]) -> Section:
+    """How many are left behind each step of `critic build`, and why the others are not."""
+    why = [", ".join(f"{name} {count}" for name, count in one["reasons"].items()) or "–" for one in steps]
+    rows = [
+        row(one["step"], one["unit"], one["before"], one["after"], said) for one, said in zip(steps, why, strict=True)
+    ]
+    head = ["step", "of", "before", "after", "why others went"]
+    return Section(
+        heading="How it was made", tables=[Table(caption="What is left behind each step", head=head, rows=rows)]
+    )
 
 
 def _statistics(card: CardFacts) -> Table:
@@ -194,6 +262,7 @@ def _statistics(card: CardFacts) -> Table:
         both("diversity of answers (MTLD)", card.answer_diversity, 2),
     ]
     classes = [row(f"classes: {kind}", len(found), "") for kind, found in card.classes.items() if len(found) > 1]
+    classes += [row(f"sub-classes: {kind}", count, "") for kind, count in card.sub_classes.items()]
     if card.checklist_items:
         classes += [row("different checklist items", card.checklist_items, "")]
     if card.main_aspects:
@@ -228,22 +297,29 @@ def _distribution(kind: str, found: dict[str, tuple[int, int]]) -> Part:
     return Part(heading=f"By {kind}", tables=[table], pictures=[drawn] if drawn and len(found) > 1 else [])
 
 
-def write(out: Path, name: str, file: Path, root: Path, counted: str, bits: int, judged: Sequence[Path] = ()) -> str:
-    """Write card.md, card.html and card.json of a benchmark's file into a folder; its statistics as text. With `judged`
-    conversations of several models it says how hard it is."""
+def write(
+    out: Path, name: str, file: Path, root: Path, counted: str, bits: int, judged: Sequence[Path] = (),
+    steps: Sequence[Mapping[str, Any]] = (),
+) -> str:  # fmt: skip
+    """Write card.md with its pictures, card.html and card.json of a benchmark's file into a folder; its statistics as
+    text. With `judged` conversations of several models it says how hard it is, with the `steps` of `critic build` how
+    it was made."""
     tokens, known = tokenizer(counted), benchmarks.load(name)
     found = known.read(file)
-    said, images = facts(known.title, found, counted, tokens), image_facts(found, root, bits)
+    rows = (one for _, one in tables.rows(file)) if name == "multiverse" else ()
+    said, images = facts(known.title, found, counted, tokens, rows), image_facts(found, root, bits)
     turns = [turn for one in found for turn in one.turns]
     lengths = {
         "questions": [len(tokens(turn.prompt)) for turn in turns],
         "answers": [len(tokens(turn.reference)) for turn in turns if turn.reference],
     }
     shown = sections(said, images, lengths) + ([difficulty.section(judged)] if judged else [])
+    shown += [_origin(steps)] if steps else []
     title, about = f"Data card: {known.title}", f"{said.conversations} conversations, {said.images} images"
     origin = {file.name: {"benchmark": name, "sha256": jsonl.sha256(file), "tokenizer": counted}}
     page.write(out / "card.html", title, about, shown, origin)
-    content = {"title": title, "about": about, "sections": shown}
+    content: dict[str, Any] = {"title": title, "about": about, "sections": shown}
+    content["pictures"] = page.write_pictures(out, "pictures", shown)
     jsonl.write_text(out / "card.md", page.render("critic.page", "sections.md.jinja", content))
     jsonl.write_json(out / "card.json", {**msgspec.to_builtins(said), "image_files": msgspec.to_builtins(images)})
-    return blocks.as_text([shown[0], *shown[3:]])
+    return "\n".join([blocks.as_text([shown[0], *shown[3:]]), *said.uneven])

@@ -49,14 +49,17 @@ class Reviewed(Struct, frozen=True):
     open: list[str]
     differing: list[str]
 
-    def lines(self) -> list[str]:
+    def reasons(self) -> list[str]:
+        return [reason for some in self.removed.values() for reason in some]
+
+    def line(self) -> str:
         """The yield as MultiVerse prints it: one conversation may go for several reasons."""
-        reasons = Counter(reason for some in self.removed.values() for reason in some)
+        reasons = Counter(self.reasons())
         why = ", ".join(f"{reasons[reason]} {reason}" for reason in CRITERIA.values())
         total = sum(map(len, (self.accepted, self.removed, self.open, self.differing)))
         left = [(self.open, "open"), (self.differing, "differ")]
         more = "".join(f"; {len(some)} {word}" for some, word in left if some)
-        return [f"reviewed: {len(self.accepted)} of {total} retained, {len(self.removed)} removed ({why}){more}"]
+        return f"reviewed: {len(self.accepted)} of {total} retained, {len(self.removed)} removed ({why}){more}"
 
 
 def write_sheet(path: Path, made: Sequence[Made], notes: Mapping[str, str], reviewers: Iterable[str]) -> None:

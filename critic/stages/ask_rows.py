@@ -191,13 +191,6 @@ class AskRows(Stage[BuildRow, AskedRow]):
         return RunSummary(count=len(wanted), failures=lost, facts=facts, lines=[line])
 
 
-def read(path: Path, step: str, keys: Iterable[str]) -> Mapping[str, Any]:
-    """The replies of a step that can be used, by the keys that are wanted, in their order."""
-    kind = STEPS[step].reply
-    records = {one.key: one for _, one in jsonl.read(path, AskedRow) if one.failure is None}
-    return {key: msgspec.convert(records[key].reply, kind) for key in keys if key in records}
-
-
 class Asking(Struct, frozen=True, kw_only=True):
     """Where replies come from, None where nothing is named; a request but for its messages; how the steps are run."""
 
@@ -212,29 +205,42 @@ class Building:
     def __init__(self, root: Path, out: Path, lang: Language, asking: Asking) -> None:
         self.root, self.out, self.lang, self._asking = root, out, lang, asking
         self.images, self.dropped = list[ImageFile](), list[DroppedImage]()
+        self.steps = list[dict[str, Any]]()
         self.code = 0
         out.mkdir(parents=True, exist_ok=True)
+
+    def count(self, step: str, unit: str, before: int, after: int, reasons: Iterable[str]) -> str:
+        """Note how many are left behind a step, and for which reasons others are not: the line that says so. One that
+        goes for two reasons counts for both."""
+        counts = dict(sorted(Counter(reasons).items(), key=lambda one: (-one[1], one[0])))
+        self.steps.append({"step": step, "unit": unit, "before": before, "after": after, "reasons": counts})
+        left = f"; {before - after} left out, {1 - after / before:.1%}" if before else ""
+        return f"{step}: {before} -> {after} {unit}{left}" + (f" ({listed(Counter(counts))})" if counts else "")
 
     def drop(self, step: str, dropped: Sequence[DroppedImage]) -> None:
         """Leave images out, and say how many and why."""
         gone = {one.path for one in dropped}
         before, self.images = len(self.images), [one for one in self.images if one.path not in gone]
         self.dropped += dropped
-        why = f" ({listed(Counter(one.reason for one in dropped))})" if dropped else ""
-        share = f", {len(dropped) / before:.1%}" if before else ""
-        print(f"{step}: {before} -> {len(self.images)} images; {len(dropped)} left out{share}{why}")
+        print(self.count(step, "images", before, len(self.images), (one.reason for one in dropped)))
         jsonl.write(self.out / "dropped.jsonl", self.dropped)
 
     def ask(self, step: str, rows: Sequence[BuildRow]) -> Mapping[str, Any]:
-        """The usable replies to a step by key; asked for where they are not in the step's file."""
+        """The usable replies to a step by key, in the order of the rows; asked for where they are not in the step's
+        file."""
         path = self.out / f"{step}.jsonl"
         if self._asking.connect is None:
             raise NeedsModelError(step)
-        if rows:
-            run = RunOptions(out=path, **self._asking.options)
-            stage = AskRows(run, self._asking.connect(), step, rows, Images(self.root), self._asking.request)
-            self.code = max(self.code, stage.run())
-        return read(path, step, [row.key for row in rows]) if rows else {}
+        if not rows:
+            return {}
+        run = RunOptions(out=path, **self._asking.options)
+        stage = AskRows(run, self._asking.connect(), step, rows, Images(self.root), self._asking.request)
+        self.code = max(self.code, stage.run())
+        found = {one.key: one for _, one in jsonl.read(path, AskedRow)}
+        asked = [found[row.key] for row in rows if row.key in found]
+        good = {one.key: msgspec.convert(one.reply, STEPS[step].reply) for one in asked if one.failure is None}
+        self.count(step, "replies", len(asked), len(good), (one.failure for one in asked if one.failure))
+        return good
 
     def rows(self) -> list[BuildRow]:
         return [BuildRow(key=one.path, lang=self.lang, image=one.path) for one in self.images]

@@ -137,6 +137,7 @@ def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> tupl
     yes nor no can be said, are left out and put on a sheet. A conversation with a turn that has no item left goes. And
     those that people `keep` on the sheet, by turn: they come back behind the checks, which were made without them."""
     items = building.ask("checklist", _turn_rows(building, made, False))
+    total = 0
     whole = [one for one in made if all(f"{one.id}/{number}" in items for number in range(1, len(one.turns) + 1))]
     for one in whole:
         for number, turn in enumerate(one.turns, 1):
@@ -148,6 +149,7 @@ def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> tupl
         for number, turn in enumerate(one.turns, 1):
             key = f"{one.id}/{number}"
             answers = held[key].answers if key in held else ["unclear"] * len(turn.items)
+            total += len(turn.items)
             good: list[Item] = []
             for item, answer in zip(turn.items, answers, strict=True):
                 if answer == "yes":
@@ -163,9 +165,11 @@ def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> tupl
             left.append(one)
     if sheet:
         tables.write_csv(kept, sheet)
-    why = Counter(row["the reference fulfils it"] for row in sheet)
-    said = f" ({listed(why)}; {kept.name} has them, for people to keep)" if sheet else ""
-    print(f"checklists: {len(made)} -> {len(left)} conversations; {len(sheet)} items left out{said}")
+    why = [f"reference: {row['the reference fulfils it']}" for row in sheet]
+    print(building.count("items", "checklist items", total, total - len(sheet), why))
+    if sheet:
+        print(f"{kept}: what was left out, for people to keep")
+    print(building.count("checklists", "conversations", len(made), len(left), []))
     return left, back
 
 
@@ -216,21 +220,29 @@ def build(building: Building, chosen: Chosen, rules: BuildRules, endpoint: Mappi
     jsonl.write(building.out / "made.jsonl", made)
     if not made:
         raise UsageError(f"{building.out}: no conversation is left; removed.jsonl says why")
+    for line in card.balances(rules.plan, _classes(made)):
+        print(line)
     if not rules.unreviewed:
-        asked = _review(building.out / "review", made, rules.reviewed, [one["id"] for one in removed])
-        if asked is None:
+        decided = _review(building.out / "review", made, rules.reviewed, [one["id"] for one in removed])
+        if decided is None:
             return
-        made = [one for one in made if one.id in asked]
+        building.count("people", "conversations", len(made), len(decided.accepted), decided.reasons())
+        made = [one for one in made if one.id in set(decided.accepted)]
     found = bench.overlaps({one.id: one.text() for one in made})
     group_of = bench.groups([one.id for one in made], ((pair.one, pair.other) for pair in found))
     split_of = bench.splits(made, group_of, rules.internal, rules.external)
     folder = building.out / "benchmark"
-    about = {"plan": rules.plan, "lang": building.lang, "conversations": len(made), "reviewed": not rules.unreviewed}
-    about["splits"] = dict(sorted(Counter(split_of.values()).items()))
+    about: dict[str, Any] = {
+        "plan": rules.plan,
+        "lang": building.lang,
+        "conversations": len(made),
+        "reviewed": not rules.unreviewed,
+    }
+    about |= {"splits": dict(sorted(Counter(split_of.values()).items())), "steps": building.steps}
     md5_of = {path: one["md5"] for path, one in chosen.items()}
     whole = bench.freeze(folder, rules.plan, made, building.root, md5_of, split_of, about)
     file = folder / "benchmark.jsonl"
-    card.write(folder, rules.plan, file, folder, rules.tokenizer, rules.bits)
+    card.write(folder, rules.plan, file, folder, rules.tokenizer, rules.bits, steps=building.steps)
     print(f"{file}: {len(made)} conversations ({listed(Counter(split_of.values()))}), frozen as {whole}")
 
 
@@ -251,9 +263,20 @@ def _check(
         reasons.setdefault(pair.other, {"reason": "repeats_another", "of": pair.one, "share": round(pair.share, 3)})
     removed = [{"id": one.id, "image": one.image, **reasons[one.id]} for one in made if one.id in reasons]
     left = [one for one in made if one.id not in reasons]
-    why = f" ({listed(Counter(one['reason'] for one in removed))})" if removed else ""
-    print(f"checks: {len(made)} -> {len(left)} conversations{why}")
+    print(building.count("checks", "conversations", len(made), len(left), (one["reason"] for one in removed)))
     return left, removed
+
+
+def _classes(made: Sequence[Made]) -> dict[str, Counter[str]]:
+    """How many there are of each task, goal and language."""
+    tasks = [turn.task or one.task for one in made for turn in one.turns]
+    named: dict[str, list[str | None]] = {
+        "task": tasks,
+        "interaction goal": [one.goal for one in made],
+        "language": [one.lang for one in made],
+    }
+    counts = {kind: Counter(name for name in some if name) for kind, some in named.items()}
+    return {kind: some for kind, some in counts.items() if some}
 
 
 def _repeated(made: Sequence[Made]) -> list[SharedText]:
@@ -269,19 +292,18 @@ def _text_of(row: Any) -> str:
     return "\n".join(filter(None, map(_text_of, inner)))
 
 
-def _review(folder: Path, made: list[Made], given: Sequence[Path], gone: Sequence[str]) -> set[str] | None:
-    """The ids that people accepted; None where they are still to be asked, which is said. Sheets may name those that
-    are `gone` by now."""
+def _review(folder: Path, made: list[Made], given: Sequence[Path], gone: Sequence[str]) -> review.Reviewed | None:
+    """What people decided; None where they are still to be asked, which is said. Sheets may name those that are `gone`
+    by now."""
     sheet, third = folder / "sheet.csv", folder / "third.csv"
     if not sheet.is_file():
         review.write_rows(folder / "rows.jsonl", made)
         review.write_sheet(sheet, made, {}, map(str, range(1, review.REVIEWERS + 1)))
     read = [*given, *(path for path in (sheet, third) if path.is_file())]
     decided = review.decide(made, review.read(read, [*(one.id for one in made), *gone]))
-    for line in decided.lines():
-        print(line)
+    print(decided.line())
     if not decided.open and not decided.differing:
-        return set(decided.accepted)
+        return decided
     if not decided.open and not third.is_file():
         review.write_sheet(third, [one for one in made if one.id in decided.differing], {}, ["3"])
     where = sheet if decided.open else third

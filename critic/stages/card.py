@@ -31,7 +31,8 @@ def main(
 ) -> None:
     """The data card of a benchmark: counts, turns, lengths, lexical diversity, distributions, near-duplicates left."""
     frozen = check_frozen(file.parent)
-    print(card.write(out, benchmark, file, data_root or file.parent, tokenizer, near, judged or []))
+    root, steps = data_root or file.parent, frozen.get("steps", [])
+    print(card.write(out, benchmark, file, root, tokenizer, near, judged or [], steps))
     if frozen:
-        print(f"every file is as it was frozen: {frozen}")
+        print(f"every file is as it was frozen: {frozen['hash']}")
     print(f"{out / 'card.html'}, card.md, card.json")

@@ -170,6 +170,27 @@ def test_planted_faults_are_found_and_sound_ones_stay(built: tuple[Built, str, A
     assert kept == sound and len(rows(out / "benchmark/benchmark.jsonl")) == 12
 
 
+def test_what_is_left_behind_each_step_is_in_the_card(built: tuple[Built, str, Any]) -> None:
+    made, _, done = built
+    folder = made.root / "whole/benchmark"
+    steps = {one["step"]: one for one in json.loads((folder / "frozen.json").read_text("utf-8"))["steps"]}
+    counts = [(one["unit"], one["before"], one["after"]) for one in steps.values()]
+    assert [name for name, one in steps.items() if one["unit"] == "images"] == [
+        "files", "duplicates", "quality", "category", "rare", "drawn"
+    ]  # fmt: skip
+    # What one step leaves, the next one has.
+    images = [one for one in counts if one[0] == "images"]
+    assert images[0][1] == 60 and [one[2] for one in images[:-1]] == [one[1] for one in images[1:]]
+    assert steps["talk"]["reasons"] == {"degenerate": 1, "wrong_language": 1}
+    assert (steps["people"]["before"], steps["people"]["after"]) == (13, 12)
+    assert steps["people"]["reasons"] == {"unnatural_flow": 1} and steps["items"]["reasons"] == {"reference: no": 1}
+    text = (folder / "card.md").read_text("utf-8")
+    assert "| talk | replies | 17 | 15 | degenerate 1, wrong\\_language 1 |" in text
+    assert "| sub-classes: interaction goal | 1 |" in text
+    warned = "By interaction goal it is not balanced"
+    assert warned in text and warned in done.stdout and "Creation 0" in done.stdout
+
+
 def test_what_says_much_of_another_is_in_its_split(built: tuple[Built, str, Any]) -> None:
     made, _, _ = built
     much = next(one for one in made.scenes if one.fault == "says_much_of_another")
@@ -202,7 +223,7 @@ def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, str, Any], t
     card = ("critic", "card", file, "--benchmark", "multiverse", "--out", tmp_path)
     assert "as it was frozen" in run(*card).stdout
     said = json.loads((folder / "frozen.json").read_text("utf-8"))
-    assert bench.check_frozen(folder) == said["hash"] and said["conversations"] == 12 and said["reviewed"]
+    assert bench.check_frozen(folder) == said and said["conversations"] == 12 and said["reviewed"]
 
 
 def test_a_frozen_file_that_changed_is_found(built: tuple[Built, str, Any], tmp_path: Path) -> None:
@@ -388,9 +409,7 @@ def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> N
     sheet.write_text("\n".join(["id,reviewer,natural,correct,needs_image", *lines]) + "\n", "utf-8")
     decided = review.decide(made, review.read([sheet], "abcdef"))
     assert decided == review.Reviewed(["a"], {"b": ["unnatural_flow", "blind"]}, ["d", "e", "f"], ["c"])
-    assert decided.lines()[0].startswith(
-        "reviewed: 1 of 6 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind)"
-    )
+    assert decided.line().startswith("reviewed: 1 of 6 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind)")
     third = tmp_path / "third.csv"
     third.write_text("id,reviewer,natural,correct,needs_image\nc,3,是,否,是\n", "utf-8")
     assert review.decide(made, review.read([sheet, third], "abcdef")).removed["c"] == ["wrong_answer"]

@@ -2,8 +2,10 @@
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from conftest import ROOT, SHARED, assert_one_line_error, run
@@ -128,6 +130,26 @@ def test_every_benchmark_has_a_card(name: str, tmp_path: Path) -> None:
     page, text = ((tmp_path / f"card.{kind}").read_text("utf-8") for kind in ("html", "md"))
     assert "<svg" in page and "By task" in page and "https:" not in page
     assert f"| conversations | {said['conversations']} |" in text and "### By task" in text
+    drawn = re.findall(r"^!\[.+\]\((.+)\)$", text, re.MULTILINE)
+    assert {"pictures/by-task.svg", *drawn} == {f"pictures/{one.name}" for one in (tmp_path / "pictures").iterdir()}
+    for one in drawn:
+        root = ElementTree.parse(tmp_path / one).getroot()
+        assert root.tag == "{http://www.w3.org/2000/svg}svg" and ":root" in str(root[0].text)
+
+
+def test_what_is_not_balanced_is_said_in_words() -> None:
+    said = card.balance("task", {"a": 9, "b": 2, "c": 1})
+    assert said == ["By task it is not balanced, 4 each of 12 were even; too many: a 9; too few: c 1."]
+    assert card.balance("task", {"a": 8, "b": 2, "c": 2}) == [] and card.balance("language", {"en": 7}) == []
+    counts = {"interaction goal": {"Analysis": 12, "Research": 4}, "language": {"en": 100, "zh": 3}, "colour": {"a": 1}}
+    goals, languages = card.balances("multiverse", counts)
+    assert goals.startswith(
+        "By interaction goal it is not balanced, 2 each of 16 were even; too many: Analysis 12; too"
+    )
+    assert "Calculation 0, Creation 0, Exploration 0" in goals and languages.endswith("too few: zh 3.")
+    assert card.balances("convbench", {"interaction goal": {"Analysis": 12, "Research": 12}}) == []
+    many = {f"t{number}": 1 for number in range(20)} | {"all": 900}
+    assert "t0 1, " in card.balance("task", many)[0] and "and 12 more." in card.balance("task", many)[0]
 
 
 def test_lengths_are_in_tokens_of_a_named_tokenizer(tmp_path: Path) -> None:
