@@ -157,7 +157,19 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
         classify(model)
     else:
         learn(model, recipe.raft if recipe.objective == "raft" else None, tokens)
-    return _adapted(model, recipe) if recipe.lora is not None else model
+    if recipe.lora is not None:
+        model = _adapted(model, recipe)
+    _spare_gradients(model)
+    return model
+
+
+def _spare_gradients(model: Any) -> None:
+    """Let what looks at images and is frozen keep nothing for the backward pass: transformers' gradient checkpointing
+    and adapters make inputs need gradients, its own too, and it would be gone through backwards for nothing."""
+    for name, part in model.named_modules():
+        looks = name.rpartition(".")[2] in TOWERS
+        if looks and not any(each.requires_grad for each in part.parameters()):
+            part.forward = torch.no_grad()(part.forward)
 
 
 def _parts(model: Any) -> list[str]:

@@ -172,6 +172,29 @@ def test_a_white_image_where_a_process_has_none_changes_nothing(made: Any, model
         assert looked is not None and not looked.any()
 
 
+@pytest.mark.parametrize("lora", [None, recipes.LoraSpec(r=4, alpha=8)], ids=["whole", "adapters"])
+def test_what_looks_and_is_frozen_is_not_gone_through_backwards(made: Any, lora: Any, tmp_path: Path) -> None:
+    """Under gradient checkpointing and adapters either, and the gradients are what they would be if it were."""
+    recipe, rows, _, tokenizer = made
+    sft.build_model(recipe, tokenizer, None).save_pretrained(tmp_path)
+    onto = msgspec.structs.replace(recipe, tiny=None, vision=None, base=str(tmp_path), lora=lora)
+    found: list[tuple[bool, list[torch.Tensor]]] = []
+    for spared in (True, False):
+        torch.manual_seed(0)
+        model = sft.build_model(onto, tokenizer, None)
+        model.gradient_checkpointing_enable()
+        (looks,) = (part for name, part in model.named_modules() if name.endswith("vision_model"))
+        if not spared:
+            del looks.forward
+        kept: list[bool] = []
+        looks.register_forward_hook(lambda *given, kept=kept: kept.append(given[2].last_hidden_state.requires_grad))
+        model.train()(**batch(made, rows), num_items_in_batch=1).loss.backward()
+        assert not any(each.requires_grad for each in looks.parameters())
+        found.append((kept[0], [each.grad for each in model.parameters() if each.requires_grad]))
+    assert [kept for kept, _ in found] == [False, True] and found[0][1]
+    assert all(torch.equal(one, other) for one, other in zip(found[0][1], found[1][1], strict=True))
+
+
 def test_images_made_ready_one_by_one_are_those_made_ready_together(made: Any, tmp_path: Path) -> None:
     _, _, _, tokenizer = made
     names = ["red.png", "blue.png", "red.png"]
@@ -258,15 +281,25 @@ def test_a_base_whose_processor_lacks_a_package_is_one_line(tmp_path: Path, monk
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.slow), 3])
-def test_two_processes_of_which_one_has_no_image_learn_as_one(stage: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stage", "frozen"),
+    [
+        pytest.param(2, None, marks=pytest.mark.slow),
+        pytest.param(3, ["vision_model"], marks=pytest.mark.slow),
+        (3, None),
+    ],
+)
+def test_two_processes_of_which_one_has_no_image_learn_as_one(
+    stage: int, frozen: list[str] | None, tmp_path: Path
+) -> None:
     """One row a micro-batch: in most steps a process has an image while the other has none."""
     rows = pictured(tmp_path)
     found = {}
     for processes in (1, 2):
         training = {**SEEING["training"], "per_device_train_batch_size": 1, "learning_rate": 1e-3}
         zero = {"zero_optimization": {"stage": stage if processes == 2 else 1}}
-        changes = {**SEEING, "training": training, "deepspeed": zero, "evaluation": {"every": 2, "batch_size": 1}}
+        changes = {**SEEING, "training": training, "deepspeed": zero, "frozen": frozen}
+        changes["evaluation"] = {"every": 2, "batch_size": 1}
         recipe = write_recipe(tmp_path, f"{processes}.yaml", **changes)
         train(recipe, rows, tmp_path / str(processes), processes=processes)
         found[processes] = logged(tmp_path / str(processes))
