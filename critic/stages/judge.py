@@ -42,7 +42,7 @@ from critic.stages import options
 from critic.stages.cost import read_prices
 from critic.stages.judge_conversations import as_begun, judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
-from critic.stages.options import Endpoint, check, spend
+from critic.stages.options import Endpoint, ShownImages, check, root_of, spend
 from critic.stages.run import RunOptions, Shard
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
@@ -372,7 +372,7 @@ def main(
     endpoint = Endpoint(model=model, cache=cache, api_key=api_key, concurrency=concurrency, attempts=attempts,
         engine=engine, vllm_options=vllm_options, timeout=timeout, fresh=retry_failed, budget=spend(budget, run.prices),
         base_url=base_url or (None if judge else DEFAULT_URL), ray_address=ray_address, replicas=replicas)  # fmt: skip
-    see = options.ShownImages(images, data_root or (questions or responses).parent, max_image_pixels, max_image_bytes)
+    see = ShownImages(images, data_root or root_of(responses, questions), max_image_pixels, max_image_bytes)
     score = score or ("argmax" if benchmark else "expected")
     form, pack, most = _prompt(prompt, prompt_pack, benchmark)
     decoding = _decoding(form, samples, temperature, seed, no_reason, panel := len(judge or []) > 1)

@@ -11,6 +11,7 @@ import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
+from critic import jsonl
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend
 from critic.backends.layers import Budget, Cached, Limited, layers
 from critic.backends.openai import OpenAIBackend
@@ -41,6 +42,14 @@ DataRoot = Annotated[
     Path | None,
     typer.Option(help="The folder of the images; none is read outside it.", show_default="that of the file"),
 ]
+
+
+def root_of(rows: Path, questions: Path | None = None) -> Path:
+    """Where images lie, unless said otherwise: of replies alone, where those lay that their model was shown."""
+    told = jsonl.facts(rows).get("data_root") if questions is None else None
+    return root if isinstance(told, str) and (root := Path(told)).is_dir() else (questions or rows).parent
+
+
 MaxImagePixels = Annotated[
     int | None, typer.Option(min=1, help="Make larger images smaller, to at most this many pixels.")
 ]

@@ -240,8 +240,9 @@ def test_conversations_are_judged_with_all_their_images(benchmark: str, tmp_path
     script.write_text(json.dumps({"text": VERDICT}) + "\n")
     done = run("critic", "infer", file, "--benchmark", benchmark, "--out", replies, "--model", script)
     assert done.returncode == 0, done.stderr
-    words = ["--judge", script, "--out", out, "--max-failed", "1", "--images", "show", "--data-root", folder]
-    done = run("critic", "judge", replies, *words, "--questions", file)
+    # The replies tell where the images lay that their model was shown.
+    words = ["--judge", script, "--out", out, "--max-failed", "1", "--images", "show"]
+    done = run("critic", "judge", replies, *words)
     assert done.returncode == 0, done.stderr
     lines = [line for _, line in jsonl.read(out, ConversationJudgment)]
     protocols = {line.verdict.protocol for line in lines}
