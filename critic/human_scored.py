@@ -24,7 +24,7 @@ from msgspec import Struct, field
 
 from critic import jsonl, tables
 from critic.errors import UsageError
-from critic.records import RATINGS, HumanScore, Language, Question, Response, Scope, Turn, to_ten
+from critic.records import RATINGS, HumanScore, Language, ModelTurn, Question, Response, Scope, Turn, to_ten
 
 UNUSABLE_FLAGS = {
     "no_reference": "no reference answer",
@@ -210,12 +210,38 @@ def _yet_to_score(raw: dict[str, Any]) -> dict[str, Any]:
     return {**default, **given}
 
 
+AS_REFERENCES = ("oracle", "rephrased_reference")
+"""Conditions under which what comes before a later turn's reply are the references."""
+
+
+def _of_reply(place: str, cells: dict[str, Any]) -> dict[str, Any] | None:
+    """The row that a reply of `critic infer` is, None for one that failed. Raises UsageError for a later turn behind
+    the model's own replies, which other models' answers to it do not share."""
+    try:
+        turn = msgspec.convert(cells, ModelTurn)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{place}: {error}") from None
+    if turn.turn > 1 and turn.condition not in AS_REFERENCES:
+        raise UsageError(f"{place}: turn {turn.turn} under the condition {turn.condition}; expected --condition oracle")
+    of, asked = turn.conversation, turn.conversation.turns[turn.turn - 1]
+    before = [Turn(user=one.prompt, assistant=one.reference or "") for one in of.turns[: turn.turn - 1]]
+    row: dict[str, Any] = {"id": f"{of.id}/{turn.turn}/{turn.system}/{turn.condition}", "lang": of.lang}
+    row |= {"task": asked.task or "", "question": asked.prompt, "reference": asked.reference, "group": of.group}
+    row |= {"response": turn.reply, "system": turn.system, "history": msgspec.to_builtins([*of.history, *before])}
+    row["images"] = [image for one in of.turns[: turn.turn] for image in one.images]
+    more = {"category": of.category, "caption": of.caption, "focus": asked.focus, "checklist": asked.checklist}
+    return None if turn.reply is None else {**row, **{name: value for name, value in more.items() if value}}
+
+
 def unscored(path: Path) -> Iterator[tuple[dict[str, Any], Response]]:
-    """Rows that people are yet to score: as they stand there, and in the project's words. UNSCORED_COLUMNS are needed.
-    Raises UsageError as `walk` does."""
+    """Rows that people are yet to score, or replies of `critic infer`, by any models one behind the other: as rows, and
+    in the project's words. UNSCORED_COLUMNS are needed. Raises UsageError as `walk` does."""
     ids = tables.Ids()
     for place, cells in tables.rows(path):
-        raw = _with_json(place, {name: value for name, value in cells.items() if value is not None and value != ""})
+        found = _of_reply(place, cells) if cells.keys() >= {"conversation", "turn", "system"} else cells
+        if found is None:
+            continue
+        raw = _with_json(place, {name: value for name, value in found.items() if value is not None and value != ""})
         try:
             row = msgspec.convert(_yet_to_score(raw), Row, strict=jsonl.suffix(path) == ".jsonl")
         except msgspec.ValidationError as error:

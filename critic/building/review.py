@@ -86,6 +86,36 @@ def write_rows(path: Path, made: Sequence[Made]) -> None:
     )
 
 
+def write_rewrites(path: Path, made: Sequence[Made]) -> None:
+    """The rewrites of single questions as `critic rewrite` has them for people, who set `accepted`."""
+    jsonl.write(
+        path,
+        (
+            {"seed": one.id, "question": one.turns[0].question, "variant": number, "prompt": text, "accepted": None}
+            for one in made
+            for number, text in enumerate(one.wordings, 1)
+        ),
+    )
+
+
+def accepted(made: Sequence[Made], paths: Iterable[Path]) -> tuple[dict[str, list[str]], int]:
+    """The rewrites that people accepted, by conversation, and how many are still to be looked at. Of several files the
+    last that decides counts."""
+    said: dict[tuple[str, int], bool] = {}
+    for path in paths:
+        for place, row in tables.rows(path):
+            if row.get("accepted") not in (None, True, False):
+                raise UsageError(f"{place}: 'accepted' is {row['accepted']!r}; expected true or false")
+            if row.get("accepted") is not None and "seed" in row:
+                said[str(row["seed"]), int(row["variant"])] = row["accepted"]
+    every = {(one.id, number): text for one in made for number, text in enumerate(one.wordings, 1)}
+    kept: dict[str, list[str]] = {one.id: [] for one in made}
+    for key, text in every.items():
+        if said.get(key):
+            kept[key[0]].append(text)
+    return kept, len(every.keys() - said.keys())
+
+
 def spoken(one: Made) -> str:
     """A conversation as people read it."""
     turns = [(before.question, before.answer) for before in one.dialogue]
@@ -101,6 +131,8 @@ def read(paths: Iterable[Path], known: Iterable[str]) -> Votes:
     ids, said_by = set(known), tables.Ids()
     for path in paths:
         for place, row in tables.rows(path):
+            if "seed" in row:  # a rewrite, see `accepted`
+                continue
             key = tables.text(place, row, "id")
             if key not in ids:
                 raise UsageError(f"{place}: {key!r} is no conversation of this benchmark")

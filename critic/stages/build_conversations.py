@@ -223,7 +223,7 @@ def build(building: Building, chosen: Chosen, rules: BuildRules, endpoint: Mappi
     for line in card.balances(rules.plan, _classes(made)):
         print(line)
     if not rules.unreviewed:
-        decided = _review(building.out / "review", made, rules.reviewed, [one["id"] for one in removed])
+        decided = _review(building, made, rules.reviewed, [one["id"] for one in removed])
         if decided is None:
             return
         building.count("people", "conversations", len(made), len(decided.accepted), decided.reasons())
@@ -292,21 +292,37 @@ def _text_of(row: Any) -> str:
     return "\n".join(filter(None, map(_text_of, inner)))
 
 
-def _review(folder: Path, made: list[Made], given: Sequence[Path], gone: Sequence[str]) -> review.Reviewed | None:
-    """What people decided; None where they are still to be asked, which is said. Sheets may name those that are `gone`
-    by now."""
-    sheet, third = folder / "sheet.csv", folder / "third.csv"
+def _review(building: Building, made: list[Made], given: Sequence[Path], gone: Sequence[str]) -> review.Reviewed | None:
+    """What people decided, of rewrites as well: those that they did not accept are taken out of `made`. None where they
+    are still to be asked, which is said. Sheets may name those that are `gone` by now."""
+    folder = building.out / "review"
+    sheet, third, rewrites = folder / "sheet.csv", folder / "third.csv", folder / "rewrites.jsonl"
+    several = any(one.wordings for one in made)
     if not sheet.is_file():
+        if several:
+            review.write_rewrites(rewrites, made)
         review.write_rows(folder / "rows.jsonl", made)
         review.write_sheet(sheet, made, {}, map(str, range(1, review.REVIEWERS + 1)))
     read = [*given, *(path for path in (sheet, third) if path.is_file())]
     decided = review.decide(made, review.read(read, [*(one.id for one in made), *gone]))
     print(decided.line())
-    if not decided.open and not decided.differing:
-        return decided
-    if not decided.open and not third.is_file():
-        review.write_sheet(third, [one for one in made if one.id in decided.differing], {}, ["3"])
-    where = sheet if decided.open else third
-    print(f"{where}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")
-    print(f"or: critic annotate {folder / 'rows.jsonl'} --scheme checklist, and --reviewed labels.jsonl")
-    return None
+    kept, unseen = review.accepted(made, [rewrites, *given]) if several else ({}, 0)
+    command = f"critic annotate {{}} --raters {review.REVIEWERS} --overlap 1 --data-root {building.root}"
+    if unseen:
+        print(f"{rewrites}: {unseen} rewrites to look at: set accepted to true or false")
+        print(f"or: {command.format(rewrites)} --scheme rewrite, --export, and --reviewed what it exports")
+    if decided.open or decided.differing:
+        if not decided.open and not third.is_file():
+            review.write_sheet(third, [one for one in made if one.id in decided.differing], {}, ["3"])
+        where = sheet if decided.open else third
+        print(f"{where}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")
+        rows = folder / "rows.jsonl"
+        print(f"or: {command.format(rows)} --scheme checklist, --export, and --reviewed what it exports")
+    if unseen or decided.open or decided.differing:
+        return None
+    if several:
+        total, left = sum(len(one.wordings) for one in made), sum(map(len, kept.values()))
+        print(building.count("rewrites", "rewrites", total, left, ["not_accepted"] * (total - left)))
+        for one in made:
+            one.wordings = kept[one.id]
+    return decided

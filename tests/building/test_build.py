@@ -1,9 +1,11 @@
 """critic build behind the images: planted faults are found and sound ones stay, killed anywhere it ends in the same
 bytes, and what it makes is a benchmark that the other stages take."""
 
+import hashlib
 import json
 import multiprocessing
 import os
+import random
 import re
 import runpy
 import shutil
@@ -19,7 +21,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, get_args
 
 import pytest
-from conftest import ROOT, assert_one_line_error, completion, run
+from annotating import client_of, exported, fields, forked, label, page_of, planned
+from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
 
 from critic import benchmarks, jsonl
 from critic.building import bench, replies, review
@@ -437,32 +440,34 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "Quality": {"clarity": 5, "resolution": 5, "plausibility": 5},
     "Category": {"category": "图表", "sub_category": "柱状图"},
     "Wordings": {"wordings": ["一共有几个？", "请数一数有多少。", "数量是多少呢？", "告诉我几个。", "有多少个呢？"]},
-    "Levels": {
-        "caption": "一张柱状图", "tasks": ["识别", "比较", "写作"], "focus": "要写到两根柱子",
-        "turns": [{"question": f"第{number}个问题是什么？", "answer": "红色的柱子更高"} for number in "一二三"],
-    },
-}  # fmt: skip
+    "Levels": {"caption": "一张柱状图", "tasks": ["识别", "比较", "写作"], "focus": "要写到两根柱子"},
+}
+
+
+def chinese(body: dict[str, Any]) -> Any:
+    """What a model that is asked in Chinese says to each step."""
+    schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
+    name = next((one for one in schema.get("$defs", {}) if one in (*SCRIPTS, "Single")), "") if schema else ""
+    text = json.dumps(body["messages"][-1]["content"], ensure_ascii=False)
+    # Ten characters that are another image's ten: no two conversations say the same.
+    drawn = random.Random(text)
+    of_image = "".join(chr(drawn.randrange(0x4E00, 0x9000)) for _ in range(10))
+    if name == "Single":
+        task = re.search(r"考察这种能力的问题：(\w+)", text)[1]
+        before = [{"question": "这是什么图？", "answer": "柱状图"}] if "ncoherence" in task.replace("C", "nc") else []
+        said = {"task": task, "question": f"{of_image}图里有几根柱子？", "answer": "三根", "dialogue": before}
+        return completion(json.dumps(said))
+    if name == "Levels":
+        turns = [{"question": f"第{number}个问题是{of_image}吗？", "answer": of_image} for number in "一二三"]
+        return completion(json.dumps({**SCRIPTS[name], "turns": turns}))
+    return completion(json.dumps(SCRIPTS[name]) if name else '{"rating": 1}')
 
 
 @pytest.mark.parametrize(("plan", "turns"), [("convbench", 3), ("alignmmbench", 1)])
 def test_the_other_plans_make_their_benchmarks_also_killed(
     plan: str, turns: int, tmp_path: Path, scripted: Any
 ) -> None:
-    def answer(body: dict[str, Any]) -> Any:
-        schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
-        name = next((one for one in schema.get("$defs", {}) if one in (*SCRIPTS, "Single")), "") if schema else ""
-        text = body["messages"][-1]["content"]
-        if name == "Single":
-            task = re.search(r"考察这种能力的问题：(\w+)", json.dumps(text, ensure_ascii=False))[1]
-            before = (
-                [{"question": "这是什么图？", "answer": "柱状图"}] if "ncoherence" in task.replace("C", "nc") else []
-            )
-            return completion(
-                json.dumps({"task": task, "question": "图里有几根柱子？", "answer": "三根", "dialogue": before})
-            )
-        return completion(json.dumps(SCRIPTS[name]) if name else '{"rating": 1}')
-
-    server, out = scripted(answer), tmp_path / "whole"
+    server, out = scripted(chinese), tmp_path / "whole"
     images = ROOT / "data/samples/visitbench/images"
     words = ("--plan", plan, "--lang", "zh", "--base-url", server.url, "--rare", 1, "--min-side", 50, "--near", 0)
 
@@ -482,6 +487,121 @@ def test_the_other_plans_make_their_benchmarks_also_killed(
     kill_at(some_of(new), lambda: build(killed_one), killed_one)
     assert build(killed_one).returncode == 0
     assert_same(killed_one, out)
+
+
+def test_raters_decide_on_the_page_and_the_build_goes_on(built: tuple[Built, str, Any]) -> None:
+    """The build stops, two raters label what it wrote through the page, it asks about the conversation on which they
+    differ, and freezes what a sheet that says the same would have frozen."""
+    made, url, _ = built
+    out = made.root / "paged"
+    shutil.copytree(made.root / "whole", out, ignore=shutil.ignore_patterns("review", "benchmark"))
+    done = made.build("paged", url)
+    command = re.search(r"^or: critic (annotate .*), --export, and --reviewed", done.stdout, re.MULTILINE)
+    assert done.returncode == 0 and command, done.stdout
+    words = command[1].split()[1:]
+    store = planned(out, *words[1:], rows=Path(words[0]))
+    images = {one["id"]: one["image"] for one in rows(out / "review/rows.jsonl")}
+    unnatural = next(one.name for one in made.scenes if one.fault == "unnatural")
+    doubtful = min(set(images.values()) - {unnatural})
+    with forked(store.path) as (_, address), client_of(address) as client:
+        for rater in store.counts():
+            while (form := fields(client, rater)).hidden:
+                image = images[store.next(rater).item.id]
+                asked = sorted(form.choices)
+                no = {asked[0]} if image == unnatural else {asked[1]} if (image, rater[-1]) == (doubtful, "2") else ()
+                label(client, rater, form, lambda name, _, no=no: "no" if name in no else "yes")
+    reviewed = ("--reviewed", str(exported(store)))
+    done = made.build("paged", url, *reviewed)
+    assert done.returncode == 0 and "third.csv: fill in" in done.stdout and "1 differ" in done.stdout, done.stdout
+    made.fill_in("paged", "third.csv")
+    done = made.build("paged", url, *reviewed)
+    assert done.returncode == 0, done.stderr
+    assert_same(out / "benchmark", made.root / "whole/benchmark")
+
+
+def test_only_rewrites_that_people_accept_are_frozen(tmp_path: Path, scripted: Any) -> None:
+    images, out = ROOT / "data/samples/visitbench/images", tmp_path / "out"
+    words = ["--plan", "alignmmbench", "--lang", "zh", "--base-url", scripted(chinese).url, "--rare", 1, "--near", 0]
+    words += ["--min-side", 50, "--blind", 2, "--out", out]
+    done = run("critic", "build", images, *words)
+    asked = rows(out / "review/rewrites.jsonl")
+    assert f"{len(asked)} rewrites to look at" in done.stdout and len(asked) >= 20
+    (out / "review/sheet.csv").write_text(
+        (out / "review/sheet.csv").read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n"), "utf-8"
+    )
+    done = run("critic", "build", images, *words)
+    assert done.returncode == 0 and "rewrites to look at" in done.stdout and not (out / "benchmark").exists()
+    store = planned(tmp_path, "--scheme", "rewrite", "--raters", 2, "--overlap", 1, rows=out / "review/rewrites.jsonl")
+    refused = asked[1]["prompt"]
+    page = page_of(store)
+    for rater in store.counts():
+        while (form := fields(page, rater)).hidden:
+            shown = store.next(rater).item.row["prompt"]
+            label(page, rater, form, lambda *_, shown=shown: "no" if shown == refused else "yes")
+    done = run("critic", "build", images, *words, "--reviewed", exported(store))
+    assert done.returncode == 0, done.stderr
+    seeds = len({one["seed"] for one in asked})
+    assert f"rewrites: {len(asked)} -> {len(asked) - seeds} rewrites" in done.stdout
+    prompts = [one["prompt"] for one in rows(out / "benchmark/benchmark.jsonl")]
+    assert refused not in prompts and prompts.count(asked[0]["prompt"]) == seeds
+    bad = write_jsonl(tmp_path / "bad.jsonl", [{**asked[0], "accepted": "maybe"}])
+    assert_one_line_error(run("critic", "build", images, *words, "--reviewed", bad), "bad.jsonl:1", "true or false")
+
+
+def test_from_questions_to_rows_that_a_judge_learns_from(
+    built: tuple[Built, str, Any], tmp_path: Path, scripted: Any
+) -> None:
+    """AlignMMBench §4.2 by the README's commands: answers of several models and a system that says the reference in
+    other words, ten annotators who see neither names nor order, items whose answer is known, a tenth of each task, and
+    a model that nobody trained on."""
+    made, _, _ = built
+    folder, answers = made.root / "whole/benchmark", tmp_path / "answers"
+    best = {"reworded": 9, "a": 6, "unseen": 3}
+
+    def answer(body: dict[str, Any]) -> Any:
+        text = json.dumps(body["messages"], ensure_ascii=False)
+        return completion(f"An answer {hashlib.sha256((body['model'] + text).encode()).hexdigest()}")
+
+    server = scripted(answer)
+    words = ("--benchmark", "multiverse", "--base-url", server.url)
+    for name in best:
+        how = "rephrased_reference" if name == "reworded" else "oracle"
+        out = ("--condition", how, "--name", name, "--out", answers / f"{name}.jsonl")
+        done = run("critic", "infer", folder / "train.jsonl", *words, *out)
+        assert done.returncode == 0, done.stderr
+    everything = tmp_path / "answers.jsonl"
+    everything.write_bytes(b"".join(path.read_bytes() for path in sorted(answers.glob("*.jsonl"))))
+    known = [{"id": "c", "question": "1 + 1?", "reference": "2", "response": "2", "known": 10}]
+    checks = write_jsonl(tmp_path / "checks.jsonl", known)
+    plan = ("--raters", 10, "--overlap", 0.05, "--checks", checks, "--data-root", folder)
+    store = planned(tmp_path, *plan, rows=everything)
+    page, seen = page_of(store, folder), Counter[str]()
+    for rater in store.counts():
+        while (form := fields(page, rater)).hidden:
+            item = store.next(rater).item
+            assert not any(f"/{name}/" in form.text or f">{name}<" in form.text for name in best)
+            seen[item.id] += 1
+            score = str(best.get(item.row.get("system", ""), 10))
+            assert label(page, rater, form, lambda *_, score=score: score).status_code == 200
+    total = 3 * 4 * len(rows(folder / "train.jsonl"))
+    assert (
+        len(seen) == total + 1
+        and seen["c"] == 10
+        and sum(count == 10 for count in seen.values()) == 1 + round(total / 20)
+    )
+    labels = exported(store)
+    done = run("data/human_scores.py", labels, "--per-task", "--external", "unseen", "--out", tmp_path / "data")
+    assert done.returncode == 0, done.stderr
+    parts = {name: rows(tmp_path / f"data/{name}.jsonl") for name in ("train", "internal", "external")}
+    assert {one["system"] for one in parts["train"]} == {"reworded", "a"}
+    assert {one["system"] for one in parts["external"]} == {"unseen"} and len(parts["external"]) == total // 3
+    assert not {one["group"] for one in parts["train"]} & {one["group"] for one in parts["internal"]}
+    assert all(one["human_score"] == best[one["system"]] for some in parts.values() for one in some)
+    last = next(one for one in parts["train"] if one["id"].split("/")[1] == "4")
+    assert len(last["history"]) == 3 and last["reference"] and last["images"]
+    own = tmp_path / "own.jsonl"
+    done = run("critic", "infer", folder / "internal.jsonl", *words, "--out", own)
+    assert_one_line_error(run("critic", "annotate", own, "--db", tmp_path / "o.sqlite"), "condition own", "oracle")
 
 
 def test_mistakes_of_the_plan_are_one_line(tmp_path: Path) -> None:
