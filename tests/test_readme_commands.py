@@ -23,7 +23,7 @@ LEFT_OUT = {
     "python serve/judge.py": "serves for good, with vLLM: tests/serve",
     "critic annotate rows.jsonl --db labels.sqlite": "serves a page for good: tests/annotate",
     "critic annotate rows.jsonl --db doubtful.sqlite": "serves a page for good: tests/annotate/test_doubtful.py",
-    "critic annotate runs/a.jsonl": "serves a page for good: tests/annotate",
+    "critic annotate runs/answers.jsonl": "serves a page for good: tests/building",
     "critic audit --human doubtful.jsonl": "needs what was labelled on that page: tests/annotate/test_doubtful.py",
     "critic audit internal=runs/mine/judged.jsonl": "certifies by weights: tests/annotate/test_certificate.py",
     "critic judge new.jsonl": "asks a judge that was certified so: tests/annotate/test_certificate.py",
@@ -206,7 +206,11 @@ def test_those_of_training(tmp_path: Path) -> None:
 
 
 def test_those_of_building(tmp_path: Path) -> None:
-    """On a few images of make build-demo; people fill in their sheets before what is frozen is shown to a model."""
+    """On a few images of make build-demo; people fill in their sheets before what is frozen is shown to a model, and
+    label what models answered."""
+    pytest.importorskip("starlette")
+    from annotating import by_rater, planned
+
     sys.path.insert(0, str(ROOT / "data"))
     import build_demo
 
@@ -224,8 +228,14 @@ def test_those_of_building(tmp_path: Path) -> None:
                     if not (tmp_path / "runs/mine/benchmark").is_dir():
                         build_demo.fill_in(tmp_path / "runs/mine/review" / name, None)
                         assert run(*build, cwd=tmp_path).returncode == 0
+            if "--export labels.jsonl" in command:
+                answers = [path.read_bytes() for path in sorted((tmp_path / "runs/answers").glob("*.jsonl"))]
+                (tmp_path / "runs/answers.jsonl").write_bytes(b"".join(answers))
+                plan = ("--raters", 10, "--data-root", tmp_path / "runs/mine/benchmark")
+                store = planned(tmp_path, *plan, rows=tmp_path / "runs/answers.jsonl")
+                by_rater(store, lambda rater, name, values: values[3])
 
-        assert len(check("critic/building/README.md", tmp_path, url, ready)) == 5
+        assert len(check("critic/building/README.md", tmp_path, url, ready)) == 8
 
 
 def test_every_page_with_commands_is_checked_or_said_why_not() -> None:
