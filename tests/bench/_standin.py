@@ -31,6 +31,8 @@ def _http(status: int, body: bytes, length: int | None = None, more: str = "") -
 
 FAULTS = {
     "truncated": _http(200, b'{"choices"', length=4096),
+    "stalled": _http(200, b'{"choices"', length=4096),
+    "page": _http(200, b"<html><body>Welcome to the proxy</body></html>"),
     "garbage": _http(200, b'{"choices": [], "usage": 3}'),
     "429": _http(429, b'{"error": {"message": "slow down"}}', more="Retry-After: 0.2\r\n"),
     "500": _http(500, b'{"error": {"message": "boom"}}'),

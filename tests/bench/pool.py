@@ -5,9 +5,9 @@ python tests/bench/pool.py --profile      # where our layer's time goes
 
 `ratio`: judgments a second by 4 endpoints that answer 4 a second each ÷ by 1. `layer_a_second`: by one driver process
 with a stand-in inside it that answers at once; `http_a_second`: with one in another process, over HTTP; both also by
-second of the driver's processor time, for where others use the machine. `alike`: of the prompts that begin like another
-one, how many went where that one went, of 4 endpoints. Of every fault, each row is looked for afterwards: `lost` have
-neither a verdict nor a named failure, `doubled` are there twice.
+second of the driver's processor time, for where others use the machine, and so `four`, by a pool of four. `alike`: of
+the prompts that begin like another one, how many went where that one went, of 4 endpoints. Of every fault, each row is
+looked for afterwards: `lost` have neither a verdict nor a named failure, `doubled` are there twice.
 """
 
 import cProfile
@@ -89,9 +89,10 @@ def at_once() -> Backend:
     return made
 
 
-def over_http(count: int) -> tuple[float, float]:
-    program = "import sys, time; sys.path.insert(0, sys.argv[1]); from _standin import StandIn; s = StandIn()"
-    words = [sys.executable, "-c", f"{program}; print(s.url, flush=True); time.sleep(600)", str(Path(__file__).parent)]
+def over_http(count: int, endpoints: int = 1) -> tuple[float, float]:
+    program = "import sys, time; sys.path.insert(0, sys.argv[1]); from _standin import StandIn"
+    program += f"; made = [StandIn() for _ in range({endpoints})]; print(','.join(one.url for one in made), flush=True)"
+    words = [sys.executable, "-c", f"{program}; time.sleep(600)", str(Path(__file__).parent)]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
@@ -222,14 +223,18 @@ FAULTS: dict[str, Callable[[Trial], object]] = {
     "500 from all for a while": fault("500", 1.0, slice(3)),
     "500 from all": fault("500", None, slice(3)),
     "body truncated": fault("truncated"),
+    "body stalled": fault("stalled"),
     "not a completion": fault("garbage"),
+    "a proxy's page": fault("page"),
     "connection reset": fault("reset"),
     "model gone (404)": fault("404"),
     "another judge under its name": other_judge,
     "endpoint taken off the file": lambda trial: trial.name(*trial.servers[1:]),
     "file of endpoints gone": lambda trial: trial.file.unlink(),
+    "file of endpoints empty": lambda trial: trial.file.write_text("", "utf-8"),
     "driver killed": lambda trial: trial.signal(signal.SIGKILL),
     "driver interrupted": lambda trial: trial.signal(signal.SIGINT),
+    "driver terminated": lambda trial: trial.signal(signal.SIGTERM),
     "driver killed within a line": torn,
 }
 
@@ -256,7 +261,7 @@ def broken(name: str, folder: Path) -> dict[str, Any]:
         lost, doubled, failures = trial.counted()
         for server in trial.servers:
             server.fault = None
-        if not trial.file.is_file():
+        if not trial.file.is_file() or not trial.file.stat().st_size:
             trial.name(*trial.servers)
         while (not codes or codes[-1] != 0 or lost) and len(codes) < 4:
             codes.append(trial.judge(None, "--retry-failed"))
@@ -274,6 +279,7 @@ def main() -> None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
     alone, layer = judged(at_once(), 6000, 64)
     http, http_processor = over_http(4000)
+    _, four_processor = over_http(4000, 4)
     one, four, alike = spread()
     names = ["another judge at the start", "endpoint dead at the start", "disk full", *FAULTS]
     faults = dict[str, dict[str, Any]]()
@@ -288,6 +294,7 @@ def main() -> None:
         "layer_a_processor_second": round(layer),
         "http_a_second": round(http),
         "http_a_processor_second": round(http_processor),
+        "four_a_processor_second": round(four_processor),
         "alike": round(alike, 3),
         "faults": len(faults),
         "lost": sum(one["lost"] for one in faults.values()),
