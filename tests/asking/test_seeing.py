@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, run
+from conftest import ROOT, Servers, completion, run
 from PIL import Image as Pillow
 
 from critic import jsonl
@@ -17,6 +17,7 @@ from critic.asking.prompt import LANGUAGES, load, prompt_hash
 from critic.asking.render import Material, fit, images_in, render
 from critic.backends import Reply, Request, images, parts_of
 from critic.backends.scripted import IMAGE_TOKENS, ScriptedBackend
+from critic.backends.vllm import own_name, processor_hash
 from critic.images import Images
 from critic.records import ConversationJudgment, HumanScore, Judgment, Language, Question, Response, Turn
 
@@ -229,6 +230,50 @@ def test_show_and_blind_on_the_command_line(root: Path) -> None:
         "--out", root / "--images-show.jsonl",
     )  # fmt: skip
     assert again.returncode == 2 and "choose another --out" in again.stderr
+
+
+def test_larger_images_are_made_smaller_and_the_sidecar_says_so(root: Path) -> None:
+    _, asked = judged(root, response(), resize_to=300)
+    urls = [part["image_url"]["url"] for part in parts_of(asked[0].messages[-1]) if part["type"] == "image_url"]
+    assert urls == [Images(root, resize_to=300).load(name).uri for name in ("a.png", "b.png")]
+    assert not {Images(root).load(name).uri for name in ("a.png", "b.png")} & set(urls)
+    script = root / "judge.jsonl"
+    script.write_text(json.dumps({"text": VERDICT}) + "\n")
+    words = ["--judge", script, "--score", "argmax", "--images", "show", "--max-image-pixels", "300"]
+    assert run("critic", "judge", rows(root), *words, "--out", root / "out.jsonl").returncode == 0
+    assert jsonl.facts(root / "out.jsonl")["images"]["max_pixels"] == 300
+
+
+def test_what_makes_images_ready_is_in_the_name_of_a_judge_that_sees_and_in_each_sidecar(
+    tmp_path: Path, root: Path, scripted: Servers
+) -> None:
+    folder = tmp_path / "judge"
+    folder.mkdir()
+    facts = {"weights": {"model.safetensors": "1"}}
+
+    def named(*options: str, **pixels: int) -> tuple[str, str | None]:
+        (folder / "config.json").write_text(json.dumps({"vision_config": {}}), "utf-8")
+        (folder / "preprocessor_config.json").write_text(json.dumps(pixels), "utf-8")
+        return own_name(str(folder), facts, options), processor_hash(str(folder), options)
+
+    ways = [
+        named(max_pixels=100),
+        named(max_pixels=200),
+        named("--mm-processor-kwargs", '{"max_pixels": 50}', max_pixels=100),
+        named('--mm-processor-kwargs={"max_pixels": 60}', max_pixels=100),
+        named("--mm_processor_kwargs", '{"tiles": 4}', max_pixels=100),
+        named("--mm-processor-kwargs.max_pixels", "70", max_pixels=100),
+    ]
+    assert len({name for name, _ in ways}) == len({made for _, made in ways}) == len(ways)
+    assert named("--max-model-len", "4096", max_pixels=100) == ways[0]
+    (folder / "config.json").write_text("{}", "utf-8")
+    assert own_name(str(folder), facts) == own_name(str(folder), facts, ["--mm-processor-kwargs", "{}"]), "a text judge"
+    server = scripted(lambda _: completion(VERDICT))
+    server.told = {"processor": "p" * 64}
+    words = ["--base-url", server.url, "--score", "argmax", "--images", "show"]
+    done = run("critic", "judge", rows(root), *words, "--out", root / "out.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert jsonl.facts(root / "out.jsonl")["processors"] == {"tiny": "p" * 64}
 
 
 @pytest.mark.parametrize("benchmark", ["convbench", "multiverse", "visitbench", "alignmmbench"])
