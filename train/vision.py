@@ -190,7 +190,7 @@ def read_processor(base: str) -> Any:
     try:
         return transformers.AutoProcessor.from_pretrained(base)
     except ImportError as error:
-        lacking = next((name for name in ("torchvision", "num2words", "PIL") if name in str(error)), None)
+        lacking = next((name for name in ("torchvision", "num2words") if name in str(error).lower()), None)
         why = f"needs {lacking}: pip install {lacking}" if lacking else f"cannot be loaded: {one_line(error)}"
         raise UsageError(f"base {base!r}: its processor {why}, or choose a base without it (train/README.md)") from None
     except (OSError, ValueError) as error:

@@ -1,6 +1,7 @@
 """Training on images and text together: what a row counts, what is learned, and that no image is another row's."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -270,13 +271,28 @@ def test_recipes_with_mistakes(change: dict[str, Any], message: str, tmp_path: P
     assert "\n" not in str(error.value)
 
 
-def test_a_base_whose_processor_lacks_a_package_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lacking(base: str) -> Any:
-        raise ImportError("Qwen2VLVideoProcessor requires the Torchvision library: torchvision was not found.\nInstall")
-
-    monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", lacking)
-    with pytest.raises(UsageError, match="base 'x': its processor needs torchvision: pip install torchvision") as error:
-        vision.read_processor("x")
+@pytest.mark.skipif(find_spec("torchvision") is not None, reason="torchvision is here")
+@pytest.mark.parametrize(
+    ("family", "kind", "pixels", "package"),
+    [
+        ("qwen3_vl", "Qwen3VLProcessor", "Qwen2VLImageProcessor", "torchvision"),
+        ("smolvlm", "SmolVLMProcessor", "SmolVLMImageProcessor", "torchvision"),
+        ("llava", "LlavaProcessor", "CLIPImageProcessor", None),
+    ],
+)
+def test_a_base_whose_processor_lacks_a_package_is_one_line(
+    made: Any, family: str, kind: str, pixels: str, package: str | None, tmp_path: Path
+) -> None:
+    made[3].processor.tokenizer.save_pretrained(tmp_path)
+    said = {"processor_class": kind}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}), "utf-8")
+    (tmp_path / "processor_config.json").write_text(json.dumps(said), "utf-8")
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**said, "image_processor_type": pixels}), "utf-8")
+    if package is None:
+        assert type(vision.read_processor(str(tmp_path))).__name__ == kind
+        return
+    with pytest.raises(UsageError, match=f": its processor needs {package}: pip install {package}") as error:
+        vision.read_processor(str(tmp_path))
     assert "\n" not in str(error.value)
 
 
