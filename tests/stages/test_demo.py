@@ -180,6 +180,25 @@ def test_the_judge_of_pictures_looks_at_them(tmp_path: Path) -> None:
             assert f"Answer: {worst['answer']}" in page and "The judge: " in page
     assert page.count('href="data:image/') >= 24
     assert json.loads((tmp_path / "seconds.json").read_text("utf-8"))["total"] <= 600
+    in_process_too(tmp_path)
+
+
+def in_process_too(demo: Path, count: int = 200) -> None:
+    """What the trained judge gave over HTTP it gives without a server, of the same pictures."""
+    few, judged = demo / "few.jsonl", demo / "few-judged.jsonl"
+    lines = (demo / "data/external.jsonl").read_text("utf-8").splitlines(keepends=True)
+    few.write_text("".join(lines[:count]), "utf-8")
+    words = ["--judge", demo / "judge", "--data-root", demo, "--no-reason", "--out", judged]
+    done = run_apart("critic", "judge", few, *words)
+    assert done.returncode == 0, done.stderr
+    served = {line["response"]["id"]: line for line in records(demo / "external.jsonl")}
+    for line in records(judged):
+        other = served[line["response"]["id"]]
+        assert line.get("images") == other.get("images")
+        assert line["verdict"]["distribution"] == pytest.approx(other["verdict"]["distribution"], abs=1e-5)
+        assert line["score"] == pytest.approx(other["score"], abs=1e-4)
+    assert len(records(judged)) == min(count, len(served))
+    assert sum(line.get("images", 0) for line in records(judged)) > count / 2
 
 
 def bench_demo(out: Path, *judge: Path) -> None:
