@@ -124,7 +124,7 @@ def test_fitting_shortens_text_alone(tmp_path: Path) -> None:
         assert row["input_ids"].count(tokenizer.image_token_id) == 4 * len(row["images"])
     # With less room than images, rubric and what must be left of the text take, a row is refused, never its image cut.
     refused_at = []
-    for limit in range(longest + 146, longest, -6):
+    for limit in range(longest + 110, longest, -6):
         recipe = recipes.read_recipe(write_recipe(tmp_path, **SEEING | {"max_source_tokens": limit}))
         try:
             data, _ = rows_module.prepare(recipe, file, tmp_path / "cache", 1, Images(tmp_path))
