@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from msgspec import Struct
 
-from critic import jsonl
+from critic import benchmarks, jsonl
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.benchmarks.convbench import CAPTION, FOCUS, IMAGE, INSTRUCTIONS, REFERENCES, TASKS
 from critic.building.replies import Made
@@ -142,9 +142,28 @@ def splits(made: Sequence[Made], group_of: Mapping[str, str], internal: float, e
     return {one.id: split(group_of[one.id]) for one in made}
 
 
-def leaks(split_of: Mapping[str, str], found: Iterable[SharedText]) -> list[SharedText]:
-    """Pairs that say the same in different splits."""
-    return [pair for pair in found if split_of[pair.one] != split_of[pair.other]]
+def leaks(folder: Path, form: str) -> list[str]:
+    """What two of the splits in a folder share, a sentence for each two: conversations that say much of the same, and
+    images."""
+    texts, shown = dict[str, str](), defaultdict[str, dict[str, str]](dict)
+    for split in SPLITS:
+        path = folder / f"{split}.jsonl"
+        for one in benchmarks.read(form, path) if path.is_file() else ():
+            key = f"{split}/{one.id}"
+            texts[key] = "\n".join(part for turn in one.turns for part in (turn.prompt, turn.reference) if part)
+            for image in (image for turn in one.turns for image in turn.images):
+                shown[image][split] = key
+    pairs = [(pair.one, pair.other) for pair in overlaps(texts)]
+    pairs += [two for some in shown.values() for two in combinations(some.values(), 2)]
+    between = defaultdict[tuple[str, str], list[tuple[str, str]]](list)
+    for pair in dict.fromkeys(pairs):
+        left, right = (key.partition("/")[0] for key in pair)
+        if left != right:
+            between[left, right].append(pair)
+    return [
+        f"{left} and {right} share text or images: {len(some)} pairs of conversations, such as {' and '.join(some[0])}."
+        for (left, right), some in between.items()
+    ]
 
 
 def freeze(

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from critic import benchmarks, jsonl, tables
-from critic.building import difficulty, pictures
+from critic.building import bench, difficulty, pictures
 from critic.building.replies import Goal, Task
 from critic.counting.diversity import mtld, words
 from critic.errors import UsageError
@@ -314,6 +314,7 @@ def write(
         "answers": [len(tokens(turn.reference)) for turn in turns if turn.reference],
     }
     shown = sections(said, images, lengths) + ([difficulty.section(judged)] if judged else [])
+    shown[0].readings.extend(bench.leaks(file.parent, name))
     shown += [_origin(steps)] if steps else []
     title, about = f"Data card: {known.title}", f"{said.conversations} conversations, {said.images} images"
     origin = {file.name: {"benchmark": name, "sha256": jsonl.sha256(file), "tokenizer": counted}}

@@ -3,7 +3,7 @@ yield by reason as MultiVerse prints it (§2.1, step 4)."""
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +62,14 @@ class Reviewed(Struct, frozen=True):
         return f"reviewed: {len(self.accepted)} of {total} retained, {len(self.removed)} removed ({why}){more}"
 
 
-def write_sheet(path: Path, made: Sequence[Made], notes: Mapping[str, str], reviewers: Iterable[str]) -> None:
+def write_sheet(path: Path, made: Sequence[Made], reviewers: Iterable[str]) -> None:
     """A line a conversation and reviewer, each reviewer's in another order; people fill in CRITERIA with yes or no."""
     rows: list[dict[str, Any]] = []
     for reviewer in reviewers:
         drawn = sorted(made, key=lambda one: hashlib.sha256(f"{reviewer}/{one.id}".encode()).digest())
         for one in drawn:
             about = {"id": one.id, "reviewer": reviewer, "image": one.image, "conversation": spoken(one)}
-            rows.append({**about, "note": notes.get(one.id, ""), **dict.fromkeys(CRITERIA, "")})
+            rows.append({**about, "note": "", **dict.fromkeys(CRITERIA, "")})
     tables.write_csv(path, rows)
 
 

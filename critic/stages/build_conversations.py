@@ -302,7 +302,7 @@ def _review(building: Building, made: list[Made], given: Sequence[Path], gone: S
         if several:
             review.write_rewrites(rewrites, made)
         review.write_rows(folder / "rows.jsonl", made)
-        review.write_sheet(sheet, made, {}, map(str, range(1, review.REVIEWERS + 1)))
+        review.write_sheet(sheet, made, map(str, range(1, review.REVIEWERS + 1)))
     read = [*given, *(path for path in (sheet, third) if path.is_file())]
     decided = review.decide(made, review.read(read, [*(one.id for one in made), *gone]))
     print(decided.line())
@@ -313,7 +313,7 @@ def _review(building: Building, made: list[Made], given: Sequence[Path], gone: S
         print(f"or: {command.format(rewrites)} --scheme rewrite, --export, and --reviewed what it exports")
     if decided.open or decided.differing:
         if not decided.open and not third.is_file():
-            review.write_sheet(third, [one for one in made if one.id in decided.differing], {}, ["3"])
+            review.write_sheet(third, [one for one in made if one.id in decided.differing], ["3"])
         where = sheet if decided.open else third
         print(f"{where}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")
         rows = folder / "rows.jsonl"

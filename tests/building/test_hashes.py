@@ -141,6 +141,26 @@ def test_what_is_left_out_is_in_a_table_and_licences_are_kept(tmp_path: Path) ->
     assert dropped(out)["more/smaller.jpg"] == "no_licence" and done.returncode == 0
 
 
+def test_known_images_are_left_out_by_the_command(tmp_path: Path) -> None:
+    """By --known: the same bytes by another name, and what looks alike; nothing else."""
+    images, known, out = folder(tmp_path / "images"), tmp_path / "known", tmp_path / "out"
+    known.mkdir()
+    (known / "other-name.png").write_bytes((images / "chart.png").read_bytes())
+    with Image.open(images / "fruit.png") as picture:
+        picture.convert("RGB").resize((picture.width // 2, picture.height // 2)).save(known / "small.jpg", quality=90)
+    words = ("critic", "build", images, "--out", out, "--min-side", 100)
+    assert run(*words).returncode == 0
+    before = dropped(out)
+    done = run(*words, "--known", known)
+    assert done.returncode == 0, done.stderr
+    of = {
+        one["path"]: one["of"] for one in map(json.loads, (out / "dropped.jsonl").open("rb")) if one["step"] == "known"
+    }
+    assert of == {"chart.png": "other-name.png", "fruit.png": "small.jpg"} and "(known 2)" in done.stdout
+    assert dropped(out) == {**before, "chart.png": "known", "fruit.png": "known"}
+    assert_one_line_error(run(*words, "--known", tmp_path / "none"), "none", "no such folder")
+
+
 def test_hashing_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: Any) -> None:
     """What is in the file is not hashed again; a file of another size is, and so are all behind a torn line."""
     images, out = folder(tmp_path / "images"), tmp_path / "images.jsonl"
