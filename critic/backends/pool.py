@@ -105,8 +105,6 @@ class Pool:
             print(f"{url} is left out until it answers: {problem}", file=sys.stderr)
 
     async def __aenter__(self) -> Self:
-        if self._first is None:
-            self._proving = None  # one that a former event loop left undone
         self._watching = asyncio.create_task(self._watch())
         return self
 

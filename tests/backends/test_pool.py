@@ -194,6 +194,16 @@ def test_what_was_closed_is_opened_again(stands: Stands, count: int) -> None:
             with pytest.raises(Refused, match="no tokens can be counted"):
                 made.count_tokens([])
 
+    async def left_alone() -> None:
+        async with made:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(made.chat(asked("?")), 0.05)
+
+    for one in servers:
+        one.fault = "hang"
+    asyncio.run(left_alone())
+    for one in servers:
+        one.fault = None
     for number in range(3):
         asyncio.run(go(number))
     assert sum(one.answered for one in servers) == 3 + 3 + (count if count > 1 else 0)
