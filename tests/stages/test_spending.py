@@ -14,6 +14,8 @@ import pytest
 from conftest import ROOT, Done, assert_one_line_error, free_port, human_row, run, write_jsonl
 
 from critic import jsonl
+from critic.backends import Reply
+from critic.backends.scripted import ScriptedBackend
 from critic.stages import status
 
 sys.path.insert(0, str(ROOT / "tests/bench"))
@@ -225,6 +227,17 @@ def test_a_run_is_seen_while_it_runs(tmp_path: Path, stand: Stands, monkeypatch:
     assert up == {one.url: 1.0, two.url: 0.0} and seen["type"].startswith("text/plain; version=0.0.4")
     ended = json.loads(file.read_text("utf-8"))
     assert (ended["state"], ended["done"], ended["left"]) == ("ended", 120, 0)
+
+
+def test_failures_are_seen_by_name(tmp_path: Path) -> None:
+    seen = status.Status(tmp_path / "o.jsonl", "judge", "row", 9, ScriptedBackend(lambda _: Reply(text="")), None)
+    for failure in ("truncated", None, "empty", "truncated"):
+        seen.done += 1
+        seen.add(failure)
+    facts = seen.facts()
+    assert facts["failed"] == {"truncated": 2, "empty": 1} and facts["left"] == 5
+    assert "4 of 9 rows" in seen.line(facts) and "3 failed (truncated 2, empty 1)" in seen.line(facts)
+    assert 'critic_failed_total{stage="judge",failure="truncated"} 2\n' in seen.metrics()
 
 
 def test_a_short_run_leaves_no_status_and_a_wrong_address_is_one_line(tmp_path: Path, stand: Stands) -> None:
