@@ -250,15 +250,21 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def plain_of(path: Path) -> Path:
+    """Where a file grows line by line: beside its place, without .gz or .zst, or as .jsonl of a .parquet."""
+    if path.suffix not in (*PACKED, ".parquet"):
+        return path
+    return path.with_suffix(".jsonl" if path.suffix == ".parquet" else "")
+
+
 @contextmanager
 def growing(path: Path) -> Iterator[Path]:
-    """Where a file grows line by line: beside its place, without .gz or .zst, or as .jsonl of a .parquet, where it is
-    packed once it is whole. A run that ends early leaves the plain one, and goes on with it; one that is packed is
-    unpacked for that."""
-    if path.suffix not in (*PACKED, ".parquet"):
+    """`plain_of` a file, which is packed once it is whole. A run that ends early leaves the plain one, and goes on with
+    it; one that is packed is unpacked for that."""
+    plain = plain_of(path)
+    if plain == path:
         yield path
         return
-    plain = path.with_suffix(".jsonl" if path.suffix == ".parquet" else "")
     if path.is_file() and not plain.is_file():
         _copy(path, plain)
         if sidecar(path).is_file():

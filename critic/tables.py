@@ -73,13 +73,12 @@ def numbered(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[i
 
 
 def first(path: Path) -> Row | None:
-    """The first object of a JSON-lines file; None for another file, or one that begins otherwise. Never raises."""
+    """The first object of a file of JSON lines or of Parquet; None for another file, or one that begins otherwise.
+    Never raises."""
     try:
-        with jsonl.opened(path) as file:
-            found = json.loads(next(filter(bytes.strip, file), b"null").removeprefix(b"\xef\xbb\xbf"))
-    except (OSError, ValueError, UsageError):
+        return next((row for _, row in jsonl.read(path, Row)), None)
+    except (OSError, UsageError):
         return None
-    return found if isinstance(found, dict) else None
 
 
 def _json(path: Path) -> Iterable[tuple[int, Row]]:

@@ -84,7 +84,7 @@ def benchmark_of(path: Path, questions: Path | None) -> str | None:
 
 def is_table(path: Path) -> bool:
     """Whether a file holds replies that another program made, rather than what critic infer writes."""
-    if jsonl.suffix(path) == ".jsonl":
+    if jsonl.suffix(path) in (".jsonl", ".parquet"):
         row = tables.first(path)
         return row is not None and "conversation" not in row
     return path.suffix in FORMATS

@@ -29,7 +29,7 @@ from critic.page.aggregates import aggregates, differences
 from critic.page.blocks import Columns, Section, Table, number
 from critic.records import Conversation, ConversationTurn, Protocol, TurnVerdict
 
-FORMATS = (".xlsx", ".csv", ".jsonl")
+FORMATS = (".xlsx", ".csv", ".jsonl", ".parquet")
 
 INSTRUCTIONS = ("The_first_turn_instruction", "The_second_turn_instruction", "The_third_turn_instruction")
 TASKS = ("First_turn_instruction_category", "Second_turn_instruction_category", "Third_turn_instruction_category")

@@ -168,9 +168,9 @@ def test_sheets_that_are_none_are_refused(tmp_path: Path) -> None:
     rows[3].update(ID="4", lang="fr")
     with pytest.raises(UsageError, match=r"sheet.csv:5: 'lang' is 'fr'; expected zh or en"):
         convbench.read_conversations(write_sheet(tmp_path / "sheet.csv", rows))
-    (tmp_path / "sheet.parquet").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"cannot read .parquet; expected .xlsx, .csv, .jsonl"):
-        convbench.read_conversations(tmp_path / "sheet.parquet")
+    (tmp_path / "sheet.txt").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"cannot read .txt; expected .xlsx, .csv, .jsonl, .parquet"):
+        convbench.read_conversations(tmp_path / "sheet.txt")
     with pytest.raises(UsageError, match="no such file"):
         convbench.read_conversations(tmp_path / "absent.csv")
     with pytest.raises(UsageError, match="unknown benchmark; choose alignmmbench, convbench, multiverse, visitbench"):

@@ -18,7 +18,7 @@ import pytest
 from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
 from msgspec.structs import replace
 
-from critic import benchmarks
+from critic import benchmarks, jsonl
 from critic.asking.history import CONDITIONS
 from critic.asking.history import messages as history_messages
 from critic.backends import Reply, Request
@@ -516,6 +516,25 @@ def test_no_more_is_asked_at_once_than_concurrency_says(tmp_path: Path, monkeypa
     words = ["--benchmark", "convbench", "--protocol", "direct", "--judge", script, "--concurrency", "3"]
     done = run("critic", "judge", file, "--out", tmp_path / "j.jsonl", *words)
     assert done.returncode == 0 and most == 3, done.stderr
+
+
+@pytest.mark.parametrize("suffix", ["jsonl.gz", "parquet"])
+def test_conversations_are_judged_and_scored_in_packed_files_and_parquet(
+    tmp_path: Path, scripted: Any, suffix: str
+) -> None:
+    """What is whole is known again and judged no more; what a file is of is told by its first row."""
+    pytest.importorskip("pyarrow")
+    server, out = scripted(answer_all), tmp_path / f"j.{suffix}"
+    jsonl.write(
+        file := tmp_path / f"r.{suffix}",
+        (turn for _, turn in jsonl.read(replies(tmp_path / "r.jsonl", "convbench"), ModelTurn)),
+    )
+    for _ in range(2):
+        done = run("critic", "judge", file, "--protocol", "direct", "--out", out, "--base-url", server.url)
+        assert done.returncode == 0 and (asked := len(server.requests)) == 24, done.stderr
+    assert "24 judged before" in done.stderr and asked == len(list(jsonl.read(out, ConversationJudgment)))
+    done = run("critic", "score", out, "--out", tmp_path / "score")
+    assert done.returncode == 0 and "ConvBench" in (tmp_path / "score/report.html").read_text("utf-8"), done.stderr
 
 
 class Lapsing:

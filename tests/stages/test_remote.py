@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Done, assert_one_line_error, free_port, human_row, run
+from conftest import ROOT, Done, assert_one_line_error, free_port, human_row, run
 
-from critic import jsonl
+from critic import jsonl, tables
 
 fsspec = pytest.importorskip("fsspec", reason="needs the remote extra")
 
@@ -131,6 +131,69 @@ def test_a_file_that_changed_is_fetched_again(store: str) -> None:
     begun(store, 4)
     assert judge(store, "two.jsonl").returncode == 0
     assert [len(ids(files(store)[name])) for name in ("one.jsonl", "two.jsonl")] == [3, 4]
+
+
+FORMATS = ["jsonl.gz", "jsonl.zst", "parquet"]
+CONVBENCH = ROOT / "data/samples/convbench/ConvBench.csv"
+
+
+def through(folder: str, suffix: str, benchmark: Path, rows: Path) -> dict[str, Any]:
+    """The summaries of a benchmark and of rows that went through all stages in files of a kind; each run that asks a
+    model is run again when it is whole."""
+
+    def stage(*words: object, again: bool = False) -> Done:
+        for _ in range(1 + again):
+            done = run("critic", *words)
+            assert done.returncode == 0, f"{words}\n{done.stderr}"
+        return done
+
+    def place(name: str) -> str:
+        return f"{folder}/{name}.{suffix}"
+
+    model = put(f"{folder}/model.jsonl", {"text": "Two apples."})
+    replies = put(f"{folder}/judge.jsonl", *texts(3, 5, 8))
+    for file, name in ((rows, "rows"), (benchmark, "bench")):
+        with fsspec.open(place(name), "wb") as copy:
+            copy.write(file.read_bytes())
+    infer = ("infer", place("bench"), "--benchmark", "convbench", "--model", model, "--data-root", CONVBENCH.parent)
+    judge = ("--judge", replies, "--score", "argmax")
+    for number in (1, 2):
+        shard = ("--shard", f"{number}/2", "--out")
+        stage(*infer, *shard, place(f"turns.{number}"), again=True)
+        stage("judge", place("rows"), *judge, *shard, place(f"part.{number}"), again=True)
+    stage("merge", place("turns.1"), place("turns.2"), "--out", place("turns"))
+    stage("merge", place("part.1"), place("part.2"), "--out", place("whole"))
+    stage("judge", place("turns"), *judge, "--protocol", "direct", "--questions", place("bench"),
+          "--out", place("judged"), again=True)  # fmt: skip
+    stage("score", place("judged"), "--questions", place("bench"), "--out", f"{folder}/score.json")
+    stage("score", place("whole"), "--out", f"{folder}/answers.json")
+    stage("audit", f"internal={place('whole')}", "--train", place("rows"), "--out", f"{folder}/audit")
+    found = {name: json.loads(content) for name, content in files(folder).items() if name in SAID}
+    return {"score": found["score.json"]["systems"], "answers": found["answers.json"]["systems"],
+            "audit": {**found["summary.json"], "provenance": None}}  # fmt: skip
+
+
+SAID = ("score.json", "answers.json", "summary.json")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["local", "store"])
+def test_every_stage_reads_and_writes_what_is_packed_and_parquet(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rows = [human_row(n, id=f"r{n}", group=f"g{n // 2}", image=None, system="m") for n in range(24)]
+    asked = [row for _, row in tables.rows(CONVBENCH)]
+    found = {}
+    for suffix in ("jsonl", *FORMATS):
+        sources = []
+        for name, content in (("bench", asked), ("rows", rows)):
+            sources.append(tmp_path / f"{name}.{suffix}")
+            jsonl.write(sources[-1], content)
+        folder = tmp_path / suffix if where == "local" else f"memory://{uuid.uuid4().hex}"
+        found[suffix] = through(str(folder), suffix, *sources)
+    for suffix in FORMATS:
+        assert found[suffix] == found["jsonl"], suffix
 
 
 def test_copies_go_with_the_last_command_that_uses_them(store: str, tmp_path: Path) -> None:
