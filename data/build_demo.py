@@ -188,17 +188,6 @@ def _held(_: DrawnImage, text: str) -> dict[str, Any]:
     return {"answers": ["no" if "unicorn" in line else "yes" for line in listed]}
 
 
-GOALS = (
-    "Verification",
-    "Analysis",
-    "Exploration",
-    "Optimization",
-    "Calculation",
-    "Understanding",
-    "Research",
-    "Creation",
-)
-
 STEPS: dict[str, Callable[[DrawnImage, str], dict[str, Any]]] = {
     "Quality": lambda scene, _: dict.fromkeys(("clarity", "resolution", "plausibility"), 2 if scene.poor else 5),
     "Category": lambda scene, _: {"category": f"Drawings of {scene.kind} shapes", "sub_category": scene.kind},

@@ -12,8 +12,7 @@ from msgspec import Struct
 from critic import benchmarks, jsonl, tables
 from critic.building import bench, difficulty, pictures
 from critic.building.replies import Goal, Task
-from critic.counting.diversity import mtld, words
-from critic.errors import UsageError
+from critic.counting.diversity import Tokens, mtld, tokenizer, words
 from critic.images import ImageError, Images, named_images
 from critic.page import blocks, page, svg
 from critic.page.blocks import Part, Section, Table, number, row
@@ -40,8 +39,6 @@ SUB_CLASSES = {
     "image_sub_category": "image domain",
 }
 """Column of MultiVerse's rows -> the kind whose classes it divides."""
-
-Tokens = Callable[[str], Sequence[Any]]
 
 
 class Spread(Struct, frozen=True):
@@ -86,27 +83,6 @@ class ImageFacts(Struct, frozen=True, kw_only=True):
     same: int
     near: int
     bits: int
-
-
-def tokenizer(name: str) -> Tokens:
-    """What lengths are counted in: `words` (a Chinese character each), `characters`, or the tokenizer of a checkpoint
-    folder or tokenizer.json. Raises UsageError for another."""
-    if name == "words":
-        return words
-    if name == "characters":
-        return list
-    path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
-    if not path.is_file():
-        raise UsageError(f"--tokenizer {name}: expected words, characters, or a folder with tokenizer.json")
-    try:
-        from tokenizers import Tokenizer  # noqa: PLC0415 - not part of a plain installation
-    except ImportError:
-        raise UsageError(f"--tokenizer {name}: needs: pip install tokenizers") from None
-    try:
-        made = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower for a file that is no tokenizer
-        raise UsageError(f"--tokenizer {path}: no tokenizer: {error}") from None
-    return lambda text: made.encode(text, add_special_tokens=False).ids
 
 
 def _spread(values: Iterable[float | None]) -> Spread:

@@ -1,7 +1,6 @@
 """What a model is asked for while a benchmark is made: the reply of each step, which its JSON schema is made from, and
 the names by which a reply is turned down."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -9,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct, field
 
+from critic.counting.diversity import words
 from critic.records import Language
 
 Score = Annotated[int, Meta(ge=1, le=5)]
@@ -171,8 +171,8 @@ Problem = str | None
 
 def degenerate(text: str) -> bool:
     """Whether a text goes round in circles: REPEATS of its runs of three words (Chinese: characters) repeat another."""
-    words = _words(text)
-    runs = Counter(zip(words, words[1:], words[2:], strict=False))
+    said = words(text)
+    runs = Counter(zip(said, said[1:], said[2:], strict=False))
     return sum(runs.values()) >= 12 and 1 - len(runs) / sum(runs.values()) >= REPEATS
 
 
@@ -184,15 +184,11 @@ def in_language(text: str, language: Language) -> bool:
     return not letters or (chinese >= 0.3 if language == "zh" else chinese <= 0.3)
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"[\u4e00-\u9fff]|[^\W\u4e00-\u9fff]+", text.lower())
-
-
 def texts(said: Sequence[str], language: Language) -> Problem:
     """What is wrong with the texts of a reply: too short, going round in circles, or in the other language."""
     least = 2 * SHORTEST if language == "zh" else SHORTEST
     rules: dict[str, Callable[[str], bool]] = {
-        "too_short": lambda text: len(_words(text)) < least,
+        "too_short": lambda text: len(words(text)) < least,
         "degenerate": degenerate,
         "wrong_language": lambda text: not in_language(text, language),
     }
@@ -211,7 +207,7 @@ def _exchanges(turns: Sequence[QuestionAnswer], counts: Iterable[int], language:
 
 def _answers(said: Sequence[str], language: Language) -> Problem:
     found = texts(said, language)
-    return None if found == "too_short" and all(_words(one) for one in said) else found
+    return None if found == "too_short" and all(words(one) for one in said) else found
 
 
 def check_talk(reply: Talk, asked: Any) -> Problem:

@@ -7,7 +7,6 @@ critic score judged.jsonl --questions ConvBench.csv --out runs/convbench        
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -20,6 +19,7 @@ from critic.asking.forms import FORMS, ChecklistKind, ChoiceKind
 from critic.benchmarks import BENCHMARKS, Benchmark, JudgedTurn, Run, alignmmbench, order_reading
 from critic.counting import tournament
 from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, by_cell, compare, mean
+from critic.counting.diversity import tokenizer as tokens_of
 from critic.errors import UsageError
 from critic.images import named_images
 from critic.page import blocks, leaderboards, page
@@ -426,20 +426,12 @@ def _not_compared(one: Run, other: Run) -> list[str]:
 
 def _in_tokens(run: Run, path: Path) -> Run:
     """The run with its answers' lengths in a tokenizer's tokens. Raises UsageError where it cannot be read."""
-    file = path / "tokenizer.json" if path.is_dir() else path
-    try:
-        tokenizers = import_module("tokenizers")
-    except ImportError:
-        raise UsageError("--tokenizer needs the package tokenizers: pip install tokenizers") from None
-    try:
-        encode = tokenizers.Tokenizer.from_file(str(file)).encode
-    except Exception as error:  # the library raises Exception itself
-        raise UsageError(f"--tokenizer {file}: {error}") from None
+    tokens, name = tokens_of(str(path)), path.name if path.is_dir() else path.parent.name or path.stem
     turns = []
     for turn in run.turns:
-        length = None if turn.answer is None else len(encode(turn.answer, add_special_tokens=False).ids)
+        length = None if turn.answer is None else len(tokens(turn.answer))
         turns.append(replace(turn, verdict=replace(turn.verdict, length=length)))
-    return replace(run, turns=turns, unit=f"tokens of {file.parent.name or file.stem}")
+    return replace(run, turns=turns, unit=f"tokens of {name}")
 
 
 def _resources(runs: Sequence[Run]) -> list[Section]:

@@ -245,6 +245,17 @@ def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, str, Any], t
     assert bench.check_frozen(folder) == said and said["conversations"] == 12 and said["reviewed"]
 
 
+@pytest.mark.slow
+def test_its_splits_load_as_a_datasets_folder(built: tuple[Built, str, Any], tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    made, _, _ = built
+    loaded = datasets.load_dataset(str(made.root / "whole/benchmark/datasets"), cache_dir=str(tmp_path))
+    assert {name: len(part) for name, part in loaded.items()} == {"train": 8, "internal": 4}
+    first = rows(made.root / "whole/benchmark/train.jsonl")[0]
+    assert loaded["train"][0]["conversation"][0]["utterance"] == first["conversation"][0]["utterance"]
+    assert loaded["train"][0]["image"]["bytes"] == (made.root / "whole/benchmark" / first["image"]).read_bytes()
+
+
 def test_a_frozen_file_that_changed_is_found(built: tuple[Built, str, Any], tmp_path: Path) -> None:
     made, _, _ = built
     folder = tmp_path / "benchmark"
@@ -367,13 +378,15 @@ def assert_same(folder: Path, other: Path) -> None:
     assert {name for name in found if found[name] != expected[name]} == set()
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_killed_within_every_step_it_ends_in_the_same_bytes(built: tuple[Built, str, Any], every: bool) -> None:
-    """At the first write and in the middle of every step; in the slow test at every write of the plan."""
+@pytest.mark.parametrize("fourth", [None, *(pytest.param(place, marks=pytest.mark.slow) for place in range(4))])
+def test_killed_within_every_step_it_ends_in_the_same_bytes(built: tuple[Built, str, Any], fourth: int | None) -> None:
+    """At the first write and in the middle of every step; in the slow tests at every fourth write of the plan, in all
+    four at each of them."""
     made, url, _ = built
-    out, before = made.root / f"killed-{every}", set[Write]()
+    out, before = made.root / f"killed-{fourth}", set[Write]()
     for writes, sheet in zip(made.writes, ("sheet.csv", "third.csv", None), strict=True):
-        kill_at(writes if every else some_of(writes, before), lambda: made.build(out.name, url), out)
+        at = some_of(writes, before) if fourth is None else writes[fourth::4]
+        kill_at(at, lambda: made.build(out.name, url), out)
         before |= set(writes)
         assert made.build(out.name, url).returncode == 0
         if sheet:

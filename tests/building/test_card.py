@@ -12,7 +12,7 @@ from conftest import ROOT, SHARED, assert_one_line_error, run
 
 from critic import benchmarks, jsonl, tables
 from critic.building import card, difficulty
-from critic.counting.diversity import mtld, words
+from critic.counting.diversity import mtld, tokenizer, words
 from critic.records import Conversation, ConversationJudgment, ConversationTurn, Setup, TurnVerdict
 
 SAMPLES = {
@@ -158,7 +158,7 @@ def test_lengths_are_in_tokens_of_a_named_tokenizer(tmp_path: Path) -> None:
     made = Tokenizer(models.WordLevel({"how": 0, "?": 1, "[UNK]": 2}, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "tokenizer.json"))
-    facts = card.facts("", [conversation("1", ["how many?"])], "x", card.tokenizer(str(tmp_path)))
+    facts = card.facts("", [conversation("1", ["how many?"])], "x", tokenizer(str(tmp_path)))
     assert facts.question_length.mean == 3
     sample = ROOT / "data/samples/multiverse/conversations.jsonl"
     words = ("critic", "card", sample, "--benchmark", "multiverse", "--out", tmp_path, "--tokenizer")
