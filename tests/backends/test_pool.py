@@ -213,7 +213,7 @@ def test_where_all_are_gone_the_run_ends(tmp_path: Path, stands: Stands) -> None
     servers = stands(2, seconds=0.05)
     threading.Timer(0.6, lambda: vars(servers[0]).update(fault="500") or vars(servers[1]).update(fault="500")).start()
     words = ["--attempts", 2, "--concurrency", 4]
-    done = judge(rows(tmp_path, 4000), servers, *words)
+    done = judge(rows(tmp_path, 400), servers, *words)
     assert_one_line_error(done, "rows in a row", "run again with --retry-failed")
     names = [name for name, _ in scores(tmp_path)]
     assert len(names) == len({*names})
