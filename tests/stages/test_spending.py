@@ -38,8 +38,8 @@ def stand() -> Iterator[Stands]:
         one.close()
 
 
-def judge(folder: Path, server: StandIn, out: str, *words: object, rows: int = 20) -> Done:
-    data = write_jsonl(folder / f"rows{rows}.jsonl", [human_row(number, system="alpha") for number in range(rows)])
+def judge(folder: Path, server: StandIn, out: str, *words: object, rows: int = 20, system: str = "alpha") -> Done:
+    data = write_jsonl(folder / f"rows{rows}.jsonl", [human_row(number, system=system) for number in range(rows)])
     return run("critic", "judge", data, "--out", folder / out, "--judge", server.url, *words)
 
 
@@ -56,7 +56,7 @@ def test_what_was_judged_before_costs_nothing_and_says_so(tmp_path: Path, stand:
     words = ["--cache", cache]
     assert judge(tmp_path, server, "one.jsonl", *words).returncode == 0
     asked = server.asked
-    done = judge(tmp_path, server, "two.jsonl", *words, rows=25)
+    done = judge(tmp_path, server, "two.jsonl", *words, rows=25, system="beta")  # who said it makes no difference
     assert done.returncode == 0 and "20 from the cache, which cost nothing" in done.stdout
     assert (asked, server.asked) == (20, 25)
     one, two = lines(tmp_path / "one.jsonl"), lines(tmp_path / "two.jsonl")
