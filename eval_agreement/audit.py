@@ -242,7 +242,8 @@ def _audit_scores(
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     injections = [one for one in attacked.values() if isinstance(one, Injection)]
     looks = {path: one for path, one in attacked.items() if isinstance(one, Looking)}
-    verdicts[first.name] += [*map(attack_verdict, injections), *(one.reading for one in looks.values())]
+    verdicts[first.name] += [*map(attack_verdict, injections)]
+    verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
     decisions = [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
     decisions += [f"{path}: {one.reading}" for path, one in looks.items()]
     drawn = {name: findings.sample for name, findings in found.items()}

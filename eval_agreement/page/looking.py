@@ -32,7 +32,9 @@ def looking_sections(found: Mapping[Path, Looking]) -> list[Section]:
         caption = f"{one.answers} answers with images; the image reached the judge in {one.reached}."
         table = Table(caption=caption, head=["", "value", "seeing", "blind"], rows=[*lines, *effects])
         pictures = [_picture(each, _images(path)) for each in one.worst]
-        parts.append(Part(heading=one.judge, readings=[one.reading], tables=[table], pictures=pictures))
+        parts.append(
+            Part(heading=f"{one.judge}, {path.stem}", readings=[one.reading], tables=[table], pictures=pictures)
+        )
     note = (
         "The same answers judged as they are, without the image, with another question's image, and with one fact "
         "changed that the image decides. Right answers are those that people gave 7 or more."

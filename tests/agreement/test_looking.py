@@ -137,6 +137,7 @@ def test_the_report_shows_the_worst_rows_beside_their_pictures(arms: Path, tmp_p
     assert done.returncode == 0, done.stderr
     assert "not shown to look at the image" in done.stdout
     page = (tmp_path / "audit/report.html").read_text("utf-8")
+    assert "judged-by_style: It is not shown to look" in page, "of several files each is named"
     assert "Does the judge look at the image?" in page and page.count('<image href="data:image/png;base64,') == 12
     assert "img-src data:" in page, "a browser shows them"
     found = json.loads((tmp_path / "audit/summary.json").read_text("utf-8"))["looking"][0]
