@@ -97,14 +97,18 @@ def _templates(language: Language) -> dict[str, jinja2.Template]:
 
 
 def prompt(step: str, row: BuildRow) -> str:
-    """The text of a step about a row. It names some SUB_GOALS of each goal, those that the row's key draws."""
+    """The text of a step about a row. That of a person names some SUB_GOALS of each goal, from where the row's key
+    says."""
+    facts = dict(row.facts)
+    if step == "persona":
+        drawn = int(hashlib.sha256(row.key.encode()).hexdigest(), 16)
+        facts["goals"] = {name: _some(some, drawn) for name, some in _content(row.lang)["goals"].items()}
+    return _templates(row.lang)[step].render(facts)
 
-    def drawn(some: Sequence[str]) -> list[str]:
-        taken = sorted(some, key=lambda one: hashlib.sha256(f"{row.key}/{one}".encode()).digest())[:SUB_GOALS]
-        return [one for one in some if one in taken]
 
-    goals = {name: drawn(some) for name, some in _content(row.lang)["goals"].items()}
-    return _templates(row.lang)[step].render(row.facts, goals=goals)
+def _some(names: Sequence[str], drawn: int) -> Sequence[str]:
+    place = drawn % len(names)
+    return [*names[place:], *names[:place]][:SUB_GOALS] if len(names) > SUB_GOALS else names
 
 
 class AskRows(Stage[BuildRow, AskedRow]):

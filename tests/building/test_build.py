@@ -532,8 +532,9 @@ def test_the_other_plans_make_their_benchmarks_also_killed(
     found = benchmarks.read(plan, out / "benchmark/benchmark.jsonl")
     frozen = json.loads((out / "benchmark/frozen.json").read_text())
     assert found and {len(one.turns) for one in found} == {turns} and not frozen["reviewed"]
-    # What comes before is the same for every plan.
-    new = writes[1 + max(place for place, write in enumerate(writes) if write.file == "chosen.jsonl") :]
+    # What comes before these steps and behind them is the same for every plan.
+    files = [write.file for write in writes]
+    new = writes[files.index("chosen.jsonl") + 1 : files.index("benchmark/benchmark.jsonl") + 1]
     killed_one = tmp_path / "killed"
     kill_at(some_of(new), lambda: build(killed_one), killed_one)
     assert build(killed_one).returncode == 0
