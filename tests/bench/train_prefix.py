@@ -147,7 +147,9 @@ def common(folder: str, steps: int, size: int, at_once: int) -> dict[str, Any]:
     }
 
 
-def ours(model: Any, rows: Any, batches: Batches, given: argparse.Namespace, size: int, folder: str) -> Rates:
+def ours(
+    model: Any, rows: Any, batches: Batches, given: argparse.Namespace, size: int, folder: str, **options: Any
+) -> Rates:
     learn(model, None, None)
     if not batches.share:
         model.set_attn_implementation("sdpa")
@@ -155,7 +157,7 @@ def ours(model: Any, rows: Any, batches: Batches, given: argparse.Namespace, siz
     transformers.Trainer(
         model=model,
         args=transformers.TrainingArguments(
-            **common(folder, given.steps, size, at_once), remove_unused_columns=False, label_names=["labels"]
+            **common(folder, given.steps, size, at_once), **options, remove_unused_columns=False, label_names=["labels"]
         ),
         train_dataset=rows,
         data_collator=clock.counting(batches, at_once),
