@@ -238,7 +238,7 @@ def unscored(path: Path) -> Iterator[tuple[dict[str, Any], Response]]:
     in the project's words. UNSCORED_COLUMNS are needed. Raises UsageError as `walk` does."""
     ids = tables.Ids()
     for place, cells in tables.rows(path):
-        found = _of_reply(place, cells) if cells.keys() >= {"conversation", "turn", "system"} else cells
+        found = _of_reply(place, cells) if cells.keys() >= {"conversation", "sampling"} else cells
         if found is None:
             continue
         raw = _with_json(place, {name: value for name, value in found.items() if value is not None and value != ""})

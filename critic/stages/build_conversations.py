@@ -298,9 +298,9 @@ def _review(building: Building, made: list[Made], given: Sequence[Path], gone: S
     folder = building.out / "review"
     sheet, third, rewrites = folder / "sheet.csv", folder / "third.csv", folder / "rewrites.jsonl"
     several = any(one.wordings for one in made)
+    if several and not rewrites.is_file():
+        review.write_rewrites(rewrites, made)
     if not sheet.is_file():
-        if several:
-            review.write_rewrites(rewrites, made)
         review.write_rows(folder / "rows.jsonl", made)
         review.write_sheet(sheet, made, map(str, range(1, review.REVIEWERS + 1)))
     read = [*given, *(path for path in (sheet, third) if path.is_file())]

@@ -216,7 +216,8 @@ def test_a_leak_between_splits_is_found(built: tuple[Built, str, Any], tmp_path:
     assert bench.leaks(folder, "multiverse") == []
     (folder / "frozen.json").unlink()
     train, internal = (rows(folder / f"{name}.jsonl") for name in ("train", "internal"))
-    write_jsonl(folder / "internal.jsonl", [*internal, {**train[0], "index": "again"}])
+    again = {**train[0], "index": "again", "image": internal[0]["image"]}
+    write_jsonl(folder / "internal.jsonl", [*internal, again])
     card = ("critic", "card", folder / "benchmark.jsonl", "--benchmark", "multiverse", "--out", tmp_path)
     told = f"train and internal share text or images: 1 pairs of conversations, such as train/{train[0]['index']} and"
     assert told in run(*card).stdout and told in (tmp_path / "card.html").read_text("utf-8")
@@ -279,6 +280,16 @@ def test_an_item_that_people_keep_comes_back(built: tuple[Built, str, Any]) -> N
         frozen = (out / "benchmark/benchmark.jsonl").read_text("utf-8")
         assert frozen.count("unicorn") == 1 and "yes" in (out / "items.csv").read_text("utf-8")
     assert bench.check_frozen(out / "benchmark") != bench.check_frozen(made.root / "whole/benchmark")
+
+
+def test_images_of_a_source_are_the_external_test(built: tuple[Built, str, Any]) -> None:
+    made, url, _ = built
+    out = made.root / "external"
+    shutil.copytree(made.root / "whole", out)
+    done = made.build("external", url, "--external", "drawn here")
+    assert done.returncode == 0 and "12 conversations (external 12)" in done.stdout, done.stderr
+    assert (out / "benchmark/external.jsonl").read_bytes() == (out / "benchmark/benchmark.jsonl").read_bytes()
+    assert not (out / "benchmark/train.jsonl").exists() and (out / "benchmark/datasets/external.parquet").is_file()
 
 
 def test_a_turn_may_live_by_an_item_that_people_keep(tmp_path: Path) -> None:
