@@ -172,7 +172,12 @@ def main(
     limits = target.limits()
     margins = inputs.parse_margins(margin)
     samples = _samples(
-        judgments or [], human, judge or [], inputs.parse_scale(scale), inputs.parse_scale(judge_scale or scale)
+        judgments or [],
+        human,
+        judge or [],
+        inputs.parse_scale(scale),
+        inputs.parse_scale(judge_scale or scale),
+        texts=train is not None,
     )
     training = human_scored.load(train).responses if train else []
     if train and not training:
@@ -198,12 +203,14 @@ def _kind(judgments: Sequence[str], human: str | None) -> tuple[Kind, str]:
 
 
 def _samples(
-    judgments: Sequence[str], human: str | None, judges: Sequence[str], scale: Scale, judge_scale: Scale
+    judgments: Sequence[str], human: str | None, judges: Sequence[str], scale: Scale, judge_scale: Scale, *, texts: bool
 ) -> list[tuple[Sample, Files]]:
     """The samples that the command line names, files of judgments or tables, with their files. Raises UsageError."""
     if judgments:
         files = inputs.named_files(judgments).items()
-        return [(sample, {sample.judge: path}) for name, path in files for sample in of_judgments(name, path)]
+        return [
+            (sample, {sample.judge: path}) for name, path in files for sample in of_judgments(name, path, texts=texts)
+        ]
     if not human or not judges:
         raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
     people, sources = Source.parse(human), inputs.parse_judges(judges)

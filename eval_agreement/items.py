@@ -7,6 +7,7 @@ TURN is `whole` for the whole conversation; behind it stand `/judging=NAME` (oth
 """
 
 from collections.abc import Sequence
+from sys import intern
 from typing import Any, Literal, get_args
 
 from msgspec import Struct, field
@@ -25,9 +26,11 @@ from critic.records import (
     HumanScore,
     Judgment,
     Protocol,
+    Question,
     Response,
     TurnVerdict,
 )
+from critic.tables import KeySet
 from eval_agreement.sample import PARTS
 from eval_agreement.tables import Source, read_table
 
@@ -221,8 +224,41 @@ def _yes_or_no(answer: bool | None) -> Label:
     return "failed" if answer is None else "a" if answer else "b"
 
 
-def read_items(source: Source) -> list[AuditItem]:
-    """What a file of judgments says; of conversations only by the protocol that `source` names, if any.
+class _Once:
+    """Parts of records that come again and again, kept once."""
+
+    def __init__(self) -> None:
+        self._parts = dict[tuple[str | None, ...], dict[str, str | None]]()
+        self._how: AnyJudgment | None = None
+
+    def lean(self, item: AuditItem, texts: bool) -> AuditItem:
+        """The item without the texts of its record, and without its response unless `texts` are asked for."""
+        key = (*item.parts, *item.parts.values())
+        parts = self._parts.setdefault(key, item.parts)
+        judgment, before = item.judgment, self._how
+        if isinstance(judgment, Judgment):
+            judgment = replace(
+                judgment, response=_NO_RESPONSE, other=None, reply="", verdict=replace(judgment.verdict, reason=None)
+            )
+            if isinstance(before, Judgment):
+                same = {
+                    name: getattr(before, name) for name in _HOW if getattr(before, name) == getattr(judgment, name)
+                }
+                judgment = replace(judgment, **same)
+        self._how = judgment
+        return replace(
+            item, group=intern(item.group), parts=parts, judgment=judgment, response=item.response if texts else None
+        )
+
+
+_HOW = ("judge", "prompt", "prompt_hash", "score_kind", "decoding")
+
+_NO_RESPONSE = Response(id="", question=Question(id="", prompt="", task="", group="", lang="en"), text="")
+
+
+def read_items(source: Source, *, texts: bool = True) -> list[AuditItem]:
+    """What a file of judgments says; of conversations only by the protocol that `source` names, if any. Records are
+    without their texts, and items without `texts` have no response.
 
     Raises UsageError naming file and line for a second judge, an id that comes twice or a score off its scale, and
     naming the file where nothing was judged by that protocol.
@@ -232,7 +268,7 @@ def read_items(source: Source) -> list[AuditItem]:
     if protocol is not None and protocol not in get_args(Protocol):
         raise UsageError(f"{path}: unknown protocol {protocol!r}; choose {', '.join(get_args(Protocol))}")
     found: list[AuditItem] = []
-    lines: dict[str, int] = {}
+    lines, once = KeySet(numbered=True), _Once()
     first: str | None = None
     for number, judgment in jsonl.read(path, record):
         place, judge = f"{path}:{number}", judge_of(judgment)
@@ -246,11 +282,10 @@ def read_items(source: Source) -> list[AuditItem]:
         for item in items:
             if protocol is not None and item.parts["protocol"] != protocol:
                 continue
-            if item.id in lines:
+            if not lines.add(item.id, number):
                 what = "response id" if record is Judgment else "verdict"
-                raise UsageError(f"{place}: duplicate {what} {item.id!r}, first at line {lines[item.id]}")
-            lines[item.id] = number
-            found.append(item)
+                raise UsageError(f"{place}: duplicate {what} {item.id!r}, first at line {lines.get(item.id)}")
+            found.append(once.lean(item, texts))
     if not found:
         raise UsageError(f"{path}: no verdict" + (f" by the protocol {protocol}" if protocol else ""))
     return found

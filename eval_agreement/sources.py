@@ -70,9 +70,9 @@ def judge_in(path: Path) -> str:
     return first.judge
 
 
-def of_judgments(name: str, path: Path) -> list[Sample]:
-    """The judgments of one judge, people's scores inside; behind them, as samples NAME/CRITERION, its scores by each of
-    several criteria that people scored as well.
+def of_judgments(name: str, path: Path, *, texts: bool = True) -> list[Sample]:
+    """The judgments of one judge, people's scores inside, and with `texts` the responses; behind them, as samples
+    NAME/CRITERION, its scores by each of several criteria that people scored as well.
 
     Raises UsageError naming file and line for an id that comes twice, a second judge or a score outside 1..10,
     and naming the file when people scored none of the answers.
@@ -80,7 +80,7 @@ def of_judgments(name: str, path: Path) -> list[Sample]:
     if file_kind(Source(path)) == "judged conversations":
         raise UsageError(f"{path}: judged conversations hold no people's verdicts; give --human FILE --judge NAME=FILE")
     found: dict[str, list[AuditItem]] = {}
-    for item in read_items(Source(path)):
+    for item in read_items(Source(path), texts=texts):
         found.setdefault(item.parts.get("criterion") or OVERALL, []).append(item)
     samples = []
     for criterion, items in found.items():

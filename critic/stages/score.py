@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from sys import intern
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -76,7 +77,7 @@ def main(
     and all else that it reports."""
     name = benchmark or _benchmark_of(judgments[0])
     chosen = benchmarks.load(name)
-    runs = read_runs([*judgments, *([against] if against else [])], name)
+    runs = read_runs([*judgments, *([against] if against else [])], name, texts=bool(against or tokenizer))
     asked = _asked(runs, name, questions)
     runs = [_in_tokens(run, tokenizer) for run in runs] if tokenizer else runs
     known = leaderboards.read_models(models) if models else {}
@@ -132,8 +133,9 @@ def _benchmark_of(path: Path) -> str:
     return str(conversation.get("benchmark"))
 
 
-def read_runs(paths: Sequence[Path], benchmark: str) -> list[Run]:
-    """The runs of files of judged conversations or of judged single answers, told apart by their names.
+def read_runs(paths: Sequence[Path], benchmark: str, *, texts: bool = True) -> list[Run]:
+    """The runs of files of judged conversations or of judged single answers, told apart by their names; without `texts`
+    only the lengths of answers are kept.
 
     Raises UsageError for a file of another benchmark or kind, of several models or judges, or given twice.
     """
@@ -143,7 +145,7 @@ def read_runs(paths: Sequence[Path], benchmark: str) -> list[Run]:
     runs = [
         _run(path, part)
         for path in paths
-        for part in _by_model(list((_answers if _of_answers(path) else _conversations)(path, benchmark)))
+        for part in _by_model([*(_answers if _of_answers(path) else _conversations)(path, benchmark, texts)])
     ]
     # Names say no more than they must: the model, where that is not enough the judge, and then the file.
     runs = _told_apart(runs, [run.judge for run in runs], "{} by {}")
@@ -164,40 +166,55 @@ Judged = tuple[int, Setup, JudgedTurn]
 """A line's number and what it holds."""
 
 
-def _conversations(path: Path, benchmark: str) -> Iterator[Judged]:
+def _conversations(path: Path, benchmark: str, texts: bool) -> Iterator[Judged]:
+    seen, setup = dict[str, Conversation](), None
     for number, line in jsonl.read(path, ConversationJudgment):
         if line.conversation.benchmark != benchmark:
             raise UsageError(f"{path}:{number}: judges {line.conversation.benchmark}, expected {benchmark}")
         calls: list[tuple[str | None, str]] = [(call.first, call.value) for call in line.calls if call.value]
-        turn = JudgedTurn(
-            conversation=line.conversation, verdict=line.verdict, answer=line.answer, calls=calls, answers=line.answers
+        # What lines say again is kept once.
+        setup = line.setup if setup != line.setup else setup
+        conversation = seen.setdefault(line.conversation.id, line.conversation)
+        if conversation != line.conversation:
+            conversation = line.conversation
+        verdict = replace(line.verdict, system=intern(line.verdict.system), judge=intern(line.verdict.judge))
+        answer = line.answer if texts else None
+        yield (
+            number,
+            setup,
+            JudgedTurn(conversation=conversation, verdict=verdict, answer=answer, calls=calls, answers=line.answers),
         )
-        yield number, line.setup, turn
 
 
-def _answers(path: Path, benchmark: str) -> Iterator[Judged]:
+def _answers(path: Path, benchmark: str, texts: bool) -> Iterator[Judged]:
     """Judged single answers, each as the only turn of a conversation with the answer's id."""
     if benchmark != OF_SINGLE_ANSWERS:
         raise UsageError(f"{path}: judged single answers, which are scored as {OF_SINGLE_ANSWERS}, not {benchmark}")
+    seen, setup = dict[str, Conversation](), None
     for number, line in jsonl.read(path, Judgment):
         response = line.response
         verdict = TurnVerdict(
             conversation=response.id,
-            system=response.system or path.stem,
+            system=intern(response.system or path.stem),
             condition="own",
             protocol=_protocol(line),
             opponent=None if line.other is None else line.other.system or "another",
-            judge=line.judge,
+            judge=intern(line.judge),
             turn=1,
             score=line.score,
             failure=line.verdict.failure,
             length=len(response.text),
         )
-        setup = Setup(
-            judge=line.judge, score_kind=line.score_kind, pointwise_prompt=line.prompt, decoding=line.decoding
-        )
+        now = Setup(judge=line.judge, score_kind=line.score_kind, pointwise_prompt=line.prompt, decoding=line.decoding)
+        setup = now if setup != now else setup
         conversation = alignmmbench.conversation_of(response.question, response.id)
-        yield number, setup, JudgedTurn(conversation=conversation, verdict=verdict, answer=response.text)
+        first = replace(seen.setdefault(response.question.id, conversation), id=response.id)
+        conversation = first if first == conversation else conversation  # of which texts are in memory once
+        yield (
+            number,
+            setup,
+            JudgedTurn(conversation=conversation, verdict=verdict, answer=response.text if texts else None),
+        )
 
 
 def _protocol(judgment: Judgment) -> Protocol:

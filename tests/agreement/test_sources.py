@@ -1,19 +1,24 @@
 """Samples out of any two columns: CSV, JSONL, Parquet, judgments, human-scored rows."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
-from conftest import human_row, write_jsonl
+from conftest import ROOT, human_row, write_jsonl
 
 from critic.counting.verdicts import FAILED, TIE, UNASKED, A, B
 from critic.errors import UsageError
+from critic.records import Judgment
 from eval_agreement import tables
+from eval_agreement.annotate.doubtful import doubt
+from eval_agreement.items import how_asked
 from eval_agreement.parallel import in_parallel
 from eval_agreement.preferences import Preferences
 from eval_agreement.sample import Sample
-from eval_agreement.sources import kind_of, of_labels, of_tables
+from eval_agreement.sources import kind_of, of_judgments, of_labels, of_tables
 from eval_agreement.tables import Source, read_table
 
 PEOPLE = """id,rater,score,group,task,system,response
@@ -94,6 +99,24 @@ def test_human_scored_rows_keep_raters_texts_and_say_what_they_leave_out(tmp_pat
     assert found.parts["answerer"] == ["alpha", "beta", "alpha"]
     assert found.raters[1] == {"x": 2.0, "y": 2.0}
     assert any("1 rows left out: a human score lies below its scale" in note for note in found.notes)
+
+
+def test_of_judgments_texts_stay_only_where_they_are_asked_for(tmp_path: Path) -> None:
+    """What says how they were made, and how sure the judge was, stays."""
+    lines = [json.loads(line) for line in (ROOT / "tests/records/judgments.jsonl").read_text("utf-8").splitlines()[:1]]
+    lines += [lines[0] | {"response": lines[0]["response"] | {"id": "another"}, "detail": "so"}]
+    lines += [lines[0] | {"response": lines[0]["response"] | {"id": "third"}, "prompt_hash": "other"}]
+    path = write_jsonl(tmp_path / "j.jsonl", lines)
+    (whole,), (lean,) = of_judgments("j", path), of_judgments("j", path, texts=False)
+    assert [one and one.text for one in whole.responses] == [line["response"]["text"] for line in lines]
+    assert not lean.responses and lean.ids == whole.ids == [line["response"]["id"] for line in lines]
+    first, second, third = (one for one in lean.judgments if isinstance(one, Judgment))
+    for one, line in zip((first, second, third), lines, strict=True):
+        assert how_asked(one) == {name: line[name] for name in ("judge", "prompt", "prompt_hash", "score_kind")}
+        assert (doubt(one), one.detail) == (doubt(msgspec.convert(line, Judgment)), line.get("detail")) != (0, None)
+        assert not (one.response.text or one.reply or one.verdict.reason)
+    assert first.prompt_hash is second.prompt_hash and first.decoding is second.decoding
+    assert lean.parts["task"][0] is lean.parts["task"][1] and lean.group[0] is lean.group[1]
 
 
 def test_rows_of_which_none_can_be_used_are_one_line(tmp_path: Path) -> None:

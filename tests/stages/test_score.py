@@ -368,6 +368,51 @@ def test_calls_of_a_judgment_are_read_as_far_as_a_report_needs_them(tmp_path: Pa
     assert found.turns[0].calls == [("model", "A")]
 
 
+def test_what_lines_say_again_is_in_memory_once(tmp_path: Path) -> None:
+    """Two answers to a question, and two verdicts on a conversation; what differs stays what it is."""
+    asked = Question(id="q", prompt="How many?", task="Counting", group="g", lang="en", reference="two")
+    judgment: dict[str, Any] = {
+        "judge": "j",
+        "prompt": "pointwise",
+        "prompt_hash": "h",
+        "score_kind": "argmax",
+        "score": 3.0,
+    }
+    answers = [
+        Judgment(
+            response=Response(id=key, question=question, text=f"text {key}", system="m"),
+            verdict=Verdict(rating=3),
+            **judgment,
+        )
+        for key, question in [("a", asked), ("b", asked), ("c", msgspec.structs.replace(asked, prompt="Which?"))]
+    ]
+    jsonl.write(tmp_path / "a.jsonl", answers)
+    for texts in (True, False):
+        (found,) = read_runs([tmp_path / "a.jsonl"], "alignmmbench", texts=texts)
+        assert [turn.answer for turn in found.turns] == (["text a", "text b", "text c"] if texts else [None] * 3)
+        one, two, three = (turn.conversation for turn in found.turns)
+        assert (one.id, two.id, three.id) == ("a", "b", "c") and one.turns is two.turns
+        assert three.turns[0].prompt == "Which?" and [turn.verdict.length for turn in found.turns] == [6] * 3
+    conversation = Conversation(
+        id="c", benchmark="convbench", lang="en", group="g", turns=[ConversationTurn(prompt="q")]
+    )
+    verdict: dict[str, Any] = {
+        "conversation": "c", "system": "m", "condition": "own", "protocol": "direct", "judge": "j", "score": 3
+    }  # fmt: skip
+    setup = Setup(judge="j", score_kind="argmax")
+    jsonl.write(
+        tmp_path / "c.jsonl",
+        [
+            ConversationJudgment(
+                conversation=conversation, verdict=TurnVerdict(**verdict, turn=turn), setup=setup, prompt_hash="h"
+            )
+            for turn in (1, None)
+        ],
+    )
+    (found,) = read_runs([tmp_path / "c.jsonl"], "convbench")
+    assert found.turns[0].conversation is found.turns[1].conversation and found.turns[1].verdict.turn is None
+
+
 @pytest.mark.parametrize(("form", "given"), [("correct", {"value": "yes"}), ("checklist", {"answers": [True, True]})])
 def test_failures_count_on_the_scale_of_their_form(tmp_path: Path, form: str, given: dict[str, Any]) -> None:
     """A verdict that failed says neither yes nor a rating: the form tells which it would have been."""
