@@ -218,16 +218,16 @@ def build(building: Building, chosen: Chosen, rules: BuildRules, endpoint: Mappi
             turn.items += back.get(f"{one.id}/{number}", [])
     jsonl.write(building.out / "removed.jsonl", removed)
     jsonl.write(building.out / "made.jsonl", made)
-    if not made:
-        raise UsageError(f"{building.out}: no conversation is left; removed.jsonl says why")
     for line in card.balances(rules.plan, _classes(made)):
         print(line)
-    if not rules.unreviewed:
+    if made and not rules.unreviewed:
         decided = _review(building, made, rules.reviewed, [one["id"] for one in removed])
         if decided is None:
             return
         building.count("people", "conversations", len(made), len(decided.accepted), decided.reasons())
         made = [one for one in made if one.id in set(decided.accepted)]
+    if not made:
+        raise UsageError(f"{building.out}: no conversation is left; removed.jsonl and the review say why")
     found = bench.overlaps({one.id: one.text() for one in made})
     group_of = bench.groups([one.id for one in made], ((pair.one, pair.other) for pair in found))
     split_of = bench.splits(made, group_of, rules.internal, rules.external)

@@ -117,6 +117,7 @@ class Built:
                 done = self.build(out, url)
             if name:
                 assert done.returncode == 0 and f"{name}: fill in" in done.stdout, done.stderr
+                assert not (self.root / out / "benchmark").exists()
                 self.fill_in(out, name)
         return done
 
@@ -576,6 +577,7 @@ def test_raters_decide_on_the_page_and_the_build_goes_on(built: tuple[Built, str
     reviewed = ("--reviewed", str(exported(store)))
     done = made.build("paged", url, *reviewed)
     assert done.returncode == 0 and "third.csv: fill in" in done.stdout and "1 differ" in done.stdout, done.stdout
+    assert not (out / "benchmark").exists()
     made.fill_in("paged", "third.csv")
     done = made.build("paged", url, *reviewed)
     assert done.returncode == 0, done.stderr
@@ -607,6 +609,11 @@ def test_only_rewrites_that_people_accept_are_frozen(tmp_path: Path, scripted: A
     assert f"rewrites: {len(asked)} -> {len(asked) - seeds} rewrites" in done.stdout
     prompts = [one["prompt"] for one in rows(out / "benchmark/benchmark.jsonl")]
     assert refused not in prompts and prompts.count(asked[0]["prompt"]) == seeds
+    sheet = out / "review/sheet.csv"
+    sheet.write_text(sheet.read_text("utf-8").replace(",yes,yes,yes\n", ",yes,no,yes\n"), "utf-8")
+    assert_one_line_error(
+        run("critic", "build", images, *words, "--reviewed", exported(store)), "no conversation is left"
+    )
     bad = write_jsonl(tmp_path / "bad.jsonl", [{**asked[0], "accepted": "maybe"}])
     assert_one_line_error(run("critic", "build", images, *words, "--reviewed", bad), "bad.jsonl:1", "true or false")
 
