@@ -39,6 +39,8 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
     if base is not None:
         copy_terms(Path(base), out)
     tokenizer.save_pretrained(out)
+    if adapted and facts["recipe"].get("images") == "show":
+        tokenizer.save_pretrained(out / "adapter")
     if objective != "head":
         _generation(trainer.model, tokenizer).save_pretrained(out)
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}

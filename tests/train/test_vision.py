@@ -340,6 +340,7 @@ def test_from_a_base_with_adapters_a_judge_comes_out_whole_and_as_an_adapter(tmp
     assert changed and all("text_model.layers" in name for name in changed)
     for folder in (tmp_path / "base", tmp_path / "lora"):
         AutoModelForImageTextToText.from_pretrained(folder)
+    for folder in (tmp_path / "base", tmp_path / "lora", tmp_path / "lora/adapter"):
         assert AutoProcessor.from_pretrained(folder).image_token == "<image>"
     # Whole: the part that looks is frozen unless the recipe says otherwise.
     for name, frozen in (("kept", None), ("all", [])):
