@@ -503,14 +503,19 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "Quality": {"clarity": 5, "resolution": 5, "plausibility": 5},
     "Category": {"category": "图表", "sub_category": "柱状图"},
     "Wordings": {"wordings": ["一共有几个？", "请数一数有多少。", "数量是多少呢？", "告诉我几个。", "有多少个呢？"]},
+    "Persona": {
+        "character": "小王，面包师", "scenario": "他在看销量", "goal": "Analysis", "sub_goal": "趋势分析",
+    },
+    "Checklist": {"items": [{"question": "是否说出了红色的柱子？", "main": "事实正确", "sub": "颜色"}]},
+    "HeldItems": {"answers": ["yes"]},
     "Levels": {"caption": "一张柱状图", "tasks": ["识别", "比较", "写作"], "focus": "要写到两根柱子"},
-}
+}  # fmt: skip
 
 
 def chinese(body: dict[str, Any]) -> Any:
     """What a model that is asked in Chinese says to each step."""
     schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
-    name = next((one for one in schema.get("$defs", {}) if one in (*SCRIPTS, "Single")), "") if schema else ""
+    name = next((one for one in schema.get("$defs", {}) if one in (*SCRIPTS, "Single", "Talk")), "") if schema else ""
     text = json.dumps(body["messages"][-1]["content"], ensure_ascii=False)
     # Ten characters that are another image's ten: no two conversations say the same.
     drawn = random.Random(text)
@@ -520,9 +525,10 @@ def chinese(body: dict[str, Any]) -> Any:
         before = [{"question": "这是什么图？", "answer": "柱状图"}] if "ncoherence" in task.replace("C", "nc") else []
         said = {"task": task, "question": f"{of_image}图里有几根柱子？", "answer": "三根", "dialogue": before}
         return completion(json.dumps(said))
-    if name == "Levels":
+    if name in ("Levels", "Talk"):
         turns = [{"question": f"第{number}个问题是{of_image}吗？", "answer": of_image} for number in "一二三"]
-        return completion(json.dumps({**SCRIPTS[name], "turns": turns}))
+        rest = SCRIPTS["Levels"] if name == "Levels" else {"task": "推理", "sub_task": "比较"}
+        return completion(json.dumps({**rest, "turns": turns}))
     return completion(json.dumps(SCRIPTS[name]) if name else '{"rating": 1}')
 
 
@@ -582,6 +588,16 @@ def test_raters_decide_on_the_page_and_the_build_goes_on(built: tuple[Built, str
     done = made.build("paged", url, *reviewed)
     assert done.returncode == 0, done.stderr
     assert_same(out / "benchmark", made.root / "whole/benchmark")
+
+
+def test_a_multiverse_in_chinese(tmp_path: Path, scripted: Any) -> None:
+    images = ROOT / "data/samples/visitbench/images"
+    words = ("--plan", "multiverse", "--lang", "zh", "--base-url", scripted(chinese).url, "--rare", 1, "--near", 0)
+    done = run("critic", "build", images, "--out", tmp_path, *words, "--min-side", 50, "--blind", 2, "--unreviewed")
+    assert done.returncode == 0, done.stderr
+    found = benchmarks.read("multiverse", tmp_path / "benchmark/benchmark.jsonl")
+    assert len(found) == 6 and {(one.lang, one.goal, len(one.turns)) for one in found} == {("zh", "Analysis", 3)}
+    assert {turn.aspects[0] for one in found for turn in one.turns} == {("事实正确", "颜色")}
 
 
 def test_only_rewrites_that_people_accept_are_frozen(tmp_path: Path, scripted: Any) -> None:
