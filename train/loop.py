@@ -47,13 +47,14 @@ class Meeting(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type
 
 
 class Together(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
-    """A random order of rows in which those about the same images stand side by side, shuffled anew by `generator` in
-    each epoch, so that a step computes most of its images once. Rows without any stand alone."""
+    """A random order of examples in which those about the same images stand side by side, and those without any beside
+    others of the same row (`ids`), shuffled anew by `generator` in each epoch: a step computes most of its images, or
+    of the prompts that several labels have in common, once."""
 
-    def __init__(self, images: Sequence[Sequence[str]], generator: torch.Generator) -> None:
+    def __init__(self, images: Sequence[Sequence[str]], ids: Sequence[str], generator: torch.Generator) -> None:
         self.groups: dict[Any, list[int]] = {}
-        for row, names in enumerate(images):
-            self.groups.setdefault(tuple(names) or row, []).append(row)
+        for place, (names, row) in enumerate(zip(images, ids, strict=True)):
+            self.groups.setdefault(tuple(names) or row, []).append(place)
         self.count, self.generator = len(images), generator
 
     def __len__(self) -> int:
@@ -98,7 +99,7 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
             # processes would have another order.
             sampler.batch_size = self.watch.recipe.global_batch
         if self.watch.recipe.together:
-            sampler = Together(self.train_dataset["images"], self.order)
+            sampler = Together(self.train_dataset["images"], self.train_dataset["id"], self.order)
         if self.data_collator.packing and self.data_collator.share and not hasattr(sampler, "effective_batch_size"):
             step, image_token = self.watch.recipe.global_batch, self.data_collator.image_token
             return Meeting(sampler, self.train_dataset, step, self.args.train_batch_size, image_token)

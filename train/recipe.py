@@ -86,7 +86,8 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
       every rating count alike.
     - `packing`: the rows of a micro-batch become one sequence without padding, none seeing another; what several begin
       with is computed once (`packing.py`). `objective: raft` packs in any case.
-    - `together`: rows about the same images come in one step, which with packing computes those once.
+    - `together`: rows about the same images come in one step, and so do the examples of one row, as with several
+      `labels`, which with packing computes once what is the same.
     - `attention`: `sdpa`, `eager`, `varlen` (PyTorch's own flash attention over packed rows) or another attention of
       transformers (`flash_attention_2` …), which computes what rows begin with anew for each.
     - `precision`: `bf16` (with fp32 master weights), `fp32`, or `auto`, which measures what is faster; without it the
@@ -213,7 +214,6 @@ def _check(recipe: Recipe, path: Path) -> None:
     whole = (recipe.vision is not None) == (sees and recipe.tiny is not None)
     require(whole, "a tiny model needs a vision section to be shown images, and no other has one")
     require(recipe.objective != "head" or not sees, "objective head is for text alone; take sft or raft with images")
-    require(sees or not recipe.together, "together is for rows with images; set images: show")
     sampled = "train_sampling_strategy" in recipe.training
     require(not (recipe.together and sampled), "together decides on the order; leave train_sampling_strategy out")
     require(recipe.max_image_pixels is None or recipe.max_image_pixels > 0, "max_image_pixels must be above 0")

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 from conftest import asked_of, human_row
 from training import Processes, pairs_of_answers, sample_rows, tokenizer_for, write_recipe, write_rows
 
+import loop  # isort: skip
 import recipe as recipes  # isort: skip
 import rows as rows_module  # isort: skip
 import datasets
 import msgspec
+import torch
 
 from critic import human_scored, jsonl
 from critic.asking.examples import TooLong, example
@@ -153,6 +156,23 @@ def test_another_judge_is_learned_beside_people(tmp_path: Path) -> None:
     assert sum(float(shares.sum()) for shares in each) == pytest.approx(sum(map(len, each)))
     alone, _ = prepared(write_recipe(tmp_path, labels={"gpt4": 1}), rows, tmp_path / "cache")
     assert [row["rating"] for row in all_rows(alone)] == [row["rating"] for row in gpt4]
+
+
+def test_labels_of_one_row_meet_and_share_its_prompt(tmp_path: Path) -> None:
+    """Together, whatever the epoch's order, in which each example comes once; a second label then costs two tokens."""
+    recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.25}, forms={"pointwise": 1.0}, together=True)
+    recipe.write_text(recipe.read_text().replace("train_sampling_strategy: group_by_length", "seed: 0"))
+    data, _ = prepared(recipe, write_rows(tmp_path, two_judges()), tmp_path / "cache")
+    order, rows = torch.Generator(), all_rows(data)
+    sampler = loop.Together(data.rows["images"], data.rows["id"], order)
+    epochs = [list(sampler), list(sampler)]
+    for places in epochs:
+        ids = [rows[place]["id"] for place in places]
+        assert sorted(places) == list(range(16)) and len([*groupby(ids)]) == len({*ids}) == 10
+    assert epochs[0] != epochs[1]
+    batch = rows_module.Batches(0, rows_module.weights(recipes.read_recipe(recipe), data.rows), head=True)
+    one, two = (row for row in rows if row["id"] == rows[0]["id"])
+    assert batch([one, two])["input_ids"].shape[1] == batch([one])["input_ids"].shape[1] + 2
 
 
 @pytest.mark.parametrize("fixed", ["pairwise", "criteria"])

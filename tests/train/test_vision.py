@@ -210,7 +210,7 @@ def test_images_made_ready_one_by_one_are_those_made_ready_together(made: Any, t
 
 def test_rows_about_one_image_come_together() -> None:
     images = [["a"], ["b"], [], ["a"], ["b"], [], ["a", "b"]]
-    orders = [list(loop.Together(images, torch.Generator().manual_seed(seed))) for seed in range(5)]
+    orders = [list(loop.Together(images, "abcdefg", torch.Generator().manual_seed(seed))) for seed in range(5)]
     assert len({tuple(order) for order in orders}) > 1
     for order in orders:
         assert sorted(order) == list(range(7))
