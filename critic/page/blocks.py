@@ -120,6 +120,11 @@ def lean(table: Table) -> Table:
     return replace(table, head=table.head[:-1], rows=rows)
 
 
+def shortened(name: str, length: int) -> str:
+    """Without its middle where it is too long: names of models are alike at the beginning."""
+    return name if len(name) <= length else f"{name[: length // 2]}…{name[(length - 1) // -2 + 1 :]}"
+
+
 def number(value: float | None, decimals: int = 2) -> str:
     """With a true minus, no minus before zero, and a dash for what is not defined."""
     # Adding 0 to what is rounded makes −0.0 a 0.

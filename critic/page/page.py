@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 from critic import jsonl
-from critic.page.blocks import Section, number
+from critic.page.blocks import Section, number, shortened
 
 
 def render(package: str, template: str, facts: Mapping[str, Any]) -> str:
@@ -29,6 +29,7 @@ def _environment(package: str, html: bool) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["number"] = number
+    environment.filters["shortened"] = shortened
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, indent=2)
     environment.filters["plain"] = plain
     return environment

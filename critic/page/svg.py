@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import linear_regression, median
 from xml.etree import ElementTree
 
-from critic.page.blocks import Bounds, Picture, number
+from critic.page.blocks import Bounds, Picture, number, shortened
 
 WIDTH, HEIGHT = 800, 330
 LEFT, RIGHT, TOP, BOTTOM = 56, 300, 26, 42
@@ -87,7 +87,7 @@ class _Canvas:
         for place, name in enumerate(series):
             y = TOP + 8 + 18 * place
             self.dot(place, (WIDTH - RIGHT + 19, y - 3), name, 5)
-            self.add("text", text=_short(name, 36), x=WIDTH - RIGHT + 30, y=y + 1)
+            self.add("text", text=shortened(name, 36), x=WIDTH - RIGHT + 30, y=y + 1)
             bottom = max(bottom, y + 10)
         return self.drawn(caption, bottom)
 
@@ -96,13 +96,8 @@ class _Canvas:
         return Picture(caption, ElementTree.tostring(self.root, encoding="unicode"))
 
 
-def _short(name: str, length: int) -> str:
-    """Without its middle where it is too long: names of models are alike at the beginning."""
-    return name if len(name) <= length else f"{name[: length // 2]}…{name[(length - 1) // -2 + 1 :]}"
-
-
 def _wide(name: str, length: int = 44) -> int:
-    return sum(2 if ord(char) > 0x2E7F else 1 for char in _short(name, length))
+    return sum(2 if ord(char) > 0x2E7F else 1 for char in shortened(name, length))
 
 
 def _steps(low: float, high: float) -> list[float]:
@@ -168,13 +163,14 @@ def radar(
         lowest = top + PANEL
         for column, title in enumerate(titles[place : place + 2]):
             shown, left = panels[title], column * WIDTH / 2
-            canvas.add("text", "strong", text=_short(title, 44), x=left + WIDTH / 4, y=top + 16, text_anchor="middle")
+            name = shortened(title, 44)
+            canvas.add("text", "strong", text=name, x=left + WIDTH / 4, y=top + 16, text_anchor="middle")
             _outlines(canvas, (left + WIDTH / 4, top + PANEL / 2 + 8), PANEL / 2 - 34, axes, shown, scale, middle)
             named = shown if [*shown] != [title] else {}
             for number_, name in enumerate(named):
                 y = top + PANEL + 12 + 18 * number_
                 canvas.dot(number_, (left + 90, y - 4), name, 5)
-                canvas.add("text", text=_short(name, 44), x=left + 101, y=y)
+                canvas.add("text", text=shortened(name, 44), x=left + 101, y=y)
                 lowest = max(lowest, y + 8)
         top = lowest + 12
     return canvas.drawn(f"{caption}; the outermost ring is {scale[1]:g}; dashed: the median of all", top)
@@ -205,7 +201,7 @@ def _outlines(
         dx, dy = spot(axis, high + 0.12 * (high - low))
         canvas.add("line", "grid", x1=centre[0], y1=centre[1], x2=x, y2=y)
         anchor = "middle" if abs(dx - centre[0]) < 5 else "start" if dx > centre[0] else "end"
-        canvas.add("text", text=_short(name, 16), x=dx, y=dy + 4, text_anchor=anchor)
+        canvas.add("text", text=shortened(name, 16), x=dx, y=dy + 4, text_anchor=anchor)
     if middle is not None:
         ends = [spot(axis, middle[name]) for axis, name in enumerate(axes)]
         for end, after in pairwise([*ends, ends[0]]):
@@ -297,10 +293,10 @@ def bars(caption: str, rows: Mapping[str, Mapping[str, float | None]], scale: Bo
     for number_, name in enumerate(columns):
         x, y = (left + wide * (number_ + turned / 2), top - 6)
         turn = {"transform": f"rotate(-50 {x:.1f} {y:.1f})"} if turned else {}
-        canvas.add("text", text=_short(name, 44), x=x, y=y, **turn)
+        canvas.add("text", text=shortened(name, 44), x=x, y=y, **turn)
     for place, (name, found) in enumerate(rows.items()):
         y = top + 18 * place
-        canvas.add("text", text=_short(name, NAMES), x=left - 6, y=y + 13, text_anchor="end")
+        canvas.add("text", text=shortened(name, NAMES), x=left - 6, y=y + 13, text_anchor="end")
         for number_, column in enumerate(columns):
             x, value = left + wide * number_, found.get(column)
             if value is not None:

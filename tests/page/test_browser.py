@@ -105,7 +105,7 @@ def done(*words: object) -> str:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for each benchmark: NAME.replies.jsonl and NAME.jsonl by model, what they score against each other in
     battles.jsonl, and the report of all."""
-    folder = tmp_path_factory.mktemp("runs")
+    folder = tmp_path_factory.mktemp("runs-whose-path-does-not-fit-into-a-line-of-a-phone")
     judge = write_jsonl(folder / "judge.jsonl", [{"text": json.dumps(verdict)} for verdict in VERDICTS])
     sizes = {name: found[0] for name in MODELS if (found := re.findall(r"\d+B", name))}
     facts = [f'["{name}"]\nfamily = "{name.partition("-")[0]}"\nsize = "{size}"\n' for name, size in sizes.items()]
