@@ -1,9 +1,10 @@
 """All four benchmarks with 16 models under two conditions, by the commands that a user types, and every page in a real
 browser, as wide as a desk's and as a phone's: nothing is cut, names stand on one line.
 
-Geometry is compared, not pixels: fonts and their rendering are another machine's, so that pictures of the same page
-differ everywhere though nothing is wrong, while a cut column may be few of them. What a person sees wrong in a picture
-of a page is added to MEASURE, which finds it on every page at both widths.
+Geometry is measured on whole pages by MEASURE, to which is added what a person sees wrong in a picture of one: a cut
+column may be few pixels. How the pages begin is compared with a picture of all of them, screens.png, in coarse squares,
+for letters are drawn a little differently by each version of the browser. All is set in one font, which comes with
+matplotlib and is a wide one: what fits in it fits in those of readers.
 """
 
 import csv
@@ -13,10 +14,13 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import matplotlib
+import numpy as np
 import pytest
 from conftest import ROOT, human_row, run, write_jsonl
+from PIL import Image
 from scoring import CONV, grades, judged, sample
 
 from critic import benchmarks, jsonl
@@ -39,13 +43,22 @@ MODELS = [
     *("GPT-4o-2024-11-20", "Claude-3.7-Sonnet-2025-02-19"),
 ]
 
+SLOTS = {1280: 1280, 390: 416}
+HEIGHT = 3008
+SQUARE = 32
+"""Of the picture of all pages, in CSS pixels: how wide a page's place in it is by the page's width, how much of each is
+seen, and the sides of what is compared: places and height are whole numbers of squares."""
+
 MEASURE = """
-addEventListener('load', () => {
-  const found = [...document.querySelectorAll('iframe')].map(frame => {
+addEventListener('load', async () => {
+  const frames = [...document.querySelectorAll('iframe')];
+  await Promise.all(frames.map(frame => frame.contentDocument.fonts.ready));
+  const found = frames.map(frame => {
     const page = frame.contentDocument, root = page.documentElement, wrong = [];
     const all = (words, where = page) => [...where.querySelectorAll(words)], box = one => one.getBoundingClientRect();
     const say = (what, one) => wrong.push(what + ': ' + one.textContent.trim().slice(0, 60));
-    all('details').forEach(one => one.open = true);
+    const closed = all('details').filter(one => !one.open);
+    closed.forEach(one => one.open = true);
     if (root.scrollWidth > root.clientWidth) wrong.push('the page is wider than the window');
     for (const name of all('tbody th')) {
       const words = page.createRange();
@@ -70,6 +83,7 @@ addEventListener('load', () => {
       if (cuts && (here.top < there.top - 1 || here.bottom > there.bottom + 1)) say('above the picture', text);
       if (here.height < 9) say('too small', text);
     }
+    closed.forEach(one => one.open = false);
     return {names: all('tbody th').length, tables: all('table').length, pictures: all('svg').length, wrong};
   });
   const told = document.createElement('pre');
@@ -165,42 +179,79 @@ def of_people(folder: Path) -> dict[str, Path]:
     return {"label": labels / "label.html", "owner": labels / "owner.html", "people": folder / "judges" / "report.html"}
 
 
+def framed(page: str, width: int) -> str:
+    """A page, in the one font, in its place of the wall that the browser sees."""
+    font = Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
+    style = (
+        f"<style>@font-face {{ font-family: one; src: url('{font.as_uri()}'); }} * {{ font-family: one !important; }}"
+    )
+    page = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", page).replace(
+        "<title>", f"{style}</style><title>"
+    )
+    frame = f'<iframe width="{width}" height="{HEIGHT}" srcdoc="{html.escape(page)}"></iframe>'
+    return f'<div style="width: {SLOTS[width]}px">{frame}</div>'
+
+
+class Looked(NamedTuple):
+    """What the browser makes of each page, by page and width, and how they begin: L, four CSS pixels a pixel."""
+
+    found: dict[tuple[str, int], Any]
+    picture: Image.Image
+
+
 @pytest.fixture(scope="module")
-def measured(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Any]:
-    """What the browser makes of each page, by page and width."""
+def looked(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Looked:
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         pytest.skip("no Chromium here to look at the pages with")
     keys = [(name, width) for name in pages for width in SIZES.values()]
-    frames = [
-        f'<iframe width="{width}" height="900" srcdoc="{html.escape(pages[name].read_text("utf-8"))}"></iframe>'
-        for name, width in keys
-    ]
+    frames = "".join(framed(pages[name].read_text("utf-8"), width) for name, width in keys)
     wall = tmp_path_factory.mktemp("wall") / "wall.html"
-    wall.write_text(f"<!doctype html><meta charset=utf-8><body>{''.join(frames)}<script>{MEASURE}</script>", "utf-8")
-    words = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={wall.parent / 'profile'}", "--dump-dom"]
-    shown = subprocess.run([browser, *words, wall.as_uri()], capture_output=True, text=True, timeout=120, check=False)
+    style = "body { margin: 0; display: flex; } iframe { border: 0; } div { flex: none; }"
+    head = f"<!doctype html><meta charset=utf-8><style>{style}</style>"
+    wall.write_text(f"{head}<body>{frames}<script>{MEASURE}</script>", "utf-8")
+    size = f"{len(pages) * sum(SLOTS.values())},{HEIGHT}"
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files"]
+    words += ["--force-device-scale-factor=0.5", f"--window-size={size}", "--virtual-time-budget=10000"]
+    words += [f"--user-data-dir={wall.parent / 'profile'}", f"--screenshot={wall.parent / 'wall.png'}", "--dump-dom"]
+    shown = subprocess.run([browser, *words, wall.as_uri()], capture_output=True, text=True, timeout=300, check=False)
     told = re.search(r'<pre id="found">(.*?)</pre>', shown.stdout, re.DOTALL)
     assert told, shown.stderr[-2000:]
-    return dict(zip(keys, json.loads(html.unescape(told[1])), strict=True))
+    with Image.open(wall.parent / "wall.png") as picture:
+        return Looked(dict(zip(keys, json.loads(html.unescape(told[1])), strict=True)), picture.convert("L").reduce(2))
+
+
+def test_pages_look_as_they_did(looked: Looked, tmp_path: Path) -> None:
+    """Of no page have more than two in a hundred of the squares that are not blank another shade: a number may change,
+    not what stands where."""
+    screens = Path(__file__).with_name("screens.png")
+    looked.picture.save(tmp_path / "screens.png")
+    before = Image.open(screens)
+    assert looked.picture.size == before.size
+    shades = [np.asarray(each.reduce(SQUARE // 4), dtype=float) for each in (before, looked.picture)]
+    other = abs(shades[0] - shades[1]) > 8
+    full = np.any([abs(each - np.median(each)) > 4 for each in shades], axis=0)
+    changed, left = {}, 0
+    for name, width in looked.found:
+        here = np.s_[:, left : (left := left + SLOTS[width] // SQUARE)]
+        if name != "owner":  # the minutes of its raters are others each time
+            changed[name, width] = round(float(other[here].sum() / full[here].sum()), 3)
+    accept = f"if they are meant to: look at {tmp_path / 'screens.png'} and copy it to {screens}"
+    assert max(changed.values()) <= 0.02, f"pages look otherwise, {changed}; {accept}"
 
 
 @pytest.mark.parametrize("width", SIZES.values())
 @pytest.mark.parametrize("name", [*CONDITIONS, "audit", "people"])
-def test_nothing_is_cut_and_names_stand_on_one_line(
-    measured: dict[tuple[str, int], Any], name: str, width: int
-) -> None:
-    found = measured[name, width]
+def test_nothing_is_cut_and_names_stand_on_one_line(looked: Looked, name: str, width: int) -> None:
+    found = looked.found[name, width]
     assert found["wrong"] == []
     assert found["names"] >= 10 and found["tables"] >= 5 and found["pictures"] >= (1 if name == "audit" else 3)
 
 
 @pytest.mark.parametrize("width", SIZES.values())
 @pytest.mark.parametrize(("name", "names"), [("label", 0), ("owner", 3)])
-def test_nor_on_the_pages_of_raters_and_of_their_owner(
-    measured: dict[tuple[str, int], Any], name: str, names: int, width: int
-) -> None:
-    found = measured[name, width]
+def test_nor_on_the_pages_of_raters_and_of_their_owner(looked: Looked, name: str, names: int, width: int) -> None:
+    found = looked.found[name, width]
     assert found["wrong"] == [] and found["names"] >= names and found["tables"] >= 1
 
 
