@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from critic import benchmarks, jsonl, tables
-from critic.building import bench, difficulty, pictures
+from critic.building import difficulty, pictures
 from critic.building.replies import Goal, Task
 from critic.counting.diversity import Tokens, mtld, tokenizer, words
 from critic.images import ImageError, Images, named_images
@@ -275,11 +275,11 @@ def _distribution(kind: str, found: dict[str, tuple[int, int]]) -> Part:
 
 def write(
     out: Path, name: str, file: Path, root: Path, counted: str, bits: int, judged: Sequence[Path] = (),
-    steps: Sequence[Mapping[str, Any]] = (),
+    steps: Sequence[Mapping[str, Any]] = (), leaks: Iterable[str] = (),
 ) -> str:  # fmt: skip
     """Write card.md with its pictures, card.html and card.json of a benchmark's file into a folder; its statistics as
     text. With `judged` conversations of several models it says how hard it is, with the `steps` of `critic build` how
-    it was made."""
+    it was made, and what its splits share in `leaks`."""
     tokens, known = tokenizer(counted), benchmarks.load(name)
     found = known.read(file)
     rows = (one for _, one in tables.rows(file)) if name == "multiverse" else ()
@@ -290,7 +290,7 @@ def write(
         "answers": [len(tokens(turn.reference)) for turn in turns if turn.reference],
     }
     shown = sections(said, images, lengths) + ([difficulty.section(judged)] if judged else [])
-    shown[0].readings.extend(bench.leaks(file.parent, name))
+    shown[0].readings.extend(leaks)
     shown += [_origin(steps)] if steps else []
     title, about = f"Data card: {known.title}", f"{said.conversations} conversations, {said.images} images"
     origin = {file.name: {"benchmark": name, "sha256": jsonl.sha256(file), "tokenizer": counted}}

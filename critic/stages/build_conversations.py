@@ -242,7 +242,8 @@ def build(building: Building, chosen: Chosen, rules: BuildRules, endpoint: Mappi
     md5_of = {path: one["md5"] for path, one in chosen.items()}
     whole = bench.freeze(folder, rules.plan, made, building.root, md5_of, split_of, about)
     file = folder / "benchmark.jsonl"
-    card.write(folder, rules.plan, file, folder, rules.tokenizer, rules.bits, steps=building.steps)
+    shared = bench.leaks(folder, rules.plan)
+    card.write(folder, rules.plan, file, folder, rules.tokenizer, rules.bits, steps=building.steps, leaks=shared)
     print(f"{file}: {len(made)} conversations ({listed(Counter(split_of.values()))}), frozen as {whole}")
 
 

@@ -10,7 +10,7 @@ import typer
 
 from critic import benchmarks
 from critic.building import card, pictures
-from critic.building.bench import check_frozen
+from critic.building.bench import check_frozen, leaks
 from critic.stages import options
 
 TokenizerName = Annotated[str, typer.Option(help="Lengths in: words, characters, or a folder's tokenizer.json.")]
@@ -31,8 +31,8 @@ def main(
 ) -> None:
     """The data card of a benchmark: counts, turns, lengths, lexical diversity, distributions, near-duplicates left."""
     frozen = check_frozen(file.parent)
-    root, steps = data_root or file.parent, frozen.get("steps", [])
-    print(card.write(out, benchmark, file, root, tokenizer, near, judged or [], steps))
+    root, steps, shared = data_root or file.parent, frozen.get("steps", []), leaks(file.parent, benchmark)
+    print(card.write(out, benchmark, file, root, tokenizer, near, judged or [], steps, shared))
     if frozen:
         print(f"every file is as it was frozen: {frozen['hash']}")
     print(f"{out / 'card.html'}, card.md, card.json")
