@@ -232,19 +232,15 @@ def build(building: Building, chosen: Chosen, rules: BuildRules, endpoint: Mappi
     group_of = bench.groups([one.id for one in made], ((pair.one, pair.other) for pair in found))
     split_of = bench.splits(made, group_of, rules.internal, rules.external)
     folder = building.out / "benchmark"
-    about: dict[str, Any] = {
-        "plan": rules.plan,
-        "lang": building.lang,
-        "conversations": len(made),
-        "reviewed": not rules.unreviewed,
-    }
-    about |= {"splits": dict(sorted(Counter(split_of.values()).items())), "steps": building.steps}
+    counts, reviewed = Counter(split_of.values()), not rules.unreviewed
+    about: dict[str, Any] = {"plan": rules.plan, "lang": building.lang, "conversations": len(made)}
+    about |= {"reviewed": reviewed, "splits": dict(sorted(counts.items())), "steps": building.steps}
     md5_of = {path: one["md5"] for path, one in chosen.items()}
     whole = bench.freeze(folder, rules.plan, made, building.root, md5_of, split_of, about)
     file = folder / "benchmark.jsonl"
     shared = bench.leaks(folder, rules.plan)
     card.write(folder, rules.plan, file, folder, rules.tokenizer, rules.bits, steps=building.steps, leaks=shared)
-    print(f"{file}: {len(made)} conversations ({listed(Counter(split_of.values()))}), frozen as {whole}")
+    print(f"{file}: {len(made)} conversations ({listed(counts)}), frozen as {whole}")
 
 
 def _check(

@@ -1,6 +1,7 @@
 """The part of `critic build` that chooses images."""
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,25 +39,21 @@ def choose_images(building: Building, rules: ImageRules, sources: Path | None) -
     if rules.known is not None:
         others = pictures.scan(rules.known, building.out / "known.jsonl", {})
         building.drop("known", pictures.known(building.images, others, rules.bits))
+
+    def leave_out(step: str, reasons: Mapping[str, str]) -> None:
+        building.drop(step, [DroppedImage(path=path, step=step, reason=why) for path, why in sorted(reasons.items())])
+
     grades = building.ask("quality", building.rows())
-    poor = []
-    for one in building.images:
-        said = grades.get(one.path)
-        if said is None or min(msgspec.structs.astuple(said)) < rules.quality:
-            reason = "not_graded" if said is None else "low_quality"
-            poor.append(DroppedImage(path=one.path, step="quality", reason=reason))
-    building.drop("quality", poor)
+    lowest = {path: min(msgspec.structs.astuple(said)) for path, said in grades.items()}
+    poor = {path: "low_quality" for path, grade in lowest.items() if grade < rules.quality}
+    leave_out("quality", {one.path: "not_graded" for one in building.images if one.path not in grades} | poor)
     said = building.ask("category", building.rows())
-    lost = [one.path for one in building.images if one.path not in said]
-    building.drop("category", [DroppedImage(path=path, step="category", reason="no_category") for path in lost])
+    leave_out("category", {one.path: "no_category" for one in building.images if one.path not in said})
     categories = pictures.merged({path: one.category.strip() for path, one in said.items()}, rules.rare)
     counts = Counter(categories.values())
-    rare = {path for path, name in categories.items() if counts[name] < rules.rare}
-    building.drop("rare", [DroppedImage(path=one, step="rare", reason="rare_category") for one in sorted(rare)])
-    left = {path: name for path, name in categories.items() if path not in rare}
-    taken = pictures.drawn(left, rules.cap, rules.seed)
-    over = [DroppedImage(path=one, step="drawn", reason="not_drawn") for one in sorted(left.keys() - taken)]
-    building.drop("drawn", over)
+    left = {path: name for path, name in categories.items() if counts[name] >= rules.rare}
+    leave_out("rare", dict.fromkeys(categories.keys() - left.keys(), "rare_category"))
+    leave_out("drawn", dict.fromkeys(left.keys() - pictures.drawn(left, rules.cap, rules.seed), "not_drawn"))
     kept = [
         {**msgspec.to_builtins(one), "category": left[one.path], "sub_category": said[one.path].sub_category}
         for one in building.images
