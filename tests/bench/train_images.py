@@ -135,7 +135,7 @@ def main() -> None:
             each = sorted(round(a / b, 2) for a, b in zip(columns[name], fastest, strict=True))
             found |= {key + suffix: round(statistics.median(each), 2), f"{key}{suffix}_spread": [each[0], each[-1]]}
     machine = {"threads": torch.get_num_threads(), "load": os.getloadavg()[0]}
-    print(json.dumps({"name": "train_images", **found, **machine}))
+    print(json.dumps({"name": "train_images", "ratio": found.pop("ratio"), **found, **machine}))
 
 
 if __name__ == "__main__":
