@@ -1,6 +1,6 @@
 """How the audit grows: seconds and peak memory at 10,000 rows and up, two judges, questions with 20 answers each.
 
-python tests/bench/audit_size.py [--most 10000000] [--fractional] [--whole] [--picture audit_size.svg]
+python tests/bench/audit_size.py [--most 10000000] [--fractional] [--whole] [--picture audit_size.png]
 
 Without --whole: all metrics of both judges with intervals from 2,000 resamples over groups, in a process each. With
 it: `critic audit` on a Parquet table, reading, breakdowns, bias, calibration and report included. Seconds are those of
