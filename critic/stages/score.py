@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from critic import benchmarks, jsonl, tables
 from critic.asking.forms import FORMS, ChecklistKind, ChoiceKind
@@ -426,8 +426,12 @@ def _same_answers(one: Run, other: Run) -> bool:
 def _not_compared(one: Run, other: Run) -> list[str]:
     """What a difference shows beside that of two models, as files may be judged in two ways; and what only one has."""
     readings = []
-    pairs = {name: (getattr(one.setup, name), getattr(other.setup, name)) for name in Setup.__struct_fields__}
-    differ = [f"{name} {theirs} and {mine}" for name, (mine, theirs) in pairs.items() if mine != theirs]
+    mine, theirs = (
+        {f"decoding's {name}": value for name, value in asdict(run.setup.decoding).items()}
+        | {name: value for name, value in asdict(run.setup).items() if name != "decoding"}
+        for run in (one, other)
+    )
+    differ = [f"{name} {theirs[name]} and {mine[name]}" for name in mine if mine[name] != theirs[name]]
     if differ:
         readings.append(f"Judged in two ways, which the differences show as well: {'; '.join(differ)}.")
     cells = {
