@@ -357,6 +357,7 @@ print(megabytes("VmHWM") - before)
 """
 
 
+@pytest.mark.slow
 def test_memory_is_of_the_size_of_a_shard_not_of_the_model(spm: bytes, tmp_path: Path) -> None:
     publish(tmp_path / "small", spm)
     config = {**CONFIG, "num_layers": 40, "hidden_size": 256, "ffn_hidden_size": 1500}
