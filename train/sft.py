@@ -131,15 +131,7 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
         model = random_model(recipe.tiny, tokenizer, longest, export.labels(recipe.objective), recipe.vision)
         model.set_attn_implementation(recipe.attention)
     else:
-        dtype = torch.float32 if recipe.precision == "fp32" else "auto"
-        if recipe.objective == "head":
-            transformers.utils.logging.set_verbosity_error()  # it would report the new layer as missing from the base
-        try:
-            model = export.kind(recipe.objective, recipe.images).from_pretrained(
-                recipe.base, dtype=dtype, attn_implementation=recipe.attention, **export.options(recipe.objective)
-            )
-        except (OSError, ValueError, ImportError) as error:
-            raise UsageError(f"base {recipe.base!r} cannot be loaded: {str(error).strip().splitlines()[0]}") from None
+        model = _read_base(recipe)
     if (recipe.packing or recipe.objective != "sft") and not attention.packs(model):
         kinds = ", ".join(sorted(set(model.config.get_text_config().layer_types) - attention.KINDS))
         raise UsageError(
@@ -170,6 +162,27 @@ def _spare_gradients(model: Any) -> None:
         looks = name.rpartition(".")[2] in TOWERS
         if looks and not any(each.requires_grad for each in part.parameters()):
             part.forward = torch.no_grad()(part.forward)
+
+
+def _read_base(recipe: Recipe) -> Any:
+    dtype = torch.float32 if recipe.precision == "fp32" else "auto"
+    if recipe.objective == "head":
+        transformers.utils.logging.set_verbosity_error()  # it would report the new layer as missing from the base
+    try:
+        model, loaded = export.kind(recipe.objective, recipe.images).from_pretrained(
+            recipe.base,
+            dtype=dtype,
+            attn_implementation=recipe.attention,
+            output_loading_info=True,
+            **export.options(recipe.objective),
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise UsageError(f"base {recipe.base!r} cannot be loaded: {str(error).strip().splitlines()[0]}") from None
+    if recipe.objective == "head" and "score.weight" in loaded["missing_keys"]:
+        # Every rating alike likely: a random head is far off at first, and what it tells the layers below is noise.
+        with deepspeed.zero.GatheredParameters([model.score.weight], modifier_rank=0), torch.no_grad():
+            model.score.weight.zero_()
+    return model
 
 
 def _parts(model: Any) -> list[str]:

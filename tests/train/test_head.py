@@ -13,9 +13,11 @@ import export  # isort: skip
 import objective  # isort: skip
 import recipe as recipes  # isort: skip
 import rows as rows_module  # isort: skip
+import sft  # isort: skip
 import tiny  # isort: skip
 import torch
 import transformers
+from safetensors.torch import load_file
 
 from critic import human_scored
 from critic.asking.examples import example
@@ -120,6 +122,27 @@ def test_adapters_bring_the_head_with_them(tmp_path: Path) -> None:
     merged = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
     ids = torch.tensor([[5, 9, 17, 33]])
     assert torch.allclose(merged(ids).logits, adapted(ids).logits, atol=1e-5)
+
+
+def test_a_new_head_finds_every_rating_alike_likely_and_an_old_one_is_kept(
+    made: SimpleNamespace, tmp_path: Path
+) -> None:
+    """Under ZeRO-3 too, where a process holds parts of the weights."""
+    plain, scored, judge = (tmp_path / name for name in ("plain", "scored", "judge"))
+    for folder, classes in ((plain, {}), (scored, export.labels("head"))):
+        model = tiny.random_model(made.recipe.tiny, made.tokenizer, 2000, classes)
+        model.save_pretrained(folder)
+        made.tokenizer.save_pretrained(folder)
+    on_base = {**HEAD, "tiny": None}
+    for folder, head in ((plain, torch.zeros_like(model.score.weight)), (scored, model.score.weight)):
+        recipe = recipes.read_recipe(write_recipe(tmp_path, **on_base, base=str(folder)))
+        assert torch.equal(sft.build_model(recipe, made.tokenizer, None).score.weight.float(), head)
+    sharded = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
+    training = {"max_steps": 1, "learning_rate": 0.0}
+    whole = write_recipe(tmp_path, **on_base, base=str(plain), training=training, deepspeed=sharded)
+    train(whole, made.file, judge, internal=False)
+    weights = load_file(judge / "model.safetensors")
+    assert not weights["score.weight"].any() and weights["model.embed_tokens.weight"].any()
 
 
 @pytest.mark.parametrize("form", ["pairwise", "correct", "scale_5", "commit_first", "criteria"])
