@@ -4,11 +4,12 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import checkpoints
+import datasets
 import export
 import machine
 import matplotlib.pyplot as plt
@@ -48,14 +49,15 @@ class Meeting(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type
 
 class Together(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
     """A random order of examples in which those about the same images stand side by side, and those without any beside
-    others of the same row (`ids`), shuffled anew by `generator` in each epoch: a step computes most of its images, or
-    of the prompts that several labels have in common, once."""
+    others of the same group, shuffled anew by `generator` in each epoch: a step computes most of its images, or of what
+    the prompts of a question's answers have in common, once, and what it learns is how they differ."""
 
-    def __init__(self, images: Sequence[Sequence[str]], ids: Sequence[str], generator: torch.Generator) -> None:
+    def __init__(self, rows: datasets.Dataset, generator: torch.Generator) -> None:
         self.groups: dict[Any, list[int]] = {}
-        for place, (names, row) in enumerate(zip(images, ids, strict=True)):
-            self.groups.setdefault(tuple(names) or row, []).append(place)
-        self.count, self.generator = len(images), generator
+        ids, images, groups = rows["id"], rows["images"], rows["group"]
+        for place in sorted(range(len(rows)), key=lambda place: str(ids[place])):
+            self.groups.setdefault(tuple(images[place]) or groups[place], []).append(place)
+        self.count, self.generator = len(rows), generator
 
     def __len__(self) -> int:
         return self.count
@@ -99,7 +101,7 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
             # processes would have another order.
             sampler.batch_size = self.watch.recipe.global_batch
         if self.watch.recipe.together:
-            sampler = Together(self.train_dataset["images"], self.train_dataset["id"], self.order)
+            sampler = Together(self.train_dataset, self.order)
         if self.data_collator.packing and self.data_collator.share and not hasattr(sampler, "effective_batch_size"):
             step, image_token = self.watch.recipe.global_batch, self.data_collator.image_token
             return Meeting(sampler, self.train_dataset, step, self.args.train_batch_size, image_token)

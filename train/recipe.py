@@ -86,8 +86,8 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
       every rating count alike.
     - `packing`: the rows of a micro-batch become one sequence without padding, none seeing another; what several begin
       with is computed once (`packing.py`). `objective: raft` packs in any case.
-    - `together`: rows about the same images come in one step, and so do the examples of one row, as with several
-      `labels`, which with packing computes once what is the same.
+    - `together`: rows about the same images come in one step, and without images those of the same `group` (answers to
+      one question, one row's several `labels`): with packing, what is the same in them is computed once.
     - `attention`: `sdpa`, `eager`, `varlen` (PyTorch's own flash attention over packed rows) or another attention of
       transformers (`flash_attention_2` …), which computes what rows begin with anew for each.
     - `precision`: `bf16` (with fp32 master weights), `fp32`, or `auto`, which measures what is faster; without it the

@@ -35,7 +35,7 @@ from critic.errors import UsageError
 from critic.images import ImageError, Images
 from critic.records import RATINGS, Example, HumanScore, Response
 
-FORMAT = 3
+FORMAT = 4
 """Of the cache; another number makes everybody tokenize again."""
 
 FEWEST_IN_PARALLEL = 2000
@@ -46,7 +46,7 @@ _DECODER = msgspec.json.Decoder(tuple[Planned, list[Response], float])
 
 
 class Data(Struct, frozen=True):
-    """Tokenized examples. Columns of `rows`: id, form, input_ids, source (prompt tokens), value_start and value_end
+    """Tokenized examples. Columns of `rows`: id, group, form, input_ids, source (prompt tokens), value_start, value_end
     (the tokens that spell the verdict's value), length, rating (whole, 1..10, 0 for none), people (probabilities of
     1..10, or empty), weight (of whose score it is, above 0), images (their names, in their order) and image_tokens (how
     many take each one's features). `counts` says what was shortened, refused and left out."""
@@ -228,6 +228,7 @@ def _labelled(responses: list[Response], name: str, weight: float, recipe: Recip
 _FEATURES = datasets.Features(
     {
         "id": datasets.Value("string"),
+        "group": datasets.Value("string"),
         "form": datasets.Value("string"),
         "input_ids": datasets.List(datasets.Value("int32")),
         "source": datasets.Value("int32"),
@@ -265,6 +266,7 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
     for line in (line for piece in pieces for line in piece):
         planned, responses, weight = _DECODER.decode(line)
         row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, **_NOTHING, "weight": weight}
+        row["group"] = responses[0].question.group
         by_id = {response.id: response for response in responses}
         try:
             made = example_of(planned, by_id, limits[0], count, isinstance(tokenizer, SeeingTokenizer))

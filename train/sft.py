@@ -221,7 +221,8 @@ def describe(recipe: Recipe, train: Path, init: Path | None = None) -> dict[str,
     """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge."""
     unset = ("precision", "labels", "vision", "max_image_pixels")
     left_out = {"evaluation", "keep", "compiled"} | {name for name in unset if getattr(recipe, name) is None}
-    left_out |= set() if sees(recipe) else {"images", "together"}
+    left_out |= set() if sees(recipe) else {"images"}
+    left_out |= set() if sees(recipe) or recipe.together else {"together"}
     left_out |= set() if recipe.frozen or (sees(recipe) and recipe.frozen is not None) else {"frozen"}
     begun = {"init": {"folder": str(init), "weights": begun_with(init)}} if init is not None else {}
     return {

@@ -158,17 +158,20 @@ def test_another_judge_is_learned_beside_people(tmp_path: Path) -> None:
     assert [row["rating"] for row in all_rows(alone)] == [row["rating"] for row in gpt4]
 
 
-def test_labels_of_one_row_meet_and_share_its_prompt(tmp_path: Path) -> None:
-    """Together, whatever the epoch's order, in which each example comes once; a second label then costs two tokens."""
+def test_answers_to_one_question_and_labels_of_one_row_meet(tmp_path: Path) -> None:
+    """Whatever the epoch's order, in which each example comes once; a second label then costs two tokens."""
     recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.25}, forms={"pointwise": 1.0}, together=True)
     recipe.write_text(recipe.read_text().replace("train_sampling_strategy: group_by_length", "seed: 0"))
-    data, _ = prepared(recipe, write_rows(tmp_path, two_judges()), tmp_path / "cache")
+    answers = [{**row, "group": f"question {n % 5}"} for n, row in enumerate(two_judges())]
+    data, _ = prepared(recipe, write_rows(tmp_path, answers), tmp_path / "cache")
     order, rows = torch.Generator(), all_rows(data)
-    sampler = loop.Together(data.rows["images"], data.rows["id"], order)
+    sampler = loop.Together(data.rows, order)
     epochs = [list(sampler), list(sampler)]
     for places in epochs:
         ids = [rows[place]["id"] for place in places]
         assert sorted(places) == list(range(16)) and len([*groupby(ids)]) == len({*ids}) == 10
+        groups = [rows[place]["group"] for place in places]
+        assert len([*groupby(groups)]) == len({*groups}) == 5
     assert epochs[0] != epochs[1]
     batch = rows_module.Batches(0, rows_module.weights(recipes.read_recipe(recipe), data.rows), head=True)
     one, two = (row for row in rows if row["id"] == rows[0]["id"])

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 from conftest import human_row
 from training import logged, losses, refused, start, train, write_recipe, write_rows
@@ -210,7 +211,8 @@ def test_images_made_ready_one_by_one_are_those_made_ready_together(made: Any, t
 
 def test_rows_about_one_image_come_together() -> None:
     images = [["a"], ["b"], [], ["a"], ["b"], [], ["a", "b"]]
-    orders = [list(loop.Together(images, "abcdefg", torch.Generator().manual_seed(seed))) for seed in range(5)]
+    rows = datasets.Dataset.from_dict({"id": [*"abcdefg"], "group": [*"tuvwxyz"], "images": images})
+    orders = [list(loop.Together(rows, torch.Generator().manual_seed(seed))) for seed in range(5)]
     assert len({tuple(order) for order in orders}) > 1
     for order in orders:
         assert sorted(order) == list(range(7))
