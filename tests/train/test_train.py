@@ -237,6 +237,8 @@ def test_a_finished_folder_is_another_judges(tmp_path_factory: pytest.TempPathFa
         sft.finished(done.out, sft.describe(recipe, write_rows(tmp_path, sample_rows(3))))
     with pytest.raises(UsageError, match="another recipe"):
         sft.finished(done.out, sft.describe(recipes.read_recipe(done.recipe, ["training.seed=1"]), done.rows))
+    with pytest.raises(UsageError, match="another recipe"):
+        sft.finished(done.out, sft.describe(msgspec.structs.replace(recipe, together=True), done.rows))
 
 
 def test_what_comes_out(tmp_path_factory: pytest.TempPathFactory) -> None:
