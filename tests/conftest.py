@@ -4,6 +4,7 @@ real ones, and a tiny judge that is trained and served once for all."""
 import contextlib
 import io
 import json
+import random
 import runpy
 import signal
 import socket
@@ -130,10 +131,12 @@ def run(*words: object, cwd: Path = ROOT) -> Done:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Below those that Linux gives to connections (from 32768): until it is listened on, none of these takes it."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextlib.contextmanager

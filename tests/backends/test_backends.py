@@ -7,7 +7,6 @@ import json
 import math
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from conftest import ROOT, Servers, assert_one_line_error, completion, human_row, run, write_jsonl
+from conftest import ROOT, Servers, assert_one_line_error, completion, free_port, human_row, run, write_jsonl
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -488,14 +487,13 @@ def answer(body):
 conftest.Scripted(answer)
 time.sleep(100)
 """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}/v1"
 
     def start() -> subprocess.Popen[bytes]:
         server = subprocess.Popen([sys.executable, "-c", program, str(port)])
-        for _ in range(200):
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
             try:
                 if httpx.get(f"{url}/models").status_code == 200:
                     return server
@@ -516,7 +514,7 @@ time.sleep(100)
         server.wait()
         assert len(out.read_bytes().splitlines()) < 120
         server = start()
-        _, errors = client.communicate(timeout=60)
+        _, errors = client.communicate(timeout=240)
     finally:
         server.kill()
         server.wait()
