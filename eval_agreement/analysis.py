@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import zip_longest
 from typing import Literal
 
 import numpy as np
@@ -10,6 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from critic.counting.columns import as_column, as_ratings
 from critic.counting.resampling import Floats
 from critic.records import RATINGS, Response
 from eval_agreement import bias, calibration
@@ -110,7 +110,7 @@ def examine(
     """
     sample = sample.numbered
     labelled, judges = sample.labelled, list(sample.judges)
-    several = any(len(rated) > 1 for rated in labelled.raters)
+    several = as_ratings(labelled.raters).several
     who, baselines = labelled.judge, trivial(labelled, asked.training)
     got_on()
 
@@ -167,7 +167,7 @@ def scorers(sample: Sample, baselines: Mapping[str, tuple[Floats, str]]) -> list
 def _replaces(sample: Sample, epsilon: float) -> AlternativeAnnotator:
     """The judge's scores are moved to the nearest one that people use, if those are ten or fewer: a score that lies
     between theirs could never tie with them, and ties count for both sides."""
-    used = np.unique([score for rated in sample.raters for score in rated.values()])
+    used = np.unique(as_ratings(sample.raters).entries()[-1])
     scores = sample.scores
     if len(used) <= len(RATINGS):
         edges = (used[1:] + used[:-1]) / 2
@@ -177,11 +177,13 @@ def _replaces(sample: Sample, epsilon: float) -> AlternativeAnnotator:
 
 def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
     """What pulls one judge's scores away from people's."""
-    noise = None
-    if any(len(rated) > 1 for rated in sample.raters):
+    noise, rated = None, as_ratings(sample.raters)
+    if rated.several:
         # Ratings in no order of raters. Of an answer whose raters are not known, the score counts as one rating.
-        given = [list(rated.values()) or [score] for rated, score in zip(sample.raters, sample.human, strict=True)]
-        noise = bias.rating_noise(np.array(list(zip_longest(*given, fillvalue=np.nan))).T.copy())
+        given = np.full((len(rated), rated.sizes.max()), np.nan)
+        given[np.arange(given.shape[1]) < rated.sizes[:, None]] = rated.entries()[-1]
+        given[rated.sizes == 0, 0] = sample.human[rated.sizes == 0]
+        noise = bias.rating_noise(given)
     rows = JudgedRows(sample.human, sample.judges[judge], sample.groups, noise)
     effects = [bias.severity(rows), bias.central_tendency(rows)]
     if sample.length is not None and not np.isnan(sample.length).any():
@@ -193,7 +195,7 @@ def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
         [
             bias.offsets(part, rows, sample.parts[part])
             for part in ("lang", "task", "answerer")
-            if len(set(sample.parts.get(part, ())) - {None}) > 1
+            if len(set(as_column(sample.parts.get(part, ())).present()) - {None}) > 1
         ],
     )
 
@@ -240,7 +242,7 @@ def breakdown(sample: Sample) -> dict[str, dict[str, Agreement]]:
 
 def trivial(sample: Sample, training: Sequence[Response]) -> dict[str, tuple[Floats, str]]:
     """Judges that understand nothing: their scores, and what they do."""
-    responses = [response for response in sample.responses if response]
+    responses = [response for response in sample.responses if response] if training else []
     if not training or len(responses) < len(sample.ids):
         median = float(np.median(sample.human))
         return {"constant": (np.full(len(sample.ids), median), f"always {median:.3g}, people's median here")}

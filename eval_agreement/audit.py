@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from tqdm import tqdm
 
 from critic import human_scored, jsonl
+from critic.counting.columns import as_column, as_ratings
 from critic.errors import UsageError
 from eval_agreement import gate, inputs
 from eval_agreement.alternative_annotator import EPSILON
@@ -216,7 +217,8 @@ def _samples(
     people, sources = Source.parse(human), inputs.parse_judges(judges)
     if taken := sorted(BASELINES.keys() & sources.keys()):
         raise UsageError(f"--judge {taken[0]}: a trivial judge is called that; name yours otherwise")
-    sample = replace(of_tables(people, sources, scale, judge_scale), name=inputs.sample_name(people.path))
+    sample = of_tables(people, sources, scale, judge_scale, texts=texts)
+    sample = replace(sample, name=inputs.sample_name(people.path))
     return [(sample, {"people": people.path, **{name: source.path for name, source in sources.items()}})]
 
 
@@ -242,10 +244,10 @@ def _audit_scores(
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
     origin = provenance(samples, train, asked.training)
     if target.certificate is not None:
-        raters, n = {name for rated in first.raters for name in rated}, int((~np.isnan(first.human)).sum())
+        raters, n = as_ratings(first.raters).who.present(), int((~np.isnan(first.human)).sum())
         people = first_files.get(PEOPLE) or first_files[first.judge], n, len(raters)
         agreement, judged = found[first.name].judge.estimates, first_files[first.judge]
-        write_certificate(target.certificate, judged, first.judgments, people, agreement, outcomes)
+        write_certificate(target.certificate, judged, as_column(first.judgments).present(), people, agreement, outcomes)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     injections = [one for one in attacked.values() if isinstance(one, Injection)]
     looks = {path: one for path, one in attacked.items() if isinstance(one, Looking)}
@@ -302,8 +304,8 @@ def _audit_labels(
     outcomes = gate.check(limits, {name: gate.of_preferences(result, found.groups)})
     if target.certificate is not None:
         source, agreement = sources[judge], {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}
-        items = [] if file_kind(source) == "table" else read_items(source)
-        records = [item.judgment for item in items if item.kind == kind]
+        items = () if file_kind(source) == "table" else read_items(source)
+        records = (item.judgment for item in items if item.kind == kind)
         labels = people.path, found.rated, found.raters
         write_certificate(target.certificate, source.path, records, labels, agreement, outcomes)
     files = files_of({PEOPLE: people.path, **{judge: source.path for judge, source in sources.items()}})

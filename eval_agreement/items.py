@@ -6,10 +6,12 @@ TURN is `whole` for the whole conversation; behind it stand `/judging=NAME` (oth
 (other than the reference) and `/item=N`.
 """
 
-from collections.abc import Sequence
-from sys import intern
+import math
+from array import array
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
+import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -17,22 +19,26 @@ from critic import jsonl
 from critic.asking import rating
 from critic.asking.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, form_of
 from critic.counting.aggregate import check
+from critic.counting.columns import Column, RatingColumns, Reread
 from critic.counting.verdicts import Label
 from critic.errors import UsageError
 from critic.records import (
     RATINGS,
     Call,
+    Conversation,
     ConversationJudgment,
     HumanScore,
     Judgment,
+    Member,
     Protocol,
     Question,
     Response,
     TurnVerdict,
+    Verdict,
 )
 from critic.tables import KeySet
-from eval_agreement.sample import PARTS
-from eval_agreement.tables import Source, read_table
+from eval_agreement.sample import PARTS, Sample
+from eval_agreement.tables import Source, places, read_table
 
 Kind = Literal["score", "preference", "yes or no"]
 AnyJudgment = Judgment | ConversationJudgment
@@ -55,7 +61,8 @@ class AuditItem(Struct, frozen=True, kw_only=True):
 
     `human` or `human_label`, and `others` (scores by column), are people's and other judges' where the record holds
     them. Items that share a `group` are resampled together; `parts` is what agreement is broken down by (None: not
-    known), `lengths` the characters of the answer, or of both (None: not known).
+    known), `lengths` the characters of the answer, or of both (None: not known). `record` is its
+    number in its file, from 0.
     """
 
     id: str
@@ -70,6 +77,7 @@ class AuditItem(Struct, frozen=True, kw_only=True):
     lengths: tuple[float | None, ...]
     response: Response | None = None
     judgment: AnyJudgment | None = None
+    record: int = -1
 
 
 def items_of(judgment: AnyJudgment) -> list[AuditItem]:
@@ -224,30 +232,53 @@ def _yes_or_no(answer: bool | None) -> Label:
     return "failed" if answer is None else "a" if answer else "b"
 
 
-class _Once:
-    """Parts of records that come again and again, kept once."""
+class MadeBy(Column[AnyJudgment | None]):
+    """What of each judgment says how it was made and why it failed: records that are the same for many."""
 
-    def __init__(self) -> None:
-        self._parts = dict[tuple[str | None, ...], dict[str, str | None]]()
-        self._how: AnyJudgment | None = None
+    def add(self, judgment: AnyJudgment | None) -> None:
+        if judgment is None:
+            self.append(None)
+        elif isinstance(judgment, Judgment):
+            self._add_answer(judgment)
+        else:
+            self._add_conversation(judgment)
 
-    def lean(self, item: AuditItem, texts: bool) -> AuditItem:
-        """The item without the texts of its record, and without its response unless `texts` are asked for."""
-        key = (*item.parts, *item.parts.values())
-        parts = self._parts.setdefault(key, item.parts)
-        judgment, before = item.judgment, self._how
-        if isinstance(judgment, Judgment):
-            judgment = replace(
-                judgment, response=_NO_RESPONSE, other=None, reply="", verdict=replace(judgment.verdict, reason=None)
-            )
-            if isinstance(before, Judgment):
-                same = {
-                    name: getattr(before, name) for name in _HOW if getattr(before, name) == getattr(judgment, name)
-                }
-                judgment = replace(judgment, **same)
-        self._how = judgment
-        return replace(
-            item, group=intern(item.group), parts=parts, judgment=judgment, response=item.response if texts else None
+    def _add_answer(self, one: Judgment) -> None:
+        failure, detail = one.verdict.failure, None if one.score is not None else one.detail
+        members = [member.judge for member in one.members]
+        how = tuple(getattr(one, name) for name in _HOW)
+        self.put(
+            (*how, failure, detail, *members),
+            lambda: Judgment(
+                **dict(zip(_HOW, how, strict=True)),
+                response=_NO_RESPONSE,
+                verdict=Verdict(failure=failure),
+                detail=detail,
+                members=[Member(judge=name, verdict=Verdict()) for name in members],
+            ),
+        )
+
+    def _add_conversation(self, one: ConversationJudgment) -> None:
+        given = one.verdict
+        detail = None if given.score is not None else one.detail
+        verdict = TurnVerdict(
+            conversation="",
+            system="",
+            condition="",
+            protocol=given.protocol,
+            judge=given.judge,
+            failure=given.failure,
+        )
+        key = (one.setup, one.prompt_hash, detail, given.protocol, given.judge, given.failure)
+        self.put(
+            key,
+            lambda: ConversationJudgment(
+                conversation=_NO_CONVERSATION,
+                verdict=verdict,
+                setup=one.setup,
+                prompt_hash=one.prompt_hash,
+                detail=detail,
+            ),
         )
 
 
@@ -255,22 +286,35 @@ _HOW = ("judge", "prompt", "prompt_hash", "score_kind", "decoding")
 
 _NO_RESPONSE = Response(id="", question=Question(id="", prompt="", task="", group="", lang="en"), text="")
 
+_NO_CONVERSATION = Conversation(id="", benchmark="", lang="en", group="", turns=[])
 
-def read_items(source: Source, *, texts: bool = True) -> list[AuditItem]:
-    """What a file of judgments says; of conversations only by the protocol that `source` names, if any. Records are
-    without their texts, and items without `texts` have no response.
+
+def without_reason(judgment: AnyJudgment) -> AnyJudgment:
+    """As pages show it."""
+    if isinstance(judgment, Judgment):
+        return replace(judgment, verdict=replace(judgment.verdict, reason=None))
+    return judgment
+
+
+def judgments_of(source: Source) -> Iterator[tuple[int, AnyJudgment]]:
+    """The records of a file of judgments, with their lines."""
+    record: type[AnyJudgment] = ConversationJudgment if file_kind(source) == "judged conversations" else Judgment
+    yield from jsonl.read(source.path, record)
+
+
+def read_items(source: Source) -> Iterator[AuditItem]:
+    """What a file of judgments says, read as it is asked for; of conversations only by the protocol that `source`
+    names, if any.
 
     Raises UsageError naming file and line for a second judge, an id that comes twice or a score off its scale, and
     naming the file where nothing was judged by that protocol.
     """
     path, protocol = source.path, source.column
-    record: type[AnyJudgment] = ConversationJudgment if file_kind(source) == "judged conversations" else Judgment
     if protocol is not None and protocol not in get_args(Protocol):
         raise UsageError(f"{path}: unknown protocol {protocol!r}; choose {', '.join(get_args(Protocol))}")
-    found: list[AuditItem] = []
-    lines, once = KeySet(numbered=True), _Once()
+    lines = KeySet(numbered=True)
     first: str | None = None
-    for number, judgment in jsonl.read(path, record):
+    for record, (number, judgment) in enumerate(judgments_of(source)):
         place, judge = f"{path}:{number}", judge_of(judgment)
         try:
             items = _checked(judgment)
@@ -283,12 +327,68 @@ def read_items(source: Source, *, texts: bool = True) -> list[AuditItem]:
             if protocol is not None and item.parts["protocol"] != protocol:
                 continue
             if not lines.add(item.id, number):
-                what = "response id" if record is Judgment else "verdict"
+                what = "response id" if isinstance(judgment, Judgment) else "verdict"
                 raise UsageError(f"{place}: duplicate {what} {item.id!r}, first at line {lines.get(item.id)}")
-            found.append(once.lean(item, texts))
-    if not found:
+            yield replace(item, record=record)
+    if not len(lines):
         raise UsageError(f"{path}: no verdict" + (f" by the protocol {protocol}" if protocol else ""))
-    return found
+
+
+class SampleRows:
+    """Items in columns, as they are read: answers with people's scores and those of other judges, and beside them the
+    score of the judge that the file is of. With `texts` the responses stay in memory."""
+
+    def __init__(self, texts: bool) -> None:
+        self.score, self._human, self._length, self._probability = (array("d") for _ in range(4))
+        self._ids, self._group, self._parts = Column[str](), Column[str](), dict[str, Column[str | None]]()
+        self._others, self._raters = dict[str, "array[float]"](), RatingColumns()
+        self._made, self._record, self._texts, self._said = MadeBy(), array("i"), texts, False
+        self._responses: list[Response | None] = []
+
+    def add(self, item: AuditItem) -> None:
+        human = item.human
+        self._raters.append(human.raters if human else {})
+        self._made.add(item.judgment)
+        for values, value in (
+            (self.score, item.score),
+            (self._human, human.score if human else None),
+            (self._length, item.lengths[0]),
+            (self._probability, human.probability if human else None),
+        ):
+            values.append(math.nan if value is None else value)
+        for name in item.others:
+            if name not in self._others:
+                self._others[name] = array("d", [math.nan]) * len(self._ids)
+        for name, values in self._others.items():
+            values.append(item.others.get(name, math.nan))
+        self._ids.append(item.id)
+        self._group.append(item.group)
+        for part, said in item.parts.items():
+            self._parts.setdefault(part, Column()).append(said)
+        self._record.append(item.record)
+        self._said = self._said or item.response is not None
+        if self._texts:
+            self._responses.append(item.response)
+
+    def sample(self, name: str, source: Source | None = None) -> Sample:
+        """No judge of ours yet."""
+        records = None
+        if source and any(self._made.present()):
+            records = Reread(lambda: (without_reason(one) for _, one in judgments_of(source)), self._record)
+        return Sample(
+            name=name,
+            ids=self._ids,
+            human=np.asarray(self._human),
+            judges={other: np.asarray(self._others[other]) for other in sorted(self._others)},
+            group=self._group,
+            raters=self._raters if len(self._raters.who) else [],
+            parts=dict(self._parts),
+            length=np.asarray(self._length),
+            probability=np.asarray(self._probability),
+            responses=self._responses if self._said else [],
+            judgments=self._made if records else [],
+            records=records,
+        )
 
 
 def _checked(judgment: AnyJudgment) -> list[AuditItem]:
@@ -346,7 +446,7 @@ def file_kind(source: Source) -> FileKind:
 
 def check_common(human: Source, people: Sequence[str], judge: Source, judged: Sequence[str]) -> None:
     """Raises UsageError where the two have no id in common."""
-    if people == judged or set(people) & set(judged):
+    if (places(people, judged) >= 0).any():
         return
     for source in (human, judge):
         if file_kind(source) == "table" and human.path != judge.path and "id" not in read_table(source.path).columns:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from critic.counting.columns import as_ratings
 from critic.counting.resampling import Floats, Group, group_numbers
 from eval_agreement.metrics import Indices
 
@@ -71,11 +72,7 @@ def entries_of(ratings: Ratings) -> RatingEntries:
         score = ratings[item, rater].astype(np.float64)
         names = [str(column + 1) for column in range(ratings.shape[1])]
     else:
-        names = sorted({name for row in ratings for name in row})
-        number = {name: index for index, name in enumerate(names)}
-        item = np.repeat(np.arange(len(ratings)), np.array([len(row) for row in ratings], dtype=np.intp))
-        rater = np.array([number[name] for row in ratings for name in row], dtype=np.intp)
-        score = np.array([value for row in ratings for value in row.values()], dtype=np.float64)
+        names, item, rater, score = as_ratings(ratings).entries()
         given = ~np.isnan(score)
         item, rater, score = item[given], rater[given], score[given]
     if np.isinf(score).any():

@@ -1,6 +1,6 @@
 """What an audit works on: scored answers in columns, one row an answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from critic.counting.columns import Column, RatingColumns, Reread, as_column
 from critic.counting.resampling import Floats, group_numbers
 from critic.errors import UsageError
 from critic.records import ConversationJudgment, Judgment, Response
@@ -31,23 +32,25 @@ class Sample(Struct, frozen=True, kw_only=True):
     is the one under audit. Rows that share a question or an image share a `group`, whose number `numbered` puts into
     `member`. `parts` gives
     properties of each row (None: not known), `length` the answers' characters, `probability` the
-    chance that each labelled row had of being labelled (NaN: not known; None: all had the same). `responses` and
-    `judgments` are the records behind the rows: empty, or one a row, None where a row has none. `notes` say what was
+    chance that each labelled row had of being labelled (NaN: not known; None: all had the same). `responses`
+    are the records behind the rows, and `judgments` what says how these were made and why one failed: empty, or one a
+    row, None where a row has none; `records` are the whole judgments. `notes` say what was
     left out on reading.
     """
 
     name: str
-    ids: list[str]
+    ids: Sequence[str]
     human: Floats
     judges: dict[str, Floats]
-    group: list[str]
+    group: Sequence[str]
     member: NDArray[np.intp] | None = None
-    raters: list[dict[str, float]] = field(default_factory=list)
-    parts: dict[str, list[str | None]] = field(default_factory=dict)
+    raters: Sequence[Mapping[str, float]] = field(default_factory=list)
+    parts: dict[str, Sequence[str | None]] = field(default_factory=dict)
     length: Floats | None = None
     probability: Floats | None = None
-    responses: list[Response | None] = field(default_factory=list)
-    judgments: list[Judgment | ConversationJudgment | None] = field(default_factory=list)
+    responses: Sequence[Response | None] = field(default_factory=list)
+    judgments: Sequence[Judgment | ConversationJudgment | None] = field(default_factory=list)
+    records: Reread[Judgment | ConversationJudgment] | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -69,6 +72,8 @@ class Sample(Struct, frozen=True, kw_only=True):
                 return {name: picked(column) for name, column in values.items()}
             if isinstance(values, np.ndarray):
                 return values[index]
+            if isinstance(values, Column | Reread | RatingColumns):
+                return values.rows(index)
             return [values[number] for number in index] if values else values
 
         kept = ("name", "notes")
@@ -106,9 +111,9 @@ class Sample(Struct, frozen=True, kw_only=True):
 
     def values(self, part: str) -> dict[str, NDArray[np.bool_]]:
         """For each value of a property, which rows have it; the commonest value first."""
-        names = [name for name in self.parts[part] if name is not None]
-        index = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        code = np.array([-1 if name is None else index[name] for name in self.parts[part]])
+        column = as_column(self.parts[part])
+        index = {name: number for number, name in enumerate(name for name in column.present() if name is not None)}
+        code = column.each(lambda name: -1 if name is None else index[name], np.intp)
         size = np.bincount(code[code >= 0], minlength=len(index))
         return {name: code == index[name] for name in sorted(index, key=lambda name: -size[index[name]])}
 

@@ -3,27 +3,36 @@
 A sample is of scores, or of labels: preferences between two answers (a, b, tie), or verdicts of yes and no.
 """
 
-import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl
+from critic.counting.columns import Column, Reread, as_column, as_ratings
 from critic.counting.resampling import Floats
 from critic.counting.verdicts import Codes, Label, both_orders, codes
 from critic.errors import UsageError
 from critic.records import Judgment
 from eval_agreement import tables
-from eval_agreement.items import OVERALL, AuditItem, Kind, check_common, file_kind, items_of, of_response, read_items
+from eval_agreement.items import (
+    OVERALL,
+    Kind,
+    SampleRows,
+    check_common,
+    file_kind,
+    items_of,
+    of_response,
+    read_items,
+)
 from eval_agreement.preferences import PEOPLE, Preferences
 from eval_agreement.sample import Sample, scores
 from eval_agreement.tables import SCALE, ColumnTable, Scale, Source, forget, places, read_table
-
-T = TypeVar("T")
 
 _HELD = ("judgments", "judged conversations")
 
@@ -79,43 +88,27 @@ def of_judgments(name: str, path: Path, *, texts: bool = True) -> list[Sample]:
     """
     if file_kind(Source(path)) == "judged conversations":
         raise UsageError(f"{path}: judged conversations hold no people's verdicts; give --human FILE --judge NAME=FILE")
-    found: dict[str, list[AuditItem]] = {}
-    for item in read_items(Source(path), texts=texts):
-        found.setdefault(item.parts.get("criterion") or OVERALL, []).append(item)
+    found: dict[str, SampleRows] = {}
+    for item in read_items(Source(path)):
+        found.setdefault(item.parts.get("criterion") or OVERALL, SampleRows(texts)).add(item)
     samples = []
-    for criterion, items in found.items():
-        sample = _of_items(name if criterion == OVERALL else f"{name}/{criterion}", items)
+    for criterion, rows in found.items():
+        sample = rows.sample(name if criterion == OVERALL else f"{name}/{criterion}", Source(path))
         parts = {part: values for part, values in sample.parts.items() if part != "criterion"}
-        judges = {judge_in(path): scores([item.score for item in items]), **sample.judges}
+        judges = {judge_in(path): np.asarray(rows.score), **sample.judges}
         samples.append(replace(sample, parts=parts, judges=judges))
     if np.isnan(samples[0].human).all():
         raise UsageError(f"{path}: no answer has people's scores (response.human); an audit needs them")
     return [sample for sample in samples if not np.isnan(sample.human).all()]
 
 
-def _of_items(name: str, items: Sequence[AuditItem]) -> Sample:
-    """Answers with people's scores and those of other judges; no judge of ours yet."""
-    rated = [item.human.raters if item.human else {} for item in items]
-    return Sample(
-        name=name,
-        ids=[item.id for item in items],
-        human=scores([item.human.score if item.human else None for item in items]),
-        judges={
-            other: scores([item.others.get(other) for item in items])
-            for other in sorted({other for item in items for other in item.others})
-        },
-        group=[item.group for item in items],
-        raters=rated if any(rated) else [],
-        parts={part: [item.parts[part] for item in items] for part in items[0].parts},
-        length=scores([item.lengths[0] for item in items]),
-        probability=scores([item.human.probability if item.human else None for item in items]),
-        responses=[item.response for item in items] if any(item.response for item in items) else [],
-        judgments=[item.judgment for item in items] if any(item.judgment for item in items) else [],
-    )
-
-
 def of_tables(
-    human: Source, judges: Mapping[str, Source], scale: Scale = SCALE, judge_scale: Scale | None = None
+    human: Source,
+    judges: Mapping[str, Source],
+    scale: Scale = SCALE,
+    judge_scale: Scale | None = None,
+    *,
+    texts: bool = False,
 ) -> Sample:
     """People's scores and judges' scores out of different files or columns, joined by id.
 
@@ -124,12 +117,12 @@ def of_tables(
     answer and rater. Judges: judgments of answers or conversations, or a table `id, score`. A judge without a score for
     an answer failed on it; answers that only the first judge scored stay, without a human score. A file without ids can
     be joined with other columns of itself only. Of judged conversations only protocols that people graded count, and
-    they tell groups and parts where people's table does not.
+    they tell groups and parts where people's table does not. Without `texts` responses are read where they are shown.
 
     Raises UsageError when no id is in both, when an id comes twice with different scores, and for scores off the
     scale, naming file and line.
     """
-    people = _people(human, scale)
+    people = _people(human, scale, texts)
     judge_scale = scale if judge_scale is None else judge_scale
     given = {name: _graded(_scored(source, judge_scale), people) for name, source in judges.items()}
     for name, other in given.items():
@@ -146,23 +139,26 @@ def of_tables(
         unusable = {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
         unsettled &= np.array([key not in unusable for key in first.ids])
     alone = first.rows(unsettled)
-    ids = people.ids + alone.ids if alone.ids else people.ids
-    unknown: list[str | None] = [None] * len(alone.ids)
+    more, count = len(alone.ids), len(people.ids)
+    ids, own = as_column(people.ids) + alone.ids, np.arange(count + more)
+    own[count:] = -1
+    unknown: list[str | None] = [None] * more
     lengths = np.concatenate([sample.length for sample in (people, alone) if sample.length is not None])
     return Sample(
         name=human.path.stem,
         ids=ids,
         human=np.concatenate([people.human, np.full(len(alone.ids), np.nan)]),
         judges={name: _scores_by_id(other, ids) for name, other in given.items()},
-        group=people.group + alone.group,
-        raters=people.raters + [{} for _ in alone.ids] if people.raters else [],
-        parts={part: values + alone.parts.get(part, unknown) for part, values in people.parts.items()},
+        group=ids if people.group is people.ids and alone.group is alone.ids else as_column(people.group) + alone.group,
+        raters=as_ratings(people.raters) + [{} for _ in range(more)] if people.raters else [],
+        parts={part: as_column(values) + alone.parts.get(part, unknown) for part, values in people.parts.items()},
         length=None if np.isnan(lengths).all() else lengths,
         probability=None
         if people.probability is None
         else np.concatenate([people.probability, np.full(len(alone.ids), np.nan)]),
-        responses=people.responses + [None] * len(alone.ids) if people.responses else [],
-        judgments=_by_id(first.ids, first.judgments, ids) if first.judgments else [],
+        responses=_at(people.responses, own) if people.responses else [],
+        judgments=_at(first.judgments, places(first.ids, ids)) if first.judgments else [],
+        records=first.records and first.records.rows(places(first.ids, ids)),
         notes=_notes(people, given, ids, scale),
     )
 
@@ -191,10 +187,13 @@ def _notes(people: Sample, given: Mapping[str, Sample], ids: Sequence[str], scal
     return notes
 
 
-def _by_id(known: Sequence[str], values: Iterable[T], ids: Sequence[str]) -> list[T | None]:
-    """The values of `ids`, of which those of the ids `known` are known."""
-    given = list(values)
-    return [None if place < 0 else given[place] for place in places(known, ids).tolist()]
+def _at(values: Any, place: Any) -> Any:
+    """The values at some places, None for those below 0."""
+    if isinstance(values, Reread):
+        return values.rows(place)
+    if isinstance(values, Column):
+        return values.at(place)
+    return [None if row < 0 else values[row] for row in place.tolist()]
 
 
 def _scores_by_id(judge: Sample, ids: Sequence[str]) -> Floats:
@@ -203,19 +202,29 @@ def _scores_by_id(judge: Sample, ids: Sequence[str]) -> Floats:
     return np.where(place < 0, np.nan, judge.human[place])
 
 
-def _people(source: Source, scale: Scale) -> Sample:
+def _people(source: Source, scale: Scale, texts: bool) -> Sample:
     path = source.path
     kind = file_kind(source)
     if kind == "judgments":
-        return replace(of_judgments(path.stem, path)[0], judges={}, judgments=[])
+        sample = of_judgments(path.stem, path, texts=texts)[0]
+        if not texts and sample.records:  # read where they are shown
+            answers = sample.records.of(lambda one: one.response if isinstance(one, Judgment) else None)
+            sample = replace(sample, responses=answers)
+        return replace(sample, judges={}, judgments=[], records=None)
     if kind == "judged conversations":
-        return replace(_scored(source, scale), judgments=[])
+        return replace(_scored(source, scale), judgments=[], records=None)
     if kind == "human-scored rows":
-        loaded = human_scored.load(path)
-        notes = [f"{path}: {count} rows left out: {reason}" for reason, count in loaded.left_out.items()]
-        if not loaded.responses:
-            raise UsageError(f"{path}: no usable row: {', '.join(loaded.left_out)}")
-        return replace(_of_items(path.stem, list(map(of_response, loaded.responses))), judges={}, notes=notes)
+        left_out, rows = Counter[str](), SampleRows(texts)
+        for _, _, response in human_scored.walk(path, left_out):
+            rows.add(of_response(response))
+        notes = [f"{path}: {count} rows left out: {reason}" for reason, count in left_out.items()]
+        sample = rows.sample(path.stem)
+        if not sample.ids:
+            raise UsageError(f"{path}: no usable row: {', '.join(left_out)}")
+        if not texts:
+            usable = Reread(lambda: human_scored.walk(path, Counter()), np.arange(len(sample.ids)))
+            sample = replace(sample, responses=usable.of(itemgetter(2)))
+        return replace(sample, judges={}, notes=notes)
     return _of_table(read_table(path), source.column or "score", scale)
 
 
@@ -223,11 +232,14 @@ def _scored(source: Source, scale: Scale) -> Sample:
     """A judge's scores as a sample; they stand in `human`."""
     if file_kind(source) not in _HELD:
         return _of_table(read_table(source.path), source.column or "score", scale)
-    found = [item for item in read_items(source) if item.kind == "score"]
-    if not found:
+    rows = SampleRows(texts=False)
+    for item in read_items(source):
+        if item.kind == "score":
+            rows.add(item)
+    if not rows.score:
         raise UsageError(f"{source.path}: no scores; it holds other verdicts")
-    judged = scores([item.score for item in found])
-    return replace(_of_items(source.path.stem, found), human=judged, judges={}, raters=[])
+    sample = rows.sample(source.path.stem, source)
+    return replace(sample, human=np.asarray(rows.score), judges={}, raters=[], responses=[])
 
 
 _CHOSEN = {"protocol": ("protocol", "condition", "judging", "turn"), "criterion": ("criterion",)}
@@ -241,14 +253,13 @@ def _chosen(judge: Sample) -> tuple[str, ...]:
 def _graded(judge: Sample, people: Sample) -> Sample:
     """The verdicts by protocols, conditions or criteria by which people gave some, if they gave any: those that nobody
     meant to label are no answers without a label."""
-    known = set(people.ids)
     for part in _chosen(judge):
-        values = judge.parts[part]
-        theirs = {value for key, value in zip(judge.ids, values, strict=False) if key in known}
-        left = sorted({str(value) for value in values if value not in theirs})
+        values = as_column(judge.parts[part])
+        theirs = {*values.rows(places(people.ids, judge.ids) >= 0).present()}
+        left = sorted({str(value) for value in values.present() if value not in theirs})
         if theirs and left:
             notes = [f"verdicts of {judge.name} by {part}s that people did not use are left out: {', '.join(left)}"]
-            judge = replace(judge.rows(np.array([value in theirs for value in values])), notes=[*judge.notes, *notes])
+            judge = replace(judge.rows(values.each(theirs.__contains__, bool)), notes=[*judge.notes, *notes])
     return judge
 
 
@@ -257,59 +268,54 @@ def _described(people: Sample, judge: Sample) -> Sample:
     where their own table has none."""
     if not _chosen(judge):
         return people
-    groups = _by_id(judge.ids, judge.group, people.ids)
+    place = places(judge.ids, people.ids)
     known, given = people.length, judge.length
     if given is not None and (known is None or np.isnan(known).all()):
-        known = scores(_by_id(judge.ids, given, people.ids))
+        known = np.where(place < 0, np.nan, given[place])
     return replace(
         people,
-        group=_or_alone(groups, people.ids) if people.group == people.ids else people.group,
+        group=_or_alone(as_column(judge.group).at(place), people.ids) if people.group == people.ids else people.group,
         parts=tables.filled(people.ids, people.parts, judge.ids, judge.parts),
         length=known,
     )
 
 
-def _or_alone(groups: Sequence[str | None], ids: Sequence[str]) -> list[str]:
+def _or_alone(groups: Sequence[str | None], ids: Sequence[str]) -> Sequence[str]:
     """Answers without a group are each one of their own."""
-    return [group or key for group, key in zip(groups, ids, strict=True)]
+    if not any(as_column(groups).present()):
+        return ids
+    return Column(group or key for group, key in zip(groups, ids, strict=True))
 
 
 def _of_table(table: ColumnTable, column: str, scale: Scale) -> Sample:
     ids = tables.keys_of(table)
     if "rater" not in table.columns and tables.all_differ(ids):
-        every = range(len(ids))
         return Sample(
             name=table.path.stem,
             ids=ids,
             human=table.numbers(column, scale),
             judges={},
             group=_or_alone(table.texts("group"), ids),
-            parts=tables.parts_of(table, every),
+            parts=tables.parts_of(table),
             length=tables.lengths_of(table),
             probability=tables.probabilities_of(table),
         )
 
-    def two_scores(score: float | None, before: float | None, rater: str | None) -> str:
-        texts = ["nan" if one is None else f"{one:g}" for one in (score, before)]
+    def two_scores(score: float, before: float, rater: str | None) -> str:
+        texts = [f"{one:g}" for one in (score, before)]
         who = f" by {rater}" if rater else " (several raters need a column rater)"
         return f"score {texts[0]}, but {texts[1]} before{who}"
 
-    column_scores = [None if math.isnan(score) else score for score in table.numbers(column, scale).tolist()]
-    rows, raters = tables.by_rater(table, column_scores, two_scores)
-    given: dict[str, dict[str, float]] = {key: {} for key in rows}
-    for rater, theirs in raters.items():
-        for key, score in theirs.items():
-            if score is not None:
-                given[key][rater or ""] = score
-    first = list(rows.values())
-    repeated = len(table.line) - sum(len(theirs) for theirs in raters.values())
+    first, raters, repeated = tables.ratings_in(table, table.numbers(column, scale), two_scores)
+    _, item, _, score = raters.entries()
+    mean = np.bincount(item, score, len(first)) / np.maximum(raters.sizes, 1)
     return Sample(
         name=table.path.stem,
-        ids=list(rows),
-        human=scores([sum(mine.values()) / len(mine) if mine else None for mine in given.values()]),
+        ids=(own := ids.rows(first)),
+        human=np.where(raters.sizes == 0, np.nan, mean),
         judges={},
-        group=_or_alone(table.texts("group", first), list(rows)),
-        raters=list(given.values()) if None not in raters else [],
+        group=_or_alone(table.texts("group", first), own),
+        raters=raters if "rater" in table.columns else [],
         parts=tables.parts_of(table, first),
         length=tables.lengths_of(table)[first],
         probability=tables.probabilities_of(table)[first],
@@ -323,8 +329,8 @@ class _Labels(Struct, frozen=True, kw_only=True):
 
     by: dict[str, list[Label | None]]
     raters: dict[str, dict[str, Label | None]]
-    group: list[str | None]
-    parts: dict[str, list[str | None]]
+    group: Sequence[str | None]
+    parts: dict[str, Sequence[str | None]]
     lengths: Floats
     probability: Floats | None = None
 
@@ -384,7 +390,7 @@ def _people_labels(source: Source, kind: Kind) -> _Labels:
         return f"{COLUMNS[kind]} {name[now] if now else 'none'}, but {name[before] if before else 'none'} before"
 
     rows, raters = tables.by_rater(table, _cells(table, source.column or COLUMNS[kind], kind), two_labels)
-    first = list(rows.values())
+    first = np.array(list(rows.values()))
     return _Labels(
         by={key: [] for key in rows},
         raters={rater or PEOPLE: theirs for rater, theirs in raters.items()},

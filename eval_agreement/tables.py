@@ -2,19 +2,22 @@
 
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from critic import tables
+from critic.counting.columns import Column, RatingColumns, as_column
 from critic.counting.resampling import Floats
 from critic.errors import UsageError
 from critic.records import RATINGS
+from eval_agreement.metrics import Indices
 
 V = TypeVar("V")
 
@@ -24,8 +27,6 @@ Parts = Mapping[str, Sequence[str | None]]
 SCALE: Scale = (RATINGS[0], RATINGS[-1])
 """The scale of scores, unless the user names another."""
 
-
-_MOST_SHARED = 1 << 20
 
 PART_COLUMNS = {"task": "task", "category": "category", "lang": "lang", "system": "answerer", "turn": "turn"}
 """Columns of a table that break a sample down, and the property each stands for."""
@@ -50,25 +51,24 @@ class ColumnTable(Struct, frozen=True):
     """A file in columns. `line[i]` is the line (Parquet and Excel: the row) that row i came from."""
 
     path: Path
-    columns: dict[str, list[Any]]
+    columns: dict[str, Column[Any]]
     line: Sequence[int]
 
     def place(self, row: int) -> str:
         return tables.place(self.path, self.line[row])
 
-    def column(self, name: str) -> list[Any]:
+    def column(self, name: str) -> Column[Any]:
         """Raises UsageError naming the columns there are."""
         if name not in self.columns:
             raise UsageError(f"{self.path}: no column {name!r}; there are {', '.join(self.columns)}")
         return self.columns[name]
 
-    def texts(self, name: str, rows: Sequence[int] | None = None) -> list[str | None]:
+    def texts(self, name: str, rows: Indices | None = None) -> Column[str | None]:
         """A column, or some rows of it, as texts; None where empty. All None where there is no such column."""
-        rows = range(len(self.line)) if rows is None else rows
         if name not in self.columns:
-            return [None] * len(rows)
-        cells = self.columns[name]
-        return [None if cells[row] is None or cells[row] == "" else str(cells[row]) for row in rows]
+            return Column(repeat(None, len(self.line if rows is None else rows)))
+        found = self.columns[name].map(lambda cell: None if cell is None or cell == "" else str(cell))
+        return found if rows is None else found.rows(rows)
 
     def numbers(self, name: str, scale: Scale = SCALE) -> Floats:
         """A column of scores on `scale`, moved onto 1..10; NaN where empty. Raises UsageError with the line."""
@@ -88,12 +88,11 @@ class ColumnTable(Struct, frozen=True):
 
     def plain(self, name: str) -> Floats | None:
         """A column of numbers as it is, NaN where empty; None where a cell has to be looked at by itself."""
-        cells = self.column(name)
         try:
-            found = None if bool in set(map(type, cells)) else np.array(cells, dtype=np.float64)
+            found = self.column(name).each(_plain, np.float64)
         except (TypeError, ValueError):
             return None
-        return None if found is None or np.isinf(found).any() else found
+        return None if np.isinf(found).any() else found
 
     def number(self, row: int, name: str, value: Any) -> float | None:
         """A cell as a number; None where empty. Raises UsageError with the line."""
@@ -110,6 +109,13 @@ class ColumnTable(Struct, frozen=True):
         return None if math.isnan(number) else number
 
 
+def _plain(cell: Any) -> float:
+    """Raises TypeError or ValueError for what is no number."""
+    if isinstance(cell, bool):
+        raise TypeError
+    return math.nan if cell is None else float(cell)
+
+
 def read_table(path: Path) -> ColumnTable:
     """A CSV (with a header), JSONL, Parquet or Excel file, read again only where it has changed. Raises UsageError
     naming file and line."""
@@ -117,27 +123,16 @@ def read_table(path: Path) -> ColumnTable:
     return _read_table(path, facts and (facts.st_mtime_ns, facts.st_size, facts.st_ino))
 
 
-class _Shared(dict[str, str]):
-    """Texts that a column holds again and again, kept once."""
-
-    def __missing__(self, text: str) -> str:
-        if len(self) < _MOST_SHARED:
-            self[text] = text
-        return text
-
-
 @lru_cache(maxsize=2)
 def _read_table(path: Path, _: object) -> ColumnTable:
-    columns: dict[str, list[Any]] = {}
-    shared: dict[str, _Shared] = {}
+    columns: dict[str, Column[Any]] = {}
     lines = array("q")
     for number, row in tables.numbered(path):
         for name in row:
             if name not in columns:
-                columns[name], shared[name] = [None] * len(lines), _Shared()
+                columns[name] = Column(repeat(None, len(lines)))
         for name, cells in columns.items():
-            value = row.get(name)
-            cells.append(shared[name][value] if type(value) is str else value)
+            cells.append(row.get(name))
         lines.append(number)
     return ColumnTable(path, columns, lines)
 
@@ -155,36 +150,37 @@ def all_differ(ids: Sequence[str]) -> bool:
 
 def places(known: Sequence[str], ids: Sequence[str]) -> NDArray[np.intp]:
     """Where each of `ids` stands in `known`, in which each stands once; -1 where it does not."""
-    if known is ids or known == ids:
+    if known is ids or (len(known) == len(ids) and known == ids):
         return np.arange(len(ids))
-    if not known:
+    if not len(known):
         return np.full(len(ids), -1)
     there, wanted = _hashes(known), _hashes(ids)
     order = np.argsort(there)
     spot = np.minimum(np.searchsorted(there, wanted, sorter=order), len(order) - 1)
     found: NDArray[np.intp] = order[spot]
-    for row in np.flatnonzero([known[place] != key for place, key in zip(found.tolist(), ids, strict=True)]):
+    differ = (known[place] != key for place, key in zip(found, ids, strict=True))
+    for row in np.flatnonzero(np.fromiter(differ, dtype=bool, count=len(ids))):
         # Another text may have the same hash; they stand side by side.
         alike = order[spot[row] :][: int((there == wanted[row]).sum())] if there[found[row]] == wanted[row] else ()
         found[row] = next((place for place in alike if known[place] == ids[row]), -1)
     return found
 
 
-def _hashes(texts: Sequence[str]) -> NDArray[np.int64]:
+def _hashes(texts: Sequence[Hashable]) -> NDArray[np.int64]:
     return np.fromiter(map(hash, texts), dtype=np.int64, count=len(texts))
 
 
-def keys_of(table: ColumnTable) -> list[str]:
+def keys_of(table: ColumnTable) -> Column[str]:
     """The ids; places where there is no such column."""
     if "id" not in table.columns:
-        return [table.place(row) for row in range(len(table.line))]
+        return Column(table.place(row) for row in range(len(table.line)))
     keys = table.texts("id")
     if None in keys:
         raise UsageError(f"{table.place(keys.index(None))}: the id is empty")
-    return [key for key in keys if key is not None]
+    return cast(Column[str], keys)
 
 
-def parts_of(table: ColumnTable, rows: Sequence[int]) -> dict[str, list[str | None]]:
+def parts_of(table: ColumnTable, rows: Indices | None = None) -> dict[str, Sequence[str | None]]:
     """What breaks the rows down; None where it is not known."""
     return {part: table.texts(name, rows) for name, part in PART_COLUMNS.items()}
 
@@ -209,15 +205,58 @@ def by_rater(
     return rows, raters
 
 
-def filled(ids: Sequence[str], mine: Parts, other_ids: Sequence[str], other: Parts) -> dict[str, list[str | None]]:
+def ratings_in(
+    table: ColumnTable, score: Floats, differ: Callable[[float, float, str | None], str]
+) -> tuple[Indices, RatingColumns, int]:
+    """`by_rater` of scores, NaN where there is none: the first row of each id, the scores of each id by rater, in the
+    order in which these first appear, and how many rows say again what another said."""
+    first, item = _numbered(keys_of(table))
+    who = table.texts("rater")
+    code = who.codes if who.repeats else _numbered(who)[1]
+    order = np.lexsort((code, item))
+    again = np.zeros(len(order), dtype=bool)
+    again[1:] = (item[order][1:] == item[order][:-1]) & (code[order][1:] == code[order][:-1])
+    # What each rater said first of an id: rows of one sort stand together, in their order.
+    said = np.empty_like(order)
+    said[order] = order[np.maximum.accumulate(np.where(again, 0, np.arange(len(order))))]
+    wrong = ~((score == score[said]) | (np.isnan(score) & np.isnan(score[said])))
+    if "rater" in table.columns:
+        wrong |= who.each(lambda rater: rater is None, bool)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        rater, key = who[row], table.texts("id")[row]
+        if rater is None and "rater" in table.columns:
+            raise UsageError(f"{table.place(row)}: the rater is empty")
+        raise UsageError(f"{table.place(row)}: {key!r} has the {differ(score[row], score[said[row]], rater)}")
+    kept = order[~again & ~np.isnan(score[order])]
+    sizes = np.bincount(item[kept], minlength=len(first))
+    ratings = RatingColumns.of(who.rows(kept).map(lambda rater: rater or ""), Column(score[kept].tolist()), sizes)
+    return first, ratings, int(again.sum())
+
+
+def _numbered(keys: Sequence[Hashable]) -> tuple[Indices, Indices]:
+    """The rows where keys first appear, and for each row the number of its key by those."""
+    _, first, number = np.unique(_hashes(keys), return_index=True, return_inverse=True)
+    if any(keys[place] != key for place, key in zip(first[number].tolist(), keys, strict=True)):
+        index: dict[Hashable, int] = {}  # two have one hash
+        number = np.array([index.setdefault(key, len(index)) for key in keys])
+        first = np.unique(number, return_index=True)[1]
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return first[order], place[number]
+
+
+def filled(ids: Sequence[str], mine: Parts, other_ids: Sequence[str], other: Parts) -> dict[str, Sequence[str | None]]:
     """Columns by name over `ids`: where `mine` do not say anything of an id, what `other`, over `other_ids`, say."""
-    nothing: dict[str, str | None] = {}
-    columns = {name: dict(zip(other_ids, values, strict=True)) for name, values in other.items()}
+    place, unknown = places(other_ids, ids), np.full(len(ids), -1)
+    none = Column[str | None]().at(unknown)
+    columns = {name: as_column(values).at(place) for name, values in other.items()}
     return {
-        name: [
-            columns.get(name, nothing).get(key) if own is None else own
-            for key, own in zip(ids, mine.get(name, [None] * len(ids)), strict=True)
-        ]
+        name: Column(
+            there if own is None else own
+            for there, own in zip(columns.get(name, none), mine.get(name, none), strict=True)
+        )
         for name in {**mine, **other}
     }
 
@@ -250,5 +289,6 @@ def lengths_of(table: ColumnTable, which: str = "") -> Floats:
             raise UsageError(f"{table.place(int(np.argmax(found < 0)))}: {length} is below 0")
         return found
     name = next((name for name in (f"response{which}", f"text{which}") if name in table.columns), None)
-    texts = table.columns[name] if name else [None] * len(table.line)
-    return np.array([None if text is None else len(str(text)) for text in texts], dtype=np.float64)
+    if name is None:
+        return np.full(len(table.line), np.nan)
+    return table.columns[name].each(lambda text: math.nan if text is None else len(str(text)), np.float64)

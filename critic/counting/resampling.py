@@ -14,7 +14,7 @@ is loaded when it is run, so that `critic --help` does not wait for it. `scipy.s
 """
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from msgspec import Struct
@@ -75,12 +75,21 @@ class Estimate(Struct, frozen=True, kw_only=True):
     undefined: str | None = None
 
 
+@runtime_checkable
+class Numbered(Protocol):
+    """A column of names that are kept once each (critic.counting.columns)."""
+
+    def numbers(self) -> NDArray[np.intp]: ...
+
+
 def group_numbers(group: Group) -> NDArray[np.intp]:
     """A whole number 0..G-1 for each row, by the sorted names, so that the order of rows does not matter."""
     if isinstance(group, np.ndarray) and group.dtype.kind in "iu":
         if len(group) and group.min() >= 0 and group.max() < _SPARSE * len(group):
             return np.asarray((np.cumsum(np.bincount(group) > 0) - 1)[group], dtype=np.intp)
         return np.asarray(np.unique(group, return_inverse=True)[1], dtype=np.intp)
+    if isinstance(group, Numbered):
+        return group.numbers()
     index = {name: number for number, name in enumerate(sorted(set(group), key=str))}
     return np.fromiter((index[name] for name in group), dtype=np.intp, count=len(group))
 

@@ -78,9 +78,9 @@ def draw_from(path: Path, ids: Sequence[str], rows: int, seed: int) -> dict[str,
 def next_rows(sample: Sample, rows: int, seed: int = 0) -> list[dict[str, float | str]]:
     """Which answers of a sample without a label to label next, so that `rows` have one on average: those that
     `critic annotate --doubtful --draw ROWS` draws, by their ids. Empty where the judge's records are not known."""
-    if not sample.judgments or None in sample.judgments:
+    if sample.records is None or np.isnan(doubtful := sample.records.each(doubt)).any():
         return []
-    known = {key: doubt(one) for key, one in zip(sample.ids, sample.judgments, strict=True) if one is not None}
+    known = dict(zip(sample.ids, doubtful.tolist(), strict=True))
     chance = chances(known, rows) if any(known.values()) else dict.fromkeys(known, rows / len(known))
     labelled = {key for key, score in zip(sample.ids, sample.human, strict=True) if not np.isnan(score)}
     chosen = drawn(chance, seed)

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from critic import jsonl
+from critic.counting.columns import Reread
 from critic.page.blocks import Section
 from critic.page.page import render
 from critic.records import RATINGS
@@ -35,6 +37,7 @@ def write(
     `verdicts` opens the page with a few sentences on each sample; `samples` are drawn and their worst disagreements
     shown (HTML only); `origin` is the audit's provenance.
     """
+    furthest = {name: worst(sample) for name, sample in samples.items()}
     facts = {
         "title": title,
         "origin": origin,
@@ -43,8 +46,8 @@ def write(
         "sections": sections,
         "failures": {name: failures(sample) for name, sample in samples.items()},
         "pictures": {name: pictures(sample) for name, sample in samples.items()},
-        "samples": samples,
-        "worst": {name: worst(sample) for name, sample in samples.items()},
+        "samples": {name: _with_records(sample, furthest[name]) for name, sample in samples.items()},
+        "worst": furthest,
         "curve": curve(steps),
         "ratings": RATINGS,
         "long": LONG,
@@ -62,6 +65,16 @@ def warnings(origin: dict[str, Any]) -> list[str]:
         for name, facts in origin["samples"].items()
         if facts.get("in_training")
     ]
+
+
+def _with_records(sample: Sample, rows: Sequence[int]) -> Sample:
+    """The sample with the texts and the judgments of some rows, by row, as far as there are any."""
+    texts: dict[str, Any] = {}
+    if sample.responses:
+        there = sample.responses
+        texts["responses"] = there.few(rows) if isinstance(there, Reread) else {row: there[row] for row in rows}
+        texts["judgments"] = sample.records.few(rows) if sample.records else sample.judgments
+    return replace(sample, **texts)
 
 
 def worst(sample: Sample) -> list[int]:
