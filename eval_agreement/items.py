@@ -20,6 +20,7 @@ from critic.asking import rating
 from critic.asking.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, form_of
 from critic.counting.aggregate import check
 from critic.counting.columns import Column, RatingColumns, Reread
+from critic.counting.keys import KeySet
 from critic.counting.verdicts import Label
 from critic.errors import UsageError
 from critic.records import (
@@ -36,7 +37,6 @@ from critic.records import (
     TurnVerdict,
     Verdict,
 )
-from critic.tables import KeySet
 from eval_agreement.sample import PARTS, Sample
 from eval_agreement.tables import Source, places, read_table
 

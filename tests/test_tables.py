@@ -12,6 +12,8 @@ from conftest import human_row
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl, tables
+from critic.counting import keys
+from critic.counting.keys import KeySet
 from critic.errors import UsageError
 from critic.records import Turn
 
@@ -132,7 +134,7 @@ def test_what_is_packed_is_written_in_one_step_and_refused_where_it_is_torn(suff
 @pytest.mark.parametrize("numbered", [False, True])
 def test_a_set_of_hashes_says_what_a_table_of_keys_says(numbered: bool) -> None:
     """Texts and tuples, some of them again and again, through many splits of buckets."""
-    found, expected = tables.KeySet(numbered=numbered), dict[object, int]()
+    found, expected = KeySet(numbered=numbered), dict[object, int]()
     random = Random(0)
     for number in range(6000):
         key = random.choice([f"key {random.randrange(2000)}", (f"{random.randrange(2000)}", "own", None, number % 3)])
@@ -143,7 +145,7 @@ def test_a_set_of_hashes_says_what_a_table_of_keys_says(numbered: bool) -> None:
     assert all(found.get(key) == number for key, number in expected.items())
     assert "key 2000" not in found and found.get("key 2000") is None and ("1", "own") not in found
     sizes = [len(bucket) // (24 if numbered else 16) for bucket in found._buckets]
-    assert sum(sizes) == len(expected) and max(sizes) < 4 * tables._FULL and len(sizes) >= len(expected) / tables._FULL
+    assert sum(sizes) == len(expected) and max(sizes) < 4 * keys._FULL and len(sizes) >= len(expected) / keys._FULL
 
 
 def test_a_hash_that_stands_across_two_others_is_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +158,8 @@ def test_a_hash_that_stands_across_two_others_is_none_of_them(monkeypatch: pytes
         def digest(self) -> bytes:
             return self._digest
 
-    monkeypatch.setattr(tables, "blake2b", Given)
-    found = tables.KeySet()
+    monkeypatch.setattr(keys, "blake2b", Given)
+    found = KeySet()
     first, second = "........abcdefgh", "ijklmnop........"
     assert found.add(first) and found.add(second)
     assert "abcdefghijklmnop" not in found and second in found

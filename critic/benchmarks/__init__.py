@@ -1,6 +1,7 @@
 """The benchmarks: each module of this folder is one, with all that is known of it. README.md says how to add one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -43,24 +44,52 @@ class Run(Struct, frozen=True, kw_only=True):
     system: str
     judge: str
     setup: Setup
-    turns: list[JudgedTurn]
+    turns: Sequence[JudgedTurn]
     unit: str = "characters"
 
     @property
-    def verdicts(self) -> list[TurnVerdict]:
+    def verdicts(self) -> "SomeVerdicts":
         """Those that are not on another model's answers as well."""
-        return [turn.verdict for turn in self.turns if turn.verdict.opponent is None]
+        return SomeVerdicts(self, battles=False)
 
     @property
-    def battles(self) -> list[TurnVerdict]:
+    def battles(self) -> "SomeVerdicts":
         """Those between two models."""
-        return [turn.verdict for turn in self.turns if turn.verdict.opponent is not None]
+        return SomeVerdicts(self, battles=True)
+
+    def counted(self, of: Callable[[TurnVerdict], Any]) -> Counter[Any]:
+        """How many verdicts there are of what `of` says of one, which is to look at no conversation, score or length:
+        columns say it of all that are alike at once."""
+        columns = getattr(self.turns, "counted", None)
+        return columns(of) if columns else Counter(of(turn.verdict) for turn in self.turns)
 
     def protocols(self) -> list[Protocol]:
-        return list(dict.fromkeys(verdict.protocol for verdict in self.verdicts))
+        return self._of_verdicts(lambda one: one.protocol)
 
     def conditions(self) -> list[str]:
-        return list(dict.fromkeys(verdict.condition for verdict in self.verdicts))
+        return self._of_verdicts(lambda one: one.condition)
+
+    def _of_verdicts(self, of: Callable[[TurnVerdict], Any]) -> list[Any]:
+        found = self.counted(lambda one: None if one.opponent else of(one))
+        return [name for name in found if name is not None]
+
+
+class SomeVerdicts(Sequence[TurnVerdict]):
+    """A run's verdicts on the model's answers alone, or its `battles`, made again wherever they are gone through."""
+
+    def __init__(self, run: Run, *, battles: bool) -> None:
+        self._run, self._battles = run, battles
+
+    def __iter__(self) -> Iterator[TurnVerdict]:
+        columns = getattr(self._run.turns, "verdicts", None)
+        every = columns() if columns else (turn.verdict for turn in self._run.turns)
+        return (one for one in every if (one.opponent is not None) == self._battles)
+
+    def __len__(self) -> int:
+        return self._run.counted(lambda one: (one.opponent is not None) == self._battles)[True]
+
+    def __getitem__(self, number: Any) -> Any:
+        return list(self)[number]
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -126,12 +155,12 @@ def labelled(name: str, condition: str) -> str:
 def order_reading(run: Run, battles: bool = False) -> list[str]:
     """How far pairwise verdicts, on the reference's answers or on another model's, follow the places of the answers,
     and how many of them are ties for want of a verdict."""
-    compared = [
-        turn
-        for turn in run.turns
-        if turn.verdict.protocol == "pairwise" and (turn.verdict.opponent is not None) == battles
-    ]
-    pairs, unread = [turn.calls for turn in compared], sum(turn.verdict.unread for turn in compared)
+
+    def compared(one: TurnVerdict) -> bool:
+        return one.protocol == "pairwise" and (one.opponent is not None) == battles
+
+    unread = run.counted(lambda one: compared(one) and one.unread)[True]
+    pairs = [turn.calls for turn in run.turns if compared(turn.verdict)] if run.counted(compared)[True] else []
     ties = [f"{run.name}: {unread} of {len(pairs)} comparisons came to no verdict and count as ties."] if unread else []
     values = [value for calls in pairs for _, value in calls]
     if not values:

@@ -8,6 +8,7 @@ A question, and an answer (an older layout repeats the question beside the answe
 """
 
 import math
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median, pstdev
@@ -19,6 +20,7 @@ from msgspec.structs import asdict, replace
 from critic import jsonl
 from critic.benchmarks import Benchmark, Conversations, Report, Run, labelled
 from critic.counting.aggregate import SCALES, Aggregate, Cell, by_cell, combine, mean, means
+from critic.counting.judged import as_asked
 from critic.counting.leaderboard import Entry, Score, Term
 from critic.errors import UsageError
 from critic.page import blocks
@@ -150,18 +152,20 @@ def alignment_score(groups: Iterable[Sequence[float | None]]) -> Alignment:
 
     None or NaN is a failed judgment. Where every deviation is 0 the score is infinite: None, and so named.
     """
-    given = [list(group) for group in groups]
-    rated = [[rating for rating in group if rating is not None and not math.isnan(rating)] for group in given]
-    found = {
-        "score": [pstdev(group) for group in rated if group],
-        "without_singletons": [pstdev(group) for group in rated if len(group) > 1],
-    }
+    found, given, failed = {"score": array("d"), "without_singletons": array("d")}, 0, 0
+    for group in groups:
+        rated = [rating for rating in group if rating is not None and not math.isnan(rating)]
+        given, failed = given + 1, failed + len(group) - len(rated)
+        if rated:
+            found["score"].append(pstdev(rated))
+        if len(rated) > 1:
+            found["without_singletons"].append(found["score"][-1])
     scores = {name: len(sigmas) / sum(sigmas) if sum(sigmas) else None for name, sigmas in found.items()}
     return Alignment(
         groups=len(found["score"]),
         singletons=len(found["score"]) - len(found["without_singletons"]),
-        empty=len(given) - len(found["score"]),
-        failed=sum(map(len, given)) - sum(map(len, rated)),
+        empty=given - len(found["score"]),
+        failed=failed,
         score=scores["score"],
         without_singletons=scores["without_singletons"],
         undefined={
@@ -203,19 +207,17 @@ class TaskScores(Struct, frozen=True, kw_only=True):
 def scores(ratings: Mapping[str, float | None], conversations: Conversations) -> TaskScores:
     """The scores of one model under one condition, from its ratings 1..10 by question id (None: failed). Tasks that are
     not AlignMMBench's own come behind it, in no category."""
-    groups: dict[str, list[float | None]] = {}
-    for one in conversations:
-        if one.id in ratings:
-            groups.setdefault(one.group, []).append(ratings[one.id])
-    found = means(ratings, ((one.turns[0].task or "none", one.id) for one in conversations), SCALES["pointwise"])
+    asked = as_asked(conversations)
+    parts = ((task, key) for task, ids in asked.parts(_task).items() for key in ids)
+    found = means(ratings, parts, SCALES["pointwise"])
     tasks = {task: found[task] for task in dict.fromkeys((*TASKS, *found)) if task in found}
     members = {name: [tasks[task] for task in own if task in tasks] for name, own in CATEGORIES.items()}
     return TaskScores(
         tasks=tasks,
         categories={name: mean_of_tasks(some) for name, some in members.items() if some},
         task_mean=mean_of_tasks(list(tasks.values())),
-        questions=mean(ratings, [one.id for one in conversations], SCALES["pointwise"]),
-        alignment=alignment_score(groups.values()),
+        questions=mean(ratings, asked.keys(), SCALES["pointwise"]),
+        alignment=alignment_score(some for _, some in asked.by_group(ratings)),
     )
 
 
@@ -241,7 +243,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     are of other tasks than the others'."""
     found: dict[str, TaskScores] = {}
     with_image: dict[str, TaskScores] = {}
-    lengths: dict[str, list[int]] = {}
+    lengths: dict[str, array[int]] = {}
     summary: dict[str, Any] = {}
     for run in runs:
         for cell, ratings in by_cell(run.verdicts, "pointwise").items():
@@ -253,7 +255,8 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
                 summary.setdefault(run.name, {})[cell.condition] = one
         for verdict in run.verdicts:
             if verdict.length is not None and verdict.protocol == "pointwise":
-                lengths.setdefault(labelled(run.name, verdict.condition), []).append(verdict.length)
+                name = labelled(run.name, verdict.condition)
+                lengths.setdefault(name, array("i")).append(verdict.length)
     if not found:
         return Report(sections=[], summary={})
     placed = {
@@ -262,11 +265,9 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
         if one.task_mean.whole and one.task_mean.value is not None and one.alignment.without_singletons is not None
     }
     named = quadrants(placed)
-    turns = [one.turns[0] for one in conversations]
-    asked_lengths = {
-        "questions": [len(turn.prompt) for turn in turns],
-        "references": [len(turn.reference) for turn in turns if turn.reference is not None],
-    }
+    asked = as_asked(conversations)
+    known = array("i", (length for length in asked.references if length >= 0))
+    asked_lengths = {"questions": asked.prompts, "references": known}
     drawn = [
         pictures.scatter(
             "Mean of the tasks against alignment (without singletons); dashed: medians.",
@@ -287,21 +288,18 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
 def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     """The rows of table 3: the mean of the tasks, each task, and the alignment score."""
     made = []
-    groups = {one.id: one.group for one in conversations}
+    asked_of = as_asked(conversations)
     for cell, ratings in by_cell(run.verdicts, "pointwise").items():
         if cell.turn != 1 or cell.judging != "standard":
             continue
-        one = scores(ratings, conversations)
-        asked = {task: dict[str, str]() for task in one.tasks}
-        for each in conversations:
-            asked[each.turns[0].task or "none"][each.id] = each.group
-        parts = {task: Term(1.0, ratings, ids, SCALES["pointwise"]) for task, ids in asked.items()}
+        one, asked = scores(ratings, asked_of), asked_of.parts(_task)
+        parts = {task: Term(1.0, ratings, asked[task], SCALES["pointwise"]) for task in one.tasks}
         scored = [replace(parts[task], weight=1 / one.task_mean.scored) for task in parts if one.tasks[task].n]
         whole = one.task_mean
         partly = "" if whole.whole else f"{whole.scored} of {whole.tasks}"
         found = {"mean of tasks": Score(parts=scored, partly=partly, counts=whole)} if scored else {}
         found |= {task: Score(parts=[part]) for task, part in parts.items()}
-        for heading, spread in deviations(ratings, groups).items():
+        for heading, spread in deviations(ratings, asked_of).items():
             part = Term(1.0, spread, {group: group for group in spread}, (0.0, 4.5))
             found[heading] = Score(parts=[part], inverse=True)
         name = labelled(run.name, cell.condition)
@@ -314,15 +312,19 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     return made
 
 
-def deviations(ratings: Mapping[str, float | None], groups: Mapping[str, str]) -> dict[str, dict[str, float]]:
+def _task(one: Conversation) -> str:
+    return one.turns[0].task or "none"
+
+
+def deviations(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, dict[str, float]]:
     """The deviations within groups that the alignment scores are one over the mean of: of all that have a rating, and
     of those that have two."""
-    rated: dict[str, list[float]] = {}
-    for key, group in groups.items():
-        if (rating := ratings.get(key)) is not None:
-            rated.setdefault(group, []).append(rating)
-    every = {group: pstdev(some) for group, some in rated.items()}
-    several = {group: sigma for group, sigma in every.items() if len(rated[group]) > 1}
+    every, several = dict[str, float](), dict[str, float]()
+    for group, given in as_asked(conversations).by_group(ratings):
+        if some := [rating for rating in given if rating is not None]:
+            every[group] = pstdev(some)
+            if len(some) > 1:
+                several[group] = every[group]
     return {"alignment": every, "alignment without singletons": several}
 
 

@@ -12,6 +12,7 @@ A row of the sheet is one conversation of three turns, perception, reasoning and
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from critic import tables
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, order_reading
 from critic.counting import aggregate as counted
 from critic.counting.aggregate import Aggregate, Cell, Difference, EqualVerdicts, Scale, by_cell, combine, mean, means
+from critic.counting.judged import Groups, as_asked, scaled
 from critic.counting.leaderboard import Entry, Score, Term, score_of
 from critic.errors import UsageError
 from critic.page import blocks
@@ -129,10 +131,10 @@ def scores(verdicts: Verdicts, conversations: Conversations, protocol: Protocol)
     Given are the cells of the conditions that have a verdict, a missing verdict widening their range. Derived cells
     need all that they follow from.
     """
-    judged, asked = _scores(verdicts, protocol), [one.id for one in conversations]
+    judged, asked = _scores(verdicts, protocol), as_asked(conversations)
     run = {cell.condition for cell in judged}
     cells = {
-        name: mean(judged.get(cell, {}), asked, SCALE[protocol])
+        name: mean(judged.get(cell, {}), asked.keys(), SCALE[protocol])
         for name, cell in CELLS.items()
         if cell.condition in run
     }
@@ -154,7 +156,8 @@ def by_task(verdicts: Verdicts, conversations: Conversations, protocol: Protocol
     if cell.turn is None:
         raise ValueError("a whole conversation has no task; expected a turn")
     judged = _scores(verdicts, protocol).get(cell, {})
-    return means(judged, ((_task(one, cell.turn), one.id) for one in conversations), SCALE[protocol])
+    tasks = _tasks(conversations, cell.turn)
+    return means(judged, ((task, key) for task, ids in tasks.items() for key in ids), SCALE[protocol])
 
 
 class Flip(Struct, frozen=True):
@@ -218,21 +221,20 @@ STEPS = (
 def attribution(verdicts: Verdicts, conversations: Conversations, protocol: Protocol) -> Attribution:
     """Error attribution by the hierarchical ablation (§3.3, §5.2). Intervals are those of `aggregate.difference`, by
     bootstrap over the conversations' groups; steps whose condition was never run are left out."""
-    judged = _scores(verdicts, protocol)
+    judged, asked = _scores(verdicts, protocol), as_asked(conversations)
     found = Attribution(flips=[], effects=[], pairs=[])
     for step in STEPS:
         if step.before not in judged or step.after not in judged:
             continue
-        found.effects.append(_effect(judged, step, conversations, protocol))
+        found.effects.append(_effect(judged, step, Groups(asked), protocol))
         if step.after.turn is None:
             continue
-        pairs: dict[tuple[str, str], list[Conversation]] = {}
-        for one in conversations:
-            tasks = _task(one, step.cause_turn), _task(one, step.after.turn)
-            pairs.setdefault(tasks, []).append(one)
-            before, after = judged[step.before].get(one.id), judged[step.after].get(one.id)
+        pairs = asked.parts(partial(_two_tasks, step.cause_turn, step.after.turn))
+        for row, key in enumerate(asked.keys()):
+            before, after = judged[step.before].get(key), judged[step.after].get(key)
             if before is not None and after is not None and before != after:
-                found.flips.append(Flip(one.id, step.cause, step.after.turn, *tasks, before, after))
+                tasks = _two_tasks(step.cause_turn, step.after.turn, asked[row])
+                found.flips.append(Flip(str(key), step.cause, step.after.turn, *tasks, before, after))
         found.pairs.extend(_effect(judged, step, members, protocol, *pair) for pair, members in pairs.items())
     found.pairs.sort(key=lambda one: (one.difference.mean or 0.0) * one.difference.n, reverse=True)
     return found
@@ -241,13 +243,12 @@ def attribution(verdicts: Verdicts, conversations: Conversations, protocol: Prot
 def _effect(
     judged: Mapping[Cell, Mapping[str, float | None]],
     step: _Step,
-    conversations: Conversations,
+    groups: Mapping[str, str],
     protocol: Protocol,
     cause_task: str | None = None,
     task: str | None = None,
 ) -> AblationEffect:
     before, after = judged[step.before], judged[step.after]
-    groups = {conversation.id: conversation.group for conversation in conversations}
     changes = [a - b for key in groups if (a := after.get(key)) is not None and (b := before.get(key)) is not None]
     return AblationEffect(
         cause=step.cause,
@@ -263,7 +264,7 @@ def _effect(
 def contrasts(verdicts: Verdicts, conversations: Conversations, protocol: Protocol) -> dict[str, Difference]:
     """The ablations of CONTRASTS for which there are verdicts, as paired differences by name."""
     judged = _scores(verdicts, protocol)
-    groups = {conversation.id: conversation.group for conversation in conversations}
+    groups = Groups(as_asked(conversations))
     return {
         name: counted.difference(judged[base], judged[other], groups, SCALE[protocol])
         for name, (base, other) in CONTRASTS.items()
@@ -277,7 +278,7 @@ def agreement(
     """How often two judges, or a judge and a person, give equal verdicts: by cell name (tables 4 to 7) and over `all`
     cells (table 3), for the cells that both judged. Intervals are over the conversations' groups."""
     first, second = by_cell(one, protocol), by_cell(other, protocol)
-    groups = {conversation.id: conversation.group for conversation in conversations}
+    groups = Groups(as_asked(conversations))
     shared = {name: cell for name, cell in CELLS.items() if cell in first and cell in second}
     found = {name: counted.equal_verdicts(first[cell], second[cell], groups) for name, cell in shared.items()}
     mine, theirs = (
@@ -288,16 +289,21 @@ def agreement(
     return {**found, "all": counted.equal_verdicts(mine, theirs, everywhere)}
 
 
-def _scores(verdicts: Iterable[TurnVerdict], protocol: Protocol) -> dict[Cell, dict[str, float | None]]:
+def _scores(verdicts: Iterable[TurnVerdict], protocol: Protocol) -> dict[Cell, Mapping[str, float | None]]:
     unit = 100.0 if protocol == "pairwise" else 1.0
-    return {
-        cell: {key: None if score is None else unit * score for key, score in found.items()}
-        for cell, found in by_cell(verdicts, protocol).items()
-    }
+    return {cell: scaled(found, unit) for cell, found in by_cell(verdicts, protocol).items()}
 
 
-def _task(conversation: Conversation, turn: int) -> str:
+def _task(turn: int, conversation: Conversation) -> str:
     return conversation.turns[turn - 1].task or "none"
+
+
+def _two_tasks(cause: int, turn: int, conversation: Conversation) -> tuple[str, str]:
+    return _task(cause, conversation), _task(turn, conversation)
+
+
+def _tasks(conversations: Conversations, turn: int) -> dict[str, Groups]:
+    return as_asked(conversations).parts(partial(_task, turn))
 
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
@@ -404,7 +410,7 @@ HEADINGS = {
 def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     """The rows of tables 1 and 8, and of figure 6: by task of each turn."""
     made = []
-    groups = {one.id: one.group for one in conversations}
+    groups = Groups(as_asked(conversations))
     for protocol, scale in SCALE.items():
         judged = _scores(run.verdicts, protocol)
         parts = {name: {name: 1.0} for name in CELLS} | {name: weights for name, (_, weights) in DERIVED.items()}
@@ -417,9 +423,7 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
             caption = f"{TITLES[protocol].capitalize()} (table {8 if protocol == 'direct' else 1} of the paper)"
             made.append(Entry(key=protocol, caption=caption, system=run.system, name=run.name, scores=found))
         for name in ("S1", "S2", "S3"):
-            tasks: dict[str, dict[str, str]] = {}
-            for one in conversations:
-                tasks.setdefault(_task(one, CELLS[name].turn or 0), {})[one.id] = one.group
+            tasks = _tasks(conversations, CELLS[name].turn or 0)
             verdicts = judged.get(CELLS[name], {})
             scored = {task: score_of(verdicts, asked, scale) for task, asked in sorted(tasks.items())}
             if verdicts:

@@ -1,13 +1,17 @@
 """Means over verdicts that say how much is missing, and paired differences between two runs on the same questions."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
 from statistics import fmean
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from critic.counting import judged
+from critic.counting.columns import Column
+from critic.counting.judged import Groups, Scores, as_asked
 from critic.counting.resampling import FEWEST_GROUPS, Interval, group_numbers, mean_interval, sign_flip_p
 from critic.counting.verdicts import VerdictStatistic, estimates, share_of
 from critic.errors import UsageError
@@ -49,27 +53,44 @@ class Aggregate(Struct, frozen=True, kw_only=True):
 def mean(scores: Mapping[Key, float | None], asked: Iterable[Key], scale: Scale) -> Aggregate:
     """The mean score of the `asked` ids, on `scale`. None is a failed judgment, an id without a score was never judged;
     scores of other ids are left out."""
-    ids = list(asked)
-    judged = [scores[key] for key in ids if key in scores]
-    valid = [score for score in judged if score is not None]
-    missing = len(ids) - len(valid)
-    low, high = ((sum(valid) + missing * end) / len(ids) if ids else None for end in scale)
-    return Aggregate(
-        value=fmean(valid) if valid else None,
-        n=len(valid),
-        failed=len(judged) - len(valid),
-        asked=len(ids),
-        low=low,
-        high=high,
-    )
+    return means(scores, (("", key) for key in asked), scale).get("") or _Part().mean(scale)
 
 
 def means(scores: Mapping[Key, float | None], parts: Iterable[tuple[str, Key]], scale: Scale) -> dict[str, Aggregate]:
     """The `mean` of each part by its name, sorted. `parts` are a part and an id for all that was asked."""
-    asked: dict[str, list[Key]] = {}
+    found: dict[str, _Part] = {}
     for part, key in parts:
-        asked.setdefault(part, []).append(key)
-    return {part: mean(scores, asked[part], scale) for part in sorted(asked)}
+        found.setdefault(part, _Part()).add(scores.get(key, _NEVER))
+    return {part: found[part].mean(scale) for part in sorted(found)}
+
+
+_NEVER: Any = object()
+
+
+class _Part:
+    """The scores of a part, as they come."""
+
+    def __init__(self) -> None:
+        self.valid, self.asked, self.failed = array("d"), 0, 0
+
+    def add(self, score: float | None) -> None:
+        self.asked += 1
+        if score is None:
+            self.failed += 1
+        elif score is not _NEVER:
+            self.valid.append(score)
+
+    def mean(self, scale: Scale) -> Aggregate:
+        missing, total = self.asked - len(self.valid), sum(self.valid)
+        low, high = ((total + missing * end) / self.asked if self.asked else None for end in scale)
+        return Aggregate(
+            value=fmean(self.valid) if self.valid else None,
+            n=len(self.valid),
+            failed=self.failed,
+            asked=self.asked,
+            low=low,
+            high=high,
+        )
 
 
 def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
@@ -115,24 +136,25 @@ def difference(
     before: Mapping[Key, float | None], after: Mapping[Key, float | None], groups: Mapping[Key, str], scale: Scale
 ) -> Difference:
     """after - before over the ids of `groups` (id to group), both on `scale`; None or no score is a missing side."""
-    paired = [(key, before.get(key), after.get(key)) for key in groups]
-    changes = {key: a - b for key, b, a in paired if a is not None and b is not None}
-    member = group_numbers([groups[key] for key in changes])
-    sums = np.bincount(member, list(changes.values())).astype(np.float64)
+    first, second = (np.fromiter(map(of.get, groups), np.float64, len(groups)) for of in (before, after))
+    both = ~(np.isnan(first) | np.isnan(second))
+    changes = (second - first)[both]
+    member = group_numbers(Column(groups.values()).rows(both))
+    sums = np.bincount(member, changes).astype(np.float64)
     counts = np.bincount(member).astype(np.float64)
     undefined = {}
-    if not changes:
+    if not len(changes):
         undefined = dict.fromkeys(("mean", "interval", "p_value"), "no pairs")
     elif len(sums) < FEWEST_GROUPS:
         undefined = dict.fromkeys(("interval", "p_value"), f"fewer than {FEWEST_GROUPS} groups")
     low, high = (
-        fmean((least if a is None else a) - (most if b is None else b) for _, b, a in paired) if paired else None
+        fmean((np.nan_to_num(second, nan=least) - np.nan_to_num(first, nan=most)).tolist()) if len(groups) else None
         for least, most in (scale, scale[::-1])
     )
     return Difference(
-        mean=float(sums.sum() / counts.sum()) if changes else None,
+        mean=float(sums.sum() / counts.sum()) if len(changes) else None,
         n=len(changes),
-        missing=len(paired) - len(changes),
+        missing=len(groups) - len(changes),
         groups=len(sums),
         low=low,
         high=high,
@@ -175,13 +197,13 @@ class Cell(Struct, frozen=True):
     judging: str = "standard"
 
 
-def by_cell(verdicts: Iterable[TurnVerdict], protocol: Protocol) -> dict[Cell, dict[str, float | None]]:
+def by_cell(verdicts: Iterable[TurnVerdict], protocol: Protocol) -> dict[Cell, MutableMapping[str, float | None]]:
     """The scores by cell and conversation id. Verdicts are of one system by one judge against one opponent.
 
     Raises UsageError for two verdicts on the same turn, for verdicts of several systems, judges or opponents, and for a
     score that is outside the protocol's scale, missing without a failure, or beside one.
     """
-    cells: dict[Cell, dict[str, float | None]] = {}
+    cells: dict[Cell, MutableMapping[str, float | None]] = {}
     parties: set[str] = set()
     for verdict in verdicts:
         if verdict.protocol != protocol:
@@ -191,21 +213,23 @@ def by_cell(verdicts: Iterable[TurnVerdict], protocol: Protocol) -> dict[Cell, d
         if len(parties) > 1:
             shown = f"verdicts of several runs together ({' and '.join(parties)})"
             raise UsageError(f"{name(verdict)}: {shown}; expected one system, one judge, one opponent")
-        found = cells.setdefault(Cell(verdict.condition, verdict.turn, verdict.judging), {})
-        if verdict.conversation in found:
+        cell, key = Cell(verdict.condition, verdict.turn, verdict.judging), verdict.conversation
+        if cell not in cells:
+            cells[cell] = Scores(key.asked) if isinstance(key, judged.Key) else {}
+        if key in cells[cell]:
             raise UsageError(f"{name(verdict)}: two {protocol} verdicts; expected one")
-        found[verdict.conversation] = verdict.score
+        cells[cell][key] = verdict.score
     return cells
 
 
 def compare(
-    one: Iterable[TurnVerdict], other: Iterable[TurnVerdict], conversations: Iterable[Conversation], protocol: Protocol
+    one: Iterable[TurnVerdict], other: Iterable[TurnVerdict], conversations: Sequence[Conversation], protocol: Protocol
 ) -> dict[Cell, Difference]:
     """Two models, or judges, on the same conversations: other - one per cell that both have, on the protocol's scale.
 
     Raises UsageError as `by_cell` does.
     """
-    groups = {conversation.id: conversation.group for conversation in conversations}
+    groups = Groups(as_asked(conversations))
     first, second = by_cell(one, protocol), by_cell(other, protocol)
     return {
         cell: difference(found, second[cell], groups, SCALES[protocol])

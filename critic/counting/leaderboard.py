@@ -4,7 +4,8 @@ Every score is a weighted sum of means over verdicts (or one over it), so one bo
 of each, of each difference, and of the mean over models: all of a table come from the same draws.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,11 +95,16 @@ class _Sums:
         self.draws = Resamples(group_numbers(np.arange(len(names))))
         self.observed, self.drawn = np.zeros((1, 0)), np.zeros((0, 0))
 
-    def add(self, values: Mapping[Hashable, float], asked: Mapping[Hashable, str]) -> tuple[int, int]:
-        """The places of the sum and of the count; one sum that several share is held once."""
-        member = [self._number[asked[key]] for key in values]
-        for weights in (list(values.values()), None):
-            self._columns.append(np.bincount(member, weights, len(self._number)).astype(np.float64))
+    def add(self, part: Term, other: Term | None = None) -> tuple[int, int]:
+        """The places of the sum and of the count of a part's verdicts, as far as the `other` has them too."""
+        member, values = array("q"), array("d")
+        for key, group in part.asked.items():
+            value = part.verdicts.get(key)
+            if value is not None and (other is None or (key in other.asked and other.verdicts.get(key) is not None)):
+                member.append(self._number[group])
+                values.append(value)
+        for weights in (np.asarray(values), None):
+            self._columns.append(np.bincount(np.asarray(member), weights, len(self._number)).astype(np.float64))
         return len(self._columns) - 2, len(self._columns) - 1
 
     def close(self) -> None:
@@ -134,7 +140,7 @@ def standings(entries: Sequence[Entry], less: Mapping[str, str] | None = None) -
     every = [score for scores in rows.values() for score in scores.values()]
     sums = _Sums(group for score in every for part in score.parts for group in part.asked.values())
     places = {
-        (row, column): [sums.add(_known(part.verdicts, part.asked), part.asked) for part in score.parts]
+        (row, column): [sums.add(part) for part in score.parts]
         for row, scores in rows.items()
         for column, score in scores.items()
     }
@@ -180,21 +186,12 @@ def _interval(sums: _Sums, score: Score, drawn: Floats, counts: Sequence[int]) -
     return found and (low + found[0] * (high - low), low + found[1] * (high - low))
 
 
-def _known(verdicts: Mapping[Any, float | None], asked: Mapping[Any, str]) -> dict[Any, float]:
-    return {key: value for key in asked if (value := verdicts.get(key)) is not None}
-
-
 _Pair = tuple[tuple[int, int], tuple[int, int]]
 
 
 def _pair(sums: _Sums, part: Term, base: Term) -> _Pair:
     """What both have, of the model and of the baseline."""
-    mine, theirs = _known(part.verdicts, part.asked), _known(base.verdicts, base.asked)
-    shared = [key for key in mine if key in theirs]
-    return (
-        sums.add({key: mine[key] for key in shared}, part.asked),
-        sums.add({key: theirs[key] for key in shared}, base.asked),
-    )
+    return sums.add(part, base), sums.add(base, part)
 
 
 def _difference(sums: _Sums, score: Score, base: Score, pair: Sequence[_Pair]) -> Difference:

@@ -17,10 +17,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import jsonl
+from critic.counting.keys import KeySet
 from critic.counting.resampling import Floats, group_numbers, mean_interval
 from critic.errors import UsageError
 from critic.records import Judgment, Member, Verdict
-from critic.tables import KeySet
 
 LOSS = 0.05
 """Points of mean absolute error that a cascade may cost, unless said otherwise."""

@@ -21,11 +21,11 @@ from critic.asking.judge import ResponseJudge, key_of, panel_judgment
 from critic.asking.rating import Aggregation
 from critic.backends import processors
 from critic.certificate import drawn, hold_to
+from critic.counting.keys import KeySet
 from critic.errors import UsageError
 from critic.records import Judgment, Response, Verdict
 from critic.stages import cascade
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, Wanted, failed, finish, known, side_by_side
-from critic.tables import KeySet
 
 WINDOW = 4096
 """Responses that are put in order at once, so that those whose prompts begin alike are judged one after another."""

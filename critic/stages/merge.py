@@ -16,11 +16,11 @@ from msgspec import Struct
 from critic import jsonl
 from critic.asking import protocols
 from critic.asking.judge import key_of
+from critic.counting.keys import KeySet
 from critic.errors import UsageError
 from critic.records import ConversationJudgment, Judgment, ModelTurn
 from critic.stages import options
 from critic.stages.run import RunOptions, RunSummary, Shard, failed, finish
-from critic.tables import KeySet
 
 HOW = (
     *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "against", "system", "sampling"),

@@ -8,10 +8,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from sys import intern
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+import numpy as np
 import typer
 from msgspec.structs import asdict, replace
 
@@ -21,12 +21,14 @@ from critic.benchmarks import BENCHMARKS, Benchmark, JudgedTurn, Run, alignmmben
 from critic.counting import tournament
 from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, by_cell, compare, mean
 from critic.counting.diversity import tokenizer as tokens_of
+from critic.counting.judged import AskedConversations, Groups, as_asked
 from critic.errors import UsageError
 from critic.images import named_images
 from critic.page import blocks, leaderboards, page
 from critic.page.aggregates import aggregates, differences
 from critic.page.blocks import Section, Table, TableRow, as_text, row
-from critic.records import Conversation, ConversationJudgment, Judgment, Protocol, Setup, TurnVerdict, alike, differing
+from critic.records import Conversation, ConversationJudgment, Judgment, Protocol, Setup, TurnVerdict, differing
+from critic.stages.judged_turns import Turns
 from critic.stages.run import failed
 
 OF_SINGLE_ANSWERS = "alignmmbench"
@@ -78,7 +80,7 @@ def main(
     name = benchmark or _benchmark_of(judgments[0])
     chosen = benchmarks.load(name)
     runs = read_runs([*judgments, *([against] if against else [])], name, texts=bool(against or tokenizer))
-    asked = _asked(runs, name, questions)
+    runs, asked = _asked(runs, name, questions)
     runs = [_in_tokens(run, tokenizer) for run in runs] if tokenizer else runs
     known = leaderboards.read_models(models) if models else {}
     boards = leaderboards.leaderboards([one for run in runs for one in chosen.entries(run, asked)], baseline, sort)
@@ -111,8 +113,8 @@ def main(
             page.write(out / "report.html", f"{chosen.title}: scores", about, sections, _origin(runs))
             leaderboards.write(out, [*boards, *met.boards], together, known)
             print(f"\nopen {out / 'report.html'}")
-    verdicts = [turn.verdict for run in runs for turn in run.turns]
-    return 3 if sum(one.failure is not None for one in verdicts) > max_failed * len(verdicts) else 0
+    failures = sum(run.counted(lambda one: one.failure is not None)[True] for run in runs)
+    return 3 if failures > max_failed * sum(len(run.turns) for run in runs) else 0
 
 
 def _of_answers(path: Path) -> bool:
@@ -142,11 +144,16 @@ def read_runs(paths: Sequence[Path], benchmark: str, *, texts: bool = True) -> l
     twice = [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
     if twice:
         raise UsageError(f"{twice[0]}: given twice")
-    runs = [
-        _run(path, part)
-        for path in paths
-        for part in _by_model([*(_answers if _of_answers(path) else _conversations)(path, benchmark, texts)])
-    ]
+    asked, runs = AskedConversations(), list[Run]()
+    for path in paths:
+        turns, lines, odd = Turns(asked), dict[tuple[str, Setup], int](), []
+        for number, setup, turn in (_answers if _of_answers(path) else _conversations)(path, benchmark, texts):
+            lines.setdefault((turn.verdict.system, setup), number)
+            if not turns.append(turn.conversation, turn):
+                odd.append(turn.conversation.id)
+        runs += [_run(path, part, lines) for part in _by_model(turns)]
+        if odd:
+            raise UsageError(f"{path}: conversation {odd[0]!r} reads otherwise than in the files before")
     # Names say no more than they must: the model, where that is not enough the judge, and then the file.
     runs = _told_apart(runs, [run.judge for run in runs], "{} by {}")
     stems = [run.path.stem for run in runs]
@@ -167,54 +174,39 @@ Judged = tuple[int, Setup, JudgedTurn]
 
 
 def _conversations(path: Path, benchmark: str, texts: bool) -> Iterator[Judged]:
-    seen, setup = dict[str, Conversation](), None
     for number, line in jsonl.read(path, ConversationJudgment):
         if line.conversation.benchmark != benchmark:
             raise UsageError(f"{path}:{number}: judges {line.conversation.benchmark}, expected {benchmark}")
         calls: list[tuple[str | None, str]] = [(call.first, call.value) for call in line.calls if call.value]
-        # What lines say again is kept once.
-        setup = line.setup if setup != line.setup else setup
-        conversation = seen.setdefault(line.conversation.id, line.conversation)
-        if conversation != line.conversation:
-            conversation = line.conversation
-        verdict = replace(line.verdict, system=intern(line.verdict.system), judge=intern(line.verdict.judge))
-        answer = line.answer if texts else None
-        yield (
-            number,
-            setup,
-            JudgedTurn(conversation=conversation, verdict=verdict, answer=answer, calls=calls, answers=line.answers),
+        answer, conversation = line.answer if texts else None, line.conversation
+        turn = JudgedTurn(
+            conversation=conversation, verdict=line.verdict, answer=answer, calls=calls, answers=line.answers
         )
+        yield number, line.setup, turn
 
 
 def _answers(path: Path, benchmark: str, texts: bool) -> Iterator[Judged]:
     """Judged single answers, each as the only turn of a conversation with the answer's id."""
     if benchmark != OF_SINGLE_ANSWERS:
         raise UsageError(f"{path}: judged single answers, which are scored as {OF_SINGLE_ANSWERS}, not {benchmark}")
-    seen, setup = dict[str, Conversation](), None
     for number, line in jsonl.read(path, Judgment):
         response = line.response
         verdict = TurnVerdict(
             conversation=response.id,
-            system=intern(response.system or path.stem),
+            system=response.system or path.stem,
             condition="own",
             protocol=_protocol(line),
             opponent=None if line.other is None else line.other.system or "another",
-            judge=intern(line.judge),
+            judge=line.judge,
             turn=1,
             score=line.score,
             failure=line.verdict.failure,
             length=len(response.text),
         )
-        now = Setup(judge=line.judge, score_kind=line.score_kind, pointwise_prompt=line.prompt, decoding=line.decoding)
-        setup = now if setup != now else setup
+        how = Setup(judge=line.judge, score_kind=line.score_kind, pointwise_prompt=line.prompt, decoding=line.decoding)
         conversation = alignmmbench.conversation_of(response.question, response.id)
-        first = replace(seen.setdefault(response.question.id, conversation), id=response.id)
-        conversation = first if first == conversation else conversation  # of which texts are in memory once
-        yield (
-            number,
-            setup,
-            JudgedTurn(conversation=conversation, verdict=verdict, answer=response.text if texts else None),
-        )
+        answer = response.text if texts else None
+        yield number, how, JudgedTurn(conversation=conversation, verdict=verdict, answer=answer)
 
 
 def _protocol(judgment: Judgment) -> Protocol:
@@ -226,65 +218,58 @@ def _protocol(judgment: Judgment) -> Protocol:
     return "checklist" if form is not None and isinstance(form.kind, ChoiceKind | ChecklistKind) else "pointwise"
 
 
-def _by_model(found: list[Judged]) -> Iterable[list[Judged]]:
+def _by_model(found: Turns) -> Iterable[Turns]:
     """A file's judgments, of a file of battles between several models those of each model that stands first."""
-    if any(turn.verdict.opponent is None for _, _, turn in found):
-        return [found]
-    parts: dict[str, list[Judged]] = {}
-    for one in found:
-        parts.setdefault(one[2].verdict.system, []).append(one)
-    return parts.values()
+    return [found] if None in found.counted(lambda one: one.opponent) else found.by(lambda one: one.system)
 
 
-def _run(path: Path, found: Sequence[Judged]) -> Run:
-    verdicts = [turn.verdict for _, _, turn in found]
-    for what, values in (("models", {one.system for one in verdicts}), ("judges", {one.judge for one in verdicts})):
+def _run(path: Path, turns: Turns, lines: Mapping[tuple[str, Setup], int]) -> Run:
+    """`lines` are those where the file has each setup of a model first."""
+    systems, judges = ([*turns.counted(of)] for of in (lambda one: one.system, lambda one: one.judge))
+    for what, values in (("models", systems), ("judges", judges)):
         if len(values) > 1:
             raise UsageError(f"{path}: several {what} ({', '.join(sorted(values))}); one of each in a file")
-    setup = found[0][1]
-    for number, other, _ in found:
-        if other != setup:
-            raise UsageError(f"{path}:{number}: {differing(setup, other)}; one of each in a file")
+    (setup, _), *others = ((setup, line) for (system, setup), line in lines.items() if system in systems)
+    for other, line in others:
+        raise UsageError(f"{path}:{line}: {differing(setup, other)}; one of each in a file")
     # A file of comparisons between two models is named by both, unless it has verdicts on the reference as well.
-    system, opponents = verdicts[0].system, sorted({one.opponent or "" for one in verdicts})
+    system, opponents = systems[0], sorted(turns.counted(lambda one: one.opponent or ""))
     met = " and ".join(opponents) if len(opponents) < 3 else f"{len(opponents)} models"
     name = system if "" in opponents else f"{system} against {met}"
-    turns = [turn for _, _, turn in found]
-    return Run(name=name, path=path, system=system, judge=verdicts[0].judge, setup=setup, turns=turns)
+    return Run(name=name, path=path, system=system, judge=judges[0], setup=setup, turns=turns)
 
 
-def _asked(runs: Sequence[Run], benchmark: str, questions: Path | None) -> list[Conversation]:
-    """The conversations that were asked, each once: those of `questions`, or else those that were judged. Raises
-    UsageError where two files, or a file and the questions, have two conversations under one id."""
-    judged: dict[str, Conversation] = {}
-    for run in runs:
-        for turn in run.turns:
-            one = judged.setdefault(turn.conversation.id, turn.conversation)
-            if not alike(one, turn.conversation):
-                raise UsageError(f"{run.path}: conversation {one.id!r} reads otherwise than in the files before")
+def _asked(runs: Sequence[Run], benchmark: str, questions: Path | None) -> tuple[list[Run], AskedConversations]:
+    """The conversations that were asked, each once: those of `questions`, or else those that were judged; and the runs
+    on them. Raises UsageError where a file and the questions have two conversations under one id."""
+    (judged,) = {id(turns.asked): turns.asked for run in runs if isinstance(turns := run.turns, Turns)}.values()
     if questions is None:
-        return list(judged.values())
-    asked = {one.id: one for one in named_images(benchmarks.read(benchmark, questions))[0]}
-    for key, one in judged.items():
-        if not alike(asked.get(key), one):
-            raise UsageError(f"{questions}: conversation {key!r} of {runs[0].path} is not there, or not as here")
-    return list(asked.values())
+        return list(runs), judged
+    asked = AskedConversations(named_images(benchmarks.read(benchmark, questions))[0])
+    place = np.fromiter(map(asked.find, map(str, judged.keys())), np.intp, len(judged))
+    for key, other in zip(judged.keys(), place.tolist(), strict=True):
+        if other < 0 or not judged.same(key.row, asked, other):
+            raise UsageError(f"{questions}: conversation {str(key)!r} of {runs[0].path} is not there, or not as here")
+    return [
+        replace(run, turns=turns.among(asked, place)) for run in runs if isinstance(turns := run.turns, Turns)
+    ], asked
 
 
 def _counts(runs: Sequence[Run]) -> Section:
     readings = []
     for run in runs:
-        failures = Counter(turn.verdict.failure for turn in run.turns if turn.verdict.failure is not None)
+        failures = run.counted(lambda one: one.failure)
+        del failures[None]
         how = "" if run.setup.score_kind == "argmax" else f" ({run.setup.score_kind} ratings)"
         readings.append(f"{run.name}, judged by {run.judge}{how}: {len(run.turns)} verdicts, {failed(failures)}.")
-        if partly := sum(turn.verdict.unjudged > 0 for turn in run.turns):
+        if partly := run.counted(lambda one: one.unjudged > 0)[True]:
             readings.append(f"{run.name}: {partly} whole conversations were judged without the judgment of a turn.")
     return Section(heading="Verdicts", readings=readings)
 
 
 def _with_ties(sections: Sequence[Section], runs: Sequence[Run]) -> list[Section]:
     """The sections, their tables saying how many of each run's verdicts are ties because none could be read."""
-    unread = {run.name: sum(turn.verdict.unread for turn in run.turns) for run in runs}
+    unread = {run.name: run.counted(lambda one: one.unread)[True] for run in runs}
     if not any(unread.values()):
         return list(sections)
     said = f"; ties for want of a verdict: {', '.join(f'{name} {count}' for name, count in unread.items() if count)}"
@@ -296,14 +281,19 @@ def _with_ties(sections: Sequence[Section], runs: Sequence[Run]) -> list[Section
 def _other_scores(run: Run, benchmark: Benchmark, conversations: Sequence[Conversation]) -> dict[str, Aggregate]:
     """The means of the verdicts that are in no score of the benchmark: by other protocols, between two models, under
     conditions or judgings that its tables lack. On the protocol's scale; of a pair a win is 1."""
-    every = run.verdicts if "pairwise" in benchmark.protocols else [turn.verdict for turn in run.turns]
-    left = [one for one in every if one.protocol not in benchmark.protocols or not benchmark.scored(one)]
+
+    def left(one: TurnVerdict) -> bool:
+        scored = one.protocol in benchmark.protocols and benchmark.scored(one)
+        return not scored and (one.opponent is None or "pairwise" not in benchmark.protocols)
+
     found: dict[str, Aggregate] = {}
-    for protocol, opponent in dict.fromkeys((one.protocol, one.opponent) for one in left):
-        cells = by_cell([one for one in left if one.opponent == opponent], protocol)
+    ways = run.counted(lambda one: (one.protocol, one.opponent) if left(one) else None)
+    for protocol, opponent in (way for way in ways if way is not None):
+        every = run.verdicts if opponent is None else run.battles
+        cells = by_cell((one for one in every if one.opponent == opponent and left(one)), protocol)
         for cell in sorted(cells, key=_place):
             name = f"{protocol}{f' against {opponent}' if opponent else ''}, {_words(cell)}"
-            found[name] = mean(cells[cell], [one.id for one in conversations], SCALES[protocol])
+            found[name] = mean(cells[cell], as_asked(conversations).keys(), SCALES[protocol])
     return found
 
 
@@ -335,8 +325,8 @@ class Tournaments(NamedTuple):
 def _tournaments(runs: Sequence[Run], asked: Sequence[Conversation]) -> Tournaments:
     """Ratings of the models that were compared with each other, and each one's wins over each. Raises UsageError as
     `tournament.battles` does."""
-    groups, cells = {one.id: one.group for one in asked}, dict[Cell, list[JudgedTurn]]()
-    for turn in (turn for run in runs for turn in run.turns if turn.verdict.opponent is not None):
+    groups, cells = Groups(as_asked(asked)), dict[Cell, list[JudgedTurn]]()
+    for turn in (turn for run in runs if run.battles for turn in run.turns if turn.verdict.opponent is not None):
         cells.setdefault(Cell(turn.verdict.condition, turn.verdict.turn, turn.verdict.judging), []).append(turn)
     ways = {run.setup for run in runs if run.battles}
     made = Tournaments([], [], {})
@@ -435,11 +425,15 @@ def _not_compared(one: Run, other: Run) -> list[str]:
     if differ:
         readings.append(f"Judged in two ways, which the differences show as well: {'; '.join(differ)}.")
     cells = {
-        run.name: [f"{each.protocol}, {_words(Cell(each.condition, each.turn, each.judging))}" for each in run.verdicts]
+        run.name: run.counted(
+            lambda each: (
+                each.opponent is None and f"{each.protocol}, {_words(Cell(each.condition, each.turn, each.judging))}"
+            )
+        )
         for run in (one, other)
     }
     for run, lacks in ((one.name, other.name), (other.name, one.name)):
-        only = dict.fromkeys(name for name in cells[run] if name not in cells[lacks])
+        only = [name for name in cells[run] if name and name not in cells[lacks]]
         if only:
             readings.append(f"Only {run} has, and not compared is: {'; '.join(only)}.")
     return readings
@@ -448,11 +442,9 @@ def _not_compared(one: Run, other: Run) -> list[str]:
 def _in_tokens(run: Run, path: Path) -> Run:
     """The run with its answers' lengths in a tokenizer's tokens. Raises UsageError where it cannot be read."""
     tokens, name = tokens_of(str(path)), path.name if path.is_dir() else path.parent.name or path.stem
-    turns = []
-    for turn in run.turns:
-        length = None if turn.answer is None else len(tokens(turn.answer))
-        turns.append(replace(turn, verdict=replace(turn.verdict, length=length)))
-    return replace(run, turns=turns, unit=f"tokens of {name}")
+    turns = run.turns
+    measured = turns.measured(lambda answer: len(tokens(answer))) if isinstance(turns, Turns) else turns
+    return replace(run, turns=measured, unit=f"tokens of {name}")
 
 
 def _resources(runs: Sequence[Run]) -> list[Section]:

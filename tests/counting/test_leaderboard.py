@@ -10,6 +10,7 @@ from critic.benchmarks import alignmmbench
 from critic.counting import aggregate
 from critic.counting.leaderboard import MEAN, Entry, Score, Standings, Term, score_of, standings
 from critic.counting.resampling import Resamples, group_numbers
+from critic.records import Conversation
 
 GROUPS = {f"c{number}": f"g{number // 2}" for number in range(40)}
 
@@ -79,7 +80,11 @@ def test_a_sum_of_means_is_resampled_as_one() -> None:
 
 def test_one_over_a_mean_is_the_alignment_score() -> None:
     ratings = {key: value and value / 10 for key, value in verdicts(5, 1).items()}
-    spread = alignmmbench.deviations(ratings, GROUPS)
+    asked = [
+        Conversation(id=key, benchmark="alignmmbench", lang="zh", group=group, turns=[])
+        for key, group in GROUPS.items()
+    ]
+    spread = alignmmbench.deviations(ratings, asked)
     scores = {
         name: Score(parts=[Term(1, some, {group: group for group in some}, (0, 4.5))], inverse=True)
         for name, some in spread.items()

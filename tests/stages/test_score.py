@@ -1,7 +1,10 @@
 """critic score --benchmark: tables, summary.json and report.html of judged conversations."""
 
+import gc
 import json
 import re
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any
@@ -15,11 +18,13 @@ from scoring import CONV, MULTI, Score, grades, judged, sample, scored
 from critic import benchmarks, jsonl
 from critic.benchmarks import JudgedTurn, Run, alignmmbench, convbench, order_reading
 from critic.counting.aggregate import Cell
+from critic.counting.leaderboard import standings
 from critic.records import (
     Call,
     Conversation,
     ConversationJudgment,
     ConversationTurn,
+    HumanScore,
     Judgment,
     Question,
     Response,
@@ -28,6 +33,7 @@ from critic.records import (
     Verdict,
 )
 from critic.stages.score import _in_tokens, read_runs
+from eval_agreement.sources import of_judgments
 
 
 def test_convbench_from_file_to_page(tmp_path: Path) -> None:
@@ -368,49 +374,66 @@ def test_calls_of_a_judgment_are_read_as_far_as_a_report_needs_them(tmp_path: Pa
     assert found.turns[0].calls == [("model", "A")]
 
 
-def test_what_lines_say_again_is_in_memory_once(tmp_path: Path) -> None:
-    """Two answers to a question, and two verdicts on a conversation; what differs stays what it is."""
+def test_turns_are_read_without_their_texts(tmp_path: Path) -> None:
+    """Answers stay where they are asked for; what counts stays as it is, of each conversation by itself."""
     asked = Question(id="q", prompt="How many?", task="Counting", group="g", lang="en", reference="two")
-    judgment: dict[str, Any] = {
-        "judge": "j",
-        "prompt": "pointwise",
-        "prompt_hash": "h",
-        "score_kind": "argmax",
-        "score": 3.0,
-    }
-    answers = [
-        Judgment(
-            response=Response(id=key, question=question, text=f"text {key}", system="m"),
-            verdict=Verdict(rating=3),
-            **judgment,
-        )
-        for key, question in [("a", asked), ("b", asked), ("c", msgspec.structs.replace(asked, prompt="Which?"))]
-    ]
+    other = msgspec.structs.replace(asked, prompt="Which?", task="OCR", group="h", reference=None)
+    answers = [answered(key, question, f"text {key}") for key, question in [("a", asked), ("b", asked), ("c", other)]]
     jsonl.write(tmp_path / "a.jsonl", answers)
     for texts in (True, False):
         (found,) = read_runs([tmp_path / "a.jsonl"], "alignmmbench", texts=texts)
         assert [turn.answer for turn in found.turns] == (["text a", "text b", "text c"] if texts else [None] * 3)
         one, two, three = (turn.conversation for turn in found.turns)
         assert (one.id, two.id, three.id) == ("a", "b", "c") and one.turns is two.turns
-        assert three.turns[0].prompt == "Which?" and [turn.verdict.length for turn in found.turns] == [6] * 3
-    conversation = Conversation(
-        id="c", benchmark="convbench", lang="en", group="g", turns=[ConversationTurn(prompt="q")]
-    )
-    verdict: dict[str, Any] = {
-        "conversation": "c", "system": "m", "condition": "own", "protocol": "direct", "judge": "j", "score": 3
-    }  # fmt: skip
-    setup = Setup(judge="j", score_kind="argmax")
-    jsonl.write(
-        tmp_path / "c.jsonl",
-        [
-            ConversationJudgment(
-                conversation=conversation, verdict=TurnVerdict(**verdict, turn=turn), setup=setup, prompt_hash="h"
-            )
-            for turn in (1, None)
-        ],
-    )
-    (found,) = read_runs([tmp_path / "c.jsonl"], "convbench")
-    assert found.turns[0].conversation is found.turns[1].conversation and found.turns[1].verdict.turn is None
+        assert [(each.group, each.turns[0].task) for each in (one, three)] == [("g", "Counting"), ("h", "OCR")]
+        assert (one.turns[0].reference, three.turns[0].reference, one.turns[0].prompt) == ("", None, "")
+        assert [turn.verdict.length for turn in found.turns] == [6] * 3
+        assert [turn.verdict.score for turn in found.turns] == [3.0] * 3
+    odd = tmp_path / "odd.jsonl"
+    jsonl.write(odd, [*answers, answered("a", other, "text")])
+    assert_one_line_error(run("critic", "score", odd), "conversation 'a' reads otherwise")
+
+
+def answered(key: str, question: Question, text: str, score: float = 3.0) -> Judgment:
+    verdict = Verdict(rating=score, distribution=[0.1] * 10)
+    response = Response(id=key, question=question, text=text, system="m", human=HumanScore(score=score))
+    return Judgment(
+        response=response, judge="j", prompt="pointwise", prompt_hash="h", score_kind="argmax", score=score,
+        verdict=verdict, reply="x" * 100,
+    )  # fmt: skip
+
+
+def test_scores_and_audits_keep_no_record_of_a_row(tmp_path: Path) -> None:
+    """Of two thousand more rows, each with a question of its own, bytes of columns are in memory, however much is
+    counted: a verdict alone is an object of 150 bytes."""
+
+    def grown(work: Callable[[Path], object]) -> float:
+        sizes = []
+        for count in (500, 2500):
+            path = tmp_path / f"{count}.jsonl"
+            if not path.exists():
+                questions = (
+                    Question(id=f"q{n}", prompt=f"{n}?" * 50, task="OCR", group=f"g{n % 40}", lang="en", reference="r")
+                    for n in range(count)
+                )
+                jsonl.write(path, (answered(f"r{n}", one, "t", n % 10 + 1.0) for n, one in enumerate(questions)))
+            if not sizes:
+                work(path)  # what is loaded once
+            gc.collect()
+            tracemalloc.start()
+            work(path)
+            sizes.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        return (sizes[1] - sizes[0]) / 2000
+
+    def counted(path: Path) -> None:
+        runs = read_runs([path], "alignmmbench", texts=False)
+        asked = runs[0].turns.asked  # type: ignore[attr-defined]  # columns
+        standings([entry for run_ in runs for entry in alignmmbench.BENCHMARK.entries(run_, asked)])
+        alignmmbench.report(runs, asked)
+
+    assert grown(counted) < 300
+    assert grown(lambda path: of_judgments("s", path, texts=False)) < 300
 
 
 @pytest.mark.parametrize(("form", "given"), [("correct", {"value": "yes"}), ("checklist", {"answers": [True, True]})])
