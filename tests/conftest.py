@@ -4,18 +4,22 @@ real ones, and a tiny judge that is trained and served once for all."""
 import contextlib
 import io
 import json
+import os
 import random
+import re
 import runpy
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -54,7 +58,7 @@ def group(nodeid: str) -> str:
     return next((name for name, files in GROUPS.items() if file.startswith(files)), file)
 
 
-REAL = {"demo", "parser", "served", "tiny_server", "vlm"}
+REAL = {"demo", "parser", "served"}
 """Fixtures that load vLLM: who uses one is an end-to-end test."""
 
 
@@ -130,6 +134,40 @@ def run(*words: object, cwd: Path = ROOT) -> Done:
     raise AssertionError("a command ends with an exit code")
 
 
+IN_TURN = """
+import json, pathlib, sys
+from conftest import run
+for line in sys.stdin:
+    done = run("critic", *json.loads(line), cwd=pathlib.Path.cwd())
+    print(json.dumps([done.returncode, done.stdout, done.stderr]), flush=True)
+"""
+
+
+class Copied:
+    """`critic …` of a copy of the packages, which must succeed unless another code is expected. All commands run in one
+    process, whose start takes longest: from the first one on nothing may be added to the copy."""
+
+    def __init__(self, package: Path, cwd: Path) -> None:
+        self.cwd, self.env = cwd, os.environ | {"PYTHONPATH": f"{package}{os.pathsep}{ROOT / 'tests'}"}
+        self.process: subprocess.Popen[str] | None = None
+
+    def __call__(self, *words: object, code: int = 0) -> Done:
+        if self.process is None:
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            self.process = subprocess.Popen([sys.executable, "-c", IN_TURN], cwd=self.cwd, env=self.env, **pipes)
+        assert self.process.stdin is not None and self.process.stdout is not None
+        said = [str(word) for word in words]
+        self.process.stdin.write(json.dumps(said) + "\n")
+        self.process.stdin.flush()
+        done = Done(said, *json.loads(self.process.stdout.readline()))
+        assert done.returncode == code, done.stderr
+        return done
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.communicate()
+
+
 def free_port() -> int:
     """Below those that Linux gives to connections (from 32768): until it is listened on, none of these takes it."""
     while True:
@@ -164,6 +202,16 @@ def serving(
     assert not left, f"after {end.name} there still run {left}"
 
 
+def wait_until_running(client: httpx.Client, count: int) -> None:
+    """Until a server's engine computes so many requests, as vLLM's metrics say."""
+    for _ in range(6000):
+        found = re.search(r"^vllm:num_requests_running\S* (\S+)$", client.get("/metrics").text, re.MULTILINE)
+        if found is not None and float(found[1]) >= count:
+            return
+        time.sleep(0.01)
+    raise AssertionError("the engine computes nothing")
+
+
 @pytest.fixture(scope="session")
 def tiny_judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A judge that writes verdicts of its own accord, rating first or reason first."""
@@ -171,13 +219,6 @@ def tiny_judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import training
 
     return training.tiny_judge(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="session")
-def tiny_server(tiny_judge: Path) -> Iterator[str]:
-    """The URL of a server of the tiny judge, which is killed in the end."""
-    with serving(tiny_judge, "--alias", "gpt-4", end=signal.SIGKILL) as (_, url):
-        yield f"{url}/v1"
 
 
 def assert_one_line_error(done: Done, *parts: str) -> None:

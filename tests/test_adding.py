@@ -9,14 +9,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from clients.decoder import Decoder
-from conftest import ROOT, Done, human_row, run, run_apart, write_jsonl
+from conftest import ROOT, Copied, human_row, run, write_jsonl
 
 ROWS = [
     human_row(0, human_score=1.0, scale_max=10),
@@ -36,8 +36,6 @@ planned = plan(responses, {"coarse": 1.0}).examples
 print(json.dumps([example_of(one, by_id, None, lambda messages: 0).target for one in planned]))
 """
 
-Critic = Callable[..., Done]
-
 
 def blocks(page: str, heading: str, language: str) -> list[str]:
     """The code of a language under a heading of a page."""
@@ -55,15 +53,10 @@ def package(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def critic(tmp_path: Path, package: Path) -> Critic:
-    """`critic …` of the copy, which must succeed unless another code is expected."""
-
-    def started(*words: str | Path, code: int = 0) -> Done:
-        done = run_apart("critic", *words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(package)})
-        assert done.returncode == code, done.stderr
-        return done
-
-    return started
+def critic(tmp_path: Path, package: Path) -> Iterator[Copied]:
+    started = Copied(package, tmp_path)
+    yield started
+    started.close()
 
 
 def put_in(file: Path, table: str, entry: str) -> None:
@@ -81,7 +74,7 @@ def judge_that_says(folder: Path, rating: int) -> Path:
     return write_jsonl(folder / f"judge-{rating}.jsonl", [{"text": json.dumps({"Rating": rating, "Reason": "so"})}])
 
 
-def test_a_form(tmp_path: Path, package: Path, critic: Critic) -> None:
+def test_a_form(tmp_path: Path, package: Path, critic: Copied) -> None:
     """In --help, asked on its own scale, read, audited, and planned for training."""
     rows, out = write_jsonl(tmp_path / "rows.jsonl", ROWS), tmp_path / "judged.jsonl"
     (entry,) = blocks("critic/README.md", "Add a form", "python")
@@ -111,7 +104,7 @@ def test_a_form(tmp_path: Path, package: Path, critic: Critic) -> None:
     assert [json.loads(target)["Rating"] for target in json.loads(planned.stdout)] == [1, 2, 3]
 
 
-def test_a_history_condition(tmp_path: Path, package: Path, critic: Critic) -> None:
+def test_a_history_condition(tmp_path: Path, package: Path, critic: Copied) -> None:
     """In --help, shown to the model as it says, and in the scores."""
     (entry,) = blocks("critic/README.md", "Add a history condition", "python")
     put_in(package / "critic/asking/history.py", "CONDITIONS = {", entry)
@@ -132,7 +125,7 @@ def test_a_history_condition(tmp_path: Path, package: Path, critic: Critic) -> N
     assert "oracle_no_image" in critic("score", judged, "--benchmark", "convbench").stdout
 
 
-def test_an_attack(tmp_path: Path, package: Path, critic: Critic) -> None:
+def test_an_attack(tmp_path: Path, package: Path, critic: Copied) -> None:
     """Put into answers in both languages, judged, and reported by its name."""
     (entry,) = blocks("eval_agreement/README.md", "Add an attack", "toml")
     with (package / "eval_agreement/attacks.toml").open("a", encoding="utf-8") as file:

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, assert_one_line_error, run_apart
+from conftest import ROOT, assert_one_line_error, run, run_apart
 
 from critic.cli import STAGES
 
@@ -119,8 +119,8 @@ def test_help_is_quick_and_names_the_stages() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_starts(stage: str) -> None:
-    """In a process of its own, where what libraries say would stand beside the one line of a mistake."""
-    helped = run_apart("critic", stage, "--help")
+    """A mistake in a process of its own, where what libraries say would stand beside its one line."""
+    helped = run("critic", stage, "--help")
     assert helped.returncode == 0 and "Options" in helped.stdout and not helped.stderr, helped.stderr
     mistaken = run_apart("critic", stage, "--no-such-option")
     assert_one_line_error(mistaken, "--no-such-option")

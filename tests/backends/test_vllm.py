@@ -2,15 +2,28 @@
 real server, and by both as a panel."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from conftest import ROOT, Done, asked_of, assert_one_line_error, human_row, run, write_jsonl
+from conftest import (
+    ROOT,
+    Done,
+    asked_of,
+    assert_one_line_error,
+    human_row,
+    run,
+    serving,
+    wait_until_running,
+    write_jsonl,
+)
 
 from critic import human_scored
 
@@ -85,8 +98,20 @@ class Judged:
 
 
 @pytest.fixture(scope="module")
-def judged(tiny_judge: Path, tiny_server: str, tmp_path_factory: pytest.TempPathFactory) -> Judged:
-    return Judged(tmp_path_factory.mktemp("judged"), tiny_judge, tiny_server)
+def tiny_serving(tiny_judge: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A server of the tiny judge, whose engine the last test ends: its process, and its URL without `/v1`."""
+    with serving(tiny_judge, "--alias", "gpt-4", end=signal.SIGKILL) as found:
+        yield found
+
+
+@pytest.fixture
+def tiny_server(tiny_serving: tuple[object, str]) -> str:
+    return f"{tiny_serving[1]}/v1"
+
+
+@pytest.fixture(scope="module")
+def judged(tiny_judge: Path, tiny_serving: tuple[object, str], tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    return Judged(tmp_path_factory.mktemp("judged"), tiny_judge, f"{tiny_serving[1]}/v1")
 
 
 def test_both_are_trained(tiny_judge: Path) -> None:
@@ -182,3 +207,21 @@ def test_a_burst_of_300_requests(tiny_server: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     assert len({line["response"]["id"] for line in lines}) == 300 and all("score" in line for line in lines)
+
+
+def test_a_dead_engine_is_told_and_ends_the_server_with_an_error(
+    tiny_serving: tuple["subprocess.Popen[str]", str],
+) -> None:
+    """The last test: there is no server behind it."""
+    psutil = pytest.importorskip("psutil")
+    process, url = tiny_serving
+    long = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 400, "ignore_eos": True}
+    with httpx.Client(base_url=url, timeout=120) as client, ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(client.post, "/v1/chat/completions", json=long) for _ in range(4)]
+        wait_until_running(client, 4)
+        below = psutil.Process(process.pid).children(recursive=True)
+        (engine,) = [one for one in below if "EngineCore" in one.name()]
+        engine.kill()
+        for answer in running:
+            assert answer.result().status_code == 503 and int(answer.result().headers["retry-after"]) > 0
+    assert process.wait(240) == 1

@@ -1,4 +1,4 @@
-"""A judge that sees, in vLLM: in a process and served, one image is told from another, and both ways agree."""
+"""Models that see, in vLLM: a judge in a process and served, whose ways agree, and the judged over several turns."""
 
 import asyncio
 import json
@@ -6,16 +6,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
+import msgspec
 import pytest
 from conftest import ROOT, needs, serving
 
 from critic.backends import Request, image_part
 from critic.backends.openai import OpenAIBackend
 from critic.images import Images
-from critic.records import Judgment, Question, Response
+from critic.records import Conversation, ConversationTurn, Judgment, ModelTurn, Question, Response, Sampling
 
 pytestmark = pytest.mark.e2e
 
@@ -26,11 +27,15 @@ HERE = """
 import asyncio, sys
 from pathlib import Path
 import msgspec
-from test_vllm_sees import judged
+from test_vllm_sees import conversed, judged
 from critic.backends.vllm import VllmBackend
-made = asyncio.run(judged(VllmBackend(Path(sys.argv[1]), ["--max-model-len", "4096"]), Path(sys.argv[2])))
-print(msgspec.json.encode(made).decode())
+folder, root = map(Path, sys.argv[1:])
+async def both():
+    async with VllmBackend(folder, ["--max-model-len", "4096"]) as backend:
+        return *await judged(backend, root), await conversed(backend, root)
+print(msgspec.json.encode(asyncio.run(both())).decode())
 """
+"""Both in one process, since loading vLLM takes longest."""
 
 
 def rows() -> list[Response]:
@@ -51,50 +56,89 @@ async def judged(backend: Any, root: Path) -> tuple[list[Judgment], list[str], l
     from critic.asking.judge import ResponseJudge
 
     images = Images(root)
-    async with backend:
-        judge = ResponseJudge(backend, "judge", "pointwise_short", "expected", 48, images=images)
-        made = [await judge.judge(one) for one in rows()]
+    judge = ResponseJudge(backend, "judge", "pointwise_short", "expected", 48, images=images)
+    made = [await judge.judge(one) for one in rows()]
 
-        def asked(name: str) -> Request:
-            parts = [image_part(images.load(name).uri), {"type": "text", "text": "What is it?"}]
-            return Request(messages=[{"role": "user", "content": parts}], max_tokens=12)
+    def asked(name: str) -> Request:
+        parts = [image_part(images.load(name).uri), {"type": "text", "text": "What is it?"}]
+        return Request(messages=[{"role": "user", "content": parts}], max_tokens=12)
 
-        replies = await asyncio.gather(*(backend.chat(asked("ab"[n % 2] + ".png")) for n in range(64)))
-        plain = [{"role": "user", "content": "What is it?"}]
-        counts = [await asyncio.to_thread(backend.count_tokens, one) for one in (asked("a.png").messages, plain)]
+    replies = await asyncio.gather(*(backend.chat(asked("ab"[n % 2] + ".png")) for n in range(64)))
+    plain = [{"role": "user", "content": "What is it?"}]
+    counts = [await asyncio.to_thread(backend.count_tokens, one) for one in (asked("a.png").messages, plain)]
     return made, [reply.text for reply in replies], counts
 
 
+def talk(name: str, *turns: tuple[str, list[str]]) -> Conversation:
+    made = [ConversationTurn(prompt=text, reference="It lies on the left.", images=images) for text, images in turns]
+    return Conversation(id=name, benchmark="convbench", lang="en", group=name, turns=made)
+
+
+async def conversed(backend: Any, root: Path) -> list[ModelTurn]:
+    """The turns of two conversations that differ in their first image, and of one that is too long."""
+    from critic.stages.infer import Infer
+    from critic.stages.run import RunOptions
+
+    asks = ("How many boats are red, and why?", "And here, which one is the largest of them?", "Tell me more.")
+    talks = [
+        talk(name, (asks[0], [first, "b.png"]), (asks[1], ["c.png"]), (asks[2], []))
+        for name, first in (("one", "a.png"), ("two", "c.png"))
+    ]
+    talks.append(talk("long", ("long " * 4000, [])))
+    run = RunOptions(out=root / "none", concurrency=64, max_failed=1.0, retry_failed=False)
+    conditions = ["own", "oracle", "no_image"]
+    stage = Infer(run, backend, "tiny", conditions, Sampling(max_tokens=24), talks, Images(root).load, {})
+    made: list[ModelTurn] = []
+    await asyncio.gather(*(stage.work(one, made.append) for one in talks))
+    return made
+
+
+class Here(NamedTuple):
+    """The model's folder, that of the images, what `judged` gives of it in a process, and `conversed`."""
+
+    folder: Path
+    root: Path
+    judgments: list[dict[str, Any]]
+    replies: list[str]
+    counts: list[int]
+    turns: list[ModelTurn]
+
+
 @pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def here(tmp_path_factory: pytest.TempPathFactory) -> Here:
     needs("torch", "vllm", "PIL")
     import tiny_vlm
     from PIL import Image as Picture
 
     root = tmp_path_factory.mktemp("seeing")
-    for name, shade in {"a.png": 0, "b.png": 120}.items():
+    for name, shade in {"a.png": 0, "b.png": 120, "c.png": 250}.items():
         Picture.linear_gradient("L").point(lambda x, shade=shade: (x + shade) % 256).convert("RGB").save(root / name)
-    return tiny_vlm.build(root / "vlm"), root
-
-
-def test_in_process_and_served_a_judge_sees_the_same(seeing: tuple[Path, Path]) -> None:
-    folder, root = seeing
+    folder = tiny_vlm.build(root / "vlm")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests/backends'}"}
     words = [sys.executable, "-c", HERE, str(folder), str(root)]
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    made, replies, counts = json.loads(done.stdout.strip().splitlines()[-1])
-    here: list[dict[str, Any]] = made
-    told_apart(here, replies, counts)
+    made, replies, counts, turns = json.loads(done.stdout.strip().splitlines()[-1])
+    return Here(folder, root, made, replies, counts, msgspec.convert(turns, list[ModelTurn]))
+
+
+def test_in_process_and_served_a_judge_sees_the_same(here: Here) -> None:
+    folder, root, judgments, replies, counts, _ = here
+    told_apart(judgments, replies, counts)
     allowed = ["--allowed-local-media-path", str(root), "--max-images", "3"]
     with serving(folder, *allowed, "--", "--max-model-len", "4096") as (_, url):
         backend = OpenAIBackend(url)
         backend.choose(None)
         assert backend.sees() is True
-        theirs, served, counted = asyncio.run(judged(backend, root))
+
+        async def asked() -> tuple[list[Judgment], list[str], list[int]]:
+            async with backend:
+                return await judged(backend, root)
+
+        theirs, served, counted = asyncio.run(asked())
         told_apart([as_json(one) for one in theirs], served, counted)
         assert served == replies and counted == counts
-        for mine, other in zip(here, theirs, strict=True):
+        for mine, other in zip(judgments, theirs, strict=True):
             assert mine["images"] if mine["response"]["question"].get("images") else not mine.get("images")
             assert mine.get("images", 0) == other.images
             distribution = other.verdict.distribution
@@ -103,8 +147,6 @@ def test_in_process_and_served_a_judge_sees_the_same(seeing: tuple[Path, Path]) 
 
 
 def as_json(one: Judgment) -> dict[str, Any]:
-    import msgspec
-
     found: dict[str, Any] = msgspec.to_builtins(one)
     return found
 
@@ -132,3 +174,53 @@ def refused_and_served(url: str, root: Path) -> None:
         (f"file://{root}/a.png", 4),
     ):
         assert asked(address, times).status_code == 400
+
+
+def generated(folder: Path, messages: list[dict[str, Any]], pictures: list[Any]) -> str:
+    """What transformers makes of a conversation, without vLLM."""
+    import torch
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    processor = AutoProcessor.from_pretrained(folder)
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    prompt = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    inputs = processor(text=prompt, images=[pictures], return_tensors="pt", add_special_tokens=False)
+    with torch.inference_mode():
+        out = model.generate(**inputs, max_new_tokens=24, do_sample=False)
+    return processor.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).rstrip("\ufffd")
+
+
+def test_the_judged_model_sees_over_several_turns(here: Here) -> None:
+    """The replies are those of transformers, and no history is computed twice."""
+    from PIL import Image as Picture
+
+    found = {(line.conversation.id, line.condition, line.turn): line for line in here.turns}
+    assert len(found) == 2 * 9 + 3
+
+    for condition in ("own", "oracle", "no_image"):
+        assert found["long", condition, 1].failure == "context_length_exceeded"
+    answered = {place: line for place, line in found.items() if line.failure is None}
+    assert ("one", "own", 2) in answered and ("two", "oracle", 3) in answered, found
+    for (name, condition, turn), line in answered.items():
+        assert line.prompt_tokens and line.completion_tokens and line.cached_tokens is not None
+        before = answered.get((name, condition, turn - 1))
+        if before is not None:
+            assert before.prompt_tokens is not None
+            blocks = before.prompt_tokens // 32
+            assert line.cached_tokens >= 32 * blocks > 0, (name, condition, turn, "history computed again")
+    one, two, blind = (
+        answered[place].reply for place in (("one", "own", 1), ("two", "own", 1), ("one", "no_image", 1))
+    )
+    assert len({one, two, blind}) == 3, "the images make no difference"
+
+    second = answered["one", "own", 2]
+    messages: list[dict[str, Any]] = [
+        {
+            "role": said.role,
+            "content": [*({"type": "image"} for _ in said.images), {"type": "text", "text": said.content}],
+        }
+        for said in second.seen
+    ]
+    shown = [Picture.open(here.root / image.path) for said in second.seen for image in said.images]
+    assert generated(here.folder, messages, shown) == second.reply
+    assert generated(here.folder, messages[:1], shown[:2]) == one

@@ -1,13 +1,13 @@
 """Adding a benchmark is one new file: the README's own example, put beside the others in a copy of the package."""
 
 import json
-import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Done, assert_one_line_error, run_apart, write_jsonl
+from conftest import ROOT, Copied, assert_one_line_error, write_jsonl
 
 ROWS = [
     {"id": "1", "topic": "sums", "question": "1 + 1?", "answer": "2"},
@@ -28,14 +28,15 @@ def package(tmp_path: Path) -> Path:
     return there
 
 
-def test_a_file_more_is_a_benchmark_more(tmp_path: Path, package: Path) -> None:
+@pytest.fixture
+def critic(tmp_path: Path, package: Path) -> Iterator[Copied]:
+    started = Copied(package, tmp_path)
+    yield started
+    started.close()
+
+
+def test_a_file_more_is_a_benchmark_more(tmp_path: Path, critic: Copied) -> None:
     """Listed, run, judged, scored and reported; each reply is judged a 7, but for one that cannot be read."""
-
-    def critic(*words: object, code: int = 0) -> Done:
-        done = run_apart("critic", *words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(package)})
-        assert done.returncode == code, done.stderr
-        return done
-
     for stage in ("infer", "judge", "score"):
         helped = critic(stage, "--help").stdout
         assert "toy" in helped and "visitbench" in helped, stage

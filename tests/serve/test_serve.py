@@ -10,7 +10,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +22,19 @@ from clients.forms import FORMS, Form
 from clients.load import load
 from clients.tiny_server import CONTEXT, make_judge
 from clients.words import ASKED
-from conftest import ROOT, Scripted, assert_one_line_error, needs, run, run_apart, serving
+from conftest import (
+    ROOT,
+    Scripted,
+    assert_one_line_error,
+    free_port,
+    needs,
+    run,
+    run_apart,
+    serving,
+    wait_until_running,
+)
+
+from critic.errors import UsageError
 
 
 @pytest.fixture
@@ -61,10 +72,11 @@ def test_what_is_checked_cannot_be_gone_round(folder: Path) -> None:
     assert_one_line_error(run("serve/judge.py", folder, "--", "--nope"), "behind the --", "--nope")
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 def test_a_server_that_does_not_come_up(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="needs a serve extra")
-    done = run_apart("serve/judge.py", folder, "--port", "8765", "--log", tmp_path / "serve.log")
+    done = run_apart("serve/judge.py", folder, "--port", str(free_port()), "--log", tmp_path / "serve.log")
     assert_one_line_error(done, "before it was ready", "serve.log")
     assert "ready" not in done.stdout
 
@@ -82,6 +94,22 @@ def test_the_last_words_of_a_log_say_why(tmp_path: Path, monkeypatch: pytest.Mon
     assert "ValueError: no such architecture (log" in judge._last_words(log)
     log.write_text("bye\n")
     assert judge._last_words(log).startswith("; its log")
+
+
+def test_a_server_that_ends_or_stays_silent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "serve")
+    judge = importlib.import_module("judge")
+    log = tmp_path / "serve.log"
+    log.write_text("ValueError: no such architecture\n")
+    url = f"http://127.0.0.1:{free_port()}"
+    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as server:
+        server.wait()
+        with pytest.raises(UsageError, match=rf"code 3 before it was ready: .*no such architecture \(log: {log}\)"):
+            judge.wait_until_ready(server, url, 60, log)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as server:
+        with pytest.raises(UsageError, match=r"did not answer within 0\.1 s \(--ready-timeout\); its messages"):
+            judge.wait_until_ready(server, url, 0.1, None)
+        server.kill()
 
 
 def test_a_proxy_does_not_stand_before_the_server(
@@ -340,25 +368,8 @@ def test_a_running_request_ends_before_the_server_does(served: Served) -> None:
     process, _ = served
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(chat, served, **{**hello(), "max_tokens": 1000}, ignore_eos=True)
-        time.sleep(0.5)
+        wait_until_running(served[1], 1)
         assert not running.done(), "too quick to say anything"
         process.terminate()
         assert running.result().json()["usage"]["completion_tokens"] == 1000
     assert process.wait(60) == 0
-
-
-@pytest.mark.e2e
-def test_a_dead_engine_is_told_and_ends_the_server_with_an_error(tmp_path: Path) -> None:
-    needs("deepspeed", "vllm")
-    psutil = pytest.importorskip("psutil")
-    with serving(make_judge(tmp_path)) as (process, url), httpx.Client(base_url=url, timeout=60) as client:
-        with ThreadPoolExecutor(2) as pool:
-            long = {**hello(), "max_tokens": 1000, "ignore_eos": True}
-            running = [pool.submit(client.post, "/v1/chat/completions", json=long) for _ in range(2)]
-            time.sleep(0.5)
-            below = psutil.Process(process.pid).children(recursive=True)
-            (engine,) = [one for one in below if "EngineCore" in one.name()]
-            engine.kill()
-            for answer in running:
-                assert answer.result().status_code == 503 and int(answer.result().headers["retry-after"]) > 0
-        assert process.wait(60) == 1
