@@ -235,54 +235,29 @@ def _yes_or_no(answer: bool | None) -> Label:
 class MadeBy(Column[AnyJudgment | None]):
     """What of each judgment says how it was made and why it failed: records that are the same for many."""
 
-    def add(self, judgment: AnyJudgment | None) -> None:
-        if judgment is None:
+    def add(self, one: AnyJudgment | None) -> None:
+        if isinstance(one, Judgment):
+            how = {name: getattr(one, name) for name in ("judge", "prompt", "prompt_hash", "score_kind", "decoding")}
+            how |= {"detail": None if one.score is not None else one.detail}
+            failure, members = one.verdict.failure, [each.judge for each in one.members]
+            panel = [Member(judge=name, verdict=Verdict()) for name in members]
+            verdict = Verdict(failure=failure)
+            self.put(
+                (*how.values(), failure, *members),
+                lambda: Judgment(response=_NO_RESPONSE, verdict=verdict, members=panel, **how),
+            )
+        elif one is None:
             self.append(None)
-        elif isinstance(judgment, Judgment):
-            self._add_answer(judgment)
         else:
-            self._add_conversation(judgment)
+            how = {"setup": one.setup, "prompt_hash": one.prompt_hash}
+            how |= {"detail": None if one.verdict.score is not None else one.detail}
+            said = {name: getattr(one.verdict, name) for name in ("protocol", "judge", "failure")}
+            stub = TurnVerdict(conversation="", system="", condition="", **said)
+            self.put(
+                (*how.values(), *said.values()),
+                lambda: ConversationJudgment(conversation=_NO_CONVERSATION, verdict=stub, **how),
+            )
 
-    def _add_answer(self, one: Judgment) -> None:
-        failure, detail = one.verdict.failure, None if one.score is not None else one.detail
-        members = [member.judge for member in one.members]
-        how = tuple(getattr(one, name) for name in _HOW)
-        self.put(
-            (*how, failure, detail, *members),
-            lambda: Judgment(
-                **dict(zip(_HOW, how, strict=True)),
-                response=_NO_RESPONSE,
-                verdict=Verdict(failure=failure),
-                detail=detail,
-                members=[Member(judge=name, verdict=Verdict()) for name in members],
-            ),
-        )
-
-    def _add_conversation(self, one: ConversationJudgment) -> None:
-        given = one.verdict
-        detail = None if given.score is not None else one.detail
-        verdict = TurnVerdict(
-            conversation="",
-            system="",
-            condition="",
-            protocol=given.protocol,
-            judge=given.judge,
-            failure=given.failure,
-        )
-        key = (one.setup, one.prompt_hash, detail, given.protocol, given.judge, given.failure)
-        self.put(
-            key,
-            lambda: ConversationJudgment(
-                conversation=_NO_CONVERSATION,
-                verdict=verdict,
-                setup=one.setup,
-                prompt_hash=one.prompt_hash,
-                detail=detail,
-            ),
-        )
-
-
-_HOW = ("judge", "prompt", "prompt_hash", "score_kind", "decoding")
 
 _NO_RESPONSE = Response(id="", question=Question(id="", prompt="", task="", group="", lang="en"), text="")
 

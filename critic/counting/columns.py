@@ -23,6 +23,21 @@ _PLAIN = 2
 """The version of bytes that do not depend on how often a value is used."""
 
 
+class MadeAgain(Sequence[V], Generic[V]):
+    """Rows that are made wherever they are looked at, by `at_row`."""
+
+    def at_row(self, row: int) -> V:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, row: int) -> V: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[V]: ...
+    def __getitem__(self, row: int | slice) -> V | list[V]:
+        rows = range(len(self))[row]
+        return self.at_row(rows) if isinstance(rows, int) else list(map(self.at_row, rows))
+
+
 class _Packed(Sequence[V], Generic[V]):
     """Values one behind the other in bytes: their own and 8 each. What has no bytes, such as a date, stays as it is."""
 
@@ -52,7 +67,7 @@ def _packed(value: Any) -> bytes | None:
         return None
 
 
-class Column(Sequence[V], Generic[V]):
+class Column(MadeAgain[V]):
     """What each row says. Where few values differ, each is kept once, and a row takes 1 to 4 bytes; where more than a
     quarter do, they are packed, in 8 bytes and their own. A column that was taken from another does not grow."""
 
@@ -102,14 +117,8 @@ class Column(Sequence[V], Generic[V]):
     def __len__(self) -> int:
         return len(self.values if self._codes is None else self._codes)
 
-    @overload
-    def __getitem__(self, row: int) -> V: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[V]: ...
-    def __getitem__(self, row: int | slice) -> V | list[V]:
-        if isinstance(row, slice):
-            return [self[number] for number in range(*row.indices(len(self)))]
-        return self.values[range(len(self))[row] if self._codes is None else self._codes[row]]
+    def at_row(self, row: int) -> V:
+        return self.values[row if self._codes is None else self._codes[row]]
 
     def __iter__(self) -> Iterator[V]:
         if self._codes is None:
@@ -122,7 +131,7 @@ class Column(Sequence[V], Generic[V]):
         if isinstance(other, Column) and other.values is self.values:
             return bool(np.array_equal(self.codes, other.codes))
         if not isinstance(other, Sequence) or len(other) != len(self):
-            return NotImplemented if not isinstance(other, Sequence) else False
+            return False
         return all(one == another for one, another in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
@@ -179,7 +188,7 @@ class Column(Sequence[V], Generic[V]):
         return found[number]
 
 
-class Reread(Sequence[V | None], Generic[V]):
+class Reread(MadeAgain[V | None], Generic[V]):
     """What rows are made from, read again where it is asked for: of each row the number (from 0) of its record among
     those that `read` gives, -1 where it has none."""
 
@@ -189,13 +198,8 @@ class Reread(Sequence[V | None], Generic[V]):
     def __len__(self) -> int:
         return len(self._number)
 
-    @overload
-    def __getitem__(self, row: int) -> V | None: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[V | None]: ...
-    def __getitem__(self, row: int | slice) -> V | list[V | None] | None:
-        rows = range(len(self))[row]
-        return self.few([rows])[rows] if isinstance(rows, int) else list(self.few(rows).values())
+    def at_row(self, row: int) -> V | None:
+        return self.few([row])[row]
 
     def rows(self, index: Rows) -> "Reread[V]":
         """Some rows, by their numbers; none for one below 0."""
@@ -227,7 +231,7 @@ def as_column(values: Sequence[V]) -> Column[V]:
     return values if isinstance(values, Column) else Column(values)
 
 
-class RatingColumns(Sequence[Mapping[str, float]]):
+class RatingColumns(MadeAgain[Mapping[str, float]]):
     """Each item's scores by the rater's name, in a few bytes a rating."""
 
     def __init__(self, given: Iterable[Mapping[str, float]] = ()) -> None:
@@ -262,14 +266,8 @@ class RatingColumns(Sequence[Mapping[str, float]]):
     def __len__(self) -> int:
         return len(self._size)
 
-    @overload
-    def __getitem__(self, row: int) -> dict[str, float]: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[dict[str, float]]: ...
-    def __getitem__(self, row: int | slice) -> dict[str, float] | list[dict[str, float]]:
-        if isinstance(row, slice):
-            return [self[number] for number in range(*row.indices(len(self)))]
-        ratings = self._of(np.array([range(len(self))[row]]))
+    def at_row(self, row: int) -> dict[str, float]:
+        ratings = self._of(np.array([row]))
         return dict(zip(self.who.rows(ratings), self.score.rows(ratings), strict=True))
 
     def __eq__(self, other: object) -> bool:

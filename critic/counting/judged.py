@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.counting.columns import Column
+from critic.counting.columns import Column, MadeAgain
 from critic.counting.keys import KeySet
 from critic.records import Conversation, ConversationTurn
 
@@ -25,7 +25,7 @@ class Key(str):
     row: int
 
 
-class AskedConversations(Sequence[Conversation]):
+class AskedConversations(MadeAgain[Conversation]):
     """Conversations, each once, without their texts, in some 100 bytes each."""
 
     def __init__(self, given: Iterable[Conversation] = ()) -> None:
@@ -63,21 +63,18 @@ class AskedConversations(Sequence[Conversation]):
         """Whether a conversation reads as one of another list."""
         return self._mark[row] == other._mark[place]
 
-    def key(self, row: int) -> Key:
-        key = Key(self._ids[row])
+    def key(self, row: int, text: str | None = None) -> Key:
+        key = Key(self._ids.at_row(row) if text is None else text)
         key.asked, key.row = self, row
         return key
 
-    def keys(self, rows: Iterable[int] | None = None) -> Iterator[Key]:
-        return map(self.key, range(len(self)) if rows is None else rows)
+    def keys(self) -> Iterator[Key]:
+        return map(self.key, range(len(self)), self._ids)
 
     def __len__(self) -> int:
         return len(self._mark)
 
-    def __getitem__(self, row: Any) -> Any:
-        if isinstance(row, slice):
-            return [self[number] for number in range(*row.indices(len(self)))]
-        row = range(len(self))[row]
+    def at_row(self, row: int) -> Conversation:
         return replace(self._shape[row], id=self.key(row), group=self.group[row])
 
     def parts(self, of: Callable[[Conversation], Any]) -> dict[Any, "Groups"]:
@@ -95,7 +92,7 @@ class AskedConversations(Sequence[Conversation]):
         ends = np.flatnonzero(np.diff(number[order], append=-1)) + 1
         for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
             members = rows[order[start:end]]
-            yield self.group[members[0]], [scores[key] for key in self.keys(members.tolist())]
+            yield self.group.at_row(members[0]), [scores[self.key(row)] for row in members.tolist()]
 
 
 def _mark(one: Conversation) -> int:
@@ -150,15 +147,14 @@ class Groups(Mapping[str, str]):
         return place < len(self._rows) and bool(self._rows[place] == row)
 
     def __iter__(self) -> Iterator[Key]:
-        return self._asked.keys(self._numbers)
+        return self._asked.keys() if self._rows is None else map(self._asked.key, self._numbers)
 
     def items(self) -> Any:
         """Each id with its group, one after the other."""
-        group = self._asked.group
-        return ((self._asked.key(row), group[row]) for row in self._numbers)
+        return zip(self, self.values(), strict=True)
 
     def values(self) -> Any:
-        return map(self._asked.group.__getitem__, self._numbers)
+        return iter(self._asked.group) if self._rows is None else map(self._asked.group.at_row, self._numbers)
 
     def __len__(self) -> int:
         return len(self._asked) if self._rows is None else len(self._rows)

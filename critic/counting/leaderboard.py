@@ -5,7 +5,7 @@ of each, of each difference, and of the mean over models: all of a table come fr
 """
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,11 +92,16 @@ class _Sums:
         names = sorted(set(groups))
         self._number = {name: number for number, name in enumerate(names)}
         self._columns: list[Floats] = []
+        self._held: dict[Hashable, tuple[int, int]] = {}
         self.draws = Resamples(group_numbers(np.arange(len(names))))
         self.observed, self.drawn = np.zeros((1, 0)), np.zeros((0, 0))
 
     def add(self, part: Term, other: Term | None = None) -> tuple[int, int]:
-        """The places of the sum and of the count of a part's verdicts, as far as the `other` has them too."""
+        """The places of the sum and of the count of a part's verdicts, as far as the `other` has them too; one that
+        several scores share is held once."""
+        known = id(part.verdicts), id(part.asked), other and (id(other.verdicts), id(other.asked))
+        if known in self._held:
+            return self._held[known]
         member, values = array("q"), array("d")
         for key, group in part.asked.items():
             value = part.verdicts.get(key)
@@ -105,13 +110,16 @@ class _Sums:
                 values.append(value)
         for weights in (np.asarray(values), None):
             self._columns.append(np.bincount(np.asarray(member), weights, len(self._number)).astype(np.float64))
-        return len(self._columns) - 2, len(self._columns) - 1
+        self._held[known] = len(self._columns) - 2, len(self._columns) - 1
+        return self._held[known]
 
     def close(self) -> None:
-        table = np.stack(self._columns, axis=1)
-        self.groups = table > 0
-        self.observed = table.sum(axis=0)[None]
-        self.drawn = self.draws.totals(table) if self.draws.enough else np.zeros((0, table.shape[1]))
+        # One after the other, as sums over rows of a table are.
+        self.observed = np.array([[np.cumsum(column)[-1:].sum() for column in self._columns]])
+        by_group = np.stack(self._columns)
+        self._columns.clear()
+        self.groups = by_group > 0
+        self.drawn = self.draws.sums(by_group) if self.draws.enough else np.zeros((0, len(by_group)))
 
     def of(self, score: Score, places: Sequence[tuple[int, int]], totals: Floats) -> Floats:
         """The score of each row of totals, shape (R,)."""
@@ -126,7 +134,7 @@ class _Sums:
         self, drawn: Floats, counts: Iterable[int], share: bool = False
     ) -> tuple[Interval | None, float | None]:
         """The interval of what was drawn, and the p-value of its being 0; None where too few groups have a verdict."""
-        groups = int(self.groups[:, list(counts)].any(axis=1).sum())
+        groups = int(self.groups[list(counts)].any(axis=0).sum())
         if groups < FEWEST_GROUPS:
             return None, None
         return self.draws.interval(drawn, share=share, groups=groups), self.draws.p_value(drawn, groups=groups)
@@ -212,7 +220,7 @@ def _difference(sums: _Sums, score: Score, base: Score, pair: Sequence[_Pair]) -
         mean=None if np.isnan(values[0]) else float(values[0]),
         n=n,
         missing=sum(len(part.asked) for part in score.parts) - n,
-        groups=int(sums.groups[:, counts].any(axis=1).sum()),
+        groups=int(sums.groups[counts].any(axis=0).sum()),
         low=sum(low for low, _ in ends) if ends else None,
         high=sum(high for _, high in ends) if ends else None,
         interval=interval,

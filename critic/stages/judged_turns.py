@@ -3,7 +3,7 @@
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.benchmarks import JudgedTurn
-from critic.counting.columns import Column
+from critic.counting.columns import Column, MadeAgain
 from critic.counting.judged import AskedConversations
 from critic.records import Conversation, TurnVerdict
 
 
-class Turns(Sequence[JudgedTurn]):
+class Turns(MadeAgain[JudgedTurn]):
     """Judged turns in some 20 bytes each; their conversations, without texts, are in `asked`."""
 
     def __init__(self, asked: AskedConversations) -> None:
@@ -48,7 +48,7 @@ class Turns(Sequence[JudgedTurn]):
     def _verdict(self, row: int) -> TurnVerdict:
         score, length = self._score[row], self._length[row]
         return replace(
-            self._kind[row],
+            self._kind.at_row(row),
             conversation=self.asked.key(self._row[row]),
             score=None if math.isnan(score) else score,
             length=None if length < 0 else length,
@@ -57,10 +57,7 @@ class Turns(Sequence[JudgedTurn]):
     def verdicts(self) -> Iterator[TurnVerdict]:
         return map(self._verdict, range(len(self)))
 
-    def __getitem__(self, row: Any) -> Any:
-        if isinstance(row, slice):
-            return [self[number] for number in range(*row.indices(len(self)))]
-        row = range(len(self))[row]
+    def at_row(self, row: int) -> JudgedTurn:
         return JudgedTurn(
             conversation=self.asked[self._row[row]],
             verdict=self._verdict(row),
