@@ -1,5 +1,7 @@
 """Judge against judge, and the gate."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -8,7 +10,7 @@ from critic.counting.resampling import Floats, holm
 from critic.counting.verdicts import codes, verdict_agreement
 from critic.errors import UsageError
 from eval_agreement import METRICS, agreement
-from eval_agreement.compare import compare, comparisons
+from eval_agreement.compare import Comparison, compare, comparisons
 from eval_agreement.gate import PREFERENCES, Limit, check, of_preferences, parse
 from eval_agreement.joint import measured
 from eval_agreement.sample import Sample
@@ -86,13 +88,16 @@ def test_every_pair_of_judges_and_undefined_metrics() -> None:
     assert named == ["mae", "fuzzy", "strict", "qwk"]  # a constant has no correlation, so nothing to subtract
 
 
+@cache
+def of_exchangeable_judges() -> list[Comparison]:
+    """150 comparisons of two judges that are equally good."""
+    seeds = np.random.default_rng(8).integers(1 << 31, size=150).tolist()
+    return [compare(sample(seed, noise=(1.5, 1.5), n=120), "judge0", "judge1", {}) for seed in seeds]
+
+
 def test_a_metric_is_ahead_only_when_it_stands_against_all_of_them() -> None:
     """One look at seven metrics finds a difference by chance about once in six pairs of equal judges."""
-    random = np.random.default_rng(8)
-    ahead = 0
-    for seed in random.integers(1 << 31, size=120).tolist():
-        found = compare(sample(seed, noise=(1.5, 1.5), n=120), "judge0", "judge1", {})
-        ahead += any(line.better for line in found.differences)
+    ahead = sum(any(line.better for line in found.differences) for found in of_exchangeable_judges()[:120])
     assert ahead <= 12
 
 
@@ -104,11 +109,7 @@ def test_holm() -> None:
 
 def test_p_values_of_exchangeable_judges_are_uniform() -> None:
     """Under the null a p below 0.05 comes up about one time in twenty, for every metric."""
-    random = np.random.default_rng(5)
-    p_values: list[list[float | None]] = []
-    for seed in random.integers(1 << 31, size=150).tolist():
-        data = sample(seed, noise=(1.5, 1.5), n=120)
-        p_values.append([difference.p for difference in compare(data, "judge0", "judge1", {}).differences])
+    p_values = [[difference.p for difference in found.differences] for found in of_exchangeable_judges()]
     columns: Floats = np.array(p_values, dtype=np.float64).T
     for metric, column in zip(METRICS, columns, strict=True):
         assert stats.kstest(column, "uniform").pvalue > 0.001, metric
