@@ -30,13 +30,13 @@ _DUST = 1e-9
 _MOST_CELLS = 2000
 """Larger tables are slower than `SortedCounts`."""
 
-_WHOLE = 1 << 23
-"""Where whole numbers and halves end to be exact in 32 bits."""
-
 _SAME = 1e-11
 
 _AT_ONCE = 1 << 12
 """Groups up to which all sums over them are products with one matrix."""
+
+_NEAR, _FEW = 80, 256
+"""Resamples and groups of which as many are worked on at a time as the processor's cache holds."""
 
 _MANY_ROWS = 100_000
 """From so many rows on a table of counts gives a metric sooner than the pairs do."""
@@ -66,7 +66,8 @@ def agreement_interval(
     for name, values in resampled(people, judged, draws, None if weight is None else weight[used]).items():
         bounds = draws.interval(values, share=METRICS[name].share)
         # A sample in which every resample is alike (a judge that is never off) says nothing of how far it could be.
-        if bounds and bounds[1] - bounds[0] >= _DUST and METRICS[name].of_pairs(people, judged) is not None:
+        # Where a metric is undefined on the sample it is so in every resample: that holds no other values.
+        if bounds and bounds[1] - bounds[0] >= _DUST:
             found[name] = bounds
     return found
 
@@ -205,18 +206,31 @@ class SortedCounts(PairCounts):
 
     def __init__(self, pairs: SortedPairs, drawn: Drawn) -> None:
         self._pairs, self._drawn = pairs, drawn
-        self._times = drawn.astype(np.float64) if drawn.shape[1] <= _AT_ONCE else None
-        self._rows = self._totals(pairs.by_row).T
+        self._turned = np.zeros((drawn.shape[1] + 1, len(drawn)), dtype=np.uint8)
+        self._turned[:-1] = drawn.T
+        self._sums = self._totals(pairs.sums)
+        values = self._sums[: pairs.start] if pairs.start else self._totals(pairs.values)
+        self._rows, self._columns = values[: pairs.rows], values[pairs.rows :]
         self._row_ranks = np.cumsum(self._rows, axis=0) - (self._rows + self.size) / 2
 
     def _totals(self, by_group: Any) -> Floats:
-        """The sums of what the drawn groups add, (k, G) -> (R, k)."""
-        if self._times is None or not isinstance(by_group, np.ndarray):
-            return totals_of(self._drawn, by_group)
-        return np.asarray(self._times @ by_group.T)
+        """The sums of what the drawn groups add, (k, G) -> (k, R)."""
+        groups = self._drawn.shape[1]
+        if groups > _AT_ONCE or not isinstance(by_group, np.ndarray):
+            return np.ascontiguousarray(totals_of(self._drawn, by_group).T)
+        found, times = np.empty((len(by_group), len(self._drawn))), np.empty((groups, _NEAR))
+        for start in range(0, len(self._drawn), _NEAR):
+            into = found[:, start : start + _NEAR]
+            part = times[:, : into.shape[1]]
+            part[:] = self._turned[:-1, start : start + _NEAR]
+            into[:] = by_group @ part
+        return found
 
     def total(self, of: OfPairs) -> Floats:
-        return self._totals(self._pairs.sums(of))[:, 0]
+        place = self._pairs.place(of)
+        if place >= len(self._sums):
+            self._sums = np.concatenate([self._sums, self._totals(self._pairs.sums[len(self._sums) :])])
+        return np.asarray(self._sums[place])
 
     @cached_property
     def size(self) -> Floats:
@@ -234,7 +248,7 @@ class SortedCounts(PairCounts):
 
     @cached_property
     def moments(self) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-        human, judge, *squares = self._totals(self._pairs.moments).T / self.size
+        human, judge, *squares = self._sums[self._pairs.start :][:4] / self.size
         varied = self._several[::-1] if self._pairs.swapped else self._several
         variances = [
             np.where(several, square - (mean - centre) ** 2, 0.0)
@@ -263,62 +277,17 @@ class SortedCounts(PairCounts):
     def _powers(self) -> tuple[Floats, Floats]:
         """How often each column's value occurs, squared and cubed, summed: where it occurs once in all, that is how
         often its group was drawn."""
-        several = self._totals(self._pairs.several)
-        drawn = self._drawn.astype(np.float64) if self._times is None else self._times
-        squared, alone = drawn * drawn, self._pairs.alone
-        return squared @ alone[0] + (several**2).sum(axis=1), squared * drawn @ alone[1] + (several**3).sum(axis=1)
+        squared, cubed = ((self._columns**power).sum(axis=0) for power in (2, 3))
+        kind: Any = np.float32 if self._pairs.exact(int(self._drawn.max())) else np.float64
+        for start in range(0, self._drawn.shape[1], _FEW):
+            alone = self._pairs.alone[:, start : start + _FEW].astype(kind)
+            drawn = self._turned[start : start + alone.shape[1]].astype(kind)
+            power: NDArray[Any] = drawn * drawn
+            squared += alone[0] @ power
+            power *= drawn
+            cubed += alone[1] @ power
+        return squared, cubed
 
     @cached_property
     def _ranked(self) -> tuple[Floats, Floats]:
-        """`balance` and `rank_product`, from a walk over all cells for each digit."""
-        pairs, counts = self._pairs, np.ascontiguousarray(self._drawn.T, dtype=np.float32)
-        balance, product = np.zeros((2, len(self._drawn)))
-        sign = np.sign(np.subtract.outer(np.arange(pairs.levels), np.arange(pairs.levels)))
-        for walk, chunks in enumerate(pairs.walks):
-            # How often each digit has occurred in the blocks so far, and before those a block is compared with.
-            so_far, origin = np.zeros((2, pairs.levels, len(self._drawn)))
-            for number, chunk in enumerate(chunks):
-                weight = chunk.weights(counts)
-                table, signs, ranks = _products(pairs.matrices(walk, number), weight, pairs.levels)
-                if (largest := float(table.sum(axis=1).max())) ** 2 >= _WHOLE:
-                    weight = weight.astype(np.float64)
-                    table, signs, ranks = _products(pairs.matrices(walk, number), weight, pairs.levels)
-                balance += _dot(weight, signs)
-                wide = table.astype(np.float64)
-                # What comes before a block is exact in 32 bits where it is whole, and its products are small.
-                kind = weight.dtype if largest * float(self.size.max()) < _WHOLE else np.float64
-                earlier = np.tri(len(table), k=-1, dtype=kind) @ table.reshape(len(table), -1).astype(kind, copy=False)
-                before = earlier.reshape(table.shape) + so_far.astype(kind)
-                if walk == 0:
-                    local = weight * ranks
-                    base = before.sum(axis=1, dtype=np.float64) - self.size / 2
-                    if len(pairs.walks) == 1:  # each digit is a row's
-                        inside = pairs.matrices(0, number)[:, : pairs.levels] @ local
-                        rows = inside.sum(axis=0, dtype=np.float64) + np.einsum("ik,ijk->jk", base, wide)
-                        product += np.einsum("jk,jk->k", self._row_ranks, rows[: pairs.rows])
-                    else:
-                        inside, segments = (
-                            (chunk.segments @ one.reshape(-1, one.shape[2])).astype(np.float64)
-                            for one in (local, weight)
-                        )
-                        inside += base[chunk.block] * segments
-                        product += np.einsum("ij,ij->j", self._row_ranks[chunk.row], inside)
-                so_far = so_far + wide.sum(axis=0)
-                if len(pairs.walks) > 1:
-                    starts = np.where((chunk.begun < 0)[:, None, None], origin.astype(kind), before[chunk.begun])
-                    before, origin = before - starts, starts[-1].astype(np.float64)
-                balance += _dot(table.astype(kind, copy=False), sign.astype(kind) @ before)
-        return balance, product
-
-
-def _products(matrices: NDArray[Any], weight: NDArray[Any], levels: int) -> tuple[NDArray[Any], ...]:
-    """What a chunk's `matrices` say of its cells' weights (blocks, length, R): how often each digit occurs in each
-    block, and of each cell the two sums within its block."""
-    found = matrices.astype(weight.dtype, copy=False) @ weight
-    length = weight.shape[1]
-    return found[:, :levels], found[:, levels : levels + length], found[:, levels + length :]
-
-
-def _dot(first: NDArray[Any], second: NDArray[Any]) -> Floats:
-    """The sum over cells, shape (blocks, length, R) each, exact within a block and in 64 bits over blocks."""
-    return np.asarray(np.einsum("ijk,ijk->ik", first, second).sum(axis=0, dtype=np.float64))
+        return self._pairs.ranked(self._turned, self.size, self._row_ranks)

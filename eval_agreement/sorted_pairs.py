@@ -6,48 +6,96 @@ small matrices that no resample changes; between blocks they follow from how oft
 rows, occurs in the blocks before. So the work is a few numbers a cell and resample, all of it in matrix products.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from critic.counting.resampling import Drawn, Floats, tables_by_group
 
 Indices = NDArray[np.intp]
 
-_BLOCK, _LEVELS = 64, 64
+_BLOCK, _LEVELS = 32, 64
 """Cells of a block, and row values that are told apart in one walk over them."""
 
-_CHUNK, _KEPT = 1 << 18, 1 << 25
-"""Numbers of the matrices that are worked on at a time, and those that are kept from one resample to the next."""
+_CHUNK, _KEPT = 768, 1 << 26
+"""Rows whose cells are worked on together, so that these stay in the processor's cache; and numbers of the matrices
+that are kept from one resample to the next."""
 
-_TOGETHER = 64
-"""Resamples that are weighed at a time: a chunk's weights stay in the processor's cache."""
+_TOGETHER = 80
+"""Resamples that are weighed at a time, for the same reason."""
+
+_RANKS = 1 << 20
+"""Ranks of row values that are kept at a time, whatever the number of resamples."""
+
+_DENSE = 1 << 18
+"""Numbers up to which sums over groups are products with plain matrices."""
+
+_WHOLE = 1 << 23
+"""Where whole numbers and halves end to be exact in 32 bits."""
+
+
+_Room = dict[tuple[Any, ...], NDArray[Any]]
+"""Memory for products, used again: getting it anew each time would take longer than many of them."""
+
+
+def _memory(room: _Room, name: str, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
+    """An array of its own for each name, shape and kind of number; of ones at first."""
+    if (key := (name, shape, kind)) not in room:
+        room[key] = np.ones(shape, dtype=kind)
+    return room[key]
 
 
 class _Chunk(NamedTuple):
     """Blocks of cells, filled up to the same length with cells that no group has.
 
-    `by_group` (blocks x length, G), sparse, says how often each group has each cell. `column` and `digit` (blocks,
-    length) are their values, -1 where a block is filled up. Cells of one block and row make a segment, of this `block`
-    and `row`; `segments` (segments, blocks x length) sums cells. `begun[b]` is the first block of those that block b is
-    compared with, -1 where that lies in an earlier chunk.
+    `group` (blocks x length,) is a group that has each cell, G where none has; `times` (blocks x length, 1) how often,
+    None where all have it once; `more` (shared, others), sparse, what the groups `others` have of the cells `shared`
+    too. `column` and `digit` (blocks, length) are values, -1 where a block is filled up, and `row`
+    (blocks x length,) is too. `earlier` (blocks, blocks) says which blocks each is compared with, `ends` (3, blocks)
+    which of them with those of earlier chunks too, which with those of the next, and all; `on` that these are not the
+    first of theirs.
     """
 
-    by_group: Any
+    group: Indices
+    times: NDArray[Any] | None
+    more: Any
+    shared: Indices
+    others: Indices
     column: NDArray[np.int32]
-    digit: NDArray[np.int32]
-    segments: Any
-    block: Indices
+    digit: NDArray[np.int16]
+    earlier: NDArray[np.float32]
+    ends: NDArray[np.float32]
+    on: bool
     row: Indices
-    begun: Indices
 
-    def weights(self, counts: NDArray[np.float32]) -> NDArray[Any]:
-        """How often each cell occurs, (blocks, length, R), from how often each group was drawn (G, R)."""
-        return np.asarray((self.by_group @ counts).reshape(*self.column.shape, -1))
+    def weights(self, drawn: Drawn, room: _Room) -> NDArray[Any]:
+        """How often each cell occurs, (blocks x length, R), from how often each group was drawn, (G + 1, R)."""
+        shape = len(self.group), drawn.shape[1]
+        found: NDArray[Any] = drawn.take(self.group, axis=0, out=_memory(room, "drawn", shape, np.uint8), mode="clip")
+        if self.times is None:
+            return found
+        found = np.multiply(found, self.times, out=_memory(room, "times", shape, self.times.dtype.type))
+        found[self.shared] += self.more @ drawn[self.others].astype(self.more.dtype)
+        return found
+
+
+class _Matrices(NamedTuple):
+    """What sums the cells of a chunk, whatever their weights.
+
+    `tables` (blocks, 2 levels + 2, length): which cells have which digit; all; the sign of each digit less each level;
+    none. `pairs` (blocks, length, length): which columns lie below which, with the sign of the digits' difference;
+    `ranks`, in the first walk, the same without it, equal ones by half. `digits` (levels, blocks x length): which cells
+    have which digit.
+    """
+
+    tables: NDArray[Any]
+    pairs: NDArray[Any]
+    ranks: NDArray[Any]
+    digits: NDArray[Any]
 
 
 class SortedPairs:
@@ -59,41 +107,74 @@ class SortedPairs:
         row, column = sorted(sides, key=lambda side: int(side.max()))
         self.swapped = row is not sides[0]
         self.rows, groups = int(row.max()) + 1, int(member.max()) + 1
-        self.by_row = tables_by_group(row, member, (self.rows, groups), weight)
-        if self.rows * groups <= _CHUNK:
-            self.by_row = self.by_row.toarray()
         key, cell = np.unique(column * self.rows + row, return_inverse=True)
         self._row, self._column = key % self.rows, key // self.rows
-        self._weights = tables_by_group(cell, member, (len(key) + 1, groups), weight).tocsr()
+        self._weights = tables_by_group(cell, member, (len(key) + 1, groups + 1), weight).tocsr()
         alone = np.bincount(column)[column] == 1
         ones = np.ones(len(row)) if weight is None else weight
         self.alone = np.stack([np.bincount(member[alone], ones[alone] ** power, minlength=groups) for power in (2, 3)])
+        # A sum for each row value, and for each column value that occurs several times.
         _, column = np.unique(column[~alone], return_inverse=True)
-        shape = int(column.max(initial=-1)) + 1, groups
-        self.several = tables_by_group(column, member[~alone], shape, None if weight is None else weight[~alone])
-        if shape[0] * groups <= _CHUNK:
-            self.several = self.several.toarray()
-        self._sums: dict[Callable[[Floats, Floats], Floats], Floats] = {}
-        self._matrices: dict[tuple[int, int], NDArray[np.float32]] = {}
+        into, which = np.concatenate([row, self.rows + column]), np.concatenate([member, member[~alone]])
+        shape = self.rows + int(column.max(initial=-1)) + 1, groups
+        twice = None if weight is None else np.concatenate([weight, weight[~alone]])
+        self.values = tables_by_group(into, which, shape, twice)
+        self._matrices: dict[tuple[int, int], _Matrices] = {}
         self.centre = float(human.mean()), float(judge.mean())
         squares = [(side - centre) ** 2 for side, centre in zip((human, judge), self.centre, strict=True)]
-        self.moments = np.concatenate([self._by_group(values) for values in (human, judge, *squares)])
+        first = self.values.toarray() if shape[0] * groups <= _DENSE else np.zeros((0, groups))
+        self.start, sums = len(first), (self._by_group(values) for values in (human, judge, *squares))
+        self.sums = np.concatenate([first, *sums], dtype=np.float64)
+        self._place: dict[Callable[[Floats, Floats], Floats], int] = {}
 
     def _by_group(self, values: Floats) -> Floats:
         weighed = values if self._weight is None else values * self._weight
         return np.bincount(self._member, weighed)[None].astype(np.float64)
 
-    def sums(self, of: Callable[[Floats, Floats], Floats]) -> Floats:
-        """What each group adds to the sum of a function: shape (1, G)."""
-        if of not in self._sums:
-            self._sums[of] = self._by_group(of(self._human, self._judge))
-        return self._sums[of]
-
     def parts(self, drawn: Drawn) -> Iterator[Drawn]:
-        """As many resamples at a time as are best weighed together: matrices that are not kept are made anew for
-        each."""
-        size = _TOGETHER if len(self._row) * _BLOCK < _KEPT else len(drawn)
+        """As many resamples at a time as are best weighed together."""
+        size = max(_TOGETHER, _RANKS // self.rows)
         return (drawn[start : start + size] for start in range(0, len(drawn), size))
+
+    def exact(self, most: int) -> bool:
+        """Whether sums of cubes are exact in 32 bits where no group was drawn more often."""
+        return self._weight is None and most**3 * len(self._human) < 2 * _WHOLE
+
+    def place(self, of: Callable[[Floats, Floats], Floats]) -> int:
+        """The row of `sums` (k, G) that says what each group adds to the sum of a function. Before those are `values`
+        where they are few, and from `start` on people's scores, the judge's, and their squared distances from the
+        `centre`."""
+        if of not in self._place:
+            self._place[of] = len(self.sums)
+            self.sums = np.concatenate([self.sums, self._by_group(of(self._human, self._judge))])
+        return self._place[of]
+
+    def ranked(self, drawn: Drawn, size: Floats, ranks: Floats) -> tuple[Floats, Floats]:
+        """`balance` and `rank_product` of samples, (R,) each, from how often each group was drawn, (G + 1, R), the last
+        never, the pairs of each sample (R,) and the average ranks of the rows, less their mean, (rows, R)."""
+        samples = len(size)
+        balance, product = np.zeros((2, samples))
+        rows, each = np.zeros((self.rows, samples)), len(self.walks) == 1  # where each digit is a row's
+        edges = np.linspace(0, samples, -(-samples // _TOGETHER) + 1).astype(int)
+        parts = [slice(start, stop) for start, stop in itertools.pairwise(edges)]
+        room: _Room = {}
+        for walk, chunks in enumerate(self.walks):
+            # How often each digit has occurred in the chunks so far that the next is compared with.
+            so_far = np.zeros((self.levels, samples))
+            for number, chunk in enumerate(chunks):
+                matrices, weights = self._made(walk, number), chunk.weights(drawn, room)
+                for part in parts:
+                    before = so_far[:, part]
+                    sums = _Sums(chunk, matrices, weights[:, part], room)
+                    balance[part] += sums.balance(before)
+                    if walk == 0:
+                        base = before.sum(axis=0) - size[part] / 2
+                        if each:
+                            rows[:, part] += sums.by_digit(base)
+                        else:
+                            product[part] += sums.rank_product(base, ranks[:, part])
+                    so_far[:, part] = chunk.on * before + sums.left
+        return balance, product + np.einsum("kr,kr->r", rows, ranks) if each else product
 
     @cached_property
     def walks(self) -> list[list[_Chunk]]:
@@ -119,63 +200,130 @@ class SortedPairs:
         block = np.cumsum(np.diff(place // _BLOCK, prepend=0) + np.diff(run, prepend=0) != 0)
         order = order[np.lexsort((self._row[order], block))]
         first = np.flatnonzero(np.diff(block, prepend=-1))
-        sizes, start = np.diff(first, append=len(block)), 0
-        begins = over[order][first]
+        sizes, begins, before = np.diff(first, append=len(block)), over[order][first], -1
+        blocks, start = max(1, _CHUNK * len(self._row) // (_BLOCK * len(self._human))), 0
         while start < len(first):
-            widest = np.maximum.accumulate(sizes[start : start + _CHUNK])
+            # A block of a column with many cells is long, and others with it would be filled up to its length.
+            widest = np.maximum.accumulate(sizes[start : start + blocks])
             much = np.arange(1, len(widest) + 1) * widest**2
-            stop = start + max(1, int(np.searchsorted(much, _CHUNK, side="right")))
+            stop = start + max(1, int(np.searchsorted(much, 2 * blocks * _BLOCK**2, side="right")))
             cells = order[first[start] : first[start] + int(sizes[start:stop].sum())]
-            begun = _starts(begins[start:stop])
-            if start and begins[start - 1] == begins[start]:
-                begun = np.where(begun == 0, -1, begun)
-            yield self._chunk(cells, sizes[start:stop], digit, begun)
-            start = stop
+            yield self._chunk(cells, sizes[start:stop], digit, begins[start:stop], before)
+            start, before = stop, int(begins[stop - 1])
 
-    def _chunk(self, cells: Indices, sizes: Indices, digit: Indices, begun: Indices) -> _Chunk:
+    def _chunk(self, cells: Indices, sizes: Indices, digit: Indices, begins: Indices, before: int) -> _Chunk:
         blocks, length = len(sizes), int(sizes.max())
         block = np.repeat(np.arange(blocks), sizes)
         place = block * length + np.arange(len(cells)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         padded = np.full(blocks * length, len(self._row))
         padded[place] = cells
-        row = self._row[cells]
-        new = np.diff(block * self.rows + row, prepend=-1) != 0
-        first, segment = np.flatnonzero(new), np.cumsum(new) - 1
-        columns, numbers = (np.full(blocks * length, -1, dtype=np.int32) for _ in range(2))
-        columns[place], numbers[place] = self._column[cells], digit[cells]
+        columns = np.full((blocks, length), -1, dtype=np.int32)
+        digits = np.full((blocks, length), -1, dtype=np.int16)
+        columns.flat[place], digits.flat[place] = self._column[cells], digit[cells]
+        by_group = self._weights[padded]
+        some = np.diff(by_group.indptr) > 0
+        first = by_group.indptr[:-1][some]
+        group, times = np.full(len(padded), by_group.shape[1] - 1), np.zeros((len(padded), 1), dtype=by_group.dtype)
+        group[some], times[some, 0] = by_group.indices[first], by_group.data[first]
+        shared = np.flatnonzero(np.diff(by_group.indptr) > 1)
+        alone = not len(shared) and (times[some] == 1).all()
+        by_group.data[first] = 0
+        others = np.unique(by_group.indices[by_group.data != 0])
         return _Chunk(
-            by_group=self._weights[padded],
-            column=columns.reshape(blocks, length),
-            digit=numbers.reshape(blocks, length),
-            segments=_sums_of(segment, place, len(first), blocks * length),
-            block=block[first],
-            row=row[first],
-            begun=begun,
+            group=group,
+            times=None if alone else times,
+            more=None if alone else by_group[shared][:, others],
+            shared=shared,
+            others=others,
+            column=columns,
+            digit=digits,
+            earlier=np.tri(blocks, k=-1, dtype=np.float32) * (begins[:, None] == begins),
+            ends=np.stack([begins == before, begins == begins[-1], np.ones(blocks)]).astype(np.float32),
+            on=bool(begins[-1] == before),
+            row=np.append(self._row, 0)[padded],
         )
 
-    def matrices(self, walk: int, number: int) -> NDArray[np.float32]:
-        """Of a chunk, each (blocks, …, length), one below the other: which cells have which digit; which columns lie
-        below which, with the sign of the digits' difference; in the first walk the same without it, equal ones by
-        half."""
+    def _made(self, walk: int, number: int) -> _Matrices:
         if (found := self._matrices.get((walk, number))) is not None:
             return found
-        chunk = self.walks[walk][number]
-        below = (chunk.column[:, None, :] < chunk.column[:, :, None]).astype(np.float32)
-        parts = [
-            (chunk.digit[:, None, :] == np.arange(self.levels)[:, None]).astype(np.float32),
-            below * np.sign(chunk.digit[:, :, None] - chunk.digit[:, None, :]).astype(np.float32),
-        ]
-        if walk == 0:
-            parts.append(below + (chunk.column[:, None, :] == chunk.column[:, :, None]).astype(np.float32) / 2)
-        made: NDArray[np.float32] = np.concatenate(parts, axis=1)
-        if len(self._row) * _BLOCK < _KEPT:
+        chunk, levels = self.walks[walk][number], self.levels
+        (blocks, length), level = chunk.digit.shape, np.arange(levels, dtype=np.int16)[:, None]
+        digit, column = chunk.digit[:, None, :], chunk.column[:, None, :]
+        tables = np.zeros((blocks, 2 * levels + 2, length), dtype=np.float32)
+        tables[:, :levels], tables[:, levels], tables[:, levels + 1 : -1] = digit == level, 1, np.sign(digit - level)
+        below, equal = (compare(column, chunk.column[:, :, None]) for compare in (np.less, np.equal))
+        made = _Matrices(
+            tables=tables,
+            pairs=(below * np.sign(chunk.digit[:, :, None] - digit)).astype(np.float32),
+            ranks=(below + equal / np.float32(2)) if walk == 0 else tables[:0],
+            digits=np.ascontiguousarray(tables[:, :levels].swapaxes(0, 1)).reshape(levels, -1),
+        )
+        if len(self._row) * self._digits * (3 * levels + 2 * _BLOCK) < _KEPT:
             self._matrices[walk, number] = made
         return made
 
 
-def _sums_of(into: Indices, which: Indices, rows: int, columns: int) -> Any:
-    """The matrix of ones that sums the columns `which` into the rows `into`."""
-    return sparse.csr_array((np.ones(len(which), dtype=np.float32), (into, which)), shape=(rows, columns))
+class _Sums:
+    """A chunk's cells in R resamples, from how often each occurs, (blocks x length, R)."""
+
+    def __init__(self, chunk: _Chunk, matrices: _Matrices, weight: NDArray[Any], room: _Room) -> None:
+        self._chunk, self._matrices, self._room = chunk, matrices, room
+        self._levels = len(matrices.digits)
+        kind: Any = np.float64 if weight.dtype == np.float64 else np.float32
+        sums = self._weigh(weight, kind)
+        if kind == np.float32 and sums[2, self._levels].max() ** 2 >= _WHOLE:
+            sums = self._weigh(weight, np.float64)
+        self._compared, self.left = sums[0, self._levels + 1 : -1], sums[1, : self._levels]
+
+    def _weigh(self, weight: NDArray[Any], kind: Any) -> NDArray[Any]:
+        levels, shape = self._levels, (*self._chunk.digit.shape, weight.shape[1])
+        self._weight = _memory(self._room, "weight", shape, kind)
+        self._weight[:] = weight.reshape(shape)
+        tables = self._product("tables", self._matrices.tables, self._weight)
+        self._table, self._signs = tables[:, : levels + 1], tables[:, levels + 1 :]
+        flat = tables.reshape(len(tables), -1)
+        before = self._product("before", self._chunk.earlier, flat[:, : (levels + 1) * shape[-1]])
+        self._before = before.reshape(self._table.shape)
+        return self._product("sums", self._chunk.ends, flat).reshape(3, *tables.shape[1:])
+
+    def _product(self, name: str, first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+        made = _memory(self._room, name, (*first.shape[:-1], second.shape[-1]), second.dtype.type)
+        return np.matmul(first.astype(second.dtype, copy=False), second, out=made)
+
+    def _among(self, first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+        made = _memory(self._room, "among", first.shape, first.dtype.type)
+        return np.asarray(np.multiply(first, second, out=made))
+
+    def balance(self, so_far: Floats) -> Floats:
+        """What the chunk adds, (R,), after earlier ones in which each digit occurred `so_far`, (levels, R)."""
+        pairs = self._product("pairs", self._matrices.pairs, self._weight)
+        pairs *= self._weight
+        among = self._all(pairs) + self._all(self._among(self._before, self._signs))
+        return np.asarray(among + (self._compared * so_far).sum(axis=0))
+
+    def _all(self, of: NDArray[Any]) -> NDArray[Any]:
+        """The sum over all axes but the last."""
+        flat = of.reshape(-1, of.shape[-1])
+        return np.asarray(_memory(self._room, "ones", flat.shape[:1], of.dtype.type) @ flat)
+
+    def by_digit(self, base: Floats) -> Floats:
+        """What the chunk adds to the sums of the columns' ranks, less their mean, over the pairs of each digit,
+        (levels, R), where these ranks begin at `base` (R,)."""
+        rows = self._product("rows", self._matrices.digits, self._ranks().reshape(-1, len(base)))
+        among = self._among(self._table, self._before[:, -1:])
+        return np.asarray(rows + among.sum(axis=0)[:-1] + base * self.left)
+
+    def rank_product(self, base: Floats, ranks: Floats) -> Floats:
+        """What the chunk adds, (R,), to the sum of the products of both ranks."""
+        local = self._ranks()
+        local += self._weight * self._before[:, -1:]
+        inside = (local + base * self._weight).reshape(-1, len(base))
+        return np.asarray(np.einsum("ij,ij->j", ranks[self._chunk.row], inside))
+
+    def _ranks(self) -> NDArray[Any]:
+        local = self._product("pairs", self._matrices.ranks, self._weight)
+        local *= self._weight
+        return local
 
 
 def _starts(*keys: Indices) -> Indices:
