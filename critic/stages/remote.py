@@ -56,7 +56,8 @@ class AtStore:
 
             self.files, self.path = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
-            raise UsageError(f"{url}: {one_line(error)}; pip install 'critic[remote]', for s3:// s3fs too") from None
+            needs = "pip install 'critic[remote]', with s3fs for s3:// and gcsfs for gs://"
+            raise UsageError(f"{url}: {one_line(error)}; {needs}") from None
         self.url = url.rstrip("/")
         self.folder = _cache() / "out" / hashlib.sha256(self.url.encode()).hexdigest()[:16]
         self.local = self.folder / self.url.rpartition("/")[2]

@@ -1,6 +1,7 @@
 """Paths at object stores: what is read is fetched, what is written is sent when it is whole.
 
-With pip install s3fs 'moto[server]' also against a server of S3's: pytest -m slow tests/stages/test_remote.py
+With pip install s3fs 'moto[server]' gcsfs gcp-storage-emulator also against servers of S3's and Google's protocols:
+pytest -m slow tests/stages/test_remote.py
 """
 
 import fcntl
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +23,48 @@ from critic import jsonl, tables
 fsspec = pytest.importorskip("fsspec", reason="needs the remote extra")
 
 
-@pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.slow)])
+@pytest.fixture(params=["memory", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("s3", "gs"))])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A folder at a store, empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if request.param == "memory":
         yield f"memory://{uuid.uuid4().hex}"
         return
+    start, stop = {"s3": s3_server, "gs": gs_server}[request.param](monkeypatch)
+    start()
+    try:
+        fsspec.filesystem(request.param).mkdir(bucket := f"bench-{uuid.uuid4().hex}")
+        yield f"{request.param}://{bucket}/runs"
+    finally:
+        fsspec.filesystem(request.param).clear_instance_cache()
+        stop()
+
+
+Server = tuple[Callable[[], object], Callable[[], object]]
+"""What starts and stops it."""
+
+
+def s3_server(monkeypatch: pytest.MonkeyPatch) -> Server:
     pytest.importorskip("s3fs")
     server = pytest.importorskip("moto.server").ThreadedMotoServer(port=(port := free_port()), verbose=False)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    server.start()
-    try:
-        fsspec.filesystem("s3").mkdir(bucket := f"bench-{uuid.uuid4().hex}")
-        yield f"s3://{bucket}/runs"
-    finally:
-        fsspec.filesystem("s3").clear_instance_cache()
-        server.stop()
+    return server.start, server.stop
+
+
+def gs_server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    # Kinds of buckets are asked for by gRPC, which the emulator does not speak.
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    # It says on stderr that a client hung up, and ours stop reading when they have what they need.
+    monkeypatch.setattr("socketserver.BaseServer.handle_error", lambda *_: None)
+    pytest.importorskip("gcsfs")
+    emulator = pytest.importorskip("gcp_storage_emulator.server")
+    server = emulator.create_server("127.0.0.1", port := free_port(), in_memory=True)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+    return server.start, server.stop
 
 
 def files(store: str) -> dict[str, bytes]:
