@@ -134,6 +134,16 @@ def test_repeated_rows_count_once_and_are_said(tmp_path: Path) -> None:
     assert found.notes == [f"{tmp_path / 'people.csv'}: 1 rows repeat another row and count once"]
 
 
+def test_raters_stand_in_any_order_and_say_one_thing_of_an_answer(tmp_path: Path) -> None:
+    rows = "id,rater,score\nb,bob,2\na,bob,4\na,ann,7\nb,ann,9\na,bob,4\n"
+    found = joined(tmp_path, rows)
+    assert found.raters[:2] == [{"bob": 2.0, "ann": 9.0}, {"bob": 4.0, "ann": 7.0}] and found.ids[:2] == ["b", "a"]
+    assert found.human[:2].tolist() == [5.5, 5.5] and "1 rows repeat another row" in found.notes[0]
+    for more, said in [("a,ann,8\n", ":7: 'a' has the score 8, but 7 before by ann"), ("c,,8\n", ":7: the rater is")]:
+        with pytest.raises(UsageError, match=said):
+            joined(tmp_path, rows + more + "b,bob,3\n")
+
+
 def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("id,score\na,1\nx,2\ny,3\n")
     (tmp_path / "people.csv").write_text("id,score,length\na,1,5\nb,2,\nc,3,7\n")
