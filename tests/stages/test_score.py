@@ -195,6 +195,15 @@ def test_a_mean_of_some_tasks_competes_with_no_other(tmp_path: Path) -> None:
     assert summary["systems"]["partly"]["own"]["task_mean"]["value"] > 8
 
 
+def test_judgments_in_any_order_meet_their_questions(tmp_path: Path) -> None:
+    file = judged(tmp_path / "j.jsonl", "convbench", [("direct", "own", 1)], lambda v: float(v.conversation))
+    other = tmp_path / "k.jsonl"
+    other.write_text("\n".join(reversed(file.read_text("utf-8").splitlines())), "utf-8")
+    words = ["--questions", sample("convbench")]
+    first, second = (scored(tmp_path / one.stem, "convbench", one, *words)[0]["systems"] for one in (file, other))
+    assert first == second
+
+
 def test_what_failed_or_was_never_judged_is_counted_and_bounded(tmp_path: Path) -> None:
     """Of six conversations three are judged, one of them in vain: 2 of 6, the others anything from 1 to 10."""
     file = judged(
