@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from training import RECIPE, losses, refused, sample_rows, start, train, write_recipe, write_rows
+from training import RECIPE, losses, refused, sample_rows, save_base, start, train, write_recipe, write_rows
 
 import evaluation  # isort: skip
 import export  # isort: skip
@@ -105,13 +105,7 @@ def test_the_name_is_the_one_by_which_vllm_knows_the_family(tmp_path: Path) -> N
 
 
 def test_adapters_bring_the_head_with_them(tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    train(
-        write_recipe(tmp_path, evaluation=None, ema=None, training={"max_steps": 1}),
-        write_rows(tmp_path),
-        base,
-        internal=False,
-    )
+    base = save_base(tmp_path / "base", write_rows(tmp_path))
     lora = write_recipe(tmp_path, "lora.yaml", **HEAD, tiny=None, base=str(base), lora={"r": 2})
     out = tmp_path / "judge"
     train(lora, write_rows(tmp_path), out, internal=False)
@@ -152,8 +146,8 @@ def test_a_head_learns_single_ratings_alone(tmp_path: Path, form: str) -> None:
 
 
 def test_a_frozen_part_stays_as_it_was(tmp_path: Path) -> None:
-    base, rows = tmp_path / "base", write_rows(tmp_path)
-    train(write_recipe(tmp_path, evaluation=None, ema=None, training={"max_steps": 1}), rows, base, internal=False)
+    rows = write_rows(tmp_path)
+    base = save_base(tmp_path / "base", rows)
     changes: dict[str, Any] = {"tiny": None, "base": str(base), "evaluation": None, "ema": None}
     out = tmp_path / "judge"
     train(write_recipe(tmp_path, "f.yaml", **changes, frozen=["embed_tokens"]), rows, out, internal=False)

@@ -198,13 +198,6 @@ def test_empty_data_is_one_line(tmp_path: Path) -> None:
     refused(start(write_recipe(tmp_path, evaluation=None), rows, tmp_path / "out", internal=False), "the file is empty")
 
 
-def test_one_row_trains(tmp_path: Path) -> None:
-    rows = write_rows(tmp_path, [human_row(0, reason="Three.")])
-    out = tmp_path / "out"
-    train(write_recipe(tmp_path, training={"max_steps": 2}), rows, out)
-    assert len(losses(out)) == 2 and json.loads((out / "critic.json").read_text("utf-8"))["rows"] == 1
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_flash_attention_needs_a_gpu(tmp_path: Path) -> None:
     recipe = recipes.read_recipe(write_recipe(tmp_path, attention="varlen", packing=True))
@@ -333,13 +326,14 @@ def test_packed_it_learns_the_same(tmp_path: Path) -> None:
     assert losses(tmp_path / "packed") == pytest.approx(losses(tmp_path / "padded"), rel=1e-5)
 
 
-def test_refused_rows_are_named(tmp_path: Path) -> None:
-    rows = write_rows(tmp_path, [*sample_rows(8), human_row(90, reason="9" * 900), human_row(91, question="8" * 6000)])
-    changes: dict[str, Any] = {"evaluation": None, "training": {"max_steps": 1}}
-    run = train(write_recipe(tmp_path, **changes), rows, tmp_path / "out", internal=False)
-    assert "8 examples, 2 refused as too long (row-90 (pointwise), row-91 (pointwise)" in run.stdout
+def test_one_row_trains_and_refused_ones_are_named(tmp_path: Path) -> None:
+    one = human_row(0, reason="Three.")
+    rows = write_rows(tmp_path, [one, human_row(90, reason="9" * 900), human_row(91, question="8" * 6000)])
+    run = train(write_recipe(tmp_path, training={"max_steps": 2}), rows, tmp_path / "out")
+    assert "1 examples, 2 refused as too long (row-90 (pointwise), row-91 (pointwise)" in run.stdout
     facts = json.loads((tmp_path / "out/critic.json").read_text("utf-8"))
-    assert facts["refused"] == ["row-90 (pointwise)", "row-91 (pointwise)"] and facts["rows"] == 8
+    assert facts["refused"] == ["row-90 (pointwise)", "row-91 (pointwise)"] and facts["rows"] == 1
+    assert len(losses(tmp_path / "out")) == 2
 
 
 def train_a_recipe(path: Path, base: Path, rows: Path, out: Path) -> None:
