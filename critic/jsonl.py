@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import version
 from itertools import islice
@@ -32,6 +33,7 @@ _ROWS, _ROWS_WITH_BYTES = 4096, 32
 """Rows of a Parquet file in memory at a time; few where images may be inside."""
 
 
+@lru_cache  # asked of every row of a file
 def suffix(path: Path) -> str:
     """What a file holds by its name: what stands before .gz or .zst where it is packed."""
     return path.with_suffix("").suffix if path.suffix in PACKED else path.suffix

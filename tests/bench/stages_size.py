@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,17 @@ def row(number: int) -> dict[str, Any]:
     }
 
 
-def judged_before(rows: Path, template: Judgment, shard: Shard) -> Iterator[Judgment]:
-    """What a killed run of a shard left: all but every LEFT-th of its rows."""
-    for number, (_, _, response) in enumerate(human_scored.walk(rows, left_out={})):  # type: ignore[arg-type]
-        if shard.of(response.question.group) == shard and number % LEFT:
-            rating = RATINGS[number % len(RATINGS)]
-            verdict = msgspec.structs.replace(template.verdict, rating=rating)
-            yield msgspec.structs.replace(template, response=response, verdict=verdict, score=float(rating))
+def judged_before(rows: Path, template: Judgment, parts: list[Path]) -> None:
+    """Write what killed runs of the shards left: all but every LEFT-th of the rows."""
+    shard = Shard(1, len(parts))
+    with ExitStack() as stack:
+        files = [stack.enter_context(part.open("wb")) for part in parts]
+        for number, (_, _, response) in enumerate(human_scored.walk(rows, left_out={})):  # type: ignore[arg-type]
+            if number % LEFT:
+                rating = RATINGS[number % len(RATINGS)]
+                verdict = msgspec.structs.replace(template.verdict, rating=rating)
+                judged = msgspec.structs.replace(template, response=response, verdict=verdict, score=float(rating))
+                files[shard.of(response.question.group).number - 1].write(msgspec.json.encode(judged) + b"\n")
 
 
 def measured(*words: object) -> dict[str, float]:
@@ -90,11 +94,10 @@ def sizes(folder: Path, count: int, stages: list[str]) -> dict[str, dict[str, fl
     measured(*judge(few, folder / "few.judged.jsonl"))
     _, template = next(jsonl.read(folder / "few.judged.jsonl", Judgment))
     jsonl.write(rows, map(row, range(count)))
-    found, parts = dict[str, dict[str, float]](), []
-    for number in range(1, SHARDS + 1):
-        parts.append(folder / f"part.{number}.jsonl")
-        jsonl.write(parts[-1], judged_before(rows, template, Shard(number, SHARDS)))
-        found["judge"] = measured(*judge(rows, parts[-1], "--shard", f"{number}/{SHARDS}"))
+    found, parts = dict[str, dict[str, float]](), [folder / f"part.{number}.jsonl" for number in range(1, SHARDS + 1)]
+    judged_before(rows, template, parts)
+    for number, part in enumerate(parts, 1):
+        found["judge"] = measured(*judge(rows, part, "--shard", f"{number}/{SHARDS}"))
     found["merge"] = measured("merge", *parts, "--out", whole)
     for part in [rows, *parts]:
         part.unlink()
