@@ -197,11 +197,13 @@ def test_a_run_is_seen_while_it_runs(tmp_path: Path, stand: Stands, monkeypatch:
         while not file.is_file():
             time.sleep(0.01)
         two.fault = "500"
+        texts = {file.read_text("utf-8")}
         facts = json.loads(file.read_text("utf-8"))
         while facts["state"] == "running" and not (
-            facts["endpoints"][two.url]["left_out"] and facts["endpoints"][one.url]["per_second"]
+            len(texts) > 3 and facts["endpoints"][two.url]["left_out"] and facts["endpoints"][one.url]["per_second"]
         ):
             time.sleep(0.05)
+            texts.add(file.read_text("utf-8"))
             facts = json.loads(file.read_text("utf-8"))
         seen["facts"] = facts
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
