@@ -1,6 +1,7 @@
 """Columns: what many rows say, in few bytes a row."""
 
 import marshal
+from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -26,8 +27,9 @@ _PLAIN = 2
 class MadeAgain(Sequence[V], Generic[V]):
     """Rows that are made wherever they are looked at, by `at_row`."""
 
+    @abstractmethod
     def at_row(self, row: int) -> V:
-        raise NotImplementedError
+        """What row 0..n-1 says."""
 
     @overload
     def __getitem__(self, row: int) -> V: ...
