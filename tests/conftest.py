@@ -6,18 +6,17 @@ import io
 import json
 import os
 import random
-import re
 import runpy
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -26,6 +25,9 @@ from hypothesis import HealthCheck, settings
 from critic import cli
 from critic.asking.forms import Inquiry, form_of, inquiry
 from critic.records import Response
+
+if TYPE_CHECKING:
+    import psutil
 
 # Machines are shared: how long an example takes says nothing about the code.
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -202,14 +204,33 @@ def serving(
     assert not left, f"after {end.name} there still run {left}"
 
 
-def wait_until_running(client: httpx.Client, count: int) -> None:
-    """Until a server's engine computes so many requests, as vLLM's metrics say."""
-    for _ in range(6000):
-        found = re.search(r"^vllm:num_requests_running\S* (\S+)$", client.get("/metrics").text, re.MULTILINE)
-        if found is not None and float(found[1]) >= count:
-            return
-        time.sleep(0.01)
-    raise AssertionError("the engine computes nothing")
+@contextlib.contextmanager
+def stopped_engine(server: subprocess.Popen[str]) -> Iterator["psutil.Process"]:
+    """A server whose engine computes nothing until the end of the block: what is asked in it waits, on any machine."""
+    import psutil
+
+    (engine,) = [one for one in psutil.Process(server.pid).children(recursive=True) if "EngineCore" in one.name()]
+    engine.suspend()
+    try:
+        yield engine
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            engine.resume()
+
+
+def asked_without_waiting(client: httpx.Client, pool: Executor, url: str, body: object) -> Future[httpx.Response]:
+    """A request whose bytes the server has read, not answered yet."""
+    sent = threading.Event()
+
+    def note(event: str, _: object) -> None:
+        if event == "http11.send_request_body.complete":
+            sent.set()
+
+    answer = pool.submit(client.post, url, json=body, extensions={"trace": note})
+    assert sent.wait(60), "not sent"
+    for _ in range(2):
+        client.get("/health")
+    return answer
 
 
 @pytest.fixture(scope="session")

@@ -17,11 +17,12 @@ from conftest import (
     ROOT,
     Done,
     asked_of,
+    asked_without_waiting,
     assert_one_line_error,
     human_row,
     run,
     serving,
-    wait_until_running,
+    stopped_engine,
     write_jsonl,
 )
 
@@ -213,15 +214,12 @@ def test_a_dead_engine_is_told_and_ends_the_server_with_an_error(
     tiny_serving: tuple["subprocess.Popen[str]", str],
 ) -> None:
     """The last test: there is no server behind it."""
-    psutil = pytest.importorskip("psutil")
     process, url = tiny_serving
-    long = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 400, "ignore_eos": True}
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
     with httpx.Client(base_url=url, timeout=120) as client, ThreadPoolExecutor(4) as pool:
-        running = [pool.submit(client.post, "/v1/chat/completions", json=long) for _ in range(4)]
-        wait_until_running(client, 4)
-        below = psutil.Process(process.pid).children(recursive=True)
-        (engine,) = [one for one in below if "EngineCore" in one.name()]
-        engine.kill()
-        for answer in running:
+        with stopped_engine(process) as engine:
+            asked = [asked_without_waiting(client, pool, "/v1/chat/completions", body) for _ in range(4)]
+            engine.kill()
+        for answer in asked:
             assert answer.result().status_code == 503 and int(answer.result().headers["retry-after"]) > 0
     assert process.wait(240) == 1
