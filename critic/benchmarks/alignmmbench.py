@@ -8,7 +8,6 @@ A question, and an answer (an older layout repeats the question beside the answe
 """
 
 import math
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median, pstdev
@@ -19,8 +18,9 @@ from msgspec.structs import asdict, replace
 
 from critic import jsonl
 from critic.benchmarks import Benchmark, Conversations, Report, Run, labelled
-from critic.counting.aggregate import SCALES, Aggregate, Cell, by_cell, combine, mean, means
-from critic.counting.judged import as_asked
+from critic.counting.aggregate import SCALES, Aggregate, Cell, by_cell, combine, mean
+from critic.counting.columns import Spooled
+from critic.counting.judged import Groups, as_asked
 from critic.counting.leaderboard import Entry, Score, Term
 from critic.errors import UsageError
 from critic.page import blocks
@@ -152,7 +152,7 @@ def alignment_score(groups: Iterable[Sequence[float | None]]) -> Alignment:
 
     None or NaN is a failed judgment. Where every deviation is 0 the score is infinite: None, and so named.
     """
-    found, given, failed = {"score": array("d"), "without_singletons": array("d")}, 0, 0
+    found, given, failed = {"score": Spooled("d"), "without_singletons": Spooled("d")}, 0, 0
     for group in groups:
         rated = [rating for rating in group if rating is not None and not math.isnan(rating)]
         given, failed = given + 1, failed + len(group) - len(rated)
@@ -208,15 +208,15 @@ def scores(ratings: Mapping[str, float | None], conversations: Conversations) ->
     """The scores of one model under one condition, from its ratings 1..10 by question id (None: failed). Tasks that are
     not AlignMMBench's own come behind it, in no category."""
     asked = as_asked(conversations)
-    parts = ((task, key) for task, ids in asked.parts(_task).items() for key in ids)
-    found = means(ratings, parts, SCALES["pointwise"])
+    parts = asked.parts(_task)
+    found = {task: mean(ratings, parts[task], SCALES["pointwise"]) for task in sorted(parts)}
     tasks = {task: found[task] for task in dict.fromkeys((*TASKS, *found)) if task in found}
     members = {name: [tasks[task] for task in own if task in tasks] for name, own in CATEGORIES.items()}
     return TaskScores(
         tasks=tasks,
         categories={name: mean_of_tasks(some) for name, some in members.items() if some},
         task_mean=mean_of_tasks(list(tasks.values())),
-        questions=mean(ratings, asked.keys(), SCALES["pointwise"]),
+        questions=mean(ratings, Groups(asked), SCALES["pointwise"]),
         alignment=alignment_score(some for _, some in asked.by_group(ratings)),
     )
 
@@ -243,7 +243,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     are of other tasks than the others'."""
     found: dict[str, TaskScores] = {}
     with_image: dict[str, TaskScores] = {}
-    lengths: dict[str, array[int]] = {}
+    lengths: dict[str, Spooled] = {}
     summary: dict[str, Any] = {}
     for run in runs:
         for cell, ratings in by_cell(run.verdicts, "pointwise").items():
@@ -256,7 +256,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
         for verdict in run.verdicts:
             if verdict.length is not None and verdict.protocol == "pointwise":
                 name = labelled(run.name, verdict.condition)
-                lengths.setdefault(name, array("i")).append(verdict.length)
+                lengths.setdefault(name, Spooled("i")).append(verdict.length)
     if not found:
         return Report(sections=[], summary={})
     placed = {
@@ -266,7 +266,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     }
     named = quadrants(placed)
     asked = as_asked(conversations)
-    known = array("i", (length for length in asked.references if length >= 0))
+    known = Spooled("i", (length for length in asked.references if length >= 0))
     asked_lengths = {"questions": asked.prompts, "references": known}
     drawn = [
         pictures.scatter(

@@ -134,7 +134,7 @@ def scores(verdicts: Verdicts, conversations: Conversations, protocol: Protocol)
     judged, asked = _scores(verdicts, protocol), as_asked(conversations)
     run = {cell.condition for cell in judged}
     cells = {
-        name: mean(judged.get(cell, {}), asked.keys(), SCALE[protocol])
+        name: mean(judged.get(cell, {}), Groups(asked), SCALE[protocol])
         for name, cell in CELLS.items()
         if cell.condition in run
     }

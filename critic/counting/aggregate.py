@@ -1,6 +1,5 @@
 """Means over verdicts that say how much is missing, and paired differences between two runs on the same questions."""
 
-from array import array
 from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
 from statistics import fmean
 from typing import Any, TypeVar
@@ -10,8 +9,8 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from critic.counting import judged
-from critic.counting.columns import Column
-from critic.counting.judged import Groups, Scores, as_asked
+from critic.counting.columns import Column, Spooled
+from critic.counting.judged import Groups, Scores, as_asked, scores_of
 from critic.counting.resampling import FEWEST_GROUPS, Interval, group_numbers, mean_interval, sign_flip_p
 from critic.counting.verdicts import VerdictStatistic, estimates, share_of
 from critic.errors import UsageError
@@ -53,14 +52,19 @@ class Aggregate(Struct, frozen=True, kw_only=True):
 def mean(scores: Mapping[Key, float | None], asked: Iterable[Key], scale: Scale) -> Aggregate:
     """The mean score of the `asked` ids, on `scale`. None is a failed judgment, an id without a score was never judged;
     scores of other ids are left out."""
-    return means(scores, (("", key) for key in asked), scale).get("") or _Part().mean(scale)
+    found = _Part()
+    for score in scores_of(scores, asked, _NEVER):
+        found.add(score)
+    return found.mean(scale)
 
 
 def means(scores: Mapping[Key, float | None], parts: Iterable[tuple[str, Key]], scale: Scale) -> dict[str, Aggregate]:
     """The `mean` of each part by its name, sorted. `parts` are a part and an id for all that was asked."""
     found: dict[str, _Part] = {}
     for part, key in parts:
-        found.setdefault(part, _Part()).add(scores.get(key, _NEVER))
+        if part not in found:
+            found[part] = _Part()
+        found[part].add(scores.get(key, _NEVER))
     return {part: found[part].mean(scale) for part in sorted(found)}
 
 
@@ -71,7 +75,7 @@ class _Part:
     """The scores of a part, as they come."""
 
     def __init__(self) -> None:
-        self.valid, self.asked, self.failed = array("d"), 0, 0
+        self.valid, self.asked, self.failed = Spooled("d"), 0, 0
 
     def add(self, score: float | None) -> None:
         self.asked += 1
@@ -136,7 +140,7 @@ def difference(
     before: Mapping[Key, float | None], after: Mapping[Key, float | None], groups: Mapping[Key, str], scale: Scale
 ) -> Difference:
     """after - before over the ids of `groups` (id to group), both on `scale`; None or no score is a missing side."""
-    first, second = (np.fromiter(map(of.get, groups), np.float64, len(groups)) for of in (before, after))
+    first, second = (np.fromiter(scores_of(of, groups), np.float64, len(groups)) for of in (before, after))
     both = ~(np.isnan(first) | np.isnan(second))
     changes = (second - first)[both]
     member = group_numbers(Column(groups.values()).rows(both))

@@ -1,11 +1,15 @@
 """Columns: what many rows say, in few bytes a row."""
 
 import marshal
+import os
 from abc import abstractmethod
 from array import array
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice, pairwise
+from tempfile import TemporaryFile
 from typing import Any, Generic, TypeVar, overload
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +21,100 @@ Rows = NDArray[np.integer[Any]]
 _FEW, _SHARE = 4096, 4
 """So many different values are kept once each, and more where they are at most one in so many rows."""
 
-_BLOCK = 4096
-"""Rows that are unpacked at a time."""
+_NEAR = 256
+"""Values that are unpacked at a time."""
 
 _PLAIN = 2
 """The version of bytes that do not depend on how often a value is used."""
+
+
+_LAST = 1 << 14
+"""Numbers that are held in memory before they are written."""
+
+_AROUND = 1 << 10
+"""Numbers that are read around one that is asked for."""
+
+_SORTED = 1 << 20
+"""Numbers that are sorted at a time."""
+
+BLOCK = 1 << 14
+"""Rows that are worked on at a time, where not all are."""
+
+
+class Spooled(Sequence[Any]):
+    """Numbers of one of the kinds of `array`, one appended after the other. A file without a name, which ends with the
+    object, holds all but the last: read in parts, for pages of a mapped file would count as memory of the process."""
+
+    def __init__(self, kind: str, given: Iterable[Any] = ()) -> None:
+        self.kind, self._last, self._written = kind, array(kind), 0
+        self._near, self._first = array(kind), 0
+        for number in given:
+            self.append(number)
+
+    def append(self, number: Any) -> None:
+        self._last.append(number)
+        if len(self._last) >= _LAST:
+            self._write()
+
+    def add(self, numbers: bytes) -> None:
+        """Append numbers by their bytes."""
+        self._last.frombytes(numbers)
+        if len(self._last) >= _LAST:
+            self._write()
+
+    def _write(self) -> None:
+        if not self._written:
+            self._file = TemporaryFile(buffering=1 << 12)  # noqa: SIM115 - it is closed when this object ends
+            finalize(self, self._file.close)
+        self._file.write(self._last)
+        self._file.flush()
+        self._written += len(self._last)
+        self._last = array(self.kind)
+
+    def part(self, start: int, stop: int) -> "array[Any]":
+        """Those from `start` to before `stop`."""
+        found, size = array(self.kind), self._last.itemsize
+        if start < self._written:
+            found.frombytes(os.pread(self._file.fileno(), (min(stop, self._written) - start) * size, start * size))
+        if stop > self._written:
+            found += self._last[max(start - self._written, 0) : stop - self._written]
+        return found
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """All, some thousands at a time."""
+        return (np.asarray(self.part(start, start + BLOCK)) for start in range(0, len(self), BLOCK))
+
+    def __len__(self) -> int:
+        return self._written + len(self._last)
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self), _LAST):
+            yield from self.part(start, start + _LAST)
+
+    def __getitem__(self, place: Any) -> Any:
+        if place < 0:
+            place += len(self)
+        if place >= self._written:
+            return self._last[place - self._written]
+        near = place - self._first
+        if not 0 <= near < len(self._near):
+            self._first, near = place - place % _AROUND, place % _AROUND
+            self._near = self.part(self._first, min(self._first + _AROUND, self._written))
+        return self._near[near]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        found = np.asarray(self.part(0, len(self)))
+        return found if dtype is None else found.astype(dtype)
+
+
+def equal(numbers: Spooled) -> NDArray[Any]:
+    """Those that are there more than once."""
+    parts = len(numbers) // _SORTED + 1
+    found = [np.zeros(0, dtype=np.int64)]
+    for part in range(parts):
+        chosen = np.sort(np.concatenate([found[0], *(one[one % parts == part] for one in numbers.blocks())]))
+        found.append(chosen[1:][chosen[1:] == chosen[:-1]])
+    return np.concatenate(found)
 
 
 class MadeAgain(Sequence[V], Generic[V]):
@@ -41,25 +134,46 @@ class MadeAgain(Sequence[V], Generic[V]):
 
 
 class _Packed(Sequence[V], Generic[V]):
-    """Values one behind the other in bytes: their own and 8 each. What has no bytes, such as a date, stays as it is."""
+    """Values one behind the other in a spooled file. What has no bytes, such as a date, stays as it is in memory."""
 
     def __init__(self) -> None:
-        self._bytes, self._ends, self._others = bytearray(), array("q", [0]), list[V]()
+        self._bytes, self._ends, self._others = Spooled("B"), Spooled("q", [0]), list[V]()
+        self._next, self._near, self._first = 0, list[V](), 0
 
     def append(self, value: V) -> None:
         packed = _packed(value)
         if packed is None:
             packed = marshal.dumps((len(self._others),), _PLAIN)  # no cell is a tuple
             self._others.append(value)
-        self._bytes += packed
+        self._bytes.add(packed)
         self._ends.append(len(self._bytes))
 
     def __len__(self) -> int:
         return len(self._ends) - 1
 
     def __getitem__(self, row: Any) -> Any:
-        found = marshal.loads(self._bytes[self._ends[row] : self._ends[row + 1]])
+        if 0 <= row - self._first < len(self._near):
+            return self._near[row - self._first]
+        if row == self._next:  # of rows that are asked for in turn those behind as well
+            self._first, self._near = row, list(islice(self._from(row), _NEAR))
+            self._next = row + len(self._near)
+            return self._near[0]
+        self._next = row + 1
+        return self._value(self._bytes.part(self._ends[row], self._ends[row + 1]))
+
+    def _value(self, packed: Any) -> Any:
+        found = marshal.loads(packed)
         return self._others[found[0]] if type(found) is tuple else found
+
+    def __iter__(self) -> Iterator[V]:
+        return self._from(0)
+
+    def _from(self, row: int) -> Iterator[V]:
+        for start in range(row, len(self), _NEAR):
+            ends = self._ends.part(start, start + _NEAR + 1)
+            held = memoryview(self._bytes.part(ends[0], ends[-1]))
+            for first, last in pairwise(ends):
+                yield self._value(held[first - ends[0] : last - ends[0]])
 
 
 def _packed(value: Any) -> bytes | None:
@@ -70,13 +184,14 @@ def _packed(value: Any) -> bytes | None:
 
 
 class Column(MadeAgain[V]):
-    """What each row says. Where few values differ, each is kept once, and a row takes 1 to 4 bytes; where more than a
-    quarter do, they are packed, in 8 bytes and their own. A column that was taken from another does not grow."""
+    """What each row says, spooled: where few values differ, each is kept once in memory, and a row is its number; where
+    more than a quarter do, they are packed. A column that was taken from another, in 1 to 4 bytes a row, does not
+    grow."""
 
     def __init__(self, given: Iterable[V] = ()) -> None:
         self.values: Sequence[V] = []
         self._number: dict[Hashable, int] | None = {}
-        self._codes: array[int] | Rows | None = array("b")
+        self._codes: Spooled | Rows | None = Spooled("b")
         for value in given:
             self.append(value)
 
@@ -95,8 +210,8 @@ class Column(MadeAgain[V]):
             number = self._number[key] = len(self._number)
             self.values.append(made())  # type: ignore[attr-defined]  # a list
             if number in (1 << 7, 1 << 15):
-                self._codes = array("h" if number < 1 << 15 else "i", self._codes)  # type: ignore[arg-type]
-        self._codes.append(number)  # type: ignore[union-attr]  # an array
+                self._codes = Spooled("h" if number < 1 << 15 else "i", self._codes)  # type: ignore[arg-type]
+        self._codes.append(number)  # type: ignore[union-attr]  # spooled
         if number > _FEW and number > len(self._codes) // _SHARE:  # type: ignore[arg-type]
             self._pack()
 
@@ -114,7 +229,16 @@ class Column(MadeAgain[V]):
     @property
     def codes(self) -> Rows:
         """The place of each row's value in `values`."""
-        return np.arange(len(self.values)) if self._codes is None else np.asarray(self._codes)
+        return np.arange(len(self.values), dtype=np.int32) if self._codes is None else np.asarray(self._codes)
+
+    def blocks(self) -> Iterator[Rows]:
+        """The `codes`, some thousands at a time."""
+        if isinstance(self._codes, Spooled):
+            return self._codes.blocks()
+        starts = range(0, len(self), BLOCK)
+        if self._codes is None:
+            return (np.arange(start, min(start + BLOCK, len(self))) for start in starts)
+        return (self._codes[start : start + BLOCK] for start in starts)
 
     def __len__(self) -> int:
         return len(self.values if self._codes is None else self._codes)
@@ -124,10 +248,16 @@ class Column(MadeAgain[V]):
 
     def __iter__(self) -> Iterator[V]:
         if self._codes is None:
-            return map(self.values.__getitem__, range(len(self.values)))
-        starts = range(0, len(self._codes), _BLOCK)
-        codes = chain.from_iterable(self._codes[start : start + _BLOCK].tolist() for start in starts)
-        return map(self.values.__getitem__, codes)
+            return iter(self.values)
+        return map(self.values.__getitem__, chain.from_iterable(codes.tolist() for codes in self.blocks()))
+
+    def near(self, rows: Rows) -> Iterator[V]:
+        """What some ascending rows say, that lie near each other."""
+        first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+        if self._codes is not None:
+            codes = self._codes.part(first, last) if isinstance(self._codes, Spooled) else self._codes[first:last]
+            rows = np.asarray(codes)[rows - first]
+        return map(self.values.__getitem__, rows.tolist())
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Column) and other.values is self.values:
@@ -155,7 +285,13 @@ class Column(MadeAgain[V]):
         if not self.repeats:
             return Column(map(of, self))
         made = Column(map(of, self.values))
-        return made.rows(self.codes) if len(made) else made
+        if not len(made):
+            return made
+        found, place = Column[U](), made.codes
+        found.values, found._number, found._codes = made.values, None, (codes := Spooled(place.dtype.char))
+        for block in self.blocks():
+            codes.add(place[block].tobytes())
+        return found
 
     def at(self, place: Rows) -> "Column[V | None]":
         """Rows by their numbers, None for those below 0."""
@@ -172,22 +308,35 @@ class Column(MadeAgain[V]):
         """The different values, by their first rows."""
         if not self.repeats:
             return list(dict.fromkeys(self))
-        codes, first = np.unique(self.codes, return_index=True)
-        return [self.values[code] for code in codes[np.argsort(first)].tolist()]
+        return [self.values[code] for code in self.counted()]
 
-    def numbers(self) -> NDArray[np.intp]:
+    def counted(self) -> Counter[int]:
+        """How many rows have each place in `values`, by their first rows."""
+        found = Counter[int]()
+        for block in self.blocks():
+            codes, first, count = np.unique(block, return_index=True, return_counts=True)
+            order = np.argsort(first)
+            found.update(dict(zip(codes[order].tolist(), count[order].tolist(), strict=True)))
+        return found
+
+    def numbers(self) -> Rows:
         """A whole number for each row, by the sorted values."""
         index = {value: number for number, value in enumerate(sorted(self.present(), key=str))}
-        return self.each(index.__getitem__, np.intp)
+        return self.each(index.__getitem__, np.int32)
 
     def each(self, of: Callable[[V], Any], kind: Any) -> NDArray[Any]:
         """What `of` makes of each row's value, as an array of a kind."""
         if not self.repeats:
             return np.fromiter(map(of, self), dtype=kind, count=len(self))
         # Values that no row has any more may be such as `of` cannot be asked.
-        codes, number = np.unique(self.codes, return_inverse=True)
-        found = np.fromiter((of(self.values[code]) for code in codes.tolist()), dtype=kind, count=len(codes))
-        return found[number]
+        made = np.zeros(len(self.values), dtype=kind)
+        for code in self.counted():
+            made[code] = of(self.values[code])
+        found, start = np.empty(len(self), dtype=kind), 0
+        for block in self.blocks():
+            found[start : start + len(block)] = made[block]
+            start += len(block)
+        return found
 
 
 class Reread(MadeAgain[V | None], Generic[V]):
@@ -238,7 +387,7 @@ class RatingColumns(MadeAgain[Mapping[str, float]]):
 
     def __init__(self, given: Iterable[Mapping[str, float]] = ()) -> None:
         self.who, self.score = Column[str](), Column[float]()
-        self._size = array("i")
+        self._size = Spooled("i")
         for rated in given:
             self.append(rated)
 
@@ -246,7 +395,8 @@ class RatingColumns(MadeAgain[Mapping[str, float]]):
     def of(cls, who: Column[str], score: Column[float], sizes: Rows) -> "RatingColumns":
         """From the ratings, one item's behind the other's, and how many each has."""
         found = cls()
-        found.who, found.score, found._size = who, score, array("i", sizes.astype(np.int32).tobytes())
+        found.who, found.score = who, score
+        found._size.add(sizes.astype(np.int32).tobytes())
         return found
 
     def append(self, rated: Mapping[str, float]) -> None:

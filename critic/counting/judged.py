@@ -1,8 +1,7 @@
 """What scores are made of, in columns: the conversations that were asked, and each one's score."""
 
-import math
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -10,11 +9,13 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.counting.columns import Column, MadeAgain
+from critic.counting.columns import BLOCK, Column, MadeAgain, Spooled, equal
 from critic.counting.keys import KeySet
 from critic.records import Conversation, ConversationTurn
 
 _MISSING, _FAILED, _SCORED = range(3)
+_MOST_VALUES = 256
+_AT_ONCE = 1 << 20
 
 
 class Key(str):
@@ -26,22 +27,24 @@ class Key(str):
 
 
 class AskedConversations(MadeAgain[Conversation]):
-    """Conversations, each once, without their texts, in some 100 bytes each."""
+    """Conversations, each once, without their texts, spooled, with an index of their ids in 27 bytes each. Without it
+    all are taken for new: `repeated` says whether that may be wrong."""
 
-    def __init__(self, given: Iterable[Conversation] = ()) -> None:
+    def __init__(self, given: Iterable[Conversation] = (), *, indexed: bool = True) -> None:
         self._ids, self.group, self._shape = Column[str](), Column[str](), Column[Conversation]()
-        self._mark, self._place = array("q"), KeySet(numbered=True)
-        self.prompts, self.references = array("i"), array("i")
+        self._mark, self._place = Spooled("q"), KeySet(numbered=True) if indexed else None
+        self.prompts, self.references = Spooled("i"), Spooled("i")
         """Characters of the first turn's prompts and references, -1 where there is none."""
+        self.indexed = indexed
         for one in given:
             self.add(one)
 
     def add(self, one: Conversation) -> tuple[int, bool]:
         """The place of a conversation, which may be here already, and whether it then reads as here (`alike`)."""
-        place, mark = self._place.get(one.id), _mark(one)
-        if place is not None:
+        mark = _mark(one)
+        if self._place is not None and not self._place.add(one.id, len(self)):
+            place = self.find(one.id)
             return place, self._mark[place] == mark
-        self._place.add(one.id, len(self))
         shape = [(t.task, t.reference is None, len(t.checklist), *map(tuple, t.aspects)) for t in one.turns]
         self._shape.put((one.benchmark, one.lang, one.category, one.goal, one.domain, *shape), lambda: _shape(one))
         first = one.turns[0] if one.turns else ConversationTurn(prompt="")
@@ -56,12 +59,21 @@ class AskedConversations(MadeAgain[Conversation]):
         """The place of an id, -1 where it is none of these."""
         if isinstance(key, Key) and key.asked is self:
             return key.row
+        if self._place is None:
+            self._place = KeySet(numbered=True)
+            for row, text in enumerate(self._ids):
+                self._place.add(text, row)
         place = self._place.get(str(key))
         return -1 if place is None else place
 
+    @property
+    def repeated(self) -> bool:
+        """Whether two ids have one hash."""
+        return len(equal(Spooled("q", map(hash, self._ids)))) > 0
+
     def same(self, row: int, other: "AskedConversations", place: int) -> bool:
         """Whether a conversation reads as one of another list."""
-        return self._mark[row] == other._mark[place]
+        return bool(self._mark[row] == other._mark[place])
 
     def key(self, row: int, text: str | None = None) -> Key:
         key = Key(self._ids.at_row(row) if text is None else text)
@@ -81,18 +93,33 @@ class AskedConversations(MadeAgain[Conversation]):
         """The conversations by what `of` says of one without its id, in the order of the first of each."""
         names = self._shape.map(of)
         number = {name: place for place, name in enumerate(names.present())}
-        which = names.each(number.__getitem__, np.int32)
-        return {name: Groups(self, np.flatnonzero(which == place)) for name, place in number.items()}
+        which = names.each(number.__getitem__, np.min_scalar_type(len(number)))
+        return {name: Groups(self, which, place) for name, place in number.items()}
 
     def by_group(self, scores: Mapping[str, float | None]) -> Iterator[tuple[str, list[float | None]]]:
         """The scores of each group that has one or a failure, in the order of the first of each."""
-        rows = np.fromiter((key.row for key in self.keys() if key in scores), np.int32)
-        _, first, number = np.unique(self.group.rows(rows).numbers(), return_index=True, return_inverse=True)
-        order = np.argsort(first[number], kind="stable")
-        ends = np.flatnonzero(np.diff(number[order], append=-1)) + 1
-        for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
-            members = rows[order[start:end]]
-            yield self.group.at_row(members[0]), [scores[self.key(row)] for row in members.tolist()]
+        number = self.group.codes if self.group.repeats else self.group.numbers()
+        here = scores if isinstance(scores, Scores) else Scores(self, scores)
+        starts = range(0, len(self), BLOCK)
+        first = np.full(int(number.max(initial=-1)) + 1, len(self), dtype=np.int32)
+        for start in reversed(starts):
+            rows = start + np.flatnonzero(here.known(start, start + BLOCK))[::-1]
+            first[number[rows]] = rows  # of several the last stays, which is the first row
+        rank = np.empty_like(first)
+        rank[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
+        # As many groups at a time as have some blocks of rows, however these lie.
+        step = max(1, len(first) * _AT_ONCE // max(len(self), 1))
+        for low in range(0, len(first), step):
+            found = []
+            for start in starts:
+                place = rank[number[start : start + BLOCK]]
+                known = here.known(start, start + BLOCK) & (place >= low) & (place < low + step)
+                found.append(start + np.flatnonzero(known).astype(np.int32))
+            rows = np.concatenate(found)
+            rows = rows[np.argsort(rank[number[rows]], kind="stable")]
+            given, ends = here.of(rows), np.flatnonzero(np.diff(number[rows], append=-1)) + 1
+            for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True) if len(ends) else ():
+                yield self.group.at_row(rows[start]), given[start:end]
 
 
 def _mark(one: Conversation) -> int:
@@ -123,13 +150,17 @@ def as_asked(conversations: Sequence[Conversation]) -> AskedConversations:
 class Groups(Mapping[str, str]):
     """The group of each of some conversations by its id."""
 
-    def __init__(self, asked: AskedConversations, rows: NDArray[np.intp] | None = None) -> None:
-        self._asked = asked
-        self._rows = None if rows is None else rows.astype(np.int32)
+    def __init__(self, asked: AskedConversations, which: NDArray[Any] | None = None, part: int = 0) -> None:
+        self._asked, self._which, self._part = asked, which, part
 
-    @property
-    def _numbers(self) -> Iterable[int]:
-        return range(len(self._asked)) if self._rows is None else iter(self._rows.tolist())
+    def rows(self) -> Iterator[NDArray[np.intp]]:
+        """Their places, those of some neighbours at a time."""
+        for start in range(0, len(self._asked), BLOCK):
+            stop = min(start + BLOCK, len(self._asked))
+            if self._which is None:
+                yield np.arange(start, stop)
+            else:
+                yield start + np.flatnonzero(self._which[start:stop] == self._part)
 
     def __getitem__(self, key: str) -> str:
         row = self._asked.find(key)
@@ -141,71 +172,124 @@ class Groups(Mapping[str, str]):
         return isinstance(key, str) and self._has(self._asked.find(key))
 
     def _has(self, row: int) -> bool:
-        if self._rows is None or row < 0:
-            return row >= 0
-        place = int(np.searchsorted(self._rows, row))
-        return place < len(self._rows) and bool(self._rows[place] == row)
+        return row >= 0 and (self._which is None or bool(self._which[row] == self._part))
 
     def __iter__(self) -> Iterator[Key]:
-        return self._asked.keys() if self._rows is None else map(self._asked.key, self._numbers)
+        return chain.from_iterable(map(self._asked.key, rows.tolist()) for rows in self.rows())
 
     def items(self) -> Any:
         """Each id with its group, one after the other."""
         return zip(self, self.values(), strict=True)
 
     def values(self) -> Any:
-        return iter(self._asked.group) if self._rows is None else map(self._asked.group.at_row, self._numbers)
+        return chain.from_iterable(map(self._asked.group.near, self.rows()))
 
     def __len__(self) -> int:
-        return len(self._asked) if self._rows is None else len(self._rows)
+        return len(self._asked) if self._which is None else int(np.count_nonzero(self._which == self._part))
 
 
 class Scores(MutableMapping[str, float | None]):
-    """The score of each of some conversations by its id, None where the judgment failed: 9 bytes for each of all."""
+    """The score of each of some conversations by its id, None where the judgment failed: each different one is kept
+    once, and of each conversation its number, in a byte; with many that differ 9 bytes each."""
 
-    def __init__(self, asked: AskedConversations) -> None:
-        self._asked, self._score, self._state = asked, array("d"), bytearray()
+    def __init__(self, asked: AskedConversations, given: Mapping[str, float | None] | None = None) -> None:
+        self._asked, self._values = asked, list[float | None]([None, None])
+        self._number: dict[float | None, int] = {None: _FAILED}
+        self._code: NDArray[Any] = np.zeros(0, dtype=np.uint8)
+        self._score: NDArray[np.float64] | None = None
+        for key in asked.keys() if given else ():
+            if key in given:  # type: ignore[operator]  # not None
+                self[key] = given[key]  # type: ignore[index]
 
     def __setitem__(self, key: str, score: float | None) -> None:
         row = self._asked.find(key)
-        if row >= len(self._state):
+        if row >= len(self._code):
             # All at once: conversations come in any order.
-            more = max(len(self._asked), row + 1) - len(self._state)
-            self._score.extend(array("d", bytes(8 * more)))
-            self._state.extend(bytes(more))
-        self._score[row] = math.nan if score is None else score
-        self._state[row] = _FAILED if score is None else _SCORED
+            more = len(self._asked) - len(self._code)
+            self._code = np.append(self._code, np.zeros(more, dtype=np.uint8))
+            self._score = None if self._score is None else np.append(self._score, np.zeros(more))
+        number = self._number.get(score)
+        if number is None and self._score is None and len(self._values) == _MOST_VALUES:
+            self._score = np.array(self._values, dtype=np.float64)[self._code]
+            np.minimum(self._code, _SCORED, out=self._code)
+        if self._score is not None:
+            number, self._score[row] = _FAILED if score is None else _SCORED, np.nan if score is None else score
+        elif number is None:
+            number = self._number[score] = len(self._values)
+            self._values.append(score)
+        self._code[row] = number
+
+    def _at(self, row: int) -> int:
+        return int(self._code[row]) if 0 <= row < len(self._code) else _MISSING
+
+    def _value(self, row: int, code: int) -> float | None:
+        return self._values[code] if self._score is None or code != _SCORED else float(self._score[row])
 
     def __getitem__(self, key: str) -> float | None:
-        row = self._asked.find(key)
-        state = self._state[row] if 0 <= row < len(self._state) else _MISSING
-        if state == _MISSING:
+        code = self._at(row := self._asked.find(key))
+        if code == _MISSING:
             raise KeyError(key)
-        return self._score[row] if state == _SCORED else None
+        return self._value(row, code)
 
     def get(self, key: str, default: Any = None) -> Any:
-        row = self._asked.find(key)
-        state = self._state[row] if 0 <= row < len(self._state) else _MISSING
-        return self._score[row] if state == _SCORED else default if state == _MISSING else None
+        code = self._at(row := self._asked.find(key))
+        return default if code == _MISSING else self._value(row, code)
 
     def __contains__(self, key: object) -> bool:
-        row = self._asked.find(key) if isinstance(key, str) else -1
-        return 0 <= row < len(self._state) and self._state[row] != _MISSING
+        return isinstance(key, str) and self._at(self._asked.find(key)) != _MISSING
 
     def __delitem__(self, key: str) -> None:
-        self._state[self._asked.find(key)] = _MISSING
+        self._code[self._asked.find(key)] = _MISSING
 
     def __iter__(self) -> Iterator[Key]:
-        return (self._asked.key(row) for row, state in enumerate(self._state) if state != _MISSING)
+        return (self._asked.key(row) for row, code in enumerate(self._code) if code != _MISSING)
 
     def __len__(self) -> int:
-        return len(self._state) - self._state.count(_MISSING)
+        return int(np.count_nonzero(self._code))
+
+    def known(self, start: int, stop: int) -> NDArray[np.bool_]:
+        """Which of some neighbouring conversations have a score, or a failure."""
+        there = np.zeros(max(0, min(stop, len(self._asked)) - start), dtype=bool)
+        code = self._code[start:stop]
+        there[: len(code)] = code != _MISSING
+        return there
+
+    def of(self, rows: NDArray[Any]) -> list[float | None]:
+        """Those of some conversations that have one, by their places."""
+        return list(map(self._value, rows.tolist(), self._code[rows].tolist()))
+
+    def each(self, ids: Groups, never: Any) -> Iterator[Any]:
+        """That of each of some conversations, None where it failed, `never` where it was not judged."""
+        values = [never, *self._values[1:]]
+        for rows in ids.rows():
+            code = np.zeros(len(rows), dtype=np.uint8)
+            there = rows[rows < len(self._code)]
+            code[: len(there)] = self._code[there]
+            if self._score is None:
+                yield from map(values.__getitem__, code.tolist())
+            else:
+                yield from (
+                    never if kind == _MISSING else self._value(row, kind)
+                    for row, kind in zip(rows.tolist(), code.tolist(), strict=True)
+                )
+
+    def scaled(self, unit: float) -> "Scores":
+        """In another unit."""
+        found = Scores(self._asked)
+        found._values, found._code = [None if one is None else unit * one for one in self._values], self._code
+        found._score = None if self._score is None else self._score * unit
+        return found
+
+
+def scores_of(scores: Mapping[Any, float | None], ids: Iterable[Any], never: Any = None) -> Iterator[Any]:
+    """The score of each id, `never` where it has none."""
+    if isinstance(scores, Scores) and isinstance(ids, Groups):
+        return scores.each(ids, never)
+    return (scores.get(key, never) for key in ids)
 
 
 def scaled(scores: Mapping[str, float | None], unit: float) -> Mapping[str, float | None]:
     """Scores in another unit."""
-    if not isinstance(scores, Scores):
-        return {key: None if score is None else unit * score for key, score in scores.items()}
-    found = Scores(scores._asked)
-    found._score, found._state = array("d", (np.asarray(scores._score) * unit).tobytes()), scores._state
-    return found
+    if isinstance(scores, Scores):
+        return scores.scaled(unit)
+    return {key: None if score is None else unit * score for key, score in scores.items()}

@@ -4,8 +4,8 @@ Every score is a weighted sum of means over verdicts (or one over it), so one bo
 of each, of each difference, and of the mean over models: all of a table come from the same draws.
 """
 
-from array import array
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from critic.counting.aggregate import Aggregate, Difference, Scale, combine, mean
+from critic.counting.columns import BLOCK
+from critic.counting.judged import scores_of
 from critic.counting.resampling import FEWEST_GROUPS, Floats, Interval, Resamples, group_numbers, ratio
 
 
@@ -85,6 +87,13 @@ def aggregate_of(score: Score) -> Aggregate:
     )
 
 
+def _there(part: Term, other: Term | None) -> Iterable[bool]:
+    """For what was asked of a part, whether the other has it as well."""
+    if other is None:
+        return repeat(True, len(part.asked))
+    return (key in other.asked and other.verdicts.get(key) is not None for key in part.asked)
+
+
 class _Sums:
     """Sums and counts of verdicts by group, in the sample and in each resample, asked for once all are known."""
 
@@ -102,14 +111,19 @@ class _Sums:
         known = id(part.verdicts), id(part.asked), other and (id(other.verdicts), id(other.asked))
         if known in self._held:
             return self._held[known]
-        member, values = array("q"), array("d")
-        for key, group in part.asked.items():
-            value = part.verdicts.get(key)
-            if value is not None and (other is None or (key in other.asked and other.verdicts.get(key) is not None)):
-                member.append(self._number[group])
-                values.append(value)
-        for weights in (np.asarray(values), None):
-            self._columns.append(np.bincount(np.asarray(member), weights, len(self._number)).astype(np.float64))
+        sums, counts = np.zeros((2, len(self._number)))
+        given = (
+            (self._number[group], value)
+            for group, value, there in zip(
+                part.asked.values(), scores_of(part.verdicts, part.asked), _there(part, other), strict=True
+            )
+            if value is not None and there
+        )
+        while some := list(islice(given, BLOCK)):
+            member, values = zip(*some, strict=True)
+            np.add.at(sums, np.array(member), np.array(values, dtype=np.float64))
+            np.add.at(counts, np.array(member), 1.0)
+        self._columns += [sums, counts]
         self._held[known] = len(self._columns) - 2, len(self._columns) - 1
         return self._held[known]
 

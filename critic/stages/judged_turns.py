@@ -1,7 +1,6 @@
 """Judged turns of a file in columns, made again one at a time as scores are counted."""
 
 import math
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -11,17 +10,17 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.benchmarks import JudgedTurn
-from critic.counting.columns import Column, MadeAgain
+from critic.counting.columns import Column, MadeAgain, Spooled
 from critic.counting.judged import AskedConversations
 from critic.records import Conversation, TurnVerdict
 
 
 class Turns(MadeAgain[JudgedTurn]):
-    """Judged turns in some 20 bytes each; their conversations, without texts, are in `asked`."""
+    """Judged turns, spooled; their conversations, without texts, are in `asked`."""
 
     def __init__(self, asked: AskedConversations) -> None:
         self.asked = asked
-        self._row, self._length, self._score = array("i"), array("i"), array("d")
+        self._row, self._length, self._score = Spooled("i"), Spooled("i"), Spooled("d")
         self._kind, self._calls = Column[TurnVerdict](), Column[list[tuple[str | None, str]]]()
         self._answers, self._answer = Column[list[bool | None]](), Column[str | None]()
 
@@ -45,22 +44,21 @@ class Turns(MadeAgain[JudgedTurn]):
     def __len__(self) -> int:
         return len(self._row)
 
-    def _verdict(self, row: int) -> TurnVerdict:
-        score, length = self._score[row], self._length[row]
+    def _verdict(self, row: int, kind: TurnVerdict, score: float, length: int) -> TurnVerdict:
         return replace(
-            self._kind.at_row(row),
-            conversation=self.asked.key(self._row[row]),
+            kind,
+            conversation=self.asked.key(row),
             score=None if math.isnan(score) else score,
             length=None if length < 0 else length,
         )
 
     def verdicts(self) -> Iterator[TurnVerdict]:
-        return map(self._verdict, range(len(self)))
+        return map(self._verdict, self._row, self._kind, self._score, self._length)
 
     def at_row(self, row: int) -> JudgedTurn:
         return JudgedTurn(
             conversation=self.asked[self._row[row]],
-            verdict=self._verdict(row),
+            verdict=self._verdict(self._row[row], self._kind.at_row(row), self._score[row], self._length[row]),
             answer=self._answer[row],
             calls=self._calls[row],
             answers=self._answers[row],
@@ -69,15 +67,13 @@ class Turns(MadeAgain[JudgedTurn]):
     def counted(self, of: Callable[[TurnVerdict], Any]) -> Counter[Any]:
         """How many verdicts there are of what `of` says of one without its conversation, score and length."""
         names = self._kind.map(of)
-        counts = np.bincount(names.codes)
-        return Counter({names.values[code]: int(counts[code]) for code in dict.fromkeys(names.codes.tolist())})
+        return Counter({names.values[code]: count for code, count in names.counted().items()})
 
     def rows(self, index: NDArray[np.intp]) -> "Turns":
         """Some of them."""
         found = Turns(self.asked)
         for name in ("_row", "_length", "_score"):
-            values = getattr(self, name)
-            setattr(found, name, array(values.typecode, np.asarray(values)[index].tobytes()))
+            getattr(found, name).add(np.asarray(getattr(self, name))[index].tobytes())
         for name in ("_kind", "_calls", "_answers", "_answer"):
             setattr(found, name, getattr(self, name).rows(index))
         return found
@@ -91,11 +87,12 @@ class Turns(MadeAgain[JudgedTurn]):
         """The same turns, of conversations that stand at other places, in another list."""
         found = self.rows(np.arange(len(self)))
         found.asked = asked
-        found._row = array("i", place[np.asarray(self._row)].astype(np.int32).tobytes())
+        found._row = Spooled("i")
+        found._row.add(place[np.asarray(self._row)].astype(np.int32).tobytes())
         return found
 
     def measured(self, length: Callable[[str], int]) -> "Turns":
         """With other lengths, of the answers that are there."""
         found = self.rows(np.arange(len(self)))
-        found._length = array("i", (-1 if answer is None else length(answer) for answer in self._answer))
+        found._length = Spooled("i", (-1 if answer is None else length(answer) for answer in self._answer))
         return found

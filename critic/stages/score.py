@@ -144,7 +144,19 @@ def read_runs(paths: Sequence[Path], benchmark: str, *, texts: bool = True) -> l
     twice = [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
     if twice:
         raise UsageError(f"{twice[0]}: given twice")
-    asked, runs = AskedConversations(), list[Run]()
+    # Answers of one file have an id of their own each; where they do not, the file is read once more.
+    asked = AskedConversations(indexed=len(paths) > 1 or not _of_answers(paths[0]))
+    runs = _runs_of(paths, benchmark, texts, asked)
+    if not asked.indexed and asked.repeated:
+        runs = _runs_of(paths, benchmark, texts, AskedConversations())
+    # Names say no more than they must: the model, where that is not enough the judge, and then the file.
+    runs = _told_apart(runs, [run.judge for run in runs], "{} by {}")
+    stems = [run.path.stem for run in runs]
+    return _told_apart(runs, stems if len({*stems}) == len(runs) else [str(run.path) for run in runs], "{} ({})")
+
+
+def _runs_of(paths: Sequence[Path], benchmark: str, texts: bool, asked: AskedConversations) -> list[Run]:
+    runs = list[Run]()
     for path in paths:
         turns, lines, odd = Turns(asked), dict[tuple[str, Setup], int](), []
         for number, setup, turn in (_answers if _of_answers(path) else _conversations)(path, benchmark, texts):
@@ -154,10 +166,7 @@ def read_runs(paths: Sequence[Path], benchmark: str, *, texts: bool = True) -> l
         runs += [_run(path, part, lines) for part in _by_model(turns)]
         if odd:
             raise UsageError(f"{path}: conversation {odd[0]!r} reads otherwise than in the files before")
-    # Names say no more than they must: the model, where that is not enough the judge, and then the file.
-    runs = _told_apart(runs, [run.judge for run in runs], "{} by {}")
-    stems = [run.path.stem for run in runs]
-    return _told_apart(runs, stems if len({*stems}) == len(runs) else [str(run.path) for run in runs], "{} ({})")
+    return runs
 
 
 def _told_apart(runs: Sequence[Run], more: Sequence[str], longer: str) -> list[Run]:
@@ -293,7 +302,7 @@ def _other_scores(run: Run, benchmark: Benchmark, conversations: Sequence[Conver
         cells = by_cell((one for one in every if one.opponent == opponent and left(one)), protocol)
         for cell in sorted(cells, key=_place):
             name = f"{protocol}{f' against {opponent}' if opponent else ''}, {_words(cell)}"
-            found[name] = mean(cells[cell], as_asked(conversations).keys(), SCALES[protocol])
+            found[name] = mean(cells[cell], Groups(as_asked(conversations)), SCALES[protocol])
     return found
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from critic.counting.columns import Column, RatingColumns, Reread
+from critic.counting import columns
+from critic.counting.columns import Column, RatingColumns, Reread, Spooled
 from critic.counting.resampling import group_numbers
 
 VALUES: dict[str, list[Any]] = {
@@ -53,3 +54,24 @@ def test_records_are_read_again_row_by_row() -> None:
     assert list(records.rows(np.array([4, -1, 0]))) == ["d", None, "c"]
     assert records.of(str.upper)[0] == "C"
     assert records.each(ord).tolist()[2:] == [97, 99, 100] and np.isnan(records.each(ord)[1])
+
+
+def test_what_is_spooled_is_read_again() -> None:
+    given = [Random(0).randrange(10**6) for _ in range(40_000)]
+    numbers = Spooled("i", given)
+    numbers.add(np.array([7, 8], dtype=np.int32).tobytes())
+    given += [7, 8]
+    assert list(numbers) == given and len(numbers) == len(given)
+    assert [numbers[row] for row in (0, 39_999, -1, 16_383, 16_384, 5)] == [
+        given[row] for row in (0, 39_999, -1, 16_383, 16_384, 5)
+    ]
+    assert list(numbers.part(16_000, 40_001)) == given[16_000:40_001]
+    assert np.concatenate(list(numbers.blocks())).tolist() == np.asarray(numbers).tolist() == given
+
+
+@pytest.mark.parametrize("at_once", [1 << 20, 1000])
+def test_numbers_that_come_again_are_found(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_SORTED", at_once)
+    assert not len(columns.equal(Spooled("q", range(-20_000, 20_000))))
+    again = columns.equal(Spooled("q", [*range(-20_000, 20_000), -5, 19_999, 20_000]))
+    assert sorted(again.tolist()) == [-5, 19_999]
