@@ -245,7 +245,7 @@ def trivial(sample: Sample, training: Sequence[Response]) -> dict[str, tuple[Flo
     responses = [response for response in sample.responses if response] if training else []
     if not training or len(responses) < len(sample.ids):
         median = float(np.median(sample.human))
-        return {"constant": (np.full(len(sample.ids), median), f"always {median:.3g}, people's median here")}
+        return {"constant": (np.broadcast_to(median, len(sample.ids)), f"always {median:.3g}, people's median here")}
     predicted = {name: fit(training)(responses) for name, fit in BASELINES.items()}
     about = {"constant": f"always {predicted['constant'][0]:.3g}"}
     return {name: (scores, about.get(name, f"a line on {name}")) for name, scores in predicted.items()}

@@ -7,8 +7,8 @@ TURN is `whole` for the whole conversation; behind it stand `/judging=NAME` (oth
 """
 
 import math
-from array import array
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -19,8 +19,7 @@ from critic import jsonl
 from critic.asking import rating
 from critic.asking.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, form_of
 from critic.counting.aggregate import check
-from critic.counting.columns import Column, RatingColumns, Reread
-from critic.counting.keys import KeySet
+from critic.counting.columns import Column, RatingColumns, Reread, Spooled, equal
 from critic.counting.verdicts import Label
 from critic.errors import UsageError
 from critic.records import (
@@ -287,7 +286,7 @@ def read_items(source: Source) -> Iterator[AuditItem]:
     path, protocol = source.path, source.column
     if protocol is not None and protocol not in get_args(Protocol):
         raise UsageError(f"{path}: unknown protocol {protocol!r}; choose {', '.join(get_args(Protocol))}")
-    lines = KeySet(numbered=True)
+    hashes = Spooled("q")
     first: str | None = None
     for record, (number, judgment) in enumerate(judgments_of(source)):
         place, judge = f"{path}:{number}", judge_of(judgment)
@@ -301,12 +300,18 @@ def read_items(source: Source) -> Iterator[AuditItem]:
         for item in items:
             if protocol is not None and item.parts["protocol"] != protocol:
                 continue
-            if not lines.add(item.id, number):
-                what = "response id" if isinstance(judgment, Judgment) else "verdict"
-                raise UsageError(f"{place}: duplicate {what} {item.id!r}, first at line {lines.get(item.id)}")
+            hashes.append(hash(item.id))
             yield replace(item, record=record)
-    if not len(lines):
+    if not len(hashes):
         raise UsageError(f"{path}: no verdict" + (f" by the protocol {protocol}" if protocol else ""))
+    again, lines = set(equal(hashes).tolist()), dict[str, int]()
+    for number, judgment in judgments_of(source) if again else ():  # two ids may have one hash
+        for item in items_of(judgment):
+            if hash(item.id) in again and (protocol is None or item.parts["protocol"] == protocol):
+                if item.id in lines:
+                    what = "response id" if isinstance(judgment, Judgment) else "verdict"
+                    raise UsageError(f"{path}:{number}: duplicate {what} {item.id!r}, first at line {lines[item.id]}")
+                lines[item.id] = number
 
 
 class SampleRows:
@@ -314,10 +319,10 @@ class SampleRows:
     score of the judge that the file is of. With `texts` the responses stay in memory."""
 
     def __init__(self, texts: bool) -> None:
-        self.score, self._human, self._length, self._probability = (array("d") for _ in range(4))
+        self.score, self._human, self._length, self._probability = (Spooled("d") for _ in range(4))
         self._ids, self._group, self._parts = Column[str](), Column[str](), dict[str, Column[str | None]]()
-        self._others, self._raters = dict[str, "array[float]"](), RatingColumns()
-        self._made, self._record, self._texts, self._said = MadeBy(), array("i"), texts, False
+        self._others, self._raters = dict[str, Spooled](), RatingColumns()
+        self._made, self._record, self._texts, self._said = MadeBy(), Spooled("i"), texts, False
         self._responses: list[Response | None] = []
 
     def add(self, item: AuditItem) -> None:
@@ -333,7 +338,7 @@ class SampleRows:
             values.append(math.nan if value is None else value)
         for name in item.others:
             if name not in self._others:
-                self._others[name] = array("d", [math.nan]) * len(self._ids)
+                self._others[name] = Spooled("d", repeat(math.nan, len(self._ids)))
         for name, values in self._others.items():
             values.append(item.others.get(name, math.nan))
         self._ids.append(item.id)
@@ -348,6 +353,7 @@ class SampleRows:
     def sample(self, name: str, source: Source | None = None) -> Sample:
         """No judge of ours yet."""
         records = None
+        probability = None if all(map(math.isnan, self._probability)) else np.asarray(self._probability)
         if source and any(self._made.present()):
             records = Reread(lambda: (without_reason(one) for _, one in judgments_of(source)), self._record)
         return Sample(
@@ -359,7 +365,7 @@ class SampleRows:
             raters=self._raters if len(self._raters.who) else [],
             parts=dict(self._parts),
             length=np.asarray(self._length),
-            probability=np.asarray(self._probability),
+            probability=probability,
             responses=self._responses if self._said else [],
             judgments=self._made if records else [],
             records=records,

@@ -12,7 +12,18 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.counting.resampling import SEED, Drawn, Floats, Group, Interval, Resamples, group_numbers, totals_of
+from critic.counting.resampling import (
+    SEED,
+    Drawn,
+    Floats,
+    Group,
+    Interval,
+    Resamples,
+    chosen,
+    coded,
+    group_numbers,
+    totals_of,
+)
 from eval_agreement.metrics import (
     METRICS,
     Agreement,
@@ -58,8 +69,8 @@ def agreement_interval(
     """
     people, judged, used = paired(human, judge)
     same_length(human, {"groups": group})
-    people, judged = people[used], judged[used]
-    draws = Resamples(group_numbers(group)[used], resamples, seed, shared=False)
+    people, judged = chosen(used, people), chosen(used, judged)
+    draws = Resamples(chosen(used, group_numbers(group)), resamples, seed, shared=False)
     if not draws.enough:
         return dict.fromkeys(METRICS)
     found: dict[str, Interval | None] = dict.fromkeys(METRICS)
@@ -79,7 +90,9 @@ def measured(human: Scores, judge: Scores, group: Group, weight: Floats | None =
     result = agreement(human, judge, values_of=partial(values_of, weight=None if weight is None else weight[used]))
     intervals = agreement_interval(human, judge, group, weight=weight)
     estimates = {name: replace(one, interval=intervals[name]) for name, one in result.estimates.items()}
-    return replace(result, estimates=estimates, groups=int(np.count_nonzero(np.bincount(group_numbers(group)[used]))))
+    return replace(
+        result, estimates=estimates, groups=int(np.count_nonzero(np.bincount(chosen(used, group_numbers(group)))))
+    )
 
 
 def values_of(human: Floats, judge: Floats, weight: Floats | None = None) -> dict[str, float | None]:
@@ -92,14 +105,14 @@ def values_of(human: Floats, judge: Floats, weight: Floats | None = None) -> dic
 
 
 def _cells(human: Floats, judge: Floats) -> int:
-    return len(np.unique(human)) * len(np.unique(judge))
+    return len(coded(human)[0]) * len(coded(judge)[0])
 
 
 class _AsTheyAre(Resamples):
     """The rows once each."""
 
     def __init__(self, rows: int) -> None:
-        super().__init__(np.zeros(rows, dtype=np.intp), 1)
+        super().__init__(np.zeros(rows, dtype=np.int32), 1)
 
 
 def resampled(human: Floats, judge: Floats, draws: Resamples, weight: Floats | None = None) -> dict[str, Floats]:
@@ -113,11 +126,14 @@ def resampled(human: Floats, judge: Floats, draws: Resamples, weight: Floats | N
 
 
 def _blocks(human: Floats, judge: Floats, draws: Resamples, weight: Floats | None) -> Iterator[PairCounts]:
-    people, row = np.unique(human, return_inverse=True)
-    judged, column = np.unique(judge, return_inverse=True)
+    people, row = coded(human)
+    judged, column = coded(judge)
     cells = len(people) * len(judged)
     if cells <= _MOST_CELLS:
-        tables = draws.tables(row * len(judged) + column, cells, weight)
+        row = row.astype(np.int32)
+        row *= len(judged)
+        row += column
+        tables = draws.tables(row, cells, weight)
         return (TableCounts(people, judged, table) for table in tables)
     pairs = SortedPairs(human, judge, draws.member, weight)
     return (SortedCounts(pairs, part) for drawn in draws.drawn() for part in pairs.parts(drawn))

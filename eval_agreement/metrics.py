@@ -14,7 +14,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import stats
 
-from critic.counting.resampling import Estimate, Floats, Interval, ratio
+from critic.counting.resampling import Estimate, Floats, Interval, blocks, chosen, ratio
 from critic.records import RATINGS
 
 Scores = Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer]
@@ -255,12 +255,14 @@ class Agreement(Struct, frozen=True, kw_only=True):
 
 def on_scale(scores: Scores, whose: str) -> Floats:
     """As a float array (n,), NaN for None. Raises ValueError for a score outside 1..10, saying whose it is."""
-    values = np.array(scores, dtype=np.float64)
-    off = values[(values < _LOW) | (values > _HIGH)]
-    if off.size:
-        raise ValueError(f"{whose} score {off[0]:g} is outside {_LOW}..{_HIGH}")
+    values, plain = np.asarray(scores, dtype=np.float64), True
+    for part in blocks(values):
+        off = part[(part < _LOW) | (part > _HIGH)]
+        if off.size:
+            raise ValueError(f"{whose} score {off[0]:g} is outside {_LOW}..{_HIGH}")
+        plain = plain and np.array_equal(part, np.round(part, _DECIMALS), equal_nan=True)
     # Arithmetic leaves dust (1.1 + 2.2 != 3.3), which would make ties and constant samples look varied.
-    return np.round(values, _DECIMALS)
+    return values if plain else np.round(values, _DECIMALS)
 
 
 def same_length(human: Sized, others: Mapping[str, Sized | None]) -> None:
@@ -300,7 +302,7 @@ def agreement(
     Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
     """
     people, judged, used = paired(human, judge)
-    people, judged = people[used], judged[used]
+    people, judged = chosen(used, people), chosen(used, judged)
     reason = "no pairs" if not people.size else _no_correlation(people, judged) or "undefined on these scores"
     values = values_of(people, judged)
     return Agreement(

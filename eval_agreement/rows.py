@@ -1,14 +1,17 @@
 """Judged rows, and the sums over them that the bootstrap resamples: what bias and calibration are made from."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.resampling import FEWEST_GROUPS, SEED, Floats, Group, Resamples, tables_by_group
+from critic.counting.resampling import FEWEST_GROUPS, SEED, Floats, Group, Resamples, chosen, coded, parts_by_group
 from eval_agreement.metrics import Indices, Scores, paired, same_length
 
 _MOST_CELLS = 20_000
 _ROWS_OF_A_CELL = 4
+_AT_ONCE = 1 << 14
 
 
 class JudgedRows:
@@ -34,11 +37,8 @@ class JudgedRows:
         if np.isnan(self._human).any():
             raise ValueError(f"the human score of row {int(np.argmax(np.isnan(self._human)))} (from 0) is missing")
         self.kept = kept = ~np.isnan(self._judge)
-        self.human, self.judge, self.noise = (
-            self._human[kept],
-            self._judge[kept],
-            None if noise is None else noise[kept],
-        )
+        self.human, self.judge = chosen(kept, self._human), chosen(kept, self._judge)
+        self.noise = None if noise is None else noise[kept]
         self.n, self.failed = len(self.human), int((~kept).sum())
         self.resamples = Resamples(_pick(group, kept), resamples, seed, shared=False)
 
@@ -48,11 +48,11 @@ class JudgedRows:
         few = f"{self.resamples.groups} groups; an interval needs at least {FEWEST_GROUPS}"
         return None if self.resamples.enough else few
 
-    def of(self, chosen: NDArray[np.bool_]) -> "JudgedRows":
-        """The rows for which `chosen`, of all rows, is true."""
-        noise = None if self._noise is None else self._noise[chosen]
-        group = _pick(self._group, chosen)
-        return JudgedRows(self._human[chosen], self._judge[chosen], group, noise, *self._drawn)
+    def of(self, which: NDArray[np.bool_]) -> "JudgedRows":
+        """The rows for which `which`, of all rows, is true."""
+        noise = None if self._noise is None else self._noise[which]
+        group = _pick(self._group, which)
+        return JudgedRows(chosen(which, self._human), chosen(which, self._judge), group, noise, *self._drawn)
 
     def apart_from(self, other: "JudgedRows") -> "JudgedRows":
         """The rows of which the other ones have none of the same group."""
@@ -62,17 +62,26 @@ class JudgedRows:
 
 def _pick(names: Group, kept: NDArray[np.bool_]) -> Group:
     if isinstance(names, np.ndarray):
-        return names[kept]
+        return chosen(kept, names)
     return [name for name, keep in zip(names, kept, strict=True) if keep]
 
 
 def distinct(*keys: NDArray[np.generic]) -> tuple[Indices, Indices]:
     """Rows that are alike in every key share a cell: (one row of each cell, the cell of each row)."""
-    cell = np.zeros(len(keys[0]), dtype=np.intp)
-    first = cell[:0]
+    cell: NDArray[Any] = np.zeros(len(keys[0]), dtype=np.int32)
+    cells = min(1, len(cell))
     for key in keys:
-        values, number = np.unique(key, return_inverse=True)
-        _, first, cell = np.unique(cell * len(values) + number, return_index=True, return_inverse=True)
+        values, number = coded(key)
+        wide = np.int32 if cells * len(values) <= np.iinfo(np.int32).max else np.int64
+        cell = cell.astype(wide, copy=False)
+        cell *= len(values)
+        cell += number
+        there, cell = coded(cell)
+        cells, cell = len(there), cell.astype(np.int32, copy=False)
+    first = np.empty(cells, dtype=np.intp)
+    for start in reversed(range(0, len(cell), _AT_ONCE)):
+        part = cell[start : start + _AT_ONCE]
+        first[part[::-1]] = np.arange(start + len(part) - 1, start - 1, -1)  # of several the last stays
     return first, cell
 
 
@@ -89,6 +98,7 @@ def sums_and_resampled(resamples: Resamples, cell: Indices, columns: Floats | sp
     if resamples.enough and resamples.groups == len(cell) and few_cells:
         blocks += [columns @ table for table in resamples.tables(cell, cells)]
     elif resamples.enough:
-        by_group = columns @ tables_by_group(cell, resamples.member, (cells, resamples.groups))
-        blocks.append(resamples.sums(by_group.tocsc()).T)
+        tables = parts_by_group(cell, resamples.member, (cells, resamples.groups))
+        by_group = sparse.hstack([(columns @ table).tocsc() for table in tables], format="csc")
+        blocks.append(resamples.sums(by_group).T)
     return np.asarray(np.concatenate(blocks, axis=1).T)

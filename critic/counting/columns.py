@@ -103,8 +103,12 @@ class Spooled(Sequence[Any]):
         return self._near[near]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        found = np.asarray(self.part(0, len(self)))
-        return found if dtype is None else found.astype(dtype)
+        found: NDArray[Any] = np.empty(len(self), dtype=dtype or self.kind)
+        start = 0
+        for block in self.blocks():
+            found[start : start + len(block)] = block
+            start += len(block)
+        return found
 
 
 def equal(numbers: Spooled) -> NDArray[Any]:
@@ -344,7 +348,7 @@ class Reread(MadeAgain[V | None], Generic[V]):
     those that `read` gives, -1 where it has none."""
 
     def __init__(self, read: Callable[[], Iterable[V]], number: Any) -> None:
-        self._read, self._number = read, np.asarray(number, dtype=np.int32)
+        self._read, self._number = read, number if isinstance(number, Spooled) else np.asarray(number, dtype=np.int32)
 
     def __len__(self) -> int:
         return len(self._number)
@@ -354,7 +358,7 @@ class Reread(MadeAgain[V | None], Generic[V]):
 
     def rows(self, index: Rows) -> "Reread[V]":
         """Some rows, by their numbers; none for one below 0."""
-        return Reread(self._read, np.where(index < 0, -1, self._number[index]))
+        return Reread(self._read, np.where(index < 0, -1, np.asarray(self._number)[index]))
 
     def of(self, what: Callable[[V], Any]) -> "Reread[Any]":
         """What `what` takes from the records."""
@@ -375,7 +379,8 @@ class Reread(MadeAgain[V | None], Generic[V]):
         """A number for each row, NaN where there is no record."""
         made = array("d", map(of, self._read()))
         made.append(np.nan)
-        return np.asarray(made)[self._number]
+        found: NDArray[np.float64] = np.asarray(made)[np.asarray(self._number)]
+        return found
 
 
 def as_column(values: Sequence[V]) -> Column[V]:

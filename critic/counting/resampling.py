@@ -60,6 +60,12 @@ _FULL, _WHOLE = 0.03, 1 << 24
 """The share of filled cells above which a plain product is faster than a sparse one, and where whole numbers end to be
 exact in 32 bits."""
 
+_ROWS, _WIDE = 1 << 14, 1 << 31
+"""Rows that are looked at together; as many values are too many for 32 bits."""
+
+_TOGETHER = 1 << 18
+"""Rows whose groups are counted together."""
+
 _SIGNS = 4_000_000
 """Numbers of a block of random signs."""
 
@@ -79,19 +85,47 @@ class Estimate(Struct, frozen=True, kw_only=True):
 class Numbered(Protocol):
     """A column of names that are kept once each (critic.counting.columns)."""
 
-    def numbers(self) -> NDArray[np.intp]: ...
+    def numbers(self) -> NDArray[Any]: ...
 
 
-def group_numbers(group: Group) -> NDArray[np.intp]:
+def group_numbers(group: Group) -> NDArray[Any]:
     """A whole number 0..G-1 for each row, by the sorted names, so that the order of rows does not matter."""
     if isinstance(group, np.ndarray) and group.dtype.kind in "iu":
         if len(group) and group.min() >= 0 and group.max() < _SPARSE * len(group):
-            return np.asarray((np.cumsum(np.bincount(group) > 0) - 1)[group], dtype=np.intp)
+            there = np.zeros(int(group.max()) + 1, dtype=bool)
+            there[group] = True
+            return group if there.all() else (np.cumsum(there) - 1)[group]
         return np.asarray(np.unique(group, return_inverse=True)[1], dtype=np.intp)
     if isinstance(group, Numbered):
         return group.numbers()
     index = {name: number for number, name in enumerate(sorted(set(group), key=str))}
     return np.fromiter((index[name] for name in group), dtype=np.intp, count=len(group))
+
+
+def blocks(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Some thousands at a time."""
+    return (values[start : start + _ROWS] for start in range(0, len(values), _ROWS))
+
+
+def chosen(which: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]:
+    """The rows for which `which` is true: where it is for all, the array itself."""
+    return values if which.all() else values[which]
+
+
+def coded(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The different values, ascending, and the place among these of each row: `np.unique` with its inverse, in 1 to 4
+    bytes a row where few differ."""
+    there = values[:0]
+    for part in blocks(values):
+        there = np.union1d(there, part)
+        if len(there) > _ROWS:
+            there, number = np.unique(values, return_inverse=True)
+            return there, number.astype(np.int32, copy=False) if len(there) < _WIDE else number
+    number, start = np.empty(len(values), dtype=np.min_scalar_type(len(there))), 0
+    for part in blocks(values):
+        number[start : start + len(part)] = np.searchsorted(there, part)
+        start += len(part)
+    return there, number
 
 
 def ratio(top: Floats, bottom: Floats, empty: float = np.nan) -> Floats:
@@ -102,13 +136,31 @@ def ratio(top: Floats, bottom: Floats, empty: float = np.nan) -> Floats:
 
 
 def tables_by_group(
-    cell: NDArray[np.intp], member: NDArray[np.intp], shape: tuple[int, int], weight: Floats | None = None
+    cell: NDArray[Any], member: NDArray[Any], shape: tuple[int, int], weight: Floats | None = None
 ) -> Any:
     """How many rows of each group (or how much `weight`) fall into each cell: sparse, of shape (cells, G)."""
+    parts = list(parts_by_group(cell, member, shape, weight))
+    return parts[0] if len(parts) == 1 else sparse.hstack(parts, format="csc")
+
+
+def parts_by_group(
+    cell: NDArray[Any], member: NDArray[Any], shape: tuple[int, int], weight: Floats | None = None
+) -> Iterator[Any]:
+    """`tables_by_group` of neighbouring groups at a time: making one takes several times its memory."""
     # Ones are kept in 32 bits, half of the memory of as many rows.
-    times = np.ones(len(cell), dtype=np.float32 if len(cell) < _WHOLE else np.float64) if weight is None else weight
+    kind = np.float32 if weight is None and len(cell) < _WHOLE else np.float64
     narrow = np.int32 if max(len(cell), *shape) <= np.iinfo(np.int32).max else np.int64
-    return sparse.coo_array((times, (cell.astype(narrow), member.astype(narrow))), shape=shape).tocsc()
+    step = max(1, shape[1] * _TOGETHER // max(len(cell), 1))
+    for low in range(0, max(shape[1], 1), step):
+        high = min(low + step, shape[1])
+        if high - low == shape[1]:
+            rows: Any = slice(None)
+        else:
+            found = ((part >= low) & (part < high) for part in blocks(member))
+            rows = np.concatenate([start * _ROWS + np.flatnonzero(one) for start, one in enumerate(found)])
+        places = cell[rows].astype(narrow), member[rows].astype(narrow) - low
+        times = np.ones(len(places[0]), dtype=kind) if weight is None else weight[rows]
+        yield sparse.coo_array((times, places), shape=(shape[0], high - low)).tocsc()
 
 
 def totals_of(drawn: Drawn, by_group: Any) -> Floats:
