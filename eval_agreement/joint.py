@@ -4,8 +4,8 @@ Every metric depends on a sample only through its table of counts (human value x
 resample is a weighted sum of the groups' tables. Where a table would be too large, `sorted_pairs` says the same.
 """
 
-from collections.abc import Iterator
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from eval_agreement.metrics import (
     same_length,
     values_of_pairs,
 )
+from eval_agreement.rank_product import RankProduct
 from eval_agreement.sorted_pairs import SortedPairs
 
 _DUST = 1e-9
@@ -136,7 +137,8 @@ def _blocks(human: Floats, judge: Floats, draws: Resamples, weight: Floats | Non
         tables = draws.tables(row, cells, weight)
         return (TableCounts(people, judged, table) for table in tables)
     pairs = SortedPairs(human, judge, draws.member, weight)
-    return (SortedCounts(pairs, part) for drawn in draws.drawn() for part in pairs.parts(drawn))
+    ranks = cache(partial(RankProduct, pairs.sides, draws.member, pairs.groups, weight))
+    return (SortedCounts(pairs, ranks, part) for drawn in draws.drawn() for part in pairs.parts(drawn))
 
 
 class TableCounts(PairCounts):
@@ -220,14 +222,13 @@ def _centred_ranks(counts: Floats) -> Floats:
 class SortedCounts(PairCounts):
     """Samples of sorted pairs, from how often each group was drawn: shape (R, G)."""
 
-    def __init__(self, pairs: SortedPairs, drawn: Drawn) -> None:
-        self._pairs, self._drawn = pairs, drawn
+    def __init__(self, pairs: SortedPairs, ranks: Callable[[], RankProduct], drawn: Drawn) -> None:
+        self._pairs, self._ranks, self._drawn = pairs, ranks, drawn
         self._turned = np.zeros((drawn.shape[1] + 1, len(drawn)), dtype=np.uint8)
         self._turned[:-1] = drawn.T
         self._sums = self._totals(pairs.sums)
         values = self._sums[: pairs.start] if pairs.start else self._totals(pairs.values)
-        self._rows, self._columns = values[: pairs.rows], values[pairs.rows :]
-        self._row_ranks = np.cumsum(self._rows, axis=0) - (self._rows + self.size) / 2
+        self._values = values[: pairs.rows], values[pairs.rows :]
 
     def _totals(self, by_group: Any) -> Floats:
         """The sums of what the drawn groups add, (k, G) -> (k, R)."""
@@ -250,21 +251,21 @@ class SortedCounts(PairCounts):
 
     @cached_property
     def size(self) -> Floats:
-        return np.asarray(self._rows.sum(axis=0))
+        return np.asarray(self._sums[self._pairs.start])
 
     @property
     def varied(self) -> NDArray[np.bool_]:
         return np.logical_and(*self._several)
 
     @cached_property
-    def _several(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def _several(self) -> list[NDArray[np.bool_]]:
         """Whether the rows and the columns of a sample have several values each."""
         # A constant has the cube of all pairs, whatever else a little less.
-        return (self._rows > 0).sum(axis=0) > 1, np.asarray(self._powers[1] < (1 - _SAME) * self.size**3)
+        return [cubed < (1 - _SAME) * self.size**3 for _, cubed in self._powers]
 
     @cached_property
     def moments(self) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-        human, judge, *squares = self._sums[self._pairs.start :][:4] / self.size
+        human, judge, *squares = self._sums[self._pairs.start + 1 :][:4] / self.size
         varied = self._several[::-1] if self._pairs.swapped else self._several
         variances = [
             np.where(several, square - (mean - centre) ** 2, 0.0)
@@ -275,35 +276,39 @@ class SortedCounts(PairCounts):
     @property
     def rank_squares(self) -> tuple[Floats, Floats]:
         """Which of the two is whose does not matter to their product."""
-        return (self._rows * self._row_ranks**2).sum(axis=0), (self.size**3 - self._powers[1]) / 12
+        rows, columns = ((self.size**3 - cubed) / 12 for _, cubed in self._powers)
+        return rows, columns
 
     @property
     def rank_product(self) -> Floats:
-        return self._ranked[1]
+        product = self._ranked[1]
+        return self._ranks().product(self._turned, self.size) if product is None else product
 
     @property
     def ties(self) -> tuple[Floats, Floats]:
-        return (self._rows**2).sum(axis=0), self._powers[0]
+        (rows, _), (columns, _) = self._powers
+        return rows, columns
 
     @property
     def balance(self) -> Floats:
         return self._ranked[0]
 
     @cached_property
-    def _powers(self) -> tuple[Floats, Floats]:
-        """How often each column's value occurs, squared and cubed, summed: where it occurs once in all, that is how
-        often its group was drawn."""
-        squared, cubed = ((self._columns**power).sum(axis=0) for power in (2, 3))
-        kind: Any = np.float32 if self._pairs.exact(int(self._drawn.max())) else np.float64
-        for start in range(0, self._drawn.shape[1], _FEW):
-            alone = self._pairs.alone[:, start : start + _FEW].astype(kind)
-            drawn = self._turned[start : start + alone.shape[1]].astype(kind)
-            power: NDArray[Any] = drawn * drawn
-            squared += alone[0] @ power
-            power *= drawn
-            cubed += alone[1] @ power
-        return squared, cubed
+    def _ranked(self) -> tuple[Floats, Floats | None]:
+        return self._pairs.ranked(self._turned, self.size)
 
     @cached_property
-    def _ranked(self) -> tuple[Floats, Floats]:
-        return self._pairs.ranked(self._turned, self.size, self._row_ranks)
+    def _powers(self) -> list[tuple[Floats, Floats]]:
+        """How often each value of the rows and of the columns occurs, squared and cubed, summed: where it occurs once
+        in all, that is how often its group was drawn."""
+        kind: Any = np.float32 if self._pairs.exact(int(self._drawn.max())) else np.float64
+        alone = np.zeros((4, len(self.size)))
+        for start in range(0, self._drawn.shape[1], _FEW):
+            times = self._pairs.alone[:, start : start + _FEW].astype(kind)
+            drawn = self._turned[start : start + times.shape[1]].astype(kind)
+            power: NDArray[Any] = drawn * drawn
+            alone[::2] += times[::2] @ power
+            power *= drawn
+            alone[1::2] += times[1::2] @ power
+        squared, cubed = ([(values**power).sum(axis=0) for values in self._values] for power in (2, 3))
+        return [(squared[0] + alone[0], cubed[0] + alone[1]), (squared[1] + alone[2], cubed[1] + alone[3])]

@@ -13,6 +13,7 @@ is loaded when it is run, so that `critic --help` does not wait for it. `scipy.s
 `scipy.stats` and loads in a third of the time.
 """
 
+import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -50,13 +51,10 @@ _COUNTS = 400_000
 _DRAWS, _BYTES, _CHUNK = 256, 1 << 26, 4096
 """Resamples of a block at most, its bytes at most, and groups that are summed at a time."""
 
-_NEAR = 16
-"""Resamples whose groups are counted together, in the processor's cache."""
-
 _SPARSE = 4
 """Numbers of groups up to so many times the rows are made consecutive without sorting."""
 
-_FULL, _WHOLE = 0.03, 1 << 24
+_FULL, WHOLE = 0.03, 1 << 24
 """The share of filled cells above which a plain product is faster than a sparse one, and where whole numbers end to be
 exact in 32 bits."""
 
@@ -148,7 +146,7 @@ def parts_by_group(
 ) -> Iterator[Any]:
     """`tables_by_group` of neighbouring groups at a time: making one takes several times its memory."""
     # Ones are kept in 32 bits, half of the memory of as many rows.
-    kind = np.float32 if weight is None and len(cell) < _WHOLE else np.float64
+    kind = np.float32 if weight is None and len(cell) < WHOLE else np.float64
     narrow = np.int32 if max(len(cell), *shape) <= np.iinfo(np.int32).max else np.int64
     step = max(1, shape[1] * _TOGETHER // max(len(cell), 1))
     for low in range(0, max(shape[1], 1), step):
@@ -169,7 +167,7 @@ def totals_of(drawn: Drawn, by_group: Any) -> Floats:
     most = int(drawn.max(initial=0))
     for start in range(0, by_group.shape[1], _CHUNK):
         part, times = by_group[:, start : start + _CHUNK], drawn[:, start : start + _CHUNK]
-        kind = np.float32 if part.dtype == np.float32 and part.sum() * most < _WHOLE else np.float64
+        kind = np.float32 if part.dtype == np.float32 and part.sum() * most < WHOLE else np.float64
         if isinstance(part, np.ndarray):
             found += times.astype(kind) @ part.T
         elif part.nnz > _FULL * part.shape[0] * part.shape[1]:
@@ -177,6 +175,26 @@ def totals_of(drawn: Drawn, by_group: Any) -> Floats:
         else:
             found += (part.astype(kind) @ np.ascontiguousarray(times.T, dtype=kind)).T
     return found
+
+
+Room = dict[Any, NDArray[Any]]
+"""Memory for products, used again: getting it anew each time would take longer than many of them."""
+
+
+def memory(room: Room, name: str, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
+    """An array for a name; those of one name share their memory."""
+    if (found := room.get((name, shape, kind))) is None:
+        size = int(np.prod(shape)) * np.dtype(kind).itemsize
+        if name not in room or room[name].nbytes < size:
+            room[name] = np.empty(size, dtype=np.uint8)
+        found = room[name, shape, kind] = room[name][:size].view(kind).reshape(shape)
+    return found
+
+
+def slices(samples: int, most: int) -> list[slice]:
+    """Equal parts of no more than so many."""
+    edges = np.linspace(0, samples, -(-samples // most) + 1).astype(int)
+    return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
 
 
 class Resamples:
@@ -210,15 +228,16 @@ class Resamples:
         for start in range(0, self.resamples, each):
             size = min(each, self.resamples - start)
             drawn = random.integers(self.groups, size=(size, self.groups), dtype=small)
-            blocks.append(np.concatenate([self._counted(drawn[at : at + _NEAR]) for at in range(0, size, _NEAR)]))
+            blocks.append(self._counted(drawn))
             if sum(map(len, blocks)) + each > most or start + size == self.resamples:
                 yield np.concatenate(blocks)
                 blocks = []
 
     def _counted(self, drawn: NDArray[Any]) -> Drawn:
         """How often each group occurs in each row of (r, G) numbers."""
-        apart = drawn + np.arange(0, drawn.size, self.groups)[:, None]
-        return np.bincount(apart.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.uint8)
+        ends = np.arange(len(drawn) + 1) * drawn.shape[1]
+        table = sparse.csr_array((np.ones(drawn.size, np.uint8), drawn.ravel(), ends), shape=drawn.shape)
+        return np.asarray(table.toarray())
 
     def counts(self) -> Iterator[NDArray[np.float32]]:
         """`drawn`, with the groups first: blocks of shape (G, r)."""

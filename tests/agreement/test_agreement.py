@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from critic.counting.resampling import Resamples
-from eval_agreement import FUZZY_RANGES, METRICS, STRICT_RANGES, agreement, agreement_interval, joint, sorted_pairs
+from eval_agreement import (
+    FUZZY_RANGES,
+    METRICS,
+    STRICT_RANGES,
+    agreement,
+    agreement_interval,
+    joint,
+    rank_product,
+    sorted_pairs,
+)
 from eval_agreement.joint import measured, resampled
 from eval_agreement.metrics import half_up
 
@@ -368,16 +377,45 @@ def test_blocks_of_sorted_pairs_say_what_tables_say(
     tables = columns(human, judge, draws, weight)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(joint, "_MOST_CELLS", 0)
+        patch.setattr(sorted_pairs.SortedPairs, "_formed", False)
         for name, size in zip(("_BLOCK", "_LEVELS", "_CHUNK"), sizes, strict=True):
             patch.setattr(sorted_pairs, name, size)
         assert columns(human, judge, draws, weight) == pytest.approx(tables, abs=1e-12, nan_ok=True)
 
 
-@pytest.mark.parametrize(("pairs", "times"), [(480, 1), (480, 401), (20_000, 9)])
-def test_sorted_pairs_of_many_rows_lose_no_digit(pairs: int, times: int) -> None:
+@given(
+    fractional.filter(lambda both: len(both) > 4),
+    st.lists(st.integers(0, 4), min_size=25, max_size=25),
+    st.tuples(st.integers(1, 5), st.integers(1, 4), st.sampled_from([1, 9, 1 << 18]), st.integers(1, 4)),
+    st.sampled_from([1, 1 << 24]),
+    st.booleans(),
+)
+@example([(4 + n, 4 + 7 * n % 25) for n in range(25)], [n % 5 for n in range(25)], (3, 1, 9, 2), 1 << 24, False)
+@example([(4 + n, 4 + 7 * n % 25) for n in range(25)], [0] * 20 + [1, 2, 3, 4, 4], (5, 2, 9, 1), 1, True)
+def test_ranks_and_forms_of_groups_say_what_tables_say(
+    both: list[tuple[int, int]], group: list[int], sizes: tuple[int, int, int, int], whole: int, swap: bool
+) -> None:
+    """Whatever the size of blocks of ranks and of forms, of groups, and of the numbers that are exact in 32 bits."""
+    human, judge = (np.array(side) / 4 for side in zip(*both, strict=True))
+    human, judge = (judge, human) if swap else (human, judge)
+    draws = Resamples(group[: len(both)], resamples=7)
+    tables = columns(human, judge, draws)
+    step, short, part, rows = sizes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joint, "_MOST_CELLS", 0)
+        patch.setattr(sorted_pairs.SortedPairs, "_formed", True)
+        for name, size in (("_STEP", step), ("_SHORT", short), ("_PART", part), ("_TOGETHER", 2), ("WHOLE", whole)):
+            patch.setattr(rank_product, name, size)
+        for name, size in (("_ROWS", rows), ("_BLOCK_OF_FORM", step), ("WHOLE", whole)):
+            patch.setattr(sorted_pairs, name, size)
+        assert columns(human, judge, draws) == pytest.approx(tables, abs=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize(("pairs", "times", "values"), [(480, 1, 4), (480, 401, 4), (20_000, 9, 4), (9600, 1, 100)])
+def test_sorted_pairs_of_many_rows_lose_no_digit(pairs: int, times: int, values: int) -> None:
     """Blocks whose counts, or their products with all counts, are no longer exact in 32 bits."""
     random = np.random.default_rng(0)
-    human, judge = random.integers(1, 5, pairs) * 2.0, random.permutation(pairs) / pairs + 1
+    human, judge = random.integers(1, values + 1, pairs) * 8 / values, random.permutation(pairs) / pairs + 1
     draws = Resamples(np.tile(np.arange(pairs) // (pairs // 5), times), resamples=3)
     found = []
     for most in (10**6, 0):
@@ -385,6 +423,20 @@ def test_sorted_pairs_of_many_rows_lose_no_digit(pairs: int, times: int) -> None
             patch.setattr(joint, "_MOST_CELLS", most)
             found.append(columns(np.tile(human, times), np.tile(judge, times), draws))
     assert found[0] == pytest.approx(found[1], abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_fractions_on_both_sides_equal_scipy_on_repeated_rows(size: int) -> None:
+    """As the audit takes them, with groups few enough for a form and too many: ties at the ends of the scale."""
+    human, judge, _ = simulated("continuous", 700)
+    draws = Resamples(np.arange(700) // size, resamples=3)
+    pairs = sorted_pairs.SortedPairs(human, judge, draws.member)
+    assert pairs._formed
+    found = columns(human, judge, draws)
+    for values, count in zip(found[2:4].T, np.concatenate(list(draws.counts()), 1).T, strict=True):
+        rows = np.repeat(np.arange(700), count[draws.member].astype(int))
+        expected = [test(human[rows], judge[rows]).statistic for test in (stats.spearmanr, stats.kendalltau)]
+        assert values == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_short_way_without_groups_draws_from_the_same_distribution() -> None:
