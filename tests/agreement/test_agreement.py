@@ -421,6 +421,7 @@ def test_sorted_pairs_of_many_rows_lose_no_digit(pairs: int, times: int, values:
     for most in (10**6, 0):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(joint, "_MOST_CELLS", most)
+            patch.setattr(rank_product, "_STEP", 64)
             found.append(columns(np.tile(human, times), np.tile(judge, times), draws))
     assert found[0] == pytest.approx(found[1], abs=1e-12)
 
