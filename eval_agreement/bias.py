@@ -20,7 +20,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.resampling import LEVEL, Floats, Interval, holm, ratio
+from critic.counting.columns import as_column
+from critic.counting.resampling import LEVEL, Floats, Interval, chosen, holm, ratio
 from eval_agreement.metrics import Indices, half_up, same_length
 from eval_agreement.rows import JudgedRows, distinct, sums_and_resampled
 
@@ -192,18 +193,17 @@ def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets
     FEWEST_LABEL_GROUPS groups, or where no answer without it has the same human score. Rows whose label is None
     take no part. Raises ValueError for too few or many labels.
     """
-    rows, labels = _labelled(rows, label)
-    names, code = np.unique(labels, return_inverse=True)
+    rows, names, code = _labelled(rows, label)
     order = np.argsort(-np.bincount(code[rows.kept], minlength=len(names)), kind="stable")[:MOST_LABELS]
-    rank = np.full(len(names), len(order))
+    rank = np.full(len(names), len(order), dtype=np.int32)
     rank[order] = np.arange(len(order))
     kind = _OFFSET._replace(name=name, about=_OFFSET.about.format(name))
-    effects = _label_effects(kind, rows, rank[code], [str(value) for value in names[order]])
+    effects = _label_effects(kind, rows, rank[code], [names[place] for place in order])
     return Offsets(
         name=name,
         effects=effects if len(names) == 2 else _holm(effects),
         left_out=len(names) - len(order),
-        unlabelled=len(label) - len(labels),
+        unlabelled=len(label) - len(code),
     )
 
 
@@ -213,8 +213,8 @@ def self_preference(rows: JudgedRows, answerer: Sequence[str | None], own: Colle
     Answers whose answerer is None take no part. Where the family is simply better than noisy human scores can
     show, that looks like self-preference: `BiasEffect.noise_explains` says when.
     """
-    rows, labels = _labelled(rows, answerer)
-    code = np.where(np.isin(labels, list(own)), 0, 1)
+    rows, names, code = _labelled(rows, answerer)
+    code = np.array([name not in own for name in names], dtype=np.intp)[code]
     return _label_effects(_SELF_PREFERENCE, rows, code, [", ".join(sorted(own))])[0]
 
 
@@ -238,18 +238,22 @@ def rating_noise(raters: Floats) -> Floats:
     return np.asarray(variance / made)
 
 
-def _labelled(rows: JudgedRows, label: Sequence[str | None]) -> tuple[JudgedRows, NDArray[np.str_]]:
-    """The rows that have a label, and their labels, those of failed rows too."""
+def _labelled(rows: JudgedRows, label: Sequence[str | None]) -> tuple[JudgedRows, list[str], NDArray[Any]]:
+    """The rows that have a label, the labels, sorted, and the number of each row's, those of failed rows too."""
     same_length(rows.kept, {"labels": label})
-    known = np.array([value is not None for value in label], dtype=bool)
-    return rows.of(known), np.array([value for value in label if value is not None], dtype=str)
+    column = as_column(label)
+    names = sorted({str(value) for value in column.present() if value is not None})
+    number = {name: place for place, name in enumerate(names)}
+    code = column.each(lambda value: -1 if value is None else number[str(value)], np.int32)
+    known = code >= 0
+    return rows.of(known), names, chosen(known, code)
 
 
 def _label_effects(kind: _Kind, rows: JudgedRows, code: Indices, names: list[str]) -> list[BiasEffect]:
     """The offset of each of `names`. `code` is the label's number of each row, failed ones included, and
     len(names) where it is none of them."""
     failed = np.bincount(code[~rows.kept], minlength=len(names))
-    code = code[rows.kept]
+    code = chosen(rows.kept, code)
     first, cell = _cells(rows, code)
     reported = np.flatnonzero(code[first] < len(names))
     ones = (np.ones(len(reported)), (code[first][reported], reported))

@@ -265,7 +265,8 @@ def conformal(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows 
             fitted, source.human[intervals_on], source.judge[intervals_on], rows.judge[tested]
         )
     covered = np.abs(rows.human - centre) <= half_width + _DUST
-    low, high = (np.clip(centre + side * half_width, RATINGS[0], RATINGS[-1]) for side in (-1, 1))
+    width = np.clip(centre + half_width, RATINGS[0], RATINGS[-1])
+    width -= np.clip(centre - half_width, RATINGS[0], RATINGS[-1])
     first, cell = distinct(covered)
     columns = np.stack([np.ones(len(first)), covered[first].astype(np.float64)])
     n, inside = sums_and_resampled(rows.resamples, cell, columns).T
@@ -275,7 +276,7 @@ def conformal(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows 
     return Conformal(
         **about,
         half_width=typical,
-        mean_width=float((high - low).mean()),
+        mean_width=float(width.mean()),
         coverage=float(coverage),
         interval=interval,
         undefined=rows.too_few,

@@ -99,6 +99,5 @@ def sums_and_resampled(resamples: Resamples, cell: Indices, columns: Floats | sp
         blocks += [columns @ table for table in resamples.tables(cell, cells)]
     elif resamples.enough:
         tables = parts_by_group(cell, resamples.member, (cells, resamples.groups))
-        by_group = sparse.hstack([(columns @ table).tocsc() for table in tables], format="csc")
-        blocks.append(resamples.sums(by_group).T)
+        blocks.append(resamples.sums([(columns @ table).tocsc() for table in tables]).T)
     return np.asarray(np.concatenate(blocks, axis=1).T)

@@ -65,6 +65,8 @@ class Sample(Struct, frozen=True, kw_only=True):
 
     def rows(self, chosen: NDArray[np.bool_]) -> "Sample":
         """The rows for which `chosen` (n,) is true."""
+        if chosen.all():
+            return self
         index = np.flatnonzero(chosen)
 
         def picked(values: Any) -> Any:
@@ -106,8 +108,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     @property
     def labelled(self) -> "Sample":
         """The answers that people scored: what agreement is measured on."""
-        known = ~np.isnan(self.human)
-        return self if known.all() else self.rows(known)
+        return self.rows(~np.isnan(self.human))
 
     def values(self, part: str) -> dict[str, NDArray[np.bool_]]:
         """For each value of a property, which rows have it; the commonest value first."""

@@ -148,7 +148,7 @@ def parts_by_group(
     # Ones are kept in 32 bits, half of the memory of as many rows.
     kind = np.float32 if weight is None and len(cell) < WHOLE else np.float64
     narrow = np.int32 if max(len(cell), *shape) <= np.iinfo(np.int32).max else np.int64
-    step = max(1, shape[1] * _TOGETHER // max(len(cell), 1))
+    step = max(1, shape[1] * _TOGETHER // max(len(cell), 1) // _CHUNK) * _CHUNK
     for low in range(0, max(shape[1], 1), step):
         high = min(low + step, shape[1])
         if high - low == shape[1]:
@@ -162,11 +162,13 @@ def parts_by_group(
 
 
 def totals_of(drawn: Drawn, by_group: Any) -> Floats:
-    """The sums of what the drawn groups add, (r, G) and (k, G) -> (r, k): exact where those are whole."""
-    found = np.zeros((len(drawn), by_group.shape[0]))
-    most = int(drawn.max(initial=0))
-    for start in range(0, by_group.shape[1], _CHUNK):
-        part, times = by_group[:, start : start + _CHUNK], drawn[:, start : start + _CHUNK]
+    """The sums of what the drawn groups add, (r, G) and (k, G), or a list of its parts, -> (r, k): exact where those
+    are whole."""
+    wholes = by_group if isinstance(by_group, list) else [by_group]
+    found = np.zeros((len(drawn), wholes[0].shape[0]))
+    most, group = int(drawn.max(initial=0)), 0
+    for part in (whole[:, start : start + _CHUNK] for whole in wholes for start in range(0, whole.shape[1], _CHUNK)):
+        times, group = drawn[:, group : group + part.shape[1]], group + part.shape[1]
         kind = np.float32 if part.dtype == np.float32 and part.sum() * most < WHOLE else np.float64
         if isinstance(part, np.ndarray):
             found += times.astype(kind) @ part.T
@@ -224,14 +226,14 @@ class Resamples:
         random = np.random.default_rng(self.seed)
         small = np.uint16 if self.groups <= np.iinfo(np.uint16).max else np.int64
         each, most = max(1, _COUNTS // max(self.groups, 1)), max(1, min(_DRAWS, _BYTES // max(self.groups, 1)))
-        blocks: list[Drawn] = []
-        for start in range(0, self.resamples, each):
-            size = min(each, self.resamples - start)
-            drawn = random.integers(self.groups, size=(size, self.groups), dtype=small)
-            blocks.append(self._counted(drawn))
-            if sum(map(len, blocks)) + each > most or start + size == self.resamples:
-                yield np.concatenate(blocks)
-                blocks = []
+        together = max(1, most // each) * each
+        for start in range(0, self.resamples, together):
+            found = np.empty((min(together, self.resamples - start), self.groups), dtype=np.uint8)
+            for first in range(0, len(found), each):
+                size = min(each, len(found) - first)
+                drawn = random.integers(self.groups, size=(size, self.groups), dtype=small)
+                found[first : first + size] = self._counted(drawn)
+            yield found
 
     def _counted(self, drawn: NDArray[Any]) -> Drawn:
         """How often each group occurs in each row of (r, G) numbers."""
@@ -266,7 +268,7 @@ class Resamples:
                 drawn = random.multinomial(len(cell), share, size=min(block, self.resamples - start))
                 yield np.ascontiguousarray(drawn.T, dtype=np.float64)
             return
-        by_group = tables_by_group(cell, self.member, (cells, self.groups), weight)
+        by_group = list(parts_by_group(cell, self.member, (cells, self.groups), weight))
         width = max(1, _COUNTS // cells)
         for times in self.drawn():
             found = totals_of(times, by_group)
@@ -279,9 +281,9 @@ class Resamples:
         return self.sums(np.stack([np.bincount(self.member, column, minlength=self.groups) for column in rows.T]))
 
     def sums(self, by_group: Any) -> Floats:
-        """`totals`, from what each group adds: shape (k, G), NumPy's or SciPy's by columns."""
-        parts = [totals_of(block, by_group) for block in self.drawn()]
-        return np.concatenate(parts) if parts else np.zeros((0, by_group.shape[0]))
+        """`totals`, from what each group adds: shape (k, G), NumPy's or SciPy's by columns, or a list of parts."""
+        found = [totals_of(block, by_group) for block in self.drawn()]
+        return np.concatenate(found or [totals_of(np.zeros((0, self.groups), dtype=np.uint8), by_group)])
 
     def interval(self, values: Floats, *, share: bool = False, groups: int | None = None) -> Interval | None:
         """The 95 % interval of a statistic from its value in each resample (NaN where it is undefined there), which

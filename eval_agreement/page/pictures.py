@@ -10,6 +10,7 @@ from critic import jsonl
 from critic.counting.resampling import Floats, Interval, Resamples
 from critic.records import RATINGS
 from eval_agreement.metrics import half_up
+from eval_agreement.rows import distinct
 from eval_agreement.sample import Sample
 
 SLICES = 10
@@ -91,8 +92,9 @@ def pictures(sample: Sample) -> Pictures:
 def confusion(human: Floats, judge: Floats) -> list[list[int]]:
     """Counts, human score down and judge score across, both rounded half up to 1..10."""
     table = np.zeros((len(RATINGS), len(RATINGS)), dtype=int)
-    rows, columns = ((half_up(scores) - RATINGS[0]).astype(np.intp) for scores in (human, judge))
-    np.add.at(table, (rows, columns), 1)
+    first, cell = distinct(human, judge)
+    rows, columns = ((half_up(scores[first]) - RATINGS[0]).astype(np.intp) for scores in (human, judge))
+    np.add.at(table, (rows, columns), np.bincount(cell))
     return [[int(count) for count in row] for row in table]
 
 
@@ -112,8 +114,10 @@ def bland_altman(human: Floats, judge: Floats) -> BlandAltman | None:
     if len(human) < 2:
         return None
     difference = judge - human
-    halves = half_up(np.stack([human + judge, 2 * difference])) / 2
-    places, counts = np.unique(halves, axis=1, return_counts=True)
+    first, cell = distinct(human, judge)
+    halves = half_up(np.stack([(human[first] + judge[first]), 2 * difference[first]])) / 2
+    places, spot = np.unique(halves, axis=1, return_inverse=True)
+    counts = np.bincount(spot.ravel(), np.bincount(cell))
     mean, spread = float(difference.mean()), float(difference.std(ddof=1))
     spots = [Spot(float(x), float(y), int(n)) for x, y, n in zip(*places, counts, strict=True)]
     return BlandAltman(spots, mean, (mean - 1.96 * spread, mean + 1.96 * spread))
