@@ -14,7 +14,7 @@ from scipy import sparse
 
 from critic.counting.resampling import Floats, Interval, ratio
 from critic.records import RATINGS
-from eval_agreement.metrics import Indices, half_up
+from eval_agreement.metrics import half_up
 from eval_agreement.rows import JudgedRows, distinct, sums_and_resampled
 
 Method = Literal["isotonic", "linear"]
@@ -324,11 +324,11 @@ def _fitting_rows(
     return source, about, undefined
 
 
-def _folds(rows: JudgedRows, folds: int) -> Indices:
+def _folds(rows: JudgedRows, folds: int) -> NDArray[np.uint8]:
     """The fold of each row, whole groups together."""
     from sklearn.model_selection import GroupKFold  # noqa: PLC0415 - takes a second to import
 
-    fold = np.empty(rows.n, dtype=np.intp)
+    fold = np.empty(rows.n, dtype=np.uint8)
     split = GroupKFold(folds).split(np.empty(rows.n), groups=rows.resamples.member)
     for number, (_, tested) in enumerate(split):
         fold[tested] = number

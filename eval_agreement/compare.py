@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.counting.resampling import LEVEL, Interval, Resamples, holm
+from critic.counting.resampling import LEVEL, Interval, Resamples, chosen, holm
 from eval_agreement.joint import resampled, values_of
 from eval_agreement.metrics import METRICS
 from eval_agreement.sample import Sample
@@ -65,8 +65,8 @@ def comparisons(sample: Sample, margins: Mapping[str, float] = MARGINS) -> list[
 def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float]) -> Comparison:
     """The paired differences of all metrics, on the same resamples of groups."""
     both = ~np.isnan(sample.judges[first]) & ~np.isnan(sample.judges[second])
-    human, one, other = (scores[both] for scores in (sample.human, sample.judges[first], sample.judges[second]))
-    draws = Resamples(sample.groups[both])
+    human, one, other = (chosen(both, scores) for scores in (sample.human, sample.judges[first], sample.judges[second]))
+    draws = Resamples(chosen(both, sample.groups))
     weight = None if sample.weight is None else sample.weight[both]
     drawn = [resampled(human, scores, draws, weight) for scores in (one, other)] if draws.enough else None
     mine, theirs = (values_of(human, scores, weight) for scores in (one, other))

@@ -299,8 +299,10 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
         partly = "" if whole.whole else f"{whole.scored} of {whole.tasks}"
         found = {"mean of tasks": Score(parts=scored, partly=partly, counts=whole)} if scored else {}
         found |= {task: Score(parts=[part]) for task, part in parts.items()}
+        named: dict[int, dict[str, str]] = {}  # where no group has one rating alone, both are of the same groups
         for heading, spread in deviations(ratings, asked_of).items():
-            part = Term(1.0, spread, {group: group for group in spread}, (0.0, 4.5))
+            names = named.setdefault(id(spread), dict(zip(spread, spread, strict=True)))
+            part = Term(1.0, spread, names, (0.0, 4.5))
             found[heading] = Score(parts=[part], inverse=True)
         name = labelled(run.name, cell.condition)
         apart = cell.condition != "own"
@@ -319,12 +321,13 @@ def _task(one: Conversation) -> str:
 def deviations(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, dict[str, float]]:
     """The deviations within groups that the alignment scores are one over the mean of: of all that have a rating, and
     of those that have two."""
-    every, several = dict[str, float](), dict[str, float]()
+    every, alone = dict[str, float](), set[str]()
     for group, given in as_asked(conversations).by_group(ratings):
         if some := [rating for rating in given if rating is not None]:
             every[group] = pstdev(some)
-            if len(some) > 1:
-                several[group] = every[group]
+            if len(some) == 1:
+                alone.add(group)
+    several = {group: spread for group, spread in every.items() if group not in alone} if alone else every
     return {"alignment": every, "alignment without singletons": several}
 
 

@@ -98,8 +98,9 @@ class _Sums:
     """Sums and counts of verdicts by group, in the sample and in each resample, asked for once all are known."""
 
     def __init__(self, groups: Iterable[str]) -> None:
-        names = sorted(set(groups))
-        self._number = {name: number for number, name in enumerate(names)}
+        self._number = dict.fromkeys(groups, 0)
+        for number, name in enumerate(names := sorted(self._number)):
+            self._number[name] = number
         self._columns: list[Floats] = []
         self._held: dict[Hashable, tuple[int, int]] = {}
         self.draws = Resamples(group_numbers(np.arange(len(names))))

@@ -222,13 +222,15 @@ class Resamples:
 
     def drawn(self) -> Iterator[Drawn]:
         """How often each group was drawn, in blocks of shape (r, G) that hold `resamples` rows together: no group is
-        drawn 256 times, for it takes as many groups, of which all draws but one in 256! leave some other."""
+        drawn 256 times, for it takes as many groups, of which all draws but one in 256! leave some other. A block holds
+        until the next one is asked for."""
         random = np.random.default_rng(self.seed)
         small = np.uint16 if self.groups <= np.iinfo(np.uint16).max else np.int64
         each, most = max(1, _COUNTS // max(self.groups, 1)), max(1, min(_DRAWS, _BYTES // max(self.groups, 1)))
         together = max(1, most // each) * each
+        held = np.empty((min(together, self.resamples), self.groups), dtype=np.uint8)
         for start in range(0, self.resamples, together):
-            found = np.empty((min(together, self.resamples - start), self.groups), dtype=np.uint8)
+            found = held[: self.resamples - start]
             for first in range(0, len(found), each):
                 size = min(each, len(found) - first)
                 drawn = random.integers(self.groups, size=(size, self.groups), dtype=small)
