@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from critic.counting import judged
 from critic.counting.aggregate import Aggregate, by_cell, combine, difference, mean
 from critic.counting.resampling import mean_interval
 from critic.errors import UsageError
-from critic.records import TurnVerdict
+from critic.records import Conversation, TurnVerdict
 
 SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.one_of(st.none(), st.integers(1, 10)), max_size=8)
 
@@ -125,3 +126,19 @@ def test_verdicts_that_cannot_be_together_are_refused(verdicts: list[TurnVerdict
 
 def test_other_protocols_are_left_to_others() -> None:
     assert by_cell([verdict(protocol="quality", score=99.0)], "direct") == {}
+
+
+def test_scores_of_many_values_are_those_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = judged.AskedConversations(
+        [Conversation(id=f"c{n}", benchmark="b", lang="en", group=f"g{n * 7 % 100}", turns=[]) for n in range(900)]
+    )
+    told = {f"c{n}": None if n % 50 == 3 else 1 + n / 100 for n in range(900) if n % 9}
+    scores, groups = judged.Scores(asked, told), judged.Groups(asked)
+    assert dict(scores) == told and len(scores) == len(told) and scores.get("c9", 7) == 7
+    assert list(judged.scores_of(scores, groups, 7)) == [told.get(f"c{n}", 7) for n in range(900)]
+    expected = dict[str, list[float | None]]()
+    for key, score in told.items():
+        expected.setdefault(groups[key], []).append(score)
+    for at_once in (judged._AT_ONCE, 90):
+        monkeypatch.setattr(judged, "_AT_ONCE", at_once)
+        assert list(asked.by_group(told)) == list(asked.by_group(scores)) == list(expected.items())
