@@ -451,7 +451,7 @@ def test_scores_and_audits_keep_no_record_of_a_row(tmp_path: Path, monkeypatch: 
         alignmmbench.report(runs, asked)
 
     assert grown(counted) < 30
-    assert grown(lambda path: of_judgments("s", path, texts=False)) < 300
+    assert grown(lambda path: of_judgments("s", path, texts=False)) < 60
 
 
 @pytest.mark.parametrize(("form", "given"), [("correct", {"value": "yes"}), ("checklist", {"answers": [True, True]})])
