@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Callable
+from errno import EDQUOT, ENOSPC
 from functools import partial
 from importlib import import_module
+from tempfile import gettempdir
 from typing import Any
 
 import typer
@@ -71,6 +73,8 @@ def _run(app: typer.Typer) -> None:
             message = str(error)
         elif hasattr(error, "format_message"):  # Typer's own copy of Click: known by what its errors can do
             message = f"{' '.join(error.format_message().split())} (see --help)"
+        elif isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # of a temporary file, which has no name
+            message = f"{error.filename or gettempdir()}: {error.strerror}; make room, or set TMPDIR to another folder"
         else:
             raise
         print(f"error: {message}", file=sys.stderr)

@@ -367,6 +367,17 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_no_room_for_temporary_files_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("critic.counting.columns._LAST", 1)
+    question = Question(id="q", prompt="?", task="Counting", group="q", lang="en", reference="5")
+    path = tmp_path / "judged.jsonl"
+    jsonl.write(path, [answered(f"r{place}", question, "5") for place in range(3)])
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        monkeypatch.setattr("critic.counting.columns.TemporaryFile", lambda **_: full)
+        done = run("critic", "score", path, "--out", tmp_path / "scores")
+    assert_one_line_error(done, "No space left on device", "TMPDIR")
+
+
 def test_calls_of_a_judgment_are_read_as_far_as_a_report_needs_them(tmp_path: Path) -> None:
     line = ConversationJudgment(
         conversation=Conversation(id="c", benchmark="convbench", lang="en", group="g",
