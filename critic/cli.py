@@ -73,8 +73,11 @@ def _run(app: typer.Typer) -> None:
             message = str(error)
         elif hasattr(error, "format_message"):  # Typer's own copy of Click: known by what its errors can do
             message = f"{' '.join(error.format_message().split())} (see --help)"
-        elif isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # of a temporary file, which has no name
-            message = f"{error.filename or gettempdir()}: {error.strerror}; make room, or set TMPDIR to another folder"
+        elif isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):
+            place = (
+                error.filename or f"temporary files in {gettempdir()}, or what is written (TMPDIR=FOLDER moves them)"
+            )
+            message = f"{error.strerror}: {place}; make room and run the same command again"
         else:
             raise
         print(f"error: {message}", file=sys.stderr)
