@@ -11,6 +11,7 @@ again, the program goes on with what was downloaded.
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -99,13 +100,15 @@ SAMPLES = ("rate  10", "It's 2024, 3.5 of 10:\n\n  回答得分 is 10/10.\t(ok)"
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """What a folder was made from: wheels or a file, the SHA-256 of the GGUF and of a chat template that was given."""
+    """What a folder was made from: wheels or a file, the SHA-256 of the GGUF and of a chat template that was given, and
+    how many of its first layers were kept, None for all."""
 
     source: str
     sha256: str
     licence: str
     template: str | None
     versions: dict[str, str]
+    layers: int | None = None
 
 
 class Header(Struct, frozen=True, kw_only=True):
@@ -266,9 +269,9 @@ def stops(tokenizer: Any) -> list[int]:
     return sorted({token for token in (*behind[:1], tokenizer.eos_token_id) if token in special})
 
 
-def convert(gguf: Path, header: Header, template: str, out: Path) -> None:
-    """Write model and tokenizer to `out`. Raises UsageError for a family that transformers cannot read, and for a file
-    that lacks some of its family's weights."""
+def convert(gguf: Path, header: Header, template: str, out: Path, layers: int | None = None) -> None:
+    """Write model and tokenizer to `out`, its first layers alone where `layers` says how many. Raises UsageError for a
+    family that transformers cannot read, and for a file that lacks some of its family's weights or layers."""
     tokenizer = chat_tokenizer(gguf, header, template)
     with told(header.file, f"transformers cannot read it (family {header.family})"):
         read, report = transformers.AutoModelForCausalLM.from_pretrained(
@@ -287,9 +290,17 @@ def convert(gguf: Path, header: Header, template: str, out: Path) -> None:
     # What transformers read from a GGUF it does not save, so a model without that past takes over its weights.
     config = {name: value for name, value in read.config.to_dict().items() if not name.endswith("name_or_path")}
     config.pop("quantization_config", None)
+    weights = read.state_dict()
+    if layers is not None:
+        if layers > read.config.num_hidden_layers:
+            raise UsageError(f"{header.file}: {read.config.num_hidden_layers} layers, {layers} were asked for")
+        config["num_hidden_layers"] = layers
+        if config.get("layer_types"):
+            config["layer_types"] = config["layer_types"][:layers]
+        weights = {name: weight for name, weight in weights.items() if _layer(name) < layers}
     with told(header.file, "its weights do not fit together"), torch.device("meta"):
         plain = transformers.AutoModelForCausalLM.from_config(read.config.from_dict(config), dtype=DTYPE)
-        plain.load_state_dict(read.state_dict(), assign=True)
+        plain.load_state_dict(weights, assign=True)
         plain.tie_weights()
     plain.generation_config = transformers.GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=stops(tokenizer), pad_token_id=tokenizer.pad_token_id
@@ -306,6 +317,12 @@ def convert(gguf: Path, header: Header, template: str, out: Path) -> None:
             )
 
 
+def _layer(name: str) -> int:
+    """The number from 0 of the layer that a weight belongs to, -1 for the others."""
+    found = re.search(r"\.layers\.(\d+)\.", name)
+    return int(found[1]) if found else -1
+
+
 def finished(out: Path, origin: Origin) -> bool:
     """Whether `out` holds the base that is made from `origin`. Raises UsageError when it holds anything else."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
@@ -313,8 +330,10 @@ def finished(out: Path, origin: Origin) -> bool:
     made = base_notes(out)
     if made is None:
         raise UsageError(f"{out} is not empty and holds no base; choose another folder")
-    if (made["sha256"], made["template"]) != (origin.sha256, origin.template):
-        raise UsageError(f"{out} holds a base made from another file or chat template; choose another folder")
+    if (made["sha256"], made["template"], made.get("layers")) != (origin.sha256, origin.template, origin.layers):
+        raise UsageError(
+            f"{out} holds a base of another file, chat template or number of layers; choose another folder"
+        )
     return True
 
 
@@ -327,6 +346,10 @@ def main(
     out: Annotated[Path, typer.Argument(help="Folder to make; it must not exist, or be empty.")],
     chat_template: Annotated[
         Path | None, typer.Option(help="A Jinja file, for a GGUF without a chat template or in place of its own.")
+    ] = None,
+    layers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Keep so many layers, the first, for a judge with a scoring head: it cannot write."),
     ] = None,
 ) -> None:
     """Make a folder to train from, and to serve, out of a pretrained model in GGUF."""
@@ -343,6 +366,7 @@ def main(
         licence=base.licence if base else own.licence if own else "",
         template=jsonl.sha256(file) if file else None,
         versions={name: version(name) for name in ("critic", "transformers", "gguf")},
+        layers=layers,
     )
     if finished(out, origin):
         print(f"{out} holds this base already")
@@ -356,7 +380,7 @@ def main(
         fresh = partial / "folder"
         shutil.rmtree(fresh, ignore_errors=True)
         header = own or read_header(gguf)
-        convert(gguf, header, file.read_text("utf-8").strip() if file else str(header.template), fresh)
+        convert(gguf, header, file.read_text("utf-8").strip() if file else str(header.template), fresh, layers)
         copy_terms(partial if base else Path(source).parent, fresh)
         jsonl.write_json(fresh / BASE_NOTES, msgspec.to_builtins(origin))
         fresh.rename(out)

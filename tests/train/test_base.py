@@ -202,6 +202,20 @@ def test_the_folder_computes_what_the_model_did(family: str, tmp_path: Path) -> 
     assert "already" in run("train/base.py", file, folder).stdout
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_the_first_layers_alone(family: str, tmp_path: Path) -> None:
+    model = random_model(family)
+    file = write_gguf(tmp_path / "model.gguf", family, model)
+    folder = convert(file, tmp_path / "folder", "--layers", 1)
+    del model.model.layers[1:]
+    cut = loaded(folder)
+    assert torch.equal(logits(cut), logits(model)) and cut.config.num_hidden_layers == 1
+    assert len(getattr(cut.config, "layer_types", None) or [1]) == 1
+    assert_one_line_error(run("train/base.py", file, folder), "number of layers")
+    done = run("train/base.py", file, tmp_path / "more", "--layers", 99)
+    assert_one_line_error(done, "layers, 99 were asked for")
+
+
 @pytest.mark.parametrize("quantized", ["Q8_0", "Q4_0", "F16"])
 def test_rounded_weights_are_expanded_as_transformers_does(quantized: str, tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "model.gguf", "llama", random_model("llama"), quantized)
@@ -310,7 +324,7 @@ def test_another_folder_is_left_alone(tmp_path: Path) -> None:
     other = tmp_path / "other.jinja"
     other.write_text(TEMPLATE + " ", "utf-8")
     done = run("train/base.py", file, tmp_path / "folder", "--chat-template", other)
-    assert_one_line_error(done, "another file or chat template")
+    assert_one_line_error(done, "another file, chat template or number of layers")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("x", "utf-8")
     assert_one_line_error(run("train/base.py", file, tmp_path / "mine"), "holds no base")
