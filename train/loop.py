@@ -5,6 +5,7 @@ import math
 import shutil
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -52,20 +53,28 @@ class Together(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of typ
     others of the same group, shuffled anew by `generator` in each epoch: a step computes most of its images, or of what
     the prompts of a question's answers have in common, once, and what it learns is how they differ."""
 
-    def __init__(self, rows: datasets.Dataset, generator: torch.Generator) -> None:
-        self.groups: dict[Any, list[int]] = {}
+    def __init__(self, rows: datasets.Dataset, generator: torch.Generator, most: int | None = None) -> None:
+        self.groups: dict[Any, dict[Any, list[int]]] = {}
         ids, images, groups = rows["id"], rows["images"], rows["group"]
         for place in sorted(range(len(rows)), key=lambda place: str(ids[place])):
-            self.groups.setdefault(tuple(images[place]) or groups[place], []).append(place)
-        self.count, self.generator = len(rows), generator
+            group = self.groups.setdefault(tuple(images[place]) or groups[place], {})
+            group.setdefault(ids[place], []).append(place)
+        self.count, self.generator, self.most = len(rows), generator, most
 
     def __len__(self) -> int:
         return self.count
 
     def __iter__(self) -> Iterator[int]:
-        groups = list(self.groups.values())
-        for place in torch.randperm(len(groups), generator=self.generator).tolist():
-            yield from groups[place]
+        parts = [part for group in self.groups.values() for part in self._parts(list(group.values()))]
+        for place in torch.randperm(len(parts), generator=self.generator).tolist():
+            yield from chain(*parts[place])
+
+    def _parts(self, rows: list[list[int]]) -> list[list[list[int]]]:
+        """A group's rows, each with the places of its examples, in parts of at most `most`."""
+        if self.most is None:
+            return [rows]
+        rows = [rows[place] for place in torch.randperm(len(rows), generator=self.generator).tolist()]
+        return [rows[start : start + self.most] for start in range(0, len(rows), self.most)]
 
 
 class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of type Any
@@ -101,7 +110,8 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
             # processes would have another order.
             sampler.batch_size = self.watch.recipe.global_batch
         if self.watch.recipe.together:
-            sampler = Together(self.train_dataset, self.order)
+            most = self.watch.recipe.together
+            sampler = Together(self.train_dataset, self.order, None if most is True else most)
         if self.data_collator.packing and self.data_collator.share and not hasattr(sampler, "effective_batch_size"):
             step, image_token = self.watch.recipe.global_batch, self.data_collator.image_token
             return Meeting(sampler, self.train_dataset, step, self.args.train_batch_size, image_token)

@@ -87,7 +87,8 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     - `packing`: the rows of a micro-batch become one sequence without padding, none seeing another; what several begin
       with is computed once (`packing.py`). `objective: raft` packs in any case.
     - `together`: rows about the same images come in one step, and without images those of the same `group` (answers to
-      one question, one row's several `labels`): with packing, what is the same in them is computed once.
+      one question, one row's several `labels`): with packing, what is the same in them is computed once. A number: at
+      most so many rows of a group, so that where a question has many answers a step has several questions.
     - `attention`: `sdpa`, `eager`, `varlen` (PyTorch's own flash attention over packed rows) or another attention of
       transformers (`flash_attention_2` …), which computes what rows begin with anew for each.
     - `precision`: `bf16` (with fp32 master weights), `fp32`, or `auto`, which measures what is faster; without it the
@@ -117,7 +118,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     rating_weight: float = 1.0
     balance: float = 0.0
     packing: bool = False
-    together: bool = False
+    together: bool | int = False
     attention: str = "sdpa"
     precision: Literal["auto", "bf16", "fp32"] | None = None
     compiled: bool = False
@@ -215,6 +216,7 @@ def _check(recipe: Recipe, path: Path) -> None:
     require(whole, "a tiny model needs a vision section to be shown images, and no other has one")
     require(recipe.objective != "head" or not sees, "objective head is for text alone; take sft or raft with images")
     sampled = "train_sampling_strategy" in recipe.training
+    require(recipe.together >= 0, "together must be true, false, or a number of rows above 0")
     require(not (recipe.together and sampled), "together decides on the order; leave train_sampling_strategy out")
     require(recipe.max_image_pixels is None or recipe.max_image_pixels > 0, "max_image_pixels must be above 0")
     require(recipe.lora is None or recipe.base is not None, "lora adapts a base; a tiny model is trained whole")

@@ -178,6 +178,21 @@ def test_answers_to_one_question_and_labels_of_one_row_meet(tmp_path: Path) -> N
     assert batch([one, two])["input_ids"].shape[1] == batch([one])["input_ids"].shape[1] + 2
 
 
+def test_so_many_answers_to_a_question_meet() -> None:
+    """In parts that differ by epoch, each label of a row with the others."""
+    ids = [f"{group}{row}" for group in "abc" for row in range(7) for _ in range(2)]
+    rows = datasets.Dataset.from_dict({"id": ids, "group": [one[0] for one in ids], "images": [[]] * len(ids)})
+    sampler = loop.Together(rows, torch.Generator().manual_seed(0), 3)
+    alone = set[str]()
+    for _ in range(10):
+        order = [ids[place] for place in sampler]
+        assert sorted(order) == ids and order[::2] == order[1::2]
+        parts = ["".join(part) for _, part in groupby(order[::2], key=lambda one: one[0])]
+        assert {len(part) // 2 for part in parts} <= {1, 3, 4, 6, 7}
+        alone |= {"".join(sorted(part[1::2])) for part in parts if len(part) == 6}
+    assert len(alone) > 5, "the same answers meet in every epoch"
+
+
 @pytest.mark.parametrize("fixed", ["pairwise", "criteria"])
 def test_judges_are_not_compared_with_people(fixed: str, tmp_path: Path) -> None:
     """Of two answers both scores are of one judge, and what it said nothing of is not made up."""
