@@ -1,5 +1,6 @@
 """Judging held-out rows with the weights as they are in training: the agreement with people beside the loss."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,30 @@ def distributions(
         }
         for one, names in zip(ids, shown, strict=True)
     ]
+
+    def likely(some: list[dict[str, Any]]) -> torch.Tensor:
+        return _log_distributions(model, some, tokens, pad, seeing).exp()
+
+    return _by_all_processes(model, rows, size, seeing.image_token_id if seeing is not None else -1, likely)
+
+
+def last_hidden(model: Any, ids: list[list[int]], size: int, pad: int) -> NDArray[np.float64]:
+    """What the model makes [rows × width] of each row's last token, computed as in `distributions`."""
+    rows: list[dict[str, Any]] = [{"input_ids": one, "images": [], "image_tokens": []} for one in ids]
+    return _by_all_processes(model, rows, size, -1, lambda some: _ends(model, some, pad, None)[0])
+
+
+def _by_all_processes(
+    model: Any,
+    rows: list[dict[str, Any]],
+    size: int,
+    image_token: int,
+    of: Callable[[list[dict[str, Any]]], torch.Tensor],
+) -> NDArray[np.float64]:
+    """A vector for each row; rows that begin alike are in one batch."""
     rank, world = _place()
     batches = -(-len(rows) // (size * world))
-    apart = told_apart(rows, seeing.image_token_id if seeing is not None else -1)
+    apart = told_apart(rows, image_token)
     alike = sorted(range(len(rows)), key=lambda row: apart[row])
     found: dict[int, NDArray[np.float64]] = {}
     training = model.training
@@ -92,8 +114,8 @@ def distributions(
         # Every process makes as many calls as the others, repeating the last row where there are no more.
         places = [alike[min((batch * world + rank) * size + i, len(rows) - 1)] for i in range(size)]
         with torch.no_grad():
-            logs = _log_distributions(model, [rows[place] for place in places], tokens, pad, seeing)
-        found |= dict(zip(places, logs.exp().double().cpu().numpy(), strict=True))
+            made = of([rows[place] for place in places])
+        found |= dict(zip(places, made.double().cpu().numpy(), strict=True))
     model.train(training)
     return _gathered(found, len(rows))
 

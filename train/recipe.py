@@ -97,6 +97,8 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
       (`kernels.py`): a small model's step takes two thirds of the time.
     - `objective`: `sft` learns verdicts, `raft` the error of the rating too; `head` learns no text but ten classes, the
       ratings, on a prompt's last token.
+    - `probe`: a scoring head begins as a logistic regression on what the base makes of so many rows (`probe.py`),
+      instead of all ratings alike likely.
     - `keep`: checkpoints that stay.
     - `training` goes to transformers.TrainingArguments and `deepspeed` to DeepSpeed as they are.
     """
@@ -119,6 +121,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     balance: float = 0.0
     packing: bool = False
     together: bool | int = False
+    probe: int | None = None
     attention: str = "sdpa"
     precision: Literal["auto", "bf16", "fp32"] | None = None
     compiled: bool = False
@@ -215,6 +218,8 @@ def _check(recipe: Recipe, path: Path) -> None:
     whole = (recipe.vision is not None) == (sees and recipe.tiny is not None)
     require(whole, "a tiny model needs a vision section to be shown images, and no other has one")
     require(recipe.objective != "head" or not sees, "objective head is for text alone; take sft or raft with images")
+    require(recipe.probe is None or recipe.objective == "head", "probe is for a scoring head; set objective: head")
+    require(recipe.probe is None or recipe.probe > 0, "probe must be above 0")
     sampled = "train_sampling_strategy" in recipe.training
     require(recipe.together >= 0, "together must be true, false, or a number of rows above 0")
     require(not (recipe.together and sampled), "together decides on the order; leave train_sampling_strategy out")

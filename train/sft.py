@@ -25,6 +25,7 @@ import export
 import kernels
 import machine
 import msgspec
+import probe
 import resize
 import torch
 import transformers
@@ -219,7 +220,7 @@ def _adapted(model: Any, recipe: Recipe) -> Any:
 
 def describe(recipe: Recipe, train: Path, init: Path | None = None) -> dict[str, Any]:
     """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge."""
-    unset = ("precision", "labels", "vision", "max_image_pixels")
+    unset = ("precision", "labels", "vision", "max_image_pixels", "probe")
     left_out = {"evaluation", "keep", "compiled"} | {name for name in unset if getattr(recipe, name) is None}
     left_out |= set() if sees(recipe) else {"images"}
     left_out |= set() if sees(recipe) or recipe.together else {"together"}
@@ -353,6 +354,8 @@ def _run(
     recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)
     model = build_model(recipe, tokenizer, tokens)
+    if recipe.probe is not None and resumed is None:
+        probe.begin(export.bare(model), recipe, data.rows, tokenizer.pad_token_id, settings.device)
     if "init" in facts and resumed is None:
         require_same_tokens(tokenizer, Path(facts["init"]["folder"]))
         export.carry_over(export.bare(model), Path(facts["init"]["folder"]))

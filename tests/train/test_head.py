@@ -5,12 +5,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 from training import RECIPE, losses, refused, sample_rows, save_base, start, train, write_recipe, write_rows
 
 import evaluation  # isort: skip
 import export  # isort: skip
 import objective  # isort: skip
+import probe  # isort: skip
 import recipe as recipes  # isort: skip
 import rows as rows_module  # isort: skip
 import sft  # isort: skip
@@ -137,6 +140,77 @@ def test_a_new_head_finds_every_rating_alike_likely_and_an_old_one_is_kept(
     train(whole, made.file, judge, internal=False)
     weights = load_file(judge / "model.safetensors")
     assert not weights["score.weight"].any() and weights["model.embed_tokens.weight"].any()
+
+
+def rows_of_two_kinds() -> list[dict[str, Any]]:
+    """Long answers are good, and what is said of them differs by a point."""
+    rows = sample_rows(24)
+    for place, row in enumerate(rows):
+        row.pop("annotators", None)
+        row |= {"response": "no" if place % 2 else "yes it is " * 12, "human_score": 2.0 if place % 2 else 8.5}
+    return rows
+
+
+def test_a_fitted_head_is_a_regression_on_what_the_model_makes(made: SimpleNamespace, tmp_path: Path) -> None:
+    data, tokenizer = rows_module.prepare(made.recipe, write_rows(tmp_path, rows_of_two_kinds()), tmp_path / "cache", 1)
+    model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, export.labels("head"))
+    counted = [1.0, 0.25, 0.25, 1.0] * 6
+    rows = data.rows.remove_columns("weight").add_column("weight", counted)
+    found, loss = probe.fitted_head(model, rows, 100, 0, tokenizer.pad_token_id)
+    hidden, people = [], []
+    for row in rows:
+        ids = torch.tensor([row["input_ids"][: row["source"]]])
+        hidden.append(model.model(ids).last_hidden_state[0, -1].detach().numpy())
+        people.append(row["people"])
+    features, shares = np.array(hidden, dtype=float), np.array(people) * np.array(counted)[:, None]
+    scale = features.std(axis=0) + 1e-6
+    classes = [1, 7, 8]  # 2, and half of 8 and of 9
+    repeated = np.concatenate([features / scale] * 3)
+    known = np.repeat(classes, len(features))
+    weight = np.concatenate([shares[:, each] for each in classes])
+    penalty = min(probe.STRENGTHS, key=lambda one: float(np.abs(said_by(one, repeated, known, weight, scale, found))))
+    assert said_by(penalty, repeated, known, weight, scale, found) < 1e-3
+    assert loss < 1.3 < np.log(10), "the two kinds are told apart"
+    rarest = found[[1, 7, 8][int(np.argmin([weight[known == each].sum() for each in classes]))]]
+    assert all(torch.equal(found[rating], rarest) for rating in range(10) if rating not in classes)
+
+
+def said_by(penalty: float, features: Any, known: Any, weight: Any, scale: Any, found: torch.Tensor) -> float:
+    """How far a head is from the regression with a penalty."""
+    fitted = LogisticRegression(C=penalty, fit_intercept=False, max_iter=500).fit(features, known, sample_weight=weight)
+    return float(np.abs(fitted.coef_ / scale - found[fitted.classes_].numpy()).max())
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_training_begins_with_the_fitted_head(stage: int, tmp_path: Path) -> None:
+    """It is what is saved where nothing is learned, under an adapter too."""
+    rows = write_rows(tmp_path, rows_of_two_kinds())
+    base = save_base(tmp_path / "base", rows)
+    training = {"max_steps": 1, "learning_rate": 0.0}
+    changes = HEAD | {"tiny": None, "base": str(base), "training": training, "probe": 24}
+    changes |= {"deepspeed": {"zero_optimization": {"stage": stage}}} | ({"lora": {"r": 2}} if stage == 1 else {})
+    out = tmp_path / "judge"
+    done = train(write_recipe(tmp_path, **changes), rows, out, internal=False)
+    assert done.stdout.count("head fitted on 24 examples") == 1, done.stdout
+    judge = transformers.AutoModelForSequenceClassification.from_pretrained(out, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    said = dict[float, list[float]]({2.0: [], 8.5: []})
+    for response in human_scored.load(rows).responses:
+        one = example(response, "pointwise", None, lambda messages: 0)
+        assert isinstance(one, Example) and response.human is not None
+        likely = judge(torch.tensor([source_ids(tokenizer, one.messages)])).logits[0].detach().softmax(-1)
+        said[response.human.score].append(float(likely @ torch.arange(1.0, 11.0)))
+    assert max(said[2.0]) < min(said[8.5]) - 0.5
+
+
+def test_what_a_probe_cannot_do(made: SimpleNamespace, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="probe is for a scoring head"):
+        recipes.read_recipe(write_recipe(tmp_path, probe=10))
+    alike = [{**row, "human_score": 7.0} for row in rows_of_two_kinds()]
+    data, tokenizer = rows_module.prepare(made.recipe, write_rows(tmp_path, alike), tmp_path / "cache", 1)
+    model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, export.labels("head"))
+    with pytest.raises(UsageError, match="one rating"):
+        probe.fitted_head(model, data.rows, 100, 0, tokenizer.pad_token_id)
 
 
 @pytest.mark.parametrize("form", ["pairwise", "correct", "scale_5", "commit_first", "criteria"])

@@ -1,0 +1,102 @@
+"""A scoring head to begin with: what the base makes of some rows as it is, and a logistic regression on that.
+
+A head of zeros is learned together with the layers below it, which follow what it tells them while it knows nothing.
+Behind a fitted one they start from what the base knows already (linear probing, then fine-tuning: Kumar et al. 2022,
+arXiv 2202.10054, section 4).
+"""
+
+import os
+import time
+from typing import Any
+
+import datasets
+import deepspeed
+import numpy as np
+import torch
+from evaluation import last_hidden
+from numpy.typing import NDArray
+from recipe import Recipe
+
+from critic.errors import UsageError
+
+STRENGTHS = (1e-4, 1e-3, 1e-2)
+"""Inverse strengths of the ridge penalty that are tried."""
+
+_FOLDS, _AT_ONCE = 3, 16
+
+Floats = NDArray[np.float64]
+
+
+def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: torch.device) -> None:
+    """Set the weights of `model.score` by `recipe.probe` rows, and say what they are worth. Each process computes its
+    part, and needs room for the whole model."""
+    first, zero = int(os.environ.get("RANK", "0")) == 0, recipe.deepspeed.get("zero_optimization", {})
+    if zero.get("stage") != 3:
+        model.to(device)
+    begun = time.monotonic()
+    with deepspeed.zero.GatheredParameters(list(model.parameters())):
+        found, loss = fitted_head(model, rows, recipe.probe or 0, recipe.training.get("seed", 42), pad)
+    # With adapters there are two, the base's and that which is learned.
+    heads = [each for name, each in model.named_parameters() if name.startswith("score.")]
+    with deepspeed.zero.GatheredParameters(heads, modifier_rank=0), torch.no_grad():
+        for each in heads:
+            each.copy_(found)
+    if first:
+        took = time.monotonic() - begun
+        print(
+            f"head fitted on {min(len(rows), recipe.probe or 0)} examples: loss {loss:.3f} held out, {took:.0f} s",
+            flush=True,
+        )
+
+
+def fitted_head(model: Any, rows: datasets.Dataset, count: int, seed: int, pad: int) -> tuple[torch.Tensor, float]:
+    """The weights [10 × width] of a scoring head by at most `count` rows, drawn by `seed`, and the cross-entropy [nats]
+    on held-out groups. Raises UsageError where all rows have one rating."""
+    from sklearn.model_selection import GroupKFold  # noqa: PLC0415 - takes a second to import
+
+    order = np.random.default_rng(seed).permutation(len(rows))
+    drawn = rows.select(np.sort(order[:count]).tolist())
+    prompts = [ids[:source] for ids, source in zip(drawn["input_ids"], drawn["source"], strict=True)]
+    known = last_hidden(model, prompts, _AT_ONCE, pad)
+    scale = known.std(axis=0) + 1e-6
+    people, weight = np.array(drawn["people"], dtype=np.float64), np.array(drawn["weight"], dtype=np.float64)
+    # What people said may be between two ratings: then a row counts in part for each.
+    row, rating = np.nonzero(people)
+    shares, groups = people[row, rating] * weight[row], np.array(drawn["group"])[row]
+    if len(set(rating.tolist())) < 2 or len(set(groups.tolist())) < 2:
+        raise UsageError("probe: rows of one rating or of one group tell nothing; leave it out")
+    features = (known / scale)[row]
+    parts = list(GroupKFold(min(_FOLDS, len(set(groups)))).split(features, rating, groups))
+    losses = {
+        strength: float(np.nanmean([_held_out(features, rating, shares, part, strength) for part in parts]))
+        for strength in STRENGTHS
+    }
+    best = min(losses, key=losses.__getitem__)
+    fitted = _regression(best).fit(features, rating, sample_weight=shares)
+    by_class = fitted.coef_ if len(fitted.classes_) > 2 else np.vstack([-fitted.coef_ / 2, fitted.coef_ / 2])
+    # A rating that nobody gave is as unlikely as the rarest.
+    rarest = int(np.argmin([shares[rating == each].sum() for each in fitted.classes_]))
+    weights = np.tile(by_class[rarest], (people.shape[1], 1))
+    weights[fitted.classes_] = by_class
+    return torch.as_tensor(weights / scale), losses[best]
+
+
+def _regression(strength: float) -> Any:
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - takes a second to import
+
+    # The layer of scores has no intercept.
+    return LogisticRegression(C=strength, fit_intercept=False, max_iter=500)
+
+
+def _held_out(
+    features: Floats, rating: NDArray[np.intp], shares: Floats, part: tuple[Any, Any], strength: float
+) -> float:
+    from sklearn.metrics import log_loss  # noqa: PLC0415 - takes a second to import
+
+    inside, outside = part
+    if len(set(rating[inside].tolist())) < 2:
+        return float("nan")
+    fitted = _regression(strength).fit(features[inside], rating[inside], sample_weight=shares[inside])
+    seen = outside[np.isin(rating[outside], fitted.classes_)]
+    said = fitted.predict_proba(features[seen])
+    return float(log_loss(rating[seen], said, sample_weight=shares[seen], labels=fitted.classes_))
