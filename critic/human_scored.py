@@ -276,11 +276,16 @@ def column_of(judge: str) -> str:
     return f"{judge}_score_1_10"
 
 
+def _has(judge: str, raw: dict[str, Any]) -> bool:
+    return raw.get(column_of(judge)) not in (None, "")
+
+
 def _scored_by(judges: Sequence[str], raw: dict[str, Any], place: str) -> dict[str, Any]:
     """The row with a score in people's place, where they gave none but these judges did. Raises UsageError for a row
     that one of them did not score."""
-    for column in map(column_of, judges):
-        if raw.get(column) in (None, ""):
+    for judge in judges:
+        if not _has(judge, raw):
+            column = column_of(judge)
             there = ", ".join(name for name in raw if name.endswith(column_of(""))) or "none of another judge"
             raise UsageError(f"{place}: {column} is missing; the row's columns on 1..10: {there}")
     if not judges or raw.get("human_score") is not None:
@@ -298,15 +303,24 @@ def walk(
 ) -> Iterator[tuple[Row, dict[str, Any], Response]]:
     """The usable rows of a file or folder, one after the other: as read, as they stand there, in the project's words.
     Rows that carry an unusable flag (unless in `keep_flags`) or lack a reference are counted in `left_out` by reason;
-    the rest is checked. With `judges` each row must have these judges' scores, and may lack people's. With `pictures` a
-    row that has images needs no reference: they tell what is right. Without `scored` a row may lack people's score, and
-    then all but UNSCORED_COLUMNS. Raises UsageError, naming file, line and column, for a missing column, a score
-    outside its scale, or an id that comes twice."""
-    ids = tables.Ids()
-    for file in files(path):
+    the rest is checked. With `judges` each row must have these judges' scores, and may lack people's; of several files
+    one that begins without a judge's scores has none of them. With `pictures` a row that has images needs no reference:
+    they tell what is right. Without `scored` a row may lack people's score, and then all but UNSCORED_COLUMNS. Raises
+    UsageError, naming file, line and column, for a missing column, a score outside its scale, or an id that comes
+    twice."""
+    ids, together = tables.Ids(), files(path)
+    seen = set[str]()
+    for file in together:
+        of_file: list[str] | None = None
         for place, raw in _rows(file) if scored else _rows(file, UNSCORED_COLUMNS):
             lacks = not scored and raw.get("human_score") is None
-            whole = _yet_to_score(raw) if lacks else _scored_by(judges, raw, place)
+            if of_file is None:
+                of_file = [judge for judge in judges if len(together) == 1 or _has(judge, raw)]
+                seen.update(of_file)
+            whole = _yet_to_score(raw) if lacks else _scored_by(of_file, raw, place)
+            for judge in judges:
+                if judge not in of_file and _has(judge, raw):
+                    raise UsageError(f"{place}: {column_of(judge)} is given, which the file's first row has not")
             try:
                 row = msgspec.convert(whole, Row, strict=jsonl.suffix(file) != ".csv")
             except msgspec.ValidationError as error:
@@ -323,6 +337,9 @@ def walk(
             if raw.get("human_score") is None:
                 response = msgspec.structs.replace(response, human=None)
             yield row, raw, response
+    for judge in judges:
+        if judge not in seen:
+            raise UsageError(f"{path}: no file of it has {column_of(judge)}")
 
 
 def load(

@@ -219,6 +219,7 @@ def _labelled(responses: list[Response], name: str, weight: float, recipe: Recip
                 human=HumanScore(score=each.columns[column], scope=each.human.scope if each.human else "turn"),
             )
             for each in responses
+            if column in each.columns
         ]
         forms = {form: share for form, share in forms.items() if not isinstance(form_of(form).kind, AnswerKind)}
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})

@@ -193,6 +193,26 @@ def test_so_many_answers_to_a_question_meet() -> None:
     assert len(alone) > 5, "the same answers meet in every epoch"
 
 
+def test_a_set_that_another_judge_did_not_score_is_learned_beside_one_that_it_did(tmp_path: Path) -> None:
+    folder, made = tmp_path / "sets", two_judges()
+    folder.mkdir()
+    people_alone = [human_row(n, id=f"alone-{n}") for n in range(4)]
+    write_rows(folder, people_alone).rename(folder / "a.jsonl")
+    write_rows(folder, made).rename(folder / "b.jsonl")
+    recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.25})
+    data, _ = prepared(recipe, folder, tmp_path / "cache")
+    assert data.counts["labels"] == {"people": 10, "gpt4": 10}
+    late = [*people_alone[:3], {**people_alone[3], "gpt4_score_1_10": 5.0}]
+    write_rows(folder, late).rename(folder / "a.jsonl")
+    with pytest.raises(UsageError, match=r"a.jsonl:4: gpt4_score_1_10 is given, which the file's first row has not"):
+        prepared(recipe, folder, tmp_path / "cache")
+    write_rows(folder, people_alone).rename(folder / "a.jsonl")
+    (folder / "b.jsonl").rename(tmp_path / "b.jsonl")
+    write_rows(folder, [human_row(9)]).rename(folder / "c.jsonl")
+    with pytest.raises(UsageError, match="sets: no file of it has gpt4_score_1_10"):
+        prepared(recipe, folder, tmp_path / "cache")
+
+
 @pytest.mark.parametrize("fixed", ["pairwise", "criteria"])
 def test_judges_are_not_compared_with_people(fixed: str, tmp_path: Path) -> None:
     """Of two answers both scores are of one judge, and what it said nothing of is not made up."""
