@@ -33,7 +33,7 @@ import typer
 from evaluation import held_out
 from loop import JudgeTrainer, Watch, draw_loss
 from objective import RatingTokens, classify, learn, rating_tokens
-from recipe import Recipe, read_recipe, watched
+from recipe import LoraSpec, Recipe, read_recipe, watched
 from rows import Batches, Data, prepare, prompt_names, sees, weights
 from tiny import random_model
 from vision import TOWERS
@@ -151,7 +151,7 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
     else:
         learn(model, recipe.raft if recipe.objective == "raft" else None, tokens)
     if recipe.lora is not None:
-        model = _adapted(model, recipe)
+        model = _adapted(model, recipe.lora, recipe)
     _spare_gradients(model)
     return model
 
@@ -200,18 +200,18 @@ def _reading(model: Any, wanted: str | list[str]) -> str | list[str]:
     return [name for name, each in model.named_modules() if id(each) in within and isinstance(each, linear)]
 
 
-def _adapted(model: Any, recipe: Recipe) -> Any:
+def _adapted(model: Any, lora: LoraSpec, recipe: Recipe) -> Any:
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415  # takes seconds to import
 
-    assert recipe.lora is not None
+    if recipe.training.get("gradient_checkpointing"):  # which needs an input that has a gradient
+        model.enable_input_require_grads()
     config = LoraConfig(
-        r=recipe.lora.r,
-        lora_alpha=recipe.lora.alpha,
-        lora_dropout=recipe.lora.dropout,
-        target_modules=_reading(model, recipe.lora.target_modules),
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=_reading(model, lora.target_modules),
         task_type="SEQ_CLS" if recipe.objective == "head" else "CAUSAL_LM",  # the first trains the new layer whole
     )
-    model.enable_input_require_grads()  # gradient checkpointing needs an input that has a gradient
     try:
         return get_peft_model(model, config)
     except ValueError as error:
