@@ -29,15 +29,18 @@ Floats = NDArray[np.float64]
 
 def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: torch.device) -> None:
     """Set the weights of `model.score` by `recipe.probe` rows, and say what they are worth. Each process computes its
-    part, and needs room for the whole model."""
+    part, and needs room for the whole model. Raises UsageError for a base that has a head already."""
+    # With adapters there are two, the base's and that which is learned.
+    heads = [each for name, each in model.named_parameters() if name.startswith("score.")]
+    with deepspeed.zero.GatheredParameters(heads):
+        if recipe.base is not None and any(bool(each.any()) for each in heads):
+            raise UsageError("probe: the base has a scoring head already; leave probe out to go on from that one")
     first, zero = int(os.environ.get("RANK", "0")) == 0, recipe.deepspeed.get("zero_optimization", {})
     if zero.get("stage") != 3:
         model.to(device)
     begun = time.monotonic()
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
         found, loss = fitted_head(model, rows, recipe.probe or 0, recipe.training.get("seed", 42), pad)
-    # With adapters there are two, the base's and that which is learned.
-    heads = [each for name, each in model.named_parameters() if name.startswith("score.")]
     with deepspeed.zero.GatheredParameters(heads, modifier_rank=0), torch.no_grad():
         for each in heads:
             each.copy_(found)

@@ -201,6 +201,10 @@ def test_training_begins_with_the_fitted_head(stage: int, tmp_path: Path) -> Non
         likely = judge(torch.tensor([source_ids(tokenizer, one.messages)])).logits[0].detach().softmax(-1)
         said[response.human.score].append(float(likely @ torch.arange(1.0, 11.0)))
     assert max(said[2.0]) < min(said[8.5]) - 0.5
+    changes |= {"base": str(out)}
+    refused(
+        start(write_recipe(tmp_path, **changes), rows, tmp_path / "on", internal=False), "has a scoring head already"
+    )
 
 
 def test_what_a_probe_cannot_do(made: SimpleNamespace, tmp_path: Path) -> None:
