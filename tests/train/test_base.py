@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import ROOT, assert_one_line_error, needs, run, run_apart
 
@@ -376,6 +377,18 @@ def test_wheels_are_read_and_never_run(program: ModuleType, index: Path, tmp_pat
     assert not (tmp_path / "folder.partial").exists()
 
 
+def test_a_licence_that_the_wheels_lack_goes_with_the_base(
+    program: ModuleType, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = msgspec.structs.replace(program.PUBLISHED["tiny"], terms={}, licence_text=program.APACHE)
+    monkeypatch.setitem(program.PUBLISHED, "tiny", lacking)
+    out = tmp_path / "folder"
+    program.main("tiny", out)
+    assert (out / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes() and not (out / "TINY_TERMS.html").exists()
+    for base in program.PUBLISHED.values():
+        assert base.terms or base.licence_text.is_file(), base.notice
+
+
 def test_killed_it_goes_on_with_what_it_got(
     program: ModuleType, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,6 +450,7 @@ print("tokens", json.dumps([list(each.outputs[0].token_ids) for each in found]))
     [
         ("smollm2-135m", "The capital of France is", "Paris"),
         ("gemma-3-270m", "The quick brown fox", "jumps over the lazy dog"),
+        ("qwen2.5-coder-1.5b", "The capital of France is", "Paris"),
     ],
 )
 @pytest.mark.slow
