@@ -9,7 +9,7 @@ import deepspeed
 import torch
 import transformers
 from safetensors.torch import load_file
-from terms import base_notes, copy_terms
+from terms import copy_terms, made_from
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -44,7 +44,7 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
     if objective != "head":
         _generation(trainer.model, tokenizer).save_pretrained(out)
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
-    notes = base_notes(Path(base)) if base is not None else None
+    notes = made_from(Path(base)) if base is not None else None
     whole = {**facts, **({"base": notes} if notes else {}), "weights": weights}
     (out / "README.md").write_text(card(whole), "utf-8")
     jsonl.write_json(out / "critic.json", whole)

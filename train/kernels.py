@@ -1,8 +1,8 @@
-"""What a layer computes between its matmuls, compiled, so that a CPU passes over its memory once.
+"""What a layer computes between its matmuls, in as few passes over memory as can be.
 
 Modules of transformers compute a norm in some twenty passes over [tokens × width] in fp32, forward and backward, which
 take longer than the matmuls of a small model. PyTorch compiles the same formulas into two passes where there is a C++
-compiler; without one modules stay what they are.
+compiler; without one modules stay what they are. Adapters add to what their layer computes in place, by one matmul.
 """
 
 import types
@@ -157,5 +157,34 @@ def _gate_of(module: Any) -> Callable[..., Any] | None:
     def forward(self: Any, states: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.down_proj(_Gate.apply(self.gate_proj(states), self.up_proj(states), c, d))
         return found
+
+    return forward
+
+
+def join_adapters(model: Any) -> Any:
+    """`model`, of peft, whose plain LoRA layers add to what they adapt within the matmul: peft's own makes the product,
+    scales it and adds it, three more passes over [tokens × width], which on a CPU take longer than that matmul."""
+    from peft.tuners.lora import Linear  # noqa: PLC0415  # takes seconds to import and only adapters need it
+
+    plain: list[Any] = [each for each in model.modules() if type(each) is Linear]
+    for module in plain:
+        module.forward = types.MethodType(_joined(module.forward), module)
+    return model
+
+
+def _joined(peft_forward: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(self: Any, x: torch.Tensor, *args: Any, **given: Any) -> Any:
+        names = [name for name in self.active_adapters if name in self.lora_A]
+        if args or given or self.disable_adapters or self.merged or len(names) != 1 or names[0] in self.lora_variant:
+            return peft_forward(x, *args, **given)
+        to, back, dropout = (part[names[0]] for part in (self.lora_A, self.lora_B, self.lora_dropout))
+        # Under ZeRO-3 a weight is elsewhere until its module is called.
+        if back.bias is not None or hasattr(back.weight, "ds_id") or self.base_layer.weight.dtype != back.weight.dtype:
+            return peft_forward(x)
+        rows = x.reshape(-1, x.shape[-1])  # in place on a view, the gradient would be copied
+        found = self.base_layer(rows)
+        seen = to(dropout(self._cast_input_dtype(rows, to.weight.dtype))) * self.scaling[names[0]]
+        found = found.addmm_(seen, back.weight.t()) if found.dtype == seen.dtype else found + back(seen)
+        return found.view(*x.shape[:-1], -1)
 
     return forward

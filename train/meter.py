@@ -16,9 +16,10 @@ class Meter:
     Model FLOPs of a row of s tokens, t of them learned: 3 x (2 N s + 2 A s² + 2 V h t), where N are the weights of
     the decoder's matrices, A is layers x heads x head size (half of 4 A s², because attention is causal), and V h the
     output matrix, which only learned positions pass. The 3 is one forward and two backward products; with frozen
-    weights (LoRA) matrices take 2. Recomputation under gradient checkpointing is not counted. What several rows of a
-    prefix tree begin with counts once, as it is computed; a segment behind d - s other tokens takes d² - (d - s)². An
-    image counts as the tokens that it takes; what looks at it is not counted.
+    weights (LoRA) matrices take 2; the share `below` of the decoder, before its first trained weight, is gone through
+    forward alone. Recomputation under gradient checkpointing is not counted. What several rows of a prefix tree begin
+    with counts once, as it is computed; a segment behind d - s other tokens takes d² - (d - s)². An image counts as the
+    tokens that it takes; what looks at it is not counted.
     """
 
     def __init__(self, model: Any, pad: int) -> None:
@@ -29,8 +30,13 @@ class Meter:
         scores = any(name.endswith("score.weight") for name, _ in model.named_parameters())
         self.head = (config.num_labels if scores else config.vocab_size) * config.hidden_size
         reads = [(name, each) for name, each in model.named_parameters() if not set(TOWERS) & set(name.split("."))]
-        matrices = [each for name, each in reads if "layers." in name and "lora_" not in name]
-        self.matrices = sum(getattr(each, "ds_numel", each.numel()) for each in matrices)
+        learns = next((place for place, (_, each) in enumerate(reads) if each.requires_grad), 0)
+        places = [place for place, (name, _) in enumerate(reads) if "layers." in name and "lora_" not in name]
+        matrices = [reads[place][1] for place in places]
+        sizes = [getattr(each, "ds_numel", each.numel()) for each in matrices]
+        self.matrices = sum(sizes)
+        below = sum(size for place, size in zip(places, sizes, strict=True) if place < learns)
+        self.below: float = below / self.matrices
         self.passes = 3 if any(each.requires_grad for each in matrices) else 2
         self.pad = pad
         self._clear()
@@ -51,8 +57,12 @@ class Meter:
         learned = int((inputs["labels"] >= 0).sum())
         self.tokens += tokens
         self.learned += learned
-        matrices = 2 * self.matrices * tokens + 2 * self.head * learned
-        self.flops += self.passes * matrices + 3 * 2 * self.attention * squares
+        layers = 2 * self.matrices * tokens * self._mean(self.passes)
+        self.flops += layers + 2 * self.head * learned * self.passes + 2 * self.attention * squares * self._mean(3)
+
+    def _mean(self, passes: int) -> float:
+        """How often a layer is gone through, those below the first trained weight once."""
+        return self.below + (1.0 - self.below) * passes
 
     def start(self) -> None:
         self._started = time.monotonic(), time.process_time()

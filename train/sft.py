@@ -213,7 +213,7 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe) -> Any:
         task_type="SEQ_CLS" if recipe.objective == "head" else "CAUSAL_LM",  # the first trains the new layer whole
     )
     try:
-        return get_peft_model(model, config)
+        return kernels.join_adapters(get_peft_model(model, config))
     except ValueError as error:
         raise UsageError(f"lora: {str(error).splitlines()[0]}") from None
 

@@ -224,14 +224,18 @@ def test_a_head_learns_single_ratings_alone(tmp_path: Path, form: str) -> None:
 
 
 def test_a_frozen_part_stays_as_it_was(tmp_path: Path) -> None:
+    """And a judge that was trained from a judge tells of the first base's licence."""
     rows = write_rows(tmp_path)
     base = save_base(tmp_path / "base", rows)
+    (base / "critic.json").write_text('{"base": {"licence": "apache-2.0"}, "steps": 3}')
     changes: dict[str, Any] = {"tiny": None, "base": str(base), "evaluation": None, "ema": None}
     out = tmp_path / "judge"
     train(write_recipe(tmp_path, "f.yaml", **changes, frozen=["embed_tokens"]), rows, out, internal=False)
     before, after = (transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in (base, out))
     same = {name for name in before if torch.equal(before[name], after[name])}
     assert {"model.embed_tokens.weight", "lm_head.weight"} == same
+    notes = json.loads((out / "critic.json").read_text("utf-8"))
+    assert notes["base"] == {"licence": "apache-2.0"}
     recipe = write_recipe(tmp_path, "wrong.yaml", **changes, frozen=["embeddings"])
     refused(
         start(recipe, rows, tmp_path / "none", internal=False), "'embeddings' is no part of the model", "embed_tokens"

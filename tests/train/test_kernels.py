@@ -1,5 +1,5 @@
 """Norms and gates compiled for a CPU compute what transformers' own modules compute, and are done without where there
-is no compiler."""
+is no compiler; adapters joined to their layers compute what peft's compute."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def compiled() -> None:
     if kernels.compile_all() is not None:
         pytest.skip("no C++ compiler")
@@ -60,6 +60,7 @@ def model_of(family: str) -> Any:
     return model
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_losses_and_gradients_are_those_of_the_modules(family: str) -> None:
     model = model_of(family)
@@ -71,6 +72,7 @@ def test_losses_and_gradients_are_those_of_the_modules(family: str) -> None:
         assert (found[name] - each).abs().max() <= 1e-5 * each.abs().max(), name
 
 
+@pytest.mark.usefixtures("compiled")
 def test_bf16_is_rounded_once() -> None:
     """Nearer to fp32 than the modules, which round between gate and product."""
     exact_loss, exact = gradients(model_of("gemma3"))
@@ -86,6 +88,7 @@ def test_bf16_is_rounded_once() -> None:
     assert abs(ours_loss - exact_loss) <= 2.0 * abs(loss - exact_loss) + 1e-2
 
 
+@pytest.mark.usefixtures("compiled")
 def test_what_is_no_such_norm_stays() -> None:
     class OtherRMSNorm(torch.nn.Module):
         def __init__(self) -> None:
@@ -99,6 +102,7 @@ def test_what_is_no_such_norm_stays() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiled")
 def test_a_run_learns_the_same(tmp_path: Path) -> None:
     needs("deepspeed")
     rows, found = write_rows(tmp_path), {}
@@ -116,3 +120,63 @@ def test_without_a_compiler_the_reason_is_one_line(tmp_path: Path) -> None:
     words = [sys.executable, "-c", program, str(ROOT / "train")]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() != "None" and len(done.stdout.strip().splitlines()) == 1
+
+
+def adapted(dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
+    """A model with adapters that do something, below the last layer none."""
+    from peft import LoraConfig, get_peft_model
+
+    wanted = {"r": 3, "lora_alpha": 6, "target_modules": r"model\.layers\.1\..*_proj", **changes}
+    torch.manual_seed(0)
+    return get_peft_model(model_of("llama"), LoraConfig(init_lora_weights=False, **wanted)).to(dtype)
+
+
+def learned(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    torch.manual_seed(1)
+    ids = torch.randint(50, (3, 7))
+    torch.manual_seed(2)  # of dropout
+    found = model(input_ids=ids, labels=ids)
+    found.loss.backward()
+    return found.logits.detach(), {
+        name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None
+    }
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora_dropout": 0.5}, {"use_dora": True}], ids=str)
+def test_joined_adapters_compute_what_pefts_compute(changes: dict[str, Any]) -> None:
+    wanted, gradients_wanted = learned(adapted(**changes))
+    found, gradients_found = learned(kernels.join_adapters(adapted(**changes)))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    assert gradients_found.keys() == gradients_wanted.keys() and all("lora_" in name for name in gradients_found)
+    for name, each in gradients_wanted.items():
+        torch.testing.assert_close(gradients_found[name], each, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_joined_adapters_make_no_product_of_their_own() -> None:
+    layer = kernels.join_adapters(adapted()).get_base_model().model.layers[1].mlp.up_proj
+    step = layer(torch.randn(2, 5, 32, requires_grad=True)).grad_fn
+    assert [type(step).__name__, type(step.next_functions[0][0]).__name__] == ["ViewBackward0", "AddmmBackward0"]
+
+
+def test_joined_adapters_are_rounded_no_more_often() -> None:
+    wanted, _ = learned(adapted())
+    theirs, ours = learned(adapted(torch.bfloat16))[0], learned(kernels.join_adapters(adapted(torch.bfloat16)))[0]
+    assert (ours - wanted).abs().mean() <= 1.05 * (theirs - wanted).abs().mean()
+
+
+def test_joined_adapters_are_switched_off_merged_and_changed_as_pefts() -> None:
+    from peft import LoraConfig
+
+    model, theirs = kernels.join_adapters(adapted()), adapted()
+    with model.disable_adapter(), theirs.disable_adapter():
+        plain = theirs(torch.arange(5)[None]).logits
+        torch.testing.assert_close(model(torch.arange(5)[None]).logits, plain)
+    for each in (model, theirs):
+        torch.manual_seed(3)
+        each.add_adapter("other", LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+        each.base_model.set_adapter(["default", "other"])
+    both = theirs(torch.arange(5)[None]).logits
+    torch.testing.assert_close(model(torch.arange(5)[None]).logits, both)
+    assert not torch.allclose(both, plain)
+    model.merge_adapter()
+    torch.testing.assert_close(model(torch.arange(5)[None]).logits, both, rtol=1e-4, atol=1e-5)

@@ -231,6 +231,9 @@ def test_below_the_first_adapter_nothing_is_gone_through_backwards(checkpointed:
     assert trained and all(".layers.1." in name and "lora_" in name for name in trained)
     vocabulary = model.get_input_embeddings()
     assert vocabulary(torch.tensor([[1, 2]])).requires_grad == checkpointed
+    projection = model.get_base_model().model.layers[1].mlp.up_proj
+    step = projection(torch.ones(1, 2, projection.in_features, dtype=projection.weight.dtype)).grad_fn
+    assert step.next_functions[0][0].name() == "AddmmBackward0"  # kernels.join_adapters
 
 
 def test_a_finished_folder_is_another_judges(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
@@ -423,3 +426,23 @@ def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
     packed = {"cu_seq_lens_q": torch.tensor([0, 9, 14]), "input_ids": ids[:1], "labels": labels.reshape(1, -1)}
     watched.add(packed)
     assert watched.flops == pytest.approx(3 * (matrices + head + attention + norms))
+
+
+def test_the_meter_counts_layers_below_the_first_adapter_once(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model  # takes seconds to import
+
+    spec = TinySpec(vocab_size=300, hidden_size=32, intermediate_size=64, layers=4, heads=2)
+    tokenizer = tokenizer_for(write_rows(tmp_path))
+    ids, labels = torch.full((1, 9), 7), torch.full((1, 9), -100)
+    labels[0, 6:] = 7
+    found = []
+    for wanted in (r".*_proj", r".*layers\.[23]\..*_proj"):
+        model = get_peft_model(random_model(spec, tokenizer, 100), LoraConfig(r=2, target_modules=wanted))
+        watched = meter.Meter(model, tokenizer.pad_token_id)
+        watched.add({"input_ids": ids, "labels": labels})
+        found.append(watched.flops)
+    layer, head = 2 * (4 * 32 * 32 + 3 * 32 * 64 + 2 * 32) * 9, 2 * 32 * len(tokenizer) * 3
+    attention = 2 * 32 * 9 * 9
+    # What lies before the first adapter in its own layer hands no gradient on either.
+    assert found[0] == pytest.approx(2 * (4 * layer + head) + 3 * 4 * attention, rel=0.02)
+    assert found[1] == pytest.approx(2 * layer + 2 * (2 * layer + head) + (2 + 3 * 2) * attention, rel=0.02)
