@@ -206,11 +206,11 @@ def refused(run: Processes, *parts: str) -> str:
     return lines[0]
 
 
-TIMES = {"tokens_per_second", "learned_per_second", "gflops", "cpu_gflops"}
+TIMES = {"tokens_per_second", "learned_per_second", "gflops", "cpu_gflops", "memory_gib"}
 
 
 def logged(out: Path) -> list[dict[str, float]]:
-    """The lines of loss.jsonl without what the clock says."""
+    """The lines of loss.jsonl without what the clock and the kernel say."""
     lines = (out / "loss.jsonl").read_text("utf-8").splitlines()
     return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]
 

@@ -68,6 +68,18 @@ def _idle(seconds: float) -> int:
     return round(sum(1.0 - busy[core] / 100.0 for core in os.sched_getaffinity(0) if core < len(busy)))
 
 
+def threads_of_a_process() -> int:
+    """As many as there are free cores; says so where some are in use. Several processes share all cores, since each of
+    them would take the start of the others for a load."""
+    world, allowed = int(os.environ.get("WORLD_SIZE", "1")), allowed_cores()
+    if world > 1:
+        return max(1, allowed // world)
+    found = free_cores()
+    if found < allowed:
+        print(f"{found} of {allowed} cores: the others are in use (--threads)", flush=True)
+    return found
+
+
 def matmul_seconds(dtype: torch.dtype) -> float:
     """The shortest of some matmuls of 2.1 GFLOP, as a layer of a small model has them."""
     left, right = torch.ones(512, 1024, dtype=dtype), torch.ones(1024, 2048, dtype=dtype)

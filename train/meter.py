@@ -1,5 +1,6 @@
 """How fast training is: tokens and model FLOPs a second, the share of the hardware's peak, memory."""
 
+import resource
 import time
 from typing import Any
 
@@ -77,9 +78,8 @@ class Meter:
         self._started = None
 
     def take(self) -> dict[str, float]:
-        """Per process: tokens and learned tokens a second; on a CPU model GFLOP a second and a CPU second (of all
-        threads); on a GPU of known peak the model FLOPs utilisation (0..1) and the most memory that was allocated, in
-        GiB."""
+        """Per process: tokens and learned tokens a second, the most memory that was taken, in GiB; on a CPU model GFLOP
+        a second and a CPU second (of all threads); on a GPU of known peak the model FLOPs utilisation (0..1)."""
         if not self.seconds:
             return {}
         found = {
@@ -95,5 +95,6 @@ class Meter:
         else:
             found["gflops"] = round(self.flops / self.seconds / 1e9, 1)
             found["cpu_gflops"] = round(self.flops / self.cpu_seconds / 1e9, 1)
+            found["memory_gib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 1)
         self._clear()
         return found

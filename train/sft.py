@@ -272,9 +272,12 @@ def finished(out: Path, facts: dict[str, Any]) -> bool:
 
 @contextmanager
 def one_after_the_other(first: bool) -> Iterator[None]:
-    """The first process does it, then the others, who find it done."""
+    """The first process does it, then the others, who find it done; where it has ended they end too, without a word."""
     if not first:
-        torch.distributed.barrier()
+        try:
+            torch.distributed.barrier()
+        except RuntimeError:
+            raise SystemExit(2) from None
     yield
     if first:
         torch.distributed.barrier()
@@ -438,7 +441,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
             print(f"{precision}{' with fp32 master weights' if bf16 else ''}: {why}", flush=True)
     if not torch.cuda.is_available():
         machine.keep_memory()
-        on["threads"] = _threads(out, threads)
+        on["threads"] = threads or checkpoints.noted(out, "threads") or machine.threads_of_a_process()
         # The launcher sets OMP_NUM_THREADS=1 for any number of processes.
         os.environ["OMP_NUM_THREADS"] = str(on["threads"])
         torch.set_num_threads(on["threads"])
@@ -450,20 +453,6 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
             if first and failed:
                 print(f"norms and gates are not compiled: {failed}", flush=True)
     return recipe, on
-
-
-def _threads(out: Path, wanted: int | None) -> int:
-    """Of a process: as wanted, as before, or as many as there are free cores. Several processes share all cores, since
-    each of them would take the start of the others for a load."""
-    found, world = wanted or checkpoints.noted(out, "threads"), int(os.environ.get("WORLD_SIZE", "1"))
-    if found is None and world > 1:
-        found = max(1, machine.allowed_cores() // world)
-    elif found is None:
-        found = machine.free_cores()
-        if found < machine.allowed_cores():
-            print(f"{found} of {machine.allowed_cores()} cores: the others are in use (--threads)", flush=True)
-    assert isinstance(found, int)
-    return found
 
 
 def _announce(model: Any, data: Data, resumed: Path | None) -> None:

@@ -1,12 +1,15 @@
-"""Judges made from the two pretrained bases, a writer and a head of each, in vLLM: transformers' own distribution."""
+"""Pretrained bases in vLLM: judges made from the two small ones, a writer and a head of each, have transformers' own
+distribution, and replies of each base keep every contract."""
 
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from conftest import asked_of, needs, run_apart
+from clients.forms import FORMS
+from conftest import asked_of, needs, run_apart, serving
 
 from critic import human_scored
 from critic.asking.tokens import source_ids
@@ -28,7 +31,10 @@ RECIPE: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module", params=["smollm2-135m", "gemma-3-270m"])
+SMALL = ["smollm2-135m", "gemma-3-270m"]
+
+
+@pytest.fixture(scope="module")
 def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base's folder; `CRITIC_BASES` may hold them already."""
     needs("deepspeed", "vllm")
@@ -43,6 +49,7 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return out
 
 
+@pytest.mark.parametrize("base", SMALL, indirect=True)
 @pytest.mark.parametrize("objective", ["sft", "head"])
 def test_the_distribution_is_exact(base: Path, objective: str, tmp_path: Path) -> None:
     """Of a judge that has just learned what a verdict looks like; a 10 is written 1 and 0."""
@@ -62,6 +69,24 @@ def test_the_distribution_is_exact(base: Path, objective: str, tmp_path: Path) -
         assert judged[response.id]["verdict"]["distribution"] == pytest.approx(shares, abs=SAME), response.id
     means = [sum(rating * share for rating, share in enumerate(shares, 1)) for shares in wanted]
     assert max(means) - min(means) > 0.01, "a judge that cannot tell rows apart proves nothing"
+
+
+@pytest.mark.parametrize("base", [*SMALL, "qwen2.5-coder-1.5b"], indirect=True)
+def test_every_contract_is_kept(base: Path, tmp_path: Path) -> None:
+    """Of a base that has learned no verdict every form has to be seen to; a vocabulary has up to 262,144 tokens."""
+    for file in base.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    with (
+        serving(tmp_path, "--", "--max-model-len", "4096") as (_, url),
+        httpx.Client(base_url=url, timeout=600) as client,
+    ):
+        name = client.get("/v1/models").json()["data"][0]["id"]
+        for form in FORMS:
+            answer = client.post("/v1/chat/completions", json={"model": name, **form.request})
+            assert answer.status_code == 200, (form.contract, answer.text)
+            assert answer.headers["x-critic-contract"] == form.contract
+            choice = answer.json()["choices"][0]
+            assert form.parse(choice) is not None, (form.contract, choice["message"])
 
 
 def by_transformers(judge: Path, objective: str, asked: list[list[Message]]) -> list[list[float]]:

@@ -132,13 +132,11 @@ def test_precision_and_a_section_that_says_it_too_are_refused(tmp_path: Path) ->
         read_recipe(write_recipe(tmp_path, precision="fp8"))
 
 
-def test_several_processes_share_the_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody is said to use what the division leaves over."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(machine, "allowed_cores", lambda: 3)
-    assert sft._threads(tmp_path, None) == 1 and capsys.readouterr().out == ""
+    assert machine.threads_of_a_process() == 1 and capsys.readouterr().out == ""
 
 
 GROWING = """

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from conftest import ROOT, asked_of, assert_one_line_error, free_port, human_row
 from conftest import run as run_program
@@ -353,6 +354,17 @@ def test_one_row_trains_and_refused_ones_are_named(tmp_path: Path) -> None:
     assert len(losses(tmp_path / "out")) == 2
 
 
+def test_where_the_first_of_two_ends_the_other_has_nothing_to_say(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path, [human_row(90, reason="9" * 900)])
+    recipe = write_recipe(tmp_path, evaluation=None, training={"per_device_train_batch_size": 2})
+    run = start(recipe, rows, tmp_path / "out", processes=2, internal=False)
+    for process in run.processes:
+        process.join(120)
+    assert [process.exitcode for process in run.processes] == [2, 2], run.stderr
+    refused(run, "no row fits")
+    assert "Traceback" not in run.stderr
+
+
 def train_a_recipe(path: Path, base: Path, rows: Path, out: Path) -> None:
     """Two steps with a recipe's own settings on two processes; only base, lengths and batch are smaller, and the
     attention is one that a CPU has."""
@@ -422,7 +434,10 @@ def test_the_meter_counts_what_is_computed(tmp_path: Path) -> None:
     assert watched.flops == pytest.approx(3 * (matrices + head + attention + norms))
     watched.start()
     watched.stop()
-    assert watched.take()["tokens_per_second"] > 0 and (watched.tokens, watched.learned, watched.flops) == (0, 0, 0)
+    taken = watched.take()
+    assert taken["tokens_per_second"] > 0 and (watched.tokens, watched.learned, watched.flops) == (0, 0, 0)
+    held = 0 if torch.cuda.is_available() else psutil.Process().memory_info().rss / 2**30
+    assert 0.9 * held < taken["memory_gib"] < psutil.virtual_memory().total / 2**30
     packed = {"cu_seq_lens_q": torch.tensor([0, 9, 14]), "input_ids": ids[:1], "labels": labels.reshape(1, -1)}
     watched.add(packed)
     assert watched.flops == pytest.approx(3 * (matrices + head + attention + norms))
