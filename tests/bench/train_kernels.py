@@ -49,6 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", type=Path)
     parser.add_argument("--recipe", type=Path, required=True, help="one that packs its rows")
+    parser.add_argument("--train", type=Path, help="take the first rows of this file instead")
     parser.add_argument("--rows", type=int, default=16, help="of the micro-batch")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=machine.allowed_cores())
@@ -56,10 +57,11 @@ def main() -> None:
     machine.keep_memory()
     torch.set_num_threads(given.threads)
     scratch = Path(tempfile.mkdtemp())
-    world, rows = scratch / "world.jsonl", scratch / "rows.jsonl"
-    subprocess.run([sys.executable, str(ROOT / "data/sample_world.py"), "--out", str(world)], check=True)
+    rows, world = scratch / "rows.jsonl", given.train or scratch / "world.jsonl"
+    if given.train is None:
+        subprocess.run([sys.executable, str(ROOT / "data/sample_world.py"), "--out", str(world)], check=True)
     lines = [json.loads(line) for _, line in jsonl.lines(world)]
-    jsonl.write(rows, [line for line in lines if line["lang"] == "en"][: given.rows])
+    jsonl.write(rows, [line for line in lines if given.train or line["lang"] == "en"][: given.rows])
     recipe = read_recipe(given.recipe, [f"base={given.base}", "precision=bf16", "packing=true"])
     data, tokenizer = prepare(recipe, rows, scratch / "cache", given.threads)
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)
