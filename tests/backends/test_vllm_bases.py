@@ -3,12 +3,13 @@ distribution, and replies of each base keep every contract."""
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from clients.forms import FORMS
+from clients.forms import FORMS, Form
 from conftest import asked_of, needs, run_apart, serving
 
 from critic import human_scored
@@ -79,10 +80,14 @@ def test_every_contract_is_kept(base: Path, tmp_path: Path) -> None:
     with (
         serving(tmp_path, "--", "--max-model-len", "4096") as (_, url),
         httpx.Client(base_url=url, timeout=600) as client,
+        ThreadPoolExecutor(16) as pool,
     ):
         name = client.get("/v1/models").json()["data"][0]["id"]
-        for form in FORMS:
-            answer = client.post("/v1/chat/completions", json={"model": name, **form.request})
+
+        def ask(form: Form) -> httpx.Response:
+            return client.post("/v1/chat/completions", json={"model": name, **form.request})
+
+        for form, answer in zip(FORMS, pool.map(ask, FORMS), strict=True):
             assert answer.status_code == 200, (form.contract, answer.text)
             assert answer.headers["x-critic-contract"] == form.contract
             choice = answer.json()["choices"][0]
