@@ -272,11 +272,13 @@ def finished(out: Path, facts: dict[str, Any]) -> bool:
 
 @contextmanager
 def one_after_the_other(first: bool) -> Iterator[None]:
-    """The first process does it, then the others, who find it done; where it has ended they end too, without a word."""
+    """The first process does it, then the others, who find it done; where it has ended they end too, with a line."""
     if not first:
         try:
             torch.distributed.barrier()
-        except RuntimeError:
+        except RuntimeError as error:
+            why = str(error).splitlines()[0]
+            print(f"process {os.environ['RANK']} ends: the first is not heard of any more ({why})", file=sys.stderr)
             raise SystemExit(2) from None
     yield
     if first:
