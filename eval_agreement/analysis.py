@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct, field
@@ -24,6 +24,7 @@ from eval_agreement.raters import RaterAgreement, rater_agreement
 from eval_agreement.ratings import leave_one_out
 from eval_agreement.rows import JudgedRows
 from eval_agreement.sample import Sample
+from eval_agreement.score_kinds import by_kind
 
 Kind = Literal["judge", "other", "people", "baseline"]
 
@@ -69,7 +70,8 @@ class Findings(Struct, frozen=True, kw_only=True):
 
     `sample` holds the answers that people scored; `unlabelled` more had a judge's score only. `lines` begins with the
     judge under audit. `by[part][value]` is its agreement on a part, `comparisons` every pair of judges,
-    `over_trivial` the judge under audit against each trivial one. `raters` and `replaces` are None where no answer
+    `over_trivial` the judge under audit against each trivial one, `score_kinds` the score that it took of its
+    probabilities against those that it could have taken. `raters` and `replaces` are None where no answer
     has two raters, `corrected[answerer]` is there for answerers with labels and answers without.
     """
 
@@ -79,6 +81,7 @@ class Findings(Struct, frozen=True, kw_only=True):
     by: dict[str, dict[str, Agreement]] = field(default_factory=dict)
     comparisons: list[Comparison] = field(default_factory=list)
     over_trivial: list[Comparison] = field(default_factory=list)
+    score_kinds: list[Comparison] = field(default_factory=list)
     raters: RaterAgreement | None = None
     replaces: AlternativeAnnotator | None = None
     biases: dict[str, Biases] = field(default_factory=dict)
@@ -94,7 +97,7 @@ class Findings(Struct, frozen=True, kw_only=True):
         return [line for line in self.lines if line.kind in kinds]
 
 
-STEPS = 9
+STEPS = 12
 """How often `examine` says that it has got on, at least."""
 
 
@@ -125,28 +128,25 @@ def examine(
             return None
         return labels_needed(asked.within, sample.human, sample.scores, sample.groups, weight=sample.weight)
 
-    found = in_parallel(
-        [
-            *(partial(biases, labelled, name, asked.own.get(name, ())) for name in judges),
-            lambda: scorers(labelled, baselines),
-            lambda: breakdown(labelled),
-            lambda: comparisons(labelled, asked.margins),
-            over_trivial,
-            lambda: rater_agreement(labelled.raters, labelled.groups, labelled.scores) if several else None,
-            lambda: _replaces(labelled, asked.epsilon) if several else None,
-            lambda: _calibration(labelled, first and first.labelled),
-            lambda: corrected(sample),
-            needed,
-        ],
-        got_on,
-        apart=len(sample.ids) >= MANY_ROWS,
-    )
-    names = ("lines", "by", "comparisons", "over_trivial", "raters", "replaces", "calibration", "corrected", "plan")
+    tasks: dict[str, Callable[[], Any]] = {
+        "lines": lambda: scorers(labelled, baselines),
+        "by": lambda: breakdown(labelled),
+        "comparisons": lambda: comparisons(labelled, asked.margins),
+        "over_trivial": over_trivial,
+        "score_kinds": lambda: score_kinds(labelled),
+        "raters": lambda: rater_agreement(labelled.raters, labelled.groups, labelled.scores) if several else None,
+        "replaces": lambda: _replaces(labelled, asked.epsilon) if several else None,
+        "calibration": lambda: _calibration(labelled, first and first.labelled),
+        "corrected": lambda: corrected(sample),
+        "plan": needed,
+    }
+    of_judges = [partial(biases, labelled, name, asked.own.get(name, ())) for name in judges]
+    found = in_parallel([*of_judges, *tasks.values()], got_on, apart=len(sample.ids) >= MANY_ROWS)
     return Findings(
         sample=labelled,
         unlabelled=len(sample.ids) - len(labelled.ids),
-        biases=dict(zip(judges, found[: len(judges)], strict=True)),
-        **dict(zip(names, found[len(judges) :], strict=True)),
+        biases=dict(zip(judges, found, strict=False)),
+        **dict(zip(tasks, found[len(judges) :], strict=True)),
     )
 
 
@@ -224,6 +224,13 @@ def corrected(sample: Sample) -> dict[str, CorrectedMean]:
             chosen = sample.rows(rows)
             found[name] = corrected_mean(chosen.human, chosen.scores, chosen.groups, weight=chosen.weight)
     return found
+
+
+def score_kinds(sample: Sample) -> list[Comparison]:
+    """The score that was taken of the judge's probabilities (`critic judge --score`) against the other kinds."""
+    scores = by_kind(sample)
+    used, *others = scores or [""]
+    return [compare(replace(sample, judges=scores), used, other, {}) for other in others]
 
 
 def breakdown(sample: Sample) -> dict[str, dict[str, Agreement]]:

@@ -32,7 +32,7 @@ from eval_agreement.looking import Looking
 from eval_agreement.page.decision import attack_verdict, verdict
 from eval_agreement.page.looking import looking_sections
 from eval_agreement.page.preferences import preference_sections, preference_verdict
-from eval_agreement.page.scores import sections
+from eval_agreement.page.scores import score_kinds_ahead, sections
 from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.sample import Sample
@@ -255,6 +255,7 @@ def _audit_scores(
     verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
     decisions = [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
     decisions += [f"{path}: {one.reading}" for path, one in looks.items()]
+    kinds = [line for name, findings in found.items() for line in score_kinds_ahead(name, findings)]
     drawn = {name: findings.sample for name, findings in found.items()}
     extra = {"injection": msgspec.to_builtins(injections), "provenance": origin}
     extra |= {"looking": msgspec.to_builtins(list(looks.values()))} if looks else {}
@@ -264,7 +265,7 @@ def _audit_scores(
     return _finish(
         target,
         report.write(target.out, title, verdicts, shown, origin, drawn, losses),
-        "\n".join([table(found), "", *decisions, *_next(target.out, samples, found)]),
+        "\n".join([table(found), "", *decisions, *kinds, *_next(target.out, samples, found)]),
         outcomes,
         {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()},
     )

@@ -22,7 +22,7 @@ from eval_agreement.items import AnyJudgment, how_asked
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.sample import Sample
 
-DETAILS = ("comparisons", "over_trivial", "raters", "replaces", "biases", "calibration", "corrected", "plan")
+DETAILS = [name for name in Findings.__struct_fields__ if name not in ("sample", "unlabelled", "lines", "by")]
 """Findings that stand in summary.json as they are."""
 
 

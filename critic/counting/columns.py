@@ -377,9 +377,13 @@ class Reread(MadeAgain[V | None], Generic[V]):
 
     def each(self, of: Callable[[V], float]) -> NDArray[np.float64]:
         """A number for each row, NaN where there is no record."""
-        made = array("d", map(of, self._read()))
-        made.append(np.nan)
-        found: NDArray[np.float64] = np.asarray(made)[np.asarray(self._number)]
+        return self.table(lambda record: (of(record),), 1)[:, 0]
+
+    def table(self, of: Callable[[V], Sequence[float]], width: int) -> NDArray[np.float64]:
+        """`width` numbers for each row, NaN where there is no record: shape (n, width)."""
+        made = array("d", chain.from_iterable(map(of, self._read())))
+        made.extend([np.nan] * width)
+        found: NDArray[np.float64] = np.asarray(made).reshape(-1, width)[np.asarray(self._number)]
         return found
 
 

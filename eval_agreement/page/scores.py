@@ -31,6 +31,7 @@ def sections(
         *gate_sections(outcomes),
         *_parts(found),
         *_comparisons(found),
+        *_score_kinds(found),
         *_people(found),
         *_bias(found),
         *_injection(attacked),
@@ -111,6 +112,37 @@ def _comparisons(found: Mapping[str, Findings]) -> list[Section]:
         "column held against all metrics of the pair (Holm). “At least as good” holds when the whole interval does."
     )
     return section("judges", "Judge against judge", parts, note)
+
+
+def _score_kinds(found: Mapping[str, Findings]) -> list[Section]:
+    parts = [
+        Part(
+            heading=name,
+            readings=[_standing(pair) for pair in findings.score_kinds],
+            tables=[_comparison_table(pair) for pair in findings.score_kinds],
+        )
+        for name, findings in found.items()
+    ]
+    note = (
+        "Each judgment holds the judge’s probability of every rating; --score of critic judge says which number is "
+        "taken of them: the expected rating, the median, or the most probable one (argmax). Choose on rows that are "
+        "not reported: the best of three on these looks better than it is."
+    )
+    return section("score_kinds", "Another score from the same judgments", parts, note)
+
+
+def score_kinds_ahead(name: str, findings: Findings) -> list[str]:
+    """For each other score of the same judgments that is ahead in a metric: in which, and in which it is behind."""
+    said = []
+    for pair in findings.score_kinds:
+        ahead, behind = (
+            [METRICS[one.metric].name for one in pair.differences if one.better == kind]
+            for kind in (pair.second, pair.first)
+        )
+        if ahead:
+            but = f", and behind in {blocks.listed(behind)}" if behind else ""
+            said.append(f"{name}: --score {pair.second} would be ahead in {blocks.listed(ahead)}{but}")
+    return said
 
 
 def _standing(pair: Comparison) -> str:
