@@ -37,10 +37,10 @@ def judged(kind: str, failed: Sequence[int] = (), seed: int = 0) -> list[Judgmen
         shares = np.full(10, 0.01)
         shares[[0, 9]] = np.array([1 - sure, sure] if right else [sure, 1 - sure]) * 0.92
         said = judgment(number, 10.0 if right else 1.0, None if number in failed else KINDS[kind](shares))
-        if number not in failed:
-            # As a file may hold them, which is not to the last digit.
-            found = Verdict(rating=KINDS["argmax"](shares), distribution=[float(f"{share:.9f}") for share in shares])
-            said = replace(said, verdict=found)
+        # As a file may hold them, which is not to the last digit; also of a reply that failed for its reason.
+        kept = [float(f"{share:.9f}") for share in shares]
+        failure = "truncated" if number in failed else None
+        said = replace(said, verdict=Verdict(rating=KINDS["argmax"](shares), distribution=kept, failure=failure))
         lines.append(replace(said, score_kind=kind))
     return lines
 
@@ -56,7 +56,7 @@ def test_each_kind_is_held_against_the_one_that_was_taken(kind: str, tmp_path: P
     for pair in pairs:
         assert (pair.n, pair.left_out) == (N - 2, 2)
         for name, metrics in ((pair.first, "first"), (pair.second, "second")):
-            shares = [np.array(line.verdict.distribution or []) for line in lines]
+            shares = [np.array([] if line.verdict.failure else line.verdict.distribution) for line in lines]
             expected = agreement(human, [KINDS[name](one) if len(one) else None for one in shares])
             assert {one.metric: getattr(one, metrics) for one in pair.differences} == pytest.approx(
                 {one.metric: getattr(expected, one.metric) for one in pair.differences}, abs=1e-6
