@@ -260,7 +260,8 @@ PromptPack = Annotated[
 ScoreOf = Annotated[
     ScoreKind | None,
     typer.Option(
-        help="What of the rating distribution counts as the score.",
+        help="What of the rating distribution counts as the score. Of answers that are judged already another "
+        "one is taken without asking anew.",
         show_default="expected; argmax with --benchmark, whose ratings are whole numbers",
     ),
 ]

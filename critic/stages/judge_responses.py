@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from critic import jsonl
+from critic.asking import rating
 from critic.asking.examples import ALONE, comparable, partner, question_key
 from critic.asking.forms import CriteriaKind, form_of
 from critic.asking.judge import ResponseJudge, key_of, panel_judgment
@@ -169,6 +170,17 @@ class JudgeResponses(Stage[Shown, Judgment]):
             return f"judges {key!r} by other criteria than now; choose another --out"
         return None
 
+    def resume(self) -> None:
+        """An earlier run may have taken another score of the same probabilities, and all else be alike."""
+        first = next(known(self.out, Judgment, lambda _: None), None)
+        if first is not None and first.score_kind != (kind := self.judge.score_kind):
+            as_before = partial(self.problem, score_kind=first.score_kind)
+            if all(_scored_by(kind, one) for one in known(self.out, Judgment, as_before)):
+                count = jsonl.write(self.out, (_scored_by(kind, one) for _, one in jsonl.read(self.out, Judgment)))
+                said = f"of {count} judgments the {kind} rating is taken, which was the {first.score_kind} one"
+                print(f"{self.out}: {said}", file=sys.stderr)
+        super().resume()
+
     def know(self, record: Judgment) -> None:
         self._judged.add(self.key(record))  # only hashes are in memory
 
@@ -203,6 +215,14 @@ class JudgeResponses(Stage[Shown, Judgment]):
             f"scores by {again['largest_move_of_a_score']:.4f} at most"
         )
         return replace(found, facts={"judged_again": again, **found.facts}, lines=[said, *found.lines])
+
+
+def _scored_by(kind: str, one: Judgment) -> Judgment | None:
+    """With the score that `kind` takes of its probabilities; None where it has none, or another kind of score."""
+    found = one.verdict
+    if found.failure is None and (found.distribution is None or one.score != rating.scored(found, one.score_kind)):
+        return None
+    return replace(one, score_kind=kind, score=rating.scored(found, kind))
 
 
 def summary(judgments: Iterable[Judgment], options: RunOptions) -> RunSummary:

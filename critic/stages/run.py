@@ -164,11 +164,12 @@ class Stage(ABC, Generic[Item, Record]):
             print(f"no group falls into shard {self.options.shard}", file=sys.stderr)
             jsonl.write(self.out, [])
             return finish(self.options, self.summary([]), self.facts, True, self.too_many)
+        earlier = jsonl.facts(self.out)  # before what is said there goes with records that do
         self.resume()
         left = len(self.wanted) - (before := self.before())
         if before:
             print(f"{self.out}: {before} {self.counted} before, {left} to go", file=sys.stderr)
-        start, earlier = time.monotonic(), jsonl.facts(self.out)
+        start = time.monotonic()
         opens = bool(left or self.always_opens)
         with PeakMemory() as memory:
             asyncio.run(self.ask(left) if opens else self.nothing_left())

@@ -1,0 +1,107 @@
+"""critic judge with another --score on a file that is there: the same probabilities, nothing asked anew."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Done, Scripted, Servers, assert_one_line_error, human_row, run, write_jsonl
+from stages.test_judge import judged, reply_with
+
+from critic import jsonl
+
+COUNT = 6
+
+
+def answer(body: dict[str, Any]) -> Any:
+    """Another distribution for each row; no rating of one of them."""
+    number = next(number for number in range(COUNT) if f"on table {number}?" in body["messages"][0]["content"])
+    if number == 4:
+        return reply_with({"7": 1.0}, chosen="x")
+    return reply_with({"7": 0.5 + number / 20, "2": 0.3 - number / 20, "9": 0.2})
+
+
+@pytest.fixture
+def server(scripted: Servers) -> Scripted:
+    return scripted(answer)
+
+
+def judge(server: Scripted, out: Path, kind: str, *words: object, of: Sequence[int] = range(COUNT)) -> Done:
+    data = write_jsonl(out.with_name("rows.jsonl"), [human_row(number) for number in of])
+    told = ["--out", out, "--base-url", server.url, "--score", kind, "--max-failed", "0.5", *words]
+    return run("critic", "judge", data, *told)
+
+
+def by_id(path: Path) -> dict[str, Any]:
+    return {line["response"]["id"]: line for line in judged(path)}
+
+
+def test_the_other_score_is_taken_of_what_is_there_and_back(tmp_path: Path, server: Scripted) -> None:
+    out, fresh = tmp_path / "out.jsonl", tmp_path / "fresh.jsonl"
+    assert judge(server, out, "expected").returncode == judge(server, fresh, "median").returncode == 0
+    before, asked = out.read_bytes(), len(server.requests)
+    done = judge(server, out, "median")
+    assert done.returncode == 0, done.stderr
+    assert f"of {COUNT} judgments the median rating is taken, which was the expected one" in done.stderr
+    assert by_id(out) == by_id(fresh) and len(server.requests) == asked
+    assert jsonl.facts(out)["sampling"]["score"] == "median" and jsonl.facts(out)["judged_in_this_run"] == 0
+    assert [line.get("score") for line in judged(out)].count(None) == 1
+    assert "is taken" not in judge(server, out, "median").stderr
+    assert judge(server, out, "expected").returncode == 0 and out.read_bytes() == before
+    assert len(server.requests) == asked
+
+
+def test_what_is_left_is_judged_with_it(tmp_path: Path, server: Scripted) -> None:
+    out, fresh = tmp_path / "out.jsonl", tmp_path / "fresh.jsonl"
+    judge(server, out, "expected", of=[0, 1])
+    judge(server, fresh, "argmax")
+    asked = len(server.requests)
+    done = judge(server, out, "argmax", of=[0, 1, 2, 3])
+    assert done.returncode == 0 and len(server.requests) == asked + 2, done.stderr
+    assert by_id(out).items() <= by_id(fresh).items() and len(by_id(out)) == 4
+
+
+def panel_like(lines: list[dict[str, Any]]) -> None:
+    lines[1]["score"] = 3.25
+
+
+def without_probabilities(lines: list[dict[str, Any]]) -> None:
+    del lines[1]["verdict"]["distribution"]
+    lines[1]["score"] = float(lines[1]["verdict"]["rating"])
+
+
+def in_two_kinds(lines: list[dict[str, Any]]) -> None:
+    lines[1] |= {"score_kind": "argmax", "score": 7.0}
+
+
+@pytest.mark.parametrize("change", [panel_like, without_probabilities, in_two_kinds])
+def test_a_file_of_which_it_cannot_be_taken_stays_as_it_is(tmp_path: Path, server: Scripted, change: Any) -> None:
+    out = tmp_path / "out.jsonl"
+    judge(server, out, "expected", of=[0, 1, 2])
+    lines = judged(out)
+    change(lines)
+    write_jsonl(out, lines)
+    before = out.read_bytes()
+    assert_one_line_error(judge(server, out, "median"), "out.jsonl:", "made with score_kind", "choose another --out")
+    assert out.read_bytes() == before
+
+
+def test_another_judge_s_file_stays_as_it_is(tmp_path: Path, server: Scripted) -> None:
+    out = tmp_path / "out.jsonl"
+    judge(server, out, "expected", of=[0, 1, 2])
+    before = out.read_bytes()
+    done = judge(server, out, "median", "--name", "another")
+    assert_one_line_error(done, "out.jsonl:1: made with judge", "now 'another'")
+    assert out.read_bytes() == before and jsonl.sidecar(out).is_file()
+
+
+def test_the_time_that_runs_took_outlives_what_they_failed_on(tmp_path: Path, server: Scripted) -> None:
+    out = tmp_path / "out.jsonl"
+    judge(server, out, "expected")
+    jsonl.write_sidecar(out, jsonl.facts(out) | {"seconds_in_all": 1000.0})
+    assert judge(server, out, "expected", "--retry-failed").returncode == 0
+    facts = json.loads(jsonl.sidecar(out).read_text("utf-8"))
+    assert facts["seconds_in_all"] >= 1000.0 and facts["judged_in_this_run"] == 1
+    assert judge(server, out, "median").returncode == 0
+    assert jsonl.facts(out)["seconds_in_all"] >= 1000.0
