@@ -260,8 +260,8 @@ PromptPack = Annotated[
 ScoreOf = Annotated[
     ScoreKind | None,
     typer.Option(
-        help="What of the rating distribution counts as the score. Of answers that are judged already another "
-        "one is taken without asking anew.",
+        help="What of the rating distribution counts as the score. Of answers that one judge has rated already "
+        "another one is taken without asking anew.",
         show_default="expected; argmax with --benchmark, whose ratings are whole numbers",
     ),
 ]
@@ -369,7 +369,8 @@ def main(
     """Score responses with a judge or a panel of several; conversations by protocol (--benchmark), by one judge."""
     benchmark = benchmark or benchmark_of(responses, questions)
     run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed,
-        prices=read_prices(price_file), certificate=certificate, shard=Shard.read(shard), metrics=metrics)  # fmt: skip
+        prices=read_prices(price_file), certificate=certificate, shard=Shard.read(shard), metrics=metrics,
+        rescores=score is not None)  # fmt: skip
     endpoint = Endpoint(model=model, cache=cache, api_key=api_key, concurrency=concurrency, attempts=attempts,
         engine=engine, vllm_options=vllm_options, timeout=timeout, fresh=retry_failed, budget=spend(budget, run.prices),
         base_url=base_url or (None if judge else DEFAULT_URL), ray_address=ray_address, replicas=replicas)  # fmt: skip

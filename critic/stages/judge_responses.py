@@ -171,15 +171,29 @@ class JudgeResponses(Stage[Shown, Judgment]):
         return None
 
     def resume(self) -> None:
-        """An earlier run may have taken another score of the same probabilities, and all else be alike."""
-        first = next(known(self.out, Judgment, lambda _: None), None)
-        if first is not None and first.score_kind != (kind := self.judge.score_kind):
-            as_before = partial(self.problem, score_kind=first.score_kind)
-            if all(_scored_by(kind, one) for one in known(self.out, Judgment, as_before)):
-                count = jsonl.write(self.out, (_scored_by(kind, one) for _, one in jsonl.read(self.out, Judgment)))
-                said = f"of {count} judgments the {kind} rating is taken, which was the {first.score_kind} one"
-                print(f"{self.out}: {said}", file=sys.stderr)
+        """Where nothing but the score differs that an earlier run took of the judgments' probabilities, and this run is
+        told which one to take, it takes that one of them."""
+        if self.options.rescores and (was := self._rescored()):
+            kind, facts = self.judge.score_kind, jsonl.facts(self.out)
+            count = jsonl.write(self.out, (_scored_by(kind, one) for _, one in jsonl.read(self.out, Judgment)))
+            if facts:  # they were made as it says there, and only the score is another
+                facts |= {"sampling": facts.get("sampling", {}) | {"score": kind}}
+                jsonl.write_sidecar(self.out, facts)
+            print(f"{self.out}: of {count} judgments the {kind} rating is taken, before it was {was}", file=sys.stderr)
         super().resume()
+
+    def _rescored(self) -> str | None:
+        """Which score the judgments in the file have, if it is another one that can give way to this run's. Elsewhere
+        than on vLLM a run that takes argmax asks for no probabilities: what it adds would be of another kind."""
+        first = next(known(self.out, Judgment, lambda _: None), None)
+        kind = self.judge.score_kind
+        if first is None or first.score_kind == kind or (kind == "argmax" and not self.judge.backend.served.is_vllm):
+            return None
+        alike = all(
+            one.score_kind == first.score_kind and _scored_by(kind, one) is not None
+            for one in known(self.out, Judgment, lambda one: self.problem(one, score_kind=one.score_kind))
+        )
+        return first.score_kind if alike else None
 
     def know(self, record: Judgment) -> None:
         self._judged.add(self.key(record))  # only hashes are in memory
@@ -218,11 +232,15 @@ class JudgeResponses(Stage[Shown, Judgment]):
 
 
 def _scored_by(kind: str, one: Judgment) -> Judgment | None:
-    """With the score that `kind` takes of its probabilities; None where it has none, or another kind of score."""
-    found = one.verdict
-    if found.failure is None and (found.distribution is None or one.score != rating.scored(found, one.score_kind)):
+    """With the score that `kind` takes of its probabilities. None where its score is not of its own ones (a panel's, by
+    several criteria, of a rating alone), and where it failed for having none, but would not have failed by `kind`."""
+    if one.members or (one.verdict.failure == "no_distribution" and kind == "argmax"):
         return None
-    return replace(one, score_kind=kind, score=rating.scored(found, kind))
+    if one.verdict.failure is not None:
+        return replace(one, score_kind=kind)
+    if one.score != rating.of_distribution(one.verdict, one.score_kind):
+        return None
+    return replace(one, score_kind=kind, score=rating.of_distribution(one.verdict, kind))
 
 
 def summary(judgments: Iterable[Judgment], options: RunOptions) -> RunSummary:

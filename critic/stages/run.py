@@ -55,7 +55,7 @@ class Shard(Struct, frozen=True):
 class RunOptions(Struct, frozen=True, kw_only=True):
     """How a stage is run, whatever it asks. `concurrency` None is what keeps the source of replies busy. The judge has
     to be as its `certificate` says. Of the groups only those of the `shard` are worked on. `metrics` is the address
-    ([HOST:]PORT) at which they are given."""
+    ([HOST:]PORT) at which they are given. `rescores`: another score may be taken of judgments that are there."""
 
     out: Path
     concurrency: int | None
@@ -65,6 +65,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     certificate: Path | None = None
     shard: Shard | None = None
     metrics: str | None = None
+    rescores: bool = False
 
     def takes(self, group: str) -> bool:
         return self.shard is None or self.shard.of(group) == self.shard

@@ -141,7 +141,8 @@ def score_kinds_ahead(name: str, findings: Findings) -> list[str]:
         )
         if ahead:
             but = f", and behind in {blocks.listed(behind)}" if behind else ""
-            said.append(f"{name}: --score {pair.second} would be ahead in {blocks.listed(ahead)}{but}")
+            who = findings.sample.judge
+            said.append(f"{name}: with --score {pair.second} {who} would be ahead in {blocks.listed(ahead)}{but}")
     return said
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.asking import rating
+from critic.asking.judge import panel_judgment
 from critic.records import ConversationJudgment, Judgment, Verdict
 from eval_agreement import agreement
 from eval_agreement.analysis import score_kinds
@@ -39,8 +40,8 @@ def judged(kind: str, failed: Sequence[int] = (), seed: int = 0) -> list[Judgmen
         said = judgment(number, 10.0 if right else 1.0, None if number in failed else KINDS[kind](shares))
         # As a file may hold them, which is not to the last digit; also of a reply that failed for its reason.
         kept = [float(f"{share:.9f}") for share in shares]
-        failure = "truncated" if number in failed else None
-        said = replace(said, verdict=Verdict(rating=KINDS["argmax"](shares), distribution=kept, failure=failure))
+        found = Verdict(rating=KINDS["argmax"](shares), distribution=kept)
+        said = replace(said, verdict=replace(found, failure="truncated") if number in failed else found)
         lines.append(replace(said, score_kind=kind))
     return lines
 
@@ -81,24 +82,30 @@ def test_a_table_s_ids_say_whose_probabilities_are_meant(tmp_path: Path) -> None
     )
 
 
-def test_grades_of_conversations_too(tmp_path: Path) -> None:
+def test_grades_of_conversations_have_none(tmp_path: Path) -> None:
+    """The judge of a whole one is shown its own grades of the turns: another score would be of another prompt."""
     lines: list[ConversationJudgment] = []
     for number in range(40):
-        shares = [0.02] * 10
-        shares[number % 10] += 0.5
-        shares[0] += 0.3
-        found = Verdict(distribution=shares, rating=rating.score(shares, "argmax"))
-        lines.append(said(verdict(number, "direct", 1, score=rating.score(shares, "argmax")), rating=found))
+        found = Verdict(distribution=[0.1] * 10, rating=1.0)
+        lines.append(said(verdict(number, "direct", 1, score=1.0), rating=found))
     jsonl.write(tmp_path / "j.jsonl", lines)
-    jsonl.write(
-        tmp_path / "people.jsonl",
-        [{"id": f"c{number}/own/direct/1", "score": number % 10 + 1} for number in range(40)],
-    )
+    people = [{"id": f"c{number}/own/direct/1", "score": number % 10 + 1} for number in range(40)]
+    jsonl.write(tmp_path / "people.jsonl", people)
     sample = of_tables(Source(tmp_path / "people.jsonl"), {"j": Source(tmp_path / "j.jsonl")})
-    assert [(pair.first, pair.second, pair.n) for pair in score_kinds(sample.numbered)] == [
-        ("argmax", "expected", 40),
-        ("argmax", "median", 40),
+    assert sample.records is not None and score_kinds(sample.numbered) == []
+
+
+def test_nor_has_a_panel_whose_mean_is_that_of_its_members_mixture(tmp_path: Path) -> None:
+    one, two = judged("expected"), judged("expected", seed=1)
+    lines = [
+        panel_judgment([a, replace(b, response=a.response, judge="b")], "mean", "panel")
+        for a, b in zip(one, two, strict=True)
     ]
+    mixture = [rating.score(line.verdict.distribution, "expected") for line in lines]
+    assert mixture == pytest.approx([line.score for line in lines], abs=1e-6)
+    jsonl.write(tmp_path / "j.jsonl", lines)
+    (sample,) = of_judgments("j", tmp_path / "j.jsonl")
+    assert score_kinds(sample.numbered) == []
 
 
 def other(lines: list[Judgment], row: int, **changes: object) -> list[Judgment]:
@@ -112,8 +119,11 @@ def other(lines: list[Judgment], row: int, **changes: object) -> list[Judgment]:
         lambda lines: other(lines, 7, verdict=Verdict(rating=lines[7].score)),
         lambda lines: other(lines, 7, score_kind="median"),
         lambda lines: [replace(line, verdict=Verdict(rating=1.0), score=1.0, score_kind="argmax") for line in lines],
+        lambda lines: other(lines, 7, verdict=replace(lines[7].verdict, criteria={"style": Verdict(rating=1.0)})),
+        lambda lines: other(lines, 7, verdict=replace(lines[7].verdict, scale=(1, 5))),
+        lambda lines: [replace(line, score=None, verdict=Verdict(failure="truncated")) for line in lines],
     ],
-    ids=["of a panel", "a rating alone", "two kinds", "ratings alone"],
+    ids=["another", "a rating alone", "two kinds", "ratings alone", "criteria", "another scale", "all failed"],
 )
 def test_scores_that_are_not_of_one_distribution_have_no_others(
     changed: Callable[[list[Judgment]], list[Judgment]], tmp_path: Path
@@ -129,8 +139,8 @@ def test_the_audit_says_which_score_would_have_been_ahead(tmp_path: Path) -> Non
     done = run("critic", "audit", "taken.jsonl", "better.jsonl", "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stdout.splitlines() if "--score" in line]
-    assert told[0].startswith("taken: --score median would be ahead in MAE")
-    assert not any(line.startswith("better: --score expected would be ahead in MAE") for line in told)
+    assert told[0].startswith("taken: with --score median small-judge would be ahead in MAE")
+    assert not any(line.startswith("better: with --score expected small-judge would be ahead in MAE") for line in told)
     summary = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))
     mae = next(one for one in summary["taken"]["score_kinds"][0]["differences"] if one["metric"] == "mae")
     assert (

@@ -461,7 +461,7 @@ def test_another_judge_does_not_write_into_the_file(tmp_path: Path, scripted: Se
     assert run(*words).returncode == 0
     before = (tmp_path / "out.jsonl").read_bytes()
     assert_one_line_error(run(*words, "--name", "other"), "judge 'tiny'", "--out")
-    assert_one_line_error(run(*words, "--score", "median"), "score_kind", "--out")
+    assert_one_line_error(run(*words, "--temperature", "0.5"), "decoding", "--out")
     other = rows(tmp_path / "more.jsonl", 1)
     assert_one_line_error(run("critic", "judge", other, *words[3:]), "not among the responses")
     assert (tmp_path / "out.jsonl").read_bytes() == before
