@@ -9,7 +9,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import import_module
@@ -299,8 +299,8 @@ def is_empty(path: Path) -> bool:
 
 
 def repair(path: Path) -> int:
-    """Cut a torn last line off a file that a killed run was appending to; returns the bytes cut. Raises UsageError for
-    a file that is not of plain lines."""
+    """Cut a torn last line off a file that a killed run was appending to; returns the bytes cut. One that lacks but its
+    end gets that. Raises UsageError for a file that is not of plain lines, and leaves it as it is."""
     if path.suffix in (*PACKED, ".parquet"):
         raise UsageError(f"{path}: written line by line, to go on where it stops: name it .jsonl")
     size = path.stat().st_size if path.is_file() else 0
@@ -308,9 +308,25 @@ def repair(path: Path) -> int:
         return 0
     with path.open("rb+") as file:
         with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-            keep = content.rfind(b"\n") + 1
+            keep, first = content.rfind(b"\n") + 1, content[: content.find(b"\n") + 1]
+            last = content[keep:]
+        if not last:
+            return 0
+        if not (_is_whole(first) if first else last[:1] in (b"{", b"[")):
+            raise UsageError(f"{path}: not JSON Lines; give another name for what is written line by line")
+        if _is_whole(last):
+            file.seek(size)
+            file.write(b"\n")
+            return 0
         file.truncate(keep)
     return size - keep
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether it is a record: a number could be the beginning of another."""
+    with suppress(msgspec.DecodeError):
+        return isinstance(msgspec.json.decode(line), dict | list)
+    return False
 
 
 class Appender:

@@ -47,11 +47,23 @@ def test_after_a_cut_at_any_byte_whole_lines_stay(cut: int) -> None:
                 file.append(turn)
         whole = path.read_bytes()
         path.write_bytes(whole[:cut])
-        kept = whole[:cut].count(b"\n")
         with jsonl.Appender(path) as file:
+            kept = path.read_bytes().count(b"\n")
+            assert kept == whole[: cut + 1].count(b"\n"), "a line that lacks but its end is whole"
             for turn in turns[kept:]:
                 file.append(turn)
         assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("content", [b'{\n  "a": 1\n}', b"notes", b"# Title\n\nno end", b"1\n2\n3", b"a,b\n1,2"])
+def test_a_file_that_is_none_of_ours_is_not_cut(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "given"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="given: not JSON Lines"):
+        jsonl.repair(path)
+    with pytest.raises(UsageError, match="given: not JSON Lines"):
+        jsonl.Appender(path)
+    assert path.read_bytes() == content
 
 
 def test_a_file_that_is_changed_has_no_sidecar_until_it_is_whole_again(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from vision import SeeingTokenizer, images_of, told_apart
 from critic import human_scored
 from critic.asking import rating
 from critic.asking.examples import TooLong, example
+from critic.asking.forms import form_of
 from critic.asking.tokens import source_ids
 from critic.errors import UsageError
 from critic.images import ImageError
@@ -43,6 +44,9 @@ def held_out(
     behind = [*tokens.before, *(tokens.first[:1] if tokens.zero is not None else [])] if tokens else []
     sees = isinstance(tokenizer, SeeingTokenizer)
     for response in human_scored.load(path, pictures=sees).responses[: spec.rows]:
+        if form_of(form).lacking(response) is not None:
+            refused.append(response.id)
+            continue
         try:
             made = example(response, form, limit, lambda messages: len(source_ids(tokenizer, messages)), sees=sees)
         except ImageError as error:

@@ -158,15 +158,16 @@ def card(facts: dict[str, Any]) -> str:
         "",
     ]
     found = facts.get("evaluation")
-    if not found:
-        return "\n".join([*lines, "It was not evaluated while it was trained.", ""])
+    if not found or found.get("set", facts["set"]) != facts["set"]:
+        other = f" with these weights, but with the {found['set']} ones (critic.json)" if found else ""
+        return "\n".join([*lines, f"It was not evaluated{other} while it was trained.", ""])
     lines += [
         f"Agreement with people on {found['n']:.0f} held-out rows (step {found['step']}, score: {found['score']}; "
         "these rows were watched during training, so audit on others before quoting a figure):",
         "",
         "| metric | value |",
         "|---|---|",
-        *(f"| {name} | {value:.3f} |" for name, value in found.items() if name not in {"n", "step", "score"}),
+        *(f"| {name} | {value:.3f} |" for name, value in found.items() if name not in {"n", "step", "score", "set"}),
         "",
     ]
     return "\n".join(lines)
@@ -177,8 +178,9 @@ def carry_over(model: Any, judge: Path) -> None:
     their own. Raises UsageError where the judge is of another language model."""
     found = {name: tensor for file in sorted(judge.glob("*.safetensors")) for name, tensor in load_file(file).items()}
     found.setdefault("lm_head.weight", found.get("model.embed_tokens.weight"))  # tied
-    reads = {f"model.{name}": each for name, each in model.get_decoder().named_parameters()}
-    reads |= {f"lm_head.{name}": each for name, each in model.lm_head.named_parameters()}
+    # Beside adapters, what they adapt goes by another name.
+    reads = {f"model.{name.replace('.base_layer', '')}": each for name, each in model.get_decoder().named_parameters()}
+    reads |= {f"lm_head.{name.replace('base_layer.', '')}": each for name, each in model.lm_head.named_parameters()}
     for name, tensor in found.items():
         into = reads.get(name)
         shape = tuple(getattr(into, "ds_shape", into.shape)) if into is not None else None

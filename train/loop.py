@@ -82,7 +82,7 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
 
     def __init__(self, watch: "Watch", **options: Any) -> None:
         self.watch = watch
-        self.order = torch.Generator()
+        self.order, self.numbered = torch.Generator(), None
         self.heap = machine.Heap()
         self.decays: list[float] = []
         super().__init__(**options)
@@ -105,6 +105,8 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         sampler = super()._get_train_sampler(*args)
         if hasattr(sampler, "generator"):
             sampler.generator = self.order
+        elif hasattr(sampler, "set_epoch"):
+            sampler.seed, self.numbered = self.args.seed, sampler  # it draws by seed and epoch
         if hasattr(sampler, "batch_size"):
             # Sorted within a number of steps, which transformers counts by one process's rows: another number of
             # processes would have another order.
@@ -121,6 +123,8 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         # The order of an epoch follows from the seed and its number alone, so that a run continued within it sees the
         # rows that are left; transformers' own, grouped by length, follows from all random numbers drawn before.
         self.order.manual_seed(self.args.seed + options["epoch"])
+        if self.numbered is not None:  # within an epoch transformers does not reach it
+            self.numbered.set_epoch(options["epoch"])
         # A run killed behind its last checkpoint has no step left to take; transformers would take one more.
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
@@ -258,10 +262,10 @@ class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # a base of ty
             seeing = self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
             shares = distributions(model, held.ids, self.tokens, spec.batch_size, pad, held.images, seeing)
             found = figures(shares, self.held_out.human, spec.score)
-            self.evaluated = {"step": step, "score": spec.score, **found}
+            self.evaluated = {"step": step, "score": spec.score, "set": "raw" if own else "ema", **found}
             if "mae" in found and (self.best is None or found["mae"] < self.best["mae"]):
                 self.best = self.evaluated
-                export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes("raw" if own else "ema"))
+                export.replace(self.trainer, self.tokenizer, self.out / "best", self._notes(self.evaluated["set"]))
         self.trainer.log({f"eval_{name}": value for name, value in found.items()})
 
     def _notes(self, which: str) -> dict[str, Any]:

@@ -137,6 +137,18 @@ def classify(model: Any) -> None:
     attention.install(model)
 
 
+_PLAIN = {"logits_scaling": 1.0, "logit_scale": 1.0, "lm_head_multiplier": 1.0, "final_logit_softcapping": None}
+"""What families do with the logits behind `lm_head`, by the names of their configurations, and what does nothing."""
+
+
+def _require_plain_logits(model: Any) -> None:
+    """Raises UsageError for a base whose ratings would be served by other logits than those that are learned from."""
+    config = model.config.get_text_config()
+    for name, plain in _PLAIN.items():
+        if (found := getattr(config, name, plain)) not in (plain, None):
+            raise UsageError(f"base: {name} {found:g} changes its logits, which training does not; take another base")
+
+
 def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> None:
     """Give `model` the forward pass of training; without labels it stays what it was.
 
@@ -175,6 +187,7 @@ def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> N
         count = num_items_in_batch if num_items_in_batch is not None else learned.sum()
         return transformers.modeling_outputs.CausalLMOutputWithPast(loss=loss / count)
 
+    _require_plain_logits(model)
     plain_forward = model.forward
     model.forward = types.MethodType(forward, model)
     attention.install(model)

@@ -11,7 +11,7 @@ import yaml
 from msgspec import Struct, field
 from tiny import TinySpec
 
-from critic.asking.forms import check_mix, prompt_of, rates
+from critic.asking.forms import REASON_FIRST, check_mix, prompt_of, rates
 from critic.errors import UsageError
 from critic.records import Showing
 
@@ -141,8 +141,11 @@ def labels(recipe: Recipe) -> dict[str, float]:
 
 
 def watched(recipe: Recipe) -> str:
-    """The form in which held-out rows are judged while training: pointwise, or the commonest on 1..10 that is."""
+    """The form in which held-out rows are judged while training: pointwise, or the commonest on 1..10 that is; of a
+    judge that writes one that begins with the rating."""
     shares = {form: share for form, share in recipe.forms.items() if share > 0.0 and rates(form)}
+    if recipe.objective != "head":
+        shares = {form: share for form, share in shares.items() if REASON_FIRST not in form}
     return "pointwise" if "pointwise" in shares or not shares else max(shares, key=lambda form: shares[form])
 
 
@@ -237,6 +240,9 @@ def _check(recipe: Recipe, path: Path) -> None:
     others = ", ".join(form for form, share in recipe.forms.items() if share > 0.0 and not rates(form))
     require(recipe.objective != "head" or not others, f"objective head learns ratings on 1..10 alone, not {others}")
     if recipe.evaluation is not None:
+        ours = [form for form, share in recipe.forms.items() if share > 0.0 and rates(form)]
+        at_once = recipe.objective == "head" or not ours or any(REASON_FIRST not in form for form in ours)
+        require(at_once, f"evaluation needs a form that begins with the rating, not {', '.join(ours)} alone")
         needs_ema = recipe.evaluation.weights == "ema"
         require(recipe.ema is not None or not needs_ema, "evaluation.weights ema needs an ema section")
         for name in ("every", "rows", "batch_size"):
@@ -268,6 +274,9 @@ OWNED = {
         "output_dir": "give --out",
         "eval_strategy": "give evaluation",
         "eval_steps": "give evaluation",
+        "label_smoothing_factor": "with it labels would count alike, whatever the recipe weighs them by",
+        "save_only_model": "a killed run goes on from whole checkpoints",
+        "ignore_data_skip": "a killed run goes on with the rows that are left",
     },
     "deepspeed": {
         "gradient_accumulation_steps": "give global_batch",

@@ -361,7 +361,7 @@ def _run(
     model = build_model(recipe, tokenizer, tokens)
     if recipe.probe is not None and resumed is None:
         probe.begin(export.bare(model), recipe, data.rows, tokenizer.pad_token_id, settings.device)
-    if "init" in facts and resumed is None:
+    if "init" in facts and (resumed is None or recipe.lora is not None):  # of adapters, a checkpoint holds no more
         require_same_tokens(tokenizer, Path(facts["init"]["folder"]))
         export.carry_over(export.bare(model), Path(facts["init"]["folder"]))
     watch = Watch(

@@ -1,5 +1,6 @@
 """What stands between a stage and a source of replies: a cache of replies, and a budget."""
 
+import asyncio
 import hashlib
 import os
 import sqlite3
@@ -17,6 +18,9 @@ from msgspec.structs import replace
 
 from critic.backends import Backend, ChatMessage, Reply, Request, Served
 from critic.errors import Refused, UsageError
+
+_LOOK = 0.02
+"""Seconds between two looks whether the first call of a budget is answered."""
 
 
 class Layer:
@@ -176,6 +180,9 @@ class Limited(Layer):
         self.budget = budget
 
     async def chat(self, request: Request) -> Reply:
+        # What calls cost is not known before the first: all that may be asked at once could be far too much.
+        while self.budget.under_way and not self.budget.calls and not self.budget.seconds:
+            await asyncio.sleep(_LOOK)
         if self.budget.is_spent():
             raise Refused("budget", f"--budget {self.budget.words} is spent")
         self.budget.under_way += 1

@@ -126,13 +126,14 @@ class OpenAIBackend:
         try:
             answer = self._plain.get("/v1/models")
             answer.raise_for_status()
-            models = answer.json()["data"]
-        except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
+            offered = {model["id"]: model for model in answer.json()["data"]}
+        except (httpx.HTTPError, httpx.InvalidURL, KeyError, TypeError, ValueError) as error:
             raise UsageError(f"{NO_ANSWER} at {self.root}/v1: {one_line(error)}") from None
-        offered = {model["id"]: model for model in models}
+        if not offered:
+            raise UsageError(f"{NO_ANSWER} at {self.root}/v1: it offers no model")
         if name is not None and name not in offered:
             raise UsageError(f"the server at {self.root} has no model {name!r}; it offers {', '.join(offered)}")
-        chosen = offered[name] if name is not None else models[0]
+        chosen = offered[name] if name is not None else next(iter(offered.values()))
         is_vllm, processor = chosen.get("owned_by") == "vllm", chosen.get("processor")
         is_head = is_vllm and self._classifies(chosen["id"])
         self.served = Served(chosen["id"], chosen.get("max_model_len"), is_vllm, processor, is_head)
@@ -160,9 +161,11 @@ class OpenAIBackend:
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Tokens of a prompt as the server's chat template renders it (vLLM's `/tokenize`). Raises Refused
-        (`context_length_exceeded`) where the server does not tell."""
+        (`context_length_exceeded`) where the server does not tell, Transient where it does not answer."""
         try:
             return int(self._tokenized(messages, add_generation_prompt=True)["count"])
+        except httpx.TransportError as error:
+            raise Transient(f"no tokens can be counted: {one_line(error)}") from None
         except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
             message = f"too long, and no tokens can be counted: {one_line(error)}"
             raise Refused("context_length_exceeded", message) from None

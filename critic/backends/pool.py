@@ -117,7 +117,12 @@ class Pool:
         return self.endpoints[0].backend.sees()
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        return min(self.endpoints, key=lambda one: one.lost).backend.count_tokens(messages)
+        """Raises Refused where the servers do not tell, Transient where none answers."""
+        named = [one for one in self.endpoints if one.rests < math.inf]
+        for one in sorted(named, key=lambda one: one.lost)[:-1]:
+            with suppress(Transient):
+                return one.backend.count_tokens(messages)
+        return max(named, key=lambda one: one.lost).backend.count_tokens(messages)
 
     async def chat(self, request: Request) -> Reply:
         """Raises Refused and Transient as an OpenAIBackend does; UsageError where two endpoints are two judges."""
@@ -194,12 +199,11 @@ class Pool:
     async def _probed(self, one: Upstream, asked: Request) -> Reply | None:
         one.under_way += 1
         try:
-            return await one.backend.chat(asked)
+            return await _answer(one, asked)
         except Transient as error:
             one.lose(str(error), error.retry_after)
         except Refused:
-            with suppress(Refused, Transient):  # many give no probabilities; and another row may do
-                return await one.backend.chat(replace(asked, top_logprobs=0))
+            pass  # another row may do
         finally:
             one.under_way -= 1
         return None
@@ -211,8 +215,8 @@ class Pool:
         asked, first = self._first
         try:
             served = await asyncio.to_thread(one.backend.choose, self.served.name)
-            wrong = _differs(self.served, served) or _apart(first, await one.backend.chat(asked))
-        except UsageError as error:
+            wrong = _differs(self.served, served) or _apart(first, await _answer(one, asked))
+        except (UsageError, Refused) as error:
             raise Transient(str(error)) from None
         if wrong is not None:
             if one.url not in self._told:
@@ -234,7 +238,10 @@ class Pool:
         return set(named), self._joined([url for url in named if url not in known], late=True)[0]
 
     def _take(self, named: set[str], joined: Sequence[Upstream]) -> None:
-        for one in [*self.endpoints, *joined]:
+        all_of_them = [*self.endpoints, *joined]
+        if not any(one.url in named for one in all_of_them):
+            return  # none of those that are named now answers yet
+        for one in all_of_them:
             if one.url not in named:
                 one.rests = math.inf  # what is under way there ends as it will
             elif one in joined or one.rests == math.inf:
@@ -278,6 +285,14 @@ def _probe(request: Request) -> Request:
     alternatives = 0 if request.classify else ALTERNATIVES
     most = min(request.max_tokens, PROBED)
     return replace(request, temperature=0.0, seed=None, max_tokens=most, top_logprobs=alternatives)
+
+
+async def _answer(one: Upstream, asked: Request) -> Reply:
+    """A probe's reply, without probabilities where there are none to be had."""
+    try:
+        return await one.backend.chat(asked)
+    except Refused:
+        return await one.backend.chat(replace(asked, top_logprobs=0))
 
 
 def _differs(one: Served, other: Served) -> str | None:

@@ -170,11 +170,12 @@ def unsure_keys(path: Path, threshold: float, key: Key) -> KeySet:
     return found
 
 
-def merged(first: Path, second: Path | None, name: str, key: Key) -> Iterator[Judgment]:
-    """Each row as the last judge said that was asked for it, with what each of them said."""
-    with nullcontext() if second is None else ByKey(second, key) as later:
+def merged(first: Path, second: Path, unsure: KeySet, name: str, key: Key) -> Iterator[Judgment]:
+    """Each row as the last judge said that was asked for it, the second for those that are `unsure`, with what each of
+    them said."""
+    with ByKey(second, key) if unsure else nullcontext() as later:
         for _, one in jsonl.read(first, Judgment):
-            asked = [one, *filter(None, [later.get(key(one)) if later else None])]
+            asked = [one, *filter(None, [later.get(key(one)) if later and key(one) in unsure else None])]
             spent: dict[str, Any] = {
                 kind: sum(getattr(each, kind) for each in asked)
                 for kind in ("prompt_tokens", "cached_tokens", "completion_tokens")

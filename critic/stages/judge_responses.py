@@ -21,6 +21,7 @@ from critic.asking.forms import CriteriaKind, form_of
 from critic.asking.judge import ResponseJudge, key_of, panel_judgment
 from critic.asking.rating import Aggregation
 from critic.backends import processors
+from critic.backends.layers import Cached, layers
 from critic.certificate import drawn, hold_to
 from critic.counting.keys import KeySet
 from critic.errors import UsageError
@@ -37,8 +38,8 @@ Shown = tuple[Response, Response | None]
 
 class FormResponses:
     """What is judged in a form, read anew each time it is gone through: only hashes of ids are in memory (`keys`),
-    numbered by the criteria of each where it is judged by those, but for a form that compares, which needs all answers
-    to a question at once. `pictured`: a question has an image.
+    numbered by what is judged, but for a form that compares, which needs all answers to a question at once. `pictured`:
+    a question has an image.
 
     `read` gives the responses. Those that cannot be judged in the form are counted and said. In a form that compares,
     each answer meets one other to its question, as in training. Of all that, what the `run` takes is judged. Raises
@@ -52,11 +53,11 @@ class FormResponses:
         left_out: Counter[str] = Counter()
         self._pairs = _paired(list(self._usable(left_out)), form, left_out) if self._form.pair else None
         shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(left_out))
-        self.keys, self.pictured, usable = KeySet(numbered=self._by_criteria), False, False
+        self.keys, self.pictured, usable = KeySet(numbered=True), False, False
         for one in shown:
             usable = True
             if self._takes(one):
-                self.keys.add(key_of(*one), self._criteria(one[0]))
+                self.keys.add(key_of(*one), self._mark(*one))
                 self.pictured |= bool(one[0].question.images)
         for reason, count in left_out.most_common():
             print(f"left out {count} rows: {reason}", file=sys.stderr)
@@ -67,17 +68,19 @@ class FormResponses:
         shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(Counter()))
         return filter(self._takes, shown)
 
-    def by_others(self, one: Response, key: str) -> bool:
-        """Whether an answer was judged by other criteria than it has now."""
-        return self._by_criteria and self._criteria(one) != self.keys.get(key)
+    def is_another(self, response: Response, other: Response | None, key: str) -> bool:
+        """Whether what was judged by this key read otherwise than it does now."""
+        return self._mark(response, other) != self.keys.get(key)
 
-    @property
-    def _by_criteria(self) -> bool:
-        return isinstance(self._form.kind, CriteriaKind)
-
-    def _criteria(self, one: Response) -> int:
-        """A number for the criteria that an answer is judged by: all that is kept of each."""
-        return zlib.crc32(msgspec.json.encode(one.question.criteria)) if self._by_criteria else 0
+    def _mark(self, *shown: Response | None) -> int:
+        """A number for all that a judge may be shown, of the question and of the answers."""
+        read = list[Any]()
+        for one in filter(None, shown):
+            asked = one.question
+            seen = (asked.lang, asked.task, asked.history, asked.images, asked.caption, asked.focus, asked.checklist)
+            criteria = asked.criteria if isinstance(self._form.kind, CriteriaKind) else None
+            read.append((one.text, asked.prompt, asked.reference, *seen, criteria))
+        return zlib.crc32(msgspec.json.encode(read))
 
     def _takes(self, shown: Shown) -> bool:
         return self._run is None or self._run.takes(shown[0].question.group)
@@ -164,10 +167,12 @@ class JudgeResponses(Stage[Shown, Judgment]):
             if (found := getattr(record, name)) != value:
                 return f"made with {name} {found!r}, now {value!r}; choose another --out"
         key = self.key(record)
-        if key not in self.wanted:
+        if key not in self._responses.keys:
             return f"judges {key!r}, which is not among the responses; choose another --out"
-        if self._responses.by_others(record.response, key):
-            return f"judges {key!r} by other criteria than now; choose another --out"
+        if self._responses.is_another(record.response, record.other, key):
+            return (
+                f"judges {key!r}, of which question, reference, criteria or answer are others now; choose another --out"
+            )
         return None
 
     def resume(self) -> None:
@@ -196,7 +201,8 @@ class JudgeResponses(Stage[Shown, Judgment]):
         return first.score_kind if alike else None
 
     def know(self, record: Judgment) -> None:
-        self._judged.add(self.key(record))  # only hashes are in memory
+        if (key := self.key(record)) in self.wanted:
+            self._judged.add(key)  # only hashes are in memory
 
     def before(self) -> int:
         return len(self._judged)
@@ -208,7 +214,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
         return key in self.wanted and key not in self._judged
 
     def only(self, keys: Wanted) -> None:
-        """Judge no more than these."""
+        """Judge no more than these, and speak of no others: the file may have some of an earlier run."""
         self.wanted = keys
 
     async def work(self, item: Shown, keep: Callable[..., None]) -> None:
@@ -221,12 +227,15 @@ class JudgeResponses(Stage[Shown, Judgment]):
             self._again = await _judged_again(self.judge, self.out, self._check_repeat, self.concurrency)
 
     def summary(self, records: Iterable[Judgment]) -> RunSummary:
+        if self.wanted is not self._responses.keys:
+            records = (one for one in records if self.key(one) in self.wanted)
         found = summary(records, self.options)
         if (again := self._again) is None:
             return found
         said = (
             f"judged again in another order: {again['ratings_changed']} of {again['rows']} ratings changed, "
             f"scores by {again['largest_move_of_a_score']:.4f} at most"
+            + (f"; {again['failed']} failed" if again["failed"] else "")
         )
         return replace(found, facts={"judged_again": again, **found.facts}, lines=[said, *found.lines])
 
@@ -270,16 +279,21 @@ async def _judged_again(judge: ResponseJudge, out: Path, rows: int, concurrency:
     shown = [(line.response, line.other) for line in before.values()]
     random.Random(0).shuffle(shown)
     waiting, after = iter(shown), dict[str, Judgment]()
+    for one in layers(judge.backend):
+        if isinstance(one, Cached):
+            one.fresh = True  # or it would hear what was said before
 
     async def work() -> None:
         for one in waiting:
             after[key_of(*one)] = await judge.judge(*one)
 
     await side_by_side(work() for _ in range(concurrency))
-    pairs = [(line, after[name]) for name, line in before.items()]
+    both = [(line, after[name]) for name, line in before.items()]
+    pairs = [(one, other) for one, other in both if other.verdict.failure is None]
     moves = [abs(one.score - other.score) for one, other in pairs if one.score is not None and other.score is not None]
     return {
         "rows": len(pairs),
+        "failed": len(both) - len(pairs),
         "ratings_changed": sum(_said(one.verdict) != _said(other.verdict) for one, other in pairs),
         "replies_changed": sum(one.reply != other.reply for one, other in pairs),
         "largest_move_of_a_score": max(moves, default=0.0),
@@ -354,7 +368,7 @@ def _in_turn(run: RunOptions, members: Sequence[JudgeResponses], labelled: str, 
     if unsure := cascade.unsure_keys(first.out, found.deviation, first.key):
         second.only(unsure)
         second.run()
-    count = jsonl.write(run.out, cascade.merged(first.out, second.out if unsure else None, name, first.key))
+    count = jsonl.write(run.out, cascade.merged(first.out, second.out, unsure, name, first.key))
     facts = {
         "responses": first.facts["responses"],
         "judge": name,

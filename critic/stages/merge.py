@@ -24,11 +24,14 @@ from critic.stages.run import RunOptions, RunSummary, Shard, failed, finish
 
 HOW = (
     *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "against", "system", "sampling"),
-    *("judge", "aggregate", "model", "processors", "prompt", "setup", "max_tokens", "constrained"),
+    *("judge", "aggregate", "cascade", "model", "processors", "prompt", "setup", "max_tokens", "constrained"),
 )
 """What a sidecar says of how a run was made: the same of all shards."""
 
-OF_ONE = ("critic", "finished", "shard", "server", "data_root", "concurrency", "members", "judged_again")
+ALIKE = ("data_root", "images")
+"""What may be another on each machine: said of the whole where it is not."""
+
+OF_ONE = ("critic", "finished", "shard", "server", "concurrency", "members", "judged_again", *ALIKE)
 """What it says of one shard alone. All else is counted, and added up."""
 
 
@@ -96,6 +99,11 @@ def main(
         raise UsageError(f"{found[0].path}: expected what critic judge or critic infer made with --shard")
     count = jsonl.write(out, _lines(found, kind))
     facts: dict[str, Any] = {name: first[name] for name in HOW if name in first}
+    facts |= {
+        name: first[name]
+        for name in ALIKE
+        if name in first and all(one.facts.get(name) == first.get(name) for one in full)
+    }
     added = dict[str, Any]()
     for part in found:
         own = {name: value for name, value in part.facts.items() if name not in (*HOW, *OF_ONE)}

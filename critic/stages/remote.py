@@ -105,15 +105,27 @@ class AtStore:
         """Where the output is made: what is left of a run that did not end, or what is there, which may be resumed."""
         with self._speaking():
             if not self.folder.is_dir() and self.files.isfile(self.path):
-                for path, local in ((self.path, self.local), (f"{self.path}.run.json", jsonl.sidecar(self.local))):
-                    if self.files.exists(path):
-                        self._get(path, local)
+                # All or nothing: a part of it would be taken for what a run left.
+                fetched = self.folder.with_name(f"{self.folder.name}.{os.getpid()}")
+                for path in self._there():
+                    self._get(path, fetched / path.rpartition("/")[2])
+                fetched.replace(self.folder)
         return self.local
 
+    def _there(self) -> list[str]:
+        """The output's file at the store, those of a panel's members beside it (NAME.1.jsonl), and their sidecars."""
+        plain, beside = jsonl.plain_of(self.local), self.path.rpartition("/")[0]
+        members = self.files.glob(f"{beside}/{plain.stem}.*{plain.suffix}")
+        numbered = [path for path in members if re.search(r"\.\d+$", path.removesuffix(plain.suffix))]
+        files = [self.path, *numbered]
+        return [*files, *(said for path in files if self.files.exists(said := f"{path}.run.json"))]
+
     def send(self) -> None:
-        """Send all that was made, what says that it is whole last."""
+        """Send all that was made, what says that it is whole last, and not beside what says it of a file before."""
         made = [file for file in self.folder.rglob("*") if file.is_file() and not file.name.endswith(".partial")]
         with self._speaking():
+            if jsonl.sidecar(self.local) in made and self.files.exists(said := f"{self.path}.run.json"):
+                self.files.rm_file(said)
             for file in sorted(made, key=lambda file: (file.name.endswith(".run.json"), file)):
                 to = f"{self.path.rstrip('/').rpartition('/')[0]}/{file.relative_to(self.folder)}"
                 self.files.makedirs(to.rpartition("/")[0], exist_ok=True)

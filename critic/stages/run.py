@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from critic import jsonl
 from critic.backends import Backend
-from critic.backends.layers import Cached, layers
+from critic.backends.layers import Cached, Limited, layers
 from critic.errors import UsageError
 from critic.records import Call, Judgment
 from critic.stages.cost import PeakMemory, Price, cost_lines, costs
@@ -162,6 +162,8 @@ class Stage(ABC, Generic[Item, Record]):
 
     def _run(self) -> int:
         if self.options.shard is not None and not self.wanted:
+            for _ in known(self.out, self.record, self.problem):
+                pass  # only looked at: another shard's file is not written over
             print(f"no group falls into shard {self.options.shard}", file=sys.stderr)
             jsonl.write(self.out, [])
             return finish(self.options, self.summary([]), self.facts, True, self.too_many)
@@ -188,8 +190,13 @@ class Stage(ABC, Generic[Item, Record]):
                 facts["cache"] = {"hits": one.hits, "misses": one.misses}
         summary = self.summary(line for _, line in jsonl.read(self.out, self.record))
         if lost := summary.failures["budget"]:
-            said = f"{lost} {self.unit}s were not asked for: the budget is spent; the same command goes on with them"
-            summary.lines.append(said)
+            ours = any(isinstance(one, Limited) and one.budget.spent for one in layers(self.backend))
+            why = (
+                "the budget is spent; the same command goes on with them"
+                if ours
+                else "they wait for critic infer's budget"
+            )
+            summary.lines.append(f"{lost} {self.unit}s were not asked for: {why}")
         return finish(self.options, summary, facts, opens, self.too_many)
 
     def resume(self) -> None:

@@ -282,3 +282,76 @@ def test_infer_asks_the_pool(tmp_path: Path, stands: Stands) -> None:
     done = run("critic", "infer", file, "--out", out, *words)
     assert done.returncode == 0, done.stderr
     assert all(one.asked > 2 for one in servers)
+
+
+class WithoutProbabilities(StandIn):
+    """As servers do that give none: asked for some, it refuses."""
+
+    async def answer(self, path: str, body: bytes, to: asyncio.Transport) -> None:
+        if b'"top_logprobs"' in body:
+            to.write(b"HTTP/1.1 400 X\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+            return
+        await super().answer(path, body, to)
+
+
+def test_one_without_probabilities_that_was_away_is_asked_again(stands: Stands) -> None:
+    one, other = WithoutProbabilities(), WithoutProbabilities()
+
+    async def go() -> None:
+        async with opened([one, other]) as made:
+            await ask(made, [str(number) for number in range(20)])
+            one.fault = "500"
+            await ask(made, [str(number) for number in range(20, 40)])
+            assert made.endpoints[0].lost and not made.endpoints[0].proven
+            one.fault, before = None, one.answered
+            ends = time.monotonic() + 60
+            while one.answered < before + 5 and time.monotonic() < ends:
+                await ask(made, [str(number) for number in range(40, 48)])
+            assert one.answered >= before + 5 and made.endpoints[0].proven
+
+    asyncio.run(go())
+    one.close()
+    other.close()
+
+
+def test_the_last_goes_only_when_another_has_come(
+    tmp_path: Path, stands: Stands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file may name servers that are still being started."""
+    monkeypatch.setattr(pool, "LOOK", 0.05)
+    old, new = stands(2)
+    file = tmp_path / "endpoints"
+    file.write_text(old.url, "utf-8")
+    new.close()
+
+    async def go() -> None:
+        made = options.Endpoint().connect(f"@{file}", None)
+        assert isinstance(made, pool.Pool)
+        async with made:
+            await ask(made, ["0"])
+            file.write_text(new.url, "utf-8")
+            await asyncio.sleep(0.5)
+            await ask(made, [str(number) for number in range(20)])
+            assert old.answered >= 20
+            again = await asyncio.to_thread(new.again)
+            while made.endpoints[0].rests != math.inf:
+                await asyncio.sleep(0.01)
+            await ask(made, [str(number) for number in range(20)])
+            assert again.answered >= 20
+            again.close()
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+@pytest.mark.parametrize("answer", [b'{"data": []}', b'{"data": [3]}', b"[]"])
+def test_a_server_that_offers_no_model_does_not_answer(tmp_path: Path, answer: bytes) -> None:
+    class Offers(StandIn):
+        async def answer(self, path: str, body: bytes, to: asyncio.Transport) -> None:
+            to.write(b"HTTP/1.1 200 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer))
+            to.write(answer)
+
+    server = Offers()
+    words = ["critic", "judge", rows(tmp_path, 1), "--out", tmp_path / "out.jsonl", "--judge"]
+    assert_one_line_error(run(*words, server.url), "/v1: ")
+    server.close()
+    assert_one_line_error(run(*words, "http://127.0.0.1:80O0/v1"), "80O0")

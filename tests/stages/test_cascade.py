@@ -146,3 +146,53 @@ def test_a_file_that_cannot_tell_is_refused(tmp_path: Path, judge: Judge, script
         "critic", "judge", labelled, "--out", tmp_path / "k.jsonl", "--judge", scripted(dear).url, "--cascade", both
     )
     assert_one_line_error(alone, "--cascade: give two --judge")
+
+
+@pytest.mark.parametrize("spent", [150, 300, 660])
+def test_behind_a_budget_it_goes_on(tmp_path: Path, judge: Judge, spent: int) -> None:
+    """What the first judge was not asked for is for the second to say, until the first has said it."""
+    labelled, data = rows(tmp_path, "labelled.jsonl", 0, 160), rows(tmp_path, "rows.jsonl", 1000, 40)
+    assert judge(labelled, "both.jsonl").returncode == 0
+    words = ["--cascade", tmp_path / "both.jsonl", "--concurrency", 1]
+    assert judge(data, "whole.jsonl", *words).returncode == 0
+    some = judge(data, "j.jsonl", *words, "--budget", f"{spent}tokens", "--max-failed", 1)
+    assert some.returncode == 0 and "budget" in some.stdout, some.stderr
+    done = judge(data, "j.jsonl", *words)
+    assert done.returncode == 0, done.stderr
+    found, expected = lines(tmp_path / "j.jsonl"), lines(tmp_path / "whole.jsonl")
+    said = [{name: (line["score"], len(line["members"])) for name, line in each.items()} for each in (found, expected)]
+    assert said[0] == said[1]
+    unsure = sum(count == 2 for _, count in said[1].values())
+    assert (
+        f"dear was asked for {unsure} of 40" in done.stdout and f"j.2.jsonl: {unsure} judged, 0 failed" in done.stdout
+    )
+
+
+def test_what_the_second_said_for_a_first_that_failed_is_left_out_once_that_has_spoken(
+    tmp_path: Path, scripted: Servers
+) -> None:
+    broken = [f"It is number {number}." for number in (1001, 1002, 1003)]
+
+    def now_and_then(body: dict[str, Any]) -> dict[str, Any]:
+        if any(one in body["messages"][-1]["content"] for one in broken):
+            return {"choices": [{"message": {"role": "assistant", "content": "no"}, "finish_reason": "stop"}]}
+        return reply(rating(number_of(body)), 0.98)
+
+    first, second = scripted(now_and_then), scripted(dear)
+    first.told["id"], second.told["id"] = "cheap", "dear"
+    labelled, data = rows(tmp_path, "labelled.jsonl", 0, 60), rows(tmp_path, "rows.jsonl", 1000, 20)
+    judges = ["--judge", f"{first.url}#cheap", "--judge", f"{second.url}#dear", "--score", "argmax"]
+    assert run("critic", "judge", labelled, "--out", tmp_path / "both.jsonl", *judges).returncode == 0
+    words = ["critic", "judge", data, "--out", tmp_path / "j.jsonl", *judges, "--cascade", tmp_path / "both.jsonl"]
+    assert run(*words, "--max-failed", 1).returncode == 0
+    asked = len(second.requests)
+    assert {name for name, line in lines(tmp_path / "j.jsonl").items() if len(line["members"]) == 2} == {
+        "row-1001",
+        "row-1002",
+        "row-1003",
+    }
+    broken.clear()
+    done = run(*words, "--retry-failed")
+    assert done.returncode == 0, done.stderr
+    assert all(len(line["members"]) == 1 for line in lines(tmp_path / "j.jsonl").values())
+    assert len(second.requests) == asked and "dear was asked for 0 of 20" in done.stdout

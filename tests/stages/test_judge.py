@@ -613,7 +613,7 @@ def test_other_criteria_are_another_run(tmp_path: Path, scripted: Any) -> None:
     assert run(*words, "--prompt", "criteria", "--criteria", files["acc"]).returncode == 0
     out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:1]))
     again = run(*words, "--prompt", "criteria", "--criteria", files["other"])
-    assert_one_line_error(again, "by other criteria than now", "--out")
+    assert_one_line_error(again, "criteria or answer are others now", "--out")
     assert_one_line_error(run(*words, "--prompt", "criteria", "--criteria", files["none"]), "names no criterion")
     assert_one_line_error(run(*words, "--prompt", "criteria", "--criteria", files["twice"]), "'Acc'")
     assert_one_line_error(run(*words, "--criteria", files["acc"]), "--criteria is one of --prompt criteria")
@@ -657,3 +657,36 @@ def test_rows_that_nobody_scored_are_judged(tmp_path: Path, scripted: Servers, k
         lacking = write_jsonl(tmp_path / "lacking.jsonl", [{name: row[name] for name in row if name != column}])
         again = run("critic", "judge", lacking, "--out", tmp_path / "not.jsonl", "--base-url", server.url)
         assert_one_line_error(again, f"missing required field `{column}`")
+
+
+def test_a_row_that_reads_otherwise_now_is_not_judged_already(tmp_path: Path, scripted: Servers) -> None:
+    """What people said of it may change; what the judge was shown may not."""
+    server, out = scripted(lambda body: reply_with({"7": 1.0})), tmp_path / "out.jsonl"
+
+    def judge(**changes: Any) -> Any:
+        data = write_jsonl(tmp_path / "rows.jsonl", [human_row(0), human_row(1, **changes)])
+        return run("critic", "judge", data, "--out", out, "--base-url", server.url)
+
+    assert judge().returncode == 0
+    before = out.read_bytes()
+    for change in ({"response": "another"}, {"reference": "another"}, {"question": "another"}, {"task": "another"}):
+        assert_one_line_error(judge(**change), "judges 'row-1', of which", "choose another --out")
+    assert judge(human_score=1, group="another").returncode == 0
+    assert out.read_bytes() == before
+
+
+def test_judging_again_does_not_ask_the_cache(tmp_path: Path, scripted: Servers) -> None:
+    numbers = itertools.count()
+    server = scripted(lambda body: reply_with({str(digit := next(numbers) % 9 + 1): 1.0}, chosen=str(digit)))
+    words = ["--base-url", server.url, "--cache", tmp_path / "cache", "--check-repeat", "5", "--concurrency", "1"]
+    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 6), "--out", tmp_path / "out.jsonl", *words)
+    assert done.returncode == 0, done.stderr
+    assert "judged again in another order: 5 of 5 ratings changed" in done.stdout and len(server.requests) == 11
+
+
+def test_what_fails_when_it_is_judged_again_did_not_change(tmp_path: Path, scripted: Servers) -> None:
+    numbers = itertools.count()
+    server = scripted(lambda body: reply_with({"7": 1.0}) if next(numbers) < 8 else completion("no verdict"))
+    words = ["--base-url", server.url, "--check-repeat", "5", "--concurrency", "1"]
+    done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 6), "--out", tmp_path / "out.jsonl", *words)
+    assert "0 of 2 ratings changed, scores by 0.0000 at most; 3 failed" in done.stdout, done.stderr

@@ -19,6 +19,7 @@ import pytest
 from conftest import ROOT, Done, assert_one_line_error, free_port, human_row, run
 
 from critic import jsonl, tables
+from critic.stages import remote
 
 fsspec = pytest.importorskip("fsspec", reason="needs the remote extra")
 
@@ -260,3 +261,39 @@ with local_paths(sys.argv[1:]): kill()
 def test_what_is_not_there_or_not_known_is_said(store: str) -> None:
     assert_one_line_error(run("critic", "judge", f"{store}/none.jsonl", "--out", "x.jsonl"), f"{store}/none.jsonl: ")
     assert_one_line_error(run("critic", "judge", "nowhere://a/b.jsonl", "--out", "x.jsonl"), "nowhere://a/b.jsonl: ")
+
+
+def test_a_panel_is_not_judged_again(store: str) -> None:
+    begun(store)
+    judges = ["--judge", f"{store}/judge.jsonl", "--judge", f"{store}/second.jsonl"]
+    put(f"{store}/second.jsonl", *texts(4, 4, 4))
+    for name, member in (("panel.jsonl", "panel.2.jsonl"), ("panel.jsonl.gz", "panel.2.jsonl")):
+        words = ["critic", "judge", f"{store}/rows.jsonl", "--out", f"{store}/{name}", "--score", "argmax", *judges]
+        assert run(*words).returncode == 0
+        before = files(store)
+        assert {member, f"{member}.run.json"} <= before.keys()
+        put(f"{store}/panel.9x.jsonl", {"none": "of its members"})
+        again = run(*words)
+        assert again.returncode == 0 and again.stderr.count("12 judged before, 0 to go") == 2, again.stderr
+        assert json.loads(files(store)[f"{name}.run.json"])["rows"] == 12
+
+
+def test_an_output_of_which_a_part_was_fetched_is_fetched_anew(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(store)
+    assert judge(store).returncode == 0
+    before, get = files(store), remote.AtStore._get
+
+    def breaks(self: Any, path: str, local: Path) -> None:
+        if local.name == "judged.jsonl.run.json":
+            raise ConnectionError("gone")
+        get(self, path, local)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(remote.AtStore, "_get", breaks)
+        assert_one_line_error(judge(store), "gone")
+    again = judge(store)
+    assert again.returncode == 0 and "12 judged before, 0 to go" in again.stderr
+    there = files(store)
+    assert there.keys() == before.keys() and there["judged.jsonl"] == before["judged.jsonl"]

@@ -296,3 +296,30 @@ def test_the_jobs_files_have_the_fields_that_their_schedulers_want() -> None:
     directives = [line for line in slurm if line.startswith("#SBATCH")]
     assert all(line.startswith("#") for line in slurm[:first]) and set(directives) <= set(slurm[:first])
     assert all(re.fullmatch(r"#SBATCH --[a-z-]+(=\S+)?", line) for line in directives)
+
+
+def test_a_shard_without_groups_leaves_another_s_file_as_it_is(tmp_path: Path) -> None:
+    rows(tmp_path, 6)
+    held = {Shard(1, 32).of(f"g{number}").number for number in range(2)}
+    empty = next(number for number in range(1, 33) if number not in held)
+    assert judge(tmp_path, "part.jsonl", "--shard", f"{min(held)}/32").returncode == 0
+    before = (tmp_path / "part.jsonl").read_bytes()
+    done = judge(tmp_path, "part.jsonl", "--shard", f"{empty}/32")
+    assert_one_line_error(done, "part.jsonl:1: judges", "not among the responses")
+    assert (tmp_path / "part.jsonl").read_bytes() == before and jsonl.sidecar(tmp_path / "part.jsonl").is_file()
+
+
+def test_what_is_no_count_is_not_added_up(tmp_path: Path) -> None:
+    rows(tmp_path)
+    files = parts(tmp_path, 3)
+    said = {"images": {"max_bytes": 7, "max_pixels": 5}, "data_root": "/images", "cascade": {"deviation": 0.5}}
+    for file in files:
+        jsonl.write_sidecar(file, jsonl.facts(file) | said)
+    assert merge(files).returncode == 0
+    assert jsonl.facts(tmp_path / "whole.jsonl").items() >= said.items()
+    jsonl.write_sidecar(files[1], jsonl.facts(files[1]) | {"data_root": "/elsewhere"})
+    assert merge(files).returncode == 0
+    whole = jsonl.facts(tmp_path / "whole.jsonl")
+    assert "data_root" not in whole and whole["images"] == said["images"]
+    jsonl.write_sidecar(files[2], jsonl.facts(files[2]) | {"cascade": {"deviation": 2.5}})
+    assert_one_line_error(merge(files), "part.3.jsonl: made with cascade", "2.5", "0.5")

@@ -252,3 +252,19 @@ def test_a_short_run_leaves_no_status_and_a_wrong_address_is_one_line(tmp_path: 
     assert judge(tmp_path, server, "o.jsonl").returncode == 0
     assert not status.status_file(tmp_path / "o.jsonl").exists()
     assert_one_line_error(judge(tmp_path, server, "p.jsonl", "--metrics", "nowhere"), "--metrics nowhere: expected")
+
+
+def test_before_the_first_reply_says_what_one_costs_one_is_asked(tmp_path: Path, stand: Stands) -> None:
+    server = stand(seconds=0.1)
+    done = judge(tmp_path, server, "out.jsonl", "--budget", "150tokens", "--concurrency", 16, "--max-failed", 1)
+    assert done.returncode == 0 and server.asked == 2, done.stderr  # 109 tokens each
+    assert "18 rows were not asked for: the budget is spent; the same command goes on with them" in done.stdout
+
+
+def test_replies_that_infer_had_no_budget_for_are_not_the_judge_s_to_go_on_with(tmp_path: Path, stand: Stands) -> None:
+    server, replies = stand(), tmp_path / "replies.jsonl"
+    asked = ["--benchmark", "convbench", "--base-url", server.url, "--max-failed", 1]
+    words = [*asked, "--out", replies, "--condition", "no_image", "--budget", "300tokens"]
+    assert "budget" in run("critic", "infer", CONVERSATIONS, *words).stdout
+    done = run("critic", "judge", replies, *asked, "--out", tmp_path / "judged.jsonl", "--protocol", "direct")
+    assert "were not asked for: they wait for critic infer's budget" in done.stdout, done.stderr

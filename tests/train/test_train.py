@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -30,14 +31,18 @@ from training import (
     write_rows,
 )
 
+import export  # isort: skip
+import loop  # isort: skip
 import meter  # isort: skip
+import objective  # isort: skip
 import recipe as recipes  # isort: skip
 import sft  # isort: skip
 from tiny import TinySpec, random_model  # isort: skip
 import torch
+import transformers
 import yaml
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig
 
 from critic import human_scored
 from critic.asking.prompt import prompt_hash
@@ -125,6 +130,10 @@ WRONG = [
     ({"objective": "raft", "forms": {"correct": 1.0, "pointwise": 0.0}}, "needs a form on 1..10"),
     ({"training": {"save_total_limit": 2}}, r"training\.save_total_limit is set by the program; give keep"),
     ({"training": {"eval_steps": 2}}, "give evaluation"),
+    ({"training": {"label_smoothing_factor": 0.1}}, "labels would count alike"),
+    ({"training": {"save_only_model": True}}, "whole checkpoints"),
+    ({"training": {"ignore_data_skip": True}}, "the rows that are left"),
+    ({"forms": {"pointwise_reason_first": 1.0}, "evaluation": {"every": 2}}, "begins with the rating"),
     ({"deepspeed": {"gradient_accumulation_steps": 2}}, "give global_batch"),
     ({"max_source_tokens": None}, "max_source_tokens"),
 ]
@@ -462,3 +471,84 @@ def test_the_meter_counts_layers_below_the_first_adapter_once(tmp_path: Path) ->
     # What lies before the first adapter in its own layer hands no gradient on either.
     assert found[0] == pytest.approx(2 * (4 * layer + head) + 3 * 4 * attention, rel=0.02)
     assert found[1] == pytest.approx(2 * layer + 2 * (2 * layer + head) + (2 + 3 * 2) * attention, rel=0.02)
+
+
+def test_what_is_watched_begins_with_the_rating(tmp_path: Path) -> None:
+    forms = {"pointwise_reason_first": 1.0, "direct_turn": 0.2, "correct": 1.0}
+    assert recipes.watched(recipes.read_recipe(write_recipe(tmp_path, forms=forms))) == "direct_turn"
+    head = {"objective": "head", "forms": {"pointwise_reason_first": 1.0}, "attention": "sdpa"}
+    assert recipes.watched(recipes.read_recipe(write_recipe(tmp_path, **head))) == "pointwise_reason_first"
+
+
+@pytest.mark.parametrize("epochs", [[0, 1], [3]])
+def test_an_order_that_follows_from_an_epoch_is_told_which_it_is(epochs: list[int], monkeypatch: Any) -> None:
+    """Within an epoch that a run goes on with, transformers does not reach the sampler."""
+    from transformers.trainer_pt_utils import BatchRebalanceSampler
+
+    sampler = BatchRebalanceSampler([3, 9, 5, 7] * 8, 8, 2, 1)
+    monkeypatch.setattr(transformers.Trainer, "_get_train_sampler", lambda *_: sampler)
+    seen = []
+    monkeypatch.setattr(transformers.Trainer, "_run_epoch", lambda self, **_: seen.append(list(sampler)))
+    trainer = loop.JudgeTrainer.__new__(loop.JudgeTrainer)
+    trainer.order, trainer.numbered = torch.Generator(), None
+    trainer.args = SimpleNamespace(seed=7)
+    trainer.watch = SimpleNamespace(recipe=SimpleNamespace(together=False))
+    trainer.data_collator = SimpleNamespace(packing=False)
+    trainer.state = SimpleNamespace(global_step=0, max_steps=9)
+    assert trainer._get_train_sampler() is sampler
+    for epoch in epochs:
+        trainer._run_epoch(epoch=epoch)
+    other = BatchRebalanceSampler([3, 9, 5, 7] * 8, 8, 2, 1, seed=7)
+    other.set_epoch(epochs[-1])
+    assert seen[-1] == list(other) and len(seen) == len({str(order) for order in seen})
+
+
+@pytest.mark.parametrize("changed", [{"logits_scaling": 8.0}, {"final_logit_softcapping": 30.0}, {"logit_scale": 0.25}])
+def test_a_base_that_changes_its_logits_is_refused(changed: dict[str, float]) -> None:
+    sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=1)
+    model = AutoModelForCausalLM.from_config(config)
+    for name, value in changed.items():
+        setattr(model.config, name, value)
+    with pytest.raises(UsageError, match=f"{next(iter(changed))} .* changes its logits"):
+        objective.learn(model, None, None)
+    for name in changed:
+        setattr(model.config, name, None)
+    objective.learn(model, None, None)
+
+
+def test_a_judge_s_weights_are_carried_over_beside_adapters(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    config = LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=1)
+    judge, base = AutoModelForCausalLM.from_config(config), AutoModelForCausalLM.from_config(config)
+    judge.save_pretrained(tmp_path / "judge")
+    adapted = get_peft_model(
+        base, LoraConfig(target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    )
+    before = {name: each.clone() for name, each in adapted.named_parameters() if "lora_" in name}
+    export.carry_over(export.bare(adapted), tmp_path / "judge")
+    after = dict(adapted.named_parameters())
+    assert before and all(torch.equal(each, after[name]) for name, each in before.items())
+    ids = torch.arange(12)[None]
+    with torch.no_grad(), adapted.disable_adapter():
+        assert torch.equal(adapted(ids).logits, judge(ids).logits)
+
+
+def test_a_card_tells_of_no_agreement_that_other_weights_had() -> None:
+    found = {"step": 4, "score": "expected", "n": 9.0, "mae": 1.25}
+    facts = {
+        "recipe": {"global_batch": 4, "objective": "sft"},
+        "rows": 9,
+        "forms": {},
+        "data": {},
+        "prompts": {},
+        "steps": 4,
+    }
+    facts["set"] = "ema"
+    assert "1.250" in export.card(facts | {"evaluation": found}) and "1.250" in export.card(
+        facts | {"evaluation": found | {"set": "ema"}}
+    )
+    text = export.card(facts | {"evaluation": found | {"set": "raw"}})
+    assert "1.250" not in text and "but with the raw ones" in text
