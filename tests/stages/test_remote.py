@@ -286,7 +286,8 @@ def test_an_output_of_which_a_part_was_fetched_is_fetched_anew(
     before, get = files(store), remote.AtStore._get
 
     def breaks(self: Any, path: str, local: Path) -> None:
-        if local.name == "judged.jsonl.run.json":
+        if local.name == "judged.jsonl":
+            local.parent.mkdir(parents=True)
             raise ConnectionError("gone")
         get(self, path, local)
 

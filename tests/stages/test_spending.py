@@ -266,5 +266,6 @@ def test_replies_that_infer_had_no_budget_for_are_not_the_judge_s_to_go_on_with(
     asked = ["--benchmark", "convbench", "--base-url", server.url, "--max-failed", 1]
     words = [*asked, "--out", replies, "--condition", "no_image", "--budget", "300tokens"]
     assert "budget" in run("critic", "infer", CONVERSATIONS, *words).stdout
-    done = run("critic", "judge", replies, *asked, "--out", tmp_path / "judged.jsonl", "--protocol", "direct")
+    words = [*asked, "--out", tmp_path / "judged.jsonl", "--protocol", "direct", "--budget", "1000000tokens"]
+    done = run("critic", "judge", replies, *words)
     assert "were not asked for: they wait for critic infer's budget" in done.stdout, done.stderr

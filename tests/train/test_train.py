@@ -476,7 +476,7 @@ def test_the_meter_counts_layers_below_the_first_adapter_once(tmp_path: Path) ->
 def test_what_is_watched_begins_with_the_rating(tmp_path: Path) -> None:
     forms = {"pointwise_reason_first": 1.0, "direct_turn": 0.2, "correct": 1.0}
     assert recipes.watched(recipes.read_recipe(write_recipe(tmp_path, forms=forms))) == "direct_turn"
-    head = {"objective": "head", "forms": {"pointwise_reason_first": 1.0}, "attention": "sdpa"}
+    head: dict[str, Any] = {"objective": "head", "forms": {"pointwise_reason_first": 1.0}, "attention": "sdpa"}
     assert recipes.watched(recipes.read_recipe(write_recipe(tmp_path, **head))) == "pointwise_reason_first"
 
 
