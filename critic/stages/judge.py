@@ -139,7 +139,7 @@ def _judges(
     backends: list[Backend],
     name: str | None,
     form: str,
-    score: ScoreKind,
+    score: ScoreKind | None,
     max_tokens: int,
     decoding: Decoding,
     images: Images | None,
@@ -149,7 +149,8 @@ def _judges(
         if each.served.forms and form not in each.served.forms:
             learned = ", ".join(each.served.forms)
             print(f"warning: {each.place} was trained in {learned}, and is asked in {form} (--prompt)", file=sys.stderr)
-    return [ResponseJudge(one, name or one.served.name, form, score, max_tokens, decoding, images) for one in backends]
+    how = form, score or "expected", max_tokens, decoding, images
+    return [ResponseJudge(one, name or one.served.name, *how) for one in backends]
 
 
 def _of_conversations(given: Mapping[str, Any]) -> dict[str, object]:
@@ -375,7 +376,6 @@ def main(
         engine=engine, vllm_options=vllm_options, timeout=timeout, fresh=retry_failed, budget=spend(budget, run.prices),
         base_url=base_url or (None if judge else DEFAULT_URL), ray_address=ray_address, replicas=replicas)  # fmt: skip
     see = ShownImages(images, data_root or root_of(responses, questions), max_image_pixels, max_image_bytes)
-    score = score or ("argmax" if benchmark else "expected")
     form, pack, most = _prompt(prompt, prompt_pack, benchmark)
     decoding = _decoding(form, samples, temperature, seed, no_reason, panel := len(judge or []) > 1)
     if benchmark is None:
@@ -388,7 +388,7 @@ def main(
     _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0, cascade=cascade, several=panel)
     chosen = _chosen(protocol or [], judging or ["standard"])
     (backend,) = endpoint.open("--judge", judge)
-    setup = Setup(judge=name or backend.served.name, score_kind=score, order=order, battles=battles,
+    setup = Setup(judge=name or backend.served.name, score_kind=score or "argmax", order=order, battles=battles,
         seed=seed if order != "both" or battles == "random" else 0, extraction=not no_extraction,
         reference_backed=not reference_free, pointwise_prompt=form, decoding=decoding, pack=pack, unread=unread,
         texts=True, strict=strict, sight=sight, reason_first=prompt == EVERY_REASON_FIRST)  # fmt: skip

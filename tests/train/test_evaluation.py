@@ -106,7 +106,8 @@ def test_the_log_says_what_the_folder_does(made: Any, tmp_path_factory: pytest.T
         by_hand = figures_by_hand(scores_of(shares, "expected"), people)
         assert found[step] == pytest.approx(by_hand, abs=1e-4), folder
         facts = json.loads((folder / "critic.json").read_text("utf-8"))
-        assert facts["evaluation"] == {"step": step, "score": "expected", **found[step]} and facts["set"] == "ema"
+        assert facts["evaluation"] == {"step": step, "score": "expected", "set": "ema", **found[step]}
+        assert facts["set"] == "ema"
         assert f"| mae | {found[step]['mae']:.3f} |" in (folder / "README.md").read_text("utf-8")
     assert {line["step"] for line in logged(done.out) if "loss" in line} == set(range(1, 9)), "no loss is hidden by it"
 
