@@ -24,8 +24,7 @@ def by_kind(sample: Sample) -> dict[str, Floats]:
     """
     made = [one for one in as_column(sample.judgments).present() if one]
     asked = {one.score_kind for one in made if isinstance(one, Judgment) and not one.members}
-    scored = np.flatnonzero(~np.isnan(sample.scores))
-    if sample.records is None or len(asked) != 1 or len(sample.ids) >= MANY_ROWS or not len(scored):
+    if sample.records is None or len(asked) != 1 or len(sample.ids) >= MANY_ROWS or np.isnan(sample.scores).all():
         return {}
     (used,) = asked
     kinds = sorted(get_args(rating.ScoreKind), key=lambda kind: kind != used)

@@ -152,6 +152,7 @@ class Budget(Struct, kw_only=True):
     used: float = 0.0
     calls: int = 0
     under_way: int = 0
+    tried: bool = False
     spent: bool = False
     start: float | None = None
 
@@ -181,7 +182,7 @@ class Limited(Layer):
 
     async def chat(self, request: Request) -> Reply:
         # What calls cost is not known before the first: all that may be asked at once could be far too much.
-        while self.budget.under_way and not self.budget.calls and not self.budget.seconds:
+        while self.budget.under_way and not (self.budget.tried or self.budget.seconds):
             await asyncio.sleep(_LOOK)
         if self.budget.is_spent():
             raise Refused("budget", f"--budget {self.budget.words} is spent")
@@ -189,6 +190,6 @@ class Limited(Layer):
         try:
             reply = await self.inner.chat(request)
         finally:
-            self.budget.under_way -= 1
+            self.budget.under_way, self.budget.tried = self.budget.under_way - 1, True
         self.budget.add(reply)
         return reply

@@ -118,11 +118,11 @@ class Pool:
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Raises Refused where the servers do not tell, Transient where none answers."""
-        named = [one for one in self.endpoints if one.rests < math.inf]
-        for one in sorted(named, key=lambda one: one.lost)[:-1]:
+        *others, last = sorted(self.endpoints, key=lambda one: (one.rests == math.inf, one.lost))
+        for one in others:
             with suppress(Transient):
                 return one.backend.count_tokens(messages)
-        return max(named, key=lambda one: one.lost).backend.count_tokens(messages)
+        return last.backend.count_tokens(messages)
 
     async def chat(self, request: Request) -> Reply:
         """Raises Refused and Transient as an OpenAIBackend does; UsageError where two endpoints are two judges."""

@@ -1,5 +1,6 @@
 """What is not asked again, what is asked no more, and what is seen meanwhile."""
 
+import asyncio
 import json
 import sqlite3
 import sys
@@ -269,3 +270,21 @@ def test_replies_that_infer_had_no_budget_for_are_not_the_judge_s_to_go_on_with(
     words = [*asked, "--out", tmp_path / "judged.jsonl", "--protocol", "direct", "--budget", "1000000tokens"]
     done = run("critic", "judge", replies, *words)
     assert "were not asked for: they wait for critic infer's budget" in done.stdout, done.stderr
+
+
+def test_a_first_call_that_fails_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    class Counting(StandIn):
+        at_once = most = 0
+
+        async def answer(self, path: str, body: bytes, to: asyncio.Transport) -> None:
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            await super().answer(path, body, to)
+            self.at_once -= 1
+
+    server = Counting(seconds=0.2)
+    server.fault = "500"
+    words = ["--budget", "5000tokens", "--concurrency", 16, "--attempts", 1, "--max-failed", 1]
+    assert judge(tmp_path, server, "out.jsonl", *words).returncode == 0
+    server.close()
+    assert server.asked == 20 and server.most > 8
