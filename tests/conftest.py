@@ -300,11 +300,13 @@ def completion(text: str, finish: str = "stop", tokens: list[dict[str, Any]] | N
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 512  # of five a client's burst would be let in after a second
+    problem: BaseException | None = None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that is gone; the standard library writes a traceback into whoever's stderr it is."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
+        if not isinstance(error := sys.exception(), OSError):
+            self.problem = error
 
 
 class Scripted:
@@ -327,6 +329,7 @@ class Scripted:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            wbufsize = -1  # head and body in one packet: a second one would wait 40 ms for the first to be acknowledged
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -378,8 +381,11 @@ class Scripted:
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
+        """Raises what `answer` has raised, of which the client has seen a closed connection."""
         self.server.shutdown()
         self.server.server_close()
+        if self.server.problem is not None:
+            raise self.server.problem
 
 
 Servers = Callable[..., Scripted]

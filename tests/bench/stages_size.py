@@ -9,20 +9,20 @@ audited. Each stage is a process of its own.
 
 import argparse
 import json
+import re
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from audit_size import draw
 
-from critic import human_scored, jsonl
-from critic.records import Judgment
+from critic import jsonl
 from critic.stages.run import Shard
 
 STAGES = ("judge", "merge", "score", "audit")
@@ -36,6 +36,11 @@ main()
 """
 
 RATINGS = (3, 7, 8, 5, 9)
+
+PERIOD = 420
+"""Questions after which a row's numbers come again: the least common multiple of 4 tasks, 7 and 3 apples, 10 scores."""
+
+NUMBERED = re.compile(rb"(?<=question-)\d+|(?<=group-)\d+|(?<=table )\d+")
 
 
 def row(number: int) -> dict[str, Any]:
@@ -55,17 +60,26 @@ def row(number: int) -> dict[str, Any]:
     }
 
 
-def judged_before(rows: Path, template: Judgment, parts: list[Path]) -> None:
+def judgments(folder: Path, count: int) -> Iterator[bytes]:
+    """What the scripted judge says of the first `count` rows, as lines: of PERIOD questions it is asked, and those
+    behind them differ from these in their number alone."""
+    few, judged = folder / "few.jsonl", folder / "few.judged.jsonl"
+    jsonl.write(few, map(row, range(PERIOD * ANSWERERS)))
+    measured(*judge(few, judged))
+    texts = [NUMBERED.split(line) for line in judged.read_bytes().splitlines(keepends=True)]
+    for number in range(count):
+        parts = texts[number % len(texts)]
+        yield (b"%d" % (number // ANSWERERS)).join(parts)
+
+
+def judged_before(lines: Iterable[bytes], parts: list[Path]) -> None:
     """Write what killed runs of the shards left: all but every LEFT-th of the rows."""
     shard = Shard(1, len(parts))
     with ExitStack() as stack:
         files = [stack.enter_context(part.open("wb")) for part in parts]
-        for number, (_, _, response) in enumerate(human_scored.walk(rows, left_out={})):  # type: ignore[arg-type]
+        for number, line in enumerate(lines):
             if number % LEFT:
-                rating = RATINGS[number % len(RATINGS)]
-                verdict = msgspec.structs.replace(template.verdict, rating=rating)
-                judged = msgspec.structs.replace(template, response=response, verdict=verdict, score=float(rating))
-                files[shard.of(response.question.group).number - 1].write(msgspec.json.encode(judged) + b"\n")
+                files[shard.of(f"group-{number // ANSWERERS}").number - 1].write(line)
 
 
 def measured(*words: object) -> dict[str, float]:
@@ -89,18 +103,19 @@ def judge(rows: Path, out: Path, *words: str) -> tuple[object, ...]:
 
 
 def sizes(folder: Path, count: int, stages: list[str]) -> dict[str, dict[str, float]]:
-    rows, few, whole = folder / "rows.jsonl", folder / "few.jsonl", folder / "whole.jsonl"
-    jsonl.write(few, map(row, range(ANSWERERS)))
-    measured(*judge(few, folder / "few.judged.jsonl"))
-    _, template = next(jsonl.read(folder / "few.judged.jsonl", Judgment))
-    jsonl.write(rows, map(row, range(count)))
+    rows, whole = folder / "rows.jsonl", folder / "whole.jsonl"
     found, parts = dict[str, dict[str, float]](), [folder / f"part.{number}.jsonl" for number in range(1, SHARDS + 1)]
-    judged_before(rows, template, parts)
-    for number, part in enumerate(parts, 1):
-        found["judge"] = measured(*judge(rows, part, "--shard", f"{number}/{SHARDS}"))
-    found["merge"] = measured("merge", *parts, "--out", whole)
-    for part in [rows, *parts]:
-        part.unlink()
+    if {"judge", "merge"} & set(stages):
+        jsonl.write(rows, map(row, range(count)))
+        judged_before(judgments(folder, count), parts)
+        for number, part in enumerate(parts, 1):
+            found["judge"] = measured(*judge(rows, part, "--shard", f"{number}/{SHARDS}"))
+        found["merge"] = measured("merge", *parts, "--out", whole)
+        for part in [rows, *parts]:
+            part.unlink()
+    else:
+        with whole.open("wb") as file:
+            file.writelines(judgments(folder, count))
     if "score" in stages:
         found["score"] = measured("score", whole, "--out", folder / "score.json")
     if "audit" in stages:
