@@ -251,11 +251,19 @@ def trivial(sample: Sample, training: Sequence[Response]) -> dict[str, tuple[Flo
     """Judges that understand nothing: their scores, and what they do."""
     responses = [response for response in sample.responses if response] if training else []
     if not training or len(responses) < len(sample.ids):
-        median = float(np.median(sample.human))
+        median = _median(sample.human, sample.weight)
         return {"constant": (np.broadcast_to(median, len(sample.ids)), f"always {median:.3g}, people's median here")}
     predicted = {name: fit(training)(responses) for name, fit in BASELINES.items()}
     about = {"constant": f"always {predicted['constant'][0]:.3g}"}
     return {name: (scores, about.get(name, f"a line on {name}")) for name, scores in predicted.items()}
+
+
+def _median(scores: Floats, weight: Floats | None) -> float:
+    """The score with half of the weight on either side; halfway between two such, as without weights."""
+    if weight is None:
+        return float(np.median(scores))
+    low, high = (sign * np.quantile(sign * scores, 0.5, weights=weight, method="inverted_cdf") for sign in (1, -1))
+    return float(low + high) / 2
 
 
 def people(sample: Sample) -> list[Line]:

@@ -157,15 +157,22 @@ class PairedDifference(Struct, frozen=True, kw_only=True):
 
 
 def paired_difference(
-    people: Codes, first: Codes, second: Codes, group: Group, names: tuple[str, str] = ("first", "second")
+    people: Codes,
+    first: Codes,
+    second: Codes,
+    group: Group,
+    names: tuple[str, str] = ("first", "second"),
+    weight: Floats | None = None,
 ) -> PairedDifference:
-    """The difference of two judges' accuracy and kappa in the same resamples; arrays of shape (n,)."""
+    """The difference of two judges' accuracy and kappa in the same resamples; arrays of shape (n,). `weight` as in
+    `verdict_agreement`: the difference is that of what it says of both."""
     columns = np.stack([people, first, second])
     rows = (columns < LABELS).all(axis=0)
     failed = (columns != UNASKED).all(axis=0) & ~rows
     place = columns[:, rows].astype(np.intp)
     cell = (place[0] * LABELS + place[1]) * LABELS + place[2]
-    found = estimates(cell, LABELS**3, group_numbers(group)[rows], _DIFFERENCES)
+    times = None if weight is None else weight[rows]
+    found = estimates(cell, LABELS**3, group_numbers(group)[rows], _DIFFERENCES, times)
     return PairedDifference(first=names[0], second=names[1], failed=int(failed.sum()), **found)
 
 

@@ -52,7 +52,8 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False):
     - `parts[property]`, n names: what agreement is broken down by (category, turn, lang).
     - `length_a`, `length_b`, shape (n,): lengths of the answers, in any one unit.
     - `yes_or_no`: each item is one answer, and a verdict is yes (A) or no (B).
-    - `weight`, shape (n,): 1 over the chance that an item had of being labelled; None where all had the same.
+    - `weight`, shape (n,): 1 over the chance that an item had of being labelled (NaN: not labelled); None where all
+      had the same.
 
     Raises ValueError where a name would stand for two scorers.
     """
@@ -205,7 +206,8 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
     people = majority(list(sample.people.values()))
     judges = {name: both_orders(orders) for name, orders in sample.judges.items()}
     rated = people != UNASKED
-    commonest = np.bincount(people[rated], minlength=LABELS).argmax()
+    weight = None if sample.weight is None else sample.weight[rated]
+    commonest = np.bincount(people[rated], weight, minlength=LABELS).argmax()
     baselines: dict[str, Codes] = {CONSTANT: np.full(len(people), commonest, dtype=np.int8)}
     length: dict[str, LengthPreference] = {}
     if sample.length_a is not None and sample.length_b is not None:
@@ -232,7 +234,7 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
         position={name: position_bias(orders, group) for name, orders in sample.judges.items() if orders.ndim == 2},
         length=length,
         differences=[
-            paired_difference(people, verdicts[one], verdicts[other], group, (one, other))
+            paired_difference(people, verdicts[one], verdicts[other], group, (one, other), sample.weight)
             for one, other in [*combinations(judges, 2), *product(judges, baselines)]
         ],
         by={

@@ -177,8 +177,9 @@ def _notes(people: Sample, given: Mapping[str, Sample], ids: Sequence[str], scal
         notes.append(f"{short} of {n} answers have no length: what length does is not measured")
     if people.weight is not None:
         notes.append(
-            "each label stands for 1 / label_probability rows: agreement, differences and corrected means are those of "
-            "all rows, bias, calibration and what raters say of each other those of the labelled ones"
+            "each label stands for 1 / label_probability rows: agreement, differences, the constant judge and "
+            "corrected means are those of all rows, bias, calibration and what raters say of each other those of the "
+            "labelled ones"
         )
     low, high = scale
     if scale != SCALE:
@@ -344,7 +345,8 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     a pair was not asked. Of yes and no the column is `verdict`. Both may be judged conversations as well, and where
     people's table has no groups, parts or lengths, these are those of the first judge's conversations.
 
-    Raises UsageError when no id is in both and for anything else in a cell, naming file and line.
+    Raises UsageError when no id is in both, where some labelled items lack the label_probability that others have, and
+    for anything else in a cell, naming file and line.
     """
     people = _people_labels(human, kind)
     ids = list(people.by)
@@ -367,10 +369,20 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
             length_a=people.lengths[:, 0] if known else None,
             length_b=people.lengths[:, 1] if known else None,
             yes_or_no=kind == "yes or no",
-            weight=None if people.probability is None or np.isnan(people.probability).any() else 1 / people.probability,
+            weight=_weight(human, people),
         )
     except ValueError as error:
         raise UsageError(f"{human.path}: {error}") from None
+
+
+def _weight(source: Source, people: _Labels) -> Floats | None:
+    """As `Preferences` has it. Raises UsageError where it is known of some labelled items only."""
+    if people.probability is None or np.isnan(people.probability).all():
+        return None
+    said = np.array([any(given.get(key) for given in people.raters.values()) for key in people.by], dtype=bool)
+    if np.isnan(people.probability[said]).any():
+        raise UsageError(f"{source.path}: label_probability is known of some labelled items, but not of all")
+    return 1 / people.probability
 
 
 def _people_labels(source: Source, kind: Kind) -> _Labels:

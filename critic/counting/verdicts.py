@@ -105,12 +105,14 @@ def estimates(
 def _estimate(wanted: VerdictStatistic, counts: Floats, drawn: list[Floats], draws: Resamples) -> Estimate:
     (value,), (n,) = wanted.statistic(counts)
     if np.isnan(value):
-        return Estimate(value=None, n=int(n), undefined=wanted.undefined if counts.any() else "no items")
+        return Estimate(value=None, n=round(n), undefined=wanted.undefined if counts.any() else "no items")
     if not draws.enough:
-        return Estimate(value=float(value), n=int(n))
+        return Estimate(value=float(value), n=round(n))
     values = np.concatenate(drawn)
     p_value = draws.p_value(values) if wanted.p_value else None
-    return Estimate(value=float(value), n=int(n), interval=draws.interval(values, share=wanted.share), p_value=p_value)
+    return Estimate(
+        value=float(value), n=round(n), interval=draws.interval(values, share=wanted.share), p_value=p_value
+    )
 
 
 def share_of(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> Statistic:

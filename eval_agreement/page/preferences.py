@@ -121,7 +121,7 @@ def _matrix(name: str, found: PreferenceAudit) -> list[Section]:
     by_turn = found.matrix.by.get("turn", {})
     pairs = {f"All {found.things}": found.matrix.overall, **{f"Turn {turn}": one for turn, one in by_turn.items()}}
     things = "items" if found.yes_or_no else "pairs of answers"
-    note = f"Share of equal verdicts of every two, over the {things} on which both have one."
+    note = f"Share of equal verdicts of every two, over the {things} on which both have one, each counted once."
     tables = [_matrix_table(caption, one) for caption, one in pairs.items()] if len(found.matrix.overall) > 1 else []
     return _section(name, "matrix", "Who agrees with whom", tables, note=note)
 

@@ -15,13 +15,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from critic.counting import resampling
-from critic.counting.verdicts import verdict_agreement
+from critic.counting.verdicts import A, B, verdict_agreement
 from critic.records import Call, Judgment, Member, Question, Response, Verdict
+from eval_agreement.analysis import trivial
 from eval_agreement.annotate.doubtful import chances, doubt, doubts, drawn, next_rows
 from eval_agreement.compare import compare
 from eval_agreement.corrected import corrected_mean, labels_needed
 from eval_agreement.joint import measured
 from eval_agreement.metrics import agreement
+from eval_agreement.page.preferences import preference_verdict
+from eval_agreement.preferences import Preferences, preference_audit
 from eval_agreement.sample import Sample
 
 
@@ -133,6 +136,51 @@ def test_preferences_are_weighted_as_if_rows_were_there_so_often() -> None:
         assert found.n == 80
 
 
+def test_differences_of_preferences_and_the_decision_are_those_of_the_table() -> None:
+    """A judge that is good on most of the labelled pairs, and bad on those that stand for many more."""
+    rng = np.random.default_rng(0)
+    rare = np.arange(1000) < 200
+    people = np.where(rng.random(1000) < np.where(rare, 0.75, 0.5), A, B).astype(np.int8)
+    judge = np.where(rng.random(1000) < np.where(rare, 0.45, 0.05), B - people, people).astype(np.int8)
+    names = [str(number) for number in range(1000)]
+    given = Preferences(
+        ids=names, group=names, people={"p": people}, judges={"j": judge}, weight=np.where(rare, 20.0, 1.0)
+    )
+    found = preference_audit(given)
+    (difference,) = found.differences
+    for name in ("accuracy", "kappa"):
+        one, other = (getattr(line, name).value for line in (found.agreement["j"], found.baselines["constant"]))
+        assert getattr(difference, name).value == pytest.approx(one - other, abs=1e-12), name
+    assert difference.accuracy.value < 0 and difference.accuracy.n == 1000
+    (decision, *_) = preference_verdict("pairs", found, [], 0.02)
+    assert decision.startswith("Do not rely on j here") and "constant" in decision
+
+
+def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -> None:
+    """People's median, and their commonest verdict, of all rows and not of the labelled ones alone."""
+    rare = np.arange(400) < 100
+    human = np.where(rare, 8.0, 2.0) + np.random.default_rng(0).integers(-1, 2, 400)
+    names, chance = [str(number) for number in range(400)], np.where(rare, 0.02, 1.0)
+    sample = Sample(name="s", ids=names, human=human, judges={"j": human}, group=names, probability=chance)
+    scores, about = trivial(sample, [])["constant"]
+    whole = np.repeat(human, np.round(1 / chance).astype(int))
+    assert scores[0] == np.median(whole) == 8 and about.startswith("always 8")
+    even = [trivial(replace(sample, probability=one), [])["constant"][0][0] for one in (None, np.full(400, 0.5))]
+    assert even == [np.median(human)] * 2
+    halves = replace(sample, human=np.repeat([2.0, 5.0], 200), probability=np.full(400, 0.25))
+    assert trivial(halves, [])["constant"][0][0] == 3.5
+    people = np.where(rare, A, B).astype(np.int8)
+    given = Preferences(ids=names, group=names, people={"p": people}, judges={"j": people}, weight=1 / chance)
+    assert preference_audit(given).baselines["constant"].accuracy.value == pytest.approx(5000 / 5300)
+
+
+@pytest.mark.parametrize("n", [11, 12, 15, 17, 40])
+def test_as_many_pairs_are_counted_with_weights_as_without(n: int) -> None:
+    """Weights sum to n up to the last bits."""
+    same, weight = np.zeros(n, dtype=np.int8), np.random.default_rng(n).uniform(1, 20, n)
+    assert verdict_agreement(same, same, np.arange(n), weight).accuracy.n == n
+
+
 def test_differences_of_judges_are_those_of_the_lines_above_them() -> None:
     rng = np.random.default_rng(4)
     human, one, _, group = world(rng, 200)
@@ -231,3 +279,11 @@ def test_a_chance_that_cannot_be_is_refused(tmp_path: Path) -> None:
     people = write_jsonl(tmp_path / "p.jsonl", lines)
     done = run("critic", "audit", "--human", people, "--judge", f"j={people}", "--out", tmp_path / "a")
     assert_one_line_error(done, "of some labelled answers, but not of all")
+    pairs = [{"id": str(n), "preference": "ab"[n % 2], "label_probability": 0.5 if n else None} for n in range(30)]
+    people = write_jsonl(tmp_path / "p.jsonl", pairs)
+    done = run("critic", "audit", "--human", people, "--judge", f"j={people}", "--out", tmp_path / "a")
+    assert_one_line_error(done, "p.jsonl", "of some labelled items, but not of all")
+    pairs[0] = {"id": "0", "preference": None, "label_probability": None}  # was not labelled, and needs no chance
+    people = write_jsonl(tmp_path / "p.jsonl", pairs)
+    done = run("critic", "audit", "--human", people, "--judge", f"j={people}", "--out", tmp_path / "a")
+    assert done.returncode == 0, done.stderr
