@@ -232,12 +232,12 @@ def _yes_or_no(answer: bool | None) -> Label:
 
 
 class MadeBy(Column[AnyJudgment | None]):
-    """What of each judgment says how it was made and why it failed: records that are the same for many."""
+    """What of each judgment says how it was made and whether it failed: records that are the same for many. Without the
+    detail of a failure, which may be another for every row."""
 
     def add(self, one: AnyJudgment | None) -> None:
         if isinstance(one, Judgment):
             how = {name: getattr(one, name) for name in ("judge", "prompt", "prompt_hash", "score_kind", "decoding")}
-            how |= {"detail": None if one.score is not None else one.detail}
             failure, members = one.verdict.failure, [each.judge for each in one.members]
             panel = [Member(judge=name, verdict=Verdict()) for name in members]
             verdict = Verdict(failure=failure)
@@ -249,7 +249,6 @@ class MadeBy(Column[AnyJudgment | None]):
             self.append(None)
         else:
             how = {"setup": one.setup, "prompt_hash": one.prompt_hash}
-            how |= {"detail": None if one.verdict.score is not None else one.detail}
             said = {name: getattr(one.verdict, name) for name in ("protocol", "judge", "failure")}
             stub = TurnVerdict(conversation="", system="", condition="", **said)
             self.put(

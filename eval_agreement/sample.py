@@ -33,7 +33,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     `member`. `parts` gives
     properties of each row (None: not known), `length` the answers' characters, `probability` the
     chance that each labelled row had of being labelled (NaN: not known; None: all had the same). `responses`
-    are the records behind the rows, and `judgments` what says how these were made and why one failed: empty, or one a
+    are the records behind the rows, and `judgments` what says how these were made and which failed: empty, or one a
     row, None where a row has none; `records` are the whole judgments. `notes` say what was
     left out on reading.
     """

@@ -38,15 +38,20 @@ def write(
     shown (HTML only); `origin` is the audit's provenance.
     """
     furthest = {name: worst(sample) for name, sample in samples.items()}
+    failed = {name: failures(sample) for name, sample in samples.items()}
+    shown = {
+        name: _with_records(sample, [*furthest[name], *(row for _, _, rows in failed[name] for row in rows)])
+        for name, sample in samples.items()
+    }
     facts = {
         "title": title,
         "origin": origin,
         "warnings": warnings(origin),
         "verdicts": verdicts,
         "sections": sections,
-        "failures": {name: failures(sample) for name, sample in samples.items()},
+        "failures": failed,
         "pictures": {name: pictures(sample) for name, sample in samples.items()},
-        "samples": {name: _with_records(sample, furthest[name]) for name, sample in samples.items()},
+        "samples": shown,
         "worst": furthest,
         "curve": curve(steps),
         "ratings": RATINGS,
@@ -69,11 +74,10 @@ def warnings(origin: dict[str, Any]) -> list[str]:
 
 def _with_records(sample: Sample, rows: Sequence[int]) -> Sample:
     """The sample with the texts and the judgments of some rows, by row, as far as there are any."""
-    texts: dict[str, Any] = {}
+    texts: dict[str, Any] = {"judgments": sample.records.few(rows)} if sample.records else {}
     if sample.responses:
         there = sample.responses
         texts["responses"] = there.few(rows) if isinstance(there, Reread) else {row: there[row] for row in rows}
-        texts["judgments"] = sample.records.few(rows) if sample.records else sample.judgments
     return replace(sample, **texts)
 
 
@@ -84,13 +88,11 @@ def worst(sample: Sample) -> list[int]:
     return heapq.nsmallest(WORST, judged, key=lambda row: (-distance[row], sample.ids[row]))
 
 
-def failures(sample: Sample) -> list[tuple[str, int, list[tuple[str, str]]]]:
-    """Failures by name, the commonest first: how many, and id and detail of the first three."""
-    found: dict[str, list[tuple[str, str]]] = {}
+def failures(sample: Sample) -> list[tuple[str, int, list[int]]]:
+    """Failures by name, the commonest first: how many, and the first three rows."""
+    found: dict[str, list[int]] = {}
     for row in np.flatnonzero(np.isnan(sample.scores)).tolist():
         judgment = sample.judgments[row] if sample.judgments else None
-        name = (judgment and judgment.verdict.failure) or "no score"
-        detail = (judgment and judgment.detail) or ""
-        found.setdefault(name, []).append((sample.ids[row], detail[:200]))
+        found.setdefault((judgment and judgment.verdict.failure) or "no score", []).append(row)
     commonest = sorted(found.items(), key=lambda named: -len(named[1]))
     return [(name, len(rows), rows[:3]) for name, rows in commonest]
