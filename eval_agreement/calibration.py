@@ -271,7 +271,7 @@ def conformal(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows 
     columns = np.stack([np.ones(len(first)), covered[first].astype(np.float64)])
     n, inside = sums_and_resampled(rows.resamples, cell, columns).T
     coverage, *drawn = ratio(inside, n)
-    interval = rows.resamples.interval(np.array(drawn))
+    interval = rows.resamples.interval(np.array(drawn), share=True)
     typical = float(np.median(half_width))
     return Conformal(
         **about,

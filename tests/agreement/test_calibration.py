@@ -308,6 +308,13 @@ def test_conformal_intervals_hold_what_they_promise(held_out: bool) -> None:
     assert np.mean(hits) > (0.75 if held_out else 0.9)  # with one split, its own draw adds to the spread
 
 
+def test_full_coverage_is_as_sure_as_its_groups_are_many() -> None:
+    scores = np.random.default_rng(0).integers(1, 11, 120).astype(float)
+    found = calibration.conformal(JudgedRows(scores, scores, np.arange(120)))
+    assert found.coverage == 1.0 and found.interval == pytest.approx((0.025 ** (1 / 120), 1.0))
+    assert "100.0%, 97.0% to 100.0%" in found.reading
+
+
 def test_intervals_that_are_too_narrow_for_the_rows_are_called_out() -> None:
     random = np.random.default_rng(14)
     calm, wild = answers(random, 100, 3, noise=0.3), answers(random, 100, 3, noise=2)
