@@ -109,7 +109,8 @@ def examine(
 
     Trivial judges that look at texts are fitted on training rows and computed on every labelled row, also on those
     where the judge failed. Without training rows there is one: people's own median, which has seen the answers.
-    Recalibration is fitted on the sample `first` where there is one, else on other groups of the same.
+    Recalibration is fitted on the sample `first` where there is one, which must be the same judge's, else on other
+    groups of the same.
     """
     sample = sample.numbered
     labelled, judges = sample.labelled, list(sample.judges)

@@ -27,7 +27,7 @@ from eval_agreement.annotate.doubtful import next_rows
 from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection
-from eval_agreement.items import Kind, file_kind, read_items
+from eval_agreement.items import Kind, file_kind, how_asked, read_items
 from eval_agreement.looking import Looking
 from eval_agreement.page.decision import attack_verdict, verdict
 from eval_agreement.page.looking import looking_sections
@@ -231,16 +231,15 @@ def _audit_scores(
     limits: Sequence[gate.Limit],
     target: _Target,
 ) -> int:
-    """An audit of scores; the exit code. Maps of scores are fitted on the first sample, those of its own file on
-    themselves."""
+    """An audit of scores; the exit code."""
     from eval_agreement.page import pictures, report  # noqa: PLC0415 - keeps --help fast
 
     losses = list(pictures.read_loss(loss)) if loss else []
     (first, first_files), *_ = samples
     found: dict[str, Findings] = {}
     with tqdm(total=STEPS * len(samples), desc="audit", unit="step", leave=False, delay=2) as bar:
-        for sample, files in samples:
-            found[sample.name] = examine(sample, asked, None if files == first_files else first, bar.update)
+        for sample, _ in samples:
+            found[sample.name] = examine(sample, asked, fitted_on(sample, samples), bar.update)
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
     origin = provenance(samples, train, asked.training)
     if target.certificate is not None:
@@ -269,6 +268,18 @@ def _audit_scores(
         outcomes,
         {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()},
     )
+
+
+def fitted_on(sample: Sample, samples: Sequence[tuple[Sample, Files]]) -> Sample | None:
+    """What maps of a sample's scores are fitted on: the first file's scores by the same criterion, if they are the same
+    judge's and it was asked in the same way; None where they are not, and for those of the first file."""
+
+    def asked(one: Sample) -> set[tuple[str, ...]]:
+        return {tuple(how_asked(made).values()) for made in as_column(one.judgments).present() if made}
+
+    _, first_files = samples[0]
+    first = next((one for one, files in samples if files == first_files and one.criterion == sample.criterion), sample)
+    return first if first is not sample and asked(first) == asked(sample) else None
 
 
 def _next(out: Path, samples: Sequence[tuple[Sample, Files]], found: Mapping[str, Findings]) -> list[str]:

@@ -13,7 +13,7 @@ from eval_agreement.metrics import METRICS
 from eval_agreement.sample import Sample
 from eval_agreement.tables import Scale, Source
 
-RESERVED = ("baselines", "gate", "injection", "judges", "people", "provenance")
+RESERVED = ("baselines", "gate", "injection", "judges", "looking", "people", "provenance")
 """Keys of summary.json beside the names of the samples."""
 
 

@@ -35,7 +35,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     chance that each labelled row had of being labelled (NaN: not known; None: all had the same). `responses`
     are the records behind the rows, and `judgments` what says how these were made and which failed: empty, or one a
     row, None where a row has none; `records` are the whole judgments. `notes` say what was
-    left out on reading.
+    left out on reading. `criterion` is the one that scores are by, None where they are overall ones.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     judgments: Sequence[Judgment | ConversationJudgment | None] = field(default_factory=list)
     records: Reread[Judgment | ConversationJudgment] | None = None
     notes: list[str] = field(default_factory=list)
+    criterion: str | None = None
 
     @property
     def judge(self) -> str:
@@ -78,7 +79,7 @@ class Sample(Struct, frozen=True, kw_only=True):
                 return values.rows(index)
             return [values[number] for number in index] if values else values
 
-        kept = ("name", "notes")
+        kept = ("name", "notes", "criterion")
         return replace(
             self, **{name: picked(getattr(self, name)) for name in self.__struct_fields__ if name not in kept}
         )

@@ -21,6 +21,7 @@ from critic.errors import UsageError
 from critic.records import Judgment
 from eval_agreement import tables
 from eval_agreement.items import (
+    COLUMN_SUFFIX,
     OVERALL,
     Kind,
     SampleRows,
@@ -81,7 +82,8 @@ def judge_in(path: Path) -> str:
 
 def of_judgments(name: str, path: Path, *, texts: bool = True) -> list[Sample]:
     """The judgments of one judge, people's scores inside, and with `texts` the responses; behind them, as samples
-    NAME/CRITERION, its scores by each of several criteria that people scored as well.
+    NAME/CRITERION, its scores by each of several criteria that people scored as well. A column of another judge's
+    scores that has the judge's name stands under its whole one, NAME_score_1_10.
 
     Raises UsageError naming file and line for an id that comes twice, a second judge or a score outside 1..10,
     and naming the file when people scored none of the answers.
@@ -91,12 +93,16 @@ def of_judgments(name: str, path: Path, *, texts: bool = True) -> list[Sample]:
     found: dict[str, SampleRows] = {}
     for item in read_items(Source(path)):
         found.setdefault(item.parts.get("criterion") or OVERALL, SampleRows(texts)).add(item)
-    samples = []
+    judge, samples = judge_in(path), []
     for criterion, rows in found.items():
         sample = rows.sample(name if criterion == OVERALL else f"{name}/{criterion}", Source(path))
         parts = {part: values for part, values in sample.parts.items() if part != "criterion"}
-        judges = {judge_in(path): np.asarray(rows.score), **sample.judges}
-        samples.append(replace(sample, parts=parts, judges=judges))
+        others = {
+            f"{other}{COLUMN_SUFFIX}" if other == judge else other: scored for other, scored in sample.judges.items()
+        }
+        by = None if criterion == OVERALL else criterion
+        judges = {judge: np.asarray(rows.score), **others}
+        samples.append(replace(sample, parts=parts, judges=judges, criterion=by))
     if np.isnan(samples[0].human).all():
         raise UsageError(f"{path}: no answer has people's scores (response.human); an audit needs them")
     return [sample for sample in samples if not np.isnan(sample.human).all()]

@@ -52,9 +52,10 @@ _CONFORMAL = Columns[Conformal](
 def calibration_section(found: Mapping[str, Findings]) -> list[Section]:
     parts = [_calibration(name, one.calibration) for name, one in found.items() if one.calibration]
     note = (
-        "A map from judge score to people’s is fitted on other questions than it is tried on: on the first "
-        "sample, or in turns on four fifths of the same. A linear map leaves correlations as they are. Conformal "
-        "intervals are around the recalibrated score of one answer; coverage is measured on answers that took no part."
+        "A map from judge score to people’s is fitted on other questions than it is tried on: on the first file, where "
+        "the same judge scored it by the same prompt, else in turns on four fifths of the same. A linear map leaves "
+        "correlations as they are. Conformal intervals are around the recalibrated score of one answer; coverage is "
+        "measured on answers that took no part."
     )
     return section("calibration", "Calibration", parts, note)
 

@@ -364,6 +364,30 @@ def test_failures_of_which_each_says_another_thing_are_one_kind(tmp_path: Path) 
     assert "<code>r0</code> <small>no 0.png</small>" in page and "no 2.png" in page and "no 3.png" not in page
 
 
+def test_a_column_with_the_judges_own_name_is_another_judge(tmp_path: Path) -> None:
+    rows = [change(one, columns={"small-judge_score_1_10": 1.0}) for one in judgments(40)]
+    jsonl.write(tmp_path / "j.jsonl", rows)
+    (sample,) = of_judgments("j", tmp_path / "j.jsonl")
+    assert sample.scores.tolist() == [one.score for one in rows]
+    assert run(tmp_path, "j.jsonl", "--out", "out").returncode == 0
+    found = summary_of(tmp_path)
+    assert found["j"]["mae"] < 1.5 < found["judges"]["small-judge_score_1_10"]["j"]["mae"]
+
+
+def test_maps_are_fitted_on_the_same_judges_scores_only(tmp_path: Path) -> None:
+    """The first file is of a judge that gives 11 less people's score, or that was asked in another way."""
+    own = [change(one, id=f"own{n}") for n, one in enumerate(judgments(120, seed=2))]
+    own = [change(one, question=msgspec.structs.replace(one.response.question, group=one.response.id)) for one in own]
+    jsonl.write(tmp_path / "own.jsonl", own)
+    for name, changes in (("same", {}), ("other", {"judge": "backwards"}), ("asked", {"prompt_hash": "def"})):
+        first = [msgspec.structs.replace(one, score=11 - (one.score or 1), **changes) for one in judgments(120)]
+        jsonl.write(tmp_path / f"{name}.jsonl", first)
+        assert run(tmp_path, f"{name}.jsonl", "own.jsonl", "--out", "out").returncode == 0
+        found = {key: summary_of(tmp_path)[key]["calibration"] for key in (name, "own")}
+        modes = {key: {one["mode"] for one in [*of["maps"], of["conformal"]]} for key, of in found.items()}
+        assert modes == {name: {"cross-fitted"}, "own": {"held out" if name == "same" else "cross-fitted"}}
+
+
 def change(record: Judgment, **fields: Any) -> Judgment:
     return msgspec.structs.replace(record, response=msgspec.structs.replace(record.response, **fields))
 
@@ -397,7 +421,8 @@ def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "j.jsonl", judgments(6))
     assert "missing.jsonl: no such file" in refused(tmp_path, "a=missing.jsonl", "--out", "out")
     assert "the sample j is given twice" in refused(tmp_path, "j.jsonl", "j=j.jsonl", "--out", "out")
-    assert "cannot be called people" in refused(tmp_path, "people=j.jsonl", "--out", "out")
+    for name in ("people", "looking"):
+        assert f"cannot be called {name}" in refused(tmp_path, f"{name}=j.jsonl", "--out", "out")
     assert "no metric 'mea'" in refused(tmp_path, "j.jsonl", "--out", "out", "--gate", "mea<=1")
     assert "--judge 'j.jsonl': expected NAME=FILE" in refused(
         tmp_path, "--human", "j.jsonl", "--judge", "j.jsonl", "--out", "out"
