@@ -20,7 +20,8 @@ _ABOUT = ("task", "category", "lang", "system", "length_a", "length_b")
 
 def export(store: Store, path: Path) -> int:
     """Write what is labelled; how many lines. A .csv has every label, a .jsonl what training and the audit read: no
-    repeats, no items with a known answer, none that were skipped or are broken.
+    repeats, no items with a known answer, none that were skipped or are broken, no checklists of which nothing is
+    decided.
 
     Raises UsageError where nothing is labelled, or the suffix is another.
     """
@@ -55,7 +56,7 @@ def _chance(labels: Sequence[Given]) -> dict[str, float]:
 
 
 def _row(scheme: Scheme, item: LabelItem, labels: Sequence[Given]) -> Iterator[dict[str, Any]]:
-    """The row that an item was made of, with people's scores."""
+    """The row that an item was made of, with people's scores; none where they leave every item of a checklist open."""
     answers: dict[str, list[str]] = {ask.key: [one.said.choices[ask.key] for one in labels] for ask in item.asks}
     if scheme.rated:
         given = {one.rater: float(one.said.choices[OVERALL]) for one in labels}
@@ -63,9 +64,12 @@ def _row(scheme: Scheme, item: LabelItem, labels: Sequence[Given]) -> Iterator[d
         added: dict[str, Any] = {"human_score": fmean(given.values()), "scale_min": 1, "scale_max": len(scheme.choices)}
         added |= {"criteria_scores": means} if means else {}
     else:
-        given = {one.rater: _share(one.said.choices.values()) for one in labels}
+        shares = {one.rater: _share(one.said.choices.values()) for one in labels}
+        given = {rater: share for rater, share in shares.items() if share is not None}
         right = [_majority(said) for said in answers.values()]
         score = _share("yes" if one else "no" for one in right if one is not None)
+        if score is None:
+            return
         added = {"human_score": score, "scale_min": 0, "scale_max": 1, "checklist_answers": right}
     default = {"task": "", "reference": None, "system": None, "lang": item.lang, "group": item.group}
     old = {key: value for key, value in item.row.items() if key not in ("score_1_10", "label_probability")}
@@ -73,10 +77,10 @@ def _row(scheme: Scheme, item: LabelItem, labels: Sequence[Given]) -> Iterator[d
     yield {**default, **old, **added, "annotators": given, "reason": reason, **_chance(labels)}
 
 
-def _share(answers: Iterable[str]) -> float:
-    """The share of yes among yes and no; half where there is neither."""
+def _share(answers: Iterable[str]) -> float | None:
+    """The share of yes among yes and no; None where there is neither."""
     said = [answer == "yes" for answer in answers if answer in ("yes", "no")]
-    return fmean(said) if said else 0.5
+    return fmean(said) if said else None
 
 
 def _majority(answers: Sequence[str]) -> bool | None:

@@ -189,9 +189,10 @@ def take(store: Store, path: Path) -> str:
 def _whole(
     scheme: Scheme, place: str, item: LabelItem, swapped: bool, choices: Mapping[int, str | None], said: Said
 ) -> Said:
-    """What was said with its choices, in the item's own order of sides. Raises UsageError for one that is none."""
+    """What was said with its choices, in the item's own order of sides; as on the page without any where it was skipped
+    or is broken. Raises UsageError for one that is none."""
     named, found = {choice.lower(): choice for choice in scheme.choices}, {}
-    for number, ask in enumerate(item.asks if not said.skipped else (), 1):
+    for number, ask in enumerate(() if said.skipped or said.broken else item.asks, 1):
         value = choices.get(number) or ""
         if value.lower() not in named:
             raise UsageError(f"{place}: {ask.key} is {value!r}; expected one of {', '.join(scheme.choices)}")
@@ -210,7 +211,7 @@ def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
             raise UsageError(f"{place}: {_TASK} {number!r} is not among those of {store.path}")
         choices = {count: tables.optional_text(cells, _column(ask)) for count, ask in enumerate(opened.item.asks, 1)}
         reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
-        if skipped or any(choices.values()):
+        if skipped or broken or any(choices.values()):
             said = Said(reason=reason, skipped=skipped, broken=bool(broken), source=path.name)
             whole = _whole(scheme, place, opened.item, opened.swapped, choices, said)
             yield whole, partial(store.opened, opened.task)

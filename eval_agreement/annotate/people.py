@@ -38,6 +38,9 @@ _NOTE = (
 Unit = tuple[int, str]
 """The number of an item, and one of its questions."""
 
+Groups = Mapping[int, str]
+"""The group of each item, by its number: what is resampled together."""
+
 
 class RaterFacts(Struct, kw_only=True):
     """One rater's labels, in the order in which they were given; `again` says of each answer to a repeated question
@@ -101,16 +104,16 @@ def suspicions(rater: RaterFacts, others: Iterable[RaterFacts]) -> list[str]:
     return [reason for reason, holds in reasons.items() if holds]
 
 
-def _equal(beside: Sequence[tuple[Unit, float, float]]) -> Estimate | None:
+def _equal(beside: Sequence[tuple[Unit, float, float]], group: Groups) -> Estimate | None:
     """The share of equal answers, of a question and two answers each; None where there are none."""
     cells = np.array([False, True])
     wanted = VerdictStatistic(share_of(cells, ~cells | cells), "no items", share=True)
     same = np.array([mine == theirs for _, mine, theirs in beside], dtype=np.intp)
-    groups = group_numbers([str(item) for (item, _), _, _ in beside])
+    groups = group_numbers([group[item] for (item, _), _, _ in beside])
     return estimates(same, 2, groups, {"": wanted})[""] if beside else None
 
 
-def _compare(rater: RaterFacts, said: Mapping[Unit, Mapping[str, float]], rated: bool) -> None:
+def _compare(rater: RaterFacts, said: Mapping[Unit, Mapping[str, float]], group: Groups, rated: bool) -> None:
     """Add how a rater's answers lie beside those of the others to the same questions."""
     shared = {unit: given for unit, given in said.items() if rater.name in given and len(given) > 1}
     everybody = [
@@ -119,14 +122,14 @@ def _compare(rater: RaterFacts, said: Mapping[Unit, Mapping[str, float]], rated:
         for who, one in given.items()
         if who != rater.name
     ]
-    rater.equal = _equal(everybody)
+    rater.equal = _equal(everybody, group)
     entries = entries_of(list(shared.values()))
     own = np.array([entries.names[index] == rater.name for index in entries.rater], dtype=bool)
     others, mine = mean_of_others(entries)[own], entries.score[own]
     if shared and rated:
-        rater.off = measured(others, mine, [str(item) for item, _ in shared]).estimates["mae"]
+        rater.off = measured(others, mine, [group[item] for item, _ in shared]).estimates["mae"]
     if len(shared) > 1:
-        when = {one.number: place for place, one in enumerate(rater.given)}
+        when = {one.number: place for place, one in enumerate(rater.given) if one.role == "item"}
         apart = (mine - others)[np.argsort([when[item] for item, _ in shared], kind="stable")]
         rater.drift = float(apart[len(apart) // 2 :].mean() - apart[: len(apart) // 2].mean())
 
@@ -153,16 +156,16 @@ _PAIRS = Columns[tuple[str, Estimate]](
 def sections(labels: Sequence[Given], progress: Mapping[str, tuple[int, int]], name: str) -> list[Section]:
     """The owner's page: each rater, agreement of all, and of every two."""
     scheme, raters = SCHEMES[name], {who: RaterFacts(name=who) for who in progress} | by_rater(labels)
-    said = units(labels, scheme)
+    said, group = units(labels, scheme), {one.number: one.group for one in labels}
     for rater in raters.values():
         rater.progress, rater.suspected = progress[rater.name], suspicions(rater, raters.values())
-        _compare(rater, said, scheme.rated)
+        _compare(rater, said, group, scheme.rated)
     pairs = []
     for one, other in combinations(raters, 2):
         both = [(unit, given[one], given[other]) for unit, given in said.items() if {one, other} <= given.keys()]
-        pairs += [(f"{one}, {other}", equal)] if (equal := _equal(both)) else []
+        pairs += [(f"{one}, {other}", equal)] if (equal := _equal(both, group)) else []
     level: Level = "ordinal" if scheme.rated else "nominal"
-    alpha = rater_agreement(list(said.values()), [str(item) for item, _ in said], level=level)
+    alpha = rater_agreement(list(said.values()), [group[item] for item, _ in said], level=level)
     shown = points(alpha.people)
     reading = (
         f"Krippendorff's alpha ({level}) is {shown.text}{within(shown.small)} over {alpha.items} questions with two "

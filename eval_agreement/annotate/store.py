@@ -51,12 +51,19 @@ class Said(Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str = ""
 
 
+class _Grouped(Struct):
+    """What is read of an item where only its group is asked for."""
+
+    group: str
+
+
 class Given(NamedTuple):
-    """A label that counts, and how it came about. `number` is that of the item, `key` its id."""
+    """A label that counts, and how it came about. `number` is that of the item, `key` its id, `group` its own."""
 
     rater: str
     number: int
     key: str
+    group: str
     role: Role
     swapped: bool
     at: float
@@ -220,13 +227,15 @@ class Store:
 
     def task_of(self, rater: str, item: int, swapped: bool) -> Open:
         """The task of an item that was labelled elsewhere, made where the rater had none, with the sides as they stood
-        there. A label that it has already stays."""
+        there; of an item with a known answer it is a check. A label that it has already stays."""
         with self._writing() as database:
             added = (rater, secrets.token_urlsafe(16))
             database.execute("INSERT OR IGNORE INTO raters (name, token) VALUES (?, ?)", added)
             which = "t.rater = ? AND t.item = ? AND t.role <> 'repeat'"
             if not self._opened(which, rater, item):
-                database.execute(_ADD_TASK, (rater, 0.0, item, "item", swapped, 0))
+                ((known,),) = self._rows("SELECT known FROM items WHERE id = ?", item)
+                role: Role = "item" if known is None else "check"
+                database.execute(_ADD_TASK, (rater, 0.0, item, role, swapped, 0))
                 database.execute("UPDATE raters SET tasks = tasks + 1 WHERE name = ?", (rater,))
             turn = "UPDATE tasks SET swapped = ? WHERE rater = ? AND item = ? AND role <> 'repeat' AND label IS NULL"
             database.execute(turn, (swapped, rater, item))
@@ -241,13 +250,14 @@ class Store:
     def given(self, most: int = 2**62) -> Iterator[Given]:
         """Every label that counts, or the newest ones, in the order in which they were given."""
         query = (
-            "SELECT t.rater, t.item, i.key, t.role, t.swapped, l.at, l.said, i.known, i.probability FROM labels l "
-            "JOIN tasks t ON t.id = l.task AND t.label = l.id JOIN items i ON i.id = t.item "
+            "SELECT t.rater, t.item, i.key, i.shown, t.role, t.swapped, l.at, l.said, i.known, i.probability "
+            "FROM labels l JOIN tasks t ON t.id = l.task AND t.label = l.id JOIN items i ON i.id = t.item "
             "WHERE l.id > (SELECT coalesce(max(id), 0) FROM labels) - ? ORDER BY l.id"
         )
-        for rater, item, key, role, swapped, at, said, known, chance in self._database().execute(query, (most,)):
-            right = known and msgspec.json.decode(known)
-            yield Given(rater, item, key, role, bool(swapped), at, msgspec.json.decode(said, type=Said), right, chance)
+        for rater, item, key, shown, role, swapped, at, said, known, chance in self._database().execute(query, (most,)):
+            right, group = known and msgspec.json.decode(known), msgspec.json.decode(shown, type=_Grouped).group
+            what = msgspec.json.decode(said, type=Said)
+            yield Given(rater, item, key, group, role, bool(swapped), at, what, right, chance)
 
 
 def _item(shown: bytes) -> LabelItem:

@@ -30,7 +30,8 @@ from critic.records import TurnVerdict
 from critic.stages.rewrite import Rewrite
 from eval_agreement.annotate.people import by_rater as by_rater_facts
 from eval_agreement.annotate.people import owner_page, sections
-from eval_agreement.annotate.store import Said, Store
+from eval_agreement.annotate.plan import Role
+from eval_agreement.annotate.store import Given, Said, Store
 from eval_agreement.items import verdict_id
 from eval_agreement.sources import kind_of
 from eval_agreement.tables import Source
@@ -66,6 +67,28 @@ def test_scale_checklist_and_criteria_come_back_in_their_columns(tmp_path: Path)
     by_rater(named, lambda rater, name, values: "10" if "clarity" in name else "1")
     (first, *_) = human_scored.load(exported(named)).responses
     assert first.human.criteria == {"clarity": 10.0} and first.human.score == 1.0
+
+
+def test_who_cannot_say_gives_no_score(tmp_path: Path) -> None:
+    """Of each row's two items: a rater alone says nothing, another says something, they are of two minds, or agree."""
+    said = [("cannot say", "cannot say", "cannot say"), ("cannot say", "yes", "no"), ("yes", "no", "no"), ("yes",) * 3]
+    rows = rows_file(tmp_path, 4)
+    store = planned(tmp_path, "--scheme", "checklist", "--raters", 2, "--overlap", 1, rows=rows)
+    for rater in ("rater-1", "rater-2"):
+        for opened in store.tasks(rater):
+            mine, *theirs = said[int(opened.item.id[-1])]
+            answers = [mine, mine] if rater == "rater-1" else theirs
+            choices = dict(zip([ask.key for ask in opened.item.asks], answers, strict=True))
+            store.label(rater, opened.task, f"{opened.task}", 0, Said(choices=choices))
+    found = {line["id"]: line for line in read(exported(store))}
+    assert {key: (line["human_score"], line["checklist_answers"]) for key, line in found.items()} == {
+        "row-1": (0.5, [True, False]),
+        "row-3": (1.0, [True, True]),
+    }
+    assert found["row-1"]["annotators"] == {"rater-2": 0.5}
+    assert found["row-3"]["annotators"] == {"rater-1": 1.0, "rater-2": 1.0}
+    loaded = human_scored.load(store.path.with_name("labels.jsonl"))
+    assert len(loaded.rows) == 2 and not loaded.left_out
 
 
 def test_preferences_come_back_as_the_audits_table(tmp_path: Path) -> None:
@@ -206,6 +229,31 @@ def test_drift_is_counted_in_the_order_of_a_raters_own_labels(tmp_path: Path) ->
     assert raters.tables[0].rows[0].cells[drift].text == "3.00"
 
 
+def test_drift_is_that_of_first_answers_and_groups_of_questions_are_resampled() -> None:
+    """The first half comes again at the end; the answers are to three questions."""
+
+    def labels(rater: str, values: list[int], role: Role = "item") -> list[Given]:
+        of = [Said(choices={"overall": str(value)}) for value in values]
+        return [Given(rater, n, f"k{n}", f"g{n % 3}", role, False, 0.0, one, None, None) for n, one in enumerate(of)]
+
+    given = [*labels("a", [8] * 15 + [5] * 15), *labels("a", [5] * 15, "repeat"), *labels("b", [5, 6] * 15)]
+    raters, agreed = sections(given, {"a": (45, 45), "b": (30, 30)}, "pointwise")
+    (table,) = raters.tables
+    cells = dict(zip(table.head[1:], table.rows[0].cells, strict=True))
+    assert cells["drift"].text == "−3.07"
+    few = [cells["points off the others"], cells["as another rater"], agreed.tables[0].rows[0].cells[0]]
+    assert not any(one.small for one in few) and "groups, not 3" in agreed.readings[0]
+    many = [one._replace(group=one.key) for one in given]
+    _, agreed = sections(many, {"a": (45, 45), "b": (30, 30)}, "pointwise")
+    assert agreed.tables[0].rows[0].cells[0].small
+
+
+def test_labels_know_their_questions_group(tmp_path: Path) -> None:
+    store = planned(tmp_path)
+    by_rater(store, lambda rater, name, values: values[0])
+    assert {one.key: one.group for one in store.given()} == {f"row-{n}": f"g{n // 2}" for n in range(12)}
+
+
 @pytest.mark.parametrize("form", ["csv", "xlsx"])
 def test_a_sheet_goes_out_and_comes_back(tmp_path: Path, form: str) -> None:
     store = planned(tmp_path, "--scheme", "pairwise", "--raters", 2, "--overlap", 1)
@@ -227,6 +275,28 @@ def test_a_sheet_goes_out_and_comes_back(tmp_path: Path, form: str) -> None:
         tmp_path / "fresh", "--scheme", "pairwise", "--raters", 2, "--overlap", 1, rows=tmp_path / "rows.jsonl"
     )
     assert_one_line_error(run("critic", "annotate", "--db", fresh.path, "--import", tmp_path / "sheets"), "'C'", "tie")
+
+
+def test_a_broken_item_comes_back_from_a_sheet_with_or_without_choices(tmp_path: Path) -> None:
+    store = planned(tmp_path, "--scheme", "checklist", rows=rows_file(tmp_path, 4))
+    run("critic", "annotate", "--db", store.path, "--to", "csv", "--export", tmp_path / "sheets")
+    path = tmp_path / "sheets/rater-1.csv"
+    rows = list(csv.DictReader(path.open(encoding="utf-8")))
+    first, second = (name for name in rows[0] if name.startswith("item="))
+    rows[1] |= {"broken": "x"}
+    rows[2] |= {"broken": "x", first: "yes"}
+    rows[3] |= {first: "yes", second: "no"}
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    back = run("critic", "annotate", "--db", store.path, "--import", path)
+    assert "3 labels" in back.stdout, back.stderr
+    said = [one.said for one in store.given()]
+    assert [(one.broken, list(one.choices.values())) for one in said] == [
+        *[(True, [])] * 2,
+        (False, ["yes", "no"]),
+    ]
 
 
 def _fill(path: Path, choose: Any) -> None:
@@ -285,6 +355,21 @@ def test_label_studio_and_potato_go_out_and_come_back(tmp_path: Path) -> None:
                 assert len({one.said.choices["overall"] for one in given if one.number == number}) == 1
         else:
             assert {one["human_score"] for one in read(exported(store))} == {7.0}
+
+
+def test_known_answers_that_come_back_from_elsewhere_are_checks(tmp_path: Path) -> None:
+    checks = write_jsonl(tmp_path / "checks.jsonl", [row(500, known=3)])
+    store = planned(tmp_path, "--checks", checks, rows=rows_file(tmp_path, 4))
+    chosen = [{"type": "choices", "from_name": "choice_1", "value": {"choices": ["9"]}}]
+    ann = [{"completed_by": {"email": "ann@x.org"}, "result": chosen}]
+    done = [{"data": {"item": str(number)}, "annotations": ann} for number in store.items()]
+    (tmp_path / "export.json").write_text(json.dumps(done))
+    for expected in ("5 labels", "0 labels, 5 more"):
+        back = run("critic", "annotate", "--db", store.path, "--import", tmp_path / "export.json")
+        assert expected in back.stdout, back.stderr
+    assert {one.key for one in store.given() if one.role == "check"} == {"row-500"}
+    assert by_rater_facts(store.given())["ann@x.org"].right == [False]
+    assert {line["id"] for line in read(exported(store))} == {f"row-{number}" for number in range(4)}
 
 
 def test_pictures_go_along_under_names_that_say_nothing(tmp_path: Path) -> None:
