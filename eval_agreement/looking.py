@@ -43,9 +43,15 @@ def _sets() -> dict[str, list[list[str]]]:
     return tomllib.loads((files("eval_agreement") / "edits.toml").read_text("utf-8"))
 
 
+_NUMBER = re.compile(
+    r"^[^\w\n]*\d{1,6}(?:[.)）．](?=[^\S\n]+\S|[^\s\d])|、)|(?<![\d.,])(\d{1,6})(?![\d.,]*\d)", re.MULTILINE
+)
+"""A number at the head of a line of a list, which is no fact, or one that is (group 1)."""
+
+
 def edited(text: str, lang: str, key: str, given: Mapping[str, str] | None = None) -> str | None:
     """The text with one fact changed: `given` as {"old": …, "new": …}, else the first word of `edits.toml` or the first
-    number; the same in every run by `key`. None where there is nothing to change."""
+    number that is not one of a list; the same in every run by `key`. None where there is nothing to change."""
     if given:
         changed = text.replace(given["old"], given["new"], 1)
         return None if changed == text else changed
@@ -57,8 +63,8 @@ def edited(text: str, lang: str, key: str, given: Mapping[str, str] | None = Non
             others = [word for word in words if word != hit[1].lower()]
             new = others[lot % len(others)]
             found.append((*hit.span(1), new.capitalize() if hit[1][:1].isupper() else new))
-    if hit := re.search(r"(?<![\d.,])\d{1,6}(?![\d.,]*\d)", text):
-        found.append((*hit.span(), str(int(hit[0]) + 1 + lot % 3)))
+    if hit := next((one for one in _NUMBER.finditer(text) if one[1]), None):
+        found.append((*hit.span(1), str(int(hit[1]) + 1 + lot % 3)))
     if not found:
         return None
     start, end, new = min(found)

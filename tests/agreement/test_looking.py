@@ -108,6 +108,12 @@ def test_edits_change_one_fact_and_keep_the_rest() -> None:
     assert edited("The bride reddens.", "en", "k") is None, "no word within a word"
     assert edited("左边有一只猫。", "zh", "k") == "右边有一只猫。"
     assert edited("It shows 12 %.", "en", "k") != "It shows 12 %."
+    assert edited("1. The picture shows a dog on a lawn.\n2. The dog runs.", "en", "k") is None, "a list's are no facts"
+    for head in ("1. ", "**2.** ", "(3) ", "- 4) ", "5、"):
+        made = edited(f"{head}12 cafes", "en", "k")
+        assert made is not None and made.startswith(head) and made != f"{head}12 cafes", head
+    assert edited("3.\nThe end.", "en", "k") not in (None, "3.\nThe end.")
+    assert edited("It costs 1.5 euros.", "en", "k") is None
     assert edited("A cat.", "en", "k", {"old": "cat", "new": "dog"}) == "A dog."
     assert edited("A cat.", "en", "k", {"old": "cow", "new": "dog"}) is None
 
