@@ -14,7 +14,7 @@ from critic.counting.resampling import Floats
 from critic.records import RATINGS, Response
 from eval_agreement import bias, calibration
 from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
-from eval_agreement.baselines import BASELINES
+from eval_agreement.baselines import BASELINES, without_texts
 from eval_agreement.compare import MARGINS, Comparison, compare, comparisons
 from eval_agreement.corrected import CorrectedMean, LabelPlan, corrected_mean, labels_needed
 from eval_agreement.joint import measured
@@ -107,8 +107,8 @@ def examine(
     """Audit the first judge of a sample beside the others, people and trivial judges; what does not depend on each
     other side by side, where there are many rows.
 
-    Trivial judges that look at texts are fitted on training rows and computed on every labelled row, also on those
-    where the judge failed. Without training rows there is one: people's own median, which has seen the answers.
+    Trivial judges are fitted on training rows and computed on every labelled row, also on those where the judge failed.
+    Without training rows there is one: people's own median, which has seen the answers.
     Recalibration is fitted on the sample `first` where there is one, which must be the same judge's, else on other
     groups of the same.
     """
@@ -249,12 +249,16 @@ def breakdown(sample: Sample) -> dict[str, dict[str, Agreement]]:
 
 
 def trivial(sample: Sample, training: Sequence[Response]) -> dict[str, tuple[Floats, str]]:
-    """Judges that understand nothing: their scores, and what they do."""
-    responses = [response for response in sample.responses if response] if training else []
-    if not training or len(responses) < len(sample.ids):
+    """Judges that understand nothing: their scores, and what they do; where texts are missing, as in tables, only
+    those that need none."""
+    if not training:
         median = _median(sample.human, sample.weight)
         return {"constant": (np.broadcast_to(median, len(sample.ids)), f"always {median:.3g}, people's median here")}
-    predicted = {name: fit(training)(responses) for name, fit in BASELINES.items()}
+    responses = [response for response in sample.responses if response]
+    if len(responses) < len(sample.ids):
+        predicted = without_texts(training, len(sample.ids), sample.length)
+    else:
+        predicted = {name: fit(training)(responses) for name, fit in BASELINES.items()}
     about = {"constant": f"always {predicted['constant'][0]:.3g}"}
     return {name: (scores, about.get(name, f"a line on {name}")) for name, scores in predicted.items()}
 

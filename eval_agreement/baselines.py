@@ -27,30 +27,46 @@ def chrf(train: Sequence[Response]) -> Predict:
     if len(rows) > CHRF_ROWS:
         drawn = np.random.default_rng(0).choice(len(rows), CHRF_ROWS, replace=False)
         rows = [rows[index] for index in drawn]
-    return _line(_chrf_scores, rows)
+    line = _line(_chrf_scores(rows), rows)
+    return lambda responses: line(_chrf_scores(responses))
 
 
 def length(train: Sequence[Response]) -> Predict:
     """A line on log(1 + characters): lengths are skewed, and one very long answer should not steer the fit."""
-    return _line(lambda responses: np.log1p([len(response.text) for response in responses]), train)
+    line = _line(np.log1p(_characters(train)), train)
+    return lambda responses: line(np.log1p(_characters(responses)))
 
 
 BASELINES: dict[str, Callable[[Sequence[Response]], Predict]] = {"constant": constant, "length": length, "chrf": chrf}
 """Name -> fit. Every fit takes human-scored responses, at least one."""
 
 
+def without_texts(train: Sequence[Response], answers: int, characters: Floats | None) -> dict[str, Floats]:
+    """The scores, shape (n,), of those that need no texts: of so many answers, and where it is known of `characters`,
+    shape (n,), NaN where they are not."""
+    found = {"constant": np.full(answers, np.median(_human(train)))}
+    if characters is not None and not np.isnan(characters).all():
+        found["length"] = _line(np.log1p(_characters(train)), train)(np.log1p(characters))
+    return found
+
+
+def _characters(responses: Sequence[Response]) -> Floats:
+    return np.array([len(response.text) for response in responses], dtype=np.float64)
+
+
 def _human(responses: Sequence[Response]) -> Floats:
     return np.array([np.nan if response.human is None else response.human.score for response in responses])
 
 
-def _line(feature: Callable[[Sequence[Response]], Floats], train: Sequence[Response]) -> Predict:
-    """Least-squares line from one feature to the human score, cut to 1..10; flat if the feature is constant."""
-    x, y = feature(train), _human(train)
+def _line(x: Floats, train: Sequence[Response]) -> Callable[[Floats], Floats]:
+    """Least-squares line from one feature of the training rows, shape (n,), to the human score, cut to 1..10; flat if
+    the feature is constant."""
+    y = _human(train)
     known = ~np.isnan(x)
     slope, intercept = 0.0, float(np.mean(y))
     if known.any() and np.ptp(x[known]) > 0:
         slope, intercept = np.polyfit(x[known], y[known], 1)
-    return lambda responses: np.clip(intercept + slope * feature(responses), RATINGS[0], RATINGS[-1])
+    return lambda feature: np.clip(intercept + slope * feature, RATINGS[0], RATINGS[-1])
 
 
 def _chrf_scores(responses: Sequence[Response]) -> Floats:

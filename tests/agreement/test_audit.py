@@ -18,7 +18,7 @@ from critic.counting.columns import as_column
 from critic.page.blocks import interval
 from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdict
 from eval_agreement import METRICS, agreement, agreement_interval
-from eval_agreement.analysis import people
+from eval_agreement.analysis import people, trivial
 from eval_agreement.baselines import BASELINES
 from eval_agreement.page.pictures import Loss, bland_altman, calibration, confusion, curve, pictures, ticks
 from eval_agreement.page.report import failures, worst
@@ -453,6 +453,28 @@ def test_baselines_learn_a_line_and_stay_on_the_scale() -> None:
     assert np.isnan(BASELINES["chrf"](train)([response(8, "甲", 5, reference=None)])).all()
     same = [response(i, "甲乙", 4.0 + i % 2) for i in range(4)]
     assert BASELINES["length"](same)(same).tolist() == pytest.approx([4.5] * 4)
+
+
+def test_tables_have_the_trivial_judges_that_need_no_texts(tmp_path: Path) -> None:
+    """Fitted on the training rows, where a character more is half a point more; not on people's scores here."""
+    train = [judgment(i, 1 + i / 2, 5, text="x" * (i + 1)).response for i in range(19)]
+    lengths = np.array([1.0, 10.0, 19.0, np.nan])
+    ids = ["a", "b", "c", "d"]
+    sample = Sample(name="s", ids=ids, human=np.full(4, 9.0), judges={"j": np.full(4, 9.0)}, group=ids, length=lengths)
+    found = trivial(sample, train)
+    scores, about = found["constant"]
+    assert (scores.tolist(), about) == ([5.5] * 4, "always 5.5")
+    scores, about = found["length"]
+    expected = BASELINES["length"](train)([train[0], train[9], train[18]])
+    assert scores[:3].tolist() == pytest.approx(expected.tolist()) and np.isnan(scores[3])
+    assert list(found) == ["constant", "length"] and about == "a line on length"
+    assert list(trivial(msgspec.structs.replace(sample, length=None), train)) == ["constant"]
+    (tmp_path / "p.csv").write_text("\n".join(["id,score,text", *(f"r{i},{i % 10 + 1},{'y' * i}" for i in range(40))]))
+    (tmp_path / "j.csv").write_text("\n".join(["id,score", *(f"r{i},{i % 9 + 1}" for i in range(40))]))
+    jsonl.write(tmp_path / "train.jsonl", training_rows())
+    done = run(tmp_path, "--human", "p.csv", "--judge", "j=j.csv", "--train", "train.jsonl", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert list(summary_of(tmp_path)["baselines"]) == ["constant", "length"]
 
 
 def test_chrf_takes_the_best_reference() -> None:
