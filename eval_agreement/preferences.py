@@ -143,11 +143,12 @@ def _pairs(scorers: Mapping[str, Codes], group: Integers) -> list[PairAgreement]
 
 def raters_agreement(raters: Sequence[Codes], group: Group) -> VerdictAgreement | None:
     """Every two raters with each other, pooled: what a judge that is like one of them would reach against them, by
-    `against_raters`. n counts pairs of verdicts. None where no item has two raters.
+    `against_raters`. n counts pairs of verdicts. None where no item has two raters. The order of the raters does not
+    matter.
     """
     pairs = list(combinations(raters, 2))
     first = [one for one, _ in pairs]
-    return _pooled(first, [other for _, other in pairs], group) if pairs else None
+    return _pooled(first, [other for _, other in pairs], group, alike=True) if pairs else None
 
 
 def against_raters(raters: Sequence[Codes], judge: Codes, group: Group) -> VerdictAgreement | None:
@@ -155,11 +156,13 @@ def against_raters(raters: Sequence[Codes], judge: Codes, group: Group) -> Verdi
     return _pooled(raters, [judge] * len(raters), group)
 
 
-def _pooled(first: Sequence[Codes], second: Sequence[Codes], group: Group) -> VerdictAgreement | None:
+def _pooled(
+    first: Sequence[Codes], second: Sequence[Codes], group: Group, *, alike: bool = False
+) -> VerdictAgreement | None:
     one, other = np.concatenate(first), np.concatenate(second)
     asked = (one != UNASKED) & (other != UNASKED)
     members = np.tile(group_numbers(group), len(first))
-    found = verdict_agreement(one[asked], other[asked], members[asked])
+    found = verdict_agreement(one[asked], other[asked], members[asked], alike=alike)
     return found if found.n else None
 
 

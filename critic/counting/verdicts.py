@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.counting.resampling import Estimate, Floats, Group, Resamples, group_numbers, ratio
@@ -134,6 +135,13 @@ def kappa(counts: Floats) -> tuple[Floats, Floats]:
     return ratio(n * np.einsum("iir->r", table) - chance, n**2 - chance), n
 
 
+def kappa_of_raters(counts: Floats) -> tuple[Floats, Floats]:
+    """`kappa` where either side could stand first: a label is as likely by chance as it is on both together (Scott
+    1955)."""
+    table = counts.reshape(LABELS, LABELS, -1)
+    return kappa(((table + table.swapaxes(0, 1)) / 2).reshape(LABELS**2, -1))
+
+
 FIRST, SECOND = np.divmod(np.arange(LABELS**2), LABELS)
 """The two verdicts of each cell of a table of nine; and the cells where they are equal, where neither is a tie, all."""
 EQUAL = FIRST == SECOND
@@ -160,12 +168,20 @@ class VerdictAgreement(Struct, frozen=True, kw_only=True):
     kappa: Estimate
 
 
-def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats | None = None) -> VerdictAgreement:
+def verdict_agreement(
+    people: Codes, judge: Codes, group: Group, weight: Floats | None = None, *, alike: bool = False
+) -> VerdictAgreement:
     """Agreement of two columns of verdicts, shape (n,) each; items that `people` were not asked about do not count.
-    `weight` (n,) is 1 over the chance that an item had of being labelled, where that was not the same for all."""
+    `weight` (n,) is 1 over the chance that an item had of being labelled, where that was not the same for all. Of two
+    raters, who are `alike`, it does not matter who is called the judge: kappa is `kappa_of_raters`, and `table` has the
+    label that comes first of each two in its rows."""
     both = labelled(people, judge)
-    cell = people[both].astype(np.intp) * LABELS + judge[both]
-    found = estimates(cell, LABELS**2, group_numbers(group)[both], _AGREEMENT, None if weight is None else weight[both])
+    one, other, wanted = people[both].astype(np.intp), judge[both], _AGREEMENT
+    if alike:
+        one, other = np.minimum(one, other), np.maximum(one, other)
+        wanted = {**_AGREEMENT, "kappa": replace(_AGREEMENT["kappa"], statistic=kappa_of_raters)}
+    cell = one * LABELS + other
+    found = estimates(cell, LABELS**2, group_numbers(group)[both], wanted, None if weight is None else weight[both])
     unasked = (people != UNASKED) & (judge == UNASKED)
     table = np.bincount(cell, minlength=LABELS**2).reshape(LABELS, LABELS).tolist()
     n = int(both.sum())

@@ -10,10 +10,14 @@ from eval_agreement.page.words import not_kept, p_text, part_name, percent, poin
 from eval_agreement.preference_bias import LengthPreference, PairedDifference, PositionBias
 from eval_agreement.preferences import CONSTANT, LONGER, PEOPLE, PairAgreement, PreferenceAudit
 
-_YES_OR_NO = "Accuracy: share of equal verdicts; kappa: Cohen's. In tables a is yes and b is no, and nobody says tie."
+_YES_OR_NO = (
+    "Accuracy: share of equal verdicts; kappa: Cohen's, of raters with each other Scott's pi. In tables a is yes and b "
+    "is no, and nobody says tie."
+)
 _NOTE = (
-    "Accuracy: share of equal verdicts, ties included; decided: the same where neither says tie; kappa: Cohen's, over "
-    "a, tie and b. A judge asked in both orders counts with what both say: two different answers are a tie."
+    "Accuracy: share of equal verdicts, ties included; decided: the same where neither says tie; kappa: Cohen's, of "
+    "raters with each other Scott's pi, over a, tie and b. A judge asked in both orders counts with what both say: two "
+    "different answers are a tie."
 )
 
 

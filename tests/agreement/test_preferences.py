@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -391,6 +391,21 @@ def test_every_two_raters_and_a_judge_with_each_of_them() -> None:
     both = [(r[i], judge[i]) for r in raters for i in range(7) if UNASKED not in (r[i], judge[i])]
     assert alike.failed == sum(verdict == FAILED for _, verdict in both) == 3
     assert alike.n == len(both) - 3
+
+
+def test_the_ceiling_does_not_depend_on_the_order_of_raters() -> None:
+    """One rater says a more often than the others. Its kappa is that of all pairs of answers, written both ways."""
+    random = np.random.default_rng(0)
+    first = np.where(random.random(300) < 0.5, A, B)
+    shares = [0, 0.2, 0.7]
+    raters = [np.where(random.random(300) < share, A, first).astype(np.int8) for share in shares]
+    pairs = [pair for one, other in combinations(raters, 2) for pair in zip(one.tolist(), other.tolist(), strict=True)]
+    expected = count_kappa([*pairs, *((other, one) for one, other in pairs)])
+    found = [raters_agreement(order, np.arange(300)) for order in permutations(raters)]
+    assert found[0] is not None and found[0].n == found[0].kappa.n == 900
+    assert found[0].kappa.value == pytest.approx(expected, abs=1e-12)
+    assert all(one == found[0] for one in found)
+    assert raters_agreement(raters[:2], np.arange(300)) == raters_agreement(raters[1::-1], np.arange(300))
 
 
 def test_a_judge_that_is_one_of_the_raters_kind_reaches_the_ceiling() -> None:
