@@ -290,9 +290,10 @@ def _next(out: Path, samples: Sequence[tuple[Sample, Files]], found: Mapping[str
         if plan and plan.with_judge and (lines := next_rows(sample, plan.with_judge)):
             path = out / ("next.jsonl" if len(samples) == 1 else f"next-{sample.name.replace('/', '-')}.jsonl")
             jsonl.write(path, lines)
-            said.append(
-                f"{path}: {len(lines)} rows to label next, as critic annotate --draw {plan.with_judge} draws them"
-            )
+            how = f"as critic annotate --draw {plan.with_judge} draws them"
+            if "label_probability" not in lines[0]:
+                how = "each as likely as another: the labels so far have no label_probability, and are taken to be so"
+            said.append(f"{path}: {len(lines)} rows to label next, {how}")
     return said
 
 

@@ -1,6 +1,7 @@
 """Answers drawn where the judge is unsure: the chances are known, and what the audit says of all rows stays right."""
 
 import json
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from eval_agreement.metrics import agreement
 from eval_agreement.page.preferences import preference_verdict
 from eval_agreement.preferences import Preferences, preference_audit
 from eval_agreement.sample import Sample
+from eval_agreement.sources import of_tables
+from eval_agreement.tables import Source
 
 
 def judgment(key: str, verdict: Verdict, **changes: Any) -> Judgment:
@@ -261,14 +264,41 @@ def test_from_doubt_to_the_audit_and_on_to_the_next_labels(tmp_path: Path) -> No
 
 
 def test_what_to_label_next_is_what_a_larger_draw_adds(tmp_path: Path) -> None:
-    from eval_agreement.sources import of_tables
-    from eval_agreement.tables import Source
-
     path = judged(tmp_path, 200)
-    small, large = (set(drawn(chances(doubts(path), count), 0)) for count in (40, 90))
-    people = write_jsonl(tmp_path / "people.jsonl", [{"id": key, "score": 5} for key in small])
+    small, large = (drawn(chances(doubts(path), count), 0) for count in (40, 90))
+
+    def sample(labels: Mapping[str, float | None]) -> Sample:
+        lines = [{"id": key, "score": 5, "label_probability": chance} for key, chance in labels.items()]
+        return of_tables(Source(write_jsonl(tmp_path / "people.jsonl", lines)), {"ours": Source(path)})
+
+    found = {str(line["id"]): line["label_probability"] for line in next_rows(sample(small), 90)}
+    assert found == {key: chance for key, chance in large.items() if key not in small}
+    # With any other label nobody knows how likely the two are together.
+    other = next(key for key in doubts(path) if key not in large)
+    assert next_rows(sample({**small, other: 0.5}), 90) == []
+
+
+def test_beside_labels_without_chances_the_next_are_drawn_at_random(tmp_path: Path) -> None:
+    """Half of the unsure answers and of the others come next, so that all are as likely, as the audit takes them."""
+    path, rng = judged(tmp_path, 400), np.random.default_rng(1)
+    taken = [f"row-{n}" for n in rng.choice(400, 80, replace=False)]
+    people = write_jsonl(
+        tmp_path / "people.jsonl", [{"id": key, "score": 1 + n * 7 % 10} for n, key in enumerate(taken)]
+    )
     sample = of_tables(Source(people), {"ours": Source(path)})
-    assert {line["id"] for line in next_rows(sample, 90)} == large - small
+    lines = next_rows(sample, 240)
+    found = {str(line["id"]) for line in lines}
+    assert len(found) == len(lines) == 160 and all(line.keys() == {"id"} for line in lines)
+    assert found.isdisjoint(taken) and 25 <= sum(int(key[4:]) % 4 == 0 for key in found) <= 55
+    assert found <= {line["id"] for line in next_rows(sample, 300)} and not next_rows(sample, 80)
+    words = ["--human", people, "--judge", f"ours={path}", "--within", 0.4, "--out", tmp_path / "a"]
+    done = run("critic", "audit", *words)
+    assert "rows to label next, each as likely as another" in done.stdout, done.stderr
+    more = [{"id": json.loads(line)["id"], "score": 5} for line in (tmp_path / "a/next.jsonl").open()]
+    with people.open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in more)
+    done = run("critic", "audit", *words)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_chance_that_cannot_be_is_refused(tmp_path: Path) -> None:
