@@ -290,7 +290,7 @@ def _next(out: Path, samples: Sequence[tuple[Sample, Files]], found: Mapping[str
         if plan and plan.with_judge and (lines := next_rows(sample, plan.with_judge)):
             path = out / ("next.jsonl" if len(samples) == 1 else f"next-{sample.name.replace('/', '-')}.jsonl")
             jsonl.write(path, lines)
-            how = f"as critic annotate --draw {plan.with_judge} draws them"
+            how = f"as critic annotate --draw {plan.with_judge} draws them, with new chances for those labelled"
             if "label_probability" not in lines[0]:
                 how = "each as likely as another: the labels so far have no label_probability, and are taken to be so"
             said.append(f"{path}: {len(lines)} rows to label next, {how}")

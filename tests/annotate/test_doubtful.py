@@ -162,7 +162,7 @@ def test_differences_of_preferences_and_the_decision_are_those_of_the_table() ->
 def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -> None:
     """People's median, and their commonest verdict, of all rows and not of the labelled ones alone."""
     rare = np.arange(400) < 100
-    human = np.where(rare, 8.0, 2.0) + np.random.default_rng(0).integers(-1, 2, 400)
+    human = np.where(rare, 8.0, 2.0) + np.random.default_rng(0).integers(-1, 2, 400).astype(float)
     names, chance = [str(number) for number in range(400)], np.where(rare, 0.02, 1.0)
     sample = Sample(name="s", ids=names, human=human, judges={"j": human}, group=names, probability=chance)
     scores, about = trivial(sample, [])["constant"]
