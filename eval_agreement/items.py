@@ -60,8 +60,8 @@ class AuditItem(Struct, frozen=True, kw_only=True):
 
     `human` or `human_label`, and `others` (scores by column), are people's and other judges' where the record holds
     them. Items that share a `group` are resampled together; `parts` is what agreement is broken down by (None: not
-    known), `lengths` the characters of the answer, or of both (None: not known). `record` is its
-    number in its file, from 0.
+    known), `lengths` the characters of the answer, or of both (None: not known), `probability` the chance that people
+    were asked (None: the same for all). `record` is its number in its file, from 0.
     """
 
     id: str
@@ -71,6 +71,7 @@ class AuditItem(Struct, frozen=True, kw_only=True):
     labels: tuple[Label | None, ...] = ()
     human: HumanScore | None = None
     human_label: Label | None = None
+    probability: float | None = None
     others: dict[str, float] = field(default_factory=dict)
     parts: dict[str, str | None]
     lengths: tuple[float | None, ...]
@@ -106,6 +107,7 @@ def _choice(base: AuditItem, judgment: Judgment, kind: ChoiceKind) -> AuditItem:
     """A choice of the judge's, and the one that people's scores make right (None where they leave it open)."""
     shown = [one for one in (judgment.response, judgment.other) if one is not None]
     scores = [one.human.score for one in shown if one.human]
+    chances = [one.human.probability for one in shown if one.human and one.human.probability is not None]
     return replace(
         base,
         id="+".join(one.id for one in shown),
@@ -113,6 +115,8 @@ def _choice(base: AuditItem, judgment: Judgment, kind: ChoiceKind) -> AuditItem:
         labels=_orders(judgment.calls) or (_LABELS.get(judgment.verdict.value, "failed"),),
         human_label=_LABELS.get(kind.right(scores)) if len(scores) == len(shown) else None,
         human=None,
+        # Answers are drawn independently of each other.
+        probability=math.prod(chances) if len(chances) == len(shown) else None,
         lengths=tuple(len(one.text) for one in shown),
     )
 
@@ -192,6 +196,7 @@ def of_response(response: Response) -> AuditItem:
         kind="score",
         group=response.question.group,
         human=response.human,
+        probability=response.human.probability if response.human else None,
         others={name.removesuffix(COLUMN_SUFFIX): score for name, score in response.columns.items()},
         parts={part: value(response) for part, value in PARTS.items()},
         lengths=(len(response.text),),
@@ -332,7 +337,7 @@ class SampleRows:
             (self.score, item.score),
             (self._human, human.score if human else None),
             (self._length, item.lengths[0]),
-            (self._probability, human.probability if human else None),
+            (self._probability, item.probability),
         ):
             values.append(math.nan if value is None else value)
         for name in item.others:

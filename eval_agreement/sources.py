@@ -436,6 +436,7 @@ def _labels_of_items(source: Source, kind: Kind) -> _Labels:
         group=[item.group for item in found],
         parts={part: [item.parts[part] for item in found] for part in found[0].parts},
         lengths=np.stack([scores(item.lengths) for item in found]),
+        probability=scores([item.probability for item in found]),
     )
 
 

@@ -136,6 +136,32 @@ def test_choices_are_audited_against_what_people_s_scores_make_right(tmp_path: P
     assert found["agreement"]["tiny"]["kappa"]["value"] == 0 and "failed" in found["agreement"]["tiny"]
 
 
+@pytest.mark.parametrize("form", ["correct", "pairwise", "checklist@en", "criteria"])
+def test_labels_that_were_less_likely_stand_for_more_rows(tmp_path: Path, form: str) -> None:
+    """The judge is wrong on those that stand for two (of pairs for four) rows each: the rest, half of them, for one."""
+    lines = []
+    for number in range(COUNT):
+        wrong = number % 2 == 1
+        chance = 0.5 if wrong else 1.0
+        right = response(number, 9.0, probability=chance, answers=[True, True], criteria={"clarity": 9.0})
+        other = response(number, 2.0, "s", probability=chance) if form == "pairwise" else None
+        verdict = {
+            "correct": Verdict(value="no" if wrong else "yes"),
+            "pairwise": Verdict(value="B" if wrong else "A"),
+            "checklist@en": Verdict(answers=[not wrong, not wrong]),
+            "criteria": Verdict(rating=9, criteria=dict.fromkeys(CRITERIA, Verdict(rating=3 if wrong else 9))),
+        }[form]
+        score = {"criteria": 3.0 if wrong else 9.0}.get(form, 1.0)
+        lines.append(judgment(form, right, verdict, other=other, score=score))
+    jsonl.write(tmp_path / "j.jsonl", lines)
+    summary, _ = audit(tmp_path, "j.jsonl")
+    if form == "criteria":
+        assert summary["j"]["mae"] == pytest.approx(4.0) == summary["j/clarity"]["mae"]
+    else:
+        accuracy = summary["j"]["agreement"]["j"]["accuracy"]["value"]
+        assert accuracy == pytest.approx(1 / 5 if form == "pairwise" else 1 / 3)
+
+
 def test_pairs_and_checklists(tmp_path: Path) -> None:
     pairs, lists = [], []
     for number in range(COUNT):
