@@ -152,6 +152,22 @@ def labelled(name: str, condition: str) -> str:
     return {"own": name, "no_image": f"{name}, without image"}.get(condition, f"{name}, {condition}")
 
 
+def same_answers(one: Run, other: Run) -> bool | None:
+    """Whether two files judge the same replies: one model's, and alike wherever both judge a turn; None where they do
+    not say, as older ones, or those on whole conversations alone."""
+    mine, theirs = (
+        {
+            (turn.verdict.conversation, turn.verdict.condition, turn.verdict.turn): turn.answer
+            for turn in run.turns
+            if turn.answer
+        }
+        for run in (one, other)
+    )
+    shared = mine.keys() & theirs.keys()
+    alike = one.system == other.system and all(mine[key] == theirs[key] for key in shared)
+    return None if alike and not shared else alike
+
+
 def order_reading(run: Run, battles: bool = False) -> list[str]:
     """How far pairwise verdicts, on the reference's answers or on another model's, follow the places of the answers,
     and how many of them are ties for want of a verdict."""

@@ -11,15 +11,17 @@ A row of the sheet is one conversation of three turns, perception, reasoning and
     third_turn_demands              Mentions kite and children; has a rhyme.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, order_reading
+from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, order_reading, same_answers
 from critic.counting import aggregate as counted
 from critic.counting.aggregate import Aggregate, Cell, Difference, EqualVerdicts, Scale, by_cell, combine, mean, means
 from critic.counting.judged import Groups, as_asked, scaled
@@ -318,34 +320,38 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
 
 
 def _matrices(runs: Sequence[Run], conversations: Conversations) -> list[Section]:
-    """Of several judges of one model's replies, people among them, how often every two agree (tables 3 to 7)."""
+    """Of several judges of one model's replies, people among them, how often every two agree (tables 3 to 7). Files of
+    one judge have their own names; those known to judge other replies are not compared."""
     sections = []
     for system in dict.fromkeys(run.system for run in runs):
-        judges = {run.judge: run for run in runs if run.system == system and run.verdicts}
+        here = [run for run in runs if run.system == system and run.verdicts]
+        files = Counter(run.judge for run in here)
+        named = {run.judge if files[run.judge] == 1 else run.name: run for run in here}
+        same = {pair for pair in combinations(named, 2) if same_answers(*map(named.__getitem__, pair)) is not False}
         for protocol in TITLES:
-            which = {name: run for name, run in judges.items() if protocol in run.protocols()}
-            if len(which) < 2:
-                continue
-            pairs = {
-                (one, other): agreement(which[one].verdicts, which[other].verdicts, conversations, protocol)
-                for one in which
-                for other in which
-                if one != other
+            judged = {name: run.verdicts for name, run in named.items() if protocol in run.protocols()}
+            found = {
+                frozenset((one, other)): agreement(judged[one], judged[other], conversations, protocol)
+                for one, other in combinations(judged, 2)
+                if (one, other) in same
             }
-            shared = [name for name in ("all", *CELLS) if any(name in found for found in pairs.values())]
-            matrix = {
-                name: [
-                    blocks.row(one, *("–" if one == other else _agreed(pairs[one, other].get(name)) for other in which))
-                    for one in which
-                ]
-                for name in shared
-            }
+            which = [name for name in judged if any(name in pair for pair in found)]
+            shown = [name for name in ("all", *CELLS) if any(name in each for each in found.values())]
             tables_ = [
-                Table(caption=f"Equal verdicts in %, {SYMBOLS.get(name, name)}", head=["", *which], rows=rows)
-                for name, rows in matrix.items()
+                Table(
+                    caption=f"Equal verdicts in %, {SYMBOLS.get(name, name)}",
+                    head=["", *which],
+                    rows=[
+                        blocks.row(one, *(_agreed(found.get(frozenset((one, other)), {}).get(name)) for other in which))
+                        for one in which
+                    ],
+                )
+                for name in shown
             ]
-            heading = f"{system}: judges and people, {protocol} (tables 3 to 7)"
-            sections.append(Section(heading=heading, tables=tables_))
+            if found:
+                heading = f"{system}: judges and people, {protocol} (tables 3 to 7)"
+                note = "On the same replies: a file that judges others is not compared."
+                sections.append(Section(heading=heading, tables=tables_, note=note))
     return sections
 
 

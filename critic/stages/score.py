@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 
 from critic import benchmarks, jsonl, tables
 from critic.asking.forms import FORMS, ChecklistKind, ChoiceKind
-from critic.benchmarks import BENCHMARKS, Benchmark, JudgedTurn, Run, alignmmbench, order_reading
+from critic.benchmarks import BENCHMARKS, Benchmark, JudgedTurn, Run, alignmmbench, order_reading, same_answers
 from critic.counting import tournament
 from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, by_cell, compare, mean
 from critic.counting.diversity import tokenizer as tokens_of
@@ -79,7 +79,9 @@ def main(
     and all else that it reports."""
     name = benchmark or _benchmark_of(judgments[0])
     chosen = benchmarks.load(name)
-    runs = read_runs([*judgments, *([against] if against else [])], name, texts=bool(against or tokenizer))
+    paths = [*judgments, *([against] if against else [])]
+    # Judges agree on the same answers alone, which takes the texts.
+    runs = read_runs(paths, name, texts=bool(against or tokenizer or (chosen.agreement and len(paths) > 1)))
     runs, asked = _asked(runs, name, questions)
     runs = [_in_tokens(run, tokenizer) for run in runs] if tokenizer else runs
     known = leaderboards.read_models(models) if models else {}
@@ -92,10 +94,7 @@ def main(
         raise UsageError(f"{runs[0].path}: no verdict of a protocol that {chosen.title} is scored by")
     met = _tournaments(runs if "pairwise" in chosen.protocols else [], asked)
     others = {run.name: found for run in runs if (found := _other_scores(run, chosen, asked))}
-    caption = "Not part of the scores above; on the protocol's scale, of a pair a win is 1"
-    below = [
-        Section(heading=f"{run}: other verdicts", tables=[aggregates(caption, each)]) for run, each in others.items()
-    ]
+    below = [_below(name, found) for name, found in others.items()]
     compared, facts = _compared(chosen, runs[0], runs[-1], asked) if against else ([], {})
     together = _with_ties([*leaderboards.sections(boards, known), *met.sections], runs)
     sections = [_counts(runs), *compared, *together, *made.sections, *below]
@@ -306,6 +305,11 @@ def _other_scores(run: Run, benchmark: Benchmark, conversations: Sequence[Conver
     return found
 
 
+def _below(name: str, found: Mapping[str, Aggregate]) -> Section:
+    caption = "Not part of the scores above; on the protocol's scale, of a pair a win is 1"
+    return Section(heading=f"{name}: other verdicts", tables=[aggregates(caption, found)])
+
+
 def _place(cell: Cell) -> tuple[bool, str, str, bool, int]:
     """The model's own replies first, turns before the whole."""
     return cell.condition != "own", cell.condition, cell.judging, cell.turn is None, cell.turn or 0
@@ -402,24 +406,10 @@ def _compared(
         "of whole groups, not corrected for the number of rows.",
     )
     facts = {"comparison": {"of": other.name, "less": one.name, "differences": found}}
-    if benchmark.agreement is None or not _same_answers(one, other):
+    if benchmark.agreement is None or not same_answers(one, other):
         return [section], facts
     agreed = benchmark.agreement(one, other, asked)
     return [section, *agreed.sections], facts | {"agreement": agreed.summary}
-
-
-def _same_answers(one: Run, other: Run) -> bool:
-    """Whether the two files judge the same replies: one model's, and alike wherever both judge a turn."""
-    mine, theirs = (
-        {
-            (turn.verdict.conversation, turn.verdict.condition, turn.verdict.turn): turn.answer
-            for turn in run.turns
-            if turn.answer
-        }
-        for run in (one, other)
-    )
-    shared = mine.keys() & theirs.keys()
-    return bool(shared) and one.system == other.system and all(mine[key] == theirs[key] for key in shared)
 
 
 def _not_compared(one: Run, other: Run) -> list[str]:

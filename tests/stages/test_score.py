@@ -270,6 +270,33 @@ def test_two_judges_of_the_same_replies_agree_so_far(tmp_path: Path) -> None:
     assert "agreement" not in scored(tmp_path / "no", "convbench", one, "--against", elsewhere, "--max-failed", "1")[0]
 
 
+def test_files_of_one_judge_are_apart_among_those_that_judge_the_same_replies(tmp_path: Path) -> None:
+    """A judge that sees and the same one blind are two; who judged other replies of the model agrees with none."""
+    asked = [("direct", "own", 1), ("direct", "own", 2)]
+
+    def file(name: str, grade: float, judge: str = "j", answer: str | None = "x") -> Path:
+        path = tmp_path / f"{name}.jsonl"
+        return judged(path, "convbench", asked, lambda _: grade, judge=judge, answer=answer)
+
+    people, seeing, blind = file("people", 5.0, judge="people"), file("seeing", 5.0), file("blind", 4.0)
+    elsewhere = file("elsewhere", 5.0, judge="k", answer="y")
+    heading = "m: judges and people, direct (tables 3 to 7)"
+    _, _, printed = scored(tmp_path / "out", "convbench", people, seeing, blind, elsewhere)
+    lines = printed.partition(heading)[2].partition("Equal verdicts in %, all")[2].splitlines()
+    assert re.split(" {2,}", lines[1].strip()) == ["people", "m by j (seeing)", "m by j (blind)"]
+    rows = [re.split(" {2,}", line.strip()) for line in lines[2:5]]
+    assert rows == [
+        ["people", "–", "100.0 (12)", "0.0 (12)"],
+        ["m by j (seeing)", "100.0 (12)", "–", "0.0 (12)"],
+        ["m by j (blind)", "0.0 (12)", "0.0 (12)", "–"],
+    ]
+    assert not lines[5].strip(), "who judged other replies is not there"
+    assert heading in scored(tmp_path / "two", "convbench", seeing, blind)[2]
+    assert heading not in scored(tmp_path / "none", "convbench", people, elsewhere)[2]
+    unknown = file("unknown", 5.0, judge="k", answer=None)
+    assert heading in scored(tmp_path / "unknown", "convbench", people, unknown)[2]
+
+
 def test_no_verdict_is_left_out_without_a_word(tmp_path: Path) -> None:
     """Conditions that ConvBench's tables lack, verdicts between two models, and each condition's tournament."""
     asked = [("direct", "own", 1), ("direct", "no_image", 1), ("direct", "own", 3)]
