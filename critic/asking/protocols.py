@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from critic import jsonl
 from critic.asking import replies
 from critic.asking.forms import IN_FULL, REASON_FIRST, graded, inquiry, prompt_of
-from critic.asking.history import CONDITIONS
+from critic.asking.history import CONDITIONS, lacks
 from critic.asking.prompt import variant_of
 from critic.asking.render import Exchange, Material, Side, TurnJudgment
 from critic.asking.verdict import without_thoughts
@@ -169,11 +169,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
     def lacks(self, turn: ConversationTurn) -> str | None:
         """What a turn lacks that the protocol needs; such turns are not judged."""
-        if self.judging == "no_focus" and turn.focus is None:
-            return "focus points"
-        if self.protocol == "checklist" and not turn.checklist:
-            return "checklist"
-        return "reference" if turn.reference is None and (self.against is None or self.backed) else None
+        return lacks(turn, self.protocol, self.judging, self.against is None or self.backed)
 
     def turns(self) -> list[int]:
         """The turns that get a verdict of their own."""

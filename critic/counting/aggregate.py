@@ -1,6 +1,6 @@
 """Means over verdicts that say how much is missing, and paired differences between two runs on the same questions."""
 
-from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -8,9 +8,10 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from critic.asking.history import CONDITIONS, lacks
 from critic.counting import judged
 from critic.counting.columns import Column, Spooled
-from critic.counting.judged import Groups, Scores, as_asked, scores_of
+from critic.counting.judged import Scores, as_asked, scores_of
 from critic.counting.resampling import FEWEST_GROUPS, Interval, group_numbers, mean_interval, sign_flip_p
 from critic.counting.verdicts import VerdictStatistic, estimates, share_of
 from critic.errors import UsageError
@@ -226,6 +227,34 @@ def by_cell(verdicts: Iterable[TurnVerdict], protocol: Protocol) -> dict[Cell, M
     return cells
 
 
+def asked_of(
+    conversations: Sequence[Conversation],
+    cell: Cell,
+    protocol: Protocol,
+    *scored: Container[str],
+    backed: bool = True,
+) -> Mapping[str, str]:
+    """The conversations, with their groups, that a protocol asks for a cell: those of which the condition has that turn
+    answered (of a whole: that have several) and that have what the judge is to see, in sight of the reference
+    (`backed`) or not. People judge what a judge is not asked for: what is `scored` was asked, and all that is like it.
+    """
+    condition = CONDITIONS.get(cell.condition, CONDITIONS["own"])
+
+    def short(one: Conversation) -> int:
+        """0: is asked, 1: lacks what the judge is to see, 2: has no such turn."""
+        count = len(one.turns)
+        if cell.turn is None:
+            turns = one.turns if count > 1 else []
+        else:
+            turns = [one.turns[cell.turn - 1]] if cell.turn in condition.asked(count) else []
+        return any(lacks(turn, protocol, cell.judging, backed) for turn in turns) if turns else 2
+
+    asked = as_asked(conversations)
+    parts = asked.parts(short)
+    most = max((kind for kind in parts if any(key in some for some in scored for key in parts[kind])), default=0)
+    return asked.parts(lambda one: short(one) <= most).get(True, {})
+
+
 def compare(
     one: Iterable[TurnVerdict], other: Iterable[TurnVerdict], conversations: Sequence[Conversation], protocol: Protocol
 ) -> dict[Cell, Difference]:
@@ -233,10 +262,10 @@ def compare(
 
     Raises UsageError as `by_cell` does.
     """
-    groups = Groups(as_asked(conversations))
+    asked = as_asked(conversations)
     first, second = by_cell(one, protocol), by_cell(other, protocol)
     return {
-        cell: difference(found, second[cell], groups, SCALES[protocol])
+        cell: difference(found, second[cell], asked_of(asked, cell, protocol, found, second[cell]), SCALES[protocol])
         for cell, found in first.items()
         if cell in second
     }

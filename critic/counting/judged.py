@@ -45,7 +45,8 @@ class AskedConversations(MadeAgain[Conversation]):
         if self._place is not None and not self._place.add(one.id, len(self)):
             place = self.find(one.id)
             return place, self._mark[place] == mark
-        shape = [(t.task, t.reference is None, len(t.checklist), *map(tuple, t.aspects)) for t in one.turns]
+        given = ((t.task, t.reference is None, t.focus is None, len(t.checklist), t.aspects) for t in one.turns)
+        shape = [(*facts, *map(tuple, aspects)) for *facts, aspects in given]
         self._shape.put((one.benchmark, one.lang, one.category, one.goal, one.domain, *shape), lambda: _shape(one))
         first = one.turns[0] if one.turns else ConversationTurn(prompt="")
         self.prompts.append(len(first.prompt))
@@ -135,6 +136,7 @@ def _shape(one: Conversation) -> Conversation:
             prompt="",
             reference=None if turn.reference is None else "",
             task=turn.task,
+            focus=None if turn.focus is None else "",
             checklist=[""] * len(turn.checklist),
             aspects=turn.aspects,
         )

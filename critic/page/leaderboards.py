@@ -252,7 +252,7 @@ def of_battles(
     key: str, verdicts: Sequence[TurnVerdict], groups: Mapping[str, str], found: Tournament, drawn: bool
 ) -> tuple[Leaderboard, Leaderboard]:
     """Models by their battles, the highest Elo first: their ratings, and how often each wins over each other. `groups`
-    are those of all conversations; `drawn`: two models meet only where one was drawn for the other."""
+    are those of the conversations that were asked; `drawn`: two models meet only where one was drawn for the other."""
     points: dict[str, dict[tuple[str, str], float | None]] = {}
     for one in verdicts:
         for model, other, score in (

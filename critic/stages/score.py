@@ -19,9 +19,9 @@ from critic import benchmarks, jsonl, tables
 from critic.asking.forms import FORMS, ChecklistKind, ChoiceKind
 from critic.benchmarks import BENCHMARKS, Benchmark, JudgedTurn, Run, alignmmbench, order_reading, same_answers
 from critic.counting import tournament
-from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, by_cell, compare, mean
+from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, asked_of, by_cell, compare, mean
 from critic.counting.diversity import tokenizer as tokens_of
-from critic.counting.judged import AskedConversations, Groups, as_asked
+from critic.counting.judged import AskedConversations
 from critic.errors import UsageError
 from critic.images import named_images
 from critic.page import blocks, leaderboards, page
@@ -298,10 +298,12 @@ def _other_scores(run: Run, benchmark: Benchmark, conversations: Sequence[Conver
     ways = run.counted(lambda one: (one.protocol, one.opponent) if left(one) else None)
     for protocol, opponent in (way for way in ways if way is not None):
         every = run.verdicts if opponent is None else run.battles
+        backed = opponent is None or run.setup.reference_backed
         cells = by_cell((one for one in every if one.opponent == opponent and left(one)), protocol)
         for cell in sorted(cells, key=_place):
             name = f"{protocol}{f' against {opponent}' if opponent else ''}, {_words(cell)}"
-            found[name] = mean(cells[cell], Groups(as_asked(conversations)), SCALES[protocol])
+            asked = asked_of(conversations, cell, protocol, cells[cell], backed=backed)
+            found[name] = mean(cells[cell], asked, SCALES[protocol])
     return found
 
 
@@ -338,15 +340,17 @@ class Tournaments(NamedTuple):
 def _tournaments(runs: Sequence[Run], asked: Sequence[Conversation]) -> Tournaments:
     """Ratings of the models that were compared with each other, and each one's wins over each. Raises UsageError as
     `tournament.battles` does."""
-    groups, cells = Groups(as_asked(asked)), dict[Cell, list[JudgedTurn]]()
+    cells = dict[Cell, list[JudgedTurn]]()
     for turn in (turn for run in runs if run.battles for turn in run.turns if turn.verdict.opponent is not None):
         cells.setdefault(Cell(turn.verdict.condition, turn.verdict.turn, turn.verdict.judging), []).append(turn)
     ways = {run.setup for run in runs if run.battles}
+    backed = all(way.reference_backed for way in ways)
     made = Tournaments([], [], {})
     for cell in sorted(cells, key=_place):
         place = [] if all(len(one.turns) == 1 for one in asked) else [_words(Cell("", cell.turn)).removeprefix(", ")]
         apart = [word for word in (cell.condition, cell.judging) if word not in ("own", "standard")]
         name, verdicts = ", ".join(["tournament", *place, *apart]), [one.verdict for one in cells[cell]]
+        groups = asked_of(asked, cell, "pairwise", {one.conversation for one in verdicts}, backed=backed)
         fought = tournament.battles(verdicts, groups)
         found = tournament.tournament(fought)
         drawn = any(run.setup.battles == "random" for run in runs)  # who meets whom is known by the files alone

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from critic.counting import judged
-from critic.counting.aggregate import Aggregate, by_cell, combine, difference, mean
+from critic.counting.aggregate import Aggregate, Cell, asked_of, by_cell, combine, compare, difference, mean
 from critic.counting.resampling import mean_interval
 from critic.errors import UsageError
-from critic.records import Conversation, TurnVerdict
+from critic.records import Conversation, ConversationTurn, Protocol, TurnVerdict
 
 SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.one_of(st.none(), st.integers(1, 10)), max_size=8)
 
@@ -126,6 +126,61 @@ def test_verdicts_that_cannot_be_together_are_refused(verdicts: list[TurnVerdict
 
 def test_other_protocols_are_left_to_others() -> None:
     assert by_cell([verdict(protocol="quality", score=99.0)], "direct") == {}
+
+
+def talks(turns: dict[str, list[ConversationTurn]]) -> list[Conversation]:
+    return [Conversation(id=key, benchmark="b", lang="en", group=key, turns=some) for key, some in turns.items()]
+
+
+def test_a_comparison_is_of_what_the_protocol_asks() -> None:
+    """Two conversations of ten have no fourth turn, four of ten no reference: of neither is a verdict missing."""
+    full = ConversationTurn(prompt="q", reference="r")
+    long = talks({str(n): [full] * (4 if n < 8 else 3) for n in range(10)})
+    one, other = (
+        [
+            verdict(conversation=each.id, turn=turn, score=score)
+            for each in long
+            for turn in range(1, len(each.turns) + 1)
+        ]
+        for score in (5.0, 7.0)
+    )
+    found = compare(one, other, long, "direct")
+    assert {cell.turn: (each.n, each.missing) for cell, each in found.items()} == {
+        1: (10, 0), 2: (10, 0), 3: (10, 0), 4: (8, 0),
+    }  # fmt: skip
+    assert {(each.low, each.high) for each in found.values()} == {(2, 2)}
+    some = talks({str(n): [full if n < 6 else ConversationTurn(prompt="q")] for n in range(10)})
+    won, lost = (
+        [verdict(conversation=str(n), protocol="pairwise", score=score) for n in range(6)] for score in (0.0, 0.5)
+    )
+    (only,) = compare(won, lost, some, "pairwise").values()
+    assert (only.n, only.missing, only.low, only.high) == (6, 0, 0.5, 0.5)
+    # Somebody judged one without a reference: none was needed, and the other three are missing.
+    shown = [verdict(conversation="9", protocol="pairwise", score=0.0)]
+    (only,) = compare([*won, *shown], [*lost, *shown], some, "pairwise").values()
+    assert (only.n, only.missing) == (7, 3)
+
+
+def test_what_is_asked_depends_on_condition_protocol_and_judging() -> None:
+    bare = ConversationTurn(prompt="q", reference="r")
+    full = ConversationTurn(prompt="q", reference="r", checklist=["?"], focus="f")
+    none = ConversationTurn(prompt="q")
+    asked = talks({"one": [full], "two": [bare, full], "three": [full, none, bare]})
+
+    def ids(cell: Cell, protocol: Protocol = "direct", **words: bool) -> set[str]:
+        return set(asked_of(asked, cell, protocol, **words))
+
+    assert ids(Cell("own", 1)) == {"one", "two", "three"} and ids(Cell("own", 2)) == {"two"}
+    assert ids(Cell("own", 2), "pairwise", backed=False) == {"two", "three"}
+    assert ids(Cell("own", None)) == {"two"} and ids(Cell("own", None), backed=False) == {"two", "three"}
+    assert ids(Cell("single_turn", 3)) == {"three"} and ids(Cell("single_turn", 2)) == {"two"}
+    assert ids(Cell("perfect_perception", 1)) == set() and ids(Cell("perfect_perception", 3)) == {"three"}
+    assert ids(Cell("own", 1), "checklist") == {"one", "three"}
+    assert ids(Cell("own", 2, "no_focus")) == {"two"} and ids(Cell("own", 3, "no_focus")) == set()
+    focused = talks({"without": [bare], "with": [ConversationTurn(prompt="q", reference="r", focus="f")]})
+    assert set(asked_of(focused, Cell("own", 1, "no_focus"), "direct")) == {"with"}
+    assert set(asked_of(asked, Cell("own", 2), "direct", ["three"])) == {"two", "three"}
+    assert set(asked_of(asked, Cell("own", None), "direct", ["one"])) == {"one", "two", "three"}
 
 
 def test_scores_of_many_values_are_those_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:

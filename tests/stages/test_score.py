@@ -327,6 +327,28 @@ def test_no_verdict_is_left_out_without_a_word(tmp_path: Path) -> None:
     assert f"{100 * 4 / asked_:.2f} … 100.00" in printed and f"0.00 … {100 - 100 * 4 / asked_:.2f}" in printed
 
 
+def test_what_has_no_reference_is_not_asked_in_sight_of_it(tmp_path: Path) -> None:
+    """Instruction 3 has none: grades of the others are all, and so are battles in sight of the reference."""
+
+    def without(file: Path, free: bool = False) -> Path:
+        lines = [line for line in file.read_text("utf-8").splitlines() if json.loads(line)["conversation"]["id"] != "3"]
+        text = "\n".join(lines)
+        free_ = text.replace('"setup":{', '"setup":{"reference_backed":false,')
+        file.write_text(free_ if free else text, "utf-8")
+        return file
+
+    graded = without(judged(tmp_path / "g.jsonl", "visitbench", [("direct", "own", 1)], lambda _: 5.0))
+    words = ["--questions", sample("visitbench")]
+    summary, _, printed = scored(tmp_path / "graded", "visitbench", graded, *words)
+    (cell,) = summary["others"]["m"].values()
+    assert (cell["n"], cell["asked"], cell["low"], cell["high"]) == (5, 5, 5, 5) and "100.0%" in printed
+    for free in (False, True):
+        fight = judged(tmp_path / "f.jsonl", "visitbench", [("pairwise", "own", 1)], lambda _: 1.0, opponent="n")
+        summary, _, printed = scored(tmp_path / "fight", "visitbench", without(fight, free), *words)
+        assert summary["systems"]["tournament"]["asked"] == dict.fromkeys("mn", 6 if free else 5)
+        assert ("83.33 … 100.00" in printed) == free
+
+
 def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     files = [
         judged(tmp_path / name / "judged.jsonl", "alignmmbench", [("pointwise", "own", 1)], lambda v, n=n: float(n))  # type: ignore[misc]
