@@ -167,8 +167,8 @@ def _known(one: Leaderboard, name: str, models: Models) -> list[str]:
 
 def table_of(one: Leaderboard, models: Models) -> Table:
     """The table as a page shows it, the range for the first score that has one."""
-    ranged = (column for column in one.columns if any(row[column].low is not None for row in one.found.values()))
-    lead = next(ranged, one.columns[0])
+    ranged = {column for row in one.found.values() for column, each in row.items() if each.low is not None}
+    lead = next((column for column in one.columns if column in ranged), one.columns[0])
     missing = any(row[lead].n < row[lead].asked for row in one.found.values() if lead in row)
     apart, rows = any(entry.apart for entry in one.entries.values()), []
     for name, row in one.found.items():

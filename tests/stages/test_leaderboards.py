@@ -71,6 +71,20 @@ def test_the_tables_are_sorted_by_any_score(tmp_path: Path) -> None:
         assert values == sorted(values, reverse=True)
 
 
+def test_the_best_by_a_score_may_lack_the_first(tmp_path: Path) -> None:
+    """B was judged with perfect perception alone, and is best by it: a table's columns are those of any row."""
+    shown: list[tuple[str, str, int | None]] = [("direct", "perfect_perception", turn) for turn in (2, 3, None)]
+    own: list[tuple[str, str, int | None]] = [("direct", "own", turn) for turn in (1, 2, 3, None)]
+    files = [
+        judged(tmp_path / "a.jsonl", "convbench", [*own, *shown], lambda _: 3.0, system="A"),
+        judged(tmp_path / "b.jsonl", "convbench", shown, lambda _: 8.0, system="B"),
+    ]
+    summary, page, _ = scored(tmp_path / "out", "convbench", *files, "--sort", "Ŝ2")
+    found = summary["leaderboards"]["direct"]
+    assert list(found)[:2] == ["B", "A"] and "R1" not in found["B"] and "Models side by side" in page
+    assert rows(tmp_path / "out" / "leaderboard-direct.csv")["B"]["R1"] == ""
+
+
 def test_the_radars_of_many_models_are_panels_of_families_and_of_many_axes_bars(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
