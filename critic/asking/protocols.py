@@ -117,11 +117,14 @@ class Transcript(Struct, frozen=True, kw_only=True):
         asked = enumerate(self.conversation.turns[:turns], 1)
         return [*given, *(Exchange(turn.prompt, answers(number), turn.images) for number, turn in asked)]
 
-    def later(self, turn: int) -> list[Exchange]:
-        """The exchanges behind a turn, as far as the model replied."""
+    def later(self, turn: int, answers: Callable[[int], str] | None = None) -> list[Exchange]:
+        """The exchanges behind a turn, as far as the model replied: with its replies, or other `answers` by number."""
         asked = enumerate(self.conversation.turns, 1) if CONDITIONS[self.condition].history else ()
-        lines = ((one, self.turns.get(number)) for number, one in asked if number > turn)
-        return [Exchange(one.prompt, line.reply, one.images) for one, line in lines if line and line.reply is not None]
+        return [
+            Exchange(one.prompt, (answers or self.answer)(number), one.images)
+            for number, one in asked
+            if number > turn and (line := self.turns.get(number)) and line.reply is not None
+        ]
 
     def images(self, turn: int) -> list[str]:
         """Those of a turn and of all before it, whether or not the model saw them."""
@@ -236,8 +239,8 @@ class Assignment(Struct, frozen=True, kw_only=True):
         references = [asked.reference]
         if setup.sight == "all" and self.protocol in OF_WHOLES and CONDITIONS[one.condition].history:
             mine, references = replace(mine, later=one.later(turn)), [each.reference for each in one.conversation.turns]
-            behind = one.whole(one.reference)[-len(mine.later) :] if mine.later else []
-            theirs = replace(theirs, later=behind if self.against is None else self.against.later(turn))
+            behind = one.later(turn, one.reference) if self.against is None else self.against.later(turn)
+            theirs = replace(theirs, later=behind)
         return Material(
             question=asked.prompt,
             caption=one.conversation.caption,

@@ -343,6 +343,20 @@ def test_a_turn_in_sight_of_all_turns() -> None:
     assert [side.later for side in planned.material.sides] == [[Exchange("q2", "m2")], [Exchange("q2", "r2")]]
     direct = Assignment(one=one, protocol="direct").planned(1, setup).material
     assert direct is not None and direct.references == ["r1", "r2"]
+    third = ConversationTurn(prompt="q3", reference="r3")
+    longer = replace(one.conversation, turns=[*one.conversation.turns, third])
+    refused = ModelTurn(
+        conversation=longer, condition="own", system="m", sampling=Sampling(max_tokens=9), turn=3, failure="refused"
+    )
+    for turns, behind in (
+        ({**one.turns, 3: refused}, "2"),
+        ({1: one.turns[1], 2: replace(refused, turn=2), 3: replace(one.turns[2], turn=3, reply="m3")}, "3"),
+    ):
+        talked = talk(conversation=longer, turns=turns)
+        made = Assignment(one=talked, protocol="pairwise").planned(1, setup).material
+        assert made is not None and [side.later for side in made.sides] == [
+            [Exchange(f"q{behind}", f"{who}{behind}")] for who in "mr"
+        ]
     alone = replace(one, turns={1: one.turns[1]})
     planned = Assignment(one=alone, protocol="pairwise").planned(1, setup)
     assert planned.material is not None and all(side.later == [] for side in planned.material.sides)
