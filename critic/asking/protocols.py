@@ -290,10 +290,10 @@ def _said(line: ConversationJudgment, form: str, first: Player | None = None) ->
     turn, lang = line.verdict.turn or 0, line.conversation.lang
     calls = [call for call in line.calls if call.first == first]
     said = next((call.value for call in reversed(calls) if call.value is not None), None)
+    if first is None and said is not None:  # a grade that was read is none where its scoring failed
+        said = None if line.verdict.score is None else graded(line.verdict.score)
     if said is None:
         return TurnJudgment(turn, prompt_of(form, lang).tie if line.verdict.unread else UNJUDGED[lang])
-    if first is None:
-        said = graded(line.verdict.score or 0.0)
     text = without_thoughts(calls[0].reply)
     reason = inquiry(form, lang, Material()).read(text, False).reason
     return TurnJudgment(turn, said, reason or (None if text.startswith("{") else text))

@@ -309,6 +309,18 @@ def test_a_whole_needs_its_turns_verdicts() -> None:
     assert direct.planned(None, setup).problem is None
 
 
+def test_a_grade_without_its_distribution_is_shown_to_the_whole_as_not_judged() -> None:
+    """The judge wrote an 8, but what counts is its distribution, which the server did not give."""
+    setup = Setup(judge="j", score_kind="expected", texts=True, strict=False)
+    judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text='{"Rating":8,"Reason":"x"}')), setup, 256)
+    direct = Assignment(one=talk(), protocol="direct")
+    lines = [asyncio.run(judge.judge(direct.planned(turn, setup))) for turn in (1, 2)]
+    assert {(line.verdict.failure, line.calls[-1].value) for line in lines} == {("no_distribution", "8")}
+    whole = direct.planned(None, setup, lines)
+    assert whole.material is not None and whole.verdict.unjudged == 2
+    assert whole.material.verdicts == [TurnJudgment(1, "not judged"), TurnJudgment(2, "not judged")]
+
+
 def test_older_setups_show_the_whole_as_they_did() -> None:
     """Without text, focus points and one order: files of before are checked by what their judge was shown."""
     one, old = talk(), Setup(judge="j", score_kind="argmax", order="random")
