@@ -63,6 +63,11 @@ class _ResponseLine(Struct):
     question: str | list[str] | None = None
 
 
+def group_of(question_id: str) -> str:
+    """The seed question that a question is a wording of: "17" of "17-0", and of an id without a number itself."""
+    return question_id.rsplit("-", 1)[0]
+
+
 def read_questions(path: Path) -> dict[str, Question]:
     """The benchmark's questions by id. Raises UsageError naming file and line for an unknown task,
     a duplicate id, or a missing key."""
@@ -77,7 +82,7 @@ def read_questions(path: Path) -> dict[str, Question]:
             prompt=line.prompt,
             task=line.task,
             category=CATEGORY_OF[line.task],
-            group=line.question_id.rsplit("-", 1)[0],
+            group=group_of(line.question_id),
             lang="zh",
             # 238 references hold a literal backslash-n where a line break was meant.
             reference=line.ref_answer.replace("\\n", "\n"),

@@ -37,6 +37,9 @@ VARIANTS = 5
 
 _IN_FRONT = re.compile(r"""^\s*(?:[-*•]|\(?\d{1,2}[.)、．：:](?!\d)|（\d{1,2}）)\s*""")
 
+_IN_QUOTES = re.compile(r"""["“]([^"“”]*)["”]""")
+"""Quotation marks around a whole line, and none within it: those belong to the wording."""
+
 
 class Rewrite(Struct, kw_only=True):
     """One line of a review file. A person sets `accepted`; `failure` says why a seed has no rewrites. `repeated` counts
@@ -65,9 +68,11 @@ def prompt(question: str, language: Language) -> list[Message]:
 
 
 def variants(text: str, question: str) -> tuple[list[str], int]:
-    """The rewrites in a reply, one a line: without numbers or dashes in front, each once, the question itself not; and
-    how many lines are left out as repetitions."""
-    said = [one for line in text.splitlines() if (one := _IN_FRONT.sub("", line).strip().strip('"“”'))]
+    """The rewrites in a reply, one a line: without numbers or dashes in front or quotation marks around it, each once,
+    the question itself not; and how many lines are left out as repetitions."""
+    bare = (_IN_FRONT.sub("", line).strip() for line in text.splitlines())
+    said = [_IN_QUOTES.sub(r"\1", one).strip() if _IN_QUOTES.fullmatch(one) else one for one in bare]
+    said = [one for one in said if one.strip('"“”')]
     found = [line for line in dict.fromkeys(said) if line != question.strip()]
     return found, len(said) - len(found)
 
@@ -209,13 +214,14 @@ def apply(questions: Path, review: Path, out: Path) -> int:
     taken: Counter[str] = Counter()
     prompts: set[tuple[str, str]] = set()
     for name in by_id:
-        group, _, last = name.rpartition("-")
+        group = alignmmbench.group_of(name)
+        last = name.removeprefix(group).removeprefix("-")
         prompts.add((group, by_id[name]["prompt"].strip()))
         taken[group] = max(taken[group], int(last) if last.isdigit() else 0)
     made = []
     for row in rows:
         made.append(row)
-        group = row["question_id"].rpartition("-")[0]
+        group = alignmmbench.group_of(row["question_id"])
         for wording in accepted[row["question_id"]]:
             if (group, wording.strip()) in prompts:
                 print(f"{row['question_id']}: asked already, not added again: {wording}", file=sys.stderr)

@@ -39,6 +39,9 @@ def test_the_exact_text_is_kept(lang: Any) -> None:
         ("the question\nother", ["other"]),
         ("3 cats or 4?\n2024 or 2025?", ["3 cats or 4?", "2024 or 2025?"]),
         ("1.5 litres?", ["1.5 litres?"]),
+        ("图中的标语是“安全第一”\n“停”是什么意思？", ["图中的标语是“安全第一”", "“停”是什么意思？"]),
+        ('"a" or "b"\n2. "How many?"\nsay "x"', ['"a" or "b"', "How many?", 'say "x"']),
+        ('“a\n“”\n"\nb', ["“a", "b"]),
         ("", []),
     ],
 )
@@ -123,6 +126,24 @@ def test_from_seeds_to_questions(tmp_path: Path, scripted: Any) -> None:
         run("critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url), "reviewed already"
     )
     assert read(review) == lines
+
+
+def test_ids_without_a_number_are_groups_of_their_own(tmp_path: Path) -> None:
+    row = json.loads(SAMPLE.read_text("utf-8").splitlines()[0])
+    rows = [{**row, "question_id": key, "prompt": f"{key}?"} for key in ("17", "18", "19-4")]
+    asked = write_jsonl(tmp_path / "q.jsonl", rows)
+    said = [("17", "how many?"), ("18", "how many?"), ("18", "count"), ("19-4", "count"), ("17", "17?")]
+    lines = [
+        {"seed": key, "question": f"{key}?", "variant": n, "prompt": text, "accepted": True}
+        for n, (key, text) in enumerate(said, 1)
+    ]
+    review, out = write_jsonl(tmp_path / "review.jsonl", lines), tmp_path / "out.jsonl"
+    done = run("critic", "rewrite", asked, "--apply", review, "--out", out)
+    assert done.returncode == 0 and done.stderr == "17: asked already, not added again: 17?\n", done.stderr
+    found = alignmmbench.read_questions(out)
+    assert {key: (one.group, one.prompt) for key, one in found.items() if one.prompt != f"{key}?"} == {
+        "17-1": ("17", "how many?"), "18-1": ("18", "how many?"), "18-2": ("18", "count"), "19-5": ("19", "count"),
+    }  # fmt: skip
 
 
 def test_failures_are_named_and_half_written_seeds_asked_again(tmp_path: Path, scripted: Any) -> None:
