@@ -11,7 +11,7 @@ A row is one conversation about one image, user and assistant in turn, with a ch
 A turn's score is completion ratio x quality (MultiVerse §4, table 2).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ TURNS = 4
 ORACLE, SELF_PREDICTION = "oracle", "own"
 
 SCALE: Scale = (0, 100)
+SCALES: dict[str, Scale] = {"score": SCALE, "completion": SCALE, "quality": (10, 100)}
+"""Those of the measures of a turn."""
 
 
 class _Item(Struct):
@@ -175,22 +177,33 @@ Turn = tuple[str, int]
 
 
 class TurnScore(Struct, frozen=True, kw_only=True):
-    """A turn judged twice: completion ratio (0..1) and quality (1..10), None where that judgment failed; the answer's
-    length in characters."""
+    """A turn judged twice: completion ratio (0..1) and quality (1..10), None where that judgment failed or was never
+    made (`never` says which); the answer's length in characters."""
 
     ratio: float | None
     quality: float | None
     length: int | None = None
+    never: str | None = None
 
     @property
     def score(self) -> float | None:
         """Ratio x 10 x quality, 0..100; None where either judgment failed."""
         return None if self.ratio is None or self.quality is None else self.ratio * 10 * self.quality
 
+    @property
+    def measures(self) -> dict[str, float | None]:
+        """Score, completion and quality on the SCALES, None where a judgment failed, without what was never judged."""
+        found = {
+            "completion": None if self.ratio is None else 100 * self.ratio,
+            "quality": None if self.quality is None else 10 * self.quality,
+        }
+        found.pop(self.never or "", None)
+        return found if self.never and None not in found.values() else {"score": self.score, **found}
+
 
 def turn_scores(verdicts: Verdicts, condition: str) -> dict[Turn, TurnScore]:
-    """Both judgments of every turn under a condition, first turns first. A turn judged only once has None for the
-    other. Raises UsageError as `aggregate.by_cell` does."""
+    """Both judgments of every turn under a condition, first turns first. Raises UsageError as `aggregate.by_cell`
+    does."""
     ratios, qualities = by_cell(verdicts, "checklist"), by_cell(verdicts, "quality")
     lengths = {(one.conversation, one.turn): one.length for one in verdicts if one.condition == condition}
     found = {}
@@ -198,12 +211,14 @@ def turn_scores(verdicts: Verdicts, condition: str) -> dict[Turn, TurnScore]:
         ratio, quality = ratios.get(Cell(condition, turn), {}), qualities.get(Cell(condition, turn), {})
         for key in {**ratio, **quality}:
             length = lengths.get((key, turn))
-            found[key, turn] = TurnScore(ratio=ratio.get(key), quality=quality.get(key), length=length)
+            never = "completion" if key not in ratio else "quality" if key not in quality else None
+            found[key, turn] = TurnScore(ratio=ratio.get(key), quality=quality.get(key), length=length, never=never)
     return found
 
 
-def _scores(verdicts: Verdicts, condition: str) -> dict[Turn, float | None]:
-    return {turn: one.score for turn, one in turn_scores(verdicts, condition).items()}
+def _scores(judged: Mapping[Turn, TurnScore], measure: str = "score") -> dict[Turn, float | None]:
+    given = ((turn, one.measures) for turn, one in judged.items())
+    return {turn: found[measure] for turn, found in given if measure in found}
 
 
 def _turns_of(conversations: Iterable[Conversation]) -> list[tuple[Conversation, Turn]]:
@@ -224,7 +239,7 @@ class ConditionScores(Struct, frozen=True, kw_only=True):
 
 def scores(verdicts: Verdicts, conversations: Conversations, condition: str = ORACLE) -> ConditionScores:
     """Table 2's row, and the scores per interaction goal and per task, under a condition."""
-    judged, asked = _scores(verdicts, condition), _turns_of(conversations)
+    judged, asked = _scores(turn_scores(verdicts, condition)), _turns_of(conversations)
     turns = list(means(judged, ((str(turn[1]), turn) for _, turn in asked), SCALE).values())
     average, slope = summary(turns)
     return ConditionScores(
@@ -255,7 +270,7 @@ def _slope_weights(count: int) -> list[float]:
 def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Difference]:
     """What the data set's own answers as history add over the model's own: oracle - self-prediction, per turn ("1" to
     "4") and for the conversations' mean scores ("all", of those with all their turns), paired."""
-    own, oracle = (_scores(verdicts, condition) for condition in (SELF_PREDICTION, ORACLE))
+    own, oracle = (_scores(turn_scores(verdicts, condition)) for condition in (SELF_PREDICTION, ORACLE))
     groups: dict[int, dict[Turn, str]] = {}
     for one, turn in _turns_of(conversations):
         groups.setdefault(turn[1], {})[turn] = one.group
@@ -393,7 +408,7 @@ def _differences(one: Run, other: Run, conversations: Conversations) -> dict[str
     groups = {turn: each.group for each, turn in _turns_of(conversations)}
     found = {}
     for condition in one.conditions():
-        mine, theirs = (_scores(run.verdicts, condition) for run in (one, other))
+        mine, theirs = (_scores(turn_scores(run.verdicts, condition)) for run in (one, other))
         if mine and theirs:
             found[f"completion ratio × quality, {condition}, all turns"] = difference(mine, theirs, groups, SCALE)
     return found
@@ -431,13 +446,6 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
     return {key: score_of(verdicts, asked[key], SCALE) for key in sorted(asked)}
 
 
-MEASURES: dict[str, tuple[Callable[[TurnScore], float | None], Scale]] = {
-    "score": (lambda one: one.score, SCALE),
-    "completion": (lambda one: None if one.ratio is None else 100 * one.ratio, SCALE),
-    "quality": (lambda one: None if one.quality is None else 10 * one.quality, (10, 100)),
-}
-
-
 def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     """The rows of table 2, of table 3, and of the like for whatever else turns can be told apart by."""
     made, averages = list[Entry](), dict[str, Score]()
@@ -455,21 +463,16 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     for condition in run.conditions():
         judged, words = turn_scores(run.verdicts, condition), NAMES.get(condition, condition)
         items = completion_of_aspects(run, condition, conversations)
-        for measure, (of, scale) in MEASURES.items():
-            verdicts = {turn: of(one) for turn, one in judged.items()}
+        for measure, scale in SCALES.items():
+            verdicts = _scores(judged, measure)
             if measure == "score":
                 terms = [Term(1.0, verdicts, turns, scale) for turns in by_turn.values()]
                 averages[condition] = Score(parts=[replace(term, weight=1 / len(terms)) for term in terms])
                 slopes = [replace(term, weight=by) for by, term in zip(_slope_weights(len(terms)), terms, strict=True)]
                 found = {"average": averages[condition]} | ({"slope": Score(parts=slopes)} if len(terms) > 1 else {})
                 found |= {f"turn {number}": Score(parts=[term]) for number, term in zip(by_turn, terms, strict=True)}
-                add(
-                    f"turn-score-{condition}",
-                    f"Score by turn, with {words}" + (" (table 2)" if condition == ORACLE else ""),
-                    found,
-                    "lines",
-                    folded=False,
-                )
+                caption = f"Score by turn, with {words}" + (" (table 2)" if condition == ORACLE else "")
+                add(f"turn-score-{condition}", caption, found, "lines", folded=False)
             for what, some in parts.items():
                 found = {part: score_of(verdicts, turns, scale) for part, turns in some.items()}
                 if (what, measure) == ("aspect", "completion"):

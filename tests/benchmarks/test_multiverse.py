@@ -238,10 +238,22 @@ def test_scores_are_those_of_brute_force(luck: random.Random, lengths: list[int]
 
 
 def test_a_turn_judged_once_has_no_score() -> None:
-    only = verdicts_of({("oracle", "0", 1): (1.0, 9)})[:1]
-    found = multiverse.scores(only, conversations([2]), "oracle")
-    assert (found.turns[0].value, found.turns[0].n, found.turns[0].failed) == (None, 0, 1)
-    assert (found.turns[1].n, found.turns[1].failed, found.turns[1].asked) == (0, 0, 1)
+    """It failed only where the one judgment that there is did: the other was never made."""
+    for once, failed in (((1.0, 9), 0), ((None, None), 1)):
+        for half in verdicts_of({("oracle", "0", 1): once}):
+            found = multiverse.scores([half], conversations([2]), "oracle")
+            assert (found.turns[0].value, found.turns[0].n, found.turns[0].failed) == (None, 0, failed)
+            assert (found.turns[1].n, found.turns[1].failed, found.turns[1].asked) == (0, 0, 1)
+
+
+def test_what_was_judged_by_one_protocol_failed_in_nothing(tmp_path: Path) -> None:
+    asked = [one for one in scoring.MULTI if one[0] == "quality"]
+    file = scoring.judged(tmp_path / "j.jsonl", "multiverse", asked, lambda v: "empty" if v.turn == 2 else 6.0)
+    summary, _, _ = scoring.scored(tmp_path / "out", "multiverse", file, "--max-failed", "1")
+    assert [turn["failed"] for turn in summary["systems"]["m"]["own"]["turns"]] == [0, 6, 0, 0]
+    boards = {name: board["m"]["all"] for name, board in summary["leaderboards"].items() if "goal" in name}
+    found = {name: (one["n"], one["failed"], one["asked"]) for name, one in boards.items() if name.endswith("-own")}
+    assert found == {"goal-score-own": (0, 6, 23), "goal-completion-own": (0, 0, 23), "goal-quality-own": (17, 6, 23)}
 
 
 def test_the_oracle_effect_is_paired() -> None:
