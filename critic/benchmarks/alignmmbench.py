@@ -37,8 +37,6 @@ CATEGORIES = {
 TASKS = tuple(task for tasks in CATEGORIES.values() for task in tasks)
 CATEGORY_OF = {task: category for category, tasks in CATEGORIES.items() for task in tasks}
 
-WITHOUT_IMAGE = "no_image"
-
 QUADRANTS = {
     (True, True): "Robust Convergence",
     (True, False): "Component-Centric",
@@ -245,9 +243,9 @@ def quadrants(placed: Mapping[str, tuple[float, float]]) -> dict[str, str]:
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     """The alignment score, and each model's tasks. Models with a task that has no score are in no quadrant: their means
-    are of other tasks than the others'."""
+    are of other tasks than the others'. Neither are ablations, which are no models."""
     found: dict[str, TaskScores] = {}
-    with_image: dict[str, TaskScores] = {}
+    models: dict[str, TaskScores] = {}
     lengths: dict[str, Spooled] = {}
     summary: dict[str, Any] = {}
     for run in runs:
@@ -255,8 +253,8 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
             if cell == Cell(cell.condition, 1):
                 name, one = labelled(run.name, cell.condition), scores(ratings, conversations)
                 found[name] = one
-                if cell.condition != WITHOUT_IMAGE:
-                    with_image[name] = one
+                if cell.condition == "own":
+                    models[name] = one
                 summary.setdefault(run.name, {})[cell.condition] = one
         for verdict in run.verdicts:
             if verdict.length is not None and verdict.protocol == "pointwise":
@@ -266,7 +264,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
         return Report(sections=[], summary={})
     placed = {
         name: (one.task_mean.value, one.alignment.without_singletons)
-        for name, one in with_image.items()
+        for name, one in models.items()
         if one.task_mean.whole and one.task_mean.value is not None and one.alignment.without_singletons is not None
     }
     named = quadrants(placed)

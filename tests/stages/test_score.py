@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 from conftest import assert_one_line_error, run, write_jsonl
-from scoring import CONV, MULTI, Score, grades, judged, sample, scored
+from scoring import CONV, MULTI, Score, grades, judged, labels, sample, scored
 
 from critic import benchmarks, jsonl
 from critic.benchmarks import JudgedTurn, Run, alignmmbench, convbench, order_reading
@@ -169,6 +169,18 @@ def test_quadrants_are_split_at_the_medians() -> None:
     }  # fmt: skip
     assert median(x for x, _ in placed.values()) == 5
     assert alignmmbench.quadrants({"a": (9.0, 3.0)}) == {}
+
+
+def test_ablations_are_no_models_among_the_quadrants(tmp_path: Path) -> None:
+    """Without the image, without what was said before, or in the reference's words: the medians are of the models."""
+    asked: list[tuple[str, str, int | None]] = [
+        ("pointwise", condition, 1) for condition in ("own", "no_image", "no_history", "rephrased_reference")
+    ]
+    files = [judged(tmp_path / f"{name}.jsonl", "alignmmbench", asked, grades, system=name) for name in "mn"]
+    summary, page, _ = scored(tmp_path / "out", "alignmmbench", *files)
+    assert set(summary["systems"]["quadrants"]) == {"m", "n"}
+    drawn = labels(page, "Mean of the tasks against alignment")
+    assert {"m", "n"} <= set(drawn) and not any("," in text for text in drawn)
 
 
 def test_a_mean_of_some_tasks_competes_with_no_other(tmp_path: Path) -> None:
