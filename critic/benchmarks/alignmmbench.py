@@ -296,11 +296,10 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
         if cell.turn != 1 or cell.judging != "standard":
             continue
         one, asked = scores(ratings, asked_of), asked_of.parts(_task)
-        parts = {task: Term(1.0, ratings, asked[task], SCALES["pointwise"]) for task in one.tasks}
+        parts = {task: Term(1.0, ratings, asked[task], SCALES["pointwise"], task) for task in one.tasks}
         scored = [replace(parts[task], weight=1 / one.task_mean.scored) for task in parts if one.tasks[task].n]
         whole = one.task_mean
-        partly = "" if whole.whole else f"{whole.scored} of {whole.tasks}"
-        found = {"mean of tasks": Score(parts=scored, partly=partly, counts=whole)} if scored else {}
+        found = {"mean of tasks": Score(parts=scored, of=whole.tasks, counts=whole)} if scored else {}
         found |= {task: Score(parts=[part]) for task, part in parts.items()}
         named: dict[int, dict[str, str]] = {}  # where no group has one rating alone, both are of the same groups
         for heading, spread in deviations(ratings, asked_of).items():

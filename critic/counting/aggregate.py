@@ -123,7 +123,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
     `missing` of the asked pairs lack a side; `low` and `high` bound the mean as in Aggregate. `interval` is a 95 %
     bootstrap interval over `groups`, `p_value` two-sided from random signs of whole groups. `mean`, `interval` and
-    `p_value` are None exactly when `undefined` says why.
+    `p_value` are None exactly when `undefined` says why. `partly` says of how many parts it is where not of all.
     """
 
     mean: float | None
@@ -135,6 +135,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     interval: Interval | None
     p_value: float | None
     undefined: dict[str, str] = field(default_factory=dict)
+    partly: str = ""
 
 
 def difference(

@@ -6,7 +6,7 @@ of each, of each difference, and of the mean over models: all of a table come fr
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import islice, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -19,23 +19,29 @@ from critic.counting.resampling import FEWEST_GROUPS, Floats, Interval, Resample
 
 
 class Term(Struct, frozen=True):
-    """`weight` times the mean of `verdicts` (None: failed) over what was asked, by key with its group of resampling."""
+    """`weight` times the mean of `verdicts` (None: failed) over what was asked, by key with its group of resampling.
+    Rows whose scores are not all of the same parts have these by `name`."""
 
     weight: float
     verdicts: Mapping[Any, float | None]
     asked: Mapping[Any, str]
     scale: Scale
+    name: str = ""
 
 
 class Score(Struct, frozen=True, kw_only=True):
-    """A named score of a model: the sum of its parts, or one over it (`inverse`). `partly` says of how much it is where
-    it is not of all that others in its column are of; such a model stands behind them. `counts` has the counts and the
-    range where they are not those of the parts."""
+    """A named score of a model: the sum of its parts, or one over it (`inverse`). `of` is how many parts there are
+    where some may have no verdict and are left out, of a mean over the others; such a model stands behind those that
+    have all. `counts` has the counts and the range where they are not those of the parts."""
 
     parts: Sequence[Term]
     inverse: bool = False
-    partly: str = ""
+    of: int = 0
     counts: Aggregate | None = None
+
+    def partly(self, parts: int) -> str:
+        """Of how many parts something is, where it is not of all."""
+        return f"{parts} of {self.of}" if parts < self.of else ""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -142,7 +148,7 @@ class _Sums:
             part.weight * ratio(totals[:, top], totals[:, count])
             for part, (top, count) in zip(score.parts, places, strict=True)
         ]
-        found = np.sum(means, axis=0)
+        found = np.sum(means, axis=0) if means else np.full(len(totals), np.nan)
         return ratio(np.ones_like(found), found) if score.inverse else found
 
     def interval(
@@ -169,10 +175,10 @@ def standings(entries: Sequence[Entry], less: Mapping[str, str] | None = None) -
     }
     base = {row: rows[other] for row, other in (less or {}).items() if row != other}
     paired = {
-        (row, column): [_pair(sums, part, other) for part, other in zip(parts, others, strict=True)]
+        (row, column): _pairs(sums, score, theirs[column])
         for row, theirs in base.items()
         for column, score in rows[row].items()
-        if column in theirs and len(parts := score.parts) == len(others := theirs[column].parts)
+        if column in theirs
     }
     if not places:
         return {}
@@ -187,7 +193,7 @@ def standings(entries: Sequence[Entry], less: Mapping[str, str] | None = None) -
             **asdict(aggregate_of(score)),
             interval=_interval(sums, score, values, [count for _, count in where]),
             difference=None if pair is None else _difference(sums, score, base[row][column], pair),
-            partly=score.partly,
+            partly=score.partly(len(score.parts)),
         )
     together = [one.name for one in entries if not one.apart]
     if len({one.system for one in entries if not one.apart}) > 1:  # several judges of one model have no mean of models
@@ -209,48 +215,61 @@ def _interval(sums: _Sums, score: Score, drawn: Floats, counts: Sequence[int]) -
     return found and (low + found[0] * (high - low), low + found[1] * (high - low))
 
 
-_Pair = tuple[tuple[int, int], tuple[int, int]]
+class _Pair(NamedTuple):
+    """A part of two scores, and where the sums and counts are of what both have in it."""
+
+    mine: Term
+    theirs: Term
+    place: tuple[int, int]
+    other: tuple[int, int]
 
 
-def _pair(sums: _Sums, part: Term, base: Term) -> _Pair:
-    """What both have, of the model and of the baseline."""
-    return sums.add(part, base), sums.add(base, part)
+def _pairs(sums: _Sums, score: Score, base: Score) -> list[_Pair]:
+    """The parts that both scores have, by name, or by place where they have no names."""
+    theirs = {part.name or place: part for place, part in enumerate(base.parts)}
+    both = ((part, theirs.get(part.name or place)) for place, part in enumerate(score.parts))
+    return [_Pair(part, other, sums.add(part, other), sums.add(other, part)) for part, other in both if other]
 
 
-def _difference(sums: _Sums, score: Score, base: Score, pair: Sequence[_Pair]) -> Difference:
-    mine, theirs = [one for one, _ in pair], [other for _, other in pair]
+def _over(score: Score, parts: Sequence[Term]) -> Score:
+    """A score over some of its parts, which weigh what all weighed."""
+    if len(parts) == len(score.parts):
+        return score
+    more = sum(part.weight for part in score.parts) / sum(part.weight for part in parts) if parts else 0.0
+    return replace(score, parts=[replace(part, weight=more * part.weight) for part in parts])
+
+
+def _difference(sums: _Sums, score: Score, base: Score, pairs: Sequence[_Pair]) -> Difference:
+    # A mean over parts is compared on those in which both have something.
+    pairs = [pair for pair in pairs if not pair.mine.name or sums.observed[0, pair.place[1]]]
+    mine, theirs = _over(score, [pair.mine for pair in pairs]), _over(base, [pair.theirs for pair in pairs])
     values, drawn = (
-        sums.of(score, mine, totals) - sums.of(base, theirs, totals) for totals in (sums.observed, sums.drawn)
+        sums.of(mine, [pair.place for pair in pairs], totals) - sums.of(theirs, [pair.other for pair in pairs], totals)
+        for totals in (sums.observed, sums.drawn)
     )
-    counts = [count for _, count in mine]
+    counts = [pair.place[1] for pair in pairs]
     interval, p_value = sums.interval(drawn, counts)
-    n = int(sums.observed[0, counts].sum())
+    n, groups = int(sums.observed[0, counts].sum()), int(sums.groups[counts].any(axis=0).sum())
+    few = groups < FEWEST_GROUPS
     undefined = {}
     if np.isnan(values[0]):
         undefined = dict.fromkeys(("mean", "interval", "p_value"), "no pairs" if not n else "not defined")
     elif interval is None:
-        undefined = dict.fromkeys(("interval", "p_value"), f"fewer than {FEWEST_GROUPS} groups")
-    ends = [] if score.inverse else [_ends(part, other) for part, other in zip(score.parts, base.parts, strict=True)]
+        reason = f"fewer than {FEWEST_GROUPS} groups" if few else "undefined in more than a tenth of the resamples"
+        undefined = dict.fromkeys(("interval", "p_value"), reason)
+    one, other = aggregate_of(score), aggregate_of(base)
     return Difference(
         mean=None if np.isnan(values[0]) else float(values[0]),
         n=n,
-        missing=sum(len(part.asked) for part in score.parts) - n,
-        groups=int(sums.groups[counts].any(axis=0).sum()),
-        low=sum(low for low, _ in ends) if ends else None,
-        high=sum(high for _, high in ends) if ends else None,
+        missing=one.asked - n,
+        groups=groups,
+        low=None if one.low is None or other.high is None else one.low - other.high,
+        high=None if one.high is None or other.low is None else one.high - other.low,
         interval=interval,
         p_value=p_value if interval else None,
         undefined=undefined,
+        partly=score.partly(len(pairs)),
     )
-
-
-def _ends(part: Term, base: Term) -> tuple[float, float]:
-    """The least and the most that a part's difference could be with what is missing."""
-    mine, theirs = (mean(one.verdicts, part.asked, part.scale) for one in (part, base))
-    if mine.low is None or mine.high is None or theirs.low is None or theirs.high is None:
-        return 0.0, 0.0
-    low, high = sorted((part.weight * (mine.low - theirs.high), part.weight * (mine.high - theirs.low)))
-    return low, high
 
 
 def _mean_of(parts: Sequence[Standing], drawn: Sequence[Floats], sums: _Sums) -> Standing:

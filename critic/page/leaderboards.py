@@ -216,7 +216,8 @@ def _change(one: Standing | None) -> TableCell:
     mean, bounds, p_value = one.difference.mean, one.difference.interval, one.difference.p_value
     clear = bounds is not None and (bounds[0] > 0 or bounds[1] < 0)
     title = "" if p_value is None else f"p {p_value:.4f}, {one.difference.n} pairs"
-    return TableCell(number(mean) + ("*" if clear else ""), interval(bounds), title=title)
+    small = ", ".join(text for text in (one.difference.partly, interval(bounds)) if text)
+    return TableCell(number(mean) + ("*" if clear else ""), small, title=title)
 
 
 def _sizes(one: Leaderboard, models: Models) -> list[Section]:
@@ -327,6 +328,7 @@ def as_csv(one: Leaderboard, models: Models) -> str:
         head += [column, *(f"{column} {word}" for word in ("low95", "high95", "n", "asked"))]
         if one.baseline:
             head += [f"{column} less {one.baseline}", f"{column} less low95", f"{column} less high95", f"{column} p"]
+            head.append(f"{column} less partly")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
@@ -339,6 +341,6 @@ def as_csv(one: Leaderboard, models: Models) -> str:
             if one.baseline:
                 less = each and each.difference
                 low, high = (less and less.interval) or (None, None)
-                cells += [less and less.mean, low, high, less and less.p_value]
+                cells += [less and less.mean, low, high, less and less.p_value, less and less.partly]
         writer.writerow(cells)
     return text.getvalue()

@@ -8,6 +8,7 @@ import pytest
 
 from critic.benchmarks import alignmmbench
 from critic.counting import aggregate
+from critic.counting.aggregate import Difference, combine, mean
 from critic.counting.leaderboard import MEAN, Entry, Score, Standings, Term, score_of, standings
 from critic.counting.resampling import Resamples, group_numbers
 from critic.records import Conversation
@@ -76,6 +77,73 @@ def test_a_sum_of_means_is_resampled_as_one() -> None:
     two = aggregate.difference(one, other, GROUPS, (0, 100))
     assert found["delta"].value == pytest.approx(two.mean)
     assert found["delta"].interval == pytest.approx(two.interval, abs=4)
+
+
+TASKS = {name: {f"{name}{n}": f"{name}{n // 2}" for n in range(10)} for name in "tuvw"}
+
+
+def of_tasks(shift: float, *scored: str, left: int = 10, first: int = 0) -> Score:
+    """The mean of the means of the scored tasks, of the first `left` questions of each; of the task "t" not the first
+    few."""
+    means = {
+        name: {
+            key: shift + place + n
+            for n, key in enumerate(asked)
+            if (first if name == "t" else 0) <= n < left and name in scored
+        }
+        for place, (name, asked) in enumerate(TASKS.items())
+    }
+    parts = [Term(1 / len(scored), means[name], TASKS[name], (0, 100), name) for name in scored]
+    whole = combine([(0.25, mean(means[name], TASKS[name], (0, 100))) for name in TASKS])
+    return Score(parts=parts, of=4, counts=whole)
+
+
+def less(mine: Score, base: Score) -> Difference:
+    found = table({"m": {"S": mine}, "base": {"S": base}}, {"m": "base"})["m"]["S"].difference
+    assert found is not None
+    return found
+
+
+def test_means_over_tasks_are_compared_on_the_tasks_that_both_have() -> None:
+    """Of each task the model is 3 better: also where either lacks one, and where on one they have no question in
+    common."""
+    every = less(of_tasks(4, *"tuvw"), of_tasks(1, *"tuvw"))
+    assert (every.mean, every.n, every.missing, every.partly) == (3, 40, 0, "")
+    for mine, base, n, groups, partly in (
+        (of_tasks(4, *"uvw"), of_tasks(1, *"tuvw"), 30, 15, "3 of 4"),
+        (of_tasks(4, *"tuvw"), of_tasks(1, *"uvw"), 30, 15, "3 of 4"),
+        (of_tasks(4, *"uvw"), of_tasks(1, *"tuw"), 20, 10, "2 of 4"),
+        (of_tasks(4, *"uvw"), of_tasks(1, *"uvw"), 30, 15, "3 of 4"),
+        (of_tasks(4, *"tuvw", left=8), of_tasks(1, *"tuvw", first=8), 24, 12, "3 of 4"),
+    ):
+        found = less(mine, base)
+        assert (found.mean, found.n, found.missing, found.partly) == (pytest.approx(3), n, 40 - n, partly)
+        assert found.interval == pytest.approx((3, 3)) and found.groups == groups and not found.undefined
+        # The range is that of all four tasks: what a side lacks may be 0 or 100.
+        assert mine.counts is not None and base.counts is not None
+        assert mine.counts.low is not None and base.counts.high is not None
+        assert found.low == pytest.approx(mine.counts.low - base.counts.high)
+    nothing = less(of_tasks(4, "t", "u"), of_tasks(1, "v", "w"))
+    assert (nothing.mean, nothing.n, nothing.interval) == (None, 0, None)
+    assert set(nothing.undefined.values()) == {"no pairs"}
+
+
+def test_no_interval_has_its_own_reason() -> None:
+    """Thirteen tasks of two questions: most resamples leave out a task, however many groups there are."""
+    asked = {f"t{n}": {f"{n}-{k}": f"{n}-{k}" for k in range(2)} for n in range(13)}
+
+    def score(shift: float) -> Score:
+        return Score(
+            parts=[Term(1 / 13, dict.fromkeys(ids, shift), ids, (0, 10), name) for name, ids in asked.items()], of=13
+        )
+
+    found = less(score(4), score(1))
+    assert found.mean == pytest.approx(3) and found.groups == 26
+    assert found.interval is None and found.p_value is None
+    assert found.undefined == dict.fromkeys(("interval", "p_value"), "undefined in more than a tenth of the resamples")
+    few = {f"c{number}": f"g{number}" for number in range(4)}
+    some = [score_of(dict.fromkeys(few, value), few, (0, 10)) for value in (4.0, 1.0)]
+    assert less(*some).undefined == dict.fromkeys(("interval", "p_value"), "fewer than 5 groups")
 
 
 def test_one_over_a_mean_is_the_alignment_score() -> None:

@@ -1,5 +1,6 @@
 """critic score --benchmark: tables, summary.json and report.html of judged conversations."""
 
+import csv
 import gc
 import json
 import re
@@ -205,6 +206,17 @@ def test_a_mean_of_some_tasks_competes_with_no_other(tmp_path: Path) -> None:
     assert ranked[-3:] == ["high", "low", "partly"]
     assert set(summary["systems"]["quadrants"]) == {"high", "low"}
     assert summary["systems"]["partly"]["own"]["task_mean"]["value"] > 8
+    words = ["--max-failed", "1", "--baseline", "low"]
+    summary, _, printed = scored(tmp_path / "less", "alignmmbench", *files, *words)
+    board, tasks = summary["leaderboards"]["tasks"], {one.turns[0].task for one in asked_}
+    less = {name: board[name]["mean of tasks"]["difference"] for name in ("partly", "high")}
+    shared = [board["partly"][task]["difference"]["mean"] for task in tasks - {"OCR"}]
+    said = f"{len(shared)} of {len(tasks)}"
+    assert less["partly"]["mean"] == pytest.approx(fmean(shared)) and less["partly"]["partly"] == said
+    assert less["high"]["partly"] == "" and said in printed.partition("less low")[2].partition("Alignment")[0]
+    table = (tmp_path / "less" / "leaderboard-tasks.csv").read_text("utf-8")
+    (row,) = (row for row in csv.DictReader(table.splitlines()) if row["model"] == "partly")
+    assert row["mean of tasks less partly"] == said and row["Counting less partly"] == ""
 
 
 def test_judgments_in_any_order_meet_their_questions(tmp_path: Path) -> None:
