@@ -257,7 +257,8 @@ def _asked(runs: Sequence[Run], benchmark: str, questions: Path | None) -> tuple
     place = np.fromiter(map(asked.find, map(str, judged.keys())), np.intp, len(judged))
     for key, other in zip(judged.keys(), place.tolist(), strict=True):
         if other < 0 or not judged.same(key.row, asked, other):
-            raise UsageError(f"{questions}: conversation {str(key)!r} of {runs[0].path} is not there, or not as here")
+            path = next(run.path for run in runs if any(turn.conversation.id == key for turn in run.turns))
+            raise UsageError(f"{questions}: conversation {str(key)!r} of {path} is not there, or not as here")
     return [
         replace(run, turns=turns.among(asked, place)) for run in runs if isinstance(turns := run.turns, Turns)
     ], asked

@@ -418,7 +418,9 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     replied = write_jsonl(tmp_path / "replies.jsonl", [{"conversation": {"benchmark": "convbench"}, "reply": "x"}])
     other = tmp_path / "other.csv"
     other.write_text(sample("convbench").read_text("utf-8").replace("What does the sign say?", "What?"), "utf-8")
+    before = judged(tmp_path / "before.jsonl", "convbench", [("direct", "own", 1)], grades, only=3)
     for words, parts in [
+        ([before, file, "--questions", other], ("conversation '4' of", "j.jsonl is not there")),
         ([file, "--benchmark", "visitbench"], ("j.jsonl:1", "judges convbench")),
         ([file, "--benchmark", "convbench", "--questions", other], ("conversation '4' of", "not as here")),
         ([file, "--benchmark", "x"], ("choose alignmmbench",)),
