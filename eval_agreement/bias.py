@@ -404,6 +404,8 @@ def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
     if not _seen(effect) or effect.value is None:
         return effect
     human, judge, x = (values - values.mean() for values in (rows.human, rows.judge, x))
+    if not human.any():
+        return effect
     through = (x @ human) * (human @ judge) / (human @ human)
     direct = x @ judge
     if not (0 < through / direct < 1 and direct * effect.value > 0):

@@ -136,6 +136,7 @@ def test_choices_are_audited_against_what_people_s_scores_make_right(tmp_path: P
     assert found["agreement"]["tiny"]["kappa"]["value"] == 0 and "failed" in found["agreement"]["tiny"]
 
 
+@pytest.mark.filterwarnings("error")  # people's scores are all the same
 @pytest.mark.parametrize("form", ["correct", "pairwise", "checklist@en", "criteria"])
 def test_labels_that_were_less_likely_stand_for_more_rows(tmp_path: Path, form: str) -> None:
     """The judge is wrong on those that stand for two (of pairs for four) rows each: the rest, half of them, for one."""
