@@ -12,7 +12,6 @@ from typing import Any
 
 from layouts import (
     JUDGING,
-    LABELS,
     WHY,
     Found,
     blocks,
@@ -20,7 +19,7 @@ from layouts import (
     closing,
     ending,
     held,
-    labels_of,
+    labels,
     laid_out,
     lines,
     numbers,
@@ -84,6 +83,16 @@ ONLY_NUMBER = re.compile(
     r" (?:number|integer|score|rating|float|decimal|digit)(?: rating| score| value)?"
     r"(?= ?(?:[.,;:()\n]|\Z|from |between |in |on |and nothing))"
 )
+
+
+SENTENCE = re.compile(r"(?:[^\n.?]+|\.(?=[0-9])|(?<=\be)\.(?=g\b)|(?<=\be\.g)\.(?= ?[^\sA-Z]))+[.?\n]?")
+
+
+ELSE = re.compile(
+    r"(?i) or (?:N/?A\b|none\b|null\b|nan\b|un\w+\b|[\"'`“]|the (?:word|letter|string|text)|(?:write|say|output|return|"
+    r"reply|respond|answer|print)\b)|\b(?:otherwise|unless)\b"
+)
+"""What a sentence allows beside a number."""
 
 
 def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
@@ -191,8 +200,8 @@ def _listed(text: str) -> Iterator[Found]:
 
 def _typed(words: str) -> Schema:
     """What the words behind a field's name allow."""
-    if re.search("[\"'`]", words) and (labels := LABELS.search(words)):
-        return {"enum": labels_of(labels)}
+    if re.search("[\"'`]", words) and (said := labels(words)):
+        return {"enum": said}
     return _scalar(re.sub(r"\bstr\b", "", words))
 
 
@@ -209,8 +218,8 @@ def _told(name: str, field: Schema, text: str) -> Schema:
     said = re.search(
         rf"[\"'`]{re.escape(name)}[\"'`] (?:field )?(?:must|should|has to|can only) be [^.\n]{{2,120}}", text
     )
-    labels = LABELS.search(said[0], said[0].index(" ")) if said else None
-    return {"enum": labels_of(labels)} if labels else field
+    told = labels(said[0], said[0].index(" ")) if said else None
+    return {"enum": told} if told else field
 
 
 def _asked_for(before: str, sentence: str) -> bool:
@@ -290,13 +299,13 @@ def _scalar(value: str) -> Schema:
     schema: Schema = {"type": ["string", "null"] if bare == "null" else "string"}
     if text and len(told := set(re.findall(r"(?<!\w)['`]([A-Za-z_]{1,20})['`]", value[1:-1]))) > 1:
         return {"enum": sorted(told)}
-    options = [option.strip("\"'` ") for option in re.split(r"\s*(?:\||/|\bor\b)\s*", bare)]
+    options = [option.strip("\"'` ") for option in re.split(r"\s*(?:\||(?<!\bN)/|/(?!A\b)|\bor\b)\s*", bare)]
     if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value):
         schema = {"type": "number" if "." in value else "integer", "default": float(value)}
     elif re.fullmatch(r"(?i)(true|false|bool(ean)?)(\s*(\||/|or)\s*(true|false))?", bare):
         schema = {"type": "boolean"}
-    elif len(options) > 1 and all(re.fullmatch(r"[A-Za-z0-9_-]{1,20}", option) for option in options):
-        schema = {"enum": [int(one) if one.isdigit() and not text else one for one in options]}
+    elif len(options) > 1 and all(re.fullmatch(r"[A-Za-z0-9_-]{1,20}|N/A", option) for option in options):
+        schema = {"enum": [int(one) if re.fullmatch("-?[0-9]+", one) and not text else one for one in options]}
     elif found := range_in(bare):
         whole = "." not in bare and not re.search(r"(?i)float|decimal", bare)
         schema = {"type": "integer" if whole else "number", "minimum": found[0], "maximum": found[1]}
@@ -307,19 +316,18 @@ def _scalar(value: str) -> Schema:
 
 def _labels(text: str) -> Iterator[Found]:
     """Sets of labels of which the reply has to be one and nothing else."""
-    for match in re.finditer(r"[^\n.?]+[.?\n]?", text):
+    for match in SENTENCE.finditer(text):
         sentence, before = match[0], text[max(0, match.start() - 400) : match.start()]
         if len(sentence) > 500 or sentence.endswith("?") or CODING.search(sentence) or not ONLY.search(sentence):
             continue
         asked = ANSWERS.search(sentence)
-        if asked and (found := LABELS.search(sentence, asked.end())):
-            labels = labels_of(found)
-            if not 2 <= len(set(labels)) == len(labels):
-                continue
-            if REASONS.search(before + sentence):
-                yield held("labels", labels, "before", own="\n\n")
-            else:
-                yield held("labels", labels, "none")
+        if not asked or (said := labels(sentence, asked.end())) is None:
+            continue
+        if not said:
+            yield Found("several", "")
+        elif len(set(said)) == len(said):
+            reasoned = REASONS.search(before + sentence)
+            yield held("labels", said, "before", own="\n\n") if reasoned else held("labels", said, "none")
 
 
 def _only_numbers(text: str) -> Iterator[Found]:
@@ -327,9 +335,10 @@ def _only_numbers(text: str) -> Iterator[Found]:
     after = bool(AFTER.search(text))
     if WHY.search(text) and not after:
         return
-    for match in re.finditer(r"[^\n.?]+(?:\.\d[^\n.?]*)*[.?\n]?", text):
+    for match in SENTENCE.finditer(text):
         sentence = match[0]
-        if ANSWERS.search(sentence) and ONLY_NUMBER.search(sentence) and not CODING.search(sentence):
+        asked = ANSWERS.search(sentence) and ONLY_NUMBER.search(sentence)
+        if asked and not CODING.search(sentence) and not ELSE.search(sentence, asked.start()):
             options = numbers(range_in(sentence) or range_in(text, JUDGED) or rubric_range(text))
             if options:
                 yield held("number", options, "after" if after else "none")._replace(

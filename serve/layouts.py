@@ -23,13 +23,62 @@ WHY = re.compile(
 )
 """What asks for more than a number."""
 
-WORD = r"[A-Za-z0-9][A-Za-z0-9_ ()+-]{0,23}"
+WORD = r"(?:N/A|[A-Za-z0-9][A-Za-z0-9_ ()+-]{0,23})"
 QUOTED = rf"(?:\"{WORD}\"|'{WORD}'|`{WORD}`|“{WORD}”|\*\*{WORD}\*\*)"
+NUMERAL = r"-?[0-9]{1,3}(?:\.[0-9]{1,2})?(?![0-9]|\.[0-9])"
 BARE = (
-    r"(?:[A-Z]\b|[01]\b|(?i:yes|no|true|false|correct|incorrect|partial|unknown|tie|pass|fail)\b|[A-Z][A-Z_]{1,20}\b)"
+    rf"(?>N/A\b|[A-Z]\b|{NUMERAL}|(?i:yes|no|true|false|correct|incorrect|partial|unknown|tie|pass|fail)\b"
+    r"|[A-Z][A-Z_]{1,20}\b)"
 )
+HEDGE = (
+    r"(?i:unsure|unclear|uncertain|undecided|maybe|neither|none|both|equal|draw|same|neutral|mixed|other|partly|"
+    r"partially|controversial|not sure|not applicable)\b"
+)
+"""What a list of labels may go on with, beside what it may begin with."""
+
+CAPITALS = r"[A-Z]{2,20}(?: (?!(?:OR|AND|ONLY|NOTHING|WITH|WITHOUT|NO|IN|AS|IF|BUT)\b)[A-Z]{2,20}){1,2}\b"
 SEPARATOR = r"(?: ?\([^()\n]{0,40}\))?(?:, and |, or |, | or | and | ?/ ?| ?\| ?)"
-LABELS = re.compile(rf"(?P<list>(?:{QUOTED}(?:{SEPARATOR}{QUOTED}){{1,9}})|(?:{BARE}(?:{SEPARATOR}{BARE}){{1,9}}))")
+LISTS = re.compile(
+    rf"(?<![\w./+-])(?:{QUOTED}(?:{SEPARATOR}{QUOTED}){{1,14}}"
+    rf"|{BARE}(?:{SEPARATOR}(?:{CAPITALS}|{BARE}|{HEDGE}|{QUOTED})){{1,14}})"
+)
+ITEM = re.compile(rf"{QUOTED}|{CAPITALS}|{BARE}|{HEDGE}")
+LEAD = (
+    r"(?:only|just|exactly|simply|strictly|with|either|be|of|as|in|output|return|respond|reply|answer|say|print|write|"
+    r"give|use|using|single|one|word|words|letter|letters|token|tokens|label|labels|character|digit|number|option|"
+    r"options|response|verdict|response:|output:|verdict:|answer:)"
+)
+LISTED_BEFORE = re.compile(
+    rf"(?i)\b(?:only|just|with|either|be|of|as|output|return|respond|reply|say|print|write):? "
+    rf"(?:(?!{LEAD}\b)[\w'\"`+-]+,? ){{0,6}}(?!{LEAD}\b)[\w'\"`+-]+(?:, (?:or |and )?| or | and | ?[/|] ?)\Z"
+)
+"""Before a list: what it goes on from, as in "only unsure, yes or no"."""
+
+QUALIFIED = re.compile(
+    r"(?:\b(?i:very|not|somewhat|quite|(?!only|simply|exactly|strictly|directly|solely|merely|exclusively|purely|"
+    r"explicitly|finally|briefly|reply|apply)[a-z]+ly)|"
+    r"\b(?!(?i:only|output|answer|with|either|respond|return|reply|say|print|write|be|as|exactly|just)\b)[A-Z]{2,20}) \Z"
+)
+"""Before a list: what belongs to its first word, as in "partially correct or wrong"."""
+
+GOES_ON = re.compile(
+    r"(?i)[\w%+=’']|-\w|(?: ?\([^()\n]{0,40}\))?(?: ?\(?[,;]? ?(?:or|nor|otherwise|else|unless)\b| ?[/|] ?\S)"
+)
+"""Behind a list: what else it allows."""
+
+STOPS = (
+    r"(?i:only|with|without|for|if|when|where|as|in|on|at|to|by|based|depending|according|about|regarding|followed|per|"
+    r"please|but|then|so|alone|here|from|that|which|whether|is|are|do|don|nothing|because|using|before|after|labels?|"
+    r"answers?|verdicts?|responses?|values?|words?|reply|decision|judge?ment|choice|tokens?|characters?|letters?|"
+    r"scores?|grades?|rating|output|inside|within|between|no (?:other|additional|extra|text|explanation|more))\b"
+)
+MORE = re.compile(rf"(?i) (?!(?:and\b|{STOPS}))\w")
+MORE_LISTED = re.compile(rf"(?i)(?: ?\([^()\n]{{0,40}}\))?(?:, (?:and )?| and )(?!{STOPS})\w")
+"""Behind a list: what may be its next item, or the rest of its last one."""
+
+OTHERWISE = re.compile(rf"(?i:\b(?:or|otherwise|else)\b)(?:[^.\n\"'`“*]{{0,40}}({QUOTED})| ([A-Z]\b|N/A\b|{NUMERAL}))")
+"""A label that a sentence allows behind its list."""
+
 BRACKETED = re.compile(r"\[\[([A-Z](?:[<>=]{1,2}[A-Z])?|(?i:tie|yes|no))\]\]")
 LINES = re.compile(
     r"(?i)\b(?:following|this|these)\b[^\n]{0,60}\b(?:format|fields|lines|template|structure)\b[^\n]{0,80}:?\n+"
@@ -134,10 +183,11 @@ def tagged(text: str) -> Found | None:
     inner = list(dict.fromkeys(one["inner"].strip() for one in examples if one["inner"].strip()))
     near = " ".join(_sentence(text, one) for one in (*examples, *alone))
     bare = [one for one in inner if re.fullmatch(r"[A-Za-z][\w+-]{0,20}", one)]
-    values = bare if len(bare) > 1 else next((found for one in (*inner, near) if (found := choices(one))), [])
-    values = values or (
-        _scale(text) if any(map(_is_number, inner)) or re.search(r"(?i)\bscor|\brat|\bgrade", f"{name} {inner}") else []
-    )
+    values = bare if len(bare) > 1 else _first_said([*inner, near])
+    if values is None and (any(map(_is_number, inner)) or re.search(r"(?i)\bscor|\brat|\bgrade", f"{name} {inner}")):
+        values = _scale(text)
+    if not values:
+        return None
     return _opened("tag", f"<{name}>: {_listed(values)}", f"<{name}>", _closed_by(f"<{name}>", values, f"</{name}>"))
 
 
@@ -149,7 +199,8 @@ def boxed(text: str) -> Found | None:
     inner = list(
         dict.fromkeys(one["inner"].strip() for one in found if re.fullmatch(r"[A-Za-z]\w{0,20}", one["inner"]))
     )
-    values = inner if len(inner) > 1 else choices(" ".join(_sentence(text, one) for one in found)) or _scale(text)
+    values = inner if len(inner) > 1 else choices(" ".join(_sentence(text, one) for one in found))
+    values = _scale(text) if values is None else values
     opening = "\\boxed{"
     return _opened("boxed", _listed(values), opening, _closed_by(opening, values, "}"))
 
@@ -162,7 +213,7 @@ def blocks(text: str) -> Found | None:
     if not ABOUT_ANSWERS.search(text.replace(found[0]["lines"], "")):
         return None
     shown = list(BLOCK.finditer(found[0]["lines"].replace("|%|", "%")))
-    values = [[] if WHY.search(one["name"]) else choices(one["what"][:400]) for one in shown]
+    values = [[] if WHY.search(one["name"]) else choices(one["what"][:400]) or [] for one in shown]
     free = max((at + 1 for at, value in enumerate(values) if not value), default=0)
     if not 0 < free < len(shown) or not any(names_verdict(one["name"]) for one in shown[free:]):
         return None
@@ -184,12 +235,49 @@ def ending(text: str) -> Found | None:
     only = found["only"] or NUMBERS_ONLY.search(text)
     if not (only or (NUMBERED.search(found["name"]) and not WHY.search(text))):
         return None
-    values = choices(found["told"] or "") or numbers(named_range(found["name"], text)) or _scale(text)
+    values = choices(found["told"] or "")
+    if values is None:
+        values = numbers(named_range(found["name"], text)) or _scale(text)
     return held("number", values, "none")._replace(what=_listed(values)) if values and _is_number(values[0]) else None
 
 
-def labels_of(found: re.Match[str]) -> list[str]:
-    return [one.strip("\"'`“”*") for one in re.findall(rf"{QUOTED}|{BARE}", found["list"])]
+def _first_said(words: list[str]) -> list[str] | None:
+    """`choices` of the first words that name some."""
+    return next((found for one in words if (found := choices(one)) is not None), None)
+
+
+def labels(text: str, start: int = 0) -> list[str] | None:
+    """The labels of the first list of a text behind `start`; none at all where it goes on with what is not understood:
+    a reply could not say that. None where no labels are listed."""
+    for found in LISTS.finditer(text, start):
+        row = re.sub(rf"({QUOTED})| ?\([^()\n]{{0,40}}\)", r"\1", found[0])
+        said, between = [one.strip("\"'`“”*") for one in ITEM.findall(row)], ITEM.sub("", row)
+        if all(map(_is_number, said)) and not _are_labels(said, between):
+            continue
+        before, behind = re.split(r"[.!?]\s|\n", text[: found.start()])[-1], text[found.end() :]
+        quoted = found[0][0] in "\"'`“*"
+        closed = re.search("or|and", between)
+        others = (
+            one.strip("\"'`“”*") for pair in OTHERWISE.findall(re.split(r"[.!?]\s|\n", behind)[0]) for one in pair
+        )
+        if (
+            LISTED_BEFORE.search(before)
+            or (not quoted and QUALIFIED.search(before))
+            or GOES_ON.match(behind)
+            or (not closed and MORE_LISTED.match(behind))
+            or (not quoted and MORE.match(behind))
+            or not {*filter(None, others)} <= {*said}
+        ):
+            return []
+        return said
+    return None
+
+
+def _are_labels(said: list[str], between: str) -> bool:
+    """Whether numbers in a row are a list of scores to choose from, and no range, share or count."""
+    signs = {"or" if "or" in one else one.strip() for one in re.findall(SEPARATOR, between)}
+    binary = signs == {"/"} and {*said} == {"0", "1"}
+    return bool({"0", "1"} & {*said}) and ("or" in signs or signs == {"|"} or binary)
 
 
 def brackets(text: str) -> Iterator[Found]:
@@ -206,7 +294,7 @@ def closing(text: str) -> Found | None:
         return None
     name, value, rest = found[0]["name"], found[0]["value"].strip(), found[0]["rest"]
     each = re.findall(rf"[\"'`]{escaped(name)}: ?({WORD})[\"'`]", found[0][0])
-    values = list(dict.fromkeys(each)) if len(set(each)) > 1 else choices(value) or choices(rest)
+    values = list(dict.fromkeys(each)) if len(set(each)) > 1 else _first_said([value, rest])
     return held("line", values, "before", f"\n{name}: ", never=_any_value(name)) if values else None
 
 
@@ -222,7 +310,8 @@ def lines(text: str) -> Found | None:
     if len(verdicts) != 1 or "**" in matches[0]["lines"]:
         return None
     verdict = verdicts[0]
-    values = choices(rows[verdict][2]) or _scale(text)
+    values = choices(rows[verdict][2])
+    values = _scale(text) if values is None else values
     if not values:
         return None
     if verdict == len(names) - 1:
@@ -238,14 +327,15 @@ def _any_value(name: str) -> str:
     return rf"(?i:{escaped(name)}): ?[A-Za-z0-9]"
 
 
-def choices(words: str) -> list[str]:
-    """The values that a placeholder or the words about it allow."""
+def choices(words: str) -> list[str] | None:
+    """The values that a placeholder or the words about it allow; none at all where they are not understood, None where
+    nothing is said of them."""
     if found := range_in(words):
         return numbers(found, 1 if DECIMAL.search(words) else 0)
-    if labels := LABELS.search(words):
-        return labels_of(labels)
+    if (said := labels(words)) is not None:
+        return said
     quoted = list(dict.fromkeys(re.findall(rf"[\"'`]({WORD})[\"'`]", words)))
-    return quoted if 2 <= len(quoted) <= 4 else []
+    return quoted if 2 <= len(quoted) <= 4 else None
 
 
 DECIMAL = re.compile(r"(?i)\bfloat|\bdecimal|(?<![0-9.])[0-9]\.[0-9]+ ?(?:to|-|–|and) ?[0-9]")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from clients.decoder import Decoder, shortest
 from clients.forms import FORMS
-from clients.words import ASKED, PLAIN, Asked
+from clients.words import ASKED, PLAIN, Asked, user
 from conftest import ROOT, assert_one_line_error, run
 
 sys.path.insert(0, str(ROOT / "serve"))
@@ -78,6 +78,81 @@ def test_the_systems_message_counts_before_what_is_quoted(asked: Asked) -> None:
         quoted = {"role": "user", "content": "Judge this: " + "\n\n".join(contracts.texts(other.request))}
         request = {**asked.request, "messages": [{"role": "system", "content": system}, quoted]}
         assert contracts.recognise(request, TABLE).found == contracts.recognise(asked.request, TABLE).found
+
+
+JUDGE = "Evaluate the answer. "
+
+
+def values_of(words: str, *, system: str = "") -> set[str] | None:
+    """What the last verdict of a request's reply may be; None if its reply is not held to any form."""
+    contract = contracts.recognise(user(words, system), TABLE)
+    return None if contract is None else set(re.findall(r"\(([^()]*)\)", contract.verdict)[-1].split("|"))
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("Respond with only yes, no, or unsure.", ["yes", "no", "unsure"]),
+        ("Answer only with Yes, No, or Partially.", ["Yes", "No", "Partially"]),
+        ("Output only 0, 1, or 2.", ["0", "1", "2"]),
+        ("Respond with only 1, 0 or -1.", ["1", "0", "-1"]),
+        ("Output only 0, 0.5, or 1.", ["0", "0.5", "1"]),
+        ("Output only A, B, or neither.", ["A", "B", "neither"]),
+        ('Output only "safe", "unsafe" or "N/A".', ["safe", "unsafe", "N/A"]),
+        ("Output only PASS, FAIL or N/A.", ["PASS", "FAIL", "N/A"]),
+        ("Output only EXCELLENT, GOOD, FAIR, VERY POOR.", ["EXCELLENT", "GOOD", "FAIR", "VERY POOR"]),
+        ("Output only MET or NOT MET.", ["MET", "NOT MET"]),
+        ("Output only A (right), B (partly correct) or C (wrong).", ["A", "B", "C"]),
+        ("Output only A, B, C, D, E, F, G, H, I, J, K or L.", list("ABCDEFGHIJKL")),
+        ("Answer with only yes or no.", ["yes", "no"]),
+        ("Give only a yes or no answer: reply yes or no.", ["yes", "no"]),
+        ("Reply with a single word, yes or no.", ["yes", "no"]),
+        ("Output only yes or no and nothing else.", ["yes", "no"]),
+        ("Reply only A, B or C, with no explanation.", ["A", "B", "C"]),
+        ("Reply only Yes/No.", ["Yes", "No"]),
+        ("Answer 1 or 0 only.", ["1", "0"]),
+        ("RESPOND ONLY WITH CORRECT or INCORRECT", ["CORRECT", "INCORRECT"]),
+        ("Output PASS or FAIL ONLY.", ["PASS", "FAIL"]),
+        ("Respond with only 1, 2, 3, 4 or 5.", ["1", "2", "3", "4", "5"]),
+        # What is not understood leaves the request as it is.
+        ("Output only yes, no, or whatever fits.", None),
+        ('Output only "safe", "unsafe" or spam.', None),
+        ("Output only yes or no, or explain.", None),
+        ("Output only PASS, FAIL OR UNSURE.", None),
+        ("Output only fully correct, partially correct or incorrect.", None),
+        ("Output only undecidable, yes, or no.", None),
+        ("Output only VERY GOOD, GOOD or POOR.", None),
+        ("Output only A+, A, B or C.", None),
+        ("Output only A, B or B-.", None),
+        ("Output only A, B or no preference.", None),
+        ("Output only yes or no (or N/A).", None),
+        ("Output only yes or no, otherwise unclear.", None),
+        ('Output only "A" or "B" if one is better, or "C" if none is.', None),
+        ("Output only A or B if one is better, or C if none is.", None),
+        ("Respond with only 1 or 2 sentences.", None),
+        ("Use a scale of 1 to 5. Output only the number, or N/A.", None),
+        ("Use a scale of 1 to 5. Output only the score, or the word none if there is none.", None),
+        ("Explain. End with <verdict>yes, no or unclear</verdict>.", ["yes", "no", "unclear"]),
+        ("Explain. End with <verdict>yes, no or it depends</verdict>.", None),
+        ("Scores go from 1 to 5. Explain. End with <verdict>yes, no or it depends</verdict>.", None),
+        ('Explain, and finish with "Verdict: yes, no or maybe".', ["yes", "no", "maybe"]),
+        ('Explain, and finish with "Verdict: yes, no or it depends".', None),
+        ('Rate it from 1 to 5. Explain, and finish with "Verdict: yes, no or it depends".', None),
+    ],
+)
+def test_a_list_of_labels_is_read_to_its_end_or_not_at_all(words: str, wanted: list[str] | None) -> None:
+    """A label that is left out is a verdict that no reply can give."""
+    found = values_of(JUDGE + words)
+    assert found == (None if wanted is None else {re.escape(one) for one in wanted})
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [('"yes|no|N/A"', ["yes", "no", "N/A"]), ("1|0|-1", [1, 0, -1]), ("1/0", [1, 0]), ('"A" or "B"', ["A", "B"])],
+)
+def test_alternatives_in_an_object_are_all_there(written: str, wanted: list[Any]) -> None:
+    contract = contracts.recognise(user(f'{JUDGE}Return JSON: {{"verdict": {written}, "why": "..."}}'), TABLE)
+    assert contract.schema["properties"]["verdict"] == {"enum": wanted}
 
 
 FILLINGS = (" ", "\n", "{", "}", '{"score": ', "A, ", '"yes" or ', "score 1: ", "[[A]]", "[", "0 to ", "return ")
