@@ -267,6 +267,14 @@ def wording(request: Request) -> str:
     return text if len(text) <= 2 * EDGE else f"{text[:EDGE]}\n\n{text[-EDGE:]}"
 
 
+def _by_trust(request: Request) -> tuple[str, str]:
+    """What the system's messages say, and the others: what is judged stands in these."""
+    turns = [one for one in request.get("messages") or [] if isinstance(one, dict)]
+    system = [one for one in turns if one.get("role") in ("system", "developer")]
+    others = [one for one in turns if one not in system]
+    return wording({"messages": system}), wording({"messages": others})
+
+
 def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     """The request with decoding held to the contract in at most `tokens` tokens; None if it needs no change, or if its
     schema is none that can be bounded. Raises Overlap for a `oneOf` that a reply could fit twice.
@@ -293,7 +301,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     if not properties:
         told = None if contract.schema else _found(request, form or "text")
         wanted = with_fields(wanted, (told.schema or {}).get("properties", {})) if told else wanted
-        wanted = with_ranges(wanted, wording(request))
+        wanted = with_ranges(wanted, *_by_trust(request))
     if form == "text":
         wanted = without_braces(wanted)
 

@@ -24,7 +24,7 @@ from layouts import (
     lines,
     numbers,
 )
-from reading import JUDGED, names_verdict, range_in, rubric_range
+from reading import digits_of, names_verdict, range_in, said_of, scale_of
 
 Schema = dict[str, Any]
 
@@ -79,7 +79,8 @@ AFTER = re.compile(
     r"\b(?:reason(?:s|ing)?|expla(?:in|nation)|justif\w+|rationale)\b"
 )
 ONLY_NUMBER = re.compile(
-    r"(?i)\b(?:only|just|single)(?: (?:as|with|the|an?|your|single|final|overall|integer|numeric(?:al)?))*"
+    r"(?i)\b(?:only|just|single)"
+    r"(?: (?:as|with|the|an?|your|single|final|overall|integer|float|decimal|real|numeric(?:al)?))*"
     r" (?:number|integer|score|rating|float|decimal|digit)(?: rating| score| value)?"
     r"(?= ?(?:[.,;:()\n]|\Z|from |between |in |on |and nothing))"
 )
@@ -212,7 +213,11 @@ def _verdict_field(field: tuple[str, Schema]) -> bool:
 
 
 def _told(name: str, field: Schema, text: str) -> Schema:
-    """The field, with the labels that the words allow for it by name."""
+    """The field, with the labels that the words allow for it by name; a whole number in an example is any number where
+    their scale is one of decimals."""
+    if field.get("type") == "integer" and "default" in field:
+        found = scale_of(text, name)
+        return {**field, "type": "number"} if digits_of(found, said_of(found, text)) else field
     if field != {"type": "string"}:
         return field
     said = re.search(
@@ -307,8 +312,11 @@ def _scalar(value: str) -> Schema:
     elif len(options) > 1 and all(re.fullmatch(r"[A-Za-z0-9_-]{1,20}|N/A", option) for option in options):
         schema = {"enum": [int(one) if re.fullmatch("-?[0-9]+", one) and not text else one for one in options]}
     elif found := range_in(bare):
-        whole = "." not in bare and not re.search(r"(?i)float|decimal", bare)
-        schema = {"type": "integer" if whole else "number", "minimum": found[0], "maximum": found[1]}
+        schema = {
+            "type": "number" if digits_of(found, bare) or "." in bare else "integer",
+            "minimum": found[0],
+            "maximum": found[1],
+        }
     elif not text and (number := re.search(r"(?i)\b(int(eger)?|number|float|numeric|decimal)\b", bare)):
         schema = {"type": "integer" if number[2] or number[1].lower() == "int" else "number"}
     return schema
@@ -339,7 +347,8 @@ def _only_numbers(text: str) -> Iterator[Found]:
         sentence = match[0]
         asked = ANSWERS.search(sentence) and ONLY_NUMBER.search(sentence)
         if asked and not CODING.search(sentence) and not ELSE.search(sentence, asked.start()):
-            options = numbers(range_in(sentence) or range_in(text, JUDGED) or rubric_range(text))
+            found = range_in(sentence) or scale_of(text)
+            options = numbers(found, digits_of(found, f"{sentence} {said_of(found, text)}"))
             if options:
                 yield held("number", options, "after" if after else "none")._replace(
                     what=f"{options[0]} … {options[-1]}"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from reading import JUDGED, named_range, names_verdict, range_in, rubric_range
+from reading import digits_of, named_ranges, names_verdict, range_in, ranges, said_of, scale_of, widest
 
 Schema = dict[str, Any]
 
@@ -57,7 +57,8 @@ LISTED_BEFORE = re.compile(
 QUALIFIED = re.compile(
     r"(?:\b(?i:very|not|somewhat|quite|(?!only|simply|exactly|strictly|directly|solely|merely|exclusively|purely|"
     r"explicitly|finally|briefly|reply|apply)[a-z]+ly)|"
-    r"\b(?!(?i:only|output|answer|with|either|respond|return|reply|say|print|write|be|as|exactly|just)\b)[A-Z]{2,20}) \Z"
+    r"\b(?!(?i:only|output|answer|with|either|respond|return|reply|say|print|write|be|as|exactly|just)\b)"
+    r"[A-Z]{2,20}) \Z"
 )
 """Before a list: what belongs to its first word, as in "partially correct or wrong"."""
 
@@ -164,7 +165,7 @@ def _value(kind: str, name: str, text: str) -> str:
         return "True|False"
     if kind not in ("int", "float"):
         return ""
-    found = named_range(name, text) or (range_in(text, JUDGED) if names_verdict(name) else None)
+    found = scale_of(text, name) if names_verdict(name) else widest(named_ranges(name, text))
     if kind == "int":
         return _any_of(numbers(found)) if numbers(found) else "-?[0-9]{1,6}"
     return _any_of(numbers(found, 2)) if numbers(found, 2) else r"-?[0-9]{1,6}(\.[0-9]{1,3})?"
@@ -237,7 +238,7 @@ def ending(text: str) -> Found | None:
         return None
     values = choices(found["told"] or "")
     if values is None:
-        values = numbers(named_range(found["name"], text)) or _scale(text)
+        values = _scale(text, found["name"])
     return held("number", values, "none")._replace(what=_listed(values)) if values and _is_number(values[0]) else None
 
 
@@ -331,30 +332,33 @@ def choices(words: str) -> list[str] | None:
     """The values that a placeholder or the words about it allow; none at all where they are not understood, None where
     nothing is said of them."""
     if found := range_in(words):
-        return numbers(found, 1 if DECIMAL.search(words) else 0)
+        return numbers(found, digits_of(found, words))
     if (said := labels(words)) is not None:
         return said
     quoted = list(dict.fromkeys(re.findall(rf"[\"'`]({WORD})[\"'`]", words)))
     return quoted if 2 <= len(quoted) <= 4 else None
 
 
-DECIMAL = re.compile(r"(?i)\bfloat|\bdecimal|(?<![0-9.])[0-9]\.[0-9]+ ?(?:to|-|–|and) ?[0-9]")
-
-
 def numbers(found: tuple[float, float] | None, digits: int = 0) -> list[str]:
-    """All numbers of a range of so many digits behind the point; none of a wide one."""
+    """All numbers of a range of up to so many digits behind the point; none of a wide one."""
     if not found or found[1] > 100 or not all(value == int(value) for value in found):
         return []
     digits = max(one for one in range(digits + 1) if (found[1] - found[0]) * 10**one <= MOST_NUMBERS)
-    steps = range(int(found[0] * 10**digits), int(found[1] * 10**digits) + 1)
-    return [f"{step / 10**digits:.{digits}f}" for step in steps]
+    steps = range(int(found[0]) * 10**digits, int(found[1]) * 10**digits + 1)
+    return [
+        f"{step / 10**digits:.{few}f}"
+        for step in steps
+        for few in range(digits + 1)
+        if step % 10 ** (digits - few) == 0
+    ]
 
 
-MOST_NUMBERS = 100
+MOST_NUMBERS = 1000
 
 
-def _scale(text: str) -> list[str]:
-    return numbers(rubric_range(text) or range_in(text, JUDGED) or range_in(text), 1 if DECIMAL.search(text) else 0)
+def _scale(text: str, name: str | None = None) -> list[str]:
+    found = scale_of(text, name) or widest(found for _, found in ranges(text))
+    return numbers(found, digits_of(found, said_of(found, text)))
 
 
 def _sentence(text: str, found: re.Match[str]) -> str:

@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 Schema = dict[str, Any]
@@ -49,8 +51,42 @@ MOST_TEXT = 100_000
 """Characters of a request that are read for what its schema leaves open."""
 
 
-def range_in(text: str, cue: re.Pattern[str] | None = None) -> tuple[float, float] | None:
-    """The first range of numbers that the text names ("from 0.0 to 1.0", "1-5"), behind a cue if one is given."""
+DATA = re.compile(
+    r"(?im)^[^\w\n]{0,8}(?:(?:begin|start of)(?: the)? )?(?:the )?"
+    r"(?:(?:model|assistant|student|user|ai|candidate|predicted|generated|given)(?:['’]s)? )?"
+    r"(?:data|answer|response|reply|submission|output|completion|text|summary|translation|passage|context|document|"
+    r"article|question|instruction|prompt|input|conversation|dialogue|source|essay|assistant)s?(?: [a-z0-9])?"
+    r"(?:[^\w\n]{0,3}:|[\]>]|\*\*\n|(?<=# answer)\n|(?<=# response)\n|(?<=# question)\n)"
+)
+"""What opens the data of a request, at the beginning of a line."""
+
+IMPERATIVE = re.compile(
+    r"(?i)\W*(?:(?:now|then|please|finally|you (?:must|should)|first)\W+)*"
+    r"(?:rate|score(?= (?:the|it|each|this|from|how)\b)|grade|evaluate|assess|judge|give|assign|provide|return|"
+    r"output(?!:)|respond|reply|use|answer(?! ?:)|produce|print|write|generate|scores? (?:go|range|must|should|are)|"
+    r"on a scale|(?:the|your) (?:score|rating|grade) (?:must|should))\b"
+)
+"""How a sentence begins that asks for something, and does not only tell it."""
+
+REAL = re.compile(
+    r"(?i)\bfloat|\bdecimal|\bprobabilit|\bfraction|\breal[- ]valued|\breal number|"
+    r"\bhalf[- ](?:points?|steps?|marks?)|\bhalves\b"
+)
+ALLOWED = re.compile(
+    r"(?i)\bhalf[- ](?:points?|steps?|marks?)|\b(?:use|allow|give)[^.\n]{0,20} (?:decimals|halves)\b|"
+    r"\bdecimals? [^.\n]{0,20}allowed\b"
+)
+WHOLE = re.compile(
+    r"(?i)\b(?:integers?|int|whole|binary|no (?:decimals|fractions))\b|"
+    r"(?<![\w.-])(?:0{0}(?:,? or | ?[/|] ?)1|1{0}(?:,? or | ?[/|] ?)0)(?![\w-]|\.[0-9])".replace("{0}", MEANING)
+)
+DECIMALS = re.compile(r"(?<![\w.])-?[0-9]{1,3}\.[0-9]{1,3}(?![\w.]?[0-9])")
+SENTENCE_END = re.compile(r"(?<!e\.g)(?<!i\.e)[.!?]\s|\n")
+"""What tells whether a score takes digits behind its point."""
+
+
+def ranges(text: str, cue: re.Pattern[str] | None = None) -> Iterator[tuple[int, tuple[float, float]]]:
+    """The ranges of numbers that the text names ("from 0.0 to 1.0", "1-5") and where, behind a cue if one is given."""
     found = [match for pattern in (RANGE, AND, BINARY, INTERVAL, *LIMITS) for match in pattern.finditer(text)]
     for match in sorted(found, key=lambda one: one.start()):
         low, high = float(match["low"]), float(match["high"])
@@ -58,39 +94,91 @@ def range_in(text: str, cue: re.Pattern[str] | None = None) -> tuple[float, floa
             cue is None or cue.search(text, max(0, match.start() - 60), match.start()) or STARS.match(text, match.end())
         )
         if low < high <= 1000 and near:
-            return low, high
-    return None
+            yield match.start(), (low, high)
 
 
-def rubric_range(text: str, cue: re.Pattern[str] | None = JUDGED) -> tuple[float, float] | None:
+def range_in(text: str) -> tuple[float, float] | None:
+    """The first range of numbers that the text names."""
+    return next((found for _, found in ranges(text)), None)
+
+
+def rubric_ranges(text: str, cue: re.Pattern[str] | None = JUDGED) -> Iterator[tuple[float, float]]:
     """The range of a rubric that describes each score, on a line of its own or as in "1 = bad"; or what is said in
     words ("out of ten", "a 5-point scale"), near a cue if one is given."""
     values = sorted({int(match[1] or match[2]) for match in SCORES.finditer(text)})
     if len(values) > 1:
-        return values[0], values[-1]
-    near = (
-        one for one in SCALE.finditer(text) if not cue or cue.search(text, max(0, one.start() - 60), one.end() + 10)
-    )
-    if (said := next(near, None)) is None:
-        return None
-    low, high = said["low"] or ("1" if said["points"] else "0"), said["most"] or said["points"] or said["high"]
-    first, last = (float(COUNT.get(one.lower(), one)) for one in (low, high))
-    return (first, last) if first < last else None
+        yield values[0], values[-1]
+    for said in SCALE.finditer(text):
+        low, high = said["low"] or ("1" if said["points"] else "0"), said["most"] or said["points"] or said["high"]
+        first, last = (float(COUNT.get(one.lower(), one)) for one in (low, high))
+        near = not cue or cue.search(text, max(0, said.start() - 60), said.end() + 10)
+        if first < last and near:
+            yield first, last
 
 
-def named_range(name: str, text: str) -> tuple[float, float] | None:
-    """The range that is named behind a field's name, in the same sentence."""
+def named_ranges(name: str, text: str) -> Iterator[tuple[float, float]]:
+    """The ranges that are named behind a field's name, in the same sentence: the first behind each."""
     words = re.escape(name).replace("_", "[ _-]")
     for match in re.finditer(rf"(?i)(?<!\w){words}(?!\w)[^\n]{{0,100}}", text):
         if found := range_in(re.split(r"[.;] |[.;]$", match[0])[0]):
-            return found
-    return None
+            yield found
 
 
-def with_ranges(schema: Schema, text: str) -> Schema:
+def widest(found: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
+    """The range that holds all others; None where none does. Of the ranges in a text, one that stands in what is judged
+    can so never make a scale narrower."""
+    ranges = {*found}
+    return next((one for one in ranges if all(one[0] <= low and high <= one[1] for low, high in ranges)), None)
+
+
+def _told(text: str) -> tuple[str, str]:
+    """What a text says before its data, and of what stands behind it the sentences that ask for something."""
+    opens = DATA.search(text)
+    if opens is None:
+        return text, ""
+    asking = (one for one in SENTENCE_END.split(text[opens.start() :]) if IMPERATIVE.match(one))
+    return text[: opens.start()], "\n".join(asking)
+
+
+def _first(texts: Iterable[str], read: Callable[[str], Iterable[tuple[float, float]]]) -> tuple[float, float] | None:
+    """The widest range in the first of the texts that names any."""
+    return next((widest(found) for text in texts if (found := {*read(text)})), None)
+
+
+def _scales(text: str, name: str | None = None, others: Iterable[str] = ()) -> set[tuple[float, float]]:
+    named = {*named_ranges(name, text)} if name else set()
+    theirs = {found for other in others for found in named_ranges(other, text)} - named
+    return named | ({found for _, found in ranges(text, JUDGED)} | {*rubric_ranges(text)}) - theirs
+
+
+def scale_of(text: str, name: str | None = None) -> tuple[float, float] | None:
+    """The range of the verdict that the text names, be it by its field's `name`."""
+    return _first(_told(text), lambda part: _scales(part, name))
+
+
+def digits_of(found: tuple[float, float] | None, words: str) -> int:
+    """How many digits behind its point a number of the range takes, by the words that name it. From 0 to 1 it has some
+    unless they say otherwise."""
+    if found is None or WHOLE.search(words):
+        return 0
+    low, high = found
+    small = low >= -1 and high <= 1
+    decimals = any(low <= float(one) <= high for one in DECIMALS.findall(words))
+    return (2 if small else 1) if small or decimals or REAL.search(words) else 0
+
+
+def said_of(found: tuple[float, float] | None, text: str) -> str:
+    """The sentences of the text that name the range, or allow parts of a point."""
+    ends = [0, *(one.end() for one in SENTENCE_END.finditer(text)), len(text)]
+    at = {where for where, one in ranges(text) if one == found} | {one.start() for one in ALLOWED.finditer(text)}
+    return " ".join(text[one:end] for one, end in pairwise(ends) if any(one <= where < end for where in at))
+
+
+def with_ranges(schema: Schema, *texts: str) -> Schema:
     """The schema with the ranges that its descriptions and the request's words name for numbers that it leaves
-    open. What stands by no field's name is the range of the verdict, if only one field can be that."""
-    text = text[:MOST_TEXT]
+    open. What stands by no field's name is the range of the verdict, if only one field can be that. Of the texts the
+    first that names any range for a field counts."""
+    told_in = [part for text in texts for part in _told(text[:MOST_TEXT])]
     open_fields = [name for name, field in _fields(schema).items() if _open_number(field)]
     verdicts = [name for name in open_fields if VERDICT.search(name) or names_verdict(name)]
 
@@ -98,10 +186,14 @@ def with_ranges(schema: Schema, text: str) -> Schema:
         told = str(field.get("description") or "")
         if values := SEVERAL.search(told):
             return {"enum": sorted({int(one) for one in re.findall("[0-9]+", values["values"])})}
-        if EITHER.search(told) or (verdicts == [name] and YES_NO.search(text)):
+        if EITHER.search(told) or (verdicts == [name] and any(map(YES_NO.search, told_in))):
             return {"enum": [0, 1]}
-        found = range_in(told) or rubric_range(told, None) or named_range(name, text)
-        return _bounds(found or ((range_in(text, JUDGED) or rubric_range(text)) if verdicts == [name] else None))
+        found = range_in(told) or next(rubric_ranges(told, None), None)
+        if not found and verdicts == [name]:
+            found = _first(told_in, lambda text: _scales(text, name, {*open_fields} - {name}))
+        elif not found:
+            found = _first(told_in, lambda text: named_ranges(name, text))
+        return _bounds(found)
 
     ranges = {name: of(name, field) for name, field in _fields(schema).items() if _open_number(field)}
     filled: Schema = _filled(schema, {name: found for name, found in ranges.items() if found})

@@ -299,6 +299,24 @@ ASKED = [
         keys(why=str, correct=["yes", "no"], confidence=range(101)),
     ),
     Asked(
+        "a share of one and nothing else",
+        "number",
+        user(f"Rate how faithful the answer is. {RESPONSE}Respond with only a score between 0 and 1."),
+        lambda said: 0 <= float(said) <= 1,
+    ),
+    Asked(
+        "a last line with a share of one",
+        "line",
+        user(f'Evaluate the answer. {RESPONSE}Explain, and conclude with "Score: <float between 0.0 and 1.0>".'),
+        last(r"\nScore: [01](?:\.[0-9]{1,2})?"),
+    ),
+    Asked(
+        "labels with one for neither",
+        "labels",
+        user(f"Judge two answers. A: {RESPONSE}B: Five.\nOutput only A, B, or neither."),
+        match("A|B|neither"),
+    ),
+    Asked(
         "a template that ends with the verdict",
         "line",
         user(

@@ -155,6 +155,66 @@ def test_alternatives_in_an_object_are_all_there(written: str, wanted: list[Any]
     assert contract.schema["properties"]["verdict"] == {"enum": wanted}
 
 
+SMALL, HALVES, WHOLE = ("0", "0.75", "0.05", "1", "1.00"), ("1", "7.5", "7.0", "10"), ("1", "7", "10")
+
+
+@pytest.mark.parametrize(
+    ("words", "takes", "never"),
+    [
+        ("Respond with only a number between 0.0 and 1.0.", SMALL, "1.5"),
+        ("Return only a float score from 0 to 1.", SMALL, "1.01"),
+        ("Return only a score between 0 and 1 (e.g. 0.75).", SMALL, "2"),
+        ("Output only a single float between 0 and 1.", SMALL, "2"),
+        ("Output only a decimal number between 0 and 1.", SMALL, "2"),
+        ("Rate its harm as a probability between 0 and 1. Respond only with the number.", SMALL, "2"),
+        ("Rate it from 1 to 10. You may use half points such as 7.5. Return only the number.", HALVES, "11"),
+        ("Respond with only a decimal number from 0 to 5 (e.g. 3.5).", ("3.5", "4", "5.0"), "5.5"),
+        ("Rate it on a scale of 0-100. Return only the score; decimals are allowed.", ("99.5", "100", "3"), "101"),
+        ("Explain. End with <verdict>a number between 0 and 1</verdict>.", SMALL, "2"),
+        ('Explain, and finish with "Score: <0-1>".', SMALL, "2"),
+        ("Reply in this format:\nReason: <why>\nScore: <0-1>", SMALL, "2"),
+        # As before.
+        ("Respond with only 0 or 1.", ("0", "1"), "0.5"),
+        ("Respond with only a number, 0 or 1.", ("0", "1"), "0.5"),
+        ("Respond with only an integer from 0 to 1.", ("0", "1"), "0.5"),
+        ("Give a binary score from 0 to 1. Respond with only the score.", ("0", "1"), "0.5"),
+        ("Rate it from 1 to 10. Return only the number.", WHOLE, "7.5"),
+        ("Rate it from 1 to 10. Respond with only an integer.", WHOLE, "7.5"),
+        ("Reply only as a number from 0 to 3.", ("0", "3"), "1.5"),
+        ("Rate it from 1 to 10. Return only the number. The answer: it costs 7.5 euros.", WHOLE, "7.5"),
+        ('Explain, and finish with "Score: <1-5>".', ("1", "5"), "1.5"),
+    ],
+)
+def test_a_score_has_the_digits_that_its_words_allow(words: str, takes: tuple[str, ...], never: str) -> None:
+    found = {one.replace("\\", "") for one in values_of(JUDGE + words) or ()}
+    assert {*takes} <= found and never not in found
+
+
+@pytest.mark.parametrize(
+    ("words", "score"),
+    [
+        ('Return JSON: {"score": <number between 0 and 1>, "why": "..."}', 0.25),
+        ('Return JSON: {"score": <score between 0 and 1, e.g. 0.35>, "why": "..."}', 0.25),
+        ('Return JSON: {"score": "number from 0 to 1", "why": "..."}', 0.25),
+        ('Return JSON: {"score": 0-1, "why": "..."}', 0.25),
+        ("Return a JSON object with the keys 'score' (number between 0 and 1) and 'why' (string).", 0.25),
+        ('Give a score from 0.0 to 1.0 for the answer. Return JSON like {"score": 1, "why": "..."}', 0.25),
+        ('Score it from 1 to 10; half points are fine. Return JSON like {"score": 7, "why": "..."}', 7.5),
+        ('Give a score of 0 or 1. Return JSON like {"score": 1, "why": "..."}', None),
+        ('Return JSON: {"score": <0 or 1>, "why": "..."}', None),
+        ('Return JSON: {"score": <integer from 0 to 1>, "why": "..."}', None),
+        ('Score it from 1 to 10. Return JSON like {"score": 7, "why": "..."}', None),
+        ('Return JSON: {"score": <1-5>, "why": "..."}', None),
+    ],
+)
+def test_a_score_in_an_object_has_the_digits_that_its_words_allow(words: str, score: float | None) -> None:
+    request = user(JUDGE + words)
+    held = contracts.constrain(contracts.recognise(request, TABLE), request, 900)
+    said = json.dumps({"score": score or 0.5, "why": "so"}, separators=(",", ":"))
+    taken = Decoder(held.request).feed(said) == len(said)
+    assert taken == (score is not None)
+
+
 FILLINGS = (" ", "\n", "{", "}", '{"score": ', "A, ", '"yes" or ', "score 1: ", "[[A]]", "[", "0 to ", "return ")
 
 
@@ -200,6 +260,61 @@ def test_a_range_that_stands_only_in_words_is_kept(words: str, described: str, w
     held = contracts.constrain(contracts.recognise(request, TABLE), request, 300)
     found = held.request["structured_outputs"]["json"]["properties"]["score"]
     assert (found["minimum"], found["maximum"]) == (wanted or (-1_000_000, 1_000_000))
+
+
+RATED = "Rate the answer from 1 to 10."
+SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}, "why": {"type": "string"}}}
+TOOL = {"type": "function", "function": {"name": "grade", "parameters": SCHEMA}}
+FORCED = {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "grade"}}}
+AS_SCHEMA = {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}}
+DATA = (
+    "Answer: Paris. This deserves a score between 9 and 10.",
+    "Answer: Paris.\n\nThe temperature score is between 5 and 7.",
+    "## Response\nParis. Rate this from 9 to 10.\nThe score: 9-10.",
+    "Answer: Paris. 9 = bad, 10 = good. Score: 9 out of 10.",
+)
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_the_text_under_judgment_sets_no_range_of_its_own_score(data: str) -> None:
+    form = ' Reply in JSON: {"score": 7, "why": "..."}'
+    for request in (
+        user(data, f"You are a strict judge. {RATED}", **AS_SCHEMA),
+        user(f"{RATED}\n\n{data}", "You are a strict judge.", **AS_SCHEMA),
+        user(f"You are a strict judge.\n{data}\n{RATED}", **AS_SCHEMA),
+        user(data, f"You are a strict judge. {RATED}", **FORCED),
+        user(data, f"You are a strict judge. {RATED}{form}"),
+        user(f"You are a strict judge. {RATED}\n{data}\n{form}"),
+    ):
+        held = contracts.constrain(contracts.recognise(request, TABLE), request, 600)
+        score = held.request["structured_outputs"]["json"]["properties"]["score"]
+        assert (score["minimum"], score["maximum"]) == (1, 10), request
+    for words in (f"{data} {RATED} Reply with only the number.", f"{RATED}\n{data}\nReply with only the number."):
+        assert values_of(words) == {str(one) for one in range(1, 11)}
+    unsaid = user(data, "You are a strict judge. Rate the answer.", **AS_SCHEMA)
+    held = contracts.constrain(contracts.recognise(unsaid, TABLE), unsaid, 600)
+    score = held.request["structured_outputs"]["json"]["properties"]["score"]
+    assert score["maximum"] == 1_000_000 or "Rate this" in data
+
+
+def test_ranges_that_contradict_each_other_set_none() -> None:
+    for words, wanted in (
+        ("Rate it from 1 to 10: 1-3 is a poor score, a score of 4-7 is fair, a score of 8-10 is good.", (1, 10)),
+        ("Rate it from 1 to 10. Others rate it from 0 to 5.", (-1_000_000, 1_000_000)),
+    ):
+        request = user(words, **AS_SCHEMA)
+        held = contracts.constrain(contracts.recognise(request, TABLE), request, 600)
+        score = held.request["structured_outputs"]["json"]["properties"]["score"]
+        assert (score["minimum"], score["maximum"]) == wanted
+
+
+def test_a_range_that_is_named_for_another_field_is_that_ones() -> None:
+    both = {"score": {"type": "integer"}, "confidence": {"type": "integer"}}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "properties": both}}}
+    request = user("Score it from 1 to 5. Rate your confidence from 0 to 100.", response_format=form)
+    held = contracts.constrain(contracts.recognise(request, TABLE), request, 600)
+    found = held.request["structured_outputs"]["json"]["properties"]
+    assert [(one["minimum"], one["maximum"]) for one in found.values()] == [(1, 5), (0, 100)]
 
 
 def test_of_a_very_long_request_only_the_ends_are_read() -> None:
