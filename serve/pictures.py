@@ -20,6 +20,12 @@ from critic.images import MAX_BYTES, MAX_PIXELS, ImageError, Images
 MOST_IMAGES = 16
 """Images in one request, unless said otherwise."""
 
+NO_HOST = "none.invalid"
+"""A name that no host can have."""
+
+ELSEWHERE = {"metadata", "tools", "functions", "response_format", "structured_outputs", "chat_template_kwargs"}
+"""Fields of a request that show no images, whatever their keys are called."""
+
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """`folder` holds the files that may be named, `domains` are the hosts from which vLLM may fetch."""
@@ -31,9 +37,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     domains: list[str] = []
 
     def words(self) -> list[str]:
-        """What vLLM is told of it."""
+        """What vLLM is told of it: to no host at all it would take an empty list for every one."""
         folder = ["--allowed-local-media-path", self.folder] if self.folder else []
-        return [*folder, *(["--allowed-media-domains", *self.domains] if self.domains else [])]
+        return [*folder, "--allowed-media-domains", *(self.domains or [NO_HOST])]
 
     def environment(self) -> dict[str, str]:
         """The same limits for what vLLM fetches itself."""
@@ -55,7 +61,8 @@ class Gate:
 
     def check(self, body: bytes) -> None:
         """Raises Refusal for the first image of a request, whatever its route, that the rules do not let through."""
-        if b"_url" not in body and b"\\u" not in body:  # a key may be written with escapes
+        signs = (b"_url", b"source", b"images", b"\\u")  # a key may be written with escapes
+        if json.detect_encoding(body) == "utf-8" and not any(sign in body for sign in signs):
             return
         try:
             found = list(urls(json.loads(body)))
@@ -83,18 +90,33 @@ class Gate:
             self._images.load("data URI", url)
 
 
-def urls(value: Any) -> Iterator[str]:
-    """Every address under a key that ends in `_url`, in order: a text, or an object's `url`."""
-    if isinstance(value, list):
-        for one in value:
-            yield from urls(one)
-    elif isinstance(value, dict):
-        for key, one in value.items():
-            address = one.get("url") if isinstance(one, dict) else one
-            if key.endswith("_url") and isinstance(address, str):
-                yield address
-            else:
-                yield from urls(one)
+def urls(request: Any) -> Iterator[str]:
+    """Every address of an image, a sound or a film in a request, in order."""
+    waiting = [request]
+    if isinstance(request, dict):
+        shown = request.get("images")
+        waiting = [one for one in shown if isinstance(one, str)][::-1] if isinstance(shown, list) else []
+        waiting.append({key: one for key, one in request.items() if key not in ELSEWHERE})
+    while waiting:  # not by recursion: what is nested deeper than that goes would not be looked at
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            waiting += [one for one in reversed(value) if isinstance(one, dict | list)]
+        elif isinstance(value, dict):
+            found = ((_address(key, one, value), one) for key, one in reversed(value.items()))
+            waiting += [address or one for address, one in found if address or isinstance(one, dict | list)]
+
+
+def _address(key: str, value: Any, part: dict[str, Any]) -> str | None:
+    """What a field of a part shows: a text, an object's `url`, or Anthropic's `source`, of base64 as the data URI that
+    vLLM makes of it."""
+    if key == "source" and part.get("type") == "image" and isinstance(value, dict) and value.get("type") != "url":
+        return f"data:{value.get('media_type', 'image/jpeg')};base64,{value.get('data', '')}"
+    if key in ("image_url", "audio_url", "video_url") or (key == "source" and part.get("type") == "image"):
+        address = value.get("url") if isinstance(value, dict) else value
+        return address if isinstance(address, str) else None
+    return None
 
 
 def _refused(code: str, message: str) -> Refusal:

@@ -1,6 +1,7 @@
 """Which images a judge that sees takes: data URIs, files below a folder, and from the network only what is named."""
 
 import base64
+import importlib
 import io
 import json
 from pathlib import Path
@@ -88,6 +89,68 @@ def test_each_violation_is_a_400_with_its_name(ask: Ask, rules: dict[str, Any], 
         answer = ask(inner, body.encode(), path=path, images=True, rules=rules)
         assert answer.status_code == 400 and answer.json()["error"]["code"] == code, answer.text
         assert inner.chats == [], "vLLM never saw it"
+
+
+def anthropic(address: str, inside: bool) -> dict[str, Any]:
+    """Anthropic's form of a request: an image of its own or one of a tool's result."""
+    head, _, data = address.partition(";base64,")
+    source = {"type": "base64", "media_type": head.removeprefix("data:"), "data": data}
+    image = {"type": "image", "source": source if data else {"type": "url", "url": address}}
+    part = {"type": "tool_result", "tool_use_id": "t", "content": [image]} if inside else image
+    return {"model": "gpt-4", "max_tokens": 9, "messages": [{"role": "user", "content": [part]}]}
+
+
+@pytest.mark.parametrize("name", [name for name, (addresses, _) in REFUSED.items() if len(addresses) == 1])
+@pytest.mark.parametrize("inside", [False, True])
+def test_anthropics_images_are_looked_at_too(ask: Ask, rules: dict[str, Any], name: str, inside: bool) -> None:
+    (address,), code = REFUSED[name]
+    inner = Inner()
+    request = anthropic(address.replace("FOLDER", rules["folder"]), inside)
+    answer = ask(inner, request, path="/v1/messages", images=True, rules=rules)
+    assert answer.status_code == 400 and answer.json()["error"]["code"] == code and inner.paths == []
+    for good in (uri(png()), "https://pictures.example/a.png"):
+        inner = Inner()
+        ask(inner, anthropic(good, inside), path="/v1/messages", images=True, rules=rules)
+        assert inner.paths == ["/v1/messages"]
+    many = anthropic(uri(png()), inside)
+    many["messages"][0]["content"] *= 3
+    answer = ask(Inner(), many, path="/v1/messages", images=True, rules=rules)
+    assert answer.json()["error"]["code"] == "too_many_images"
+
+
+@pytest.mark.parametrize("written", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32", "utf-32-be"])
+def test_no_encoding_of_a_request_goes_round_the_rules(ask: Ask, rules: dict[str, Any], written: str) -> None:
+    """What reads the body behind us guesses its encoding."""
+    inner = Inner()
+    body = json.dumps(showing("http://127.0.0.1:9/a.png")).encode(written)
+    answer = ask(inner, body, images=True, rules=rules)
+    assert answer.status_code == 400 and answer.json()["error"]["code"] == "image_outside_root" and inner.chats == []
+
+
+def test_no_depth_of_a_request_goes_round_the_rules(ask: Ask, rules: dict[str, Any]) -> None:
+    part: Any = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.png"}}
+    for _ in range(900):
+        part = {"content": [part]}
+    body = json.dumps({"messages": [part]}).encode()
+    assert ask(Inner(), body, images=True, rules=rules).json()["error"]["code"] == "image_outside_root"
+
+
+def test_an_address_that_shows_nothing_is_no_image(ask: Ask, rules: dict[str, Any]) -> None:
+    inner = Inner()
+    schema = {"type": "object", "properties": {"image_url": {"type": "string", "default": "https://x.y/z"}}}
+    fields = {
+        "metadata": {"trace_url": "https://x.y/z", "image_url": "https://x.y/z"},
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
+    }
+    answer = ask(inner, body := json.dumps({**showing(uri(png())), **fields}).encode(), images=True, rules=rules)
+    assert answer.status_code == 200 and inner.chats == [body]
+
+
+def test_vllm_is_always_told_from_where_it_may_fetch() -> None:
+    """It takes an empty list for every host."""
+    rules: Any = importlib.import_module("pictures").Rules
+    assert rules().words() == ["--allowed-media-domains", "none.invalid"]
+    assert rules(domains=["a.example"]).words() == ["--allowed-media-domains", "a.example"]
 
 
 def test_without_a_folder_no_file_is_read(ask: Ask, rules: dict[str, Any]) -> None:
