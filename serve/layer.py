@@ -48,7 +48,7 @@ from replies import (
     with_headers,
 )
 from room import ROOM, Room, limit_to, reply_tokens, watch, wish_of
-from schemas import Limits, Overlap
+from schemas import Limits, Overlap, most_items
 
 SETTINGS = "CRITIC_SERVE_LAYER"
 """The environment variable that carries the settings (JSON) from judge.py to the server process."""
@@ -58,8 +58,8 @@ CHAT_PATH = re.compile(r"(/v1|/chat/completions)*/chat/completions/?")
 RESPONSES_PATH = re.compile(r"(/v1)*/responses/?")
 DIALECTS: dict[str, Dialect] = {CHAT: Chat(), "/v1/responses": Responses()}
 BLANK = re.compile(rb'"content":(null|"(\s|\\[nrtf])*")')
-MANY_ITEMS = re.compile(rb'(?:min|max)Items\\*"\s*:\s*(?:[0-9]{6,}|[0-9.]+[eE]\+?[0-9]+)')
-"""What the decoder writes out one by one, in whatever request: a large number takes all memory, and ends the server."""
+MOST_ITEMS = 99_999
+"""Items of a list in a schema, in whatever request."""
 
 OF_JSON = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 """What JSON calls the types that a checker names in Python's words."""
@@ -366,8 +366,8 @@ class JudgeLayer:
     async def _inner(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """vLLM's answer. What it does not catch itself (an image that cannot be had) is an error of its own, too."""
         begun = False
-        if MANY_ITEMS.search(body):
-            raise Refusal(HTTPStatus.BAD_REQUEST, None, "minItems and maxItems of a schema are at most 99999")
+        if most_items(body) > MOST_ITEMS:
+            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"minItems and maxItems of a schema are at most {MOST_ITEMS}")
 
         async def sending(message: Message) -> None:
             nonlocal begun

@@ -41,6 +41,9 @@ MOST_OPTIONAL = 300
 BYTES_PER_CHARACTER = 6
 """A control character as `\\u001f`; no character of UTF-8 has more than 4. A token has at least one byte."""
 
+TEXTS = {"messages", "input", "prompt", "system", "instructions", "metadata"}
+"""Fields of a request that hold no schema, whatever they quote."""
+
 KEY = r"^[^\u0000-\u001f\"\\]{1,40}$"
 ANYTHING: Schema = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "null"}]}
 IMPLIED = {
@@ -66,6 +69,28 @@ class Limits:
 
     def __str__(self) -> str:
         return f"characters={self.string}, items={self.items}"
+
+
+def most_items(body: bytes) -> float:
+    """The largest number of items that a schema of a request names, in whatever field but its texts, and 0 for a body
+    that is no JSON. The decoder writes them out one by one: a large number takes all memory, and ends the server."""
+    if json.detect_encoding(body) == "utf-8" and b"Items" not in body and b"\\u" not in body:
+        return 0
+    most, waiting = 0.0, []
+    with suppress(ValueError, RecursionError, AttributeError):
+        waiting = [one for key, one in json.loads(body).items() if key not in TEXTS]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str) and "Items" in value:
+            with suppress(ValueError, RecursionError):
+                waiting.append(json.loads(value))
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            named = [value.get(key) for key in ("minItems", "maxItems")]
+            most = max(most, *(one for one in named if isinstance(one, int | float)), 0)
+            waiting += value.values()
+    return most
 
 
 def loose(schema: Schema) -> tuple[Schema, int]:

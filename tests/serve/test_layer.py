@@ -97,6 +97,17 @@ def test_a_list_that_would_take_all_memory_is_refused(ask: Ask) -> None:
             answer = ask(inner, request, path=path)
             assert answer.status_code == 400 and "Items" in answer.json()["error"]["message"] and inner.chats == []
     assert ask(Inner(), asking({"maxItems": 10**9})[0]).status_code == 200, "it is held to fewer"
+    hidden = json.dumps(asking({"minItems": 10**9})[1]).replace("minItems", "min\\u0049tems").encode()
+    for body in (hidden, json.dumps(asking({"minItems": 10**9})[1]).encode("utf-16")):
+        inner = Inner()
+        assert ask(inner, body).status_code == 400 and inner.chats == []
+
+
+def test_a_large_list_in_a_text_is_no_schema(ask: Ask) -> None:
+    for said in ('Answer: {"tags": {"maxItems": 1000000}}', '"minItems": 10000000 is too many'):
+        for request in ({"messages": [{"role": "user", "content": said}]}, {**HELLO, "metadata": {"said": said}}):
+            inner = Inner()
+            assert ask(inner, request).status_code == 200 and json.loads(inner.chats[0]) == request
 
 
 def test_a_tool_whose_schema_cannot_be_measured_is_held_to_it_all_the_same(ask: Ask) -> None:
