@@ -402,9 +402,7 @@ class JudgeLayer:
 
     async def _with_text(self, scope: Scope, asked: Asked, receive: Receive, answer: Answer) -> Answer:
         """The answer or, if a reply in it says nothing at all, another one that has to say something."""
-        if _constrained(json.loads(asked.body)) or all(
-            says_something(one["message"]) for one in json.loads(answer.body)["choices"]
-        ):
+        if _constrained(json.loads(asked.body)) or all(map(says_something, json.loads(answer.body)["choices"])):
             return answer
         again = await self._capture(scope, _must_say_something(asked.body), receive)
         return again if again.status == HTTPStatus.OK else answer

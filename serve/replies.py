@@ -102,7 +102,7 @@ class Events:
             return event, False
         chunk = json.loads(data)
         choices = chunk.get("choices", [])
-        says = "error" in chunk or any(says_something(choice.get("delta") or {}) for choice in choices)
+        says = "error" in chunk or any(says_something(choice) for choice in choices)
         if self.asked.rewrites and choices:
             chunk = rewritten(chunk, self.asked)
             event = b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
@@ -152,8 +152,17 @@ def _without_end(choice: dict[str, Any]) -> dict[str, Any]:
     return {**choice, "logprobs": {**logprobs, "content": tokens[:-1]}}
 
 
-def says_something(message: dict[str, Any]) -> bool:
-    return bool((message.get("content") or "").strip() or message.get("tool_calls"))
+def says_something(choice: dict[str, Any]) -> bool:
+    """Whether a choice, or a stream's piece of one, has anything for its client: a text, thoughts, a refusal or a call.
+    One that was cut off at its limit has all that it can get."""
+    message = choice.get("message") or choice.get("delta") or {}
+    texts = (message.get(key) for key in ("content", "reasoning", "reasoning_content", "refusal"))
+    said = any(isinstance(text, str) and text.strip() for text in texts)
+    return (
+        said
+        or bool(message.get("tool_calls") or message.get("function_call"))
+        or choice.get("finish_reason") == "length"
+    )
 
 
 def shaped(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> Answer:

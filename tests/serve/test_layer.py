@@ -539,6 +539,48 @@ def test_a_reply_that_says_nothing_is_asked_for_once_more(ask: Ask, nothing: str
         assert len(inner.chats) == 1
 
 
+SAID = {"reasoning": "hmm", "reasoning_content": "hmm", "refusal": "no", "function_call": {"name": "f"}}
+
+
+@pytest.mark.parametrize("field", [*SAID, None])
+def test_thoughts_a_refusal_and_what_was_cut_off_say_something(ask: Ask, field: str | None) -> None:
+    message: dict[str, Any] = {"role": "assistant", "content": None} | ({field: SAID[field]} if field else {})
+
+    class Thinking(Inner):
+        def choice(self, reply: str) -> dict[str, Any]:
+            return {"index": 0, "message": message, "finish_reason": "stop" if field else "length"}
+
+        def pieces(self, reply: str) -> list[dict[str, Any]]:
+            return [message, {}]
+
+        def event(self, delta: dict[str, Any]) -> str:
+            said = super().event(delta)
+            return said if field else said.replace('"stop"', '"length"')
+
+    inner = Thinking()
+    assert ask(inner, HELLO).json()["choices"][0]["message"] == message and len(inner.chats) == 1
+    inner = Thinking()
+    choices = streamed(ask(inner, {**HELLO, "stream": True}))
+    assert choices[1]["delta"] == message and len(inner.chats) == 1
+
+
+def test_a_streams_thoughts_are_passed_on_as_they_come() -> None:
+    replies: ModuleType = importlib.import_module("replies")
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def once() -> None:
+        events = replies.Events(replies.Asked(request={}, dialect=None, body=b"", headers=[]), send)
+        headers = [(b"content-type", b"text/event-stream")]
+        await events({"type": "http.response.start", "status": 200, "headers": headers})
+        await events({"type": "http.response.body", "body": Inner().event({"reasoning": "hm"}).encode()})
+
+    asyncio.run(once())
+    assert b"hm" in sent[-1]["body"]
+
+
 @pytest.mark.parametrize(
     "constraint", [{"structured_outputs": {"regex": " *"}}, {"response_format": {"type": "json_object"}}]
 )
