@@ -5,6 +5,7 @@ The layer reads and changes chat requests; what stands here puts the others into
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -16,6 +17,11 @@ Choice = dict[str, Any]
 
 ANY_TOOL = ""
 """In place of a function's name: the reply says which, as `{"name": …, "arguments": {…}}`."""
+
+BEGUN = re.compile(
+    r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")(?:\s*,\s*"arguments"\s*:\s*(?P<arguments>(?s:.*)))?'
+)
+"""A call of ANY_TOOL that was cut off behind its name."""
 
 LIMITS = ("n", "max_tokens", "max_completion_tokens")
 TEXT_PARTS = (None, "text", "input_text", "output_text", "refusal")
@@ -81,6 +87,9 @@ class Chat:
         call_id = "call_" + hashlib.sha256(reply["id"].encode()).hexdigest()[:24]
         older = "functions" in request and not request.get("tools")
         choices = [as_tool_call(choice, tool, call_id) for choice in reply["choices"]]
+        if not isinstance(request.get("function_call" if older else "tool_choice"), dict):
+            end = "function_call" if older else "tool_calls"  # of a function that the client names it stays "stop"
+            choices = [one | ({"finish_reason": end} if one.get("finish_reason") == "stop" else {}) for one in choices]
         return {**reply, "choices": [_as_function_call(choice) for choice in choices] if older else choices}
 
 
@@ -128,10 +137,11 @@ class Responses:
     def called(self, request: Request, reply: dict[str, Any], tool: str) -> dict[str, Any]:
         output = []
         for item in reply["output"]:
-            if item.get("type") == "message":
-                name, arguments = _call(tool, "".join(part.get("text", "") for part in item["content"]))
-                item = {"type": "function_call", "id": item["id"], "status": "completed", "name": name}  # noqa: PLW2901
-                item |= {"call_id": f"call_{item['id']}", "arguments": arguments}
+            text = "".join(part.get("text", "") for part in item["content"]) if item.get("type") == "message" else ""
+            if item.get("type") == "message" and (call := _call(tool, text)):
+                status = item.get("status", "completed")
+                item = {"type": "function_call", "id": item["id"], "status": status, "name": call[0]}  # noqa: PLW2901
+                item |= {"call_id": f"call_{item['id']}", "arguments": call[1]}
             output.append(item)
         return {**reply, "output": output, "tool_choice": request.get("tool_choice", "auto")}
 
@@ -204,12 +214,17 @@ def parameters(request: Request) -> dict[str, Any]:
     return known[name]
 
 
-def _call(tool: str, text: str) -> tuple[str, str]:
-    """Name and arguments of the call that a JSON text is."""
+def _call(tool: str, text: str) -> tuple[str, str] | None:
+    """Name and arguments of the call that a JSON text is; of one that was cut off the arguments as far as they go, and
+    None if it names no function yet."""
     if tool != ANY_TOOL:
         return tool, text
-    said = json.loads(text)
-    return said["name"], json.dumps(said["arguments"], ensure_ascii=False)
+    try:
+        said = json.loads(text)
+        return said["name"], json.dumps(said["arguments"], ensure_ascii=False)
+    except (KeyError, TypeError, ValueError):
+        begun = BEGUN.match(text)
+        return (json.loads(begun["name"]), begun["arguments"] or "") if begun else None
 
 
 def as_tool_call(choice: Choice, name: str, call_id: str) -> Choice:
@@ -225,8 +240,9 @@ def as_tool_call(choice: Choice, name: str, call_id: str) -> Choice:
         if "role" in message:
             call |= {"id": call_id, "type": "function", "function": {"name": name, "arguments": text or ""}}
     else:
-        said_name, arguments = _call(name, text or "")
-        call = {"id": call_id, "type": "function", "function": {"name": said_name, "arguments": arguments}}
+        if (said := _call(name, text or "")) is None:
+            return choice
+        call = {"id": call_id, "type": "function", "function": {"name": said[0], "arguments": said[1]}}
     return {**choice, part: {**message, "content": None, "tool_calls": [call]}}
 
 

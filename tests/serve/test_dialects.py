@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from clients.dialects import as_response
 from clients.forms import FORMS, RESPONSE
-from clients.inner import Ask, Inner
+from clients.inner import Ask, Inner, streamed
 
 pytest_plugins = ["clients.asking"]
 PARAMETERS = {"type": "object", "properties": {"score": {"type": "integer"}, "why": {"type": "string"}}}
@@ -50,6 +50,57 @@ def test_one_of_several_tools_is_called_where_one_is_required(ask: Ask) -> None:
     assert call["function"] == {"name": "skip", "arguments": "{}"}
     names = [one["properties"]["name"]["const"] for one in sent(inner)["structured_outputs"]["json"]["anyOf"]]
     assert names == ["grade", "skip"]
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ('{"name":"gra', None),
+        ("", None),
+        ('{"name":"grade"', {"name": "grade", "arguments": ""}),
+        ('{"name":"grade","arguments":{"score":3,"wh', {"name": "grade", "arguments": '{"score":3,"wh'}),
+    ],
+)
+def test_a_call_that_was_cut_off_is_given_as_far_as_it_goes(ask: Ask, text: str, call: dict[str, str] | None) -> None:
+    class Cut(Inner):
+        def choice(self, reply: str) -> dict[str, Any]:
+            return {**super().choice(reply), "finish_reason": "length"}
+
+        def response(self, reply: str) -> dict[str, Any]:
+            made = super().response(reply)
+            made["output"][0]["status"] = "incomplete"
+            return {**made, "incomplete_details": {"reason": "max_output_tokens"}}
+
+    request: dict[str, Any] = {**WORDS, "tools": [TOOL, OTHER], "tool_choice": "required"}
+    answer = ask(Cut(text), request)
+    (choice,) = answer.json()["choices"]
+    assert answer.status_code == 200 and choice["finish_reason"] == "length"
+    assert [one["function"] for one in choice["message"].get("tool_calls", [])] == ([call] if call else [])
+    tools = [{"type": "function", **one["function"]} for one in (TOOL, OTHER)]
+    request = {"input": "Score it.", "max_output_tokens": 200, "tools": tools, "tool_choice": "required"}
+    answer = ask(Cut(text), request, path="/v1/responses")
+    (item,) = answer.json()["output"]
+    assert answer.status_code == 200 and item["status"] == "incomplete"
+    assert (item["type"] == "function_call") == (call is not None)
+    assert call is None or {key: item[key] for key in call} == call
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reply_ends_with_a_call_unless_the_client_named_its_function(ask: Ask, stream: bool) -> None:
+    named = {"type": "function", "function": {"name": "grade"}}
+    older = [TOOL["function"]]
+    for fields, end in (
+        ({"tools": [TOOL], "tool_choice": "auto"}, "tool_calls"),
+        ({"tools": [TOOL]}, "tool_calls"),
+        ({"tools": [TOOL], "tool_choice": "required"}, "tool_calls"),
+        ({"tools": [TOOL], "tool_choice": named}, "stop"),
+        ({"functions": older}, "function_call"),
+        ({"functions": older, "function_call": "auto"}, "function_call"),
+        ({"functions": older, "function_call": {"name": "grade"}}, "stop"),
+    ):
+        answer = ask(Inner(CALL), {**WORDS, **fields, "stream": stream})
+        choices = streamed(answer) if stream else answer.json()["choices"]
+        assert [one["finish_reason"] for one in choices if one["finish_reason"]] == [end], fields
 
 
 def test_functions_are_called_in_their_own_form(ask: Ask) -> None:
