@@ -63,7 +63,9 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
     except socket.gaierror:
         raise UsageError(f"--host {host!r} is no address of this machine") from None
     if not ipaddress.ip_address(address[0]).is_loopback and not api_key:
-        raise UsageError(f"--host {host} can be reached from outside: set --api-key, or keep to 127.0.0.1")
+        raise UsageError(
+            f"--host {host} can be reached from outside: set VLLM_API_KEY (or --api-key), or keep to 127.0.0.1"
+        )
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -73,11 +75,10 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
 
 
 def own_options(model: str, names: list[str], host: str, port: int, facts: dict[str, Any], on_cpu: bool) -> list[str]:
-    """What vLLM's server is given for judging: greedy decoding unless a request says otherwise, usage in streams."""
+    """What vLLM's server is given for judging: greedy decoding unless a request says otherwise."""
     words = [*options(model, facts, on_cpu), "--served-model-name", *names]
     words += ["--host", host, "--port", str(port), "--shutdown-timeout", str(STOP_SECONDS)]
-    words += ["--enable-prompt-tokens-details", "--enable-force-include-usage"]
-    return [*words, "--override-generation-config", json.dumps({"temperature": 0.0})]
+    return [*words, "--enable-prompt-tokens-details", "--override-generation-config", json.dumps({"temperature": 0.0})]
 
 
 def command(ours: list[str], extra: list[str]) -> list[str]:
@@ -155,9 +156,12 @@ def attend(
     on_cpu: bool,
 ) -> int:
     """Start the server, say when it is ready, and stop it when asked to; the exit code."""
-    if log is not None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-    output = log.open("wb") if log is not None else None
+    try:
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+        output = log.open("wb") if log is not None else None
+    except OSError as error:
+        raise UsageError(f"--log {log}: cannot be written: {error.strerror}") from None
     server = subprocess.Popen(
         words,
         env=environ,

@@ -60,8 +60,21 @@ def test_a_port_in_use(folder: Path) -> None:
 
 
 def test_an_open_address_needs_a_key(folder: Path) -> None:
-    assert_one_line_error(run("serve/judge.py", folder, "--host", "0.0.0.0"), "--api-key")
+    assert_one_line_error(run("serve/judge.py", folder, "--host", "0.0.0.0"), "VLLM_API_KEY", "--api-key")
     assert_one_line_error(run("serve/judge.py", folder, "--host", "no.such.host.invalid"), "--host")
+
+
+def test_a_log_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
+    for log in (tmp_path, folder / "config.json" / "serve.log"):
+        done = run("serve/judge.py", folder, "--port", str(free_port()), "--log", log)
+        assert_one_line_error(done, f"--log {log}: cannot be written")
+
+
+def test_no_stream_ends_with_what_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A last piece without choices ends clients that look at the first of them."""
+    monkeypatch.syspath_prepend(ROOT / "serve")
+    words = importlib.import_module("judge").own_options("m", ["m"], "127.0.0.1", 8000, {}, on_cpu=True)
+    assert "--enable-force-include-usage" not in words and "--override-generation-config" in words
 
 
 @pytest.mark.e2e
@@ -203,17 +216,20 @@ def test_a_probe_on_a_doubled_path(served: Served) -> None:
     assert chat(served, **newer).json()["usage"]["completion_tokens"] <= 5
 
 
-def test_a_stream_says_the_same_and_ends_with_its_usage(served: Served) -> None:
+def test_a_stream_says_the_same_and_ends_with_its_usage_if_asked_for(served: Served) -> None:
     form = FORMS[0]
     for request in (hello(), form.request):
-        with served[1].stream(
-            "POST", "/v1/chat/completions", json={"model": "gpt-4", **request, "stream": True}
-        ) as answer:
-            lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
-        chunks = [json.loads(line) for line in lines[:-1]]
-        said = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
-        assert lines[-1] == "[DONE]" and chunks[-1]["usage"]["completion_tokens"] > 0
-        assert said == reply(chat(served, **request))
+        for told in ({}, {"stream_options": {"include_usage": True}}):
+            body = {"model": "gpt-4", **request, "stream": True, **told}
+            with served[1].stream("POST", "/v1/chat/completions", json=body) as answer:
+                lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+            chunks = [json.loads(line) for line in lines[:-1]]
+            said = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+            assert lines[-1] == "[DONE]" and said == reply(chat(served, **request))
+            if told:
+                assert chunks[-1]["usage"]["completion_tokens"] > 0
+            else:
+                assert all(chunk["choices"] for chunk in chunks), "clients look at the first of them"
 
 
 def test_several_replies(served: Served) -> None:
