@@ -244,7 +244,7 @@ def main(
     )
     ours = own_options(checkpoint, names, host, port, facts, on_cpu) + rules.words()
     ours += ["--enable-log-requests"] * log_requests
-    auto_tools = check_apart(ours, extra)
+    told = check_apart(ours, extra, certificate is not None)
     if stop_with_parent:
         end_with_parent()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -256,7 +256,8 @@ def main(
         images=sees_images(checkpoint) is not False,
         strict_images=strict_images,
         rules=rules,
-        auto_tools=auto_tools,
+        auto_tools=told.auto_tools,
+        greedy=told.greedy,
         about=about,
     )
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -84,7 +84,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`model` is the true name, `aliases` its others; `contracts` the operator's files; `images` whether
     the judge sees them (then `rules` hold for them), and `strict_images` whether a request with some is refused if it
     does not; `auto_tools`
-    whether vLLM itself reads calls of tools from free replies. `about` stands beside the judge's name under
+    whether vLLM itself reads calls of tools from free replies, `greedy` whether it draws no samples for a request that
+    names no temperature. `about` stands beside the judge's name under
     /v1/models: the hash of its `processor`, its `certificate` and `certificate_sha256`, whose first half is in the
     header x-critic-certificate of every reply as well."""
 
@@ -97,6 +98,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules = Rules()
     about: dict[str, Any] = {}
     auto_tools: bool = False
+    greedy: bool = True
 
 
 class JudgeLayer:
@@ -182,12 +184,13 @@ class JudgeLayer:
         return Answer(answer.status, resized(answer.headers, body), body)
 
     async def _models(self, scope: Scope, receive: Receive) -> Answer:
-        """vLLM's list of models, each with what is said about the judge."""
+        """vLLM's list of models, with what is said about the judge at its names: an adapter is another judge."""
         answer = await self._capture(scope, b"", receive)
         if answer.status != HTTPStatus.OK:
             return answer
         listed = json.loads(answer.body)
-        listed["data"] = [{**model, **self.settings.about} for model in listed["data"]]
+        ours = {self.settings.model, *self.settings.aliases}
+        listed["data"] = [one | (self.settings.about if one.get("id") in ours else {}) for one in listed["data"]]
         body = json.dumps(listed).encode()
         return Answer(answer.status, resized(answer.headers, body), body)
 
@@ -285,11 +288,13 @@ class JudgeLayer:
                 raise Refusal(HTTPStatus.BAD_REQUEST, "image_not_supported", f"{warnings[0]} (--strict-images)")
         chat = before = dialect.as_chat(request, self.settings.auto_tools)
         none = _header(scope, b"x-critic-contract") == "none"
-        contract = None if none else recognise(chat, self.contracts)
+        beams = bool(request.get("use_beam_search"))  # which follows no grammar, and whose replies differ
+        contract = None if none or beams else recognise(chat, self.contracts)
         if not none and count is None:
             self._counted(chat, contract)
         copies = _replies(chat)
-        if copies > 1 and chat.get("temperature"):
+        warm = not self.settings.greedy if chat.get("temperature") is None else bool(chat["temperature"])
+        if copies > 1 and (beams or warm):
             copies = 1  # samples differ: they are vLLM's
         elif copies > 1:
             chat = {**chat, "n": 1}

@@ -1,9 +1,10 @@
 """Whether options of vLLM leave alone what the server guards: read by vLLM's own parser, before anything is loaded.
 
-    python serve/options.py '["--model", "runs/demo/judge", "--port", "8000"]' '["--max-num-seqs", "8"]'
+    python serve/options.py '["--model", "runs/demo/judge", "--port", "8000"]' '["--max-num-seqs", "8"]' false
 
-A program of its own, as vLLM takes seconds and memory to import. The first list is ours, the second the user's. What
-counts is what both come to: abbreviations, underscores, `--config FILE` and dotted names are vLLM's to resolve.
+A program of its own, as vLLM takes seconds and memory to import. The first list is ours, the second the user's; the
+last word says whether the judge has a certificate. What counts is what both come to: abbreviations, underscores,
+`--config FILE` and dotted names are vLLM's to resolve.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from critic.errors import UsageError
 
@@ -43,6 +44,23 @@ GUARDED = {
 }
 """vLLM's settings that move the server, its key or the log of requests, and what is said to who changes one."""
 
+CERTIFIED = (
+    *("tokenizer", "tokenizer_mode", "tokenizer_revision", "revision", "code_revision", "dtype", "kv_cache_dtype"),
+    *("quantization", "quantization_config", "load_format", "model_weights", "config_format", "hf_config_path"),
+    *("hf_overrides", "model_impl", "runner", "convert", "pooler_config", "enable_lora", "lora_modules"),
+    *("language_model_only", "logits_processors", "generation_config", "override_generation_config"),
+    *("chat_template", "chat_template_content_format", "default_chat_template_kwargs", "trust_request_chat_template"),
+)
+"""vLLM's settings that make another judge of the same folder: none was audited that way."""
+
+
+class Told(NamedTuple):
+    """What the layer has to know of vLLM's settings: whether vLLM reads calls of tools from free replies, and whether
+    a request that names no temperature gets its most likely reply."""
+
+    auto_tools: bool = False
+    greedy: bool = True
+
 
 def vllm_parser() -> Any:
     """The parser of vLLM's server."""
@@ -52,16 +70,24 @@ def vllm_parser() -> Any:
     return make_arg_parser(FlexibleArgumentParser())
 
 
-def check(parser: Any, ours: list[str], extra: list[str]) -> bool:
-    """Whether vLLM is to read calls of tools from free replies. Raises UsageError where `extra`, the user's options,
-    are none of vLLM's, or change a guarded setting."""
+def check(parser: Any, ours: list[str], extra: list[str], certified: bool = False) -> Told:
+    """What vLLM's settings come to. Raises UsageError where `extra`, the user's options, are none of vLLM's, change a
+    guarded setting, or of a `certified` judge what it is."""
     wanted, found = _parsed(parser, [*ours, *LAYER]), _parsed(parser, [*ours, *extra, *LAYER])
     for name, problem in GUARDED.items():
         if found[name] != wanted[name]:
             raise UsageError(problem)
     if found["middleware"][-1:] != LAYER[1:]:
         raise UsageError("what stands behind the -- hides the judge's layer from vLLM")
-    return bool(found["enable_auto_tool_choice"])
+    for name in CERTIFIED if certified else ():
+        if found[name] != wanted[name]:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{option} makes another judge than the one that --certificate speaks of; leave out either"
+            )
+    return Told(
+        bool(found["enable_auto_tool_choice"]), (found["override_generation_config"] or {}).get("temperature") == 0
+    )
 
 
 def _parsed(parser: Any, words: list[str]) -> dict[str, Any]:
@@ -76,21 +102,20 @@ def _parsed(parser: Any, words: list[str]) -> dict[str, Any]:
         raise UsageError(f"behind the --: {error}") from None
 
 
-def check_apart(ours: list[str], extra: list[str]) -> bool:
+def check_apart(ours: list[str], extra: list[str], certified: bool = False) -> Told:
     """`check` in a process of its own; nothing is started for no options."""
     if not extra:
-        return False
-    words = [sys.executable, str(Path(__file__)), json.dumps(ours), json.dumps(extra)]
+        return Told()
+    words = [sys.executable, str(Path(__file__)), *map(json.dumps, (ours, extra, certified))]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UsageError(done.stderr.strip().splitlines()[-1])
-    return done.stdout.split()[-1:] == ["auto-tools"]
+    return Told(*json.loads(done.stdout.splitlines()[-1]))
 
 
 def main() -> None:
     try:
-        if check(vllm_parser(), *map(json.loads, sys.argv[1:])):
-            print("auto-tools")
+        print(json.dumps(check(vllm_parser(), *map(json.loads, sys.argv[1:]))))
     except UsageError as error:
         raise SystemExit(str(error)) from None
 

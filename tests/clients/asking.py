@@ -32,8 +32,9 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., httpx.Response]:
         strict_images: bool = False,
         about: dict[str, Any] | None = None,
         rules: dict[str, Any] | None = None,
+        greedy: bool = True,
     ) -> httpx.Response:
-        settings: dict[str, Any] = {"about": about or {}, "rules": rules or {}}
+        settings: dict[str, Any] = {"about": about or {}, "rules": rules or {}, "greedy": greedy}
         settings |= {
             "model": "judge@1",
             "aliases": ["gpt-4"],

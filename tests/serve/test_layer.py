@@ -415,6 +415,41 @@ def test_several_greedy_replies_are_one_several_times(ask: Ask) -> None:
     assert inner.chats == [body], "samples differ: they are vLLM's"
 
 
+def test_replies_that_may_differ_are_no_copies(ask: Ask) -> None:
+    """Beams, and samples that a server draws where a request names no temperature."""
+    for fields, greedy in (
+        ({"use_beam_search": True}, True),
+        ({"use_beam_search": True, "temperature": 0}, True),
+        ({}, False),
+        ({"temperature": None}, False),
+    ):
+        inner = Inner("yes")
+        ask(inner, body := json.dumps({**HELLO, "n": 3, **fields}).encode(), greedy=greedy)
+        assert inner.chats == [body], fields
+    inner = Inner("yes")
+    assert len(ask(inner, {**HELLO, "n": 3, "temperature": 0}, greedy=False).json()["choices"]) == 3
+    assert json.loads(inner.chats[0])["n"] == 1
+
+
+@pytest.mark.parametrize("contract", ["grade-ci", "json-schema", "tool-call"])
+def test_beams_are_held_to_no_contract(ask: Ask, contract: str) -> None:
+    """They follow no grammar."""
+    request = {**next(form.request for form in FORMS if form.contract == contract), "use_beam_search": True}
+    inner = Inner()
+    assert ask(inner, request).headers["x-critic-contract"] == "none" and json.loads(inner.chats[0]) == request
+
+
+def test_an_adapter_is_another_judge_than_the_one_that_is_told_of(ask: Ask) -> None:
+    class Listing(Inner):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            listed = {"data": [{"id": name} for name in ("judge@1", "gpt-4", "adapter")]}
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": json.dumps(listed).encode()})
+
+    listed = ask(Listing(), method="GET", path="/v1/models", about={"certificate": "c"}).json()["data"]
+    assert [one.get("certificate") for one in listed] == ["c", "c", None]
+
+
 @pytest.mark.parametrize("number", [0, -1, 129, 10**9, 2.5, "3"])
 def test_a_wrong_number_of_replies_is_refused(ask: Ask, number: Any) -> None:
     inner = Inner()

@@ -1,6 +1,7 @@
 """No spelling of an option of vLLM goes round what the server guards: vLLM's own parser is the oracle."""
 
 import importlib
+import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -78,11 +79,42 @@ def test_other_options_pass_and_the_layer_stays_outermost(parser: Any) -> None:
             options.check(parser, OURS, extra)
 
 
+class Plain:
+    """A parser that takes `--name=value`, the value in JSON, and knows our own default."""
+
+    def parse_args(self, words: list[str]) -> Namespace:
+        found: dict[str, Any] = dict.fromkeys((*options.GUARDED, *options.CERTIFIED, "enable_auto_tool_choice"))
+        found |= {"middleware": options.LAYER[1:], "override_generation_config": {"temperature": 0.0}}
+        said = (word.removeprefix("--").partition("=") for word in words if "=" in word)
+        return Namespace(**found | {name: json.loads(value) for name, _, value in said})
+
+
+def test_each_setting_that_makes_another_judge_is_known_to_vllm(parser: Any) -> None:
+    assert {*options.CERTIFIED} <= {action.dest for action in parser._actions}
+
+
+@pytest.mark.parametrize("name", options.CERTIFIED)
+def test_a_certificate_holds_for_no_other_judge(name: str) -> None:
+    extra = [f'--{name}={{"temperature": 0, "other": true}}']
+    assert options.check(Plain(), OURS, extra).greedy
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} makes another judge"):
+        options.check(Plain(), OURS, extra, certified=True)
+    options.check(Plain(), OURS, ["--max_num_seqs=8"], certified=True)
+
+
+def test_what_the_layer_has_to_know_is_told() -> None:
+    assert options.check(Plain(), OURS, []) == (False, True) == options.check_apart(OURS, [])
+    assert options.check(Plain(), OURS, ["--enable_auto_tool_choice=true"]) == (True, True)
+    for given in ('{"temperature": 0.7}', '{"top_p": 0.5}', "null"):
+        assert options.check(Plain(), OURS, [f"--override_generation_config={given}"]) == (False, False)
+
+
 def test_a_parser_that_lost_the_layer_is_not_trusted() -> None:
     class Parser:
         def parse_args(self, words: list[str]) -> Namespace:
             lost = [] if "--odd" in words else options.LAYER[1:]
-            return Namespace(**dict.fromkeys(options.GUARDED), middleware=lost, enable_auto_tool_choice=False)
+            found = dict.fromkeys((*options.GUARDED, "override_generation_config"))
+            return Namespace(**found, middleware=lost, enable_auto_tool_choice=False)
 
     options.check(Parser(), OURS, ["--even"])
     with pytest.raises(UsageError, match="layer"):
