@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import sys
 import threading
 from collections.abc import Sequence
@@ -27,6 +28,9 @@ from critic.errors import Refused, UsageError, one_line
 
 PROCESSOR = ("tokenizer*", "special_tokens_map.json", "chat_template*", "*processor_config.json")
 """Files of a model's folder that make text and images ready for it."""
+
+SIGHT = ("vision", "visual", "image", "img", "video", "mm_vision", "vit_")
+"""How the keys of a configuration begin that speak of images."""
 
 IN_FLIGHT = 256
 """Requests handed to the engine at once: as many as vLLM runs in one batch by default."""
@@ -76,11 +80,15 @@ def processor_hash(model: str, extra: Sequence[str] = ()) -> str | None:
 
 
 def sees_images(model: str) -> bool | None:
-    """Whether a model's configuration speaks of images; None where it cannot be looked into."""
+    """Whether a model's configuration speaks of images, or its folder holds what makes them ready; None where it cannot
+    be looked into."""
     config = Path(model) / "config.json"
     if not config.is_file():
         return None
-    return any(key.startswith(("vision", "image", "video")) for key in json.loads(config.read_text("utf-8")))
+    ready = (file.read_text("utf-8") for file in Path(model).glob("*processor_config.json"))
+    return any(key.startswith(SIGHT) for key in json.loads(config.read_text("utf-8"))) or any(
+        re.search("(?i)image", text) for text in ready
+    )
 
 
 def is_head(facts: dict[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from critic.asking.prompt import LANGUAGES, load, prompt_hash
 from critic.asking.render import Material, fit, images_in, render
 from critic.backends import Reply, Request, images, parts_of
 from critic.backends.scripted import IMAGE_TOKENS, ScriptedBackend
-from critic.backends.vllm import own_name, processor_hash
+from critic.backends.vllm import own_name, processor_hash, sees_images
 from critic.images import Images
 from critic.records import ConversationJudgment, HumanScore, Judgment, Language, Question, Response, Turn
 
@@ -274,6 +274,28 @@ def test_what_makes_images_ready_is_in_the_name_of_a_judge_that_sees_and_in_each
     done = run("critic", "judge", rows(root), *words, "--out", root / "out.jsonl")
     assert done.returncode == 0, done.stderr
     assert jsonl.facts(root / "out.jsonl")["processors"] == {"tiny": "p" * 64}
+
+
+@pytest.mark.parametrize(
+    ("config", "processor", "sees"),
+    [
+        ({"vision_config": {}}, None, True),
+        ({"img_processor": {"name": "clip_vision_model"}, "embd_layer": {"embedding_cls": "image"}}, None, True),
+        ({"visual": {"image_size": 448}}, None, True),
+        ({"mm_vision_tower": "clip"}, None, True),
+        ({"model_type": "molmo"}, {"image_processor_type": "MolmoImageProcessor"}, True),
+        ({"model_type": "llama"}, None, False),
+        ({"model_type": "audio"}, {"feature_extractor_type": "WhisperFeatureExtractor"}, False),
+    ],
+)
+def test_a_model_that_sees_is_known_by_its_folder(
+    tmp_path: Path, config: dict[str, object], processor: dict[str, object] | None, sees: bool
+) -> None:
+    assert sees_images(str(tmp_path)) is None
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    if processor is not None:
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor), "utf-8")
+    assert sees_images(str(tmp_path)) is sees
 
 
 @pytest.mark.parametrize("benchmark", ["convbench", "multiverse", "visitbench", "alignmmbench"])
