@@ -92,11 +92,18 @@ class Images:
         The whole image is decoded, so that one that is cut off is found here."""
         return self._kept(name, name if name.startswith("data:") else uri or self.uris.get(name))
 
-    def _load(self, name: str, uri: str | None) -> Image:
+    def check(self, name: str, uri: str | None = None) -> None:
+        """Raises ImageError where `load` would; nothing of the image is kept."""
+        self._ready(name, name if name.startswith("data:") else uri or self.uris.get(name))
+
+    def _ready(self, name: str, uri: str | None) -> tuple[bytes, str, bool]:
         try:
-            data, kind, resized = self._checked(self.read(name, uri))
+            return self._checked(self.read(name, uri))
         except ImageError as error:
             raise ImageError(error.failure, f"{name if name != uri else 'data URI'}: {error}") from None
+
+    def _load(self, name: str, uri: str | None) -> Image:
+        data, kind, resized = self._ready(name, uri)
         uri = f"data:{kind};base64,{base64.b64encode(data).decode()}"
         return Image(path=name, sha256=hashlib.sha256(data).hexdigest(), uri=uri, resized=resized)
 

@@ -85,9 +85,9 @@ class Gate:
         elif where.scheme == "file":
             if self.rules.folder is None:
                 raise ImageError("image_outside_root", "no files are read without --allowed-local-media-path")
-            self._images.load(url2pathname(where.netloc + where.path))
+            self._images.check(url2pathname(where.netloc + where.path))
         else:
-            self._images.load("data URI", url)
+            self._images.check("data URI", url)
 
 
 def urls(request: Any) -> Iterator[str]:

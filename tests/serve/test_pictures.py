@@ -4,6 +4,7 @@ import base64
 import importlib
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,17 @@ def test_vllm_is_always_told_from_where_it_may_fetch() -> None:
     rules: Any = importlib.import_module("pictures").Rules
     assert rules().words() == ["--allowed-media-domains", "none.invalid"]
     assert rules(domains=["a.example"]).words() == ["--allowed-media-domains", "a.example"]
+
+
+def test_no_clients_picture_is_kept(rules: dict[str, Any]) -> None:
+    pictures: Any = importlib.import_module("pictures")
+    gate = pictures.Gate(pictures.Rules(**rules))
+    held = uri(png())
+    before = sys.getrefcount(held)
+    for shown in (held, f"file://{rules['folder']}/a.png"):
+        gate.check(json.dumps(showing(shown)).encode())
+        gate._look(shown)
+    assert sys.getrefcount(held) == before and gate._images._kept.cache_info().currsize == 0
 
 
 def test_without_a_folder_no_file_is_read(ask: Ask, rules: dict[str, Any]) -> None:
