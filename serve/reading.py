@@ -2,8 +2,8 @@
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
 from typing import Any
 
 Schema = dict[str, Any]
@@ -55,10 +55,16 @@ DATA = re.compile(
     r"(?im)^[^\w\n]{0,8}(?:(?:begin|start of)(?: the)? )?(?:the )?"
     r"(?:(?:model|assistant|student|user|ai|candidate|predicted|generated|given)(?:['’]s)? )?"
     r"(?:data|answer|response|reply|submission|output|completion|text|summary|translation|passage|context|document|"
-    r"article|question|instruction|prompt|input|conversation|dialogue|source|essay|assistant)s?(?: [a-z0-9])?"
+    r"article|question|(?:instruction|prompt)(?!s)|input|conversation|dialogue|source|essay|assistant)s?(?: [a-z0-9])?"
     r"(?:[^\w\n]{0,3}:|[\]>]|\*\*\n|(?<=# answer)\n|(?<=# response)\n|(?<=# question)\n)"
 )
 """What opens the data of a request, at the beginning of a line."""
+
+COUNTS = re.compile(
+    r"(?i)[^\w\n]{0,8}(?:the |your )?(?:\w{1,20} ){0,2}"
+    r"(?:rubrics?|criteri(?:a|on)|scales?|instructions|tasks?|guidelines?)\b[^.:\n]{0,40}(?::|\Z)"
+)
+"""A heading of what counts for the verdict."""
 
 IMPERATIVE = re.compile(
     r"(?i)\W*(?:(?:now|then|please|finally|you (?:must|should)|first)\W+)*"
@@ -127,17 +133,23 @@ def named_ranges(name: str, text: str) -> Iterator[tuple[float, float]]:
 def widest(found: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
     """The range that holds all others; None where none does. Of the ranges in a text, one that stands in what is judged
     can so never make a scale narrower."""
-    ranges = {*found}
-    return next((one for one in ranges if all(one[0] <= low and high <= one[1] for low, high in ranges)), None)
+    all_of_them = {*found}
+    bounds = (min((low for low, _ in all_of_them), default=0.0), max((high for _, high in all_of_them), default=0.0))
+    return bounds if bounds in all_of_them else None
 
 
 def _told(text: str) -> tuple[str, str]:
-    """What a text says before its data, and of what stands behind it the sentences that ask for something."""
+    """What a text says before its data, and of what stands behind it the sentences that ask for something and those
+    below a heading of what counts."""
     opens = DATA.search(text)
     if opens is None:
         return text, ""
-    asking = (one for one in SENTENCE_END.split(text[opens.start() :]) if IMPERATIVE.match(one))
-    return text[: opens.start()], "\n".join(asking)
+    told, tells = [], False
+    for one in SENTENCE_END.split(text[opens.start() :]):
+        tells = bool(COUNTS.match(one)) or (tells and not DATA.match(one))
+        if tells or IMPERATIVE.match(one):
+            told.append(one)
+    return text[: opens.start()], "\n".join(told)
 
 
 def _first(texts: Iterable[str], read: Callable[[str], Iterable[tuple[float, float]]]) -> tuple[float, float] | None:
@@ -171,7 +183,8 @@ def said_of(found: tuple[float, float] | None, text: str) -> str:
     """The sentences of the text that name the range, or allow parts of a point."""
     ends = [0, *(one.end() for one in SENTENCE_END.finditer(text)), len(text)]
     at = {where for where, one in ranges(text) if one == found} | {one.start() for one in ALLOWED.finditer(text)}
-    return " ".join(text[one:end] for one, end in pairwise(ends) if any(one <= where < end for where in at))
+    named = sorted({bisect_right(ends, where) for where in at})
+    return " ".join(text[ends[one - 1] : ends[one]] for one in named)
 
 
 def with_ranges(schema: Schema, *texts: str) -> Schema:

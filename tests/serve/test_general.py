@@ -216,6 +216,7 @@ def test_a_score_in_an_object_has_the_digits_that_its_words_allow(words: str, sc
 
 
 FILLINGS = (" ", "\n", "{", "}", '{"score": ', "A, ", '"yes" or ', "score 1: ", "[[A]]", "[", "0 to ", "return ")
+FILLINGS += ("score 0 to 1.\n", "rate 1-5. ", "only A, B or ", "Rate it 0.5 to 1\n", '"yes", ', "half points. ")
 
 
 def test_reading_takes_no_longer_than_the_text_is_long() -> None:
@@ -295,6 +296,19 @@ def test_the_text_under_judgment_sets_no_range_of_its_own_score(data: str) -> No
     held = contracts.constrain(contracts.recognise(unsaid, TABLE), unsaid, 600)
     score = held.request["structured_outputs"]["json"]["properties"]["score"]
     assert score["maximum"] == 1_000_000 or "Rate this" in data
+
+
+def test_what_counts_may_stand_behind_the_data() -> None:
+    for words in (
+        "Judge it.\nResponse: Paris.\n\n### Score Rubric:\nScore 1: bad\nScore 3: fair\nScore 5: good",
+        "Judge it.\nResponse: Paris.\nRating scale: from 1 to 5\n",
+        "Instructions: judge it, with a score from 1 to 5.\nResponse: Paris. A score of 9 to 10!",
+        "Judge it.\nResponse: Paris.\nPlease rate it from 1 to 5.",
+    ):
+        request = user(words, **AS_SCHEMA)
+        held = contracts.constrain(contracts.recognise(request, TABLE), request, 600)
+        score = held.request["structured_outputs"]["json"]["properties"]["score"]
+        assert (score["minimum"], score["maximum"]) == (1, 5), words
 
 
 def test_ranges_that_contradict_each_other_set_none() -> None:
