@@ -92,11 +92,11 @@ class Gate:
 
 def urls(request: Any) -> Iterator[str]:
     """Every address of an image, a sound or a film in a request, in order."""
-    waiting = [request]
+    waiting: list[Any] = [request]
     if isinstance(request, dict):
-        shown = request.get("images")
-        waiting = [one for one in shown if isinstance(one, str)][::-1] if isinstance(shown, list) else []
-        waiting.append({key: one for key, one in request.items() if key not in ELSEWHERE})
+        shown = request["images"] if isinstance(request.get("images"), list) else []
+        others = {key: one for key, one in request.items() if key not in ELSEWHERE}
+        waiting = [*(one for one in reversed(shown) if isinstance(one, str)), others]
     while waiting:  # not by recursion: what is nested deeper than that goes would not be looked at
         value = waiting.pop()
         if isinstance(value, str):

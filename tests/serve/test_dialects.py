@@ -76,7 +76,8 @@ def test_a_call_that_was_cut_off_is_given_as_far_as_it_goes(ask: Ask, text: str,
     (choice,) = answer.json()["choices"]
     assert answer.status_code == 200 and choice["finish_reason"] == "length"
     assert [one["function"] for one in choice["message"].get("tool_calls", [])] == ([call] if call else [])
-    tools = [{"type": "function", **one["function"]} for one in (TOOL, OTHER)]
+    functions: list[Any] = [TOOL["function"], OTHER["function"]]
+    tools = [{"type": "function", **one} for one in functions]
     request = {"input": "Score it.", "max_output_tokens": 200, "tools": tools, "tool_choice": "required"}
     answer = ask(Cut(text), request, path="/v1/responses")
     (item,) = answer.json()["output"]
