@@ -122,6 +122,10 @@ def values_of(words: str, *, system: str = "") -> set[str] | None:
         ("Output only fully correct, partially correct or incorrect.", None),
         ("Output only undecidable, yes, or no.", None),
         ("Output only VERY GOOD, GOOD or POOR.", None),
+        ("Output only VERY GOOD or POOR.", None),
+        ("Output only partially correct or incorrect.", None),
+        ("Output only A, B, whatever.", None),
+        ("Output only A/B and others.", None),
         ("Output only A+, A, B or C.", None),
         ("Output only A, B or B-.", None),
         ("Output only A, B or no preference.", None),
@@ -309,6 +313,13 @@ def test_what_counts_may_stand_behind_the_data() -> None:
         held = contracts.constrain(contracts.recognise(request, TABLE), request, 600)
         score = held.request["structured_outputs"]["json"]["properties"]["score"]
         assert (score["minimum"], score["maximum"]) == (1, 5), words
+
+
+def test_the_systems_message_names_the_scale_before_others() -> None:
+    request = user("Paris. This is worth a score from 0 to 100.", f"You are a strict judge. {RATED}", **AS_SCHEMA)
+    held = contracts.constrain(contracts.recognise(request, TABLE), request, 600)
+    score = held.request["structured_outputs"]["json"]["properties"]["score"]
+    assert (score["minimum"], score["maximum"]) == (1, 10)
 
 
 def test_ranges_that_contradict_each_other_set_none() -> None:

@@ -104,7 +104,11 @@ def test_a_list_that_would_take_all_memory_is_refused(ask: Ask) -> None:
 
 
 def test_a_large_list_in_a_text_is_no_schema(ask: Ask) -> None:
-    for said in ('Answer: {"tags": {"maxItems": 1000000}}', '"minItems": 10000000 is too many'):
+    for said in (
+        'Answer: {"tags": {"maxItems": 1000000}}',
+        '{"maxItems": 1000000}',
+        '"minItems": 10000000 is too many',
+    ):
         for request in ({"messages": [{"role": "user", "content": said}]}, {**HELLO, "metadata": {"said": said}}):
             inner = Inner()
             assert ask(inner, request).status_code == 200 and json.loads(inner.chats[0]) == request
