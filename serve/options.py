@@ -46,7 +46,7 @@ GUARDED = {
 
 CERTIFIED = (
     *("tokenizer", "tokenizer_mode", "tokenizer_revision", "revision", "code_revision", "dtype", "kv_cache_dtype"),
-    *("quantization", "quantization_config", "load_format", "model_weights", "config_format", "hf_config_path"),
+    *("quantization", "quantization_config", "load_format", "config_format", "hf_config_path"),
     *("hf_overrides", "model_impl", "runner", "convert", "pooler_config", "enable_lora", "lora_modules"),
     *("language_model_only", "logits_processors", "generation_config", "override_generation_config"),
     *("chat_template", "chat_template_content_format", "default_chat_template_kwargs", "trust_request_chat_template"),
