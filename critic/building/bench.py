@@ -17,7 +17,7 @@ from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.benchmarks.convbench import CAPTION, FOCUS, IMAGE, INSTRUCTIONS, REFERENCES, TASKS
 from critic.building.replies import Made
 from critic.counting.diversity import words
-from critic.errors import UsageError
+from critic.errors import UsageError, one_line
 
 RUN = 8
 """Words in a row (Chinese: characters) of which two texts that share many say the same."""
@@ -26,7 +26,8 @@ OVERLAP = 0.5
 """The share of the shorter text's runs that another has as well, from which on they are one."""
 
 COMMON = 50
-"""A run that more texts than this have is a phrase, and says nothing."""
+"""A run that more different texts than this have is a phrase, and says nothing. What is there many times, such as a
+question with every answer to it, is one text."""
 
 SPLITS = ("train", "internal", "external")
 
@@ -84,32 +85,62 @@ class SharedText(Struct, frozen=True):
     share: float
 
 
-def overlaps(texts: Mapping[str, str], others: Mapping[str, str] | None = None) -> list[SharedText]:
-    """The texts that say the same as another, of `others` where they are given (contamination). Only texts that share a
-    run of RUN words are compared."""
-    runs = {("", key): _runs(text) for key, text in texts.items()}
-    runs |= {("other", key): _runs(text) for key, text in (others or {}).items()}
-    having = defaultdict[int, list[tuple[str, str]]](list)
-    for key, some in runs.items():
-        for run in some:
-            having[run].append(key)
-    shared = Counter[tuple[tuple[str, str], tuple[str, str]]]()
-    for keys in having.values():
-        if len(keys) <= COMMON:
-            shared.update(pair for pair in combinations(keys, 2) if others is None or pair[0][0] != pair[1][0])
-    found = []
-    for (one, other), count in shared.items():
-        share = count / min(len(runs[one]), len(runs[other]))
-        if share >= OVERLAP:
-            found.append(SharedText(one[1], other[1], share))
+def overlaps(texts: Mapping[str, str], others: Mapping[str, str | Sequence[str]] | None = None) -> list[SharedText]:
+    """The texts that say the same as another, of `others` where they are given (contamination), each a text or the
+    passages of one. Of texts that are alike run by run the first stands for all: the rest are pairs with that one."""
+    alike = defaultdict[frozenset[int], list[str]](list)
+    for key, text in texts.items():
+        alike[_runs(text)].append(key)
+    alike.pop(frozenset(), None)
+    having = defaultdict[int, list[frozenset[int]]](list)
+    known, counts = dict[frozenset[int], tuple[int, str]](), Counter(run for runs in alike for run in runs)
+
+    def know(runs: frozenset[int], size: int, key: str) -> None:
+        known[runs] = (size, key)
+        for run in runs:
+            having[run].append(runs)
+
+    if others is not None:
+        shared, passages = _shared(others, frozenset(counts))
+        counts += passages
+        for runs, (size, key) in shared.items():
+            know(runs, size, key)
+    found = list[SharedText]()
+    for runs, keys in alike.items():
+        common = Counter(other for run in runs if counts[run] <= COMMON for other in having[run])
+        for other, count in common.items():
+            size, key = known[other]
+            if (share := count / min(len(runs), size)) >= OVERLAP:
+                pairs = [(key, keys[0])] if others is None else [(one, key) for one in keys]
+                found += [SharedText(*pair, share) for pair in pairs]
+        if others is None:
+            found += [SharedText(keys[0], other, 1.0) for other in keys[1:]]
+            know(runs, len(runs), keys[0])
     return sorted(found, key=lambda pair: (pair.one, pair.other))
 
 
-def _runs(text: str) -> set[int]:
+def _shared(
+    others: Mapping[str, str | Sequence[str]], wanted: frozenset[int]
+) -> tuple[dict[frozenset[int], tuple[int, str]], Counter[int]]:
+    """What other texts have of the runs that are `wanted`, with how many runs the shortest of those texts has in all
+    and its key; and of how many different passages each run is."""
+    found, passages, seen = dict[frozenset[int], tuple[int, str]](), Counter[int](), set[str]()
+    for key, text in others.items():
+        parts = [text] if isinstance(text, str) else text
+        runs = _runs("\n".join(parts))
+        if shared := runs & wanted:
+            found[shared] = min(found.get(shared, (len(runs), key)), (len(runs), key), key=lambda one: one[0])
+            for part in set(parts) - seen:
+                seen.add(part)
+                passages.update(_runs(part) & wanted)
+    return found, passages
+
+
+def _runs(text: str) -> frozenset[int]:
     said = words(text)
     runs = {" ".join(said[place : place + RUN]) for place in range(max(1, len(said) - RUN + 1))} if said else set()
     # The hashes of Python's own texts differ from run to run; these do not.
-    return {int.from_bytes(hashlib.blake2b(run.encode(), digest_size=8).digest(), "big") for run in runs}
+    return frozenset(int.from_bytes(hashlib.blake2b(run.encode(), digest_size=8).digest(), "big") for run in runs)
 
 
 def groups(keys: Iterable[str], pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -171,67 +202,80 @@ def freeze(
     facts: Mapping[str, Any],
 ) -> str:  # fmt: skip
     """Write a benchmark into a folder: benchmark.jsonl, its images, its splits as JSONL and, where pyarrow is there, as
-    Parquet with the images inside (`datasets.load_dataset(FOLDER/datasets)`), and last frozen.json with the SHA-256 of
-    every file; what was there goes. Gives the hash of all. Raises UsageError for an image that is another than when it
-    was hashed."""
+    Parquet with the images inside (`datasets.load_dataset(FOLDER/datasets)`), and frozen.json with the SHA-256 of every
+    file. It takes the place of what was there once it is whole. Gives the hash of all. Raises UsageError for an image
+    that is another than when it was hashed."""
+    partial, before = folder.with_name(f"{folder.name}.partial"), folder.with_name(f"{folder.name}.before")
+    shutil.rmtree(partial, ignore_errors=True)
     named, hashes = dict[str, str](), dict[str, str]()
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "images").mkdir(parents=True)
     for one in made:
         data = (root / one.image).read_bytes()
         if hashlib.md5(data, usedforsecurity=False).hexdigest() != md5_of[one.image]:
             raise UsageError(f"{root / one.image}: is another image than when it was hashed; build in another --out")
         name = f"images/{md5_of[one.image]}{Path(one.image).suffix.lower()}"
-        jsonl.write_bytes(folder / name, data)
+        jsonl.write_bytes(partial / name, data)
         named[one.image], hashes[name] = name, hashlib.sha256(data).hexdigest()
-    write(folder / "benchmark.jsonl", form, made, lambda one: named[one.image])
-    hashes["benchmark.jsonl"] = jsonl.sha256(folder / "benchmark.jsonl")
-    for split in SPLITS:
-        part = [one for one in made if split_of[one.id] == split]
-        if part:
-            write(folder / f"{split}.jsonl", form, part, lambda one: named[one.image])
-            hashes[f"{split}.jsonl"] = jsonl.sha256(folder / f"{split}.jsonl")
-            _write_parquet(folder, form, split, part, named)
-    if (folder / "datasets").is_dir():
-        files = [{"split": path.stem, "path": path.name} for path in sorted((folder / "datasets").iterdir())]
-        configs = yaml.safe_dump({"configs": [{"config_name": "default", "data_files": files}]})
-        jsonl.write_text(folder / "datasets/README.md", f"---\n{configs}---\n")
+    parts = {split: [one for one in made if split_of[one.id] == split] for split in SPLITS}
+    parts = {split: part for split, part in parts.items() if part}
+    for name, some in {"benchmark": made, **parts}.items():
+        write(partial / f"{name}.jsonl", form, some, lambda one: named[one.image])
+        hashes[f"{name}.jsonl"] = jsonl.sha256(partial / f"{name}.jsonl")
+    _write_datasets(partial, form, parts, named)
+    datasets = {path.relative_to(partial).as_posix(): jsonl.sha256(path) for path in partial.glob("datasets/*")}
     whole = _hash(hashes)
-    jsonl.write_json(folder / "frozen.json", {"benchmark": form, "hash": whole, **facts, "sha256": hashes})
+    said = {"benchmark": form, "hash": whole, **facts, "sha256": {**hashes, **dict(sorted(datasets.items()))}}
+    jsonl.write_json(partial / "frozen.json", said)
+    shutil.rmtree(before, ignore_errors=True)
+    if folder.is_dir():
+        folder.replace(before)
+    partial.replace(folder)
+    shutil.rmtree(before, ignore_errors=True)
     return whole
 
 
 def _hash(hashes: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(dict(sorted(hashes.items()))).encode()).hexdigest()[:16]
+    """The hash of all files but those of `datasets`: each version of pyarrow writes the same rows in other bytes."""
+    own = {name: value for name, value in sorted(hashes.items()) if not name.startswith("datasets/")}
+    return hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]
 
 
-def _write_parquet(folder: Path, form: str, split: str, part: Sequence[Made], named: Mapping[str, str]) -> None:
-    """A split as a `datasets` folder has it. Nothing where pyarrow is not there."""
+def _write_datasets(folder: Path, form: str, parts: Mapping[str, Sequence[Made]], named: Mapping[str, str]) -> None:
+    """The splits as a `datasets` folder has them, all by one schema: what no row of a split has is there as well.
+    Nothing where pyarrow is not there."""
     try:
         from pyarrow import Table, parquet  # noqa: PLC0415 - not part of a plain installation
     except ImportError:
         return
-    rows = [row for one in part for row in FORMS[form](one, named[one.image])]
     key = "image" if form == "multiverse" else IMAGE if form == "convbench" else "image_path"
-    for row in rows:
-        row[key] = {"bytes": (folder / row[key]).read_bytes(), "path": row[key]}
-    path = folder / "datasets" / f"{split}.parquet"
-    path.parent.mkdir(exist_ok=True)
-    partial = path.with_suffix(".partial")
-    parquet.write_table(Table.from_pylist(rows), partial)
-    partial.replace(path)
+
+    def table(part: Iterable[Made], shown: Callable[[str], bytes], schema: Any = None) -> Any:
+        rows = [row for one in part for row in FORMS[form](one, named[one.image])]
+        return Table.from_pylist([{**row, key: {"bytes": shown(row[key]), "path": row[key]}} for row in rows], schema)
+
+    schema = table((one for part in parts.values() for one in part), lambda _: b"").schema
+    for split, part in parts.items():
+        path = folder / "datasets" / f"{split}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        parquet.write_table(table(part, lambda name: (folder / name).read_bytes(), schema), path)
+    files = [{"split": split, "path": f"{split}.parquet"} for split in sorted(parts)]
+    configs = yaml.safe_dump({"configs": [{"config_name": "default", "data_files": files}]})
+    jsonl.write_text(folder / "datasets/README.md", f"---\n{configs}---\n")
 
 
 def check_frozen(folder: Path) -> dict[str, Any]:
     """What frozen.json says of a frozen benchmark; nothing where there is none. Raises UsageError for a file that is
-    another by now."""
+    another by now, and for a frozen.json that is not whole."""
     path = folder / "frozen.json"
     if not path.is_file():
         return {}
-    said: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    for name, expected in said["sha256"].items():
+    try:
+        said: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        files, whole = dict[str, str](said["sha256"]), str(said["hash"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise UsageError(f"{path}: not as critic build writes it: {one_line(error)}") from None
+    for name, expected in files.items():
         if not (folder / name).is_file() or jsonl.sha256(folder / name) != expected:
-            raise UsageError(f"{folder / name}: is not as it was frozen ({said['hash']})")
-    if _hash(said["sha256"]) != said["hash"]:
+            raise UsageError(f"{folder / name}: is not as it was frozen ({whole})")
+    if _hash(files) != whole:
         raise UsageError(f"{path}: its hash is not that of its files")
     return said

@@ -2,7 +2,7 @@
 of them, what people decide, and the frozen benchmark."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +253,7 @@ def _check(
             if share >= rules.blind:
                 reasons[key] = {"reason": "solved_blind", "score": round(share, 3)}
     if rules.against is not None:
-        known = {place: _text_of(row) for place, row in tables.rows(rules.against)}
+        known = {place: list(_texts_of(row)) for place, row in tables.rows(rules.against)}
         for pair in bench.overlaps({one.id: one.text() for one in made}, known):
             reasons.setdefault(pair.one, {"reason": "contaminated", "of": pair.other, "share": round(pair.share, 3)})
     for pair in _repeated(made):
@@ -281,12 +281,13 @@ def _repeated(made: Sequence[Made]) -> list[SharedText]:
     return [pair for pair in bench.overlaps({one.id: one.text() for one in made}) if pair.share == 1]
 
 
-def _text_of(row: Any) -> str:
+def _texts_of(row: Any) -> Iterator[str]:
     """All texts within a row."""
     if isinstance(row, str):
-        return row
+        yield row
     inner: Iterable[Any] = row.values() if isinstance(row, dict) else row if isinstance(row, list) else ()
-    return "\n".join(filter(None, map(_text_of, inner)))
+    for one in inner:
+        yield from _texts_of(one)
 
 
 def _review(building: Building, made: list[Made], given: Sequence[Path], gone: Sequence[str]) -> review.Reviewed | None:

@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import pytest
 from annotating import client_of, exported, fields, forked, label, page_of, planned
 from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
+from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
 from critic.building import bench, replies, review
@@ -339,6 +340,107 @@ def test_what_other_texts_say_is_found() -> None:
     assert bench.overlaps(said) == []
 
 
+def said(words: str, count: int = 20) -> str:
+    return " ".join(f"{words}{number}" for number in range(count))
+
+
+def test_what_is_there_many_times_over_is_found_all_the_same() -> None:
+    """However often a conversation comes, each further one is a pair with the first; however many answers there are to
+    a question among the rows, it is found. A phrase in many different texts says nothing."""
+    many = {f"{number:02}": said("word") for number in range(bench.COMMON + 10)}
+    assert [(pair.one, pair.other) for pair in bench.overlaps(many)] == [("00", key) for key in list(many)[1:]]
+    made = [replace(one(key), turns=[MadeTurn(question=text, answer="A kite.")]) for key, text in many.items()]
+    assert {pair.other for pair in build_conversations._repeated(made)} == set(many) - {"00"}
+    groups = bench.groups(many, ((pair.one, pair.other) for pair in bench.overlaps(many)))
+    assert len(set(bench.splits(made, groups, 0.3, None).values())) == 1
+    rated = {f"row {number}": [said("word"), said(f"answer{number}x", 9)] for number in range(bench.COMMON + 10)}
+    assert [(pair.one, pair.other) for pair in bench.overlaps({"a": said("word")}, rated)] == [("a", "row 0")]
+    phrase = said("phrase", 30)
+    boiler = {f"row {number}": f"{said(f'other{number}x', 9)} {phrase}" for number in range(bench.COMMON + 10)}
+    assert bench.overlaps({"a": phrase + said("own", 9)}, boiler) == [] and bench.overlaps(boiler) == []
+    few = dict(list(boiler.items())[: bench.COMMON - 1])
+    assert [pair.other for pair in bench.overlaps({"a": phrase + said("own", 9)}, few)] == ["row 0"]
+
+
+def test_rows_that_repeat_a_question_are_contamination(tmp_path: Path) -> None:
+    """Human-scored rows have a question once for each system and rater."""
+    row = {"question": said("word"), "reference": said("reference")}
+    rows_of = [{**row, "response": said(f"answer{number}x", 9), "rater": f"r{number}"} for number in range(60)]
+    against = write_jsonl(tmp_path / "train.jsonl", rows_of)
+    rules = SimpleNamespace(blind=2, against=against)
+    made = [replace(one("a"), turns=[MadeTurn(question=row["question"], answer=row["reference"])]), one("b")]
+    building = SimpleNamespace(count=lambda *_: "")
+    left, removed = build_conversations._check(building, made, rules, {})  # type: ignore[arg-type]
+    assert [one.id for one in left] == ["b"] and [one["reason"] for one in removed] == ["contaminated"]
+
+
+def test_what_two_splits_say_many_times_is_a_leak(tmp_path: Path) -> None:
+    turns = [MadeTurn(question=said("word"), answer="Yes.", task="Counting")]
+    made = [replace(one(f"{number}"), turns=turns) for number in range(60)]
+    bench.write(tmp_path / "train.jsonl", "alignmmbench", made[:53])
+    bench.write(tmp_path / "internal.jsonl", "alignmmbench", made[53:])
+    (told,) = bench.leaks(tmp_path, "alignmmbench")
+    assert told.startswith("train and internal share text or images")
+
+
+def frozen_of(folder: Path, form: str, made: Sequence[Made], split_of: dict[str, str]) -> str:
+    """A benchmark of conversations whose images are some bytes each, beside the folder."""
+    for each in made:
+        (folder.parent / each.image).write_bytes(each.id.encode())
+    md5_of = {each.image: hashlib.md5(each.id.encode()).hexdigest() for each in made}
+    return bench.freeze(folder, form, made, folder.parent, md5_of, split_of, {})
+
+
+def test_a_freeze_that_fails_leaves_the_frozen_benchmark(tmp_path: Path) -> None:
+    folder, made, splits = tmp_path / "benchmark", [one("a"), one("b")], {"a": "train", "b": "internal"}
+    whole = frozen_of(folder, "multiverse", made, splits)
+    before = content(folder)
+    (tmp_path / "b.png").write_bytes(b"another")
+    md5_of = {each.image: hashlib.md5(each.id.encode()).hexdigest() for each in made}
+    with pytest.raises(UsageError, match=r"b\.png: is another image"):
+        bench.freeze(folder, "multiverse", made, tmp_path, md5_of, splits, {})
+    assert content(folder) == before and bench.check_frozen(folder)["hash"] == whole
+    assert frozen_of(folder, "multiverse", made[:1], splits) != whole
+    assert sorted(path.name for path in folder.glob("images/*")) == [f"{md5_of['a.png']}.png"]
+    assert {path.name for path in tmp_path.iterdir()} == {"a.png", "b.png", "benchmark"}
+
+
+def test_all_splits_of_a_datasets_folder_have_one_schema(tmp_path: Path) -> None:
+    """Also where only one of them has dialogues before its questions."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    made = [
+        replace(one("a"), turns=[MadeTurn(question="Q?", answer="A.", task="Counting")]),
+        replace(
+            one("b"),
+            turns=[MadeTurn(question="Q?", answer="A.", task="Coherence")],
+            dialogue=[QuestionAnswer("Before?", "Yes.")],
+        ),
+    ]
+    frozen_of(tmp_path / "benchmark", "alignmmbench", made, {"a": "train", "b": "internal"})
+    schemas = [parquet.read_schema(path) for path in sorted((tmp_path / "benchmark/datasets").glob("*.parquet"))]
+    assert len(schemas) == 2 and schemas[0].equals(schemas[1])
+    assert [
+        row["history"] for row in parquet.read_table(tmp_path / "benchmark/datasets/train.parquet").to_pylist()
+    ] == [[]]
+
+
+def test_a_parquet_copy_that_changed_is_found(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    folder = tmp_path / "benchmark"
+    whole = frozen_of(folder, "multiverse", [one("a")], {"a": "train"})
+    path = folder / "datasets/train.parquet"
+    path.write_bytes(path.read_bytes()[:-1] + b"0")
+    with pytest.raises(UsageError, match=rf"train\.parquet: is not as it was frozen .{whole}"):
+        bench.check_frozen(folder)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"sha256": {}}', '{"sha256": 1, "hash": ""}', "\udcff"])
+def test_a_damaged_frozen_json_is_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "frozen.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UsageError, match=r"frozen\.json: not as critic build"):
+        bench.check_frozen(tmp_path)
+
+
 TIMED = re.compile(r"\.run\.json$|\.status\.json$|^blind_replies|^images/|\.partial$")
 """Files that say how long something took, and what is left of a file that was being written."""
 
@@ -552,7 +654,7 @@ def test_the_other_plans_make_their_benchmarks_also_killed(
     assert found and {len(one.turns) for one in found} == {turns} and not frozen["reviewed"]
     # What comes before these steps and behind them is the same for every plan.
     files = [write.file for write in writes]
-    new = writes[files.index("chosen.jsonl") + 1 : files.index("benchmark/benchmark.jsonl") + 1]
+    new = writes[files.index("chosen.jsonl") + 1 : files.index("benchmark.partial/benchmark.jsonl") + 1]
     killed_one = tmp_path / "killed"
     kill_at(some_of(new), lambda: build(killed_one), killed_one)
     assert build(killed_one).returncode == 0
