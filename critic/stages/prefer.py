@@ -39,6 +39,36 @@ def text_of(line: ConversationJudgment) -> str:
     return f"{line.calls[0].value or line.verdict.failure}: {line.reason or line.calls[0].reply}"
 
 
+def _shown(one: ConversationJudgment, other: ConversationJudgment, drawn: bytes) -> list[str]:
+    """The texts of two judgments in the order of the sheet."""
+    texts = [text_of(one), text_of(other)]
+    return texts if drawn[-1] % 2 else texts[::-1]
+
+
+def _first(
+    place: str, row: tables.Row, one: ConversationJudgment, other: ConversationJudgment, drawn: bytes
+) -> ConversationJudgment:
+    """Which of two judgments stands first in a row of the sheet. Its texts tell, so that the files may be given in the
+    other order than when it was written. Raises UsageError for a row that is about other judgments."""
+
+    def read(*cells: object) -> list[str]:  # a spreadsheet may end lines otherwise
+        return [" ".join(str(cell).split()) for cell in cells]
+
+    turn = one.verdict.turn or "whole"
+    about, said = (
+        read(one.conversation.id, turn),
+        read(*(tables.optional_text(row, name) or "" for name in COLUMNS[1:3])),
+    )
+    found = read(*(tables.optional_text(row, name) or "" for name in ("first", "second")))
+    now = read(*_shown(one, other, drawn))
+    if said != about or found not in (now, now[::-1]):
+        raise UsageError(
+            f"{place}: not what these files say of turn {turn} of {one.conversation.id!r}; give the files, --seed and "
+            "--limit with which the sheet was written"
+        )
+    return (one if drawn[-1] % 2 else other) if found == now else (other if drawn[-1] % 2 else one)
+
+
 def main(
     one: Annotated[Path, typer.Argument(help="Judged conversations.")],
     other: Annotated[Path, typer.Argument(help="The same, by another judge or in another way.")],
@@ -58,8 +88,7 @@ def main(
         writer.writerow(COLUMNS)
         for number, name in enumerate(chosen, 1):
             line, turn = mine[name], mine[name].verdict.turn
-            texts = [text_of(line), text_of(theirs[name])]
-            shown = texts if drawn[name][-1] % 2 else texts[::-1]
+            shown = _shown(mine[name], theirs[name], drawn[name])
             question = line.conversation.turns[turn - 1].prompt if turn else ""
             writer.writerow([number, line.conversation.id, turn or "whole", question, line.answer or "", *shown, ""])
         jsonl.write_text(sheet, made.getvalue())
@@ -71,8 +100,8 @@ def main(
         if not (which.isdigit() and 0 < int(which) <= len(chosen)) or better not in ("first", "second", "equal", ""):
             raise UsageError(f"{place}: number {which!r}, better {better!r}; expected first, second, equal or nothing")
         name = chosen[int(which) - 1]
-        is_first = drawn[name][-1] % 2 == 0
-        preferred[name] = None if better in ("equal", "") else float((better == "first") == is_first)
+        first = _first(place, row, mine[name], theirs[name], drawn[name])
+        preferred[name] = None if better in ("equal", "") else float((better == "first") == (first is theirs[name]))
     groups = {name: mine[name].conversation.group for name in preferred}
     share = equal_verdicts(preferred, dict.fromkeys(preferred, 1.0), groups)
     if share.value is None:

@@ -105,7 +105,16 @@ def test_people_prefer_one_of_two_judgments_without_knowing_whose(tmp_path: Path
     done = run("critic", "prefer", *outs, "--sheet", table(sheet, rows))
     assert "b.jsonl: preferred in 100.0 % of 20" in done.stdout and "4 equal or open" in done.stdout, done.stderr
     done = run("critic", "prefer", *outs[::-1], "--sheet", sheet)
-    assert "a.jsonl: preferred in " in done.stdout
+    assert "a.jsonl: preferred in 0.0 % of 20" in done.stdout, "whose is which is told by the texts, not by the order"
+    spaced = [{**row, "first": str(row["first"]).replace(" ", " \r\n")} for row in rows]
+    assert "100.0 % of 20" in run("critic", "prefer", *outs, "--sheet", table(tmp_path / "spaced.csv", spaced)).stdout
+    for other in ({"seed": 1}, {"limit": 3}):
+        words_of = [word for name, value in other.items() for word in (f"--{name}", value)]
+        refused = run(*words, *words_of)
+        assert_one_line_error(refused, "sheet.csv:", "--seed" if "seed" in other else "number '4'")
+    for column, cell in (("first", "5: third"), ("conversation", "none"), ("turn", 9)):
+        of_others = table(tmp_path / "others.csv", [*rows[:2], {**rows[2], column: cell}, *rows[3:]])
+        assert_one_line_error(run("critic", "prefer", *outs, "--sheet", of_others), ":4: not what these files say")
     rows[0]["better"] = "left"
     assert_one_line_error(
         run("critic", "prefer", *outs, "--sheet", table(sheet, rows)), ":2: number '1', better 'left'"
