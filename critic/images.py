@@ -157,6 +157,22 @@ def decoded(data: bytes, max_pixels: int = MAX_PIXELS) -> Iterator[Any]:
         raise ImageError("image_unreadable", f"{type(error).__name__}: {error}") from None
 
 
+def eight_bits(image: Any) -> Any:
+    """A picture as people see it: grey of 16 bits brought down to 8, which Pillow's `convert` makes white, and what is
+    transparent on white. One of 8 bits without transparency is given back as it is."""
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        import numpy as np  # noqa: PLC0415 - only such pictures need it
+        from PIL import Image as pillow  # noqa: PLC0415 - not part of a plain installation
+
+        return pillow.fromarray((np.clip(np.asarray(image, dtype=np.int64), 0, 65535) // 257).astype(np.uint8))
+    if "A" not in image.getbands() and "transparency" not in image.info:
+        return image
+    from PIL import Image as pillow  # noqa: PLC0415
+
+    shown = image.convert("RGBA")
+    return pillow.alpha_composite(pillow.new("RGBA", shown.size, "white"), shown).convert("RGB")
+
+
 def named_images(conversations: Iterable[Conversation]) -> tuple[list[Conversation], dict[str, str]]:
     """The conversations with each data URI replaced by a short name, and the data URIs by name."""
     uris: dict[str, str] = {}
@@ -179,13 +195,12 @@ def _smaller(image: Any, pixels: int) -> bytes:
     """A PNG of at most `pixels` pixels, upright."""
     from PIL import ImageOps  # noqa: PLC0415 - not part of a plain installation
 
-    upright = ImageOps.exif_transpose(image)
-    mode = "RGBA" if "A" in upright.getbands() or "transparency" in upright.info else "RGB"
+    upright = eight_bits(ImageOps.exif_transpose(image))
     scale = math.sqrt(pixels / (upright.width * upright.height))
     width = min(max(1, int(upright.width * scale)), pixels)
     height = min(max(1, int(upright.height * scale)), pixels // width)
     out = io.BytesIO()
-    upright.convert(mode).resize((width, height)).save(out, "PNG")
+    upright.convert("RGB").resize((width, height)).save(out, "PNG")
     return out.getvalue()
 
 

@@ -7,6 +7,7 @@ import struct
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -149,6 +150,20 @@ def test_large_images_are_made_smaller(root: Path, size: tuple[int, int], mode: 
         assert sent.width / sent.height == pytest.approx(size[0] / size[1], rel=0.1)
     same = Images(root, resize_to=size[0] * size[1]).load("large.png")
     assert not same.resized
+
+
+def test_a_smaller_image_of_16_bits_or_with_transparency_is_not_blank(root: Path) -> None:
+    def sent(image: object) -> object:
+        image.save(root / "large.png")
+        found = Images(root, resize_to=400).load("large.png")
+        return Picture.open(io.BytesIO(base64.b64decode(found.uri.split(",")[1])))
+
+    gradient = np.linspace(0, 65535, 10_000).reshape(100, 100).astype("uint16")
+    assert np.asarray(sent(Picture.fromarray(gradient)).convert("L")).mean() == pytest.approx(127, abs=3)
+    logo = np.zeros((100, 100, 4), "uint8")
+    logo[:50, :, 3] = 255
+    seen = np.asarray(sent(Picture.fromarray(logo)).convert("RGB"))
+    assert seen.min() == 0 and seen.max() == 255 and seen.mean() == pytest.approx(127, abs=10)
 
 
 def test_a_smaller_image_stands_upright(root: Path) -> None:

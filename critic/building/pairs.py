@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from critic.building.pictures import DroppedImage
-from critic.images import ImageError, decoded
+from critic.images import ImageError, decoded, eight_bits
 from critic.page import page
 from critic.page.blocks import Picture, Section, Table, row
 
@@ -54,7 +54,7 @@ def _small(path: Path) -> str:
     """A small JPEG of an image as a data URI; nothing where it is gone."""
     try:
         with decoded(path.read_bytes()) as image:
-            small = image.convert("RGB")
+            small = eight_bits(image).convert("RGB")
             small.thumbnail((SIDE, SIDE))
             out = io.BytesIO()
             small.save(out, "JPEG", quality=80)

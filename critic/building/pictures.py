@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from critic import jsonl, tables
 from critic.errors import UsageError
-from critic.images import MAX_BYTES, ImageError, decoded
+from critic.images import MAX_BYTES, ImageError, decoded, eight_bits
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif")
 
@@ -65,27 +65,35 @@ class DroppedImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def perceptual_hash(image: Any) -> str:
     """The pHash of a picture of Pillow's, in 16 hexadecimal digits, bit by bit that of `imagehash.phash`: which of the
-    64 lowest frequencies of the 32 x 32 grey picture (discrete cosine transform) lie above their median."""
+    64 lowest frequencies of the 32 x 32 grey picture (discrete cosine transform) lie above their median. But one of 16
+    bits or with transparency is hashed as it is seen (`eight_bits`)."""
     from PIL import Image  # noqa: PLC0415 - not part of a plain installation
     from scipy import fft  # noqa: PLC0415 - takes half a second, which the other commands need not wait
 
-    grey = np.asarray(image.convert("L").resize((32, 32), Image.Resampling.LANCZOS))
+    grey = np.asarray(eight_bits(image).convert("L").resize((32, 32), Image.Resampling.LANCZOS))
     low = fft.dct(fft.dct(grey, axis=0), axis=1)[:8, :8]
     return np.packbits(low > np.median(low)).tobytes().hex()
 
 
 def image_file(root: Path, name: str, about: Mapping[str, str] | None = None) -> ImageFile:
-    """An image, hashed. What cannot be read or decoded as a whole has a `failure`."""
+    """An image, hashed. What cannot be read or decoded as a whole, or is a link to elsewhere, has a `failure`."""
     try:
+        if _leaves(root, name):
+            raise ImageError("image_outside_root", f"a link that leaves {root}")
         if (root / name).stat().st_size > MAX_BYTES:
             raise ImageError("image_too_large", f"more than {MAX_BYTES:,} bytes")
         return of_data(name, (root / name).read_bytes(), about)
     except ImageError as error:
         failure, detail = str(error.failure), str(error)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError
         failure, detail = "image_missing", str(error)
     facts: dict[str, Any] = {"path": name, "bytes": 0, "md5": "", **(about or {})}
     return ImageFile(**facts, failure=failure, detail=detail)
+
+
+def _leaves(root: Path, name: str) -> bool:
+    """Whether an image is a link to what is not below the folder, which is never sent (`Images.load`)."""
+    return (root / name).is_symlink() and not (root / name).resolve().is_relative_to(root.resolve())
 
 
 def of_data(name: str, data: bytes, about: Mapping[str, str] | None = None) -> ImageFile:
@@ -99,14 +107,15 @@ def of_data(name: str, data: bytes, about: Mapping[str, str] | None = None) -> I
         return ImageFile(**facts, failure=error.failure, detail=str(error))
 
 
-def found(root: Path) -> tuple[list[str], int]:
-    """The images below a folder by their suffixes, sorted, and how many other files are there. Raises UsageError for a
-    folder without any."""
+def found(root: Path, made: Path | None = None) -> tuple[list[str], int]:
+    """The images below a folder by their suffixes, sorted, and how many other files are there. What a build put into
+    its folder `made` is none of them. Raises UsageError for a folder without any, and for a name that is not UTF-8."""
     if not root.is_dir():
         raise UsageError(f"{root}: no such folder")
     names, others = [], 0
+    own = set[Path]() if made is None else {(made / name).resolve() for name in (".", "benchmark", "benchmark.partial")}
     for folder, folders, files in os.walk(root):
-        folders.sort()
+        folders[:] = sorted(one for one in folders if (Path(folder) / one).resolve() not in own)
         for file in files:
             if file.lower().endswith(SUFFIXES) and not file.startswith("."):
                 names.append((Path(folder) / file).relative_to(root).as_posix())
@@ -114,6 +123,11 @@ def found(root: Path) -> tuple[list[str], int]:
                 others += 1
     if not names:
         raise UsageError(f"{root}: no image; expected {', '.join(SUFFIXES)}")
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{root}: the name {os.fsencode(name)!r} is not UTF-8; rename the file") from None
     return sorted(names), others
 
 
@@ -129,6 +143,12 @@ def sources(path: Path | None) -> dict[str, dict[str, str]]:
     return said
 
 
+def unused(said: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """What a table of sources names that is neither an image nor a folder of any."""
+    there = {str(one) for name in names for one in (PurePosixPath(name), *PurePosixPath(name).parents)}
+    return [name for name in said if name not in there]
+
+
 def source_of(name: str, said: Mapping[str, dict[str, str]]) -> dict[str, str]:
     """What is said of an image or else of the nearest folder that it is in; `.` is all of them."""
     path = PurePosixPath(name)
@@ -139,7 +159,7 @@ def scan(root: Path, out: Path, said: Mapping[str, dict[str, str]], threads: int
     """The images of a folder, hashed, in `out`, a line an image in the order of their names. Killed and run again it
     goes on; an image of another size than before, or one of which the table of sources says something else, makes it
     begin anew."""
-    names, others = found(root)
+    names, others = found(root, out.parent)
     jsonl.repair(out)
     known = [one for _, one in jsonl.read(out, ImageFile)] if out.is_file() and out.stat().st_size else []
     if not all(map(_unchanged(root, said), known, names)) or len(known) > len(names):
@@ -164,12 +184,13 @@ def scan(root: Path, out: Path, said: Mapping[str, dict[str, str]], threads: int
 def _unchanged(root: Path, said: Mapping[str, dict[str, str]]) -> Any:
     def same(one: ImageFile, name: str) -> bool:
         about = source_of(name, said)
-        try:
-            size = (root / name).stat().st_size
-        except OSError:
+        if one.path != name or (one.source, one.licence) != (about.get("source"), about.get("licence")):
             return False
-        told = (one.source, one.licence) == (about.get("source"), about.get("licence"))
-        return told and one.path == name and (one.bytes == size or one.failure is not None)
+        if one.md5:
+            return (root / name).is_file() and one.bytes == (root / name).stat().st_size
+        # Not read: it is looked at again once what stood against that is gone.
+        now = image_file(root, name) if (root / name).is_file() else one
+        return now.failure == one.failure
 
     return same
 

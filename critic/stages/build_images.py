@@ -32,7 +32,10 @@ class ImageRules(Struct, frozen=True, kw_only=True):
 def choose_images(building: Building, rules: ImageRules, sources: Path | None) -> dict[str, Any]:
     """The images that the benchmark is made of, in `building`, and their categories by path. Raises NeedsModelError
     behind the steps that need none."""
-    building.images = pictures.scan(building.root, building.out / "images.jsonl", pictures.sources(sources))
+    said = pictures.sources(sources)
+    building.images = pictures.scan(building.root, building.out / "images.jsonl", said)
+    if unused := pictures.unused(said, (one.path for one in building.images)):
+        print(f"{sources}: {len(unused)} of {len(said)} lines name nothing below {building.root}, such as {unused[0]}")
     building.drop("files", pictures.unusable(building.images, rules.min_side, rules.licensed))
     building.drop("duplicates", duplicates := pictures.duplicates(building.images, rules.bits))
     pairs.write(building.out / "near.html", building.root, duplicates, rules.bits)
@@ -47,15 +50,15 @@ def choose_images(building: Building, rules: ImageRules, sources: Path | None) -
     lowest = {path: min(msgspec.structs.astuple(said)) for path, said in grades.items()}
     poor = {path: "low_quality" for path, grade in lowest.items() if grade < rules.quality}
     leave_out("quality", {one.path: "not_graded" for one in building.images if one.path not in grades} | poor)
-    said = building.ask("category", building.rows())
-    leave_out("category", {one.path: "no_category" for one in building.images if one.path not in said})
-    categories = pictures.merged({path: one.category.strip() for path, one in said.items()}, rules.rare)
+    named = building.ask("category", building.rows())
+    leave_out("category", {one.path: "no_category" for one in building.images if one.path not in named})
+    categories = pictures.merged({path: one.category.strip() for path, one in named.items()}, rules.rare)
     counts = Counter(categories.values())
     left = {path: name for path, name in categories.items() if counts[name] >= rules.rare}
     leave_out("rare", dict.fromkeys(categories.keys() - left.keys(), "rare_category"))
     leave_out("drawn", dict.fromkeys(left.keys() - pictures.drawn(left, rules.cap, rules.seed), "not_drawn"))
     kept = [
-        {**msgspec.to_builtins(one), "category": left[one.path], "sub_category": said[one.path].sub_category}
+        {**msgspec.to_builtins(one), "category": left[one.path], "sub_category": named[one.path].sub_category}
         for one in building.images
     ]
     jsonl.write(building.out / "chosen.jsonl", kept)

@@ -2,10 +2,12 @@
 
 import io
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import ROOT, assert_one_line_error, run
 from PIL import Image, ImageFilter
@@ -37,6 +39,33 @@ def test_hashes_where_many_frequencies_are_the_median() -> None:
     """What imagehash 4.3.2 gives."""
     assert pictures.perceptual_hash(Image.new("L", (64, 64), 200)) == "8000000000000000"
     assert pictures.perceptual_hash(Image.linear_gradient("L")) == "8000800080008000"
+
+
+def png(values: Any) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(values).save(out, "PNG")
+    return out.getvalue()
+
+
+def shapes() -> list[Any]:
+    """Where a stripe, a disc and a half are."""
+    row, column = np.mgrid[0:96, 0:96]
+    return [(row // 12) % 2 == 1, (row - 40) ** 2 + (column - 52) ** 2 < 900, column > 48]
+
+
+def test_pictures_of_16_bits_and_transparent_ones_are_hashed_as_they_are_seen() -> None:
+    """Each as its like of 8 bits, on white."""
+    for shape in shapes():
+        grey = pictures.of_data("a", png(np.where(shape, 30, 200).astype("uint8"))).phash
+        assert pictures.of_data("b", png(np.where(shape, 30 * 257, 200 * 257).astype("uint16"))).phash == grey
+        alpha = np.zeros((96, 96, 4), "uint8")
+        alpha[..., 3] = np.where(shape, 255, 0)
+        black = pictures.of_data("c", png(np.where(shape, 0, 255).astype("uint8"))).phash
+        assert pictures.of_data("d", png(alpha)).phash == black
+        assert pictures.perceptual_hash(Image.fromarray(alpha[..., [0, 3]], "LA")) == black
+    assert len({pictures.perceptual_hash(Image.fromarray(one)) for one in shapes()}) == 3
+    opaque = Image.open(SAMPLES / "visitbench/images/chart.png").convert("RGBA")
+    assert pictures.perceptual_hash(opaque) == PHASH["visitbench/images/chart.png"]
 
 
 def test_near_hashes_are_all_found_and_each_once() -> None:
@@ -182,9 +211,70 @@ def test_hashing_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: Any) -
     assert json.loads(out.read_text("utf-8").split("\n")[1])["failure"] == "image_unreadable"
 
 
+def test_an_image_that_was_repaired_is_looked_at_again(tmp_path: Path, monkeypatch: Any) -> None:
+    """What was torn, too large or not to be read; what is so still is no reason to hash all others again."""
+    images, out = folder(tmp_path / "images"), tmp_path / "images.jsonl"
+    (images / "gone.png").symlink_to(images / "nowhere.png")
+    (images / "large.png").write_bytes((images / "chart.png").read_bytes())
+    with (images / "large.png").open("r+b") as file:
+        file.truncate(pictures.MAX_BYTES + 1)
+
+    def failures() -> dict[str, str]:
+        return {one.path: one.failure for one in pictures.scan(images, out, {}) if one.failure}
+
+    said = {"gone.png": "image_missing", "large.png": "image_too_large", "torn.png": "image_unreadable"}
+    assert failures() == said
+    with monkeypatch.context() as patch:
+        patch.setattr(pictures, "of_data", None)  # nothing is hashed
+        assert failures() == said
+    for name in said:
+        (images / name).unlink()
+        (images / name).write_bytes((images / "chart.png").read_bytes())
+        said = {path: why for path, why in said.items() if path != name}
+        assert failures() == said
+
+
+def test_links_that_leave_the_folder_are_left_out_at_once(tmp_path: Path) -> None:
+    """As no image outside of the folder is ever sent; a link within it is an image."""
+    images, out = folder(tmp_path / "images"), tmp_path / "out"
+    (tmp_path / "elsewhere.png").write_bytes((images / "chart.png").read_bytes())
+    (images / "out.png").symlink_to(tmp_path / "elsewhere.png")
+    (images / "within.png").symlink_to(images / "chart.png")
+    (images / "loop.png").symlink_to(images / "loop.png")
+    for _ in range(2):
+        done = run("critic", "build", images, "--out", out, "--min-side", 100)
+        assert done.returncode == 0, done.stderr
+        found = dropped(out)
+        assert (found["out.png"], found["within.png"]) == ("image_outside_root", "same_file")
+        assert found["loop.png"] == "image_missing"
+
+
+@pytest.mark.parametrize("out", ["made", "more/made", "."])
+def test_a_build_within_its_folder_of_images_does_not_see_itself(tmp_path: Path, out: str) -> None:
+    images = folder(tmp_path / "images")
+    there = pictures.found(images)
+    made = images / out
+    for name in ("benchmark/images/a.png", "benchmark.partial/images/a.png"):
+        (made / name).parent.mkdir(parents=True)
+        (made / name).write_bytes((images / "chart.png").read_bytes())
+    assert pictures.found(images, made) == there
+    assert len(pictures.found(images)[0]) == len(there[0]) + 2
+
+
+def test_a_name_that_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
+    images = folder(tmp_path / "images")
+    try:
+        (images / "chart.png").rename(images / os.fsdecode(b"caf\xe9.png"))
+    except OSError:
+        pytest.skip("no such names here")
+    assert_one_line_error(run("critic", "build", images, "--out", tmp_path / "out"), "caf\\xe9.png' is not UTF-8")
+
+
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     assert_one_line_error(run("critic", "build", tmp_path / "none", *out), "no such folder")
+    (tmp_path / "file").write_text("")
+    assert_one_line_error(run("critic", "build", SAMPLES, "--out", tmp_path / "file"), "file: no folder can be made")
     (tmp_path / "empty").mkdir()
     assert_one_line_error(run("critic", "build", tmp_path / "empty", *out), "no image")
     (tmp_path / "sources.csv").write_text("image,licence\na.png,CC0\na.png,CC0\n")
