@@ -3,7 +3,7 @@ yield by reason as MultiVerse prints it (§2.1, step 4)."""
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,40 +62,55 @@ class Reviewed(Struct, frozen=True):
         return f"reviewed: {len(self.accepted)} of {total} retained, {len(self.removed)} removed ({why}){more}"
 
 
+def ids_on(path: Path) -> set[str]:
+    """The conversations that a sheet or a file of rows names; none where it is not there."""
+    return {tables.text(place, row, "id") for place, row in tables.rows(path)} if path.is_file() else set()
+
+
+def _with(path: Path, new: Sequence[dict[str, Any]], write: Callable[[Path, list[dict[str, Any]]], object]) -> None:
+    """Write rows behind those of a file, which stay as people left them. Without new ones it is not touched."""
+    if new or not path.is_file():
+        there = [row for _, row in tables.rows(path)] if path.is_file() else []
+        write(path, [*there, *new])
+
+
 def write_sheet(path: Path, made: Sequence[Made], reviewers: Iterable[str]) -> None:
-    """A line a conversation and reviewer, each reviewer's in another order; people fill in CRITERIA with yes or no."""
+    """A line a conversation and reviewer, each reviewer's in another order; people fill in CRITERIA with yes or no.
+    Conversations that a sheet has already are left as they are, the others come behind them."""
     rows: list[dict[str, Any]] = []
+    there = ids_on(path)
     for reviewer in reviewers:
         drawn = sorted(made, key=lambda one: hashlib.sha256(f"{reviewer}/{one.id}".encode()).digest())
         for one in drawn:
             about = {"id": one.id, "reviewer": reviewer, "image": one.image, "conversation": spoken(one)}
-            rows.append({**about, "note": "", **dict.fromkeys(CRITERIA, "")})
-    tables.write_csv(path, rows)
+            if one.id not in there:
+                rows.append({**about, "note": "", **dict.fromkeys(CRITERIA, "")})
+    _with(path, rows, tables.write_csv)
 
 
 def write_rows(path: Path, made: Sequence[Made]) -> None:
     """The same as rows for `critic annotate --scheme checklist --raters 2 --overlap 1`; its labels.jsonl comes back."""
-    jsonl.write(
-        path,
-        (
-            {"id": one.id, "task": one.task or "", "lang": one.lang, "group": one.id, "image": one.image}
-            | {"question": "\n".join(turn.question for turn in one.turns), "response": spoken(one)}
-            | {"checklist": list(ASKED[one.lang].values())}
-            for one in made
-        ),
-    )
+    there = ids_on(path)
+    rows = [
+        {"id": one.id, "task": one.task or "", "lang": one.lang, "group": one.id, "image": one.image}
+        | {"question": "\n".join(turn.question for turn in one.turns), "response": spoken(one)}
+        | {"checklist": list(ASKED[one.lang].values())}
+        for one in made
+        if one.id not in there
+    ]
+    _with(path, rows, jsonl.write)
 
 
 def write_rewrites(path: Path, made: Sequence[Made]) -> None:
     """The rewrites of single questions as `critic rewrite` has them for people, who set `accepted`."""
-    jsonl.write(
-        path,
-        (
-            {"seed": one.id, "question": one.turns[0].question, "variant": number, "prompt": text, "accepted": None}
-            for one in made
-            for number, text in enumerate(one.wordings, 1)
-        ),
-    )
+    there = {(row.get("seed"), row.get("variant")) for _, row in tables.rows(path)} if path.is_file() else set()
+    rows = [
+        {"seed": one.id, "question": one.turns[0].question, "variant": number, "prompt": text, "accepted": None}
+        for one in made
+        for number, text in enumerate(one.wordings, 1)
+        if (one.id, number) not in there
+    ]
+    _with(path, rows, jsonl.write)
 
 
 def accepted(made: Sequence[Made], paths: Iterable[Path]) -> tuple[dict[str, list[str]], int]:

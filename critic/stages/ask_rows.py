@@ -22,10 +22,10 @@ from critic.backends import Backend, Request, image_part
 from critic.building import replies
 from critic.building.pictures import DroppedImage, ImageFile
 from critic.building.replies import Problem, StepReply
-from critic.errors import Refused, Transient
+from critic.errors import Refused, Transient, UsageError
 from critic.images import ImageError, Images
-from critic.records import Language
-from critic.stages.run import RunOptions, RunSummary, Stage, listed
+from critic.records import Language, Sampling
+from critic.stages.run import RunOptions, RunSummary, Stage, known, listed
 
 
 class BuildStep(Struct, frozen=True):
@@ -67,11 +67,16 @@ class BuildRow(Struct, frozen=True, kw_only=True):
 
 
 class AskedRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A reply to a step about a row, or the name of why there is none. `asked` is the hash of all that was sent."""
+    """A reply to a step about a row, or the name of why there is none. `asked` is the hash of the text and the image's
+    path; `image` is the MD5 of the image that the row is about. Files of before say nothing of image, model and
+    sampling."""
 
     step: str
     key: str
     asked: str
+    image: str | None = None
+    model: str | None = None
+    sampling: Sampling | None = None
     reply: dict[str, Any] | None = None
     failure: str | None = None
     detail: str | None = None
@@ -113,7 +118,7 @@ def _some(names: Sequence[str], drawn: int) -> Sequence[str]:
 
 class AskRows(Stage[BuildRow, AskedRow]):
     """A step's replies about rows, by their keys. A file may have rows that are no longer wanted, because fewer images
-    are: they stay and count for nothing."""
+    are: they stay and count for nothing. Those about an image that is another by now, as `md5_of` its path says, go."""
 
     unit, counted = "reply", "asked"
 
@@ -125,13 +130,19 @@ class AskRows(Stage[BuildRow, AskedRow]):
         rows: Sequence[BuildRow],
         images: Images,
         request: Request,
+        md5_of: Mapping[str, str],
     ) -> None:
         self.name, self._step, self._images = step, STEPS[step], images  # type: ignore[misc]  # one class, many steps
         self._request = replace(request, schema=replies.schema(self._step.reply))
         self._rows = {row.key: row for row in rows}
         self._texts = {row.key: prompt(step, row) for row in rows}
+        self._md5_of = {row.key: md5_of.get(row.image or "") for row in rows}
         super().__init__(options, AskedRow, backend, self._rows.keys())
+        self._sampling = Sampling(
+            max_tokens=request.max_tokens, temperature=request.temperature, seed=request.seed or 0
+        )
         self.facts = {"step": step, "model": backend.served.name, "rows": len(rows)}
+        self.facts["sampling"] = msgspec.to_builtins(self._sampling)
 
     def _hash(self, row: BuildRow) -> str:
         shown = [self.name, self._texts[row.key], row.image if self._step.sees else None]
@@ -144,9 +155,30 @@ class AskRows(Stage[BuildRow, AskedRow]):
         row = self._rows.get(record.key)
         if record.step != self.name:
             return f"has replies of the step {record.step}; choose another --out"
-        if row is not None and record.asked != self._hash(row):
+        if row is not None and record.asked != self._hash(row) and not self._replaced(record):
             return f"{record.key} was asked otherwise; delete the file, or choose another --out"
         return None
+
+    def _replaced(self, record: AskedRow) -> bool:
+        """Whether a row is about another image by now. Of a file of before nobody can tell."""
+        return record.image is not None and record.image != self._md5_of.get(record.key, record.image)
+
+    def _goes(self, record: AskedRow) -> bool:
+        return self._replaced(record) or super()._goes(record)
+
+    def resume(self) -> None:
+        """Raises UsageError, before anything is changed, where a step that one model began would be ended by another,
+        or by other sampling. A step that is whole may be another model's."""
+        kept = [one for one in known(self.out, AskedRow, self.problem) if one.key in self._rows and not self._goes(one)]
+        if len({one.key for one in kept}) < len(self._rows):
+            now = {"model": self.backend.served.name, "sampling": self._sampling}
+            for one in kept:
+                for name, value in now.items():
+                    if (before := getattr(one, name)) not in (None, value):
+                        said = [msgspec.json.encode(each).decode() for each in (before, value)]
+                        problem = f"made with {name} {said[0]}, now {said[1]}; choose another --out"
+                        raise UsageError(f"{self.out}: {one.key} was {problem}")
+        super().resume()
 
     def know(self, record: AskedRow) -> None:
         if record.key in self._rows:
@@ -156,7 +188,10 @@ class AskRows(Stage[BuildRow, AskedRow]):
         return (row for row in self._rows.values() if row.key not in self.done)
 
     async def work(self, item: BuildRow, keep: Callable[..., None]) -> None:
-        made = AskedRow(step=self.name, key=item.key, asked=self._hash(item))
+        made = AskedRow(
+            step=self.name, key=item.key, asked=self._hash(item), image=self._md5_of[item.key],
+            model=self.backend.served.name, sampling=self._sampling,
+        )  # fmt: skip
         try:
             made = self._read(item, made, await self.backend.chat(self._message(item)))
         except (ImageError, Refused) as error:
@@ -209,9 +244,12 @@ class Building:
     def __init__(self, root: Path, out: Path, lang: Language, asking: Asking) -> None:
         self.root, self.out, self.lang, self._asking = root, out, lang, asking
         self.images, self.dropped = list[ImageFile](), list[DroppedImage]()
-        self.steps = list[dict[str, Any]]()
+        self.steps, self.models = list[dict[str, Any]](), dict[str, list[str]]()
         self.code = 0
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {out}: no folder can be made there: {error.strerror}") from None
 
     def count(self, step: str, unit: str, before: int, after: int, reasons: Iterable[str]) -> str:
         """Note how many are left behind a step, and for which reasons others are not: the line that says so. One that
@@ -238,10 +276,13 @@ class Building:
         if not rows:
             return {}
         run = RunOptions(out=path, **self._asking.options)
-        stage = AskRows(run, self._asking.connect(), step, rows, Images(self.root), self._asking.request)
+        md5_of = {one.path: one.md5 for one in self.images}
+        stage = AskRows(run, self._asking.connect(), step, rows, Images(self.root), self._asking.request, md5_of)
         self.code = max(self.code, stage.run())
         found = {one.key: one for _, one in jsonl.read(path, AskedRow)}
         asked = [found[row.key] for row in rows if row.key in found]
+        if models := sorted({one.model for one in asked if one.model}):
+            self.models[step] = models
         good = {one.key: msgspec.convert(one.reply, STEPS[step].reply) for one in asked if one.failure is None}
         self.count(step, "replies", len(asked), len(good), (one.failure for one in asked if one.failure))
         return good

@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from critic import jsonl, tables
+from critic import benchmarks, jsonl, tables
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, difficulty, review
 from critic.building.bench import SharedText
 from critic.building.replies import Item, Made, MadeTurn
 from critic.errors import UsageError
-from critic.records import Protocol
+from critic.records import ConversationJudgment, ModelTurn, Protocol, alike
 from critic.stages.ask_rows import Building, BuildRow
-from critic.stages.run import listed
+from critic.stages.run import known, listed
 
 Chosen = Mapping[str, dict[str, Any]]
 """The images that were chosen, by path: the fields of ImageFile, `category` and `sub_category`."""
@@ -67,17 +67,16 @@ def _levels(building: Building, chosen: Chosen) -> list[Made]:
 
 def _singles(building: Building, chosen: Chosen) -> list[Made]:
     """AlignMMBench §3: a question of one task an image, the tasks in turn; those outside of dialogues in five wordings
-    more."""
+    more. Which task an image has is kept in a file: it stays where there are other images beside it."""
     if building.lang != "zh":
         raise UsageError("--plan alignmmbench: its file has no language, and is read as Chinese: --lang zh")
-    tasks = sorted(CATEGORY_OF)
-    rows = [
-        BuildRow(key=path, lang="zh", image=path, facts={"task": tasks[place % len(tasks)]})
-        for place, path in enumerate(sorted(chosen))
-    ]
+    tasks = _tasks(building.out / "tasks.jsonl", sorted(chosen))
+    rows = [BuildRow(key=path, lang="zh", image=path, facts={"task": tasks[path]}) for path in sorted(chosen)]
     found = building.ask("single", rows)
     alone = {path: one.question for path, one in found.items() if not one.dialogue}
-    facts = [BuildRow(key=path, lang="zh", facts={"question": said, "count": 5}) for path, said in alone.items()]
+    facts = [
+        BuildRow(key=path, lang="zh", image=path, facts={"question": said, "count": 5}) for path, said in alone.items()
+    ]
     wordings = building.ask("wordings", facts)
     made = []
     for path, one in found.items():
@@ -87,6 +86,23 @@ def _singles(building: Building, chosen: Chosen) -> list[Made]:
         others = wordings[path].wordings if path in alone else []
         made.append(_made(chosen[path], building, [turn], task=one.task, dialogue=one.dialogue, wordings=others))
     return made
+
+
+def _tasks(file: Path, paths: Sequence[str]) -> dict[str, str]:
+    """The task of each image by its path, as the file says; what it does not say yet goes to the rarest in turn."""
+    kept = {row["image"]: row["task"] for _, row in jsonl.read(file, dict[str, str])} if file.is_file() else {}
+    counts = dict.fromkeys(sorted(CATEGORY_OF), 0)
+    for path in paths:
+        if path in kept:
+            counts[kept[path]] += 1
+    new = dict[str, str]()
+    for path in paths:
+        if path not in kept:
+            new[path] = min(counts, key=counts.__getitem__)
+            counts[new[path]] += 1
+    if new:
+        jsonl.write(file, ({"image": path, "task": task} for path, task in {**kept, **new}.items()))
+    return {**kept, **new}
 
 
 PLANS = {
@@ -155,7 +171,7 @@ def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> tupl
                 if answer == "yes":
                     good.append(item)
                 else:
-                    keep = "yes" if (key, item.question) in wanted else ""
+                    keep = "yes" if (key, tables.harmless(item.question)) in wanted else ""
                     if keep:
                         back.setdefault(key, []).append(item)
                     about = {"turn": key, "item": item.question, "the reference fulfils it": answer}
@@ -174,9 +190,13 @@ def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> tupl
 
 
 def _kept(path: Path) -> set[tuple[str, str]]:
-    rows = tables.rows(path) if path.is_file() else ()
-    said = [(row["turn"], row["item"], tables.optional_text(row, "keep") or "") for _, row in rows]
-    return {(turn, item) for turn, item, keep in said if keep.lower() in review.YES}
+    """The turns and items that people keep, as the sheet has them. Raises UsageError for a sheet without them."""
+    found = set[tuple[str, str]]()
+    for place, row in tables.rows(path) if path.is_file() else ():
+        tables.text(place, row, "turn"), tables.text(place, row, "item")
+        if (tables.optional_text(row, "keep") or "").lower() in review.YES:
+            found.add((row["turn"], tables.harmless(row["item"])))
+    return found
 
 
 def solved_blind(
@@ -188,6 +208,10 @@ def solved_blind(
 
     draft, replies, judged = (building.out / f"{name}.jsonl" for name in ("draft", "blind_replies", "blind"))
     bench.write(draft, rules.plan, made)
+    # What is no longer made, because a rule is stricter or an image gone, is no other run's.
+    asked = {one.id: one for one in benchmarks.read(rules.plan, draft)}
+    for path, record in ((replies, ModelTurn), (judged, ConversationJudgment)):
+        _drop_others(path, record, lambda one: alike(asked.get(one.conversation.id), one.conversation))
     name, protocol = rules.plan, PLANS[rules.plan].protocol
     told = {**endpoint, "max_failed": 1.0}
     code = infer.main(draft, name, replies, condition=["no_image"], data_root=building.root, **told)
@@ -205,9 +229,20 @@ def solved_blind(
     return best
 
 
+def _drop_others(path: Path, record: type[Any], wanted: Callable[[Any], bool]) -> None:
+    """Drop the records of a file that are not wanted; it is left as it is where there is none."""
+    if not all(map(wanted, known(path, record, lambda _: None))):
+        jsonl.rewrite(path, record, wanted)
+
+
 def build(building: Building, chosen: Chosen, rules: BuildRules, endpoint: Mapping[str, Any]) -> None:
     """From the chosen images to the frozen benchmark, or to the sheet that people are to fill in."""
     plan = PLANS[rules.plan]
+    named = sorted({one["source"] for one in chosen.values() if one.get("source")})
+    if rules.external is not None and rules.external not in named:
+        raise UsageError(
+            f"--external {rules.external}: no image is from there; there is {', '.join(named) or 'no source'}"
+        )
     made = plan.make(building, chosen)
     back: Items = {}
     if plan.checklists:
@@ -235,6 +270,7 @@ def build(building: Building, chosen: Chosen, rules: BuildRules, endpoint: Mappi
     counts, reviewed = Counter(split_of.values()), not rules.unreviewed
     about: dict[str, Any] = {"plan": rules.plan, "lang": building.lang, "conversations": len(made)}
     about |= {"reviewed": reviewed, "splits": dict(sorted(counts.items())), "steps": building.steps}
+    about["models"] = building.models
     md5_of = {path: one["md5"] for path, one in chosen.items()}
     whole = bench.freeze(folder, rules.plan, made, building.root, md5_of, split_of, about)
     file = folder / "benchmark.jsonl"
@@ -292,17 +328,18 @@ def _texts_of(row: Any) -> Iterator[str]:
 
 def _review(building: Building, made: list[Made], given: Sequence[Path], gone: Sequence[str]) -> review.Reviewed | None:
     """What people decided, of rewrites as well: those that they did not accept are taken out of `made`. None where they
-    are still to be asked, which is said. Sheets may name those that are `gone` by now."""
+    are still to be asked, which is said. Sheets may name those that are `gone` by now, and what was written onto them
+    for people; what they do not name yet is written onto them."""
     folder = building.out / "review"
     sheet, third, rewrites = folder / "sheet.csv", folder / "third.csv", folder / "rewrites.jsonl"
     several = any(one.wordings for one in made)
-    if several and not rewrites.is_file():
+    if several:
         review.write_rewrites(rewrites, made)
-    if not sheet.is_file():
-        review.write_rows(folder / "rows.jsonl", made)
-        review.write_sheet(sheet, made, map(str, range(1, review.REVIEWERS + 1)))
+    review.write_rows(folder / "rows.jsonl", made)
+    review.write_sheet(sheet, made, map(str, range(1, review.REVIEWERS + 1)))
     read = [*given, *(path for path in (sheet, third) if path.is_file())]
-    decided = review.decide(made, review.read(read, [*(one.id for one in made), *gone]))
+    asked = review.ids_on(folder / "rows.jsonl") | review.ids_on(sheet)
+    decided = review.decide(made, review.read(read, {*(one.id for one in made), *gone, *asked}))
     print(decided.line())
     kept, unseen = review.accepted(made, [rewrites, *given]) if several else ({}, 0)
     command = f"critic annotate {{}} --raters {review.REVIEWERS} --overlap 1 --data-root {building.root}"
@@ -310,7 +347,7 @@ def _review(building: Building, made: list[Made], given: Sequence[Path], gone: S
         print(f"{rewrites}: {unseen} rewrites to look at: set accepted to true or false")
         print(f"or: {command.format(rewrites)} --scheme rewrite, --export, and --reviewed what it exports")
     if decided.open or decided.differing:
-        if not decided.open and not third.is_file():
+        if not decided.open:
             review.write_sheet(third, [one for one in made if one.id in decided.differing], ["3"])
         where = sheet if decided.open else third
         print(f"{where}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")

@@ -24,8 +24,10 @@ import pytest
 from annotating import client_of, exported, fields, forked, label, page_of, planned
 from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
 from msgspec.structs import replace
+from PIL import Image
 
 from critic import benchmarks, jsonl
+from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, replies, review
 from critic.building.replies import Made, MadeTurn, QuestionAnswer
 from critic.errors import UsageError
@@ -659,6 +661,191 @@ def test_the_other_plans_make_their_benchmarks_also_killed(
     kill_at(some_of(new), lambda: build(killed_one), killed_one)
     assert build(killed_one).returncode == 0
     assert_same(killed_one, out)
+
+
+class Small:
+    """Six photographs that a model asked in Chinese builds of."""
+
+    def __init__(self, folder: Path, server: Any, plan: str, *words: object) -> None:
+        self.images, self.out, self.words = folder / "images", folder / "out", ("--plan", plan, *words)
+        shutil.copytree(ROOT / "data/samples/visitbench/images", self.images)
+        self.server = server
+
+    def build(self, *more: object) -> Any:
+        words = ("--lang", "zh", "--base-url", self.server.url, "--rare", 1, "--min-side", 50, "--near", 0)
+        return run("critic", "build", self.images, "--out", self.out, *self.words, *words, *more)
+
+    def replace(self, name: str) -> str:
+        """Put another picture into the place of an image: its MD5."""
+        Image.new("RGB", (90, 90), "red").save(self.images / name)
+        return hashlib.md5((self.images / name).read_bytes()).hexdigest()
+
+    def asked(self, step: str) -> dict[str, AskedRow]:
+        return {one.key: one for _, one in jsonl.read(self.out / f"{step}.jsonl", AskedRow)}
+
+    def fill_in(self) -> None:
+        sheet = self.out / "review/sheet.csv"
+        sheet.write_text(sheet.read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n"), "utf-8")
+
+    def frozen(self) -> list[Any]:
+        return benchmarks.read(self.words[1], self.out / "benchmark/benchmark.jsonl")
+
+
+@pytest.fixture
+def small(tmp_path: Path, scripted: Any) -> Callable[..., Small]:
+    return lambda *words: Small(tmp_path, scripted(chinese), *words)
+
+
+@pytest.mark.parametrize("plan", ["multiverse", "alignmmbench"])
+def test_a_replaced_image_is_asked_about_anew(plan: str, small: Callable[..., Small]) -> None:
+    """In every step, also in those that see no image; what was said of the others stays."""
+    made = small(plan, "--unreviewed")
+    assert made.build().returncode == 0
+    steps = [name for name in STEPS if (made.out / f"{name}.jsonl").is_file()]
+    before = {name: made.asked(name) for name in steps}
+    md5 = made.replace("chart.png")
+    done = made.build()
+    assert done.returncode == 0, done.stderr
+    for name in steps:
+        now = made.asked(name)
+        new = {key for key, one in now.items() if one != before[name].get(key)}
+        assert new and all(now[key].image == md5 for key in new), name
+        assert not {key for key, one in now.items() if one.image != md5} - before[name].keys()
+    shown = {image for one in made.frozen() for turn in one.turns for image in turn.images}
+    assert f"images/{md5}.png" in shown and len(shown) == 6
+
+
+def test_files_of_before_are_gone_on_with(small: Callable[..., Small]) -> None:
+    """They say nothing of images, model and sampling."""
+    made = small("multiverse", "--blind", 2, "--unreviewed")
+    assert made.build().returncode == 0
+    for step in ("quality", "talk"):
+        path = made.out / f"{step}.jsonl"
+        lines = [{key: one[key] for key in one.keys() - {"image", "model", "sampling"}} for one in rows(path)]
+        write_jsonl(path, lines[:-1])
+    assert made.build().returncode == 0 and len(made.asked("talk")) == 6
+    assert sum(one.model is None for one in made.asked("talk").values()) == 5
+
+
+def test_a_step_that_one_model_began_is_not_ended_by_another(small: Callable[..., Small]) -> None:
+    made = small("multiverse", "--blind", 2, "--unreviewed")
+    assert made.build().returncode == 0
+    models = json.loads((made.out / "benchmark/frozen.json").read_text("utf-8"))["models"]
+    assert set(models) == {"quality", "category", "persona", "talk", "checklist", "held"}
+    (name,) = {name for some in models.values() for name in some}
+    path = made.out / "talk.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+    told = f'made with model "{name}", now "other"; choose another --out'
+    made.server.told["id"] = "other"
+    assert_one_line_error(made.build(), "talk.jsonl", told)
+    made.server.told["id"] = name
+    assert_one_line_error(made.build("--max-tokens", 999), "talk.jsonl", 'sampling {"max_tokens":4096', "999")
+    assert path.read_bytes() == b"".join(lines[:-1])
+    # A step that is whole is nobody's to be asked.
+    path.write_bytes(b"".join(lines))
+    (made.out / "held.jsonl").unlink()
+    made.server.told["id"] = "other"
+    assert made.build().returncode == 0
+    models = json.loads((made.out / "benchmark/frozen.json").read_text("utf-8"))["models"]
+    assert models["talk"] == [name] and models["held"] == ["other"]
+
+
+@pytest.mark.parametrize("plan", ["multiverse", "alignmmbench"])
+def test_a_stricter_rule_or_an_image_less_is_gone_on_with(plan: str, small: Callable[..., Small]) -> None:
+    made = small(plan, "--unreviewed")
+    for words, count in (((), 6), (("--cap", 4), 4), ((), 6)):
+        assert made.build(*words).returncode == 0
+        assert len({one.group for one in made.frozen()}) == count
+    (made.images / "fruit.png").unlink()
+    done = made.build()
+    assert done.returncode == 0 and len({one.group for one in made.frozen()}) == 5, done.stderr
+    ids = {one.id for one in made.frozen()}
+    assert {one["conversation"]["id"] for one in rows(made.out / "blind.jsonl")} == ids
+    # An image more changes nothing for the others, wherever it stands among them.
+    made.replace("a.png")
+    done = made.build()
+    assert done.returncode == 0 and len({one.group for one in made.frozen()}) == 6, done.stderr
+
+
+def test_conversations_that_are_gone_may_be_on_the_builds_own_sheet(
+    small: Callable[..., Small], tmp_path: Path
+) -> None:
+    made = small("multiverse", "--blind", 2)
+    assert "sheet.csv: fill in" in made.build().stdout
+    done = made.build("--cap", 4)
+    assert done.returncode == 0 and "4 open" in done.stdout, done.stderr
+    made.fill_in()
+    given = tmp_path / "given.csv"
+    given.write_text("id,reviewer,natural,correct,needs_image\nnobody's,3,no,no,no\n", "utf-8")
+    assert_one_line_error(made.build("--cap", 4, "--reviewed", given), "given.csv:2", "no conversation")
+    given.write_text((made.out / "review/sheet.csv").read_text("utf-8").replace(",1,", ",3,").replace(",2,", ",4,"))
+    assert made.build("--cap", 4, "--reviewed", given).returncode == 0 and len(made.frozen()) == 4
+
+
+def test_conversations_that_come_later_are_put_on_the_sheets(small: Callable[..., Small]) -> None:
+    """Behind those that are there, whose answers stay; the rewrites of single questions as well."""
+    made = small("alignmmbench", "--blind", 2)
+    review_of = made.out / "review"
+    assert "4 open" in made.build("--cap", 4).stdout
+    made.fill_in()
+    before = {name: (review_of / name).read_text("utf-8") for name in ("sheet.csv", "rewrites.jsonl", "rows.jsonl")}
+    done = made.build()
+    assert done.returncode == 0 and "2 open" in done.stdout, done.stderr
+    for name, text in before.items():
+        assert (review_of / name).read_text("utf-8").startswith(text) and (name == "rewrites.jsonl" or len(text) > 100)
+    assert len((review_of / "rows.jsonl").read_text("utf-8").splitlines()) == 6
+    asked = {one["seed"] for one in rows(review_of / "rewrites.jsonl")}
+    assert len(asked) >= 4
+    write_jsonl(review_of / "rewrites.jsonl", [{**one, "accepted": True} for one in rows(review_of / "rewrites.jsonl")])
+    made.fill_in()
+    assert made.build().returncode == 0 and len({one.group for one in made.frozen()}) == 6
+
+
+def test_a_third_reviewer_is_asked_of_each_that_two_differ_on(tmp_path: Path) -> None:
+    third = tmp_path / "third.csv"
+    review.write_sheet(third, [one("a")], ["3"])
+    third.write_text(third.read_text("utf-8").replace(",,,\n", ",yes,no,yes\n"), "utf-8")
+    before = third.read_text("utf-8")
+    review.write_sheet(third, [one("a")], ["3"])
+    assert third.read_text("utf-8") == before
+    review.write_sheet(third, [one("a"), one("b")], ["3"])
+    assert third.read_text("utf-8").startswith(before) and third.read_text("utf-8").count("\nb,3,") == 1
+
+
+def test_tasks_stay_with_their_images_and_new_ones_get_the_rarest(tmp_path: Path) -> None:
+    file, paths = tmp_path / "tasks.jsonl", [f"b{number:02}" for number in range(15)]
+    tasks = build_conversations._tasks(file, paths)
+    assert tasks == {path: sorted(CATEGORY_OF)[place % 13] for place, path in enumerate(paths)}, "in turn, as before"
+    more = build_conversations._tasks(file, ["a", *paths[1:]])
+    assert {path: more[path] for path in paths} == tasks and more["a"] == sorted(CATEGORY_OF)[0]
+    assert build_conversations._tasks(file, paths) == more
+
+
+def test_the_external_test_is_of_a_source_that_there_is(small: Callable[..., Small]) -> None:
+    made = small("multiverse", "--unreviewed", "--blind", 2, "--external", "theirs")
+    assert_one_line_error(made.build(), "--external theirs", "no source")
+    sources = made.images.parent / "sources.csv"
+    sources.write_text("image,source\n.,ours\nnowhere/a.png,theirs\n./fruit.png,bought\n", "utf-8")
+    done = made.build("--sources", sources)
+    assert_one_line_error(done, "--external theirs", "there is bought, ours")
+    assert "1 of 3 lines name nothing below" in done.stdout and "nowhere/a.png" in done.stdout
+
+
+@pytest.mark.parametrize("start", ["-", "=", "+", "@", "'"])
+def test_an_item_is_kept_whatever_it_begins_with(start: str, tmp_path: Path) -> None:
+    items, sheet = (
+        [replies.Item(f"{start} is it red?", "Memory", "red"), replies.Item("Big?", "M", "b")],
+        tmp_path / "i.csv",
+    )
+    said = {"checklist": replies.Checklist(items), "held": replies.HeldItems(["no", "yes"])}
+    building = SimpleNamespace(ask=lambda step, asked: {row.key: said[step] for row in asked}, count=lambda *_: "")
+    for kept in ({}, {"a/1": items[:1]}, {"a/1": items[:1]}):
+        assert build_conversations.add_checklists(building, [one("a")], sheet)[1] == kept  # type: ignore[arg-type]
+        sheet.write_text(sheet.read_text("utf-8").replace("A kite.,\n", "A kite.,yes\n"), "utf-8")
+    sheet.write_text(sheet.read_text("utf-8").replace(",", ";"), "utf-8")
+    with pytest.raises(UsageError, match="'turn' is empty"):
+        build_conversations.add_checklists(building, [one("a")], sheet)  # type: ignore[arg-type]
 
 
 def test_raters_decide_on_the_page_and_the_build_goes_on(built: tuple[Built, str, Any]) -> None:
