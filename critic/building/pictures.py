@@ -76,24 +76,17 @@ def perceptual_hash(image: Any) -> str:
 
 
 def image_file(root: Path, name: str, about: Mapping[str, str] | None = None) -> ImageFile:
-    """An image, hashed. What cannot be read or decoded as a whole, or is a link to elsewhere, has a `failure`."""
+    """An image, hashed. What cannot be read or decoded as a whole has a `failure`."""
     try:
-        if _leaves(root, name):
-            raise ImageError("image_outside_root", f"a link that leaves {root}")
         if (root / name).stat().st_size > MAX_BYTES:
             raise ImageError("image_too_large", f"more than {MAX_BYTES:,} bytes")
         return of_data(name, (root / name).read_bytes(), about)
     except ImageError as error:
         failure, detail = str(error.failure), str(error)
-    except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError
+    except OSError as error:
         failure, detail = "image_missing", str(error)
     facts: dict[str, Any] = {"path": name, "bytes": 0, "md5": "", **(about or {})}
     return ImageFile(**facts, failure=failure, detail=detail)
-
-
-def _leaves(root: Path, name: str) -> bool:
-    """Whether an image is a link to what is not below the folder, which is never sent (`Images.load`)."""
-    return (root / name).is_symlink() and not (root / name).resolve().is_relative_to(root.resolve())
 
 
 def of_data(name: str, data: bytes, about: Mapping[str, str] | None = None) -> ImageFile:
@@ -276,13 +269,20 @@ def _bits(image: ImageFile) -> int:
     return int(image.phash or "0", 16)
 
 
-def unusable(images: Iterable[ImageFile], min_side: int, licensed: bool) -> list[DroppedImage]:
-    """Images that cannot be decoded, are smaller than `min_side` pixels on a side, or, where all have to be `licensed`,
-    have no licence in the table."""
+def _leaves(root: Path, name: str) -> bool:
+    """Whether an image is a link to what is not below the folder, which is never sent (`Images.load`)."""
+    return (root / name).is_symlink() and not (root / name).resolve().is_relative_to(root.resolve())
+
+
+def unusable(root: Path, images: Iterable[ImageFile], min_side: int, licensed: bool) -> list[DroppedImage]:
+    """Images that cannot be decoded, are links out of the folder `root`, are smaller than `min_side` pixels on a side,
+    or, where all have to be `licensed`, have no licence in the table."""
     dropped = []
     for one in images:
         if one.failure is not None:
             reason = one.failure
+        elif _leaves(root, one.path):
+            reason = "image_outside_root"
         elif min(one.width, one.height) < min_side:
             reason = "too_small"
         elif licensed and one.licence is None:

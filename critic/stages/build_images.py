@@ -36,7 +36,7 @@ def choose_images(building: Building, rules: ImageRules, sources: Path | None) -
     building.images = pictures.scan(building.root, building.out / "images.jsonl", said)
     if unused := pictures.unused(said, (one.path for one in building.images)):
         print(f"{sources}: {len(unused)} of {len(said)} lines name nothing below {building.root}, such as {unused[0]}")
-    building.drop("files", pictures.unusable(building.images, rules.min_side, rules.licensed))
+    building.drop("files", pictures.unusable(building.root, building.images, rules.min_side, rules.licensed))
     building.drop("duplicates", duplicates := pictures.duplicates(building.images, rules.bits))
     pairs.write(building.out / "near.html", building.root, duplicates, rules.bits)
     if rules.known is not None:
