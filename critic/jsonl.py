@@ -231,7 +231,8 @@ def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
     """Write `path`.run.json: what made the file. Written last, and gone as soon as the file is changed (`write`,
     `rewrite`, `Appender`), so its presence means `path` is whole."""
     finished = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json(sidecar(path), {"critic": version("critic"), "finished": finished, **facts})
+    into = {_INTO: _growing[path]} if path in _growing else {}
+    write_json(sidecar(path), {"critic": version("critic"), "finished": finished, **facts, **into})
 
 
 def sidecar(path: Path) -> Path:
@@ -259,24 +260,59 @@ def plain_of(path: Path) -> Path:
     return path.with_suffix(".jsonl" if path.suffix == ".parquet" else "")
 
 
-@contextmanager
-def growing(path: Path) -> Iterator[Path]:
-    """`plain_of` a file, which is packed once it is whole. A run that ends early leaves the plain one, and goes on with
-    it; one that is packed is unpacked for that."""
+_INTO = "packed_into"
+"""Key of the sidecar of a plain file that is whole and not packed yet: without it, it is a file of its own."""
+
+_growing: dict[Path, str] = {}
+"""Files that are growing now, and the names of those that they will be packed into."""
+
+
+def begun(path: Path, record: type[Any]) -> Path:
+    """`plain_of` a file, where what is there is the beginning of that file or nothing. Raises UsageError for a file of
+    its own: one that a run has finished by this name, or one of other records, such as what the run reads."""
     plain = plain_of(path)
+    if plain == path or not plain.is_file():
+        return plain
+    problem = None
+    if sidecar(plain).is_file() and facts(plain).get(_INTO) != path.name:
+        problem = "a run has finished it"
+    with plain.open("rb") as file:
+        first = file.readline()
+    try:
+        if first.strip() and first.endswith(b"\n"):
+            msgspec.json.decode(first.removeprefix(b"\xef\xbb\xbf"), type=record)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        problem = "it has other records"
+    if problem is not None:
+        raise UsageError(f"{path}: would grow as {plain.name}, which is there and is a file of its own ({problem}); "
+                         "give another --out, or that one another name")  # fmt: skip
+    return plain
+
+
+@contextmanager
+def growing(path: Path, record: type[Any]) -> Iterator[Path]:
+    """`plain_of` a file of these records, which is packed once it is whole. A run that ends early leaves the plain one,
+    and goes on with it; one that is packed is unpacked for that. Raises UsageError as `begun` does."""
+    plain = begun(path, record)
     if plain == path:
         yield path
         return
     if path.is_file() and not plain.is_file():
+        said = facts(path)
         _copy(path, plain)
-        if sidecar(path).is_file():
-            write_text(sidecar(plain), sidecar(path).read_text("utf-8"))
-    yield plain
+        if said:
+            write_json(sidecar(plain), {**said, _INTO: path.name})
+    _growing[plain] = path.name
+    try:
+        yield plain
+    finally:
+        del _growing[plain]
     sidecar(path).unlink(missing_ok=True)
     _copy(plain, path)
     # In this order nothing is lost wherever it stops: the next run finds the plain file, and does this again.
-    if sidecar(plain).is_file():
-        sidecar(plain).replace(sidecar(path))
+    if said := facts(plain):
+        write_json(sidecar(path), {name: value for name, value in said.items() if name != _INTO})
+    sidecar(plain).unlink(missing_ok=True)
     plain.unlink(missing_ok=True)
 
 

@@ -327,7 +327,7 @@ def judge_responses(
         print(hold_to(run.certificate, made_ready, {first.prompt_hash: first.prompt}, **now).line())
     if not panel or not responses.keys:
         return JudgeResponses(run, first, responses, source, check_repeat).run()
-    with jsonl.growing(out) as out:
+    with jsonl.growing(out, Judgment) as out:
         run = replace(run, out=out)
         members = [
             JudgeResponses(

@@ -156,7 +156,7 @@ class Stage(ABC, Generic[Item, Record]):
 
     def run(self) -> int:
         """The exit code: 3 when too many failed. Raises UsageError for what the caller has to mend."""
-        with jsonl.growing(self.options.out) as self.out:
+        with jsonl.growing(self.options.out, self.record) as self.out:
             self.options = replace(self.options, out=self.out)
             return self._run()
 

@@ -537,6 +537,17 @@ def test_conversations_are_judged_and_scored_in_packed_files_and_parquet(
     assert done.returncode == 0 and "ConvBench" in (tmp_path / "score/report.html").read_text("utf-8"), done.stderr
 
 
+def test_what_is_judged_does_not_become_the_judgments(tmp_path: Path, scripted: Any) -> None:
+    """A packed file grows beside its place, and there the replies may be."""
+    file = replies(tmp_path / "r.jsonl", "convbench")
+    with file.open("ab") as torn:
+        torn.write(b'{"half')
+    before = file.read_bytes()
+    done = judge(file, tmp_path / "r.parquet", "convbench", scripted(answer_all).url, "--protocol", "direct")
+    assert_one_line_error(done, "r.parquet", "would grow as r.jsonl")
+    assert file.read_bytes() == before
+
+
 class Lapsing:
     """A judge that has nothing to say of the second turn of one conversation while it is `broken`."""
 

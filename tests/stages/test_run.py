@@ -129,6 +129,39 @@ def test_what_is_to_be_packed_grows_beside_its_place(name: str, tmp_path: Path, 
     assert jsonl.facts(out)["squares"] == 22
 
 
+@pytest.mark.parametrize("name", ["out.jsonl.gz", "out.jsonl.zst", "out.parquet"])
+def test_a_file_of_its_own_does_not_become_a_packed_one(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """Neither one that a run finished by its own name nor what a run reads; one that was whole when its run was killed
+    before the packing is packed."""
+    pytest.importorskip("pyarrow")
+    out, plain = tmp_path / name, tmp_path / "out.jsonl"
+    assert Squares(plain, range(9), square).run() == 0
+    before, said = plain.read_bytes(), jsonl.facts(plain)
+    with pytest.raises(UsageError, match=rf"{name}: would grow as out\.jsonl, .*a run has finished it"):
+        Squares(out, range(9), square).run()
+    assert plain.read_bytes() == before and jsonl.facts(plain) == said and not out.exists()
+    jsonl.sidecar(plain).unlink()
+    plain.write_bytes(b'{"question": "q"}\n{"question"')
+    with pytest.raises(UsageError, match=rf"{name}: would grow as out\.jsonl, .*other records"):
+        Squares(out, range(9), square).run()
+    assert plain.read_bytes() == b'{"question": "q"}\n{"question"'
+    plain.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(jsonl, "_copy", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            Squares(out, range(9), square).run()
+    assert plain.is_file() and jsonl.sidecar(plain).is_file() and not out.exists()
+    assert Squares(out, range(9), gone).run() == 0 and not plain.exists() and not jsonl.sidecar(plain).exists()
+    assert jsonl.facts(out).keys() == said.keys()
+    # What is packed and lacks some is unpacked for them, and packed again, also where that was cut off.
+    with monkeypatch.context() as patch:
+        patch.setattr(Squares, "resume", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            Squares(out, range(12), square).run()
+    assert plain.is_file() and Squares(out, range(12), square).run() == 0 and not plain.exists()
+    assert jsonl.facts(out)["squares"] == 12 and jsonl.facts(out).keys() == said.keys()
+
+
 def test_cut_off_at_any_byte_it_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     assert Squares(out, range(9), square).run() == 0
