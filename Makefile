@@ -8,6 +8,7 @@
 # make test-clients  inspect-ai, lmms-eval, autoevals, mlflow, ragas and promptfoo judge with our server (a table; ten minutes, three the next time)
 # make test-slow     training killed at many more moments, on two processes, from bases that pip gets (a quarter of an hour)
 # make bench  the measurements in tests/bench/
+# make clean  .venv and what building leaves; runs/, with what was trained, judged and labelled, stays
 
 PYTHON ?= python3
 VENV := .venv
@@ -63,7 +64,7 @@ bench: install
 install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python 3.11 or newer is needed: make PYTHON=python3.11 …" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { echo "error: Python 3.11 to 3.14 is needed (vLLM has none for newer ones): make PYTHON=python3.12 …" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 ifeq ($(GPU),0)
 	@echo "no GPU: installing the CPU builds of torch and vLLM (about 4 GB on disk, a few minutes)"
@@ -78,4 +79,4 @@ endif
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs build dist *.egg-info
+	rm -rf $(VENV) build dist *.egg-info

@@ -78,6 +78,8 @@ def _run(app: typer.Typer) -> None:
                 error.filename or f"temporary files in {gettempdir()}, or what is written (TMPDIR=FOLDER moves them)"
             )
             message = f"{error.strerror}: {place}; make room and run the same command again"
+        elif isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+            message = f"{error.filename}: {error.strerror}"
         else:
             raise
         print(f"error: {message}", file=sys.stderr)

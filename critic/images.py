@@ -137,10 +137,13 @@ class Images:
 @contextmanager
 def decoded(data: bytes, max_pixels: int = MAX_PIXELS) -> Iterator[Any]:
     """A picture of the FORMATS, wholly decoded, as Pillow has it. Raises ImageError for one of more than `max_pixels`
-    pixels, which its header tells before it is decoded, and for what is cut off or no picture."""
-    from PIL import Image as pillow  # noqa: PLC0415 - not part of a plain installation
-    from PIL import UnidentifiedImageError  # noqa: PLC0415
-
+    pixels, which its header tells before it is decoded, and for what is cut off or no picture; UsageError where Pillow
+    is missing."""
+    try:
+        from PIL import Image as pillow  # noqa: PLC0415 - not part of a plain installation
+        from PIL import UnidentifiedImageError  # noqa: PLC0415
+    except ImportError:
+        raise UsageError("images need Pillow: pip install pillow") from None
     try:
         with pillow.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Self, TypeVar, cast
 
 import msgspec
 
-from critic.errors import UsageError
+from critic.errors import UsageError, one_line
 
 T = TypeVar("T")
 
@@ -72,10 +72,17 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         table = parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not a parquet file: {error}") from None
+        raise UsageError(f"{path}: not a parquet file: {one_line(error)}") from None
+    number = 0
     with table:
         size = _ROWS_WITH_BYTES if "binary" in str(table.schema_arrow) else _ROWS
-        yield from enumerate((row for batch in table.iter_batches(batch_size=size) for row in batch.to_pylist()), 1)
+        try:
+            for batch in table.iter_batches(batch_size=size):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+        except (OSError, ValueError, NotImplementedError) as error:
+            raise UsageError(f"{path}:row {number + 1}: not to be read: {one_line(error)}") from None
 
 
 def _said(value: Any) -> Any:
@@ -106,7 +113,7 @@ def _to_parquet(source: Path, target: Path) -> None:
         with _replacing(target) as file, parquet.ParquetWriter(file, columns) as out:
             for table in tables(columns):
                 out.write_table(table)
-    except (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError) as error:
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError, OverflowError) as error:
         raise UsageError(f"{target}: these records are no table ({error}); name it .jsonl.zst") from None
 
 

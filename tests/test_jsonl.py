@@ -112,6 +112,19 @@ def test_parquet_holds_records_that_differ_in_what_they_have(tmp_path: Path, mon
     assert jsonl.is_empty(path)
 
 
+def test_a_damaged_page_of_parquet_and_a_number_too_large_for_it_are_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path, rows = tmp_path / "rows.parquet", [{"text": f"{number} {number * 7919}"} for number in range(20_000)]
+    jsonl.write(path, rows)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 3)
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"rows.parquet:row \d+: not to be read"):
+        list(jsonl.parquet_rows(path))
+    with pytest.raises(UsageError, match=r"these records are no table .*name it \.jsonl\.zst"):
+        jsonl.write(tmp_path / "large.parquet", [{"number": 2**64}])
+
+
 def test_a_table_without_columns_is_left_out_of_parquet(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     jsonl.write(tmp_path / "rows.parquet", [{"id": "a", "one": {}}, {"id": "b", "one": {"x": {}}}])

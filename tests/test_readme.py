@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import get_args
@@ -65,6 +67,29 @@ def test_every_room_has_its_line() -> None:
     for folder in (ROOT / "critic").iterdir():
         if folder.is_dir() and folder.name != "__pycache__":
             assert f"`{folder.name}/`" in text("critic/README.md"), folder.name
+
+
+@pytest.mark.parametrize("room", ["train", "eval_agreement", "critic/building"])
+def test_every_file_of_a_room_is_in_its_table(room: str) -> None:
+    rows = re.findall(r"(?m)^\| (`[^|]*) \|", text(f"{room}/README.md"))
+    named = {name for row in rows for name in re.findall(r"`([\w.]+\.py)`", row)}
+    assert {path.name for path in (ROOT / room).glob("*.py") if path.name != "__init__.py"} <= named
+
+
+def test_cleaning_leaves_what_was_made() -> None:
+    """What was trained, judged and labelled lies in runs/."""
+    done = subprocess.run(["make", "-n", "clean"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ".venv" in done.stdout and "runs" not in done.stdout
+
+
+@pytest.mark.parametrize(("version", "fits"), [((3, 10), False), ((3, 11), True), ((3, 14), True), ((3, 15), False)])
+def test_the_installation_takes_the_pythons_that_vllm_has(version: tuple[int, int], fits: bool, tmp_path: Path) -> None:
+    """Before anything is made: the line is that of the Makefile, asked of a Python that says to be another."""
+    check = next(line for line in text("Makefile").splitlines() if "sys.version_info" in line)
+    program = check.split("-c '")[1].split("'")[0]
+    told = f"import sys; sys.version_info = {version}; exec({program!r})"
+    assert (subprocess.run([sys.executable, "-c", told], check=False).returncode == 0) == fits
+    assert "3.11 to 3.14" in check and "Python 3.11 to 3.14" in text("README.md")
 
 
 def test_the_tables_are_those_of_the_code() -> None:

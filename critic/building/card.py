@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args
@@ -159,7 +160,9 @@ def _classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple
 
 
 def image_facts(conversations: Sequence[Conversation], root: Path, bits: int) -> ImageFacts | None:
-    """How alike the images of a benchmark are; None where there is none, or none is to be found."""
+    """How alike the images of a benchmark are; None where there is none, none is to be found, or Pillow is lacking."""
+    if find_spec("PIL") is None:
+        return None
     named, uris = named_images(conversations)
     names = sorted({name for one in named for name in _images(one.turns)})
     if not names or not root.is_dir():
@@ -255,7 +258,8 @@ def _readings(card: CardFacts, images: ImageFacts | None) -> list[str]:
     if card.without_reference:
         said.append(f"{card.without_reference} questions have no reference.")
     if images is None:
-        said.append("The images are not at hand: how alike they are is not known.")
+        why = "are not at hand" if find_spec("PIL") else "are not looked at, which needs Pillow (pip install pillow)"
+        said.append(f"The images {why}: how alike they are is not known.")
     else:
         missing = f", {images.missing} could not be read" if images.missing else ""
         near = f"{images.near} are near another (at most {images.bits} bits of 64)"

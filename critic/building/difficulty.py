@@ -20,7 +20,8 @@ Scores = dict[str, float]
 
 def scores(path: Path) -> tuple[str, Scores, dict[str, str]]:
     """Of a file of judged conversations the model, its scores, and the groups of the conversations. Ratings are moved
-    from 1..10 onto 0..1, a turn without a verdict counts as 0. Raises UsageError for a file of several models."""
+    from 1..10 onto 0..1, a turn without a verdict counts as 0. Raises UsageError for a file of several models, and for
+    one of whole conversations alone."""
     turns, groups, systems = defaultdict[str, list[float]](list), dict[str, str](), set[str]()
     for _, line in jsonl.read(path, ConversationJudgment):
         said = line.verdict
@@ -32,6 +33,8 @@ def scores(path: Path) -> tuple[str, Scores, dict[str, str]]:
             groups[said.conversation] = line.conversation.group
     if len(systems) != 1:
         raise UsageError(f"{path}: expected judgments of one model, found {len(systems)}")
+    if not turns:
+        raise UsageError(f"{path}: no turn is judged; how hard it is, is told by the verdicts on turns")
     return systems.pop(), {key: fmean(some) for key, some in turns.items()}, groups
 
 

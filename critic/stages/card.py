@@ -3,6 +3,7 @@
 critic card questions.jsonl --benchmark alignmmbench --out runs/alignmmbench
 """
 
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 from critic import benchmarks
 from critic.building import card, pictures
 from critic.building.bench import check_frozen, leaks
+from critic.errors import UsageError
 from critic.stages import options
 
 TokenizerName = Annotated[str, typer.Option(help="Lengths in: words, characters, or a folder's tokenizer.json.")]
@@ -31,7 +33,9 @@ def main(
 ) -> None:
     """The data card of a benchmark: counts, turns, lengths, lexical diversity, distributions, near-duplicates left."""
     frozen = check_frozen(file.parent)
-    root, steps, shared = data_root or file.parent, frozen.get("steps", []), leaks(file.parent, benchmark)
+    root, steps, shared = data_root or file.parent, frozen.get("steps", []), list[str]()
+    with nullcontext() if frozen else suppress(UsageError):  # what lies beside a published file may be anything
+        shared = leaks(file.parent, benchmark)
     print(card.write(out, benchmark, file, root, tokenizer, near, judged or [], steps, shared))
     if frozen:
         print(f"every file is as it was frozen: {frozen['hash']}")

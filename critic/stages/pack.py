@@ -303,18 +303,18 @@ def main(
     """A prompt pack from the texts in a benchmark's own modules, for critic judge --prompt-pack."""
     found = constants(*module)
     if not mapping.is_file():
-        mapping.write_text(beginning(found, ", ".join(one.name for one in module)), "utf-8")
+        jsonl.write_text(mapping, beginning(found, ", ".join(one.name for one in module)))
         print(f"{mapping}: {len(found)} constants; fill it in, then run this again with --out FOLDER")
         return 0
     if out is None:
         raise UsageError(f"{mapping} is there; give --out FOLDER for the pack")
-    if out.exists() and any(out.iterdir()):
-        raise UsageError(f"--out {out}: not empty")
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UsageError(f"--out {out}: {'not empty' if out.is_dir() else 'is a file; expected a folder'}")
     made = files(mapping, found)
     source = "".join(f"# From {one.name}, sha256 {jsonl.sha256(one)}, by critic pack.\n" for one in modules(module))
     out.mkdir(parents=True, exist_ok=True)
     for path, content in made.items():
-        (out / path).write_text(source + _written(content), "utf-8")
+        jsonl.write_text(out / path, source + _written(content))
     pack = open_pack(out)
     print(f"{pack}: {', '.join(made)}")
     if missing := lacks(pack):

@@ -3,15 +3,18 @@
 import json
 import random
 import re
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from conftest import ROOT, SHARED, assert_one_line_error, run
+from msgspec.structs import replace
 
 from critic import benchmarks, jsonl, tables
-from critic.building import card, difficulty
+from critic.building import bench, card, difficulty
 from critic.counting.diversity import mtld, tokenizer, words
 from critic.records import Conversation, ConversationJudgment, ConversationTurn, Setup, TurnVerdict
 
@@ -199,3 +202,23 @@ def test_difficulty_is_told_by_several_models(tmp_path: Path) -> None:
     done = run(*words, "--out", tmp_path / "card", "--judged", strong, "--judged", weak)
     assert done.returncode == 0 and "solved by all 2 models" in done.stdout
     assert_one_line_error(run(*words, "--out", tmp_path, "--judged", tmp_path / "two.jsonl"), "judgments of one model")
+    whole = [replace(one, verdict=replace(one.verdict, turn=None)) for one in both[:1]]
+    jsonl.write(tmp_path / "whole.jsonl", whole)
+    assert_one_line_error(run(*words, "--out", tmp_path, "--judged", tmp_path / "whole.jsonl"), "no turn is judged")
+
+
+def test_a_card_looks_at_what_is_its_own(tmp_path: Path, monkeypatch: Any) -> None:
+    """Neither at another file that is called train.jsonl, unless the benchmark is a frozen one, nor at images where
+    Pillow is not there."""
+    shutil.copytree(ROOT / "data/samples/multiverse", tmp_path / "mine")
+    (tmp_path / "mine/train.jsonl").write_text('{"id": "1", "question": "q"}\n')
+    words = ("critic", "card", tmp_path / "mine/conversations.jsonl", "--benchmark", "multiverse", "--out")
+    done = run(*words, tmp_path / "card")
+    assert done.returncode == 0 and "are the same file as another" in done.stdout, done.stderr
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    done = run(*words, tmp_path / "card")
+    assert done.returncode == 0 and "needs Pillow (pip install pillow)" in done.stdout, done.stderr
+    assert json.loads((tmp_path / "card/card.json").read_text("utf-8"))["image_files"] is None
+    frozen = {"sha256": {}, "hash": bench._hash({})}
+    (tmp_path / "mine/frozen.json").write_text(json.dumps(frozen))
+    assert_one_line_error(run(*words, tmp_path / "card"), "train.jsonl:1")

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,13 @@ def test_a_name_that_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
     except OSError:
         pytest.skip("no such names here")
     assert_one_line_error(run("critic", "build", images, "--out", tmp_path / "out"), "caf\\xe9.png' is not UTF-8")
+
+
+def test_without_pillow_it_is_said_what_to_install(tmp_path: Path, monkeypatch: Any) -> None:
+    images = folder(tmp_path / "images")
+    for name in [one for one in sys.modules if one.partition(".")[0] == "PIL"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    assert_one_line_error(run("critic", "build", images, "--out", tmp_path / "out"), "pip install pillow")
 
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:

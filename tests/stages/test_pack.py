@@ -362,6 +362,12 @@ def test_mistakes_end_in_one_line(module: Path, tmp_path: Path, scripted: Any) -
         assert_one_line_error(judge(file, tmp_path / "j.jsonl", "convbench", url, *words, *more), part)
     rows = run("critic", "judge", sample("alignmmbench"), "--out", tmp_path / "j.jsonl", *words)
     assert_one_line_error(rows, "says nothing of the prompt pointwise")
+    begun = tmp_path / "new/m.toml"
+    assert run("critic", "pack", module, "--mapping", begun).returncode == 0 and begun.is_file()
+    filled = ("critic", "pack", module, "--mapping", mapping(tmp_path / "m.toml", PAIR))
+    assert_one_line_error(run(*filled, "--out", file), "r.jsonl: is a file")
+    assert_one_line_error(run(*filled, "--out", file.parent), "not empty")
+    assert_one_line_error(run(*filled, "--out", file / "pack"), "r.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,21 @@ def test_a_file_of_its_own_does_not_become_a_packed_one(name: str, tmp_path: Pat
     assert jsonl.facts(out)["squares"] == 12 and jsonl.facts(out).keys() == said.keys()
 
 
+@pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError, NotADirectoryError])
+def test_what_the_system_says_of_a_file_is_one_line(kind: type[OSError], monkeypatch: Any, tmp_path: Path) -> None:
+    """And what it says of no file is a bug, which shows where it is."""
+
+    def says(*_: object) -> None:
+        raise kind(2, "not there", str(tmp_path / "x"))
+
+    monkeypatch.setattr("critic.stages.card.check_frozen", says)
+    words = ("critic", "card", tmp_path / "f", "--benchmark", "multiverse", "--out", tmp_path / "o")
+    assert_one_line_error(run(*words), f"{tmp_path / 'x'}: not there")
+    monkeypatch.setattr("critic.stages.card.check_frozen", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(*words)
+
+
 def test_cut_off_at_any_byte_it_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     assert Squares(out, range(9), square).run() == 0
