@@ -6,6 +6,7 @@ import os
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,7 +154,7 @@ def test_large_images_are_made_smaller(root: Path, size: tuple[int, int], mode: 
 
 
 def test_a_smaller_image_of_16_bits_or_with_transparency_is_not_blank(root: Path) -> None:
-    def sent(image: object) -> object:
+    def sent(image: Any) -> Any:
         image.save(root / "large.png")
         found = Images(root, resize_to=400).load("large.png")
         return Picture.open(io.BytesIO(base64.b64decode(found.uri.split(",")[1])))

@@ -667,7 +667,8 @@ class Small:
     """Six photographs that a model asked in Chinese builds of."""
 
     def __init__(self, folder: Path, server: Any, plan: str, *words: object) -> None:
-        self.images, self.out, self.words = folder / "images", folder / "out", ("--plan", plan, *words)
+        self.images, self.out, self.plan = folder / "images", folder / "out", plan
+        self.words = ("--plan", plan, *words)
         shutil.copytree(ROOT / "data/samples/visitbench/images", self.images)
         self.server = server
 
@@ -688,7 +689,7 @@ class Small:
         sheet.write_text(sheet.read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n"), "utf-8")
 
     def frozen(self) -> list[Any]:
-        return benchmarks.read(self.words[1], self.out / "benchmark/benchmark.jsonl")
+        return benchmarks.read(self.plan, self.out / "benchmark/benchmark.jsonl")
 
 
 @pytest.fixture

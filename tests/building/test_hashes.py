@@ -16,6 +16,7 @@ from PIL import Image, ImageFilter
 from critic import jsonl
 from critic.building import pictures
 from critic.building.pictures import DroppedImage, ImageFile
+from critic.images import MAX_BYTES
 
 SAMPLES = ROOT / "data/samples"
 
@@ -218,7 +219,7 @@ def test_an_image_that_was_repaired_is_looked_at_again(tmp_path: Path, monkeypat
     (images / "gone.png").symlink_to(images / "nowhere.png")
     (images / "large.png").write_bytes((images / "chart.png").read_bytes())
     with (images / "large.png").open("r+b") as file:
-        file.truncate(pictures.MAX_BYTES + 1)
+        file.truncate(MAX_BYTES + 1)
 
     def failures() -> dict[str, str]:
         return {one.path: one.failure for one in pictures.scan(images, out, {}) if one.failure}
