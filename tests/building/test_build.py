@@ -814,12 +814,35 @@ def test_a_third_reviewer_is_asked_of_each_that_two_differ_on(tmp_path: Path) ->
     assert third.read_text("utf-8").startswith(before) and third.read_text("utf-8").count("\nb,3,") == 1
 
 
+def test_a_third_reviewer_is_asked_of_later_ones_as_well(small: Callable[..., Small]) -> None:
+    made = small("multiverse", "--blind", 2)
+    sheet, third = made.out / "review/sheet.csv", made.out / "review/third.csv"
+
+    def differ() -> None:
+        """The second reviewer's first open line is a no, all others are yes."""
+        text = sheet.read_text("utf-8")
+        place = re.search(r",2,(?:(?!,[12],)[\s\S])*?,(,,)\n", text).start(1)
+        sheet.write_text(f"{text[:place]}yes,no,yes{text[place + 2 :]}", "utf-8")
+        made.fill_in()
+
+    asked = list[set[str]]()
+    for words in (("--cap", 4), ()):
+        assert "sheet.csv: fill in" in made.build(*words).stdout
+        differ()
+        done = made.build(*words)
+        assert "1 differ" in done.stdout and "third.csv: fill in" in done.stdout, done.stdout
+        asked.append(review.ids_on(third))
+        third.write_text(third.read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n"), "utf-8")
+        assert made.build(*words).returncode == 0
+    assert [len(some) for some in asked] == [1, 2] and asked[0] < asked[1] and len(made.frozen()) == 6
+
+
 def test_tasks_stay_with_their_images_and_new_ones_get_the_rarest(tmp_path: Path) -> None:
     file, paths = tmp_path / "tasks.jsonl", [f"b{number:02}" for number in range(15)]
     tasks = build_conversations._tasks(file, paths)
     assert tasks == {path: sorted(CATEGORY_OF)[place % 13] for place, path in enumerate(paths)}, "in turn, as before"
-    more = build_conversations._tasks(file, ["a", *paths[1:]])
-    assert {path: more[path] for path in paths} == tasks and more["a"] == sorted(CATEGORY_OF)[0]
+    more = build_conversations._tasks(file, ["a", *paths[:5], *paths[6:]])
+    assert {path: more[path] for path in paths} == tasks and more["a"] == sorted(CATEGORY_OF)[5]
     assert build_conversations._tasks(file, paths) == more
 
 

@@ -264,6 +264,7 @@ def test_a_build_within_its_folder_of_images_does_not_see_itself(tmp_path: Path,
         (made / name).parent.mkdir(parents=True)
         (made / name).write_bytes((images / "chart.png").read_bytes())
     assert pictures.found(images, made) == there
+    assert [one.path for one in pictures.scan(images, made / "images.jsonl", {})] == there[0]
     assert len(pictures.found(images)[0]) == len(there[0]) + 2
 
 
