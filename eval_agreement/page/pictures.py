@@ -1,13 +1,14 @@
 """What the report draws, as numbers: nothing here knows of HTML."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 
 from critic import jsonl
-from critic.counting.resampling import Floats, Interval, Resamples
+from critic.counting.resampling import Floats, Interval, Resamples, chosen
 from critic.records import RATINGS
 from eval_agreement.metrics import half_up
 from eval_agreement.rows import distinct
@@ -100,7 +101,7 @@ def confusion(human: Floats, judge: Floats) -> list[list[int]]:
 
 def calibration(human: Floats, judge: Floats) -> list[ScoreSpread]:
     """The human scores (not rounded) of each rounded judge score that occurs."""
-    rounded = half_up(judge)
+    rounded = half_up(judge).astype(np.int8)
     bins = []
     for score in np.unique(rounded):
         values = human[rounded == score]
@@ -113,12 +114,13 @@ def bland_altman(human: Floats, judge: Floats) -> BlandAltman | None:
     """None with fewer than two answers. Answers that fall on the same half point share a spot."""
     if len(human) < 2:
         return None
-    difference = judge - human
     first, cell = distinct(human, judge)
-    halves = half_up(np.stack([(human[first] + judge[first]), 2 * difference[first]])) / 2
+    times, difference = np.bincount(cell), judge[first] - human[first]
+    halves = half_up(np.stack([(human[first] + judge[first]), 2 * difference])) / 2
     places, spot = np.unique(halves, axis=1, return_inverse=True)
-    counts = np.bincount(spot.ravel(), np.bincount(cell))
-    mean, spread = float(difference.mean()), float(difference.std(ddof=1))
+    counts = np.bincount(spot.ravel(), times)
+    mean = float(times @ difference) / len(human)
+    spread = float(np.sqrt(times @ (difference - mean) ** 2 / (len(human) - 1)))
     spots = [Spot(float(x), float(y), int(n)) for x, y, n in zip(*places, counts, strict=True)]
     return BlandAltman(spots, mean, (mean - 1.96 * spread, mean + 1.96 * spread))
 
@@ -128,14 +130,17 @@ def by_length(sample: Sample) -> list[Slice]:
     if sample.length is None:
         return []
     known = ~np.isnan(sample.length)
-    length, difference = sample.length[known], (sample.scores - sample.human)[known]
+    length, scores = chosen(known, sample.length), chosen(known, sample.scores)
+    human, group = chosen(known, sample.human), chosen(known, sample.groups)
     if len(length) < 2 * SLICES or np.ptp(length) == 0:
         return []
     edges = np.unique(np.quantile(length, np.arange(1, SLICES) / SLICES))
-    part, group = np.searchsorted(edges, length, side="right"), sample.groups[known]
     slices = []
-    for rows in (part == number for number in np.unique(part)):
-        draws, less = Resamples(group[rows]), difference[rows]
+    for low, high in pairwise([-np.inf, *edges.tolist(), np.inf]):
+        rows = (low <= length) & (length < high)
+        if not rows.any():
+            continue
+        draws, less = Resamples(group[rows]), scores[rows] - human[rows]
         sums = draws.totals(np.stack([less, np.ones(len(less))], axis=1))
         spread = draws.interval(sums[:, 0] / sums[:, 1])
         slices.append(Slice(float(np.median(length[rows])), len(less), float(less.mean()), spread))

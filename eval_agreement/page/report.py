@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.counting.columns import Reread
+from critic.counting.columns import BLOCK, Reread
 from critic.page.blocks import Section
 from critic.page.page import render
 from critic.records import RATINGS
@@ -83,9 +83,14 @@ def _with_records(sample: Sample, rows: Sequence[int]) -> Sample:
 
 def worst(sample: Sample) -> list[int]:
     """The rows of the judged answers furthest from people's score, furthest first; ties by id."""
-    distance = np.abs(sample.human - sample.scores)
-    judged: list[int] = np.flatnonzero(~np.isnan(distance)).tolist()
-    return heapq.nsmallest(WORST, judged, key=lambda row: (-distance[row], sample.ids[row]))
+    found = list[tuple[float, str, int]]()
+    for start in range(0, len(sample.ids), BLOCK):
+        block = slice(start, start + BLOCK)
+        distance = np.abs(sample.human[block] - sample.scores[block])
+        near = np.flatnonzero(distance >= (-found[-1][0] if len(found) == WORST else 0.0)).tolist()
+        found += [(-distance[row], sample.ids[start + row], start + row) for row in near]
+        found = heapq.nsmallest(WORST, found)
+    return [row for _, _, row in found]
 
 
 def failures(sample: Sample) -> list[tuple[str, int, list[int]]]:

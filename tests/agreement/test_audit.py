@@ -20,6 +20,7 @@ from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdi
 from eval_agreement import METRICS, agreement, agreement_interval
 from eval_agreement.analysis import people, trivial
 from eval_agreement.baselines import BASELINES
+from eval_agreement.page import report
 from eval_agreement.page.pictures import Loss, bland_altman, calibration, confusion, curve, pictures, ticks
 from eval_agreement.page.report import failures, worst
 from eval_agreement.sample import Sample
@@ -683,3 +684,16 @@ def test_numbers_as_text() -> None:
     assert interval((0.95, 1.1)) == "0.95–1.10"
     assert interval((-0.1, 0.2)) == "−0.10 to 0.20"
     assert interval(None) == ""
+
+
+def test_the_worst_rows_are_those_of_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "BLOCK", 7)
+    random = np.random.default_rng(0)
+    for rows in (0, 5, 7, 40, 200):
+        human, scores = random.integers(1, 5, rows).astype(float), random.integers(1, 5, rows).astype(float)
+        scores[random.random(rows) < 0.2] = np.nan
+        ids = [f"row-{number}" for number in random.permutation(rows)]
+        sample = Sample(name="s", ids=ids, human=human, judges={"j": scores}, group=ids)
+        distance = np.abs(human - scores)
+        judged = np.flatnonzero(~np.isnan(distance)).tolist()
+        assert report.worst(sample) == sorted(judged, key=lambda row: (-distance[row], ids[row]))[: report.WORST]
