@@ -281,8 +281,11 @@ def begun(path: Path, record: type[Any]) -> Path:
     if plain == path or not plain.is_file():
         return plain
     problem = None
-    if sidecar(plain).is_file() and facts(plain).get(_INTO) != path.name:
-        problem = "a run has finished it"
+    if sidecar(plain).is_file():
+        other = facts(plain).get(_INTO)
+        # One whose packing failed may be packed otherwise.
+        if other is None or (other != path.name and path.with_name(other).is_file()):
+            problem = "a run has finished it"
     with plain.open("rb") as file:
         first = file.readline()
     try:

@@ -7,6 +7,7 @@ critic prefer judged.jsonl no_focus.jsonl --sheet sheet.csv    # says how often 
 import csv
 import hashlib
 import io
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -46,10 +47,11 @@ def _shown(one: ConversationJudgment, other: ConversationJudgment, drawn: bytes)
 
 
 def _first(
-    place: str, row: tables.Row, one: ConversationJudgment, other: ConversationJudgment, drawn: bytes
+    place: str, row: tables.Row, one: ConversationJudgment, other: ConversationJudgment, drawn: bytes, alone: bool
 ) -> ConversationJudgment:
     """Which of two judgments stands first in a row of the sheet. Its texts tell, so that the files may be given in the
-    other order than when it was written. Raises UsageError for a row that is about other judgments."""
+    other order than when it was written. Where no others have these texts (`alone`) the id is not looked at, of which a
+    spreadsheet may have made a date. Raises UsageError for a row that is about other judgments."""
 
     def read(*cells: object) -> list[str]:  # a spreadsheet may end lines otherwise
         return [" ".join(str(cell).split()) for cell in cells]
@@ -61,7 +63,7 @@ def _first(
     )
     found = read(*(tables.optional_text(row, name) or "" for name in ("first", "second")))
     now = read(*_shown(one, other, drawn))
-    if said != about or found not in (now, now[::-1]):
+    if found not in (now, now[::-1]) or not (alone or said == about):
         raise UsageError(
             f"{place}: not what these files say of turn {turn} of {one.conversation.id!r}; give the files, --seed and "
             "--limit with which the sheet was written"
@@ -94,13 +96,14 @@ def main(
         jsonl.write_text(sheet, made.getvalue())
         print(f"{sheet}: {len(chosen)} judgments; fill in better (first, second, equal), then run this again")
         return 0
-    preferred: dict[VerdictKey, float | None] = {}
+    texts = {name: frozenset({text_of(mine[name]), text_of(theirs[name])}) for name in chosen}
+    times, preferred = Counter(texts.values()), dict[VerdictKey, float | None]()
     for place, row in tables.rows(sheet):
         which, better = tables.text(place, row, "number"), (tables.optional_text(row, "better") or "").lower()
         if not (which.isdigit() and 0 < int(which) <= len(chosen)) or better not in ("first", "second", "equal", ""):
             raise UsageError(f"{place}: number {which!r}, better {better!r}; expected first, second, equal or nothing")
         name = chosen[int(which) - 1]
-        first = _first(place, row, mine[name], theirs[name], drawn[name])
+        first = _first(place, row, mine[name], theirs[name], drawn[name], times[texts[name]] == 1)
         preferred[name] = None if better in ("equal", "") else float((better == "first") == (first is theirs[name]))
     groups = {name: mine[name].conversation.group for name in preferred}
     share = equal_verdicts(preferred, dict.fromkeys(preferred, 1.0), groups)

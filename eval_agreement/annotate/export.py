@@ -56,7 +56,8 @@ def _chance(labels: Sequence[Given]) -> dict[str, float]:
 
 
 def _row(scheme: Scheme, item: LabelItem, labels: Sequence[Given]) -> Iterator[dict[str, Any]]:
-    """The row that an item was made of, with people's scores; none where they leave every item of a checklist open."""
+    """The row that an item was made of, with people's scores; none where nobody says yes or no to an item of its
+    checklist."""
     answers: dict[str, list[str]] = {ask.key: [one.said.choices[ask.key] for one in labels] for ask in item.asks}
     if scheme.rated:
         given = {one.rater: float(one.said.choices[OVERALL]) for one in labels}
@@ -66,10 +67,11 @@ def _row(scheme: Scheme, item: LabelItem, labels: Sequence[Given]) -> Iterator[d
     else:
         shares = {one.rater: _share(one.said.choices.values()) for one in labels}
         given = {rater: share for rater, share in shares.items() if share is not None}
+        if not given:
+            return
         right = [_majority(said) for said in answers.values()]
         score = _share("yes" if one else "no" for one in right if one is not None)
-        if score is None:
-            return
+        score = fmean(given.values()) if score is None else score  # they are of two minds on every item
         added = {"human_score": score, "scale_min": 0, "scale_max": 1, "checklist_answers": right}
     default = {"task": "", "reference": None, "system": None, "lang": item.lang, "group": item.group}
     old = {key: value for key, value in item.row.items() if key not in ("score_1_10", "label_probability")}

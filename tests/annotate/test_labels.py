@@ -83,12 +83,14 @@ def test_who_cannot_say_gives_no_score(tmp_path: Path) -> None:
     found = {line["id"]: line for line in read(exported(store))}
     assert {key: (line["human_score"], line["checklist_answers"]) for key, line in found.items()} == {
         "row-1": (0.5, [True, False]),
+        "row-2": (0.5, [None, None]),
         "row-3": (1.0, [True, True]),
     }
     assert found["row-1"]["annotators"] == {"rater-2": 0.5}
+    assert found["row-2"]["annotators"] == {"rater-1": 1.0, "rater-2": 0.0}
     assert found["row-3"]["annotators"] == {"rater-1": 1.0, "rater-2": 1.0}
     loaded = human_scored.load(store.path.with_name("labels.jsonl"))
-    assert len(loaded.rows) == 2 and not loaded.left_out
+    assert len(loaded.rows) == 3 and not loaded.left_out
 
 
 def test_preferences_come_back_as_the_audits_table(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,27 @@ def test_people_prefer_one_of_two_judgments_without_knowing_whose(tmp_path: Path
     assert_one_line_error(
         run("critic", "prefer", *outs, "--sheet", table(sheet, rows)), ":2: number '1', better 'left'"
     )
+
+
+def test_a_sheet_whose_ids_a_spreadsheet_made_dates_is_counted(tmp_path: Path, scripted: Any) -> None:
+    file, outs = replies(tmp_path / "m.jsonl", "convbench"), [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for out, name in zip(outs, ("one", "two"), strict=True):
+
+        def said(body: dict[str, Any], name: str = name) -> Any:
+            reason = f"{name} of {zlib.crc32(body['messages'][-1]['content'].encode())}"
+            return completion(json.dumps({"Rating": 5, "Reason": reason}))
+
+        words = ["--protocol", "direct", "--name", name]
+        assert judge(file, out, "convbench", scripted(said).url, *words).returncode == 0
+    sheet, dated = tmp_path / "sheet.csv", tmp_path / "dated.csv"
+    run("critic", "prefer", *outs, "--sheet", sheet)
+    with sheet.open(newline="") as lines:
+        rows: list[Row] = [{**row, "conversation": "1-Jan", "better": "first"} for row in csv.DictReader(lines)]
+    done = run("critic", "prefer", *outs, "--sheet", table(dated, rows))
+    assert done.returncode == 0 and f"of {len(rows)}" in done.stdout, done.stderr
+    rows[2]["first"] = "another"
+    done = run("critic", "prefer", *outs, "--sheet", table(dated, rows))
+    assert_one_line_error(done, ":4: not what these files say")
 
 
 @pytest.mark.parametrize(

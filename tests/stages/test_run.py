@@ -140,6 +140,11 @@ def test_a_file_of_its_own_does_not_become_a_packed_one(name: str, tmp_path: Pat
     with pytest.raises(UsageError, match=rf"{name}: would grow as out\.jsonl, .*a run has finished it"):
         Squares(out, range(9), square).run()
     assert plain.read_bytes() == before and jsonl.facts(plain) == said and not out.exists()
+    jsonl.write_json(jsonl.sidecar(plain), {**said, "packed_into": "no-table.parquet"})
+    assert jsonl.begun(out, Square) == plain, "what could not be packed by another name may be by this one"
+    plain.with_name("no-table.parquet").touch()
+    with pytest.raises(UsageError, match="a run has finished it"):
+        jsonl.begun(out, Square)
     jsonl.sidecar(plain).unlink()
     plain.write_bytes(b'{"question": "q"}\n{"question"')
     with pytest.raises(UsageError, match=rf"{name}: would grow as out\.jsonl, .*other records"):
