@@ -35,7 +35,7 @@ class Inner:
         body = (await receive())["body"] if scope["method"] == "POST" else b""
         headers, status = [(b"content-type", b"application/json")], 200
         if scope["path"] == "/v1/models":
-            parts = [json.dumps({"data": [{"max_model_len": CONTEXT}]})]
+            parts = [json.dumps({"data": [{"id": "judge@1", "max_model_len": CONTEXT}]})]
         elif scope["path"] not in ("/v1/responses", "/v1/chat/completions"):
             status, parts = 404, ['{"detail":"Not Found"}']
         elif (problem := self.kept(body)) is not None:
