@@ -152,20 +152,26 @@ def labelled(name: str, condition: str) -> str:
     return {"own": name, "no_image": f"{name}, without image"}.get(condition, f"{name}, {condition}")
 
 
-def same_answers(one: Run, other: Run) -> bool | None:
-    """Whether two files judge the same replies: one model's, and alike wherever both judge a turn; None where they do
-    not say, as older ones, or those on whole conversations alone."""
-    mine, theirs = (
-        {
-            (turn.verdict.conversation, turn.verdict.condition, turn.verdict.turn): turn.answer
-            for turn in run.turns
-            if turn.answer
-        }
-        for run in (one, other)
-    )
+def answers_of(run: Run) -> dict[tuple[str, str, int | None], int]:
+    """A hash of each reply that a file judges, by conversation, condition and turn; of those that it does not say,
+    as older files, or verdicts on whole conversations, none."""
+    return {
+        (turn.verdict.conversation, turn.verdict.condition, turn.verdict.turn): hash(turn.answer)
+        for turn in run.turns
+        if turn.answer
+    }
+
+
+def alike(mine: Mapping[Any, int], theirs: Mapping[Any, int]) -> bool | None:
+    """Whether the replies of two files, `answers_of`, are the same wherever both judge a turn; None where they share
+    none."""
     shared = mine.keys() & theirs.keys()
-    alike = one.system == other.system and all(mine[key] == theirs[key] for key in shared)
-    return None if alike and not shared else alike
+    return all(mine[key] == theirs[key] for key in shared) if shared else None
+
+
+def same_answers(one: Run, other: Run) -> bool | None:
+    """Whether two files judge the same replies, one model's; None where they do not say."""
+    return alike(answers_of(one), answers_of(other)) if one.system == other.system else False
 
 
 def order_reading(run: Run, battles: bool = False) -> list[str]:

@@ -21,7 +21,16 @@ from typing import Any
 from msgspec import Struct
 
 from critic import tables
-from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, order_reading, same_answers
+from critic.benchmarks import (
+    Benchmark,
+    Conversations,
+    Report,
+    Run,
+    Verdicts,
+    alike,
+    answers_of,
+    order_reading,
+)
 from critic.counting import aggregate as counted
 from critic.counting.aggregate import Aggregate, Cell, Difference, EqualVerdicts, Scale, by_cell, combine, mean, means
 from critic.counting.judged import Groups, as_asked, scaled
@@ -327,7 +336,8 @@ def _matrices(runs: Sequence[Run], conversations: Conversations) -> list[Section
         here = [run for run in runs if run.system == system and run.verdicts]
         files = Counter(run.judge for run in here)
         named = {run.judge if files[run.judge] == 1 else run.name: run for run in here}
-        same = {pair for pair in combinations(named, 2) if same_answers(*map(named.__getitem__, pair)) is not False}
+        said = {name: answers_of(run) for name, run in named.items()}
+        same = {(one, other) for one, other in combinations(named, 2) if alike(said[one], said[other]) is not False}
         for protocol in TITLES:
             judged = {name: run.verdicts for name, run in named.items() if protocol in run.protocols()}
             found = {
