@@ -1,6 +1,8 @@
 """JSON-lines files, packed (.gz, .zst) or not, and the same records in Parquet: read with file:line errors, append so
 that a killed run can resume, pack what is whole, and the sidecar that says what made a file."""
 
+import errno
+import fcntl
 import gzip
 import hashlib
 import io
@@ -267,6 +269,47 @@ def plain_of(path: Path) -> Path:
     return path.with_suffix(".jsonl" if path.suffix == ".parquet" else "")
 
 
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """While nobody else writes a file that grows, or in a folder: its lock is `path`.lock, or .lock in the folder, and
+    goes with the end. The system lets go of the lock of a process that is killed, also where others that it started
+    live on; what is left of it is an empty file, which locks nothing. A file system without locks is written without.
+    Raises UsageError where another process has the lock."""
+    name = path / ".lock" if path.is_dir() else path.with_name(path.name + ".lock")
+    with _writing(path):
+        name.parent.mkdir(parents=True, exist_ok=True)
+        lock = _locked(path, name)
+    try:
+        yield
+    finally:
+        # Before it is let go: whoever takes it then sees that it is gone (`_locked`).
+        name.unlink(missing_ok=True)
+        lock.close()
+
+
+def _locked(path: Path, name: Path) -> BinaryIO:
+    while True:
+        lock = name.open("ab")
+        try:
+            # Not flock, whose lock a forked child would keep.
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _WITHOUT_LOCKS:
+                return lock
+            lock.close()
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                problem = "another run is writing it; wait for its end, or give another --out"
+                raise UsageError(f"{path}: {problem}") from None
+            raise
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), name.stat()):
+                return lock
+        lock.close()  # of a run that ended in between, and took it away
+
+
 _INTO = "packed_into"
 """Key of the sidecar of a plain file that is whole and not packed yet: without it, it is a file of its own."""
 
@@ -301,29 +344,31 @@ def begun(path: Path, record: type[Any]) -> Path:
 
 @contextmanager
 def growing(path: Path, record: type[Any]) -> Iterator[Path]:
-    """`plain_of` a file of these records, which is packed once it is whole. A run that ends early leaves the plain one,
-    and goes on with it; one that is packed is unpacked for that. Raises UsageError as `begun` does."""
-    plain = begun(path, record)
-    if plain == path:
-        yield path
-        return
-    if path.is_file() and not plain.is_file():
-        said = facts(path)
-        _copy(path, plain)
-        if said:
-            write_json(sidecar(plain), {**said, _INTO: path.name})
-    _growing[plain] = path.name
-    try:
-        yield plain
-    finally:
-        del _growing[plain]
-    sidecar(path).unlink(missing_ok=True)
-    _copy(plain, path)
-    # In this order nothing is lost wherever it stops: the next run finds the plain file, and does this again.
-    if said := facts(plain):
-        write_json(sidecar(path), {name: value for name, value in said.items() if name != _INTO})
-    sidecar(plain).unlink(missing_ok=True)
-    plain.unlink(missing_ok=True)
+    """`plain_of` a file of these records, which is packed once it is whole; no other process writes it meanwhile. A run
+    that ends early leaves the plain one, and goes on with it; one that is packed is unpacked for that. Raises
+    UsageError as `begun` and `alone` do."""
+    with alone(plain_of(path)):
+        plain = begun(path, record)
+        if plain == path:
+            yield path
+            return
+        if path.is_file() and not plain.is_file():
+            said = facts(path)
+            _copy(path, plain)
+            if said:
+                write_json(sidecar(plain), {**said, _INTO: path.name})
+        _growing[plain] = path.name
+        try:
+            yield plain
+        finally:
+            del _growing[plain]
+        sidecar(path).unlink(missing_ok=True)
+        _copy(plain, path)
+        # In this order nothing is lost wherever it stops: the next run finds the plain file, and does this again.
+        if said := facts(plain):
+            write_json(sidecar(path), {name: value for name, value in said.items() if name != _INTO})
+        sidecar(plain).unlink(missing_ok=True)
+        plain.unlink(missing_ok=True)
 
 
 def _copy(source: Path, target: Path) -> None:

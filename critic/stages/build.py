@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from critic import jsonl
 from critic.backends import ATTEMPTS, TIMEOUT, Request
 from critic.building import pictures
 from critic.records import Language
@@ -102,13 +103,16 @@ def main(
         known=known)  # fmt: skip
     building = Building(folder, out, lang, asking)
     try:
-        chosen = choose_images(building, images, sources)
-        if plan is not None:
-            rules = BuildRules(plan=plan, blind=blind, judge=judge, against=against, reviewed=reviewed or [], bits=near,
-                unreviewed=unreviewed, internal=internal, external=external, tokenizer=tokenizer)  # fmt: skip
-            told = {"model": model, "base_url": base_url, "api_key": api_key, "timeout": timeout, "attempts": attempts,
-                "concurrency": concurrency, "cache": cache, "retry_failed": retry_failed}  # fmt: skip
-            build(building, chosen, rules, told)
+        with jsonl.alone(out):
+            chosen = choose_images(building, images, sources)
+            if plan is not None:
+                rules = BuildRules(plan=plan, blind=blind, judge=judge, against=against, reviewed=reviewed or [],
+                    bits=near, unreviewed=unreviewed, internal=internal, external=external,
+                    tokenizer=tokenizer)  # fmt: skip
+                told = {"model": model, "base_url": base_url, "api_key": api_key, "timeout": timeout,
+                    "attempts": attempts, "concurrency": concurrency, "cache": cache,
+                    "retry_failed": retry_failed}  # fmt: skip
+                build(building, chosen, rules, told)
     except NeedsModelError as step:
         print(f"{step} asks a model: give --base-url or --model, and run the same command again")
     return building.code

@@ -159,7 +159,10 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
 def as_begun(out: Path, setup: Setup) -> Setup:
     """The setup with which the file `out` was begun, where all that tells it from `setup` is how files of before showed
     the judge of a whole conversation its turns' judgments (Setup.texts); in any other case `setup`."""
-    first = next(known(jsonl.begun(out, ConversationJudgment), ConversationJudgment, lambda _: None), None)
+    if not (plain := jsonl.plain_of(out)).is_file():
+        return setup
+    with jsonl.alone(plain):
+        first = next(known(jsonl.begun(out, ConversationJudgment), ConversationJudgment, lambda _: None), None)
     if first is None or first.setup.texts or first.setup != replace(setup, texts=False, strict=True):
         return setup
     said = "a whole conversation is judged in sight of its turns' verdicts alone, and fails where one of them did"

@@ -201,8 +201,9 @@ class JudgeResponses(Stage[Shown, Judgment]):
         return first.score_kind if alike else None
 
     def know(self, record: Judgment) -> None:
-        if (key := self.key(record)) in self.wanted:
-            self._judged.add(key)  # only hashes are in memory
+        # Only hashes are in memory.
+        if (key := self.key(record)) in self.wanted and not self._judged.add(key):
+            raise self.twice(record)
 
     def before(self) -> int:
         return len(self._judged)

@@ -152,8 +152,10 @@ class AskForRewrites(Stage[Question, Rewrite]):
     def know(self, record: Rewrite) -> None:
         if record.seed in self._alone:
             return
-        super().know(record)
+        self.done[record.seed] = record
         self._lines[record.seed] += VARIANTS if record.failure else 1
+        if self._lines[record.seed] > VARIANTS:
+            raise self.twice(record)
 
     def resume(self) -> None:
         """A seed of which a killed run wrote some lines is asked again, without them."""

@@ -130,8 +130,16 @@ class Stage(ABC, Generic[Item, Record]):
         return failure_of(record) is not None
 
     def know(self, record: Record) -> None:
-        """Take note of a record that is in the file and stays there."""
-        self.done[self.key(record)] = record
+        """Take note of a record that is in the file and stays there. Raises UsageError for one that is `twice`."""
+        if self.done.setdefault(self.key(record), record) is not record:
+            raise self.twice(record)
+
+    def twice(self, record: Record) -> UsageError:
+        """Two runs that wrote the file at once both paid for it, and which of the two holds nobody can tell."""
+        return UsageError(
+            f"{self.out}: {self.key(record)!r} is there twice, as where two runs wrote at once; "
+            "take one of the two out, or choose another --out"
+        )
 
     def before(self) -> int:
         """How many records are in the file and stay there."""

@@ -94,6 +94,9 @@ def test_a_file_begun_before_dialogues_were_left_alone_goes_on(tmp_path: Path, s
     assert done.returncode == 0 and f"1 seeds before, {len(asked) - 1} to go" in done.stderr, done.stderr
     assert len(server.requests) == len(asked) - 1 and read(review)[:10] == begun
     assert len(read(review)) == 5 * (len(asked) + 1)
+    write_jsonl(review, [*read(review), *read(review)[5:10]])
+    done = run("critic", "rewrite", SAMPLE, "--out", review, "--base-url", server.url)
+    assert_one_line_error(done, f"{asked[0].id!r} is there twice")
 
 
 def test_from_seeds_to_questions(tmp_path: Path, scripted: Any) -> None:

@@ -2,15 +2,19 @@
 
 import asyncio
 import errno
+import fcntl
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl
+from conftest import ROOT, Done, assert_one_line_error, completion, human_row, run, run_apart, write_jsonl
 from msgspec import Struct
 
 from critic import jsonl
@@ -191,6 +195,95 @@ def test_cut_off_at_any_byte_it_goes_on(tmp_path: Path) -> None:
         out.write_bytes(whole[:cut])
         assert Squares(out, range(9), square).run() == 0
         assert squares(out) == [n * n for n in range(9)], cut
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
+def test_two_runs_do_not_write_one_file_at_once(name: str, tmp_path: Path, scripted: Any) -> None:
+    rows, out = write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(6)]), tmp_path / name
+    second = list[Done]()
+
+    def answer(_: dict[str, Any]) -> Any:
+        if not second:
+            second.append(Done(0, "", ""))
+            second[0] = run_apart(*words)
+        return completion('{"Rating":7,"Reason":"x"}')
+
+    words = ["critic", "judge", rows, "--judge", scripted(answer).url, "--out", out, "--score", "argmax"]
+    assert run(*words, "--concurrency", 1).returncode == 0
+    assert_one_line_error(second[0], "out.jsonl: another run is writing it; wait for its end, or give another --out")
+    assert len([*jsonl.lines(out)]) == 6 and not [*tmp_path.glob("*.lock")]
+    line = next(content for _, content in jsonl.lines(out))
+    with (tmp_path / "old.jsonl").open("wb") as file:
+        file.write(2 * line)
+    done = run(*words[:-3], tmp_path / "old.jsonl", *words[-2:])
+    assert_one_line_error(done, "old.jsonl: ", " is there twice", "choose another --out")
+
+
+HOLDS = """
+import os, sys, time
+from pathlib import Path
+from critic import jsonl
+with jsonl.alone(Path(sys.argv[1])):
+    if os.fork():
+        print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_lock_of_a_run_goes_with_it(tmp_path: Path) -> None:
+    """Also where it is killed and a process that it forked lives on; a folder that is built in has one as well."""
+    out = tmp_path / "out.jsonl"
+    for path in (out, tmp_path):
+        words = [sys.executable, "-c", HOLDS, str(path)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True) as other:
+            assert other.stdout and other.stdout.readline() == b"held\n"
+            try:
+                with pytest.raises(UsageError, match="another run is writing it"), jsonl.alone(path):
+                    pass
+                if path == tmp_path:
+                    done = run("critic", "build", ROOT / "data" / "samples" / "multiverse", "--out", path)
+                    assert_one_line_error(done, f"{path}: another run is writing it")
+                other.kill()
+                other.wait()
+                assert Squares(out, range(9), square).run() == 0 and squares(out) == [n * n for n in range(9)]
+                with jsonl.alone(path):
+                    pass
+            finally:
+                os.killpg(other.pid, signal.SIGKILL)
+    assert {one.name for one in tmp_path.iterdir()} == {"out.jsonl", "out.jsonl.run.json"}
+
+
+def test_a_lock_that_its_run_took_away_is_none(tmp_path: Path, monkeypatch: Any) -> None:
+    """And where the file system has no locks, a run goes on without."""
+    out, taken, locks = tmp_path / "out.jsonl", list[int](), fcntl.lockf
+
+    def first_ends(file: Any, how: int) -> None:
+        if not taken:
+            (tmp_path / "out.jsonl.lock").unlink()
+        locks(file, how)
+        taken.append(os.fstat(file.fileno()).st_ino)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "lockf", first_ends)
+        with jsonl.alone(out):
+            assert len(taken) == 2 and (tmp_path / "out.jsonl.lock").stat().st_ino == taken[1]
+
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", none)
+    assert Squares(out, range(9), square).run() == 0 and squares(out) == [n * n for n in range(9)]
+
+
+def test_records_that_two_runs_wrote_are_told(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert Squares(out, range(9), fails(3)).run() == 3
+    before = out.read_bytes()
+    out.write_bytes(before + b'{"number":3,"square":9}\n')
+    with pytest.raises(UsageError, match=r"out\.jsonl: 3 is there twice, .* take one of the two out"):
+        Squares(out, range(9), square).run()
+    # One of the two failed, and is made anew as all that failed: the other is left.
+    assert Squares(out, range(9), square, retry_failed=True).run() == 0 and squares(out) == [n * n for n in range(9)]
 
 
 def test_a_run_that_stops_leaves_no_sidecar(tmp_path: Path) -> None:
