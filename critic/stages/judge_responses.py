@@ -39,7 +39,7 @@ Shown = tuple[Response, Response | None]
 class FormResponses:
     """What is judged in a form, read anew each time it is gone through: only hashes of ids are in memory (`keys`),
     numbered by what is judged, but for a form that compares, which needs all answers to a question at once. `pictured`:
-    a question has an image.
+    a question has an image, in this shard or another.
 
     `read` gives the responses. Those that cannot be judged in the form are counted and said. In a form that compares,
     each answer meets one other to its question, as in training. Of all that, what the `run` takes is judged. Raises
@@ -56,9 +56,10 @@ class FormResponses:
         self.keys, self.pictured, usable = KeySet(numbered=True), False, False
         for one in shown:
             usable = True
+            # Of all shards' rows: it decides how judgments are made, and those of all shards are merged.
+            self.pictured |= bool(one[0].question.images)
             if self._takes(one):
                 self.keys.add(key_of(*one), self._mark(*one))
-                self.pictured |= bool(one[0].question.images)
         for reason, count in left_out.most_common():
             print(f"left out {count} rows: {reason}", file=sys.stderr)
         if not usable:

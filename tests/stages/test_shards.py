@@ -83,6 +83,19 @@ def test_the_merged_file_has_the_lines_of_an_unsharded_run(tmp_path: Path, form:
     assert sum(map(len, groups)) == len(set.union(*groups)) == 20
 
 
+def test_shards_of_rows_of_which_one_has_an_image_merge(tmp_path: Path) -> None:
+    """A shard without an image is judged as the others are: by a judge that is shown what there is."""
+    image = next((ROOT / "data/samples/alignmmbench/images").iterdir())
+    (tmp_path / image.name).write_bytes(image.read_bytes())
+    write_jsonl(tmp_path / "rows.jsonl", [human_row(n, image=None if n else image.name) for n in range(12)])
+    files = parts(tmp_path, 3, "--images", "show")
+    assert judge(tmp_path, "alone.jsonl", "--images", "show").returncode == 0
+    done = merge(files)
+    assert done.returncode == 0, done.stderr
+    assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl")
+    assert sum(one.images for _, one in jsonl.read(tmp_path / "whole.jsonl", Judgment)) == 1
+
+
 def test_a_shard_killed_at_any_byte_goes_on_and_merges(tmp_path: Path) -> None:
     rows(tmp_path, 24)
     files = parts(tmp_path, 2)
