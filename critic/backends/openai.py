@@ -284,14 +284,15 @@ def _reply(answer: dict[str, Any], attempt: int) -> Reply:
     message = choice["message"]
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     tokens = [
-        Token(token["token"], [(other["token"], other["logprob"]) for other in token["top_logprobs"]])
+        Token(token["token"], [(other["token"], other["logprob"]) for other in token.get("top_logprobs") or []])
         for token in (choice.get("logprobs") or {}).get("content") or []
     ]
     return Reply(
         # JSON can spell half a character, which no file can hold.
         text=(message.get("content") or "").encode("utf-8", "replace").decode("utf-8"),
         truncated=choice.get("finish_reason") == "length",
-        tokens=tokens,
+        # A server may give each token's own log probability alone, which says nothing of the others.
+        tokens=tokens if any(token.alternatives for token in tokens) else [],
         prompt_tokens=usage.get("prompt_tokens") or 0,
         cached_tokens=cached or 0,
         completion_tokens=usage.get("completion_tokens") or 0,

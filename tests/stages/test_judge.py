@@ -1,5 +1,6 @@
 """critic judge against a scripted server: scores, failures by name, retries, resume."""
 
+import asyncio
 import itertools
 import json
 import math
@@ -26,7 +27,8 @@ from critic import human_scored
 from critic.asking import rating
 from critic.asking.forms import inquiry
 from critic.asking.render import Material
-from critic.backends import Served, Token
+from critic.backends import Request, Served, Token
+from critic.backends.openai import OpenAIBackend
 from critic.backends.vllm import learned_forms
 from critic.records import GREEDY, Response
 from critic.stages import judge as command
@@ -263,6 +265,24 @@ def test_failures_are_named_and_never_a_number(tmp_path: Path, scripted: Servers
     assert [line["verdict"]["failure"] for line in judged(out)] == [failure] * 2
     assert all(line.get("score") is None for line in judged(out))
     assert f"{failure} 2" in done.stdout
+
+
+@pytest.mark.parametrize("said", [{}, {"top_logprobs": None}, {"top_logprobs": []}])
+def test_log_probabilities_of_the_written_tokens_alone_are_no_distribution(
+    tmp_path: Path, scripted: Servers, said: dict[str, Any]
+) -> None:
+    def answer(_: dict[str, Any]) -> Any:
+        return completion('{"Rating": 7}', tokens=[{"token": one, "logprob": -0.1, **said} for one in ("{", "7", "}")])
+
+    server = scripted(answer)
+    backend = OpenAIBackend(server.url, attempts=1)
+    backend.choose(None)
+    assert asyncio.run(backend.chat(Request(messages=[{"role": "user", "content": "x"}], max_tokens=1))).tokens == []
+    words = ["--base-url", server.url, "--attempts", "1"]
+    for score, failure in (("expected", "no_distribution"), ("argmax", None)):
+        out = tmp_path / f"{score}.jsonl"
+        run("critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--out", out, "--score", score, *words)
+        assert [line["verdict"].get("failure") for line in judged(out)] == [failure] * 2
 
 
 @pytest.mark.parametrize(
