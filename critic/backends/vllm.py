@@ -361,6 +361,9 @@ class VllmBackend:
                 self._tell(job.done, error)
             except ValueError as error:
                 self._tell(job.done, Refused("refused", one_line(error)))
+            except Exception:
+                running[name] = job  # which is told with the others why the engine has ended
+                raise
 
     def _with_images(self, engine: Any, request: Request) -> Any:
         """The prompt of a model that sees, rendered as vLLM's server renders it. An image is known by its bytes, so

