@@ -203,8 +203,11 @@ UNSCORED_COLUMNS = ("id", "question", "response")
 def _yet_to_score(raw: dict[str, Any]) -> dict[str, Any]:
     """The row with a score in people's place, and with what it may lack. One without `lang` is Chinese where a Chinese
     character stands in it, and one without `group` is a group of its own."""
-    scale = {"scale_min": RATINGS[0], "scale_max": RATINGS[-1], "human_score": raw.get("scale_min", RATINGS[0])}
-    given = {name: raw[name] for name in raw if name not in ("human_score", "annotators", "label_probability")}
+    theirs = ("human_score", "annotators", "label_probability")
+    own = {name: one for name, one in raw.items() if name not in theirs}
+    # Null is what a data frame that was written as JSON has for an empty cell.
+    given = {name: one for name, one in own.items() if one is not None or name in UNSCORED_COLUMNS}
+    scale = {"scale_min": RATINGS[0], "scale_max": RATINGS[-1], "human_score": given.get("scale_min", RATINGS[0])}
     lang = "zh" if CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
     default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id"), **scale}
     return {**default, **given}

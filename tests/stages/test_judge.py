@@ -677,6 +677,14 @@ def test_rows_that_nobody_scored_are_judged(tmp_path: Path, scripted: Servers, k
         lacking = write_jsonl(tmp_path / "lacking.jsonl", [{name: row[name] for name in row if name != column}])
         again = run("critic", "judge", lacking, "--out", tmp_path / "not.jsonl", "--base-url", server.url)
         assert_one_line_error(again, f"missing required field `{column}`")
+    if kind == ".jsonl":
+        # As pandas writes a data frame: an empty cell is null.
+        write_jsonl(data, [{**dict.fromkeys(human_scored.Row.__struct_fields__), **row}])
+        done = run("critic", "judge", data, "--out", out, "--base-url", server.url)
+        assert done.returncode == 0 and "1 judged before, 0 to go" in done.stderr, done.stderr
+        write_jsonl(data, [{**row, "question": None}])
+        again = run("critic", "judge", data, "--out", tmp_path / "not.jsonl", "--base-url", server.url)
+        assert_one_line_error(again, "`$.question`")
 
 
 def test_a_row_that_reads_otherwise_now_is_not_judged_already(tmp_path: Path, scripted: Servers) -> None:
