@@ -407,7 +407,7 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One question to the judge and what was read in its reply: a grade, A, B or tie, or yes and no by item. `first`
     says who stood first of two; `extracted`: the reply is that of the second, short question. `shortened` counts what
     was left out of the prompt: exchanges of the history, characters of references and of replies. `images` is how many
-    were sent with it."""
+    were sent with it. Tokens are those of all that was asked for the reply, also of one that there was no room for."""
 
     reply: str
     value: str | None = None

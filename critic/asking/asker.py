@@ -21,7 +21,7 @@ from critic.asking import rating
 from critic.asking.forms import Inquiry, rates
 from critic.asking.render import Fitted, fit, render
 from critic.asking.tokens import RATING
-from critic.backends import NO_TEXT, Backend, Reply, Request, Token
+from critic.backends import NO_TEXT, Backend, Reply, Request, Token, instead
 from critic.errors import Refused, UsageError
 from critic.records import GREEDY, RATINGS, TEN, Decoding, Message, Verdict
 
@@ -100,13 +100,13 @@ class Asker:
     ) -> tuple[Inquiry, Reply]:
         """The judge's first reply to the whole prompt or, where prompt and reply do not fit together, to one that fits.
         Raises Refused where none does. vLLM refuses a prompt longer than its context; one that only leaves too little
-        room for the reply it answers with a reply cut short."""
+        room for the reply it answers with a reply cut short, whose tokens count with those of the other."""
         context = self.backend.served.context
-        asked = replace(asked, fitted=Fitted(render(asked.prompt, asked.material), {}))
+        asked, lost = replace(asked, fitted=Fitted(render(asked.prompt, asked.material), {})), None
         try:
-            reply = await self.backend.chat(request(asked))
-            if context is None or reply.prompt_tokens + max_tokens <= context:
-                return asked, reply
+            lost = await self.backend.chat(request(asked))
+            if context is None or lost.prompt_tokens + max_tokens <= context:
+                return asked, lost
         except Refused as error:
             if error.failure != "context_length_exceeded" or context is None:
                 raise
@@ -118,7 +118,7 @@ class Asker:
         if fitted is None:
             raise Refused("context_length_exceeded", "rubric and question alone do not fit")
         asked = replace(asked, fitted=fitted)
-        return asked, await self.backend.chat(request(asked))
+        return asked, instead(await self.backend.chat(request(asked)), lost)
 
     def _request(self, asked: Inquiry, number: int) -> Request:
         """What is asked for the verdict with this number, from 0."""
@@ -169,7 +169,7 @@ class Asker:
                     found = await self._probed(asked, prefix, probed, RATING)
                     return await self._reading(asked, reply, *found)
             again = replace(self._request(asked, number), top_logprobs=ALTERNATIVES)
-            reply = await self.backend.chat(again)
+            reply = instead(await self.backend.chat(again), reply)
             prefix = rating.prefix(reply.text)
         return await self._reading(asked, reply, *await self._at_its_tokens(asked, reply, prefix, RATING))
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 ChatMessage = Mapping[str, Any]
 """`role` and `content`: a text, or the parts of a message as OpenAI-compatible servers take them
@@ -120,6 +121,15 @@ def spent(reply: Reply) -> dict[str, Any]:
     """The tokens that a reply took: none of one from a cache, which nobody was asked for."""
     names = ("prompt_tokens", "cached_tokens", "completion_tokens")
     return {name: getattr(reply, name) if reply.attempts else 0 for name in names}
+
+
+def instead(reply: Reply, lost: Reply | None) -> Reply:
+    """A reply that was asked for in place of another, which is paid for and read by nobody: with the tokens of both."""
+    if lost is None:
+        return reply
+    before, now = spent(lost), spent(reply)
+    both = {name: count + before[name] for name, count in now.items()}
+    return replace(reply, attempts=max(reply.attempts, lost.attempts), **both)
 
 
 def processors(sources: Iterable[Backend]) -> dict[str, str]:

@@ -285,3 +285,50 @@ def test_samples_that_begin_alike_share_one_distribution() -> None:
     found = judged("pointwise", answer, response(), decoding=Decoding(samples=3, temperature=1.0))
     assert sum(request.continue_final for request in asked) == 1 and len(asked) == 4
     assert [one.summary.expected for one in found.samples] == [7, 7, 7] and found.score == 7
+
+
+@pytest.mark.parametrize(
+    ("form", "cached", "tokens", "attempts"),
+    [
+        ("pointwise", (), (4600, 46, 20), 2),
+        ("pointwise", (0,), (600, 6, 10), 1),
+        ("pointwise", (0, 1), (0, 0, 0), 0),
+        ("pairwise", (), (9200, 92, 40), 2),
+    ],
+)
+def test_a_reply_that_there_was_no_room_for_is_counted_with_the_one_in_its_place(
+    form: str, cached: tuple[int, ...], tokens: tuple[int, ...], attempts: int
+) -> None:
+    """As the server counts it: the whole prompt was read, and tokens were written until the context was full. What came
+    from the cache took none."""
+    asked: list[int] = []
+
+    def answer(request: Request) -> Reply:
+        number, whole = len(asked), len(request.messages[0]["content"]) > 3936
+        asked.append(number)
+        text = verdict(Verdict="A") if form == "pairwise" else verdict(Rating=7, Reason="so")
+        return Reply(
+            text=text[:5] if whole else text,
+            truncated=whole,
+            prompt_tokens=4000 if whole else 600,
+            cached_tokens=40 if whole else 6,
+            completion_tokens=10,
+            attempts=0 if number in cached else 2 if whole else 1,
+        )
+
+    backend = ScriptedBackend(answer, context=4000)
+    one, other = response(0, response="word " * 1000), response(1, response="omega")
+    judge = ResponseJudge(backend, "judge", form, "argmax", 64)
+    found = asyncio.run(judge.judge(one, other if form == "pairwise" else None))
+    assert found.verdict.failure is None and found.shortened and len(asked) == (4 if form == "pairwise" else 2)
+    assert (found.prompt_tokens, found.cached_tokens, found.completion_tokens) == tokens and found.attempts == attempts
+
+
+def test_a_reply_whose_probabilities_are_asked_for_again_is_counted() -> None:
+    def answer(request: Request) -> Reply:
+        text = verdict(Rating=7, Reason="so")
+        tokens = [Token('{"Rating":', []), chances(_7=1.0)] if request.top_logprobs else []
+        return Reply(text=text, tokens=tokens, reasoned=True, prompt_tokens=100, completion_tokens=30)
+
+    found = judged("pointwise", answer, response())
+    assert (found.score, found.prompt_tokens, found.completion_tokens) == (7, 200, 60)
