@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from critic.asking import forms
 from critic.asking.prompt import Prompt
@@ -98,8 +99,12 @@ def partner(form: str, response: Response, others: Sequence[Response]) -> Respon
 
 
 def question_key(response: Response) -> bytes:
-    """The same for answers to the same question: its text, history, images and reference."""
-    return msgspec.json.encode(response.question)
+    """The same for answers to the same question: for equal Questions. Of a row that nobody scored a group of its own,
+    which it has where it came without one, tells it from no other."""
+    asked = response.question
+    if response.human is None and asked.group == response.id:
+        asked = replace(asked, id="", group="")
+    return msgspec.json.encode(asked)
 
 
 def _draw(*words: str) -> float:

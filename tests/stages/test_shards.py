@@ -83,6 +83,27 @@ def test_the_merged_file_has_the_lines_of_an_unsharded_run(tmp_path: Path, form:
     assert sum(map(len, groups)) == len(set.union(*groups)) == 20
 
 
+def test_rows_without_a_group_are_compared_where_they_ask_the_same(tmp_path: Path) -> None:
+    """A pair is in its first row's part, in which the other's may not be."""
+    asks = ("id", "question", "reference", "response", "system")
+    made = [
+        human_row(n, question=f"What is {n % 9}?", reference=f"{n % 9 // 8}", system=f"m{n // 9}") for n in range(18)
+    ]
+    found = [{name: row[name] for name in asks} for row in made]
+    found[8] |= {"reference": "another"}
+    write_jsonl(tmp_path / "rows.jsonl", found)
+    write_jsonl(tmp_path / "judge3.jsonl", [{"text": '{"Verdict": "A", "Reason": "so"}'}])
+    done = judge(tmp_path, "alone.jsonl", "--prompt", "pairwise")
+    assert done.returncode == 0 and "left out 2 rows: no other answer to the same question" in done.stderr, done.stderr
+    pairs = [(one.response, one.other) for _, one in jsonl.read(tmp_path / "alone.jsonl", Judgment)]
+    assert sorted(one.id for one, _ in pairs) == [f"row-{n}" for n in range(8)]
+    assert all(other and (one.question.prompt, other.system) == (other.question.prompt, "m1") for one, other in pairs)
+    files = parts(tmp_path, 3, "--prompt", "pairwise")
+    assert merge(files).returncode == 0 and lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl")
+    write_jsonl(tmp_path / "rows.jsonl", [{**row, "group": f"g{n}"} for n, row in enumerate(found)])
+    assert_one_line_error(judge(tmp_path, "no.jsonl", "--prompt", "pairwise"), "no usable row to judge")
+
+
 def test_shards_of_rows_of_which_one_has_an_image_merge(tmp_path: Path) -> None:
     """A shard without an image is judged as the others are: by a judge that is shown what there is."""
     image = next((ROOT / "data/samples/alignmmbench/images").iterdir())
