@@ -21,6 +21,8 @@ from critic import jsonl
 from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient, UsageError
+from critic.records import Setup
+from critic.stages.judge_conversations import as_begun
 from critic.stages.run import RunOptions, RunSummary, Stage, failed
 
 Answer = Callable[[Request], Reply]
@@ -204,7 +206,7 @@ def test_two_runs_do_not_write_one_file_at_once(name: str, tmp_path: Path, scrip
 
     def answer(_: dict[str, Any]) -> Any:
         if not second:
-            second.append(Done(0, "", ""))
+            second.append(Done([], 0, "", ""))
             second[0] = run_apart(*words)
         return completion('{"Rating":7,"Reason":"x"}')
 
@@ -240,7 +242,13 @@ def test_the_lock_of_a_run_goes_with_it(tmp_path: Path) -> None:
             try:
                 with pytest.raises(UsageError, match="another run is writing it"), jsonl.alone(path):
                     pass
-                if path == tmp_path:
+                if path == out:
+                    path.write_bytes(torn := b'{"number":1}\n{"numb')
+                    with pytest.raises(UsageError, match="another run is writing it"):
+                        as_begun(path, Setup(judge="j", score_kind="argmax"))
+                    assert path.read_bytes() == torn, "what the other is writing is no torn line"
+                    path.unlink()
+                else:
                     done = run("critic", "build", ROOT / "data" / "samples" / "multiverse", "--out", path)
                     assert_one_line_error(done, f"{path}: another run is writing it")
                 other.kill()
