@@ -101,6 +101,8 @@ def main(
     )
     images = ImageRules(min_side=min_side, licensed=licensed, bits=near, quality=quality, rare=rare, cap=cap, seed=seed,
         known=known)  # fmt: skip
+    told = {"model": model, "base_url": base_url, "api_key": api_key, "timeout": timeout, "attempts": attempts,
+        "concurrency": concurrency, "cache": cache, "retry_failed": retry_failed}  # fmt: skip
     building = Building(folder, out, lang, asking)
     try:
         with jsonl.alone(out):
@@ -109,9 +111,6 @@ def main(
                 rules = BuildRules(plan=plan, blind=blind, judge=judge, against=against, reviewed=reviewed or [],
                     bits=near, unreviewed=unreviewed, internal=internal, external=external,
                     tokenizer=tokenizer)  # fmt: skip
-                told = {"model": model, "base_url": base_url, "api_key": api_key, "timeout": timeout,
-                    "attempts": attempts, "concurrency": concurrency, "cache": cache,
-                    "retry_failed": retry_failed}  # fmt: skip
                 build(building, chosen, rules, told)
     except NeedsModelError as step:
         print(f"{step} asks a model: give --base-url or --model, and run the same command again")
