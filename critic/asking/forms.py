@@ -116,13 +116,16 @@ class ChecklistKind(Struct, frozen=True):
 
 
 class AnswerKind(Struct, frozen=True):
-    """Free text: the judge's own answer to the question; the reference is what it should have been."""
+    """Free text: the judge's own answer to the question, without the thoughts before it; the reference is what it
+    should have been."""
 
     def values(self, prompt: Prompt, material: Material) -> dict[str, dict[str, Any]]:
         return {}
 
     def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
-        return Verdict(value=text.strip()) if text.strip() else Verdict(failure="empty")
+        said = verdict.without_thoughts(text)
+        cut_off = truncated and bool(text.strip())  # among the thoughts
+        return Verdict(value=said) if said else Verdict(failure="truncated" if cut_off else "empty")
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
         return shown[0].question.reference or None

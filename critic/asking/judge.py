@@ -87,7 +87,7 @@ class Judge:
             said = first.read(reply.text, reply.truncated)
             before = [_call(first, reply, said)]
             if said.failure is not None:
-                return Opinion(verdict=Verdict(failure="empty"), calls=before)
+                return Opinion(verdict=Verdict(failure=said.failure), calls=before)
             asked = replace(asked, material=replace(asked.material, own_answer=said.value))
         if asked.form.pair:
             found = await self._compared(asked, firsts)

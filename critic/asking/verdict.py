@@ -187,10 +187,10 @@ def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
     item without an answer, or answered both ways, is None; then the failure is `empty`, `truncated` or `no_verdict`.
     Where a reason stands in the same object, what is said in it answers nothing."""
     found: dict[int, set[bool]] = {}
-    reason, said = None, text
-    if whole := next((one for one in _take_objects(text, "Checklist")[0] if isinstance(one.get("reason"), str)), None):
+    said, reason = without_thoughts(text), None
+    if whole := next((one for one in _take_objects(said, "Checklist")[0] if isinstance(one.get("reason"), str)), None):
         reason, said = whole.pop("reason"), json.dumps(whole)
-    elif _QUOTED_REASON.search(text):  # unfinished
+    elif _QUOTED_REASON.search(said):  # unfinished
         said = ""
     for number, word in _ITEM.findall(said):
         found.setdefault(int(number), set()).add(word.lower() == "yes")

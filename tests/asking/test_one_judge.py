@@ -110,6 +110,21 @@ def test_the_judge_commits_itself_before_it_sees_the_answer() -> None:
     assert nothing.verdict.failure == "empty" and nothing.score is None
 
 
+def test_what_a_judge_thinks_is_not_its_own_answer() -> None:
+    asked: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request.messages[0]["content"])
+        return Reply(text="<think>Three? No.</think>\nI count five." if len(asked) == 1 else verdict(Rating=7, Reason=""))
+
+    judged("commit_first", answer, response(), vllm=False)
+    assert "> I count five." in asked[1] and "Three" not in asked[1]
+    cut = judged("commit_first", lambda request: Reply(text="<think>hmm, let me", truncated=True), response())
+    assert (cut.verdict.failure, cut.score, len(cut.calls)) == ("truncated", None, 1)
+    only = judged("commit_first", lambda request: Reply(text="<think>hmm</think> "), response())
+    assert (only.verdict.failure, only.score, len(only.calls)) == ("empty", None, 1)
+
+
 @pytest.mark.parametrize(
     ("with_first", "with_second", "score", "value"),
     [

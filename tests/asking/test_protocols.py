@@ -170,6 +170,10 @@ def test_checklists_are_read_in_either_form(answers: list[bool]) -> None:
     assert parse_checklist(as_json, len(answers)).answers == answers
     assert parse_checklist(f"Sure:\n{listed}", len(answers)).answers == answers
     assert parse_checklist(f"```json\n{as_json}\n```", len(answers)).answers == answers
+    drafted = as_json.replace("yes", "?").replace("no", "yes").replace("?", "no")
+    draft = drafted[1:-1].replace('"', "").replace(",", "\n")
+    for said in (as_json, listed):
+        assert parse_checklist(f"<think>\n{draft}\n{drafted}\n</think>\n{said}", len(answers)).answers == answers
 
 
 @pytest.mark.parametrize(
@@ -189,6 +193,19 @@ def test_checklists_that_are_not_whole(text: str, answers: list[bool | None]) ->
     found = parse_checklist(text, 2)
     assert found.answers == answers
     assert found.failure == (None if None not in answers else "no_verdict" if text else "empty")
+
+
+@pytest.mark.parametrize(
+    ("text", "truncated", "failure"),
+    [
+        ("<think>\n1. yes\n2. yes\nWait, item 2 is not", True, "truncated"),
+        ('<think>\n{"1":"yes","2":"yes"}\nWait', False, "no_verdict"),
+        ("<think>\n1. yes\n2. yes</think>I cannot answer that.", False, "no_verdict"),
+    ],
+)
+def test_no_item_is_answered_by_a_draft(text: str, truncated: bool, failure: str) -> None:
+    found = parse_checklist(text, 2, truncated)
+    assert (found.answers, found.failure) == ([None, None], failure)
 
 
 def talk(**changes: Any) -> Transcript:
