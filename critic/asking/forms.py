@@ -61,9 +61,9 @@ class CriteriaKind(Struct, frozen=True):
         return {name: _grade(prompt) for name in [*material.criteria, RATING]}
 
     def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
-        by_name = {name: verdict.parse(text, truncated, prompt.scale, name) for name in material.criteria}
+        by_name = {name: verdict.parse(text, truncated, prompt.scale, name, True) for name in material.criteria}
         return replace(
-            verdict.parse(text, truncated, prompt.scale),
+            verdict.parse(text, truncated, prompt.scale, criteria=True),
             criteria={name: replace(found, reason=None) for name, found in by_name.items()},
         )
 

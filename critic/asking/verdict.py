@@ -20,17 +20,21 @@ from critic.records import TEN, Failure, Scale, Verdict, to_ten
 # it, or the key would be found at the end of a longer word.
 _KEY = r"""["'“”*]{0,3}(?<![A-Za-z])%s["'“”*]{0,3}\s*:\s*\*{0,2}\s*"""
 
-_REASON_KEY = re.compile(_KEY % "(?:Reason|理由)", re.IGNORECASE)
-
 # Where a line begins, or quoted as in an object: "correct: no" is also what people write in a sentence.
 _CHOICE_KEY = r"""(?:^[ \t{*#]*["'“”]?|[{,]\s*["'“”])%s["'“”*]{0,3}\s*:\s*\*{0,2}\s*"""
+
+# Where a line begins or behind a comma: the names of criteria may end as others do, or as the keys beside them.
+_CRITERION_KEY = r"""(?:^[ \t*#-]*|[{,]\s*)["'“”*]{0,3}%s["'“”*]{0,3}\s*:\s*\*{0,2}\s*"""
 
 # The mark that ends a reason, the comma, and the quoted key of the value behind it: what follows an unfinished reason
 # counts only where it stands between two values of the same object. An escaped mark is part of the reason.
 _AFTER_REASON = r"""(?<!\\)(["'”])\s*,\s*["'“]%s["'”]\s*:\s*"""
 
 # What the keys are also called.
-_NAMES = {"Rating": "(?:Rating|评分|分数)"}
+_NAMES = {"Rating": "(?:Rating|评分|分数)", "Reason": "(?:Reason|理由)"}
+
+Keys = tuple[re.Pattern[str], re.Pattern[str]]
+"""How the key of a verdict's value looks in text, and that of its reason."""
 
 _CLOSING = {"“": "”"}
 
@@ -75,9 +79,11 @@ _QUOTED_REASON = re.compile(r"""["'“](?:Reason|理由)["'”]\s*:""", re.IGNOR
 _ITEM = re.compile(r"""(?:^|[{,\n])\s*["']?(\d{1,3})["']?\s*[:.)：]\s*["']?(yes|no)\b""", re.IGNORECASE)
 
 
-def parse(text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Rating") -> Verdict:
-    """Read a pointwise verdict: `{"Rating": 1..10, "Reason": "…"}`, or something close to it; the rating under another
-    `key`, where one of several criteria is read.
+def parse(
+    text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Rating", criteria: bool = False
+) -> Verdict:
+    """Read a pointwise verdict: `{"Rating": 1..10, "Reason": "…"}`, or something close to it. Where ratings by several
+    `criteria` stand in it, that under `key`.
 
     Tolerated: other key order, text or code fences around, quoted, decimal and full-width numbers ("8", 8.5, ８,
     "8/10"), single quotes, raw line breaks, a reply cut off after its rating. `truncated` says that the reply ended at
@@ -90,7 +96,7 @@ def parse(text: str, truncated: bool = False, scale: Scale = TEN, key: str = "Ra
         return Verdict(reason=reason, failure="no_rating") if rating is None else _rated(rating, scale, reason)
 
     ratings = [str(rating) for rating in range(scale[0], scale[1] + 1)]
-    return _parsed(text, truncated, key, _number(scale), ratings, made, "no_rating")
+    return _parsed(text, truncated, key, _keys(key, criteria), _number(scale), ratings, made, "no_rating")
 
 
 def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = False) -> Verdict:
@@ -103,13 +109,14 @@ def parse_choice(text: str, key: str, values: Sequence[str], truncated: bool = F
         found = next((choice for choice in values if choice.lower() == wanted), None)
         return Verdict(value=found, reason=reason, failure=None if found else "no_verdict")
 
-    return _parsed(text, truncated, key, _word(tuple(values)), values, made, "no_verdict")
+    return _parsed(text, truncated, key, _keys(key), _word(tuple(values)), values, made, "no_verdict")
 
 
 def _parsed(
     text: str,
     truncated: bool,
     key: str,
+    keys: Keys,
     pattern: re.Pattern[str],
     values: Sequence[str],
     made: Callable[[Any, str | None], Verdict],
@@ -119,13 +126,13 @@ def _parsed(
     key, in what looks like a part of one."""
     if not text.strip():
         return Verdict(failure="empty")
-    objects, text = _take_objects(_THINKING.sub("", text, count=1), key)
+    objects, text = _take_objects(_THINKING.sub("", text, count=1), keys)
     for found in objects:
         if key.lower() in found:
             reason = found.get("reason")
             return made(found[key.lower()], reason if isinstance(reason, str) else None)
     plain = _half_width(text)
-    place = _place(text, plain, key)
+    place = _place(text, plain, key, keys)
     value = None if place is None else pattern.match(plain, place)
     if value is None:
         # Cut off before the key, where the value should stand, or within it.
@@ -136,7 +143,7 @@ def _parsed(
     # A 1 could have become a 10.
     if cut_off and value.end() == len(plain) and any(one != value[1] and one.startswith(value[1]) for one in values):
         return Verdict(failure="truncated")
-    return made(value[1], _loose_reason(text))
+    return made(value[1], _loose_reason(text, keys[1]))
 
 
 def _rated(rating: float, scale: Scale, reason: str | None = None) -> Verdict:
@@ -153,7 +160,7 @@ def without_thoughts(text: str) -> str:
 def stated_rating(text: str, scale: Scale = TEN) -> Verdict | None:
     """The one rating that a reply states in a form of the papers: `Rating: [[7]]`, `Rating:{5}`, `{"score": "7"}`,
     `Final Rating: 4`. None where it states none, `no_rating` where it states several that differ."""
-    objects, text = _take_objects(_THINKING.sub("", text, count=1), "Rating")
+    objects, text = _take_objects(_THINKING.sub("", text, count=1), _keys("Rating"))
     given = (_as_number(one.get("rating", one.get("score")), scale) for one in objects)
     plain, found = _half_width(text), {rating for rating in given if rating is not None}
     # An unfinished reason may quote what the response claims.
@@ -188,7 +195,8 @@ def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
     Where a reason stands in the same object, what is said in it answers nothing."""
     found: dict[int, set[bool]] = {}
     said, reason = without_thoughts(text), None
-    if whole := next((one for one in _take_objects(said, "Checklist")[0] if isinstance(one.get("reason"), str)), None):
+    objects, _ = _take_objects(said, _keys("Checklist"))
+    if whole := next((one for one in objects if isinstance(one.get("reason"), str)), None):
         reason, said = whole.pop("reason"), json.dumps(whole)
     elif _QUOTED_REASON.search(said):  # unfinished
         said = ""
@@ -221,11 +229,13 @@ def _compiled(pattern: str, key: str) -> re.Pattern[str]:
     return re.compile(pattern % _NAMES.get(key, re.escape(key)), re.IGNORECASE | re.MULTILINE)
 
 
-def _key(key: str) -> re.Pattern[str]:
-    return _compiled(_CHOICE_KEY if key in ("Verdict", "Correct") else _KEY, key)
+def _keys(key: str, criteria: bool = False) -> Keys:
+    if criteria:
+        return _compiled(_CRITERION_KEY, key), _compiled(_CRITERION_KEY, "Reason")
+    return _compiled(_CHOICE_KEY if key in ("Verdict", "Correct") else _KEY, key), _compiled(_KEY, "Reason")
 
 
-def _take_objects(text: str, key: str) -> tuple[list[dict[str, Any]], str]:
+def _take_objects(text: str, keys: Keys) -> tuple[list[dict[str, Any]], str]:
     """The JSON objects in the text, outer before inner, keys in lower case (of a key that comes twice the first value),
     and the text without them: strings inside a whole object are settled. Behind a verdict's key that belongs to no
     whole object nothing is taken: an object there is quoted in an unfinished or unescaped reason, and is the
@@ -240,7 +250,7 @@ def _take_objects(text: str, key: str) -> tuple[list[dict[str, Any]], str]:
     done, seen, at = 0, 0, text.find("{")
     while at >= 0:
         before = _half_width(text[seen:at])
-        if _key(key).search(before) or _REASON_KEY.search(before):
+        if any(key.search(before) for key in keys):
             break
         try:
             value, end = decoder.raw_decode(text, at)
@@ -268,9 +278,9 @@ def _half_width(text: str) -> str:
     return "".join(plain if len(plain) == 1 else char for char, plain in zip(text, wide, strict=True))
 
 
-def _place(text: str, plain: str, key: str) -> int | None:
+def _place(text: str, plain: str, key: str, keys: Keys) -> int | None:
     """Where the value of the verdict's `key` starts in text that is no valid JSON; `plain` is its half-width form."""
-    value, reason = _key(key).search(plain), _REASON_KEY.search(plain)
+    value, reason = (one.search(plain) for one in keys)
     if value and (reason is None or value.start() < reason.start()):
         return value.end()
     # Behind an unfinished reason only a key that stands between two values counts, and the mark that closes the
@@ -290,10 +300,10 @@ def _as_number(value: Any, scale: Scale) -> float | None:
     return value if isinstance(value, int) or math.isfinite(value) else None
 
 
-def _loose_reason(text: str) -> str | None:
-    key = _REASON_KEY.search(_half_width(text))
-    if key is None:
+def _loose_reason(text: str, key: re.Pattern[str]) -> str | None:
+    place = key.search(_half_width(text))
+    if place is None:
         return None
-    rest = text[key.end() :]
+    rest = text[place.end() :]
     quoted = _QUOTED_TEXT.match(rest)
     return (quoted[1] if quoted else rest.strip().strip("\"'“”}`").strip()) or None

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import human_row
+from hypothesis import given
+from hypothesis import strategies as st
 
 from critic import human_scored
 from critic.asking.forms import inquiry
@@ -89,6 +91,37 @@ def test_a_criterion_that_is_missing_fails_by_itself() -> None:
     }
 
 
+NAMED = ("Writing style", "Style", "Overall rating", "Main reason")
+"""Names of criteria that end as others do, or as the keys beside them."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"Writing style":2,"Style":9,"Overall rating":3,"Main reason":5,"Rating":8,"Reason":"The answer is',
+        "{'Writing style': 2, 'Style': 9, 'Overall rating': 3, 'Main reason': 5, 'Rating': 8, 'Reason': 'The answer is",
+        "**Writing style**: 2\n**Style**: 9\n- Overall rating: 3\n- Main reason: 5\nRating: 8\nReason: The answer is",
+        "Writing style: 2, Style: 9, Overall rating: 3, Main reason: 5, Rating: 8, Reason: The answer is",
+    ],
+)
+@pytest.mark.parametrize("end", ["", '"}'])
+def test_no_criterion_has_the_grade_of_another_whose_name_ends_alike(text: str, end: str) -> None:
+    asked = inquiry("criteria", "en", Material(criteria=dict.fromkeys(NAMED, "?")))
+    found = asked.read(text + end, truncated=not end)
+    assert (found.rating, [found.criteria[name].rating for name in NAMED]) == (8, [2, 9, 3, 5]), found
+    assert found.reason == "The answer is"
+
+
+@given(st.permutations(NAMED), st.data())
+def test_a_cut_gives_no_criterion_another_grade(order: list[str], data: st.DataObject) -> None:
+    asked = inquiry("criteria", "en", Material(criteria=dict.fromkeys(order, "?")))
+    grades = {name: data.draw(st.integers(1, 10)) for name in [*order, "Rating"]}
+    text = verdict(**grades, Reason=data.draw(st.text(max_size=20)))
+    found = asked.read(text[: data.draw(st.integers(0, len(text)))], truncated=True)
+    assert found.rating in (None, grades["Rating"])
+    assert all(part.rating in (None, grades[name]) for name, part in found.criteria.items())
+
+
 def test_the_judge_commits_itself_before_it_sees_the_answer() -> None:
     one = response(response="I see 3 apples.", reference="There are 4 apples.")
     asked: list[Request] = []
@@ -115,7 +148,9 @@ def test_what_a_judge_thinks_is_not_its_own_answer() -> None:
 
     def answer(request: Request) -> Reply:
         asked.append(request.messages[0]["content"])
-        return Reply(text="<think>Three? No.</think>\nI count five." if len(asked) == 1 else verdict(Rating=7, Reason=""))
+        return Reply(
+            text="<think>Three? No.</think>\nI count five." if len(asked) == 1 else verdict(Rating=7, Reason="")
+        )
 
     judged("commit_first", answer, response(), vllm=False)
     assert "> I count five." in asked[1] and "Three" not in asked[1]
