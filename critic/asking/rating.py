@@ -16,6 +16,7 @@ from typing import Literal
 from msgspec import Struct
 
 from critic.asking.tokens import RATING
+from critic.asking.verdict import answer_at
 from critic.backends import Token
 from critic.records import TEN, Scale, Summary, Verdict, to_ten
 
@@ -44,9 +45,9 @@ def first_digit(tokens: list[Token], last: bool = False, key: str = RATING, scal
     """What the reply's tokens say of the rating under `key`, the first in them or the last, or None when they carry no
     alternatives for it."""
     text, found = "", None
+    start = answer_at("".join(token.text for token in tokens))
     for index, token in enumerate(tokens):
-        thinking = text.lstrip().startswith("<think>") and "</think>" not in text
-        if token.text.strip() and not thinking and re.search(_VALUE % re.escape(key) + "$", text):
+        if token.text.strip() and len(text) >= start and re.search(_VALUE % re.escape(key) + "$", text):
             found = _read(tokens[index : index + 2], *scale)
             if not last:
                 return found

@@ -39,7 +39,17 @@ Keys = tuple[re.Pattern[str], re.Pattern[str]]
 _CLOSING = {"“": "”"}
 
 # Thoughts before the answer, closed or cut off: no verdict is read out of a draft.
-_THINKING = re.compile(r"^\s*<think>.*?(?:</think>|$)", re.DOTALL)
+_THINKING = re.compile(r"\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+
+# The end of thoughts whose beginning the chat template wrote: not a mark that is spoken of in a sentence.
+_THOUGHTS_END = re.compile(r"^[ \t]*</think>|</think>(?=[ \t\r]*(?:$|\{|```))", re.MULTILINE)
+
+# A reply that begins with its verdict has no thoughts before it.
+_VERDICT_FIRST = re.compile(
+    r"""\s*(?:```\w*)?[\s"'“*#]*(?:\[?\{|\[\[|\d{1,3}["']?\s*[:.)：]\s*["']?(?:yes|no)\b"""
+    r"""|(?:rating|score|verdict|correct|reason|评分|分数|理由)["'”*]{0,3}\s*[:：])""",
+    re.IGNORECASE,
+)
 
 # A quoted text up to the unescaped mark that a comma, a brace or the end follows: marks inside it do not end it.
 _QUOTED_TEXT = re.compile(r"""^["'“](.*?)(?<!\\)["'”]\s*(?:[,}]|$)""", re.DOTALL)
@@ -126,7 +136,7 @@ def _parsed(
     key, in what looks like a part of one."""
     if not text.strip():
         return Verdict(failure="empty")
-    objects, text = _take_objects(_THINKING.sub("", text, count=1), keys)
+    objects, text = _take_objects(text[answer_at(text) :], keys)
     for found in objects:
         if key.lower() in found:
             reason = found.get("reason")
@@ -152,15 +162,30 @@ def _rated(rating: float, scale: Scale, reason: str | None = None) -> Verdict:
     return Verdict(rating=float(rating) if scale == TEN else to_ten(rating, *scale), reason=reason)
 
 
+def answer_at(text: str) -> int:
+    """Where in a reply the answer begins, behind the thoughts; the reply's length where these are cut off. The chat
+    template may have written their `<think>`."""
+    if opened := _THINKING.match(text):
+        return opened.end()
+    ends = [] if _VERDICT_FIRST.match(text) else _THOUGHTS_END.finditer(text)
+    return next((end.end() for end in ends if not _in_reason(text[: end.start()])), 0)
+
+
+def _in_reason(before: str) -> bool:
+    """Whether a text ends within a quoted reason, which may say anything."""
+    keys = [*_QUOTED_REASON.finditer(before)]
+    return bool(keys) and _QUOTED_TEXT.match(before[keys[-1].end() :].lstrip()) is None
+
+
 def without_thoughts(text: str) -> str:
     """A reply without the thoughts that come before the answer."""
-    return _THINKING.sub("", text, count=1).strip()
+    return text[answer_at(text) :].strip()
 
 
 def stated_rating(text: str, scale: Scale = TEN) -> Verdict | None:
     """The one rating that a reply states in a form of the papers: `Rating: [[7]]`, `Rating:{5}`, `{"score": "7"}`,
     `Final Rating: 4`. None where it states none, `no_rating` where it states several that differ."""
-    objects, text = _take_objects(_THINKING.sub("", text, count=1), _keys("Rating"))
+    objects, text = _take_objects(text[answer_at(text) :], _keys("Rating"))
     given = (_as_number(one.get("rating", one.get("score")), scale) for one in objects)
     plain, found = _half_width(text), {rating for rating in given if rating is not None}
     # An unfinished reason may quote what the response claims.
@@ -178,7 +203,7 @@ def stated_choice(text: str, values: Sequence[str]) -> Verdict | None:
     """The one of A, B and tie that a reply states in a form of the papers: `Overall, Response A is better.`, `Final
     Answer: B`, `[[C]]`, `A=B`. None where it states none, `no_verdict` where it states several that differ, or one
     that is not among `values`."""
-    plain = _half_width(_THINKING.sub("", text, count=1))
+    plain = _half_width(text[answer_at(text) :])
     if _QUOTED_REASON.search(plain):
         return None
     said = {re.sub(r"\s", "", one[1]).lower() for form in _STATED for one in form.finditer(plain)}

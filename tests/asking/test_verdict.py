@@ -148,6 +148,47 @@ def test_a_verdict_quoted_in_a_reason_is_never_the_verdict(text: str, truncated:
     assert (found.failure is None) == (rating is not None)
 
 
+DRAFTED = [
+    # A chat template that writes <think> itself: the reply begins among the thoughts.
+    ('Maybe {"Rating": 3}? No, better.\n</think>\n{"Rating": 8, "Reason": "ok"}', 8, "ok"),
+    ('Maybe {"Rating": 3}? No, better.</think>\n\n```json\n{"Rating": 8, "Reason": "ok"}\n```', 8, "ok"),
+    ('Rating it 3:\n{"Rating": 3, "Reason": "bad"}\nNo.</think>{"Rating": 8, "Reason": "ok"}', 8, "ok"),
+    ("So\nRating: 3\nReason: bad\nNo, better.\n</think>\nRating: 8\nReason: ok", 8, "ok"),
+    ("So\nRating: 3\n  </think> Rating: 8\nReason: ok", 8, "ok"),
+    ("Rating 3? No.</think>\r\nRating: 8\r\nReason: ok", 8, "ok"),
+    # The mark is the response's, which the judge quotes.
+    (
+        '{"Rating": 2, "Reason": "it ends with </think>\n{\\"Rating\\": 10}"}',
+        2,
+        'it ends with </think>\n{"Rating": 10}',
+    ),
+    ('```json\n{"Rating": 2, "Reason": "it says\n</think>\n x"}\n```', 2, "it says\n</think>\n x"),
+    ('Here it is: {"Rating": 2, "Reason": "it says\n</think>\n{x}"}', 2, "it says\n</think>\n{x}"),
+    ('Here it is: {"Rating": 2, "Reason": "it says\n</think>\n{x}', 2, "it says\n</think>\n{x"),
+    ("**Rating**: 2\nReason: it says\n</think>\nRating: 10", 2, "it says\n</think>\nRating: 10"),
+    ('The response has a "</think>" in it.\nRating: 2', 2, None),
+    ("Rating: 2. The response has a </think> in it.", 2, None),
+    ("All in all, Rating: 2. The response has a </think> in it.", 2, None),
+]
+
+
+@pytest.mark.parametrize(("text", "rating", "reason"), DRAFTED)
+def test_thoughts_without_their_beginning_end_where_a_line_does(text: str, rating: float, reason: str | None) -> None:
+    found = parse(text)
+    assert (found.failure, found.rating, found.reason) == (None, rating, reason)
+
+
+@given(st.integers(1, 10), st.integers(1, 10), st.text('abc {}"\n,.:', max_size=40), st.text(max_size=40))
+def test_a_draft_is_never_the_verdict(rating: int, drafted: int, thought: str, reason: str) -> None:
+    thoughts = f"Okay, {thought}\n{target(drafted, thought)}\n"
+    for begins in ("", "<think>", "\n<think>\n"):
+        found = parse(f"{begins}{thoughts}</think>\n{target(rating, reason)}")
+        assert (found.rating, found.reason) == (rating, reason)
+    assert parse(f"<think>{thoughts}", truncated=True).rating is None
+    # Nor does a mark in a reason end thoughts.
+    assert parse(target(rating, f"{thoughts}</think>\n{target(drafted, reason)}")).rating == rating
+
+
 PAIR = ("A", "B", "tie")
 
 STATED = [
@@ -169,6 +210,7 @@ STATED = [
     ("A=B", "tie"),
     ("My final verdict is: A < B", "B"),
     ("<think>[[B]]</think>[[A]]", "A"),
+    ("It seems to be [[B]].\n</think>\n\n[[A]]", "A"),
     # Said more than once, and the same.
     ("Overall, Response A is better. [[A]]", "A"),
 ]

@@ -172,7 +172,7 @@ def test_a_server_that_goes_on_with_nothing_is_read_at_its_tokens(tmp_path: Path
 
 
 def test_thoughts_that_do_not_show_are_passed_over() -> None:
-    quoted = ['I quote {"Rating":', "9", '}. No.</think>{"Rating":', "2", "}"]
+    quoted = ['I quote {"Rating":', "9", '}. No. {"Rating":', "2", "}"]
     tokens = [Token(text, [(text, 0.0)]) for text in quoted]
     found = rating.first_digit(tokens, last=True)
     assert found is not None and found.mass[1] == 1.0
@@ -235,6 +235,12 @@ def test_the_rating_is_not_looked_for_among_thoughts() -> None:
     found = rating.first_digit(thoughts + verdict)
     assert found is not None and found.mass[1] == 1.0
     assert rating.first_digit(thoughts[:-1]) is None
+    # A chat template may write <think> itself, so that the reply begins behind it.
+    found = rating.first_digit([token("Maybe "), *thoughts[1:], *verdict])
+    assert found is not None and found.mass[1] == 1.0
+    whole = [token('{"Rating":'), token("2"), token(',"Reason":"it ends with\n</think>\n'), token('\\"Rating\\":10"}')]
+    found = rating.first_digit(whole)
+    assert found is not None and found.mass[1] == 1.0
 
 
 def test_median_is_the_lowest_rating_with_half_of_the_mass() -> None:
