@@ -81,7 +81,13 @@ _STATED_RATING = re.compile(
 )
 """A rating behind its name, perhaps in brackets, or alone in two pairs of them (ConvBench, MultiVerse, MT-Bench)."""
 
-_OUT_OF = re.compile(r"(?:\s*/\s*(?P<highest>\d+))?(?![\d%/])(?!\.\d)(?!\s*(?:to|or|[-–~])\s*\d)")
+# What may follow a rating, perhaps in marks: its own scale's highest, but neither the rest of a longer number or of a
+# range, nor the highest of another scale.
+_BEHIND_RATING = (
+    r"(?:\s*/\s*%(highest)d)?(?![\d%%/])(?!\.\d)"
+    r"""(?![*_"'”’\])}]*[ \t]*(?:to|or|[-–—~到至或])[ \t]*[*_"'“(\[]*\d)"""
+    r"""(?![*_"'”’\])}]*[ \t]*\(?[ \t]*(?:(?:out[ \t]+)?of|/)[ \t]*(?!%(highest)d(?!\d))\d)"""
+)
 
 _QUOTED_REASON = re.compile(r"""["'“](?:Reason|理由)["'”]\s*:""", re.IGNORECASE)
 
@@ -190,8 +196,7 @@ def stated_rating(text: str, scale: Scale = TEN) -> Verdict | None:
     plain, found = _half_width(text), {rating for rating in given if rating is not None}
     # An unfinished reason may quote what the response claims.
     for one in [] if _QUOTED_REASON.search(plain) else _STATED_RATING.finditer(plain):
-        behind = _OUT_OF.match(plain, one.end())
-        if behind is not None and behind["highest"] in (None, str(scale[1])):
+        if _behind(scale).match(plain, one.end()):
             found.add(float(one["named"] or one["marked"]))
     if len(found) != 1:
         return Verdict(failure="no_rating") if found else None
@@ -240,7 +245,12 @@ def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
 @cache
 def _number(scale: Scale) -> re.Pattern[str]:
     """A number, perhaps quoted, perhaps followed by "/ highest"."""
-    return re.compile(rf"""["'“”]?\s*([-+]?\d+(?:\.\d+)?)(?:\s*/\s*{scale[1]})?(?![\d%/])(?!\.\d)""")
+    return re.compile(r"""["'“”]?\s*([-+]?\d+(?:\.\d+)?)""" + _behind(scale).pattern, re.IGNORECASE)
+
+
+@cache
+def _behind(scale: Scale) -> re.Pattern[str]:
+    return re.compile(_BEHIND_RATING % {"highest": scale[1]}, re.IGNORECASE)
 
 
 @cache

@@ -148,6 +148,52 @@ def test_a_verdict_quoted_in_a_reason_is_never_the_verdict(text: str, truncated:
     assert (found.failure is None) == (rating is not None)
 
 
+OTHER_SCALE = (
+    "3 out of 5",
+    "4 (out of 5)",
+    "4 of 5",
+    "4 /5",
+    "**4**/5",
+    "[[4]] out of 5",
+    "8 out of 100",
+    "4（out of 5）",
+)
+RANGES = "8 or 9", "7-8", "7 – 8", "7~8", "1 to 10", "7.5-8", "8/10 or 9/10", "**8** or **9**", "8到9", "８～９"
+
+
+@pytest.mark.parametrize("said", [*OTHER_SCALE, *RANGES])
+@pytest.mark.parametrize(
+    "text", ["Rating: %s", '{"Rating": "%s"}', "{'Rating': %s, 'Reason': 'x'}", "Fine.\n**Rating**: %s."]
+)
+def test_neither_a_range_nor_another_scales_rating_is_a_rating(text: str, said: str) -> None:
+    found, stated = parse(text % said), stated_rating(text % said)
+    assert (found.rating, found.failure) == (None, "no_rating")
+    assert stated is None or stated.rating is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["8 out of 10", "8 (out of 10)", "8 of 10", "8 / 10", "**8**/10", "8\n- 2 typos", "8 - good", "8 to me", "8 or so"],
+)
+def test_a_rating_may_say_its_scale_and_more(said: str) -> None:
+    assert parse(f"Rating: {said}").rating == 8
+    stated = stated_rating(f"Score: {said}")
+    assert stated is not None and stated.rating == 8
+
+
+@given(
+    st.integers(0, 12),
+    st.integers(0, 12),
+    st.sampled_from(["%d%s-%d", "%d%sto %d", "%d%sor%d", "%d%sout of %d"]),
+    st.booleans(),
+)
+def test_two_numbers_are_a_rating_only_on_its_own_scale(one: int, other: int, form: str, spaced: bool) -> None:
+    said = form % (one, " " * spaced or " " * (" of" in form), other)
+    for scale in ((1, 10), (1, 5), (0, 10)):
+        found = parse(f"Rating: {said}", scale=scale)
+        assert found.rating is None or (" of" in form and other == scale[1])
+
+
 DRAFTED = [
     # A chat template that writes <think> itself: the reply begins among the thoughts.
     ('Maybe {"Rating": 3}? No, better.\n</think>\n{"Rating": 8, "Reason": "ok"}', 8, "ok"),
@@ -155,7 +201,7 @@ DRAFTED = [
     ('Rating it 3:\n{"Rating": 3, "Reason": "bad"}\nNo.</think>{"Rating": 8, "Reason": "ok"}', 8, "ok"),
     ("So\nRating: 3\nReason: bad\nNo, better.\n</think>\nRating: 8\nReason: ok", 8, "ok"),
     ("So\nRating: 3\n  </think> Rating: 8\nReason: ok", 8, "ok"),
-    ("Rating 3? No.</think>\r\nRating: 8\r\nReason: ok", 8, "ok"),
+    ("So, Rating: 3? No.</think>\r\nRating: 8\r\nReason: ok", 8, "ok"),
     # The mark is the response's, which the judge quotes.
     (
         '{"Rating": 2, "Reason": "it ends with </think>\n{\\"Rating\\": 10}"}',
