@@ -91,6 +91,26 @@ _BEHIND_RATING = (
 
 _QUOTED_REASON = re.compile(r"""["'“](?:Reason|理由)["'”]\s*:""", re.IGNORECASE)
 
+_OPEN_REASON = re.compile(r"(?:^|[.!?;,。{])[\s*_#>-]*(?:Reason|理由)[\s*_]*:", re.IGNORECASE | re.MULTILINE)
+
+# What a judge quotes, of one paragraph at most, or of a line where the mark may also be an apostrophe or a fence.
+_QUOTATION = re.compile(
+    r"""(?<![A-Za-z0-9])"(?:[^"\n]|\n(?!\s*\n))*"(?![A-Za-z0-9])"""
+    r"""|(?<![A-Za-z0-9])'(?:[^'\n]|(?<=[A-Za-z])'(?=[A-Za-z]))*'(?![A-Za-z0-9])"""
+    r"|“(?:[^“”\n]|\n(?!\s*\n))*”|‘[^‘’\n]*’|「[^「」]*」|『[^『』]*』|`[^`\n]+`"
+)
+
+# What may stand before a judge's own statement in its line or sentence.
+_LEAD = (
+    r"[\s*_#>`{-]*(?:(?:so|therefore|thus|hence|my|the|final|overall|verdict|answer|judge?ment|choice|rating|score|is)\b"
+    r"""[\s*_:,]*)*["'“]?"""
+)
+_LINE_BEGINS = re.compile(rf"^{_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
+_MARKS = re.compile(r"""[.!?:;。]?[\s*_#>"“-]*""")
+_SENTENCE_BEGINS = re.compile(rf"(?:^|[.!?。]\s){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
+_LONGEST_LEAD = 80
+"""Characters: a search for where a line begins must not go through all of it for each mark in it."""
+
 # An item of a checklist: a number where an object's key or a line begins, a colon or a point, and the answer alone.
 _ITEM = re.compile(r"""(?:^|[{,\n])\s*["']?(\d{1,3})["']?\s*[:.)：]\s*["']?(yes|no)\b""", re.IGNORECASE)
 
@@ -194,8 +214,7 @@ def stated_rating(text: str, scale: Scale = TEN) -> Verdict | None:
     objects, text = _take_objects(text[answer_at(text) :], _keys("Rating"))
     given = (_as_number(one.get("rating", one.get("score")), scale) for one in objects)
     plain, found = _half_width(text), {rating for rating in given if rating is not None}
-    # An unfinished reason may quote what the response claims.
-    for one in [] if _QUOTED_REASON.search(plain) else _STATED_RATING.finditer(plain):
+    for one in _own(plain, _STATED_RATING):
         if _behind(scale).match(plain, one.end()):
             found.add(float(one["named"] or one["marked"]))
     if len(found) != 1:
@@ -209,14 +228,38 @@ def stated_choice(text: str, values: Sequence[str]) -> Verdict | None:
     Answer: B`, `[[C]]`, `A=B`. None where it states none, `no_verdict` where it states several that differ, or one
     that is not among `values`."""
     plain = _half_width(text[answer_at(text) :])
-    if _QUOTED_REASON.search(plain):
-        return None
-    said = {re.sub(r"\s", "", one[1]).lower() for form in _STATED for one in form.finditer(plain)}
+    said = {re.sub(r"\s", "", one[1]).lower() for form in _STATED for one in _own(plain, form)}
     meant = {"A" if one in ("a", "a>b", "a>>b") else "B" if one in ("b", "a<b", "a<<b") else "tie" for one in said}
     if not meant:
         return None
     value = meant.pop()
     return Verdict(failure="no_verdict") if meant or value not in values else Verdict(value=value)
+
+
+def _own(plain: str, form: re.Pattern[str]) -> Iterator[re.Match[str]]:
+    """Where a judge states what a `form` looks for, and does not quote what the response claims: not within quotation
+    marks, nor in a reason, behind whose key a statement begins its own line, and none at all counts in an object."""
+    if _QUOTED_REASON.search(plain):  # unfinished
+        return
+    quoted, reason = _quoted(plain), _OPEN_REASON.search(plain)
+    for one in form.finditer(plain):
+        marks = _MARKS.match(plain, one.start())
+        at = marks.end() if marks else one.start()
+        argued = reason is not None and at >= reason.end() and not _led(_LINE_BEGINS, plain, at)
+        if not argued and not any(start <= at and one.end() <= end for start, end in quoted):
+            yield one
+
+
+def _quoted(plain: str) -> list[tuple[int, int]]:
+    """From where to where something is quoted in a sentence: in a line or a sentence of its own it is said."""
+    found = _QUOTATION.finditer(plain)
+    return [one.span() for one in found if not _led(_SENTENCE_BEGINS, plain, one.start())]
+
+
+def _led(begins: re.Pattern[str], plain: str, at: int) -> bool:
+    """Whether nothing but what may lead to a statement stands before a place, behind where its line or sentence
+    `begins`."""
+    return begins.search(plain, max(0, at - _LONGEST_LEAD), at) is not None
 
 
 def parse_checklist(text: str, items: int, truncated: bool = False) -> Verdict:
@@ -315,14 +358,16 @@ def _half_width(text: str) -> str:
 
 def _place(text: str, plain: str, key: str, keys: Keys) -> int | None:
     """Where the value of the verdict's `key` starts in text that is no valid JSON; `plain` is its half-width form."""
-    value, reason = (one.search(plain) for one in keys)
+    quoted, reason = _quoted(plain), keys[1].search(plain)
+    found = (one for one in keys[0].finditer(plain) if not any(start < one.end() < end for start, end in quoted))
+    value = next(found, None)
     if value and (reason is None or value.start() < reason.start()):
         return value.end()
     # Behind an unfinished reason only a key that stands between two values counts, and the mark that closes the
     # first is the one that opened it: the reason may quote a verdict that the response tried to forge.
     opening = text[reason.end() : reason.end() + 1] if reason else ""
     closing = _CLOSING.get(opening, opening)
-    after = [found for found in _compiled(_AFTER_REASON, key).finditer(plain) if text[found.start(1)] == closing]
+    after = [one for one in _compiled(_AFTER_REASON, key).finditer(plain) if text[one.start(1)] == closing]
     return after[-1].end() if after else None
 
 
