@@ -46,7 +46,7 @@ _THOUGHTS_END = re.compile(r"^[ \t]*</think>|</think>(?=[ \t\r]*(?:$|\{|```))", 
 
 # A reply that begins with its verdict has no thoughts before it.
 _VERDICT_FIRST = re.compile(
-    r"""\s*(?:```\w*)?[\s"'“*#]*(?:\[?\{|\[\[|\d{1,3}["']?\s*[:.)：]\s*["']?(?:yes|no)\b"""
+    r"""(?:```\w*)?[\s"'“*#]*(?:\[?\{|\[\[|\d{1,3}["']?\s*[:.)：]\s*["']?(?:yes|no)\b"""
     r"""|(?:rating|score|verdict|correct|reason|评分|分数|理由)["'”*]{0,3}\s*[:：])""",
     re.IGNORECASE,
 )
@@ -193,7 +193,7 @@ def answer_at(text: str) -> int:
     template may have written their `<think>`."""
     if opened := _THINKING.match(text):
         return opened.end()
-    ends = [] if _VERDICT_FIRST.match(text) else _THOUGHTS_END.finditer(text)
+    ends = [] if _VERDICT_FIRST.match(text.lstrip()) else _THOUGHTS_END.finditer(text)
     return next((end.end() for end in ends if not _in_reason(text[: end.start()])), 0)
 
 
