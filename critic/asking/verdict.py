@@ -238,14 +238,16 @@ def stated_choice(text: str, values: Sequence[str]) -> Verdict | None:
 
 def _own(plain: str, form: re.Pattern[str]) -> Iterator[re.Match[str]]:
     """Where a judge states what a `form` looks for, and does not quote what the response claims: not within quotation
-    marks, nor in a reason, behind whose key a statement begins its own line, and none at all counts in an object."""
+    marks, nor in a reason, behind whose key a statement begins its own line or is the last sentence, and none at all
+    counts in an object."""
     if _QUOTED_REASON.search(plain):  # unfinished
         return
     quoted, reason = _quoted(plain), _OPEN_REASON.search(plain)
     for one in form.finditer(plain):
         marks = _MARKS.match(plain, one.start())
         at = marks.end() if marks else one.start()
-        argued = reason is not None and at >= reason.end() and not _led(_LINE_BEGINS, plain, at)
+        begins = _LINE_BEGINS if re.search(r"\w", plain[one.end() :]) else _SENTENCE_BEGINS
+        argued = reason is not None and at >= reason.end() and not _led(begins, plain, at)
         if not argued and not any(start <= at and one.end() <= end for start, end in quoted):
             yield one
 

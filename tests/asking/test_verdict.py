@@ -325,6 +325,8 @@ def test_two_statements_that_differ_and_a_tie_that_was_not_offered_are_none() ->
         ("It is fine, hence Rating:{8}", 8, None),
         ('It says "good" and "fine". Rating: [[8]] "x"', 8, None),
         ("Reason: it is fine\n\n**Final rating**: 8", 8, None),
+        ("Reason: it is fine. Rating: [[7]]", 7, None),
+        ("Reason: it is fine. Rating: [[7]] is what it deserves.", None, None),
         ("As in [1], fine. Rating: 8", 8, None),
         ("The first turn earns\nRating: 9\nand all in all\nRating: 7", None, "no_rating"),
         ("Not [[3]] but [[8]]", None, "no_rating"),
