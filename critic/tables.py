@@ -176,7 +176,7 @@ class Ids:
     """Ids already seen. Raises UsageError naming both places for a second one."""
 
     def __init__(self) -> None:
-        self._seen, self._files = KeySet(numbered=True), list[str]()
+        self._seen, self._files = KeySet(numbered=8), list[str]()
 
     def add(self, place: str, key: str) -> str:
         file, number = _PLACE.fullmatch(place).groups()  # type: ignore[union-attr]  # fits any text

@@ -32,7 +32,7 @@ class AskedConversations(MadeAgain[Conversation]):
 
     def __init__(self, given: Iterable[Conversation] = (), *, indexed: bool = True) -> None:
         self._ids, self.group, self._shape = Column[str](), Column[str](), Column[Conversation]()
-        self._mark, self._place = Spooled("q"), KeySet(numbered=True) if indexed else None
+        self._mark, self._place = Spooled("q"), KeySet(numbered=4) if indexed else None
         self.prompts, self.references = Spooled("i"), Spooled("i")
         """Characters of the first turn's prompts and references, -1 where there is none."""
         self.indexed = indexed
@@ -61,7 +61,7 @@ class AskedConversations(MadeAgain[Conversation]):
         if isinstance(key, Key) and key.asked is self:
             return key.row
         if self._place is None:
-            self._place = KeySet(numbered=True)
+            self._place = KeySet(numbered=4)
             for row, text in enumerate(self._ids):
                 self._place.add(text, row)
         place = self._place.get(str(key))

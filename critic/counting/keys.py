@@ -13,14 +13,14 @@ _FULL = 32
 
 
 class KeySet:
-    """Keys (texts, and tuples of texts, numbers and None) in about 24 bytes each, where a set takes 110; `numbered`, in
-    8 more, with a number (0 to 2^63 - 1) for each. Only their hashes are kept.
+    """Keys (texts, and tuples of texts, numbers and None) in about 24 bytes each, where a set takes 110, and a number
+    for each in `numbered` bytes more (4: below 2^32). Only their hashes are kept.
 
     A hash table that grows by one bucket at a time, so that it is never there twice: linear hashing (Litwin 1980).
     """
 
-    def __init__(self, *, numbered: bool = False) -> None:
-        self._size, self._count = _NAME + 8 * numbered, 0
+    def __init__(self, *, numbered: int = 0) -> None:
+        self._size, self._count = _NAME + numbered, 0
         # Half of the buckets at least are told apart by the hash's bits below `_bit`, those split since by one more.
         self._bit, self._buckets = 1, [bytearray()]
 

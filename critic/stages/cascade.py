@@ -135,7 +135,7 @@ class ByKey:
     """The judgments of a file by key, each read anew where it stands: only where that is, is in memory."""
 
     def __init__(self, path: Path, key: Key) -> None:
-        self._path, self._places = path, KeySet(numbered=True)
+        self._path, self._places = path, KeySet(numbered=8)
         place = 0
         with path.open("rb") as lines:
             for line in lines:

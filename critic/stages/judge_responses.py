@@ -53,7 +53,7 @@ class FormResponses:
         left_out: Counter[str] = Counter()
         self._pairs = _paired(list(self._usable(left_out)), form, left_out) if self._form.pair else None
         shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(left_out))
-        self.keys, self.pictured, usable = KeySet(numbered=True), False, False
+        self.keys, self.pictured, usable = KeySet(numbered=4), False, False
         for one in shown:
             usable = True
             # Of all shards' rows: it decides how judgments are made, and those of all shards are merged.
