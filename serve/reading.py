@@ -83,7 +83,8 @@ ALLOWED = re.compile(
     r"\bdecimals? [^.\n]{0,20}allowed\b"
 )
 WHOLE = re.compile(
-    r"(?i)\b(?:integers?|int|whole|binary|no (?:decimals|fractions))\b|"
+    r"(?i)\b(?:integers?|int|whole[- ](?:numbers?|points?|scores?|values?|digits?|steps?)|binary|"
+    r"(?:no|without) (?:decimals?|fractions?)|(?<!decimal )digit(?! (?:after|behind|past|of)\b))\b|"
     r"(?<![\w.-])(?:0{0}(?:,? or | ?[/|] ?)1|1{0}(?:,? or | ?[/|] ?)0)(?![\w-]|\.[0-9])".replace("{0}", MEANING)
 )
 DECIMALS = re.compile(r"(?<![\w.])-?[0-9]{1,3}\.[0-9]{1,3}(?![\w.]?[0-9])")

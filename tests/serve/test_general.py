@@ -199,6 +199,12 @@ SMALL, HALVES, WHOLE = ("0", "0.75", "0.05", "1", "1.00"), ("1", "7.5", "7.0", "
         ("Reply only as a number from 0 to 3.", ("0", "3"), "1.5"),
         ("Rate it from 1 to 10. Return only the number. The answer: it costs 7.5 euros.", WHOLE, "7.5"),
         ('Explain, and finish with "Score: <1-5>".', ("1", "5"), "1.5"),
+        ("Score it 0-1. Reply with only a single digit.", ("0", "1"), "0.5"),
+        ("Score it from 0 to 1. Output only a digit.", ("0", "1"), "0.5"),
+        ("Score it from 0 to 1 as a whole number. Output only the score.", ("0", "1"), "0.5"),
+        ("Rate the whole response on a scale from 0.0 to 1.0. Output only the score.", SMALL, "2"),
+        ("Rate it as a whole from 0 to 1. Output only the score.", SMALL, "2"),
+        ("Rate it from 0 to 1 with two digits after the decimal point. Output only the score.", SMALL, "2"),
     ],
 )
 def test_a_score_has_the_digits_that_its_words_allow(words: str, takes: tuple[str, ...], never: str) -> None:
