@@ -47,6 +47,7 @@ SCALE = re.compile(
     rf"(?i)\bout of (?P<most>{COUNTED})\b|\b(?P<points>{COUNTED})[- ]point\b|"
     rf"\b(?P<low>zero|one) (?:to|through|and) (?P<high>{COUNTED})\b"
 )
+NO_NUMBER = ("string", "boolean", "array", "object", "null")
 MOST_TEXT = 100_000
 """Characters of a request that are read for what its schema leaves open."""
 
@@ -195,6 +196,7 @@ def with_ranges(schema: Schema, *texts: str) -> Schema:
     told_in = [part for text in texts for part in _told(text[:MOST_TEXT])]
     open_fields = [name for name, field in _fields(schema).items() if _open_number(field)]
     verdicts = [name for name in open_fields if VERDICT.search(name) or names_verdict(name)]
+    numbers = {name for name, field in _fields(schema).items() if field.get("type") not in NO_NUMBER}
 
     def of(name: str, field: Schema) -> Schema:
         told = str(field.get("description") or "")
@@ -204,7 +206,7 @@ def with_ranges(schema: Schema, *texts: str) -> Schema:
             return {"enum": [0, 1]}
         found = range_in(told) or next(rubric_ranges(told, None), None)
         if not found and verdicts == [name]:
-            found = _first(told_in, lambda text: _scales(text, name, {*open_fields} - {name}))
+            found = _first(told_in, lambda text: _scales(text, name, numbers - {name}))
         elif not found:
             found = _first(told_in, lambda text: named_ranges(name, text))
         return _bounds(found)

@@ -360,6 +360,31 @@ def test_a_range_that_is_named_for_another_field_is_that_ones() -> None:
     assert [(one["minimum"], one["maximum"]) for one in found.values()] == [(1, 5), (0, 100)]
 
 
+def fields_of(words: str, *, system: str = "", **fields: Any) -> dict[str, Any]:
+    """What a reply may hold whose schema has a whole number `score` and these fields, by name."""
+    properties = {"score": {"type": "integer"}, **fields}
+    schema = {"type": "object", "properties": properties, "required": ["score"]}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    request = user(words, system, response_format=form)
+    held = contracts.constrain(contracts.recognise(request, TABLE), request, 900)
+    found: dict[str, Any] = held.request["structured_outputs"]["json"]["properties"]
+    return found
+
+
+@pytest.mark.parametrize("confidence", [{"type": "integer"}, {"type": "integer", "minimum": 0, "maximum": 100}])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Give a score from 1 to 5 and your confidence in that rating from 0 to 100.",
+        "Rate it from 1 to 5, then rate your confidence on a scale of 0 to 100.",
+        "Give a reason and rate the answer from 1 to 5. Rate your confidence from 0 to 100.",
+    ],
+)
+def test_a_range_of_a_bounded_field_is_none_of_the_score(words: str, confidence: dict[str, Any]) -> None:
+    found = fields_of(words, confidence=confidence, reason={"type": "string"})
+    assert [(found[name]["minimum"], found[name]["maximum"]) for name in ("score", "confidence")] == [(1, 5), (0, 100)]
+
+
 def test_of_a_very_long_request_only_the_ends_are_read() -> None:
     request = {
         "messages": [{"role": "user", "content": "Evaluate it. Answer only yes or no.\n" + "apple pie " * 1_000_000}]
