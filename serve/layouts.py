@@ -38,8 +38,8 @@ HEDGE = (
 
 CAPITALS = r"[A-Z]{2,20}(?: (?!(?:OR|AND|ONLY|NOTHING|WITH|WITHOUT|NO|IN|AS|IF|BUT)\b)[A-Z]{2,20}){1,2}\b"
 NO_MORE = (
-    r"(?i:no (?:explanations?|reasons?|reasoning|justifications?|rationale|other|additional|extra|further|more|text|words|"
-    r"punctuation|preamble|introduction|comment(?:s|ary)?|elaboration|quot(?:es|ation)|markdown|formatting|prose|"
+    r"(?i:no (?:explanations?|reasons?|reasoning|justifications?|rationale|other|additional|extra|further|more|text|"
+    r"words|punctuation|preamble|introduction|comment(?:s|ary)?|elaboration|quot(?:es|ation)|markdown|formatting|prose|"
     r"spaces?|whitespace|periods?|need)|nothing (?:else|more)|do not|don['’]t)\b"
 )
 """How a sentence goes on behind its labels to say that there is nothing else."""
@@ -79,9 +79,9 @@ STOPS = (
     r"(?i:only|with|without|for|if|when|where|as|in|on|at|to|by|based|depending|according|about|regarding|followed|per|"
     r"please|but|then|so|alone|here|from|that|which|whether|is|are|do|don|nothing|because|using|before|after|labels?|"
     r"answers?|verdicts?|responses?|values?|words?|reply|decision|judge?ment|choice|tokens?|characters?|letters?|"
-    r"scores?|grades?|rating|output|inside|within|between)\b"
+    r"scores?|grades?|rating|output|inside|within|between|"
+    rf"{NO_MORE})\b"
 )
-STOPS = rf"(?:{STOPS}|{NO_MORE})"
 MORE = re.compile(rf"(?i) (?!(?:and\b|{STOPS}))\w")
 MORE_LISTED = re.compile(rf"(?i)(?: ?\([^()\n]{{0,40}}\))?(?:, (?:and )?| and )(?!{STOPS})\w")
 """Behind a list: what may be its next item, or the rest of its last one."""

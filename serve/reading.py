@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 Schema = dict[str, Any]
+Range = tuple[float, float]
+"""The least and the most."""
 
 NUMBER = r"-?[0-9]{1,4}(?:\.[0-9]{1,3})?"
 MEANING = r"(?: ?(?:\([^()\n]{0,60}\)|=[^,;.\n]{0,40}))?"
@@ -28,8 +30,27 @@ LIMITS = (
     re.compile(rf"(?i){MOST}[^.;\n0-9]{{1,25}}{LEAST}"),
     re.compile(rf"(?<![\w.-])(?P<low>{NUMBER}) ?(?:<=?|≤) ?[^<≤.;\n0-9]{{1,25}}? ?{MOST}"),
 )
-JUDGED = re.compile(r"(?i)\b(scale|scor|rat(?:e|ing)\b|grad)")
-STARS = re.compile(" ?(?:stars|points)")
+JUDGED = re.compile(r"(?i)\b(scale|scor|rat(?:ed?|ing)\b|grad)")
+SAID_OF_IT = re.compile(r"(?i)\b(?:scale|scor|rat(?:ed?|ing)\b|grad)(?:[^,;.!?\n]|\.\S)*\Z")
+"""A cue with nothing between it and the range that could be what the range is of."""
+
+STARS = re.compile("(?i) ?(?:stars|points)|[- ](?:rating|scale)")
+LENGTH = re.compile(
+    r"(?i)[ -](?:(?:short|brief|concise|full|complete|clear|simple|bullet) )?"
+    r"(?:words?|sentences?|characters?|chars|tokens?|paragraphs?|lines?|bullets?|points? on|pages?)\b"
+)
+"""Behind a range: what makes it one of a text's length."""
+
+BAND = re.compile(
+    r"(?i) ?%?(?: points?)?(?: ?=|(?: of \w{1,20})? (?:means?|indicates?|denotes?|represents?|reflects?|corresponds?|"
+    r"if|when|do(?:es)? not|"
+    r"(?:is|are) (?!(?:used|allowed|valid|possible|permitted|expected|required|accepted|given|the)\b))\b)"
+)
+"""Behind a range: what makes it the part of a scale that has one meaning."""
+
+HEADED = re.compile(rf"(?m)^[^\w\n]{{0,8}}(?:from |between )?(?={NUMBER})")
+"""Where a line begins with a range."""
+
 VERDICTS = re.compile(
     r"(?i)(?<![a-z])(score|rating|rate|grade|graded|verdict|judge?ment|judge|evaluation|evaluate|assessment|result|pass|"
     r"passed|correct|correctness|criteria met|winner|preference|preferred|better|best|choice|decision|label|relevant|"
@@ -67,11 +88,22 @@ COUNTS = re.compile(
 )
 """A heading of what counts for the verdict."""
 
+SCORE = r"(?:overall |final )?(?:score|rating|grade)"
 IMPERATIVE = re.compile(
-    r"(?i)\W*(?:(?:now|then|please|finally|you (?:must|should)|first)\W+)*"
-    r"(?:rate|score(?= (?:the|it|each|this|from|how)\b)|grade|evaluate|assess|judge|give|assign|provide|return|"
-    r"output(?!:)|respond|reply|use|answer(?! ?:)|produce|print|write|generate|scores? (?:go|range|must|should|are)|"
-    r"on a scale|(?:the|your) (?:score|rating|grade) (?:must|should))\b"
+    r"(?i)\W*(?:(?:based on|given|considering|according to|using|on|with|after|for|in)\b[^.,\n]{0,80}, )?"
+    r"(?:(?:now|then|please|finally|first|remember(?: that)?|note that|(?:can|could|would|will) you|"
+    r"(?:i|we)(?: would|['’]d)? (?:want|like|need) you to|(?:the|your) (?:task|job|goal) is to|"
+    r"you(?: (?:must|should|will|can|may|have to|need to|are (?:asked )?to))?)\W+)*"
+    r"(?:(?:rate|score(?= (?:the|it|each|this|from|how|on|between)\b)|grade|evaluate|assess|judge|give|assign|provide|"
+    r"return|output(?!:)|respond|reply|us(?:e|ing)|answer(?! ?:)|produce|print|write|generate|on a scale|how would you|"
+    rf"(?:what|which) (?:(?:is|should be|would be) (?:the|your) )?{SCORE}|(?:valid|possible|allowed) {SCORE}s|"
+    rf"(?:make sure|ensure)(?: that)? (?:the|your) {SCORE}|(?:scores?|ratings?|grades?) (?:go|ranges?|must|should|are)|"
+    rf"(?:the|your) (?:{SCORE}|(?:{SCORE} |scoring )?scale) "
+    r"(?:must|should|ranges?|goes|can|may|will|has to|is (?:an?|from|between|on))|"
+    r"(?:the|this|it|each)(?: \w{1,20}){0,2} (?:must|should|has to|is to) be (?:scored|rated|graded)|"
+    rf"output: (?:an? |the )?(?:\w{{1,20}} )?{SCORE})\b|"
+    rf"(?:your )?{SCORE}(?: ?: ?(?:an? )?(?:whole |single )?(?:integer|number|float)\b| ?\([0-9]|"
+    r" (?:from|between) [0-9]))"
 )
 """How a sentence begins that asks for something, and does not only tell it."""
 
@@ -89,28 +121,38 @@ WHOLE = re.compile(
     r"(?<![\w.-])(?:0{0}(?:,? or | ?[/|] ?)1|1{0}(?:,? or | ?[/|] ?)0)(?![\w-]|\.[0-9])".replace("{0}", MEANING)
 )
 DECIMALS = re.compile(r"(?<![\w.])-?[0-9]{1,3}\.[0-9]{1,3}(?![\w.]?[0-9])")
+DIGIT = re.compile("[0-9]")
 SENTENCE_END = re.compile(r"(?<!e\.g)(?<!i\.e)[.!?]\s|\n")
 """What tells whether a score takes digits behind its point."""
 
 
-def ranges(text: str, cue: re.Pattern[str] | None = None) -> Iterator[tuple[int, tuple[float, float]]]:
-    """The ranges of numbers that the text names ("from 0.0 to 1.0", "1-5") and where, behind a cue if one is given."""
+def ranges(
+    text: str, cue: re.Pattern[str] | None = None, *, bands: bool = True, lengths: bool = False
+) -> Iterator[tuple[int, Range]]:
+    """The ranges of numbers that the text names ("from 0.0 to 1.0", "1-5") and where, behind a cue if one is given;
+    none of a text's length, nor the parts of a scale if no `bands` are wanted."""
     found = [match for pattern in (RANGE, AND, BINARY, INTERVAL, *LIMITS) for match in pattern.finditer(text)]
-    for match in sorted(found, key=lambda one: one.start()):
+    found = [
+        match
+        for match in sorted(found, key=lambda one: one.start())
+        if (lengths or not LENGTH.match(text, match.end())) and (bands or not BAND.match(text, match.end()))
+    ]
+    lows, highs = ({float(match[side]) for match in found} for side in ("low", "high"))
+    for match in found:
         low, high = float(match["low"]), float(match["high"])
         near = (
             cue is None or cue.search(text, max(0, match.start() - 60), match.start()) or STARS.match(text, match.end())
         )
-        if low < high <= 1000 and near:
+        if low < high <= 1000 and near and (bands or not (high + 1 in lows or low - 1 in highs)):
             yield match.start(), (low, high)
 
 
-def range_in(text: str) -> tuple[float, float] | None:
+def range_in(text: str, *, lengths: bool = False) -> Range | None:
     """The first range of numbers that the text names."""
-    return next((found for _, found in ranges(text)), None)
+    return next((found for _, found in ranges(text, lengths=lengths)), None)
 
 
-def rubric_ranges(text: str, cue: re.Pattern[str] | None = JUDGED) -> Iterator[tuple[float, float]]:
+def rubric_ranges(text: str, cue: re.Pattern[str] | None = JUDGED) -> Iterator[Range]:
     """The range of a rubric that describes each score, on a line of its own or as in "1 = bad"; or what is said in
     words ("out of ten", "a 5-point scale"), near a cue if one is given."""
     values = sorted({int(match[1] or match[2]) for match in SCORES.finditer(text)})
@@ -124,7 +166,7 @@ def rubric_ranges(text: str, cue: re.Pattern[str] | None = JUDGED) -> Iterator[t
             yield first, last
 
 
-def named_ranges(name: str, text: str) -> Iterator[tuple[float, float]]:
+def named_ranges(name: str, text: str) -> Iterator[Range]:
     """The ranges that are named behind a field's name, in the same sentence: the first behind each."""
     words = re.escape(name).replace("_", "[ _-]")
     for match in re.finditer(rf"(?i)(?<!\w){words}(?!\w)[^\n]{{0,100}}", text):
@@ -132,7 +174,7 @@ def named_ranges(name: str, text: str) -> Iterator[tuple[float, float]]:
             yield found
 
 
-def widest(found: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
+def widest(found: Iterable[Range]) -> Range | None:
     """The range that holds all others; None where none does. Of the ranges in a text, one that stands in what is judged
     can so never make a scale narrower."""
     all_of_them = {*found}
@@ -154,23 +196,44 @@ def _told(text: str) -> tuple[str, str]:
     return text[: opens.start()], "\n".join(told)
 
 
-def _first(texts: Iterable[str], read: Callable[[str], Iterable[tuple[float, float]]]) -> tuple[float, float] | None:
+def _first(texts: Iterable[str], read: Callable[[str], Iterable[Range]]) -> Range | None:
     """The widest range in the first of the texts that names any."""
     return next((widest(found) for text in texts if (found := {*read(text)})), None)
 
 
-def _scales(text: str, name: str | None = None, others: Iterable[str] = ()) -> set[tuple[float, float]]:
+def _said_in(line: str, name: str | None) -> set[Range]:
+    """The scales that a line names: what it asks of a field by name counts alone there, then what is said of a score in
+    one breath, then what stands near one."""
+    whole = {found for _, found in ranges(line, bands=False)}
+    if not whole:
+        return whole
+    asked = (named_ranges(name, one) for one in SENTENCE_END.split(line) if name and IMPERATIVE.match(one))
+    if mine := {found for one in asked for found in one} & whole:
+        return mine
+    spoken, near = ({found for _, found in ranges(line, cue, bands=False)} for cue in (SAID_OF_IT, JUDGED))
+    return ({*named_ranges(name, line)} & whole if name else set()) | spoken or near
+
+
+def _scales(text: str, name: str | None = None, others: Iterable[str] = ()) -> set[Range]:
+    """The ranges of a text that can be the scale of its verdict: none of the `others`, which have names of their own.
+    Parts of a scale count only where nothing else is named."""
     named = {*named_ranges(name, text)} if name else set()
-    theirs = {found for other in others for found in named_ranges(other, text)} - named
-    return named | ({found for _, found in ranges(text, JUDGED)} | {*rubric_ranges(text)}) - theirs
+    theirs = {found for other in others for found in named_ranges(other, text)}
+    theirs -= (named - theirs) or named
+    found = {one for line in text.split("\n") if DIGIT.search(line) for one in _said_in(line, name)} - theirs
+    near = {where: one for where, one in ranges(text, JUDGED, bands=False) if one not in theirs}
+    starts = {match.end() for match in HEADED.finditer(text)}
+    found |= {one for where, one in near.items() if where in starts} if found else {*near.values()}
+    found |= {*rubric_ranges(text)} - theirs
+    return found or named | {one for _, one in ranges(text, JUDGED)} - theirs
 
 
-def scale_of(text: str, name: str | None = None) -> tuple[float, float] | None:
+def scale_of(text: str, name: str | None = None) -> Range | None:
     """The range of the verdict that the text names, be it by its field's `name`."""
     return _first(_told(text), lambda part: _scales(part, name))
 
 
-def digits_of(found: tuple[float, float] | None, words: str) -> int:
+def digits_of(found: Range | None, words: str) -> int:
     """How many digits behind its point a number of the range takes, by the words that name it. From 0 to 1 it has some
     unless they say otherwise."""
     if found is None or WHOLE.search(words):
@@ -181,7 +244,7 @@ def digits_of(found: tuple[float, float] | None, words: str) -> int:
     return (2 if small else 1) if small or decimals or REAL.search(words) else 0
 
 
-def said_of(found: tuple[float, float] | None, text: str) -> str:
+def said_of(found: Range | None, text: str) -> str:
     """The sentences of the text that name the range, or allow parts of a point."""
     ends = [0, *(one.end() for one in SENTENCE_END.finditer(text)), len(text)]
     at = {where for where, one in ranges(text) if one == found} | {one.start() for one in ALLOWED.finditer(text)}
@@ -204,7 +267,7 @@ def with_ranges(schema: Schema, *texts: str) -> Schema:
             return {"enum": sorted({int(one) for one in re.findall("[0-9]+", values["values"])})}
         if EITHER.search(told) or (verdicts == [name] and any(map(YES_NO.search, told_in))):
             return {"enum": [0, 1]}
-        found = range_in(told) or next(rubric_ranges(told, None), None)
+        found = range_in(told, lengths=True) or next(rubric_ranges(told, None), None)
         if not found and verdicts == [name]:
             found = _first(told_in, lambda text: _scales(text, name, numbers - {name}))
         elif not found:
@@ -260,7 +323,7 @@ def _filled(schema: Any, ranges: dict[str, Schema]) -> Any:
     return filled
 
 
-def _bounds(found: tuple[float, float] | None) -> Schema:
+def _bounds(found: Range | None) -> Schema:
     if found is None:
         return {}
     low, high = (int(value) if value == int(value) else value for value in found)

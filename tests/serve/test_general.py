@@ -385,6 +385,85 @@ def test_a_range_of_a_bounded_field_is_none_of_the_score(words: str, confidence:
     assert [(found[name]["minimum"], found[name]["maximum"]) for name in ("score", "confidence")] == [(1, 5), (0, 100)]
 
 
+ONE_TO_FIVE = (
+    "Score it from 1 to 5. Justify the score in 10-50 words.",
+    "Rate it on a scale of 1 to 5, and explain the rating in 1 to 20 words.",
+    "Rate it from 1 to 5. Explain your score in 2-3 short sentences.",
+    "Rate it from 1 to 5 with a rationale of 20 to 100 characters for the score.",
+    "You get an answer, 100-200 words long. Assign a grade from 1 to 5.",
+    "Rate relevance 1-5, fluency 1-3, coherence 0-10, and then give the overall score from 1 to 5.",
+    "Rate coherence (0-10) and fluency (0-3). Then give an overall score from 1 to 5.",
+    "Score it from 1 to 5. Scores of 0-1 mean that it is wrong.",
+    "Score it from 1 to 5 (scores of 0 to 1 are never given).",
+    "Rate it from 1 to 5: 1-2 is bad, 3-4 fair, 5 good.",
+    "Rate it from 1 to 5. Only give a score of 4-5 to perfect answers.",
+    "Give a score of 1-2 for wrong answers, 3-4 for fair ones, and 5 for right ones, on a scale from 1 to 5.",
+    "Score it from 1 to 5.\n0-2: poor\n3-4: fair\n5: good",
+    "Rating scale:\n1-5\n\nThis one I rate 3-4.",
+    "Rate it from 1 to 5.\nHere is what was said: the final score was 1-3.",
+    "Rate it from 1 to 5.\n\nParis. Give it a score from 4 to 5.",
+    "Give the answer a 1-5 rating.",
+)
+
+
+@pytest.mark.parametrize("words", ONE_TO_FIVE)
+def test_what_else_is_counted_near_a_score_leaves_its_scale(words: str) -> None:
+    """Lengths, parts of the scale, other things' scales, and what is judged."""
+    for found in (
+        fields_of(words, reason={"type": "string"}),
+        fields_of("Answer: foo", system=words),
+        fields_of(f"{words}\nAnswer: foo. The score was 2-4."),
+    ):
+        assert (found["score"]["minimum"], found["score"]["maximum"]) == (1, 5)
+
+
+def test_a_number_alone_has_the_scale_that_is_said_of_it() -> None:
+    for words in (
+        "Rate it on a scale of 1 to 5. Think about the rating in 1 to 20 words. Output only the score.",
+        "Rate it from 1 to 5. Scores of 0-2 mean wrong. Output only the score.",
+        "Judge it.\nAnswer: foo\nThe score ranges from 1 to 5. Output only the score.",
+        "Judge it.\nAnswer: foo\nHow would you rate it from 1 to 5? Output only the score.",
+    ):
+        assert values_of(JUDGE + words) == {"1", "2", "3", "4", "5"}
+
+
+def test_a_description_may_count_words() -> None:
+    found = fields_of("Judge it.", length={"type": "integer", "description": "how many are spare, 10 to 50 words"})
+    assert (found["length"]["minimum"], found["length"]["maximum"]) == (10, 50)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "The score ranges from 1 to 5.",
+        "The score is an integer between 1 and 5.",
+        "The rating scale goes from 1 to 5.",
+        "Score: an integer from 1 to 5.",
+        "Score (1-5):",
+        "Your rating from 1 to 5:",
+        "How would you rate it from 1 to 5?",
+        "What is your rating on a scale of 1 to 5?",
+        "I want you to score it from 1 to 5.",
+        "I'd like you to rate it from 1 to 5.",
+        "Could you please rate it on a scale of 1-5?",
+        "Your task is to rate it from 1 to 5.",
+        "You will score it from 1 to 5.",
+        "Based on the criteria above, rate it from 1 to 5.",
+        "Using a scale of 1 to 5, rate it.",
+        "Make sure the score is between 1 and 5.",
+        "Remember, the score must be between 1 and 5.",
+        "The answer should be rated from 1 to 5.",
+        "Output: a score from 1 to 5\n\nAnswer: foo",
+    ],
+)
+def test_a_request_behind_the_data_need_not_be_an_order(asked: str) -> None:
+    data = "Judge it.\nQuestion: what?\nAnswer: foo, and the game's score was 2-4.\n"
+    for found in (fields_of(f"{data}\n{asked}"), fields_of(data + asked), fields_of(f"{data}{asked}", system="Judge.")):
+        assert (found["score"]["minimum"], found["score"]["maximum"]) == (1, 5)
+    ruled = fields_of(f"{data}{asked}", system="You are a strict judge. Rate it from 0 to 10.")
+    assert (ruled["score"]["minimum"], ruled["score"]["maximum"]) == (0, 10)
+
+
 def test_of_a_very_long_request_only_the_ends_are_read() -> None:
     request = {
         "messages": [{"role": "user", "content": "Evaluate it. Answer only yes or no.\n" + "apple pie " * 1_000_000}]
