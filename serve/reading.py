@@ -44,9 +44,11 @@ LENGTH = re.compile(
 BAND = re.compile(
     r"(?i) ?%?(?: points?)?(?: ?=|(?: of \w{1,20})? (?:means?|indicates?|denotes?|represents?|reflects?|corresponds?|"
     r"if|when|do(?:es)? not|"
-    r"(?:is|are) (?!(?:used|allowed|valid|possible|permitted|expected|required|accepted|given|the)\b))\b)"
+    r"(?:is|are) (?!(?:used|allowed|valid|possible|permitted|expected|required|accepted|given|the)\b))\b|"
+    r" (?!(?:points|stars|marks|levels|steps|scales|scores|across|always|this|its|has|was|plus|thus|towards|unless|"
+    r"regardless|whereas)\b)[a-z]{2,20}s\b)"
 )
-"""Behind a range: what makes it the part of a scale that has one meaning."""
+"""Behind a range: what makes it the part of a scale that has one meaning, or a count of things."""
 
 HEADED = re.compile(rf"(?m)^[^\w\n]{{0,8}}(?:from |between )?(?={NUMBER})")
 """Where a line begins with a range."""

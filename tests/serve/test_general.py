@@ -403,6 +403,8 @@ ONE_TO_FIVE = (
     "Rate it from 1 to 5.\nHere is what was said: the final score was 1-3.",
     "Rate it from 1 to 5.\n\nParis. Give it a score from 4 to 5.",
     "Give the answer a 1-5 rating.",
+    "Rate from 1 to 5 how many of the 6-10 facts are there.",
+    "Rate the 2-4 turns of the conversation from 1 to 5.",
 )
 
 
