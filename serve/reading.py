@@ -97,7 +97,7 @@ IMPERATIVE = re.compile(
     r"(?:i|we)(?: would|['’]d)? (?:want|like|need) you to|(?:the|your) (?:task|job|goal) is to|"
     r"you(?: (?:must|should|will|can|may|have to|need to|are (?:asked )?to))?)\W+)*"
     r"(?:(?:rate|score(?= (?:the|it|each|this|from|how|on|between)\b)|grade|evaluate|assess|judge|give|assign|provide|"
-    r"return|output(?!:)|respond|reply|us(?:e|ing)|answer(?! ?:)|produce|print|write|generate|on a scale|how would you|"
+    r"return|output(?!:)|respond|reply|use|answer(?! ?:)|produce|print|write|generate|on a scale|how would you|"
     rf"(?:what|which) (?:(?:is|should be|would be) (?:the|your) )?{SCORE}|(?:valid|possible|allowed) {SCORE}s|"
     rf"(?:make sure|ensure)(?: that)? (?:the|your) {SCORE}|(?:scores?|ratings?|grades?) (?:go|ranges?|must|should|are)|"
     rf"(?:the|your) (?:{SCORE}|(?:{SCORE} |scoring )?scale) "
@@ -171,8 +171,8 @@ def rubric_ranges(text: str, cue: re.Pattern[str] | None = JUDGED) -> Iterator[R
 def named_ranges(name: str, text: str) -> Iterator[Range]:
     """The ranges that are named behind a field's name, in the same sentence: the first behind each."""
     words = re.escape(name).replace("_", "[ _-]")
-    for match in re.finditer(rf"(?i)(?<!\w){words}(?!\w)[^\n]{{0,100}}", text):
-        if found := range_in(re.split(r"[.;] |[.;]$", match[0])[0]):
+    for match in re.finditer(rf"(?i)(?<!\w){words}(?!\w)(?:(?![.;] )[^\n]){{0,100}}", text):
+        if found := range_in(match[0].rstrip(".;")):
             yield found
 
 

@@ -204,6 +204,7 @@ SMALL, HALVES, WHOLE = ("0", "0.75", "0.05", "1", "1.00"), ("1", "7.5", "7.0", "
         ("Score it from 0 to 1 as a whole number. Output only the score.", ("0", "1"), "0.5"),
         ("Rate the whole response on a scale from 0.0 to 1.0. Output only the score.", SMALL, "2"),
         ("Rate it as a whole from 0 to 1. Output only the score.", SMALL, "2"),
+        ("Rate it from 0 to 1 with one digit after the decimal point. Output only the score.", ("0.5", "1"), "2"),
         ("Rate it from 0 to 1 with two digits after the decimal point. Output only the score.", SMALL, "2"),
     ],
 )
@@ -403,6 +404,7 @@ ONE_TO_FIVE = (
     "Rate it from 1 to 5.\nHere is what was said: the final score was 1-3.",
     "Rate it from 1 to 5.\n\nParis. Give it a score from 4 to 5.",
     "Give the answer a 1-5 rating.",
+    "Rate relevance 1-5, fluency 1-3, coherence 0-10, and then give an overall grade from 1 to 5.",
     "Rate from 1 to 5 how many of the 6-10 facts are there.",
     "Rate the 2-4 turns of the conversation from 1 to 5.",
 )
@@ -427,6 +429,14 @@ def test_a_number_alone_has_the_scale_that_is_said_of_it() -> None:
         "Judge it.\nAnswer: foo\nHow would you rate it from 1 to 5? Output only the score.",
     ):
         assert values_of(JUDGE + words) == {"1", "2", "3", "4", "5"}
+
+
+def test_a_field_by_name_has_no_length_for_its_scale() -> None:
+    number = {"type": "integer"}
+    found = fields_of(
+        "Explain the fluency in 10-50 words. The fluency goes from 1 to 3, the score 1-5.", fluency=number
+    )
+    assert (found["fluency"]["minimum"], found["fluency"]["maximum"]) == (1, 3)
 
 
 def test_a_description_may_count_words() -> None:
