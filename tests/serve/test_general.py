@@ -378,6 +378,7 @@ def fields_of(words: str, *, system: str = "", **fields: Any) -> dict[str, Any]:
     [
         "Give a score from 1 to 5 and your confidence in that rating from 0 to 100.",
         "Rate it from 1 to 5, then rate your confidence on a scale of 0 to 100.",
+        "Give a score and a confidence from 0 to 100. The score goes from 1 to 5.",
         "Give a reason and rate the answer from 1 to 5. Rate your confidence from 0 to 100.",
     ],
 )
