@@ -222,7 +222,8 @@ def _scales(text: str, name: str | None = None, others: Iterable[str] = ()) -> s
     named = {*named_ranges(name, text)} if name else set()
     theirs = {found for other in others for found in named_ranges(other, text)}
     theirs -= (named - theirs) or named
-    found = {one for line in text.split("\n") if DIGIT.search(line) for one in _said_in(line, name)} - theirs
+    lines = dict.fromkeys(text.split("\n"))
+    found = {one for line in lines if DIGIT.search(line) for one in _said_in(line, name)} - theirs
     near = {where: one for where, one in ranges(text, JUDGED, bands=False) if one not in theirs}
     starts = {match.end() for match in HEADED.finditer(text)}
     found |= {one for where, one in near.items() if where in starts} if found else {*near.values()}

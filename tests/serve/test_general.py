@@ -1,10 +1,12 @@
 """The general contract: forms that stand only in a request's words are read, and nothing else is."""
 
+import gc
 import importlib
 import json
 import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -242,6 +244,15 @@ FILLINGS = (" ", "\n", "{", "}", '{"score": ', "A, ", '"yes" or ', "score 1: ", 
 FILLINGS += ("score 0 to 1.\n", "rate 1-5. ", "only A, B or ", "Rate it 0.5 to 1\n", '"yes", ', "half points. ")
 
 
+@pytest.fixture
+def without_collection() -> Iterator[None]:
+    """A look through all that other tests have left takes a second now and then."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_collection")
 def test_reading_takes_no_longer_than_the_text_is_long() -> None:
     """Each of the long texts is read in some hundredths of a second, where counting to a million takes as long."""
     began = time.process_time()
