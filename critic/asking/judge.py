@@ -27,6 +27,7 @@ from critic.asking.prompt import Prompt, prompt_hash
 from critic.asking.protocols import PLAYERS, PlannedVerdict, Player
 from critic.asking.rating import Aggregation
 from critic.asking.render import Material, render
+from critic.asking.verdict import answer_at
 from critic.backends import Backend, Reply, images, spent
 from critic.errors import Refused, Transient, UsageError
 from critic.images import ImageError, Images
@@ -152,8 +153,9 @@ class Judge:
     async def _extracted(
         self, asked: Inquiry, text: str, found: Verdict, first: Player | None = None
     ) -> tuple[Verdict, list[Call]]:
-        """The verdict `found` in a reply; one that could not be read is looked for by a second, short question."""
-        form, items = asked.form.extraction, asked.material.checklist
+        """The verdict `found` in a reply; one that could not be read is looked for by a second, short question on what
+        stands behind the thoughts."""
+        form, items, text = asked.form.extraction, asked.material.checklist, text[answer_at(text) :]
         if not (self.setup.extraction and form and found.failure in UNREADABLE and text.strip()):
             return found, []
         second = self._beside(asked, form, Material(text=text, checklist=items))

@@ -406,6 +406,25 @@ def test_a_verdict_that_cannot_be_read_is_asked_for_once_more(
         assert line.calls[0].failure in ("no_rating", "no_verdict") and line.calls[0].reply == first
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_thoughts_are_not_asked_for_the_verdict(tmp_path: Path, scripted: Any, answered: bool) -> None:
+    """The second question shows what the judge answers; it is not put where the reply was cut off in its thoughts."""
+    benchmark, protocol, second, first, scores = EXTRACTED["grade"]
+    asked: list[str] = []
+
+    def answer(body: dict[str, Any]) -> Any:
+        if f"> {first}" in (prompt := prompt_of(body)) or "Nine points?" in prompt:
+            asked.append(prompt)
+            return completion(second)
+        return completion("<think>\nNine points? No." + (f"\n</think>\n{first}" if answered else ""))
+
+    file, out = replies(tmp_path / "r.jsonl", benchmark), tmp_path / "j.jsonl"
+    done = judge(file, out, benchmark, scripted(answer).url, "--protocol", protocol)
+    assert done.returncode == (0 if answered else 3), done.stderr
+    assert bool(asked) == answered and not any("Nine points?" in prompt for prompt in asked)
+    assert {line.verdict.score for line in judged(out) if line.verdict.turn} == (scores if answered else {None})
+
+
 @pytest.mark.parametrize(
     ("benchmark", "protocol", "reply", "score"),
     [
