@@ -106,6 +106,7 @@ _LEAD = (
     r"""[\s*_:,]*)*["'“]?"""
 )
 _LINE_BEGINS = re.compile(rf"^{_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
+_WORD = re.compile(r"\w")
 _MARKS = re.compile(r"""[.!?:;。]?[\s*_#>"“-]*""")
 _SENTENCE_BEGINS = re.compile(rf"(?:^|[.!?。]\s){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
 _LONGEST_LEAD = 80
@@ -246,7 +247,7 @@ def _own(plain: str, form: re.Pattern[str]) -> Iterator[re.Match[str]]:
     for one in form.finditer(plain):
         marks = _MARKS.match(plain, one.start())
         at = marks.end() if marks else one.start()
-        begins = _LINE_BEGINS if re.search(r"\w", plain[one.end() :]) else _SENTENCE_BEGINS
+        begins = _LINE_BEGINS if _WORD.search(plain, one.end()) else _SENTENCE_BEGINS
         argued = reason is not None and at >= reason.end() and not _led(begins, plain, at)
         if not argued and not any(start <= at and one.end() <= end for start, end in quoted):
             yield one
