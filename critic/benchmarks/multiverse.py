@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from critic import tables
+from critic.asking.history import CONDITIONS
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
 from critic.counting.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, difference, means
 from critic.counting.leaderboard import Entry, Score, Term, aggregate_of, score_of
-from critic.counting.resampling import correlation_p
+from critic.counting.resampling import Fit, fit
 from critic.errors import UsageError
 from critic.page import blocks
 from critic.page import svg as pictures
@@ -221,16 +221,23 @@ def _scores(judged: Mapping[Turn, TurnScore], measure: str = "score") -> dict[Tu
     return {turn: found[measure] for turn, found in given if measure in found}
 
 
-def _turns_of(conversations: Iterable[Conversation]) -> list[tuple[Conversation, Turn]]:
-    return [(one, (one.id, number)) for one in conversations for number in range(1, len(one.turns) + 1)]
+def _turns_of(conversations: Iterable[Conversation], condition: str) -> list[tuple[Conversation, Turn]]:
+    """The turns that a model is asked under a condition."""
+    asked = CONDITIONS.get(condition, CONDITIONS[SELF_PREDICTION]).asked
+    return [(one, (one.id, number)) for one in conversations for number in asked(len(one.turns))]
+
+
+def _named(turn: Turn, condition: str) -> str:
+    """Where each conversation has one turn that is asked, these are taken together, whatever their numbers."""
+    return "last" if condition in CONDITIONS and CONDITIONS[condition].first is None else str(turn[1])
 
 
 class ConditionScores(Struct, frozen=True, kw_only=True):
-    """Turn scores (0..100) of one model under one condition. `turns[i]` is the mean of turn i + 1 over the
-    conversations that have one, `average` the mean of the turns' means, `slope` their least-squares slope (points a
-    turn). `goals` and `tasks` are means over all their turns."""
+    """Turn scores (0..100) of one model under one condition. `turns` are the means of each turn that is asked ("1" to
+    "4", or "last") over the conversations that have it, `average` the mean of these, `slope` their least-squares slope
+    (points a turn). `goals` and `tasks` are means over all their turns."""
 
-    turns: list[Aggregate]
+    turns: dict[str, Aggregate]
     average: Aggregate
     slope: Aggregate
     goals: dict[str, Aggregate]
@@ -239,9 +246,9 @@ class ConditionScores(Struct, frozen=True, kw_only=True):
 
 def scores(verdicts: Verdicts, conversations: Conversations, condition: str = ORACLE) -> ConditionScores:
     """Table 2's row, and the scores per interaction goal and per task, under a condition."""
-    judged, asked = _scores(turn_scores(verdicts, condition)), _turns_of(conversations)
-    turns = list(means(judged, ((str(turn[1]), turn) for _, turn in asked), SCALE).values())
-    average, slope = summary(turns)
+    judged, asked = _scores(turn_scores(verdicts, condition)), _turns_of(conversations, condition)
+    turns = means(judged, ((_named(turn, condition), turn) for _, turn in asked), SCALE)
+    average, slope = summary(list(turns.values()))
     return ConditionScores(
         turns=turns,
         average=average,
@@ -272,44 +279,16 @@ def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str,
     "4") and for the conversations' mean scores ("all", of those with all their turns), paired."""
     own, oracle = (_scores(turn_scores(verdicts, condition)) for condition in (SELF_PREDICTION, ORACLE))
     groups: dict[int, dict[Turn, str]] = {}
-    for one, turn in _turns_of(conversations):
+    asked = _turns_of(conversations, ORACLE)
+    for one, turn in asked:
         groups.setdefault(turn[1], {})[turn] = one.group
     found = {str(number): difference(own, oracle, groups[number], SCALE) for number in sorted(groups)}
-    parts = [(one.id, turn) for one, turn in _turns_of(conversations)]
+    parts = [(one.id, turn) for one, turn in asked]
     before, after = (
         {key: whole.value if whole.n == whole.asked else None for key, whole in means(judged, parts, SCALE).items()}
         for judged in (own, oracle)
     )
     return {**found, "all": difference(before, after, {one.id: one.group for one in conversations}, SCALE)}
-
-
-class Fit(Struct, frozen=True, kw_only=True):
-    """How much of one number the best line through another explains: `r_squared` 0..1, the `slope` of that line, and
-    the two-sided `p_value` of its being 0 (Student's t, turns taken for independent; needs three), over `n` turns;
-    `missing` lack one of the two. What is None is so exactly because of what `undefined` says."""
-
-    n: int
-    missing: int
-    r_squared: float | None
-    slope: float | None
-    p_value: float | None = None
-    undefined: dict[str, str] = field(default_factory=dict)
-
-
-def fit(pairs: Iterable[tuple[float | None, float | None]]) -> Fit:
-    """The least-squares line of the second number on the first."""
-    given = list(pairs)
-    kept = np.array([pair for pair in given if None not in pair], dtype=np.float64).reshape(-1, 2)
-    n, missing = len(kept), len(given) - len(kept)
-    constant = [name for name, column in zip(("first", "second"), kept.T, strict=True) if n and np.ptp(column) == 0]
-    if n < 2 or constant:
-        reason = f"the {constant[0]} does not vary" if n > 1 else "needs two turns"
-        undefined = dict.fromkeys(("r_squared", "slope"), reason)
-        return Fit(n=n, missing=missing, r_squared=None, slope=None, undefined=undefined)
-    x, y = (column - column.mean() for column in kept.T)
-    r_squared = min(1.0, float((x @ y) ** 2 / ((x @ x) * (y @ y))))
-    slope = float(x @ y / (x @ x))
-    return Fit(n=n, missing=missing, r_squared=r_squared, slope=slope, p_value=correlation_p(r_squared, n))
 
 
 def ratio_against_quality(verdicts: Verdicts, condition: str = ORACLE) -> Fit:
@@ -382,7 +361,7 @@ def _both(pairs: Iterable[tuple[float | None, float | None]]) -> list[tuple[floa
 
 
 def _tables(condition: str, found: ConditionScores, ratio: Fit, lengths: Mapping[int, Fit], unit: str) -> list[Table]:
-    rows = [aggregate(f"turn {number}", turn) for number, turn in enumerate(found.turns, 1)]
+    rows = [aggregate(f"turn {number}", turn) for number, turn in found.turns.items()]
     rows += [aggregate("average of the turns", found.average, strong=True), aggregate("slope per turn", found.slope)]
     fits = [_fit("quality on completion ratio, all turns", ratio)]
     fits += [_fit(f"score on length in {unit}, turn {turn}", one) for turn, one in lengths.items()]
@@ -405,22 +384,22 @@ def _fit(name: str, found: Fit) -> TableRow:
 
 def _differences(one: Run, other: Run, conversations: Conversations) -> dict[str, Difference]:
     """other - one in the scores of turns, by condition: a turn judged by one protocol only has none."""
-    groups = {turn: each.group for each, turn in _turns_of(conversations)}
     found = {}
     for condition in one.conditions():
+        groups = {turn: each.group for each, turn in _turns_of(conversations, condition)}
         mine, theirs = (_scores(turn_scores(run.verdicts, condition)) for run in (one, other))
         if mine and theirs:
             found[f"completion ratio × quality, {condition}, all turns"] = difference(mine, theirs, groups, SCALE)
     return found
 
 
-def _parts(conversations: Conversations) -> dict[str, dict[str, dict[Turn, str]]]:
+def _parts(asked: Iterable[tuple[Conversation, Turn]]) -> dict[str, dict[str, dict[Turn, str]]]:
     """The turns of each goal, task, image domain and main aspect, with their groups."""
     found: dict[str, dict[str, dict[Turn, str]]] = {"goal": {}, "task": {}, "image domain": {}, "aspect": {}}
-    for one, turn in _turns_of(conversations):
-        asked = one.turns[turn[1] - 1]
-        named = [("goal", one.goal or "none"), ("task", asked.task or "none"), ("image domain", one.domain or "none")]
-        for what, part in (*named, *(("aspect", main) for main, _ in asked.aspects if main)):
+    for one, turn in asked:
+        on = one.turns[turn[1] - 1]
+        named = [("goal", one.goal or "none"), ("task", on.task or "none"), ("image domain", one.domain or "none")]
+        for what, part in (*named, *(("aspect", main) for main, _ in on.aspects if main)):
             found[what].setdefault(part, {})[turn] = one.group
     return {what: dict(sorted(parts.items())) for what, parts in found.items()}
 
@@ -435,7 +414,7 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
     }
     verdicts = dict[tuple[str, int, int], float | None]()
     asked: dict[tuple[str, str], dict[tuple[str, int, int], str]] = {}
-    for one, turn in _turns_of(conversations):
+    for one, turn in _turns_of(conversations, condition):
         said = answers.get(turn)
         for item, (main, sub) in enumerate(one.turns[turn[1] - 1].aspects):
             if said is not None:
@@ -449,9 +428,6 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
 def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     """The rows of table 2, of table 3, and of the like for whatever else turns can be told apart by."""
     made, averages = list[Entry](), dict[str, Score]()
-    asked, by_turn, parts = dict[Turn, str](), dict[int, dict[Turn, str]](), _parts(conversations)
-    for one, turn in _turns_of(conversations):
-        asked[turn] = by_turn.setdefault(turn[1], {})[turn] = one.group
 
     def add(what: str, caption: str, scores: dict[str, Score], drawn: str = "", folded: bool = True) -> None:
         shown = [name for name in scores if name not in ("all", "average", "slope")]
@@ -463,6 +439,10 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     for condition in run.conditions():
         judged, words = turn_scores(run.verdicts, condition), NAMES.get(condition, condition)
         items = completion_of_aspects(run, condition, conversations)
+        asked, by_turn = _turns_of(conversations, condition), dict[str, dict[Turn, str]]()
+        for one, turn in asked:
+            by_turn.setdefault(_named(turn, condition), {})[turn] = one.group
+        parts, groups = _parts(asked), {turn: one.group for one, turn in asked}
         for measure, scale in SCALES.items():
             verdicts = _scores(judged, measure)
             if measure == "score":
@@ -481,7 +461,7 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
                     caption = f"{measure.capitalize()} by {what}, with {words}"
                     drawn = {"goal": "bars", "task": "radar"}.get(what, "") if measure == "score" else ""
                     drawn = "radar" if (what, measure) == ("aspect", "completion") else drawn
-                    every = {"all": score_of(verdicts, asked, scale), **found}
+                    every = {"all": score_of(verdicts, groups, scale), **found}
                     add(f"{what}-{measure}-{condition}", caption, every, drawn, drawn != "bars")
     if len(averages) > 1:
         add("history-score", "Average score by what the model saw as history", averages, "bars", folded=False)

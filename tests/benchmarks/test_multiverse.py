@@ -21,6 +21,7 @@ from scipy import stats
 
 from critic import benchmarks
 from critic.benchmarks import multiverse
+from critic.counting import resampling
 from critic.counting.leaderboard import aggregate_of
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, TurnVerdict
@@ -204,9 +205,9 @@ def test_scores_are_those_of_brute_force(luck: random.Random, lengths: list[int]
             if ratio is not None and quality is not None:
                 expected[one.id, turn] = ratio * quality * 10
     found = multiverse.scores(verdicts_of(judged), asked, "oracle")
-    assert len(found.turns) == max(lengths)
+    assert list(found.turns) == [str(turn) for turn in range(1, max(lengths) + 1)]
     ranges = []
-    for turn, cell in enumerate(found.turns, 1):
+    for turn, cell in enumerate(found.turns.values(), 1):
         mine = [score for (_, number), score in expected.items() if number == turn]
         known = [score for score in mine if score is not None]
         assert (cell.n, cell.asked) == (len(known), len(mine))
@@ -214,7 +215,7 @@ def test_scores_are_those_of_brute_force(luck: random.Random, lengths: list[int]
         assert cell.value == (pytest.approx(fmean(known)) if known else None)
         ranges.append([fmean(end if score is None else score for score in mine) for end in (0, 100)])
         assert [cell.low, cell.high] == pytest.approx(ranges[-1])
-    means = [cell.value for cell in found.turns]
+    means = [cell.value for cell in found.turns.values()]
     if None not in means:
         assert found.average.value == pytest.approx(fmean(means))  # type: ignore[arg-type]
         if len(means) > 1:
@@ -242,18 +243,48 @@ def test_a_turn_judged_once_has_no_score() -> None:
     for once, failed in (((1.0, 9), 0), ((None, None), 1)):
         for half in verdicts_of({("oracle", "0", 1): once}):
             found = multiverse.scores([half], conversations([2]), "oracle")
-            assert (found.turns[0].value, found.turns[0].n, found.turns[0].failed) == (None, 0, failed)
-            assert (found.turns[1].n, found.turns[1].failed, found.turns[1].asked) == (0, 0, 1)
+            assert (found.turns["1"].value, found.turns["1"].n, found.turns["1"].failed) == (None, 0, failed)
+            assert (found.turns["2"].n, found.turns["2"].failed, found.turns["2"].asked) == (0, 0, 1)
 
 
 def test_what_was_judged_by_one_protocol_failed_in_nothing(tmp_path: Path) -> None:
     asked = [one for one in scoring.MULTI if one[0] == "quality"]
     file = scoring.judged(tmp_path / "j.jsonl", "multiverse", asked, lambda v: "empty" if v.turn == 2 else 6.0)
     summary, _, _ = scoring.scored(tmp_path / "out", "multiverse", file, "--max-failed", "1")
-    assert [turn["failed"] for turn in summary["systems"]["m"]["own"]["turns"]] == [0, 6, 0, 0]
+    assert [turn["failed"] for turn in summary["systems"]["m"]["own"]["turns"].values()] == [0, 6, 0, 0]
     boards = {name: board["m"]["all"] for name, board in summary["leaderboards"].items() if "goal" in name}
     found = {name: (one["n"], one["failed"], one["asked"]) for name, one in boards.items() if name.endswith("-own")}
     assert found == {"goal-score-own": (0, 6, 23), "goal-completion-own": (0, 0, 23), "goal-quality-own": (17, 6, 23)}
+
+
+def test_what_a_condition_does_not_ask_is_not_missing(tmp_path: Path) -> None:
+    """`single_turn` asks the last turn alone, the fourth or the third; these are one row."""
+    sample = multiverse.read_conversations(scoring.sample("multiverse"))
+    assert {len(one.turns) for one in sample} == {3, 4}
+    asked = [(protocol, "single_turn", turn) for protocol in ("checklist", "quality") for turn in (3, 4)]
+    score = {"checklist": 0.5, "quality": 6.0}
+    file = scoring.judged(tmp_path / "all.jsonl", "multiverse", asked, lambda v: score[v.protocol] - (v.turn == 4) / 4)
+    last = {(one.id, len(one.turns)) for one in sample}
+    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    kept = [one for one in lines if (one["verdict"]["conversation"], one["verdict"]["turn"]) in last]
+    files = []
+    for name in ("m", "n"):
+        rows = [{**one, "verdict": {**one["verdict"], "system": name}} for one in kept]
+        files.append(write_jsonl(tmp_path / f"{name}.jsonl", rows))
+    summary, _, printed = scoring.scored(tmp_path / "out", "multiverse", files[0], "--against", files[1])
+    expected = fmean({3: 0.5 * 60, 4: 0.25 * 57.5}[len(one.turns)] for one in sample)
+    found = summary["systems"]["m"]["single_turn"]
+    assert list(found["turns"]) == ["last"] and found["slope"]["value"] is None
+    for one in (found["turns"]["last"], found["average"]):
+        assert (one["value"], one["n"], one["asked"]) == (pytest.approx(expected), len(sample), len(sample))
+    assert sum(one["asked"] for one in found["goals"].values()) == len(sample)
+    board = summary["leaderboards"]["turn-score-single_turn"]["m"]
+    assert list(board) == ["average", "turn last"] and board["average"]["value"] == pytest.approx(expected)
+    assert summary["leaderboards"]["goal-score-single_turn"]["m"]["all"]["asked"] == len(sample)
+    items = sum(len(one.turns[-1].aspects) for one in sample)
+    assert sum(one["all"]["asked"] for one in found["aspects"].values()) == items
+    (whole,) = (one for name, one in summary["comparison"]["differences"].items() if "completion ratio" in name)
+    assert (whole["n"], whole["missing"]) == (len(sample), 0) and "with what is missing" not in printed
 
 
 def test_the_oracle_effect_is_paired() -> None:
@@ -292,11 +323,11 @@ def test_fits_are_those_of_scipy() -> None:
         assert found.r_squared == pytest.approx(line.rvalue**2) and found.slope == pytest.approx(line.slope)
     theirs = [msgspec.structs.replace(one, condition="own", length=1) for one in verdicts]
     assert multiverse.length_against_score([*verdicts, *theirs]) == per_turn
-    assert multiverse.fit([]).undefined == dict.fromkeys(("r_squared", "slope"), "needs two turns")
-    assert multiverse.fit([(1, 2), (1, 3)]).undefined["r_squared"] == "the first does not vary"
-    assert multiverse.fit([(1, 2), (2, 2)]).undefined["slope"] == "the second does not vary"
-    assert multiverse.fit([(None, 2), (2, 2), (3, None)]).missing == 2
-    assert multiverse.fit([(1, 2), (2, 4)]).p_value is None and multiverse.fit([(1, 2), (2, 4), (3, 6)]).p_value == 0
+    assert resampling.fit([]).undefined == dict.fromkeys(("r_squared", "slope"), "needs two turns")
+    assert resampling.fit([(1, 2), (1, 3)]).undefined["r_squared"] == "the first does not vary"
+    assert resampling.fit([(1, 2), (2, 2)]).undefined["slope"] == "the second does not vary"
+    assert resampling.fit([(None, 2), (2, 2), (3, None)]).missing == 2
+    assert resampling.fit([(1, 2), (2, 4)]).p_value is None and resampling.fit([(1, 2), (2, 4), (3, 6)]).p_value == 0
 
 
 def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> None:

@@ -102,7 +102,8 @@ def test_multiverse_scores_slope_and_oracle_effect(tmp_path: Path) -> None:
     file = judged(tmp_path / "j.jsonl", "multiverse", MULTI, score)
     summary, _, printed = scored(tmp_path / "out", "multiverse", file)
     found = summary["systems"]["m"]
-    assert [turn["value"] for turn in found["oracle"]["turns"]] == [20, 40, 60, 80]
+    turns = found["oracle"]["turns"]
+    assert list(turns) == list("1234") and [one["value"] for one in turns.values()] == [20, 40, 60, 80]
     assert found["oracle"]["average"]["value"] == 50 and found["oracle"]["slope"]["value"] == pytest.approx(20)
     assert found["own"]["slope"]["value"] == pytest.approx(10)
     assert [found["oracle_effect"][str(turn)]["mean"] for turn in range(1, 5)] == [10, 20, 30, 40]
