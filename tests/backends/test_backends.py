@@ -205,6 +205,25 @@ def test_what_is_no_judge_is_said(tmp_path: Path, scripted: Servers) -> None:
     assert not out.exists()
 
 
+def test_a_judge_is_named_by_its_first_name_and_a_wrong_key_is_said() -> None:
+    """What else vLLM serves a model as, is one model; an adapter has files of its own."""
+
+    def chosen(name: str, code: int = 200, **of_all: Any) -> str:
+        backend = OpenAIBackend("http://127.0.0.1:9/v1")
+        roots = {"judge@1a": "base", "gpt-4": "base", "adapter": "other", "its-alias": "other"}
+        models = [{"id": key, "root": root, **of_all} for key, root in roots.items()]
+        answer = httpx.MockTransport(lambda request: httpx.Response(code, json={"data": models}))
+        backend._plain = httpx.Client(transport=answer, base_url=backend.root)
+        return backend.choose(name).name
+
+    asked = ("judge@1a", "gpt-4", "adapter", "its-alias")
+    assert [chosen(name, owned_by="vllm") for name in asked] == ["judge@1a", "judge@1a", "adapter", "adapter"]
+    assert [chosen(name) for name in asked] == list(asked)
+    for code in (401, 403):
+        with pytest.raises(UsageError, match=r"^http://127\.0\.0\.1:9 .*--api-key or OPENAI_API_KEY"):
+            chosen("gpt-4", code)
+
+
 def test_scripted_replies_depend_on_the_prompt_alone(tmp_path: Path) -> None:
     data, script = rows(tmp_path / "rows.jsonl", 40), scripted_file(tmp_path / "script.jsonl", *RATINGS)
     found = []
