@@ -15,7 +15,7 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from critic import human_scored, jsonl
+from critic import human_scored
 from critic.asking.forms import (
     FORMS,
     REASON_FIRST,
@@ -43,7 +43,7 @@ from critic.stages.cost import read_prices
 from critic.stages.judge_conversations import as_begun, judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
 from critic.stages.options import Endpoint, ShownImages, check, root_of, spend
-from critic.stages.run import RunOptions, Shard
+from critic.stages.run import RunOptions, Shard, source
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
@@ -79,10 +79,6 @@ def _responses(
             yield replace(one, question=replace(one.question, criteria=given)) if lacks else one
 
     return FormResponses(read, path, form, run)
-
-
-def _source(path: Path) -> dict[str, str] | str:
-    return {"file": str(path), "sha256": jsonl.sha256(path)} if path.is_file() else str(path)
 
 
 def _criteria(path: Path) -> dict[str, str]:
@@ -384,7 +380,7 @@ def main(
         rows = _responses(responses, questions, system, form, criteria, run, lambda: see.tell(backends))
         shown = see.shown(backends, rows.pictured)
         judges = _judges(backends, None if panel else name, form, score, max_tokens or most, decoding, shown)
-        return judge_responses(run, judges, rows, _source(responses), check_repeat, aggregate, name, cascade)
+        return judge_responses(run, judges, rows, source(responses), check_repeat, aggregate, name, cascade)
     _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0, cascade=cascade, several=panel)
     chosen = _chosen(protocol or [], judging or ["standard"])
     (backend,) = endpoint.open("--judge", judge)

@@ -29,7 +29,7 @@ from critic.errors import UsageError
 from critic.images import BY_HASH, named_images
 from critic.records import Conversation, ConversationJudgment, Judging, Protocol, Setup, alike, differing
 from critic.stages.options import check
-from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, listed, once
+from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, listed, once, source
 
 
 class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
@@ -226,14 +226,14 @@ def judge_conversations(
         prompts, made_ready = {judge.hash_of(form): form for form in forms}, processors([judge.backend])
         now = {"judge": setup.judge, "members": [], "setup": drawn(setup)}
         print(hold_to(run.certificate, made_ready, prompts, **now).line())
-    source = {
-        "replies": {"file": str(replies), "sha256": jsonl.sha256(replies)},
+    sources = {
+        "replies": source(replies),
         "benchmark": benchmark,
         "protocols": plan.protocols,
         "judgings": plan.judgings,
-        "against": str(against[0]) if len(against) == 1 else [str(path) for path in against] or None,
+        "against": [source(path) for path in against] or None,
     }
-    return JudgeConversations(run, judge, plan, source).run()
+    return JudgeConversations(run, judge, plan, sources).run()
 
 
 def _check_names(models: Sequence[dict[tuple[str, str], Transcript]], files: Sequence[Path]) -> None:

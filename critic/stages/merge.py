@@ -20,7 +20,7 @@ from critic.counting.keys import KeySet
 from critic.errors import UsageError
 from critic.records import ConversationJudgment, Judgment, ModelTurn
 from critic.stages import options
-from critic.stages.run import RunOptions, RunSummary, Shard, failed, finish
+from critic.stages.run import RunOptions, RunSummary, Shard, failed, finish, wherever
 
 HOW = (
     *("responses", "replies", "conversations", "benchmark", "protocols", "judgings", "against", "system", "sampling"),
@@ -92,7 +92,7 @@ def main(
     first = (full or found)[0].facts
     for part in full:
         for name in HOW:
-            if (now := _where_apart(part.facts.get(name))) != (then := _where_apart(first.get(name))):
+            if (now := wherever(part.facts.get(name))) != (then := wherever(first.get(name))):
                 raise UsageError(f"{part.path}: made with {name} {now!r}, the others with {then!r}")
     kind = next((KINDS[name] for name in KINDS if name in first), None)
     if kind is None:
@@ -139,11 +139,6 @@ def _check_shards(found: Sequence[ShardFile]) -> None:
     if missing := [str(Shard(number, count)) for number in range(1, count + 1) if number not in by_number]:
         more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
         raise UsageError(f"no file of shard {', '.join(missing[:10])}{more}")
-
-
-def _where_apart(value: Any) -> Any:
-    """The same file may be elsewhere on another machine: its hash says what is in it."""
-    return {name: one for name, one in value.items() if name != "file"} if isinstance(value, dict) else value
 
 
 def _lines(parts: Sequence[ShardFile], kind: Kind) -> Iterator[msgspec.Raw]:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, M
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 from tqdm import tqdm
 
-from critic import jsonl
+from critic import human_scored, jsonl
 from critic.backends import Backend
 from critic.backends.layers import Cached, Limited, layers
 from critic.errors import UsageError
@@ -261,6 +262,22 @@ class Stage(ABC, Generic[Item, Record]):
                 f"{self.backend.place} failed {self._lost} {self.unit}s in a row ({detail}); "
                 f"see to the server, then run again with --retry-failed"
             )
+
+
+def source(path: Path) -> dict[str, str]:
+    """What a sidecar says of what was read: where it was, and a hash of what is in it: of a file, or of the files of a
+    folder and their names."""
+    if not path.is_dir():
+        return {"file": str(path), "sha256": jsonl.sha256(path)}
+    inside = [(one.name, jsonl.sha256(one)) for one in human_scored.files(path)]
+    return {"file": str(path), "sha256": hashlib.sha256(msgspec.json.encode(inside)).hexdigest()}
+
+
+def wherever(found: Any) -> Any:
+    """What a sidecar says without where that was: the same file may be elsewhere on another machine."""
+    if isinstance(found, list):
+        return [wherever(one) for one in found]
+    return {name: one for name, one in found.items() if name != "file"} if isinstance(found, dict) else found
 
 
 def known(out: Path, record: type[Record], problem: Callable[[Record], str | None]) -> Iterator[Record]:

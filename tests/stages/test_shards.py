@@ -169,6 +169,33 @@ def test_mixtures_are_refused_by_name(tmp_path: Path, how: str) -> None:
     assert_one_line_error(merge([files[0], tmp_path / "other.jsonl"]), "other.jsonl: made with", named[how])
 
 
+def test_a_folder_is_what_is_in_it_wherever_it_is(tmp_path: Path) -> None:
+    made = rows(tmp_path).read_text("utf-8").splitlines(keepends=True)
+    scripted = replies(tmp_path, 3, 5)
+
+    def sharded(folder: str, number: int) -> Path:
+        out = tmp_path / f"part.{number}.jsonl"
+        done = run("critic", "judge", tmp_path / folder, "--judge", scripted, "--score", "argmax",
+                   "--shard", f"{number}/2", "--out", out)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return out
+
+    for folder in ("here", "there"):
+        for name, part in (("a", made[:30]), ("b", made[30:])):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            (tmp_path / folder / f"{name}.jsonl").write_text("".join(part), "utf-8")
+    files = [sharded("here", 1), sharded("there", 2)]
+    assert merge(files).returncode == 0 and jsonl.facts(tmp_path / "whole.jsonl")["rows"] == 60
+    assert jsonl.facts(tmp_path / "whole.jsonl")["responses"]["file"] == str(tmp_path / "here")
+    (tmp_path / "there/b.jsonl").rename(tmp_path / "there/c.jsonl")
+    files[1].unlink()
+    sharded("there", 2)
+    assert_one_line_error(merge(files), "part.2.jsonl: made with responses")
+    for file in files:  # as it was said before
+        jsonl.write_sidecar(file, jsonl.facts(file) | {"responses": "rows"})
+    assert merge(files).returncode == 0
+
+
 @pytest.mark.parametrize("damage", ["twice", "moved", "lost"])
 def test_lines_that_were_moved_doubled_or_lost_are_found(tmp_path: Path, damage: str) -> None:
     rows(tmp_path)
@@ -261,6 +288,24 @@ def test_conversations_by_shards_from_infer_to_score(tmp_path: Path) -> None:
     whole, alone = jsonl.facts(tmp_path / "judged.jsonl"), jsonl.facts(tmp_path / "alone.jsonl")
     for name in ("verdicts", "asked", "failed", "setup", "tokens", "not_judged"):
         assert whole[name] == alone[name], name
+
+
+def test_another_model_s_replies_may_be_elsewhere_on_another_machine(tmp_path: Path) -> None:
+    said, graded = replies(tmp_path, 6, 7), write_jsonl(tmp_path / "ab.jsonl", [{"text": '{"Verdict": "A"}'}])
+    for name in ("mine", "theirs"):
+        of = ["--benchmark", "convbench", "--model", said, "--name", name, "--out", tmp_path / f"{name}.jsonl"]
+        assert run("critic", "infer", CONVERSATIONS, *of).returncode == 0
+    content = (tmp_path / "theirs.jsonl").read_text("utf-8")
+    files = [tmp_path / f"judged.{number}.jsonl" for number in (1, 2, 3)]
+    for number, (file, against) in enumerate(zip(files, ("theirs", "copied", "changed"), strict=True), 1):
+        other = tmp_path / f"{against}.jsonl"
+        other.write_text(content.replace("fine", "good") if against == "changed" else content, "utf-8")
+        words = ["--judge", graded, "--protocol", "pairwise", "--against", other, "--max-failed", 1]
+        done = run("critic", "judge", tmp_path / "mine.jsonl", *words, "--shard", f"{number}/3", "--out", file)
+        assert done.returncode == 0, done.stderr
+    assert_one_line_error(merge(files), "judged.3.jsonl: made with against")
+    jsonl.write_sidecar(files[2], jsonl.facts(files[2]) | {"against": jsonl.facts(files[0])["against"]})
+    assert merge(files).returncode == 0
 
 
 @pytest.mark.parametrize("words", ["0/4", "5/4", "3", "a/b", "1/0", "-1/4"])
