@@ -27,7 +27,18 @@ from critic.counting.keys import KeySet
 from critic.errors import UsageError
 from critic.records import Judgment, Response, Verdict
 from critic.stages import cascade
-from critic.stages.run import RunOptions, RunSummary, Spent, Stage, Wanted, failed, finish, known, side_by_side
+from critic.stages.run import (
+    RunOptions,
+    RunSummary,
+    Spent,
+    Stage,
+    Wanted,
+    failed,
+    finish,
+    known,
+    side_by_side,
+    wherever,
+)
 
 WINDOW = 4096
 """Responses that are put in order at once, so that those whose prompts begin alike are judged one after another."""
@@ -53,13 +64,13 @@ class FormResponses:
         left_out: Counter[str] = Counter()
         self._pairs = _paired(list(self._usable(left_out)), form, left_out) if self._form.pair else None
         shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(left_out))
-        self.keys, self.pictured, usable = KeySet(numbered=4), False, False
+        self.keys, self.pictured, usable = KeySet(numbered=8), False, False
         for one in shown:
             usable = True
             # Of all shards' rows: it decides how judgments are made, and those of all shards are merged.
             self.pictured |= bool(one[0].question.images)
             if self._takes(one):
-                self.keys.add(key_of(*one), self._mark(*one))
+                self.keys.add(key_of(*one), self._seen(*one) << 32 | _said_of(*one))
         for reason, count in left_out.most_common():
             print(f"left out {count} rows: {reason}", file=sys.stderr)
         if not usable:
@@ -71,9 +82,13 @@ class FormResponses:
 
     def is_another(self, response: Response, other: Response | None, key: str) -> bool:
         """Whether what was judged by this key read otherwise than it does now."""
-        return self._mark(response, other) != self.keys.get(key)
+        return self._seen(response, other) != (self.keys.get(key) or 0) >> 32
 
-    def _mark(self, *shown: Response | None) -> int:
+    def says_else(self, response: Response, other: Response | None, key: str) -> bool:
+        """Whether what was judged by this key has other scores by people, another system or group now."""
+        return _said_of(response, other) != (self.keys.get(key) or 0) & 0xFFFFFFFF
+
+    def _seen(self, *shown: Response | None) -> int:
         """A number for all that a judge may be shown, of the question and of the answers."""
         read = list[Any]()
         for one in filter(None, shown):
@@ -92,6 +107,11 @@ class FormResponses:
                 yield one
             else:
                 left_out[lacking] += 1
+
+
+def _said_of(*shown: Response | None) -> int:
+    """A number for all that a judgment holds of the answers; Parquet does not keep the order of keys."""
+    return zlib.crc32(msgspec.json.encode(shown, order="deterministic"))
 
 
 def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) -> list[Shown]:
@@ -135,7 +155,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
         check_repeat: int = 0,
     ) -> None:
         super().__init__(run, Judgment, judge.backend, responses.keys)
-        self._judged = KeySet()
+        self._judged, self._says_else = KeySet(), 0
         self.judge, self._responses, self._check_repeat = judge, responses, check_repeat
         self.always_opens = check_repeat > 0
         self._again: dict[str, Any] | None = None
@@ -169,7 +189,8 @@ class JudgeResponses(Stage[Shown, Judgment]):
                 return f"made with {name} {found!r}, now {value!r}; choose another --out"
         key = self.key(record)
         if key not in self._responses.keys:
-            return f"judges {key!r}, which is not among the responses; choose another --out"
+            here = "" if self.options.shard is None else f" of shard {self.options.shard}"
+            return f"judges {key!r}, which is not among the responses{here}; choose another --out"
         if self._responses.is_another(record.response, record.other, key):
             return (
                 f"judges {key!r}, of which question, reference, criteria or answer are others now; choose another --out"
@@ -187,6 +208,27 @@ class JudgeResponses(Stage[Shown, Judgment]):
                 jsonl.write_sidecar(self.out, facts)
             print(f"{self.out}: of {count} judgments the {kind} rating is taken, before it was {was}", file=sys.stderr)
         super().resume()
+        self._renew()
+
+    def _renew(self) -> None:
+        """Where responses that were judged have other scores by people, another system or group now, the judgments get
+        them; and the sidecar says what they are of: the shards of a run have to agree in it."""
+        facts, source = jsonl.facts(self.out), self.facts["responses"]
+        if self._says_else:
+            jsonl.write(self.out, self._as_now())
+            said = "responses that were judged have other scores by people, another system or group now"
+            print(f"{self.out}: {self._says_else} {said}; the judgments have them too", file=sys.stderr)
+        elif wherever(facts.get("responses")) == wherever(source):
+            return
+        if facts and self.before() == len(self.wanted):  # or it says of a part that it is whole
+            jsonl.write_sidecar(self.out, facts | {"responses": source})
+
+    def _as_now(self) -> Iterator[Judgment]:
+        """The judgments with the responses of now, in the order of these."""
+        with cascade.ByKey(self.out, self.key) as judged:
+            for response, other in self._responses:
+                if (one := judged.get(key_of(response, other))) is not None:
+                    yield replace(one, response=response, other=other)
 
     def _rescored(self) -> str | None:
         """Which score the judgments in the file have, if it is another one that can give way to this run's. Elsewhere
@@ -203,8 +245,10 @@ class JudgeResponses(Stage[Shown, Judgment]):
 
     def know(self, record: Judgment) -> None:
         # Only hashes are in memory.
-        if (key := self.key(record)) in self.wanted and not self._judged.add(key):
+        key = self.key(record)
+        if key in self.wanted and not self._judged.add(key):
             raise self.twice(record)
+        self._says_else += self._responses.says_else(record.response, record.other, key)
 
     def before(self) -> int:
         return len(self._judged)

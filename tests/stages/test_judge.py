@@ -23,14 +23,15 @@ import msgspec
 import pytest
 from conftest import ROOT, Servers, asked_of, assert_one_line_error, completion, human_row, run, write_jsonl
 
-from critic import human_scored
+from critic import human_scored, jsonl
 from critic.asking import rating
 from critic.asking.forms import inquiry
 from critic.asking.render import Material
 from critic.backends import Request, Served, Token
 from critic.backends.openai import OpenAIBackend
 from critic.backends.vllm import learned_forms
-from critic.records import GREEDY, Response
+from critic.errors import UsageError
+from critic.records import GREEDY, Judgment, Response
 from critic.stages import judge as command
 from critic.stages import judge_responses as judging
 
@@ -705,8 +706,48 @@ def test_a_row_that_reads_otherwise_now_is_not_judged_already(tmp_path: Path, sc
     before = out.read_bytes()
     for change in ({"response": "another"}, {"reference": "another"}, {"question": "another"}, {"task": "another"}):
         assert_one_line_error(judge(**change), "judges 'row-1', of which", "choose another --out")
-    assert judge(human_score=1, group="another").returncode == 0
     assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz", "out.parquet"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_else_is_said_of_what_was_judged_is_as_in_a_new_file(
+    tmp_path: Path, scripted: Servers, name: str, count: int
+) -> None:
+    """Of one judge, and of a panel and its members."""
+    server = scripted(lambda body: reply_with({"7": 1.0}))
+    members = [f"out.{number + 1}.jsonl" for number in range(count)] if count > 1 else []
+
+    def judge(folder: str, *made: Any) -> Any:
+        data = write_jsonl(tmp_path / "rows.jsonl", [human_row(0, annotators={"a": 1.0, "b": 2.0}), *made])
+        judges = [word for _ in range(count) for word in ("--judge", server.url)]
+        done = run("critic", "judge", data, "--out", tmp_path / folder / name, *judges)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    def read(folder: str) -> Any:
+        files = [tmp_path / folder / file for file in (name, *members)]
+        found = [{one.response.id: one for _, one in jsonl.read(file, Judgment)} for file in files]
+        return found, [jsonl.facts(file)["responses"] for file in files]
+
+    judge("a", human_row(1), human_row(2))
+    rated = human_row(1, human_score=1, system="another", group="another", annotators={"b": 1.0, "a": 2.0})
+    changed = judge("a", rated, human_row(2))
+    assert changed.count("1 responses that were judged have other scores") == count
+    assert changed.count("3 judged before, 0 to go") == count
+    judge("b", rated, human_row(2))
+    assert read("a") == read("b")
+    now = [rated, human_row(2, human_score=2), human_row(3)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("critic.stages.run.Stage.ask", lambda *_: (_ for _ in ()).throw(UsageError("killed")))
+        with pytest.raises(AssertionError, match="killed"):
+            judge("a", *now)
+    assert not any(jsonl.sidecar(jsonl.plain_of(tmp_path / "a" / file)).is_file() for file in (members or [name])[:1])
+    assert judge("a", *now).count("3 judged before, 1 to go") == count
+    asked = len(server.requests)
+    assert "other scores" not in judge("a", *now) and len(server.requests) == asked
+    judge("c", *now)
+    assert read("a") == read("c")
 
 
 def test_judging_again_does_not_ask_the_cache(tmp_path: Path, scripted: Servers) -> None:

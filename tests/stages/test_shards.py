@@ -130,6 +130,24 @@ def test_a_shard_killed_at_any_byte_goes_on_and_merges(tmp_path: Path) -> None:
         assert sorted(whole.splitlines()) == lines(files[1])
 
 
+def test_shards_agree_in_rows_of_which_some_have_other_scores_now(tmp_path: Path) -> None:
+    made = [json.loads(line) for line in rows(tmp_path).read_text("utf-8").splitlines()]
+    files = parts(tmp_path, 2)
+    made[0] |= {"human_score": 1}
+    write_jsonl(tmp_path / "rows.jsonl", made)
+    here = Shard(1, 2).of(made[0]["group"]).number
+    assert judge(tmp_path, f"part.{here}.jsonl", "--shard", f"{here}/2").returncode == 0
+    assert_one_line_error(merge(files), "made with responses")
+    before = files[2 - here].read_bytes()
+    parts(tmp_path, 2)
+    assert merge(files).returncode == judge(tmp_path, "alone.jsonl").returncode == 0
+    assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl") and files[2 - here].read_bytes() == before
+    other = next(f"h{n}" for n in range(9) if Shard(1, 2).of(f"h{n}").number != here)
+    write_jsonl(tmp_path / "rows.jsonl", [made[0] | {"group": other}, *made[1:]])
+    done = judge(tmp_path, f"part.{here}.jsonl", "--shard", f"{here}/2")
+    assert_one_line_error(done, f"judges 'r0', which is not among the responses of shard {here}/2")
+
+
 def test_a_shard_goes_into_its_own_file(tmp_path: Path) -> None:
     rows(tmp_path)
     parts(tmp_path, 2)
