@@ -22,6 +22,9 @@ from critic.errors import UsageError, one_line
 OTHERS = ("http", "https", "ray", "data")
 """What begins like a path at a store, and names a server or is an image itself."""
 
+_FETCHED = 0
+"""When a file of an output was last written, where it is as it was fetched."""
+
 _WORD = re.compile(r"(?P<before>(?:[\w-]+=)?)(?P<url>(?P<scheme>[a-z][a-z0-9+]*)://[^:#]+)(?P<after>.*)", re.DOTALL)
 """An argument with a path in it: NAME=PATH, PATH:COLUMN."""
 
@@ -89,11 +92,14 @@ class AtStore:
             return local
         if not local.is_file():
             self._get(path, local)
+        self._get_sidecar(path, local)
+        return local
+
+    def _get_sidecar(self, path: str, local: Path) -> None:
         if self.files.exists(said := f"{path}.run.json"):
             self._get(said, jsonl.sidecar(local))
         else:
             jsonl.sidecar(local).unlink(missing_ok=True)
-        return local
 
     def _get(self, path: str, local: Path) -> None:
         local.parent.mkdir(parents=True, exist_ok=True)
@@ -104,27 +110,39 @@ class AtStore:
     def begin(self) -> Path:
         """Where the output is made: what is left of a run that did not end, or what is there, which may be resumed."""
         with self._speaking():
-            if not self.folder.is_dir() and self.files.isfile(self.path):
+            if not self._made():
                 # All or nothing: a part of it would be taken for what a run left.
                 fetched = self.folder.with_name(f"{self.folder.name}.{os.getpid()}")
-                for path in self._there():
-                    self._get(path, fetched / path.rpartition("/")[2])
-                fetched.replace(self.folder)
+                if self.files.isfile(self.path):
+                    self._fetch(fetched)
+                shutil.rmtree(self.folder, ignore_errors=True)
+                if fetched.is_dir():
+                    fetched.replace(self.folder)
         return self.local
 
-    def _there(self) -> list[str]:
-        """The output's file at the store, those of a panel's members beside it (NAME.1.jsonl), and their sidecars."""
-        plain, beside = jsonl.plain_of(self.local), self.path.rpartition("/")[0]
-        members = self.files.glob(f"{beside}/{plain.stem}.*{plain.suffix}")
-        numbered = [path for path in members if re.search(r"\.\d+$", path.removesuffix(plain.suffix))]
-        files = [self.path, *numbered]
-        return [*files, *(said for path in files if self.files.exists(said := f"{path}.run.json"))]
+    def _fetch(self, folder: Path) -> None:
+        """Fetch the output's file, those of a panel's members that its sidecar names, and their sidecars. Another file
+        whose name is like a member's is none of ours."""
+        whole, beside = folder / self.local.name, self.path.rpartition("/")[0]
+        self._get(self.path, whole)
+        self._get_sidecar(self.path, whole)
+        for name in (Path(one["file"]).name for one in jsonl.facts(whole).get("members") or []):
+            if self.files.isfile(path := f"{beside}/{name}"):
+                self._get(path, folder / name)
+                self._get_sidecar(path, folder / name)
+        for file in folder.iterdir():
+            os.utime(file, (_FETCHED, _FETCHED))
+
+    def _made(self) -> list[Path]:
+        """The files in the folder that are not as they were fetched."""
+        files = (file for file in self.folder.rglob("*") if file.is_file() and not file.name.endswith(".partial"))
+        return [file for file in files if file.stat().st_mtime != _FETCHED]
 
     def send(self) -> None:
-        """Send all that was made, what says that it is whole last, and not beside what says it of a file before."""
-        made = [file for file in self.folder.rglob("*") if file.is_file() and not file.name.endswith(".partial")]
+        """Send what was made, what says that it is whole last, and not beside what says it of a file before."""
+        made, said = self._made(), f"{self.path}.run.json"
         with self._speaking():
-            if jsonl.sidecar(self.local) in made and self.files.exists(said := f"{self.path}.run.json"):
+            if {self.local, jsonl.sidecar(self.local)} & {*made} and self.files.exists(said):
                 self.files.rm_file(said)
             for file in sorted(made, key=lambda file: (file.name.endswith(".run.json"), file)):
                 to = f"{self.path.rstrip('/').rpartition('/')[0]}/{file.relative_to(self.folder)}"

@@ -127,6 +127,11 @@ def test_what_did_not_end_is_kept_and_what_is_there_is_gone_on_with(store: str, 
     done = judge(store, "judged.jsonl", "--name", "another")
     assert_one_line_error(done, "choose another --out")
     assert "nothing was sent" in done.stderr and files(store) == before
+    with pytest.MonkeyPatch.context() as elsewhere:
+        elsewhere.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+        begun(store, 13)
+        assert "12 judged before, 1 to go" in judge(store).stderr
+    assert "13 judged before, 0 to go" in judge(store).stderr  # what the refused run fetched is old by now
 
 
 def test_a_run_that_breaks_off_is_finished_on_the_same_machine(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,19 +268,32 @@ def test_what_is_not_there_or_not_known_is_said(store: str) -> None:
     assert_one_line_error(run("critic", "judge", "nowhere://a/b.jsonl", "--out", "x.jsonl"), "nowhere://a/b.jsonl: ")
 
 
-def test_a_panel_is_not_judged_again(store: str) -> None:
+def test_a_panel_is_not_judged_again(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is anything sent but what was made: another machine may have written the rest since."""
+    send = remote.AtStore.send
+
+    def late(self: Any) -> None:
+        for name in others:
+            put(f"{store}/{name}", {"written": "meanwhile"})
+        send(self)
+
+    monkeypatch.setattr(remote.AtStore, "send", late)
+    others: list[str] = []
     begun(store)
     judges = ["--judge", f"{store}/judge.jsonl", "--judge", f"{store}/second.jsonl"]
     put(f"{store}/second.jsonl", *texts(4, 4, 4))
     for name, member in (("panel.jsonl", "panel.2.jsonl"), ("panel.jsonl.gz", "panel.2.jsonl")):
         words = ["critic", "judge", f"{store}/rows.jsonl", "--out", f"{store}/{name}", "--score", "argmax", *judges]
+        others.clear()
         assert run(*words).returncode == 0
         before = files(store)
         assert {member, f"{member}.run.json"} <= before.keys()
-        put(f"{store}/panel.9x.jsonl", {"none": "of its members"})
+        others += ["panel.9.jsonl", member]
+        put(f"{store}/panel.9.jsonl", {"none": "of its members"})
         again = run(*words)
         assert again.returncode == 0 and again.stderr.count("12 judged before, 0 to go") == 2, again.stderr
         assert json.loads(files(store)[f"{name}.run.json"])["rows"] == 12
+        assert all(b"meanwhile" in files(store)[other] for other in others)
 
 
 def test_an_output_of_which_a_part_was_fetched_is_fetched_anew(
