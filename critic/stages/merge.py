@@ -4,6 +4,7 @@ critic judge rows.jsonl --shard 3/64 --out part.3.jsonl …    # one of 64, on a
 critic merge part.*.jsonl --out judged.jsonl
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
@@ -29,9 +30,9 @@ HOW = (
 """What a sidecar says of how a run was made: the same of all shards."""
 
 ALIKE = ("data_root", "images")
-"""What may be another on each machine: said of the whole where it is not."""
+"""What may be another on each machine: said of the whole where it is not. A number by such a name is a count."""
 
-OF_ONE = ("critic", "finished", "shard", "server", "concurrency", "members", "judged_again", *ALIKE)
+OF_ONE = ("critic", "finished", "shard", "server", "concurrency", "members", "judged_again")
 """What it says of one shard alone. All else is counted, and added up."""
 
 
@@ -86,7 +87,7 @@ def main(
 ) -> int:
     """Put together what critic judge or infer made with --shard. Overlaps, gaps and a mixture of judges, prompts or
     sources are refused by name. The whole has the lines of a run without --shard, those of the first shard first."""
-    found = sorted((_part(path) for path in parts), key=lambda one: one.shard.number)
+    found = sorted(_without_members([_part(path) for path in parts]), key=lambda one: one.shard.number)
     _check_shards(found)
     full = [part for part in found if not jsonl.is_empty(part.path)]
     first = (full or found)[0].facts
@@ -102,12 +103,11 @@ def main(
     facts |= {
         name: first[name]
         for name in ALIKE
-        if name in first and all(one.facts.get(name) == first.get(name) for one in full)
+        if name in first and not _counts(name, first[name]) and all(one.facts.get(name) == first[name] for one in full)
     }
     added = dict[str, Any]()
     for part in found:
-        own = {name: value for name, value in part.facts.items() if name not in (*HOW, *OF_ONE)}
-        added = _added(added, own)
+        added = _added(added, {name: value for name, value in part.facts.items() if _counts(name, value)})
     added["peak_memory_mib"] = max(part.facts.get("peak_memory_mib", 0) for part in found)
     failures = Counter[str](added.get("failed", {}))
     lines = [f"{out}: {count} {kind.counted} of {len(found)} shards, {failed(failures)}"]
@@ -125,6 +125,17 @@ def _part(path: Path) -> ShardFile:
     if shard is None:
         raise UsageError(f"{path}: made without --shard")
     return ShardFile(path, shard, facts)
+
+
+def _without_members(found: Sequence[ShardFile]) -> list[ShardFile]:
+    """Without the files of a panel's members, which a pattern that fits the panel's fits too."""
+    members = {
+        (Path(one["file"]).name, part.shard, one["judge"]) for part in found for one in part.facts.get("members") or []
+    }
+    left_out = [part for part in found if (part.path.name, part.shard, part.facts.get("judge")) in members]
+    if left_out:
+        print(f"left out {len(left_out)} files of a panel's members: the panel's are given", file=sys.stderr)
+    return [part for part in found if part not in left_out]
 
 
 def _check_shards(found: Sequence[ShardFile]) -> None:
@@ -164,6 +175,10 @@ def _lines(parts: Sequence[ShardFile], kind: Kind) -> Iterator[msgspec.Raw]:
             yield msgspec.Raw(line.strip())
         if len(keys) != expected:
             raise UsageError(f"{part.path}: {len(keys)} {kind.counted}, its sidecar says {expected}; run it again")
+
+
+def _counts(name: str, value: Any) -> bool:
+    return isinstance(value, int) if name in ALIKE else name not in (*HOW, *OF_ONE)
 
 
 def _added(one: Any, other: Any) -> Any:

@@ -268,8 +268,14 @@ def test_a_panel_by_shards(tmp_path: Path) -> None:
     rows(tmp_path)
     panel = ["--judge", replies(tmp_path, 4, 5), "--judge", replies(tmp_path, 9, 7)]
     files = parts(tmp_path, 2, *panel)
-    assert judge(tmp_path, "alone.jsonl", *panel).returncode == merge(files).returncode == 0
+    assert judge(tmp_path, "alone.jsonl", *panel).returncode == 0
+    done = merge(sorted(tmp_path.glob("part.*.jsonl")))
+    assert done.returncode == 0 and "left out 4 files of a panel's members" in done.stderr, done.stderr
     assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl")
+    done = merge([tmp_path / f"part.{number}.1.jsonl" for number in (1, 2)])
+    assert done.returncode == 0 and not done.stderr
+    assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.1.jsonl")
+    assert_one_line_error(merge([files[0], tmp_path / "part.2.1.jsonl"]), "part.2.1.jsonl: made with")
 
 
 def test_conversations_by_shards_from_infer_to_score(tmp_path: Path) -> None:
@@ -297,6 +303,8 @@ def test_conversations_by_shards_from_infer_to_score(tmp_path: Path) -> None:
     merged = run("critic", "merge", *sharded(infer, "replies"), "--out", tmp_path / "whole.jsonl")
     assert merged.returncode == 0, merged.stderr
     assert without_seconds(tmp_path / "whole.jsonl") == without_seconds(tmp_path / "replies.jsonl")
+    counts = [jsonl.facts(tmp_path / name)["images"] for name in ("whole.jsonl", "replies.jsonl")]
+    assert counts[0] == counts[1] > 3
     source = tmp_path / "whole.jsonl"
     assert judged(source, tmp_path / "alone.jsonl").returncode == 0
     files = sharded(lambda out, *words: judged(source, out, *words), "judged")
