@@ -114,6 +114,7 @@ class Stage(ABC, Generic[Item, Record]):
 
     def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Wanted) -> None:
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
+        self._named = options.out  # where the records go in the end: `out` is where they grow
         self.concurrency = options.concurrency or backend.in_flight
         self.wanted, self.done = wanted, dict[Hashable, Record]()
         self._lost = 0
@@ -232,7 +233,7 @@ class Stage(ABC, Generic[Item, Record]):
         with jsonl.Appender(self.out) as file, tqdm(total=left, desc=self.name, unit=self.unit, disable=None) as bar:
             async with (
                 self.backend as backend,
-                Status(self.out, self.name, self.unit, left, backend, self.options.metrics) as status,
+                Status(self._named, self.name, self.unit, left, backend, self.options.metrics) as status,
             ):
 
                 def keep(*records: Record) -> None:

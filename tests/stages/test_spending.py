@@ -192,11 +192,13 @@ def test_a_budget_has_a_number_and_a_unit(tmp_path: Path, stand: Stands, words: 
 def test_a_run_is_seen_while_it_runs(tmp_path: Path, stand: Stands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "EVERY", 0.2)
     one, two, port = stand(seconds=0.1), stand(seconds=0.05), free_port()
-    file, seen = tmp_path / "o.jsonl.status.json", dict[str, Any]()
+    late = time.monotonic() + 30
+    file, seen = tmp_path / "o.jsonl.gz.status.json", dict[str, Any]()
 
     def look() -> None:
         while not file.is_file():
             time.sleep(0.01)
+            assert time.monotonic() < late
         two.fault = "500"
         texts = {file.read_text("utf-8")}
         facts = json.loads(file.read_text("utf-8"))
@@ -215,7 +217,7 @@ def test_a_run_is_seen_while_it_runs(tmp_path: Path, stand: Stands, monkeypatch:
     looking.start()
     data = write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(240)])
     words = ["--judge", f"{one.url},{two.url}", "--concurrency", 6, "--metrics", port, "--cache", tmp_path / "cache"]
-    done = run("critic", "judge", data, "--out", tmp_path / "o.jsonl", *words)
+    done = run("critic", "judge", data, "--out", tmp_path / "o.jsonl.gz", *words)
     looking.join()
     assert done.returncode == 0, done.stderr
     said = [
