@@ -352,9 +352,10 @@ def scripts() -> dict[str, str]:
     return {"slurm": slurm, "kubernetes": container["args"][0], "skypilot": skypilot["run"]}
 
 
-@pytest.mark.parametrize("name", ["slurm", "kubernetes", "skypilot"])
-def test_the_jobs_scripts_ask_for_every_shard_once(tmp_path: Path, name: str) -> None:
-    """In bash, with a critic and an srun that say what they were asked."""
+@pytest.mark.parametrize(("name", "count"), [("slurm", 64), ("slurm", 8), ("kubernetes", 64), ("skypilot", 3)])
+def test_the_jobs_scripts_ask_for_every_shard_once(tmp_path: Path, name: str, count: int) -> None:
+    """In bash, with a critic and an srun that say what they were asked, into a folder that is not there yet; what
+    critic ends with, the script ends with, and has kept what there is."""
     script = (
         scripts()[name]
         .replace("/data", str(tmp_path / "data"))
@@ -362,23 +363,27 @@ def test_the_jobs_scripts_ask_for_every_shard_once(tmp_path: Path, name: str) ->
         .replace("sleep 60", "sleep 9")
     )
     assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
-    (tmp_path / "data/judged").mkdir(parents=True)
-    for program, does in (("critic", 'echo "$@" >> "$SAID"; touch "${@: -1}"'), ("srun", '"$@"')):
+    (tmp_path / "data").mkdir()
+    asks = 'echo "$@" >> "$SAID"; [ $CODE = 2 ] || install -D /dev/null "${@: -1}"; exit $CODE'
+    for program, does in (("critic", asks), ("srun", '"$@"')):
         made = tmp_path / "bin" / program
         made.parent.mkdir(exist_ok=True)
         made.write_text(f"#!/bin/bash\n{does}\n", "utf-8")
         made.chmod(0o755)
     said = tmp_path / "said"
-    for number in range(3):
+    for number, code in enumerate((0, 3, 2)):
         told = {
-            "slurm": {"SLURM_ARRAY_TASK_ID": number + 1, "SLURM_ARRAY_TASK_MAX": 3},
+            "slurm": {"SLURM_ARRAY_TASK_ID": number + 1, "SLURM_ARRAY_TASK_MAX": number + 1},
             "kubernetes": {"JOB_COMPLETION_INDEX": number},
             "skypilot": {"SKYPILOT_NODE_RANK": number, "SKYPILOT_NUM_NODES": 3},
         }[name]
-        env = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "SAID": str(said), **{k: str(v) for k, v in told.items()}}
+        env = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "SAID": str(said), "CODE": str(code)}
         words = ["bash", "-c", script, "bash", "rows.jsonl", "judge", str(tmp_path / "data/judged")]
-        subprocess.run(words, env=env, check=True, timeout=30, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    count = 64 if name == "kubernetes" else 3
+        words += [str(count)] if name == "slurm" and count != 64 else []
+        env |= {variable: str(value) for variable, value in told.items()}
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        assert subprocess.run(words, env=env, check=False, timeout=30, **quiet).returncode == code
+        assert (tmp_path / f"data/judged/part.{number + 1}.jsonl").is_file() == (code != 2)
     asked = said.read_text("utf-8").splitlines()
     assert [line.partition("--shard ")[2].split()[0] for line in asked] == [f"{n}/{count}" for n in (1, 2, 3)]
     assert [Path(line.split()[-1]).name for line in asked] == [f"part.{n}.jsonl" for n in (1, 2, 3)]
