@@ -31,7 +31,18 @@ from critic.asking.verdict import answer_at
 from critic.backends import Backend, Reply, images, spent
 from critic.errors import Refused, Transient, UsageError
 from critic.images import ImageError, Images
-from critic.records import GREEDY, Call, ConversationJudgment, Decoding, Judgment, Member, Response, Setup, Verdict
+from critic.records import (
+    GREEDY,
+    Call,
+    ConversationJudgment,
+    Decoding,
+    Failure,
+    Judgment,
+    Member,
+    Response,
+    Setup,
+    Verdict,
+)
 
 EXTRACTION_TOKENS = 64
 TOKENS_AN_ITEM = 8
@@ -231,7 +242,13 @@ class ResponseJudge(Judge):
         raises for what a server does."""
         material, key = self.form.material(response, other), key_of(response, other)
         asked = inquiry(self.prompt, response.question.lang, material, key, self.sees)
-        found = await self.opinion(asked, PLAYERS)
+        return self._judgment(response, other, await self.opinion(asked, PLAYERS))
+
+    def not_asked(self, response: Response, failure: Failure) -> Judgment:
+        """The judgment of a response that is none."""
+        return self._judgment(response, None, Opinion(verdict=Verdict(failure=failure), detail="there is no reply"))
+
+    def _judgment(self, response: Response, other: Response | None, found: Opinion) -> Judgment:
         calls = found.calls
         return Judgment(
             response=response,

@@ -11,7 +11,7 @@ Ids are those of the benchmark's file. Beside them a table may have `condition` 
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -22,8 +22,15 @@ from critic.records import Conversation, ModelTurn, Sampling, SentMessage, TurnF
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".json", ".xlsx", ".parquet")
 
-LOST = ("Failed to obtain answer via API.",)
-"""What stands in other harnesses' files where a call failed."""
+LOST = "Failed to obtain answer"
+"""How VLMEvalKit's files begin a reply whose call failed: "via API.", or behind it the error."""
+
+
+def lost(text: str | None) -> Literal["empty", "server_error"] | None:
+    """Why what another program's file has for a reply is none; None where it is one."""
+    if text is None or not text.strip():
+        return "empty"
+    return "server_error" if text.lstrip().startswith(LOST) else None
 
 
 class Layout(Struct, frozen=True, kw_only=True):
@@ -126,16 +133,14 @@ def _turns(
     condition, given, ended = CONDITIONS[name], dict[int, str](), False
     for turn in sorted(replies):
         text, seen = replies[turn], list[SentMessage]()
-        lost: TurnFailure | None = (
-            "empty" if text is None else "server_error" if text in LOST else "not_run" if ended else None
-        )
-        if lost is None and text is not None:
+        failure: TurnFailure | None = lost(text) or ("not_run" if ended else None)
+        if failure is None and text is not None:
             earlier = range(condition.references + 1, turn) if condition.history and condition.first else ()
             if missing := [number for number in earlier if number not in given]:
                 raise UsageError(f"{path}: turn {turn} of {one.id!r} ({name}) is there, turn {missing[0]} is not")
             seen = [SentMessage(role=each.role, content=each.content) for each in messages(one, turn, given, condition)]
             given[turn] = text
-        ended = ended or lost is not None
+        ended = ended or failure is not None
         yield ModelTurn(
             conversation=one,
             condition=name,
@@ -143,6 +148,6 @@ def _turns(
             system=system,
             sampling=Sampling(max_tokens=0),
             seen=seen,
-            reply=text if lost is None else None,
-            failure=lost,
+            reply=text if failure is None else None,
+            failure=failure,
         )

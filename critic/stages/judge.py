@@ -78,7 +78,7 @@ def _responses(
             lacks = given and not one.question.criteria  # a row's own come first
             yield replace(one, question=replace(one.question, criteria=given)) if lacks else one
 
-    return FormResponses(read, path, form, run)
+    return FormResponses(read, path, form, run, replies=fixed is not None)
 
 
 def _criteria(path: Path) -> dict[str, str]:

@@ -20,6 +20,7 @@ from critic.asking.examples import ALONE, comparable, partner, question_key
 from critic.asking.forms import CriteriaKind, form_of
 from critic.asking.judge import ResponseJudge, key_of, panel_judgment
 from critic.asking.rating import Aggregation
+from critic.asking.replies import lost
 from critic.backends import processors
 from critic.backends.layers import Cached, layers
 from critic.certificate import drawn, hold_to
@@ -53,14 +54,21 @@ class FormResponses:
     a question has an image, in this shard or another.
 
     `read` gives the responses. Those that cannot be judged in the form are counted and said. In a form that compares,
-    each answer meets one other to its question, as in training. Of all that, what the `run` takes is judged. Raises
-    UsageError when nothing is left.
+    each answer meets one other to its question, as in training. Of all that, what the `run` takes is judged. `replies`:
+    they are a model's as it gave them, and one that is lost fails without being asked about; of rows, which people may
+    have scored, none is. Raises UsageError when nothing is left.
     """
 
     def __init__(
-        self, read: Callable[[Counter[str]], Iterable[Response]], place: Path, form: str, run: RunOptions | None = None
+        self,
+        read: Callable[[Counter[str]], Iterable[Response]],
+        place: Path,
+        form: str,
+        run: RunOptions | None = None,
+        *,
+        replies: bool = False,
     ) -> None:
-        self._read, self._form, self._run = read, form_of(form), run
+        self._read, self._form, self._run, self.replies = read, form_of(form), run, replies
         left_out: Counter[str] = Counter()
         self._pairs = _paired(list(self._usable(left_out)), form, left_out) if self._form.pair else None
         shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(left_out))
@@ -264,6 +272,9 @@ class JudgeResponses(Stage[Shown, Judgment]):
         self.wanted = keys
 
     async def work(self, item: Shown, keep: Callable[..., None]) -> None:
+        if self._responses.replies and (failure := lost(item[0].text)):
+            keep(self.judge.not_asked(item[0], failure))
+            return
         judgment = await self.judge.judge(*item)
         keep(judgment)
         self.note(judgment.verdict.failure, judgment.detail)

@@ -17,6 +17,7 @@ from msgspec.structs import asdict, replace
 
 from critic import benchmarks, jsonl, tables
 from critic.asking.forms import FORMS, ChecklistKind, ChoiceKind
+from critic.asking.replies import lost
 from critic.benchmarks import BENCHMARKS, Benchmark, JudgedTurn, Run, alignmmbench, order_reading, same_answers
 from critic.counting import tournament
 from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, asked_of, by_cell, compare, mean
@@ -209,7 +210,7 @@ def _answers(path: Path, benchmark: str, texts: bool) -> Iterator[Judged]:
             turn=1,
             score=line.score,
             failure=line.verdict.failure,
-            length=len(response.text),
+            length=None if lost(response.text) else len(response.text),
         )
         how = Setup(judge=line.judge, score_kind=line.score_kind, pointwise_prompt=line.prompt, decoding=line.decoding)
         conversation = alignmmbench.conversation_of(response.question, response.id)

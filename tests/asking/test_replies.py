@@ -20,6 +20,13 @@ CONVBENCH = benchmarks.read("convbench", sample("convbench"))
 VISITBENCH = benchmarks.read("visitbench", sample("visitbench"))
 
 
+LOST = (
+    "Failed to obtain answer via API.",
+    "Failed to obtain answer",
+    "Failed to obtain answer: <class 'requests.exceptions.ReadTimeout'> timed out",
+)
+
+
 def said(one: Conversation, turn: int) -> str:
     return f"m on {one.id} turn {turn}."
 
@@ -72,11 +79,12 @@ def test_every_layout_reads_as_what_critic_infer_wrote(tmp_path: Path, name: str
 
 def test_single_answers_of_the_harnesses_and_what_they_lost(tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = [{"index": one.id, "prediction": said(one, 1)} for one in VISITBENCH]
-    lines[0]["prediction"], lines[1]["prediction"] = "Failed to obtain answer via API.", None
+    for line, text in zip(lines, (*LOST, None), strict=False):
+        line["prediction"] = text
     kept = every(read_transcripts(write_jsonl(tmp_path / "v.jsonl", lines), "visitbench", VISITBENCH, "named"))
     found = read_transcripts(tmp_path / "v.jsonl", "visitbench", VISITBENCH, "named")
     failures = [one.turns[1].failure for one in found.values()]
-    assert failures[:2] == ["server_error", "empty"] and set(failures[2:]) == {None}
+    assert failures[:4] == [*["server_error"] * 3, "empty"] and set(failures[4:]) == {None}
     assert {one.system for one in found.values()} == {"named"} and len(kept) == len(VISITBENCH)
     logs = {"logs": [{"doc_id": n, "resps": [["x"]]} for n, _ in enumerate(VISITBENCH)]}
     (tmp_path / "l.json").write_text(json.dumps(logs))
@@ -110,6 +118,28 @@ def test_answers_of_alignmmbench_go_one_road_to_the_judgments(tmp_path: Path, sc
     asked_before = len(server.requests)
     assert judge(file, out, "alignmmbench", server.url, "--questions", questions).returncode == 0
     assert len(server.requests) == asked_before
+
+
+@pytest.mark.parametrize("words", [(), ("--benchmark", "alignmmbench")])
+def test_what_is_lost_of_alignmmbench_fails_on_both_roads_unasked(
+    tmp_path: Path, scripted: Any, words: tuple[str, ...]
+) -> None:
+    server, questions = scripted(answer_all), sample("alignmmbench")
+    asked = benchmarks.read("alignmmbench", questions)
+    lines = [{"question_id": one.id, "predict": said(one, 1)} for one in asked]
+    for line, text in zip(lines, (" ", *LOST), strict=False):
+        line["predict"] = text
+    file, out = write_jsonl(tmp_path / "m.jsonl", lines), tmp_path / "j.jsonl"
+    given = ("--questions", questions, *words, "--score", "argmax", "--concurrency", "1", "--max-failed", "1")
+    done = run("critic", "judge", file, "--out", out, "--base-url", server.url, *given)
+    assert done.returncode == 0 and "4 failed (server_error 3, empty 1)" in done.stdout, done.stderr
+    assert not any(text in prompt_of(body) for body in server.requests for text in LOST)
+    assert run("critic", "judge", file, "--out", out, "--base-url", server.url, *given).returncode == 0
+    scores = ("--questions", questions) if words else ()
+    done = run("critic", "score", out, *scores, "--out", tmp_path / "s.json", "--max-failed", "1")
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads((tmp_path / "s.json").read_text("utf-8"))["systems"]["m"].values()
+    assert (found["questions"]["n"], found["questions"]["failed"]) == (len(asked) - 4, 4)
 
 
 def test_the_benchmark_is_taken_from_the_file_where_it_names_it(tmp_path: Path, scripted: Any) -> None:
