@@ -371,5 +371,10 @@ def _alignment(found: Mapping[str, TaskScores], named: Mapping[str, str]) -> Sec
 
 
 BENCHMARK = Benchmark(
-    title="AlignMMBench", read=read_conversations, protocols=("pointwise",), report=report, entries=_entries
+    title="AlignMMBench",
+    read=read_conversations,
+    protocols=("pointwise",),
+    report=report,
+    entries=_entries,
+    rewrites=True,
 )

@@ -278,7 +278,7 @@ def _distribution(kind: str, found: dict[str, tuple[int, int]]) -> Part:
 
 
 def write(
-    out: Path, name: str, file: Path, root: Path, counted: str, bits: int, judged: Sequence[Path] = (),
+    out: Path, name: str, file: Path, root: Path, counted: str, bits: int, judged: Sequence[benchmarks.Run] = (),
     steps: Sequence[Mapping[str, Any]] = (), leaks: Iterable[str] = (),
 ) -> str:  # fmt: skip
     """Write card.md with its pictures, card.html and card.json of a benchmark's file into a folder; its statistics as
@@ -293,7 +293,7 @@ def write(
         "questions": [len(tokens(turn.prompt)) for turn in turns],
         "answers": [len(tokens(turn.reference)) for turn in turns if turn.reference],
     }
-    shown = sections(said, images, lengths) + ([difficulty.section(judged)] if judged else [])
+    shown = sections(said, images, lengths) + ([difficulty.section(judged, name)] if judged else [])
     shown[0].readings.extend(leaks)
     shown += [_origin(steps)] if steps else []
     title, about = f"Data card: {known.title}", f"{said.conversations} conversations, {said.images} images"

@@ -220,7 +220,9 @@ def solved_blind(
         told = {**told, "judge": [named], "base_url": None, "model": None}
     code |= judge.main(replies, judged, benchmark=name, protocol=[protocol], images="blind", **told)
     building.code = max(building.code, code)
-    _, shares, _ = difficulty.scores(judged)
+    verdicts = (line.verdict for _, line in jsonl.read(judged, ConversationJudgment))
+    scores = difficulty.of_turns(verdicts, protocol, "no_image")
+    shares = difficulty.by_conversation({turn: score or 0.0 for turn, score in scores.items()}).scores
     # A single question's wordings are conversations of their own: the best of them counts.
     best: dict[str, float] = {}
     for key, share in shares.items():
