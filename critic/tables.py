@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 from critic import jsonl
 from critic.counting.keys import KeySet
@@ -23,6 +24,10 @@ _PLACE = re.compile(r"(.*?)([0-9]{0,12})", re.DOTALL)
 
 FORMATS = (".csv", ".jsonl", ".parquet", ".xlsx")
 """What can be read, .parquet and .xlsx by libraries that are not part of a plain installation."""
+
+_WORKBOOK = re.compile(r"xl/workbook\d*\.xml")
+_UNCOMPUTED = re.compile(rb'<(\w+:)?calcPr\b[^>]*\bfullCalcOnLoad="(1|true)"')
+"""How a workbook says that its formulas are yet to be computed, as those do that pandas, xlsxwriter, openpyxl write."""
 
 _LINES = (".csv", ".tsv", ".jsonl")
 """What may be packed as well: .jsonl.gz, .csv.zst."""
@@ -110,14 +115,25 @@ def _csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, Row]]:
 def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
     openpyxl = jsonl.optional_module("openpyxl", path, "or save the sheet as CSV UTF-8")
     try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-    except Exception as error:  # whatever a damaged archive makes openpyxl raise
+        # What stands beside formulas that were never computed is no value: there they are read as they are.
+        with ZipFile(path) as parts:
+            books = [parts.read(name) for name in parts.namelist() if _WORKBOOK.fullmatch(name)]
+        computed = not any(map(_UNCOMPUTED.search, books))
+        book = openpyxl.load_workbook(path, read_only=True, data_only=computed)
+    except Exception as error:  # whatever a damaged archive makes zipfile and openpyxl raise
         raise UsageError(f"{path}: not a spreadsheet: {error}") from None
     try:
-        lines = book.worksheets[0].iter_rows(values_only=True)
-        header = ["" if cell is None else str(cell).strip() for cell in next(lines, ())]
+        lines = book.worksheets[0].iter_rows()
+        header = ["" if cell.value is None else str(cell.value).strip() for cell in next(lines, ())]
         _check_header(path, [column for column in header if column])
-        for number, cells in enumerate(lines, 2):
+        for number, line in enumerate(lines, 2):
+            if formula := next((cell for cell in line if cell.data_type == "f" and not computed), None):
+                raise UsageError(
+                    f"{place(path, number)}: {formula.coordinate} is a formula that was never computed; a text that "
+                    'begins with "=" became one when the file was written: write it as .csv or .jsonl; what is meant '
+                    "to be one is computed when a spreadsheet program opens the file and saves it"
+                )
+            cells = [cell.value for cell in line]
             if any(cell is not None for cell in cells):
                 row = {column: cell for column, cell in zip(header, cells, strict=False) if column}
                 yield number, row

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import re
 import sys
+import zipfile
 from pathlib import Path
 from random import Random
 
@@ -49,6 +51,41 @@ def test_a_missing_library_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "t.xlsx").write_bytes(b"")
     with pytest.raises(UsageError, match=r"pip install openpyxl or save the sheet as CSV UTF-8$"):
         list(tables.rows(tmp_path / "t.xlsx"))
+
+
+def workbook(path: Path, formula: str, cached: str, mark: bytes) -> Path:
+    """A sheet with a formula in B3, with the value and the word on computing that a program would write."""
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in ([" id ", "text"], ["a", "=1+1 is 2"], ["b", f"={formula}"]):
+        book.active.append(row)
+    book.active["B2"].data_type = "s"  # a text, whatever it begins with
+    book.save(path)
+    with zipfile.ZipFile(path) as made:
+        parts = {name: made.read(name) for name in made.namelist()}
+    sheet, book_part = "xl/worksheets/sheet1.xml", "xl/workbook.xml"
+    written = re.sub(rb"(</f>)<v ?/>|(</f>)<v></v>", rb"</f>" + cached.encode(), parts[sheet])
+    assert b"</f>" + cached.encode() in written and b'fullCalcOnLoad="1"' in parts[book_part]
+    parts |= {sheet: written, book_part: parts[book_part].replace(b'fullCalcOnLoad="1"', mark)}
+    with zipfile.ZipFile(path, "w") as made:
+        for name, content in parts.items():
+            made.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize("cached", ["<v/>", "<v>0</v>"])
+def test_a_text_that_became_a_formula_is_refused(tmp_path: Path, cached: str) -> None:
+    """As openpyxl and xlsxwriter write it: nothing was computed, and the text is gone."""
+    path = workbook(tmp_path / "t.xlsx", "12", cached, b'fullCalcOnLoad="1"')
+    with pytest.raises(UsageError, match=r"t\.xlsx:row 3: B3 is a formula that was never computed; .*\.csv"):
+        list(tables.rows(path))
+
+
+@pytest.mark.parametrize(("cached", "value"), [("<v>0</v>", 0), ("<v>7.5</v>", 7.5), ("<v/>", None)])
+def test_a_formula_that_was_computed_has_its_value(tmp_path: Path, cached: str, value: float | None) -> None:
+    path = workbook(tmp_path / "t.xlsx", "AVERAGE(C3:D3)", cached, b"")
+    found = [row for _, row in tables.rows(path)]
+    assert found == [{"id": "a", "text": "=1+1 is 2"}, {"id": "b", "text": value}]
 
 
 def test_a_csv_row_is_named_by_the_line_that_it_begins_on(tmp_path: Path) -> None:
