@@ -293,7 +293,7 @@ Overflow = Literal["fail", "drop-oldest"]
 """What becomes of a prompt that does not fit: a named failure, or the oldest exchanges are left out."""
 
 TurnFailure = Literal["empty", "context_length_exceeded", "refused", "server_error", "budget", "not_run"] | ImageFailure
-"""Why a turn has no reply. `not_run`: an earlier turn of its conversation failed."""
+"""Why a turn has no reply. `not_run`: an earlier turn failed, and its reply was to be shown."""
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -38,6 +38,10 @@ class Condition(Struct, frozen=True, kw_only=True):
         """Which of so many turns, from 1, the model answers."""
         return range(turns if self.first is None else self.first, turns + 1)
 
+    def own(self, turn: int) -> range:
+        """The earlier turns, from 1, whose own replies the model sees at a turn: without them it is not asked."""
+        return range(self.references + 1, turn) if self.history else range(0)
+
 
 CONDITIONS = {
     "own": Condition(help="its own replies"),

@@ -130,17 +130,16 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
 def _turns(
     one: Conversation, name: str, replies: dict[int, str | None], system: str, path: Path
 ) -> Iterator[ModelTurn]:
-    condition, given, ended = CONDITIONS[name], dict[int, str](), False
+    condition, given = CONDITIONS[name], dict[int, str]()
     for turn in sorted(replies):
         text, seen = replies[turn], list[SentMessage]()
-        failure: TurnFailure | None = lost(text) or ("not_run" if ended else None)
+        behind = next((number for number in condition.own(turn) if number not in given), None)
+        failure: TurnFailure | None = lost(text) or ("not_run" if behind in replies else None)
         if failure is None and text is not None:
-            earlier = range(condition.references + 1, turn) if condition.history and condition.first else ()
-            if missing := [number for number in earlier if number not in given]:
-                raise UsageError(f"{path}: turn {turn} of {one.id!r} ({name}) is there, turn {missing[0]} is not")
+            if behind is not None:
+                raise UsageError(f"{path}: turn {turn} of {one.id!r} ({name}) is there, turn {behind} is not")
             seen = [SentMessage(role=each.role, content=each.content) for each in messages(one, turn, given, condition)]
             given[turn] = text
-        ended = ended or failure is not None
         yield ModelTurn(
             conversation=one,
             condition=name,

@@ -89,6 +89,11 @@ class Infer(Stage[Conversation, ModelTurn]):
         if record.call is not None:
             self._generated[record.call] = record
 
+    def _goes(self, record: ModelTurn) -> bool:
+        # Files of before have it of turns whose history shows no reply of the model's.
+        unasked = record.failure == "not_run" and not CONDITIONS[record.condition].own(record.turn)
+        return unasked or super()._goes(record)
+
     def items(self) -> Iterable[Conversation]:
         lacking = {key for key, _, _ in self._every - self.done.keys()}
         return (one for key, one in self._conversations.items() if key in lacking)
@@ -99,12 +104,12 @@ class Infer(Stage[Conversation, ModelTurn]):
         calls, images = dict[str, asyncio.Task[ModelTurn]](), dict[str, asyncio.Task[Image]]()
 
         async def converse(name: str) -> None:
-            replies, ended = dict[int, str](), ""
+            replies, lost = dict[int, str](), dict[int, str]()
             for turn in _asked(item, name):
                 line = self.done.get((item.id, name, turn))
-                if ended:
+                if why := next((lost[number] for number in CONDITIONS[name].own(turn) if number in lost), None):
                     if line is None:
-                        keep(self._record(item, condition=name, turn=turn, failure="not_run", detail=ended))
+                        keep(self._record(item, condition=name, turn=turn, failure="not_run", detail=why))
                     continue
                 said = history.messages(item, turn, replies, CONDITIONS[name])
                 call = history.call_id(item, said)
@@ -115,7 +120,7 @@ class Infer(Stage[Conversation, ModelTurn]):
                 elif line.call != call:
                     raise UsageError(f"{item.id}: turn {turn} ({name}) was asked otherwise; choose another --out")
                 if line.failure is not None:
-                    ended = f"turn {turn} failed: {line.failure}"
+                    lost[turn] = f"turn {turn} failed: {line.failure}"
                 replies[turn] = line.reply or ""
 
         await side_by_side(converse(name) for name in self.conditions)

@@ -98,6 +98,21 @@ def test_replies_under_another_condition_follow_its_references(tmp_path: Path) -
     assert [each.answer for each in one.earlier(3)] == [CONVBENCH[0].turns[0].reference, "r2"]
 
 
+def test_a_turn_behind_a_lost_one_is_there_where_its_history_shows_no_own_reply(tmp_path: Path) -> None:
+    texts = {1: "r1", 2: LOST[0], 3: "r3"}
+    for name, third in (("own", "not_run"), ("no_image", "not_run"), ("oracle", None), ("no_history", None)):
+        rows = [{"id": "1", "turn": turn, "text": text, "condition": name} for turn, text in texts.items()]
+        found = read_transcripts(write_jsonl(tmp_path / "t.jsonl", rows), "convbench", CONVBENCH)
+        turns = found["1", name].turns
+        assert [turns[turn].failure for turn in (1, 2, 3)] == [None, "server_error", third], name
+        assert turns[3].reply == (None if third else "r3")
+    assert [each.answer for each in found["1", "no_history"].earlier(3)] == []
+    rows = [{"id": "1", "turn": turn, "text": "x", "condition": "oracle"} for turn in (1, 3)]
+    found = read_transcripts(write_jsonl(tmp_path / "t.jsonl", rows), "convbench", CONVBENCH)
+    answers = [each.answer for each in found["1", "oracle"].earlier(3)]
+    assert answers == [turn.reference for turn in CONVBENCH[0].turns[:2]]
+
+
 def test_all_of_alignmmbench_in_its_own_layout(tmp_path: Path, shared: Path) -> None:
     """4,978 real questions, answered in the lines that its authors' script reads."""
     asked = read_conversations(shared / "data/alignmmbench/questions.jsonl")

@@ -224,8 +224,8 @@ def test_concurrency_is_kept() -> None:
     assert peak == 4
 
 
-@pytest.mark.parametrize("name", ["own", "oracle", "no_history", "perfect_perception"])
-def test_a_failed_turn_ends_its_conversation(name: str) -> None:
+@pytest.mark.parametrize("name", ["own", "oracle", "no_history", "no_image", "perfect_perception"])
+def test_a_failed_turn_ends_a_conversation_that_would_show_its_reply(name: str) -> None:
     def answer(request: Request) -> Reply:
         if text(request.messages[-1]) == "c1 ask 2":
             raise Transient("HTTP 500: out of order")
@@ -235,11 +235,14 @@ def test_a_failed_turn_ends_its_conversation(name: str) -> None:
     made = converse(talks(3), backend, name)
     failed = by_place([line for line in made if line.conversation.id == "c1"])
     assert failed[name, 2].failure == "server_error" and failed[name, 2].reply is None
-    assert failed[name, 3].failure == "not_run" and failed[name, 3].detail == "turn 2 failed: server_error"
-    assert not failed[name, 3].seen and failed[name, 3].call is None
+    asked = any(text(request.messages[-1]) == "c1 ask 3" for request in backend.requests)
+    if name in ("oracle", "no_history"):
+        assert asked and failed[name, 3].reply
+    else:
+        assert failed[name, 3].failure == "not_run" and failed[name, 3].detail == "turn 2 failed: server_error"
+        assert not asked and not failed[name, 3].seen and failed[name, 3].call is None
     assert all(line.failure is None for line in made if line.conversation.id != "c1")
     assert not any("out of order" in text(one) for request in backend.requests for one in request.messages)
-    assert not any(text(request.messages[-1]) == "c1 ask 3" for request in backend.requests)
 
 
 def test_a_failed_turn_ends_every_condition_that_shares_it() -> None:
@@ -249,9 +252,10 @@ def test_a_failed_turn_ends_every_condition_that_shares_it() -> None:
     backend = Recorder(answer)
     found = by_place(converse(talks(1), backend, "own", "oracle", "perfect_perception"))
     assert found["own", 1].failure == found["oracle", 1].failure == "empty"
-    assert found["own", 2].failure == found["oracle", 3].failure == "not_run"
+    assert found["own", 2].failure == found["own", 3].failure == "not_run"
+    assert found["oracle", 2].reply == found["oracle", 3].reply == "fine"
     assert found["perfect_perception", 2].reply == found["perfect_perception", 3].reply == "fine"
-    assert len(backend.requests) == 3
+    assert len(backend.requests) == 4
 
 
 def test_known_turns_are_not_asked_again_and_are_shared() -> None:
@@ -588,6 +592,30 @@ def test_faults_of_a_server(tmp_path: Path, scripted: Servers) -> None:
     assert found["9", "own", 3]["seen"][3]["content"] == "? and more"
     third = [body for body in server.requests if len(body["messages"]) == 5]
     assert len(third) == 3, "turn 3 was asked after a failed turn 2"
+
+
+def test_turns_that_were_not_asked_for_no_reason_are_asked_when_a_run_goes_on(
+    tmp_path: Path, scripted: Servers
+) -> None:
+    """Files of before have all turns behind a failed one as not run, under every condition."""
+    empty = True
+    server = scripted(lambda body: completion("") if empty and len(body["messages"]) == 1 else echo(body))
+    file, out = sheet(tmp_path / "b", 2), tmp_path / "out.jsonl"
+    go = partial(main, file, "convbench", out, base_url=server.url, condition=["own", "oracle"], max_failed=1)
+    assert go() == 0
+    whole, asked = lines(out), len(server.requests)
+    before = [
+        {name: value for name, value in line.items() if name not in ("reply", "seen", "call")} | {"failure": "not_run"}
+        if place[2] > 1
+        else line
+        for place, line in whole.items()
+    ]
+    write_jsonl(out, before)
+    empty = False
+    assert go() == 0 and len(server.requests) == asked + 4
+    assert {place: line.get("reply") for place, line in lines(out).items()} == {
+        place: line.get("reply") for place, line in whole.items()
+    }
 
 
 def test_too_many_failures_exit_3(tmp_path: Path, scripted: Servers) -> None:
