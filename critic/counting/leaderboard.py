@@ -46,9 +46,10 @@ class Score(Struct, frozen=True, kw_only=True):
 
 class Entry(Struct, frozen=True, kw_only=True):
     """A model's row in a table, its scores by column. `key` names the table and its file, `caption` says what it
-    shows. `system` is the model, `name` tells rows of one table apart. `folded` tables open on demand. Rows that stand
-    `apart`, such as those without the image, come last and are not in the mean over the models. `drawn` are pictures
-    of the table, by kind ("lines", "bars", "radar") with the columns that they show, on `scale`."""
+    shows. `system` is the model, `judge` its judge, `name` tells rows of one table apart. `folded` tables open on
+    demand. Rows that stand `apart`, such as those without the image, come last and are not in the mean over the models.
+    `drawn` are pictures of the table, by kind ("lines", "bars", "radar") with the columns that they show, on
+    `scale`."""
 
     key: str
     caption: str
@@ -59,14 +60,17 @@ class Entry(Struct, frozen=True, kw_only=True):
     scale: Scale = (0, 1)
     folded: bool = False
     apart: bool = False
+    judge: str = ""
 
 
 class Standing(Aggregate, frozen=True, kw_only=True):
-    """A score with its 95 % interval over groups, and its difference from another row's on what both have."""
+    """A score with its 95 % interval over groups, and its difference from another row's on what both have. `infinite`:
+    it has no value because it is one over 0."""
 
     interval: Interval | None
     difference: Difference | None = None
     partly: str = ""
+    infinite: bool = False
 
 
 Standings = dict[str, dict[str, Standing]]
@@ -162,9 +166,9 @@ class _Sums:
 
 
 def standings(entries: Sequence[Entry], less: Mapping[str, str] | None = None) -> Standings:
-    """The scores of each row by column, and, of two models or more, their mean by the name MEAN. Rows in `less`
-    have their differences from the row that it names; p-values are two-sided and not corrected for the number of
-    scores."""
+    """The scores of each row by column, and, of two models or more with one row each, their mean by the name MEAN.
+    Rows in `less` have their differences from the row that it names; p-values are two-sided and not corrected for the
+    number of scores."""
     rows = {one.name: one.scores for one in entries}
     every = [score for scores in rows.values() for score in scores.values()]
     sums = _Sums(group for score in every for part in score.parts for group in part.asked.values())
@@ -188,15 +192,17 @@ def standings(entries: Sequence[Entry], less: Mapping[str, str] | None = None) -
     for (row, column), where in places.items():
         score, values = rows[row][column], sums.of(rows[row][column], where, sums.drawn)
         drawn.setdefault(column, {})[row] = values
-        pair = paired.get((row, column))
+        pair, whole = paired.get((row, column)), aggregate_of(score)
         found[row][column] = Standing(
-            **asdict(aggregate_of(score)),
+            **asdict(whole),
             interval=_interval(sums, score, values, [count for _, count in where]),
             difference=None if pair is None else _difference(sums, score, base[row][column], pair),
             partly=score.partly(len(score.parts)),
+            infinite=score.inverse and whole.value is None and whole.n > 0,
         )
     together = [one.name for one in entries if not one.apart]
-    if len({one.system for one in entries if not one.apart}) > 1:  # several judges of one model have no mean of models
+    # Where several judges or ways of judging give a model several rows, it would count as several models.
+    if len({one.system for one in entries if not one.apart}) == len(together) > 1:
         found[MEAN] = {}
         for column, by_row in drawn.items():
             if some := [row for row in together if row in by_row]:
@@ -273,8 +279,8 @@ def _difference(sums: _Sums, score: Score, base: Score, pairs: Sequence[_Pair]) 
 
 
 def _mean_of(parts: Sequence[Standing], drawn: Sequence[Floats], sums: _Sums) -> Standing:
-    """Of the models that have the score; `partly` says of how many where others lack it."""
-    known = [number for number, part in enumerate(parts) if part.value is not None]
+    """Of the models that have the whole score; `partly` says of how many where others lack it or a part of it."""
+    known = [number for number, part in enumerate(parts) if part.value is not None and not part.partly]
     held = [parts[number] for number in known]
     interval = None
     if held and all(one.interval for one in held):

@@ -33,7 +33,8 @@ Models = Mapping[str, Mapping[str, str]]
 
 
 class Leaderboard(Struct, frozen=True, kw_only=True):
-    """A table over models: the standings by row, best first, and what each is of."""
+    """A table over models: the standings by row, best first, and what each is of. `less` has the row that a row is
+    compared with, `baseline` what these are called."""
 
     key: str
     caption: str
@@ -41,6 +42,7 @@ class Leaderboard(Struct, frozen=True, kw_only=True):
     entries: dict[str, Entry]
     found: Standings
     baseline: str | None = None
+    less: Mapping[str, str] = {}
     folded: bool = False
 
 
@@ -71,7 +73,7 @@ def billions(place: str, size: str) -> float:
 
 def leaderboards(entries: Sequence[Entry], baseline: str | None = None, sort: str | None = None) -> list[Leaderboard]:
     """A table of each key, in the order given, its rows by their first score, or by the column `sort`. Raises
-    UsageError for a baseline or a column that no table has."""
+    UsageError for a baseline that no table has or that several rows are, and for a column that no table has."""
     made = [_leaderboard(key, [one for one in entries if one.key == key], baseline, sort) for key in _keys(entries)]
     for option, given, known in (
         ("baseline", baseline, {word for one in entries for word in (one.name, one.system)}),
@@ -88,8 +90,8 @@ def _keys(entries: Sequence[Entry]) -> list[str]:
 
 def _leaderboard(key: str, rows: Sequence[Entry], baseline: str | None, sort: str | None) -> Leaderboard:
     columns = list(dict.fromkeys(column for one in rows for column in one.scores))
-    base = min(((one.apart, one.name) for one in rows if baseline in (one.name, one.system)), default=(False, None))[1]
-    found = standings(rows, {one.name: base for one in rows} if base else None)
+    less = {} if baseline is None else _less(rows, baseline)
+    found, bases = standings(rows, less), [*dict.fromkeys(less.values())]
     by = sort if sort in columns else columns[0]
     ranked = sorted(rows, key=lambda one: (one.apart, *_rank(found[one.name].get(by))))
     names = [*(one.name for one in ranked), *([MEAN] if MEAN in found else [])]
@@ -99,14 +101,32 @@ def _leaderboard(key: str, rows: Sequence[Entry], baseline: str | None, sort: st
         columns=columns,
         entries={one.name: one for one in rows},
         found={name: found[name] for name in names},
-        baseline=base,
+        baseline=bases[0] if len(bases) == 1 else baseline if bases else None,
+        less=less,
         folded=rows[0].folded,
     )
 
 
+def _less(rows: Sequence[Entry], baseline: str) -> dict[str, str]:
+    """What each row is compared with: the row of that name, or of the model of that name the one by the same judge.
+    Raises UsageError where the model has several."""
+    if any(one.name == baseline != one.system for one in rows):
+        return {one.name: baseline for one in rows}
+    found: dict[str, str] = {}
+    for judge in {one.judge for one in rows}:
+        theirs = [one for one in rows if one.judge == judge]
+        of_model = [one for one in theirs if one.system == baseline]
+        together = sorted(one.name for one in of_model if not one.apart)
+        if len(together) > 1:
+            raise UsageError(f"--baseline {baseline}: one judge has several of it; name one: {', '.join(together)}")
+        if base := next(iter([*together, *sorted(one.name for one in of_model)]), None):
+            found |= {one.name: base for one in theirs}
+    return found
+
+
 def _rank(one: Standing | None) -> tuple[bool, bool, float]:
     """The best first; scores of less than the others' behind them, and what has none last."""
-    value = one.value if one else None
+    value = math.inf if one and one.infinite else one.value if one else None
     return value is None, bool(one and one.partly), -(value or 0.0)
 
 
@@ -120,6 +140,8 @@ def sections(boards: Sequence[Leaderboard], models: Models) -> list[Section]:
     )
     if any(one.baseline for one in boards):
         note += " Differences are paired, on what both models have; * where the interval leaves out 0, not corrected."
+    if any(len({*one.less.values()}) > 1 for one in boards):
+        note += " Each row is compared with the baseline by its own judge."
     tables = [table for one in boards for table in (table_of(one, models), *_differences(one))]
     shown = [picture for one in boards for picture in _pictures(one, models)]
     return [
@@ -174,7 +196,8 @@ def table_of(one: Leaderboard, models: Models) -> Table:
     for name, row in one.found.items():
         cells = [TableCell(fact) for fact in _known(one, name, models)]
         cells += [_cell(row.get(column), 0 if column in (ELO, BRADLEY_TERRY) else 2) for column in one.columns]
-        cells.append(TableCell(f"{min(each.coverage for each in row.values()):.1%}" if row else "–"))
+        asked = [each.coverage for each in row.values() if each.asked]
+        cells.append(TableCell(f"{min(asked):.1%}" if asked else "–"))
         if missing:
             cells.append(TableCell(span(row[lead].low, row[lead].high) if lead in row else ""))
         counted = name == MEAN or (apart and not one.entries[name].apart)
@@ -189,13 +212,15 @@ def _cell(one: Standing | None, decimals: int = 2) -> TableCell:
         return TableCell("–")
     bounds = interval(one.interval, decimals)
     small = ", ".join(text for text in (one.partly, bounds) if text)
-    return TableCell(number(one.value, decimals), small, title=f"{one.n} of {one.asked} verdicts")
+    return TableCell(
+        "∞" if one.infinite else number(one.value, decimals), small, title=f"{one.n} of {one.asked} verdicts"
+    )
 
 
 def _differences(one: Leaderboard) -> list[Table]:
     if one.baseline is None or one.folded:
         return []
-    named = {name: name for name in one.found if name not in (MEAN, one.baseline)}
+    named = {name: name for name in one.found if one.less.get(name, name) != name}
     return [_changes(f"{one.caption}: less {one.baseline}", named, one.found, one.columns, one.folded)]
 
 
@@ -227,16 +252,18 @@ def _sizes(one: Leaderboard, models: Models) -> list[Section]:
     sizes = {name: billions(name, known[SIZE]) for name, known in given.items() if SIZE in known}
     if len(sizes) < 2:
         return []
-    smaller, less, rows, spots = dict[str, str](), dict[str, str](), list[TableRow](), dict[str, pictures.Spot]()
+    smaller, less = dict[tuple[str, str], str](), dict[str, str]()
+    rows, spots = list[TableRow](), dict[str, pictures.Spot]()
     for name in sorted(sizes, key=lambda name: sizes[name]):
         standing, family = one.found[name].get(lead), given[name].get(FAMILY)
         rows.append(TableRow(name=name, cells=[*map(TableCell, _known(one, name, models)), _cell(standing)]))
         if standing is not None and standing.value is not None:
             spots[name] = math.log10(sizes[name]), standing.value
         if family is not None:
-            if family in smaller and sizes[smaller[family]] < sizes[name]:
-                less[name] = smaller[family]
-            smaller[family] = name
+            kin = family, one.entries[name].judge
+            if kin in smaller and sizes[smaller[kin]] < sizes[name]:
+                less[name] = smaller[kin]
+            smaller[kin] = name
     head = ["", *_facts(models), lead]
     tables = [Table(caption=f"By size: {one.caption}", head=head, rows=rows, sticky=True)]
     if less:
@@ -337,7 +364,13 @@ def as_csv(one: Leaderboard, models: Models) -> str:
         for column in one.columns:
             each = row.get(column)
             low, high = (each and each.interval) or (None, None)
-            cells += [each and each.value, low, high, each and each.n, each and each.asked]
+            cells += [
+                each and (math.inf if each.infinite else each.value),
+                low,
+                high,
+                each and each.n,
+                each and each.asked,
+            ]
             if one.baseline:
                 less = each and each.difference
                 low, high = (less and less.interval) or (None, None)

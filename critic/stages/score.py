@@ -86,7 +86,8 @@ def main(
     runs, asked = _asked(runs, name, questions)
     runs = [_in_tokens(run, tokenizer) for run in runs] if tokenizer else runs
     known = leaderboards.read_models(models) if models else {}
-    boards = leaderboards.leaderboards([one for run in runs for one in chosen.entries(run, asked)], baseline, sort)
+    entries = [replace(one, judge=run.judge) for run in runs for one in chosen.entries(run, asked)]
+    boards = leaderboards.leaderboards(entries, baseline, sort)
     made = chosen.report(runs, asked)
     # Comparisons of two models alone have no score in most benchmarks, but are shown below; single answers may be
     # judged in any form.

@@ -182,6 +182,19 @@ def test_the_mean_is_that_of_the_models_which_do_not_stand_apart() -> None:
     assert MEAN not in table({"a": {"S": plain(1)}})
 
 
+def test_a_model_with_two_rows_has_no_part_in_a_mean_and_half_a_score_none() -> None:
+    rows = [
+        Entry(key="k", caption="c", system=name[0], name=name, scores={"S": plain(seed)}, judge=name[1])
+        for seed, name in enumerate(("ax", "ay", "bx", "by"))
+    ]
+    assert MEAN not in standings(rows) and MEAN in standings(rows[::2])
+    some = {"a": {"S": of_tasks(4, *"tuvw")}, "b": {"S": of_tasks(1, *"tuvw")}, "c": {"S": of_tasks(50, *"uvw")}}
+    found = table(some)
+    assert found["c"]["S"].partly == "3 of 4" and found[MEAN]["S"].partly == "2 of 3"
+    values = [found[name]["S"].value or 0 for name in "ab"]
+    assert found[MEAN]["S"].value == pytest.approx(fmean(values))
+
+
 def test_what_is_won_always_or_asked_of_few_is_not_said_to_be_certain() -> None:
     always = score_of(dict.fromkeys(GROUPS, 100.0), GROUPS, (0, 100))
     few = score_of(verdicts(1), {f"c{number}": f"g{number}" for number in range(4)}, (0, 100))

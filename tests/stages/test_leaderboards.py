@@ -13,6 +13,7 @@ from scoring import ASKED, CONV, grades, judged, labels, sample, scored
 
 from critic import benchmarks
 from critic.benchmarks import convbench
+from critic.counting.leaderboard import Entry, score_of
 from critic.page import leaderboards
 from critic.records import TurnVerdict
 
@@ -113,6 +114,56 @@ def test_without_the_image_stands_apart(tmp_path: Path) -> None:
     assert found["m"]["mean of tasks"]["value"] == pytest.approx(own["task_mean"]["value"])
     for heading, name in (("alignment", "score"), ("alignment without singletons", "without_singletons")):
         assert found["m"][heading]["value"] == pytest.approx(own["alignment"][name])
+
+
+def test_of_a_score_that_asked_nothing_nothing_is_missing() -> None:
+    asked, nothing = {f"c{n}": f"g{n}" for n in range(6)}, score_of({}, {}, (0, 1))
+    for scores, coverage in (
+        ({"S": score_of(dict.fromkeys(asked, 1.0), asked, (0, 1)), "T": nothing}, "100.0%"), ({"T": nothing}, "–"),
+    ):  # fmt: skip
+        entry = Entry(key="k", caption="c", system="m", name="m", scores=scores)
+        (board,) = leaderboards.leaderboards([entry])
+        (line,) = leaderboards.table_of(board, {}).rows
+        assert line.cells[-1].text == coverage
+
+
+def test_an_infinite_alignment_is_the_best(tmp_path: Path) -> None:
+    """That of ratings which never differ."""
+    asked: list[tuple[str, str, int | None]] = [("pointwise", "own", 1)]
+    files = [
+        judged(tmp_path / f"{name}.jsonl", "alignmmbench", asked, score, system=name)
+        for name, score in (("low", grades), ("even", lambda _: 5.0), ("none", lambda _: "empty"))
+    ]
+    words = ("--sort", "alignment", "--max-failed", "1")
+    summary, page, _ = scored(tmp_path / "out", "alignmmbench", *files, *words)
+    found = summary["leaderboards"]["tasks"]
+    assert list(found)[:3] == ["even", "low", "none"]
+    assert found["even"]["alignment"]["value"] is None and found["even"]["alignment"]["infinite"]
+    written = rows(tmp_path / "out" / "leaderboard-tasks.csv")
+    assert written["even"]["alignment"] == "inf" and written["none"]["alignment"] == "" and "∞" in page
+
+
+def test_a_baseline_is_by_the_same_judge(tmp_path: Path) -> None:
+    add = {"a": 0.0, "b": 1.0, "x": 1.0, "y": 4.0}
+    files = [
+        judged(tmp_path / f"{name}{by}.jsonl", "convbench", CONV, lambda one: 1 + add[one.system] + add[one.judge],
+               system=name, judge=by)
+        for name, by in ("ax", "ay", "bx", "by")
+    ]  # fmt: skip
+    summary, _, printed = scored(tmp_path / "out", "convbench", *files, "--baseline", "a")
+    found = summary["leaderboards"]["direct"]
+    assert set(found) == {"a by x", "a by y", "b by x", "b by y"}
+    assert [found[f"b by {by}"]["S1"]["difference"]["mean"] for by in "xy"] == [pytest.approx(1)] * 2
+    assert found["a by x"]["S1"].get("difference") is None and ": less a\n" in printed
+    assert "by its own judge" in printed
+    summary, _, _ = scored(tmp_path / "out", "convbench", *files, "--baseline", "a by x")
+    assert summary["leaderboards"]["direct"]["b by y"]["S1"]["difference"]["mean"] == pytest.approx(4)
+    summary, _, _ = scored(tmp_path / "out", "convbench", files[0], *files[2:], "--baseline", "a")
+    assert summary["leaderboards"]["direct"]["b by y"]["S1"].get("difference") is None
+    again = tmp_path / "again.jsonl"
+    again.write_bytes(files[0].read_bytes())
+    done = run("critic", "score", *files, again, "--baseline", "a")
+    assert_one_line_error(done, "--baseline a: one judge has several of it", "name one: a by x (again), a by x (ax)")
 
 
 @pytest.mark.parametrize(
