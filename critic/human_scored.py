@@ -156,6 +156,8 @@ _JSON_COLUMNS = (
     *("checklist", "checklist_answers", "criteria", "criteria_scores"),
 )
 
+_BY_NAME = ("annotators", "criteria", "criteria_scores")
+
 
 def _rows(path: Path, columns: Sequence[str] = Row.__struct_fields__[:11]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a .csv as those of a .jsonl stand there: columns that hold JSON read, empty cells left out. It must
@@ -163,7 +165,7 @@ def _rows(path: Path, columns: Sequence[str] = Row.__struct_fields__[:11]) -> It
     if jsonl.suffix(path) != ".csv":
         for number, raw in jsonl.read(path, dict[str, Any]):
             place = tables.place(path, number)
-            yield place, _with_images(place, raw) if path.suffix == ".parquet" else raw
+            yield place, _without_nulls(_with_images(place, raw) if path.suffix == ".parquet" else raw)
         return
     for count, (place, cells) in enumerate(tables.rows(path, (".csv",))):
         if not count and (missing := [name for name in columns if name not in cells]):
@@ -174,7 +176,13 @@ def _rows(path: Path, columns: Sequence[str] = Row.__struct_fields__[:11]) -> It
             "response": "",
             **{name: text for name, text in cells.items() if text},
         }
-        yield place, _with_json(place, raw)
+        yield place, _without_nulls(_with_json(place, raw))
+
+
+def _without_nulls(raw: dict[str, Any]) -> dict[str, Any]:
+    """The row without the raters and criteria that it lacks: data frames fill in a null for each that others have."""
+    named = {name: one.items() for name in _BY_NAME if isinstance(one := raw.get(name), dict)}
+    return {**raw, **{name: {key: said for key, said in pairs if said is not None} for name, pairs in named.items()}}
 
 
 def _with_images(place: str, raw: dict[str, Any]) -> dict[str, Any]:
@@ -336,10 +344,12 @@ def walk(
                 left_out[UNUSABLE_FLAGS[flags[0] if flags else "no_reference"]] += 1
                 continue
             _check_scores(row, place)
-            response = response_of(row, _other_scores(raw, place))
+            columns = _other_scores(raw, place)
+            response = response_of(row, columns)
             if raw.get("human_score") is None:
                 response = msgspec.structs.replace(response, human=None)
-            yield row, raw, response
+            typed = msgspec.to_builtins(row) | columns if jsonl.suffix(file) == ".csv" else {}  # whose numbers are text
+            yield row, {name: typed.get(name, one) for name, one in raw.items()} if typed else raw, response
     for judge in judges:
         if judge not in seen:
             raise UsageError(f"{path}: no file of it has {column_of(judge)}")

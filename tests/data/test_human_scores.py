@@ -64,7 +64,9 @@ def test_files_that_cannot_be_read_end_in_one_line(tmp_path: Path) -> None:
 
 
 def test_csv_and_folder_hold_the_same_rows(tmp_path: Path) -> None:
-    made = [human_row(n, history=[{"user": 'a, "b"\nc', "assistant": "d"}], annotators={"r1": 3}) for n in range(6)]
+    made = [human_row(n, history=[{"user": 'a, "b"\nc', "assistant": "d"}], annotators={"r1": 3}) for n in range(99)]
+    for number, row in enumerate(made):
+        row |= {"human_score": 9.3333, "label_probability": 0.5, "a_score_1_10": 7, "note": str(number)}
     made[4]["response"] = "lines\u2028that\x0bonly\x85Unicode ends"
     whole = write_jsonl(tmp_path / "whole.jsonl", made)
     folder = tmp_path / "folder"
@@ -75,6 +77,14 @@ def test_csv_and_folder_hold_the_same_rows(tmp_path: Path) -> None:
         for row in made[3:]:
             writer.writerow({k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in row.items()})
     assert human_scored.load(folder).responses == human_scored.load(whole).responses
+    nulls = {"annotators": {"r1": 3, "r2": None}, "criteria": {"a": None}, "criteria_scores": {"a": None}}
+    filled = write_jsonl(tmp_path / "filled.jsonl", [row | nulls for row in made])
+    assert human_scored.load(filled).responses == human_scored.load(whole).responses
+    for source in (folder, whole):
+        run(PROGRAM, source, "--out", tmp_path / "split" / source.stem)
+    for part in ("train.jsonl", "internal.jsonl"):
+        found, expected = (human_scored.load(tmp_path / "split" / one / part) for one in ("folder", "whole"))
+        assert found.responses == expected.responses and found.raw == expected.raw
 
 
 def test_unusable_rows_are_left_out_and_said(tmp_path: Path) -> None:
