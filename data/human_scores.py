@@ -9,8 +9,10 @@ every answer of the system named by --external. Neither is trained on. (AlignMMB
 
 import hashlib
 import math
+import posixpath
 import re
 import sys
+import unicodedata
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,9 +42,19 @@ def internal_groups(rows: list[Row], per_task: bool) -> set[str]:
 
 def _material(row: Row) -> set[str]:
     """What must not stand on both sides: the image, and the question with its reference where it has one."""
-    words = re.sub(r"\W+", "", f"{row.question}|{row.reference}").lower()
+    text = "|".join(map(_words, (row.question, row.reference or "")))
     images = row.images or ([row.image] if row.image else [])
-    return {*([f"text {words}"] if row.reference else []), *(f"image {image}" for image in images)}
+    return {*([f"text {text}"] if row.reference else []), *(f"image {_path(image)}" for image in images)}
+
+
+def _words(text: str) -> str:
+    """A text without white space, punctuation and capitals, but with the signs that make another formula of it."""
+    return re.sub(r"[^\w+<=>×÷±√]+", "", unicodedata.normalize("NFKC", text)).lower()
+
+
+def _path(image: str) -> str:
+    """One spelling of an image's path; an address (data:, https:) stays as it is."""
+    return image if re.match(r"\w+:", image) else posixpath.normpath(image)
 
 
 def split(

@@ -126,15 +126,30 @@ def test_per_task_split_takes_a_tenth_of_each_task(tmp_path: Path) -> None:
 def test_leaks_are_taken_out_of_training(tmp_path: Path) -> None:
     made = [human_row(n) for n in range(200)]
     groups = {row["group"] for row in made if int(hashlib.sha1(row["group"].encode()).hexdigest(), 16) % 10 == 0}
-    inside = next(row for row in made if row["group"] in groups)
-    outside = [row for row in made if row["group"] not in groups][:2]
-    outside[0]["image"] = inside["image"]
-    outside[1] |= {"question": inside["question"].upper() + "!", "reference": inside["reference"]}
+    inside, formula, embedded = [row for row in made if row["group"] in groups][:3]
+    formula |= {"question": "1 + 1 = ?", "reference": "2"}
+    embedded["image"] = "data:image/png;base64,aa//bb"
+    outside = [row for row in made if row["group"] not in groups]
+    folder, _, name = inside["image"].rpartition("/")
+    leaking: list[dict[str, Any]] = [
+        {"image": inside["image"]},
+        {"image": f"./{inside['image']}"},
+        {"image": None, "images": ["other.png", f"{folder}/../{folder}//{name}"]},
+        {"question": inside["question"].upper() + "!", "reference": inside["reference"]},
+        {"question": "１＋１＝？", "reference": "2。"},
+        {"image": embedded["image"]},
+    ]
+    other: list[dict[str, Any]] = [
+        {"question": "1 - 1 = ?", "reference": "2"},
+        {"question": "1 + 1", "reference": "= 2"},
+        {"image": "data:image/png;base64,aa/bb"},
+    ]
+    for row, change in zip(outside, [*leaking, *other], strict=False):
+        row.update(change)
     done = run(PROGRAM, write_jsonl(tmp_path / "rows.jsonl", made), "--out", tmp_path / "out")
     trained = {row["id"] for row in lines(tmp_path / "out/train.jsonl")}
-    assert not trained & {row["id"] for row in outside}
-    assert len(trained) == sum(row["group"] not in groups for row in made) - 2
-    assert "share" in done.stdout and ": 2" in done.stdout
+    assert trained == {row["id"] for row in outside[len(leaking) :]}
+    assert "share" in done.stdout and f": {len(leaking)}" in done.stdout
 
 
 def test_mistakes_in_options(tmp_path: Path) -> None:
