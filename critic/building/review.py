@@ -3,7 +3,7 @@ yield by reason as MultiVerse prints it (§2.1, step 4)."""
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,17 @@ def ids_on(path: Path) -> set[str]:
     return {tables.text(place, row, "id") for place, row in tables.rows(path)} if path.is_file() else set()
 
 
+def _bare(text: object) -> str:
+    """A text as it is compared: as it stands in a table, without white space, which spreadsheets change."""
+    return "".join(str(tables.harmless(text or "")).split())
+
+
+def on_another(row: Mapping[str, Any], texts: Mapping[str, str]) -> bool:
+    """Whether a row's columns show other `texts` than these: what people say in it is on those. A row without a column
+    is taken at its id."""
+    return any(_bare(row.get(column)) not in ("", _bare(text)) for column, text in texts.items())
+
+
 def _with(path: Path, new: Sequence[dict[str, Any]], write: Callable[[Path, list[dict[str, Any]]], object]) -> None:
     """Write rows behind those of a file, which stay as people left them. Without new ones it is not touched."""
     if new or not path.is_file():
@@ -74,15 +85,33 @@ def _with(path: Path, new: Sequence[dict[str, Any]], write: Callable[[Path, list
         write(path, [*there, *new])
 
 
+def _write_replacing(path: Path, rows: Sequence[dict[str, Any]], keys: Sequence[str], texts: Sequence[str]) -> None:
+    """Write rows behind those of a file of JSON lines, or in place of the one that has the same `keys`, which come but
+    once in it, and other `texts`. Without such rows it is not touched."""
+    there = {tuple(row.get(key) for key in keys): row for _, row in tables.rows(path)} if path.is_file() else {}
+    wanted = {tuple(row[key] for key in keys): row for row in rows}
+    new = {
+        key: row
+        for key, row in wanted.items()
+        if key not in there or on_another(there[key], {text: row[text] for text in texts})
+    }
+    if new or not path.is_file():
+        jsonl.write(path, {**there, **new}.values())
+
+
 def write_sheet(path: Path, made: Sequence[Made], reviewers: Iterable[str]) -> None:
     """A line a conversation and reviewer, each reviewer's in another order; people fill in CRITERIA with yes or no.
-    Conversations that a sheet has already are left as they are, the others come behind them."""
+    Conversations that a sheet has already, with the same text, are left as they are, the others come behind them."""
     rows: list[dict[str, Any]] = []
-    there = ids_on(path)
+    texts, there = {one.id: spoken(one) for one in made}, set[str]()
+    for place, row in tables.rows(path) if path.is_file() else ():
+        key = tables.text(place, row, "id")
+        if key in texts and not on_another(row, {"conversation": texts[key]}):
+            there.add(key)
     for reviewer in reviewers:
         drawn = sorted(made, key=lambda one: hashlib.sha256(f"{reviewer}/{one.id}".encode()).digest())
         for one in drawn:
-            about = {"id": one.id, "reviewer": reviewer, "image": one.image, "conversation": spoken(one)}
+            about = {"id": one.id, "reviewer": reviewer, "image": one.image, "conversation": texts[one.id]}
             if one.id not in there:
                 rows.append({**about, "note": "", **dict.fromkeys(CRITERIA, "")})
     _with(path, rows, tables.write_csv)
@@ -90,45 +119,58 @@ def write_sheet(path: Path, made: Sequence[Made], reviewers: Iterable[str]) -> N
 
 def write_rows(path: Path, made: Sequence[Made]) -> None:
     """The same as rows for `critic annotate --scheme checklist --raters 2 --overlap 1`; its labels.jsonl comes back."""
-    there = ids_on(path)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"id": one.id, "task": one.task or "", "lang": one.lang, "group": one.id, "image": one.image}
         | {"question": "\n".join(turn.question for turn in one.turns), "response": spoken(one)}
         | {"checklist": list(ASKED[one.lang].values())}
         for one in made
-        if one.id not in there
     ]
-    _with(path, rows, jsonl.write)
+    _write_replacing(path, rows, ["id"], ["response"])
 
 
 def write_rewrites(path: Path, made: Sequence[Made]) -> None:
     """The rewrites of single questions as `critic rewrite` has them for people, who set `accepted`."""
-    there = {(row.get("seed"), row.get("variant")) for _, row in tables.rows(path)} if path.is_file() else set()
     rows = [
         {"seed": one.id, "question": one.turns[0].question, "variant": number, "prompt": text, "accepted": None}
         for one in made
         for number, text in enumerate(one.wordings, 1)
-        if (one.id, number) not in there
     ]
-    _with(path, rows, jsonl.write)
+    _write_replacing(path, rows, ["seed", "variant"], ["question", "prompt"])
 
 
-def accepted(made: Sequence[Made], paths: Iterable[Path]) -> tuple[dict[str, list[str]], int]:
-    """The rewrites that people accepted, by conversation, and how many are still to be looked at. Of several files the
-    last that decides counts."""
-    said: dict[tuple[str, int], bool] = {}
+class Accepted(Struct, frozen=True):
+    """The rewrites that people accepted, by conversation; how many are still to be looked at, and how many lines were
+    on other texts."""
+
+    kept: dict[str, list[str]]
+    unseen: int
+    stale: int
+
+
+def accepted(made: Sequence[Made], paths: Iterable[Path]) -> Accepted:
+    """What people decided of rewrites. Of several files the last that decides counts."""
+    every = {
+        (one.id, number): {"question": one.turns[0].question, "prompt": text}
+        for one in made
+        for number, text in enumerate(one.wordings, 1)
+    }
+    said, stale = dict[tuple[str, int], bool](), 0
     for path in paths:
         for place, row in tables.rows(path):
             if row.get("accepted") not in (None, True, False):
                 raise UsageError(f"{place}: 'accepted' is {row['accepted']!r}; expected true or false")
-            if row.get("accepted") is not None and "seed" in row:
-                said[str(row["seed"]), int(row["variant"])] = row["accepted"]
-    every = {(one.id, number): text for one in made for number, text in enumerate(one.wordings, 1)}
+            if row.get("accepted") is None or "seed" not in row:
+                continue
+            key = str(row["seed"]), int(row["variant"])
+            if on_another(row, every.get(key, {})):
+                stale += 1
+            else:
+                said[key] = row["accepted"]
     kept: dict[str, list[str]] = {one.id: [] for one in made}
-    for key, text in every.items():
+    for key, texts in every.items():
         if said.get(key):
-            kept[key[0]].append(text)
-    return kept, len(every.keys() - said.keys())
+            kept[key[0]].append(texts["prompt"])
+    return Accepted(kept, len(every.keys() - said.keys()), stale)
 
 
 def spoken(one: Made) -> str:
@@ -138,12 +180,14 @@ def spoken(one: Made) -> str:
     return "\n\n".join(f"Q{number}: {asked}\nA{number}: {said}" for number, (asked, said) in enumerate(turns, 1))
 
 
-def read(paths: Iterable[Path], known: Iterable[str]) -> Votes:
-    """What people said: filled sheets (.csv, .xlsx), or the labels of critic annotate (.jsonl). A line whose columns
-    are all empty is nobody's yet. Raises UsageError naming the place for another word, an unknown id, or a reviewer who
-    says something twice."""
+def read(paths: Iterable[Path], made: Iterable[Made], gone: Iterable[str] = ()) -> tuple[Votes, int]:
+    """What people said: filled sheets (.csv, .xlsx), or the labels of critic annotate (.jsonl); and how many lines were
+    on other texts than the conversations have, which do not count. A line whose columns are all empty is nobody's yet.
+    Raises UsageError naming the place for another word, an id that is neither made nor `gone`, or a reviewer who says
+    something twice."""
     votes: Votes = defaultdict(lambda: defaultdict(list))
-    ids, said_by = set(known), tables.Ids()
+    texts, said_by, stale = {one.id: spoken(one) for one in made}, tables.Ids(), 0
+    ids = {*texts, *gone}
     for path in paths:
         for place, row in tables.rows(path):
             if "seed" in row:  # a rewrite, see `accepted`
@@ -152,18 +196,21 @@ def read(paths: Iterable[Path], known: Iterable[str]) -> Votes:
             if key not in ids:
                 raise UsageError(f"{place}: {key!r} is no conversation of this benchmark")
             labels = row.get("checklist_answers")
+            answers = {name: (tables.optional_text(row, name) or "").lower() for name in CRITERIA}
+            if labels is None and not any(answers.values()):
+                continue
+            if key in texts and on_another(row, dict.fromkeys(("conversation", "response"), texts[key])):
+                stale += 1
+                continue
             if labels is not None:
                 _add_labels(place, votes[key], labels, len(row.get("annotators") or {}))
-                continue
-            answers = {name: (tables.optional_text(row, name) or "").lower() for name in CRITERIA}
-            if not any(answers.values()):
                 continue
             said_by.add(place, f"{key} by {tables.text(place, row, 'reviewer')}")
             for name, answer in answers.items():
                 if answer not in YES | NO:
                     raise UsageError(f"{place}: {name!r} is {answer!r}; expected yes or no")
                 votes[key][name].append(answer in YES)
-    return votes
+    return votes, stale
 
 
 def _add_labels(place: str, votes: dict[str, list[bool]], labels: Any, raters: int) -> None:

@@ -171,11 +171,13 @@ def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> tupl
                 if answer == "yes":
                     good.append(item)
                 else:
-                    keep = "yes" if (key, tables.harmless(item.question)) in wanted else ""
+                    said = {"question": turn.question, "answer": turn.answer}
+                    row = wanted.get((key, tables.harmless(item.question)))
+                    keep = row is not None and not review.on_another(row, said)
                     if keep:
                         back.setdefault(key, []).append(item)
                     about = {"turn": key, "item": item.question, "the reference fulfils it": answer}
-                    sheet.append({**about, "question": turn.question, "answer": turn.answer, "keep": keep})
+                    sheet.append({**about, **said, "keep": "yes" if keep else ""})
             turn.items = good or back.pop(key, [])
         if all(turn.items for turn in one.turns):
             left.append(one)
@@ -189,13 +191,14 @@ def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> tupl
     return left, back
 
 
-def _kept(path: Path) -> set[tuple[str, str]]:
-    """The turns and items that people keep, as the sheet has them. Raises UsageError for a sheet without them."""
-    found = set[tuple[str, str]]()
+def _kept(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The rows of the turns and items that people keep, as the sheet has them. Raises UsageError for a sheet without
+    them."""
+    found = dict[tuple[str, str], dict[str, Any]]()
     for place, row in tables.rows(path) if path.is_file() else ():
         tables.text(place, row, "turn"), tables.text(place, row, "item")
         if (tables.optional_text(row, "keep") or "").lower() in review.YES:
-            found.add((row["turn"], tables.harmless(row["item"])))
+            found[row["turn"], tables.harmless(row["item"])] = row
     return found
 
 
@@ -335,18 +338,22 @@ def _review(building: Building, made: list[Made], given: Sequence[Path], gone: S
     folder = building.out / "review"
     sheet, third, rewrites = folder / "sheet.csv", folder / "third.csv", folder / "rewrites.jsonl"
     several = any(one.wordings for one in made)
+    before = [rewrites] if rewrites.is_file() else []
+    rewritten = review.accepted(made, [*before, *given] if several else [])
     if several:
         review.write_rewrites(rewrites, made)
     review.write_rows(folder / "rows.jsonl", made)
     review.write_sheet(sheet, made, map(str, range(1, review.REVIEWERS + 1)))
     read = [*given, *(path for path in (sheet, third) if path.is_file())]
     asked = review.ids_on(folder / "rows.jsonl") | review.ids_on(sheet)
-    decided = review.decide(made, review.read(read, {*(one.id for one in made), *gone, *asked}))
+    votes, stale = review.read(read, made, {*gone, *asked})
+    decided = review.decide(made, votes)
     print(decided.line())
-    kept, unseen = review.accepted(made, [rewrites, *given]) if several else ({}, 0)
+    if stale := stale + rewritten.stale:
+        print(f"{stale} lines of reviewers are on texts that were made anew since, and do not count")
     command = f"critic annotate {{}} --raters {review.REVIEWERS} --overlap 1 --data-root {building.root}"
-    if unseen:
-        print(f"{rewrites}: {unseen} rewrites to look at: set accepted to true or false")
+    if rewritten.unseen:
+        print(f"{rewrites}: {rewritten.unseen} rewrites to look at: set accepted to true or false")
         print(f"or: {command.format(rewrites)} --scheme rewrite, --export, and --reviewed what it exports")
     if decided.open or decided.differing:
         if not decided.open:
@@ -355,11 +362,11 @@ def _review(building: Building, made: list[Made], given: Sequence[Path], gone: S
         print(f"{where}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")
         rows = folder / "rows.jsonl"
         print(f"or: {command.format(rows)} --scheme checklist, --export, and --reviewed what it exports")
-    if unseen or decided.open or decided.differing:
+    if rewritten.unseen or decided.open or decided.differing:
         return None
     if several:
-        total, left = sum(len(one.wordings) for one in made), sum(map(len, kept.values()))
+        total, left = sum(len(one.wordings) for one in made), sum(map(len, rewritten.kept.values()))
         print(building.count("rewrites", "rewrites", total, left, ["not_accepted"] * (total - left)))
         for one in made:
-            one.wordings = kept[one.id]
+            one.wordings = rewritten.kept[one.id]
     return decided

@@ -577,15 +577,15 @@ def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> N
     }  # fmt: skip
     lines = [f"{key},{reviewer},{answers}" for (key, reviewer), answers in said.items()]
     sheet.write_text("\n".join(["id,reviewer,natural,correct,needs_image", *lines]) + "\n", "utf-8")
-    decided = review.decide(made, review.read([sheet], "abcdef"))
+    decided = review.decide(made, review.read([sheet], made)[0])
     assert decided == review.Reviewed(["a"], {"b": ["unnatural_flow", "blind"]}, ["d", "e", "f"], ["c"])
     assert decided.line().startswith("reviewed: 1 of 6 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind)")
     third = tmp_path / "third.csv"
     third.write_text("id,reviewer,natural,correct,needs_image\nc,3,是,否,是\n", "utf-8")
-    assert review.decide(made, review.read([sheet, third], "abcdef")).removed["c"] == ["wrong_answer"]
+    assert review.decide(made, review.read([sheet, third], made)[0]).removed["c"] == ["wrong_answer"]
     labels = tmp_path / "labels.jsonl"
     labels.write_text('{"id": "e", "checklist_answers": [true, true, null], "annotators": {"x": 1, "y": 0.7}}\n')
-    assert review.decide(made, review.read([labels], "abcdef")).differing == ["e"]
+    assert review.decide(made, review.read([labels], made)[0]).differing == ["e"]
     for text, problem in (
         ("c,3,maybe,no,no", "expected yes or no"),
         ("x,3,no,no,no", "no conversation"),
@@ -593,7 +593,7 @@ def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> N
     ):
         third.write_text(f"id,reviewer,natural,correct,needs_image\n{text}\n", "utf-8")
         with pytest.raises(UsageError, match=problem):
-            review.read([third], "abcdef")
+            review.read([third], made)
 
 
 def test_rows_for_annotators_are_read_by_critic_annotate(tmp_path: Path) -> None:
@@ -814,6 +814,70 @@ def test_a_third_reviewer_is_asked_of_each_that_two_differ_on(tmp_path: Path) ->
     assert third.read_text("utf-8").startswith(before) and third.read_text("utf-8").count("\nb,3,") == 1
 
 
+def test_what_people_say_is_on_the_text_that_they_saw(tmp_path: Path) -> None:
+    """Whatever a spreadsheet makes of line ends and white space. What was made anew is asked about again."""
+    sheet, labels, rows_of = tmp_path / "sheet.csv", tmp_path / "labels.jsonl", tmp_path / "rows.jsonl"
+    made = [one("a"), one("b")]
+    review.write_sheet(sheet, made, ["1", "2"])
+    review.write_rows(rows_of, made)
+    filled = sheet.read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n").replace("\nA1: A kite.", " \r\nA1:  A kite. ")
+    sheet.write_bytes(filled.replace("\n", "\r\n").encode("utf-8-sig"))
+    write_jsonl(
+        labels, [{**row, "checklist_answers": [True] * 3, "annotators": {"x": 1, "y": 1}} for row in rows(rows_of)]
+    )
+    before = sheet.read_bytes()
+    review.write_sheet(sheet, made, ["1", "2"])
+    assert sheet.read_bytes() == before
+    for path, lines in ((sheet, 2), (labels, 1)):
+        votes, stale = review.read([path], made)
+        assert stale == 0 and review.decide(made, votes).accepted == ["a", "b"]
+        anew = [replace(one("a"), turns=[MadeTurn(question="What is it?", answer="A bird.")]), one("b")]
+        votes, stale = review.read([path], anew)
+        assert stale == lines and review.decide(anew, votes) == review.Reviewed(["b"], {}, ["a"], [])
+    review.write_sheet(sheet, anew, ["1", "2"])
+    review.write_rows(rows_of, anew)
+    assert [row["response"] for row in rows(rows_of)] == [review.spoken(each) for each in anew]
+    assert sheet.read_text("utf-8").count("A bird.") == 2
+    sheet.write_text(sheet.read_text("utf-8").replace(",,,\n", ",no,yes,yes\n"), "utf-8")
+    votes, stale = review.read([sheet], anew)
+    assert stale == 2 and review.decide(anew, votes).removed == {"a": ["unnatural_flow"]}
+    review.write_sheet(sheet, made, ["1", "2"])
+    assert review.decide(made, review.read([sheet], made)[0]).accepted == ["a", "b"], "as it was at first"
+
+
+def test_rewrites_are_accepted_as_people_saw_them(tmp_path: Path) -> None:
+    path, made = tmp_path / "rewrites.jsonl", [replace(one("a"), wordings=["Say what it is.", "What is shown?"])]
+    review.write_rewrites(path, made)
+    write_jsonl(path, [{**row, "accepted": True} for row in rows(path)])
+    assert review.accepted(made, [path]) == review.Accepted({"a": made[0].wordings}, 0, 0)
+    other = [replace(made[0], wordings=[made[0].wordings[0], "What do you see?"])]
+    assert review.accepted(other, [path]) == review.Accepted({"a": made[0].wordings[:1]}, 1, 1)
+    asked = [replace(made[0], turns=[MadeTurn(question="Which colour?", answer="Red.")])]
+    assert review.accepted(asked, [path]) == review.Accepted({"a": []}, 2, 2)
+    review.write_rewrites(path, other)
+    assert [(row["prompt"], row["accepted"]) for row in rows(path)] == [
+        ("Say what it is.", True), ("What do you see?", None),
+    ]  # fmt: skip
+
+
+def test_conversations_that_are_made_anew_are_reviewed_anew(small: Callable[..., Small]) -> None:
+    made = small("multiverse", "--blind", 2)
+    made.build()
+    made.fill_in()
+    assert made.build().returncode == 0 and len(made.frozen()) == 6
+    talks = rows(made.out / "talk.jsonl")
+    talks[0]["reply"]["turns"][0]["question"] += "请说明。"
+    write_jsonl(made.out / "talk.jsonl", talks)
+    for path in (*made.out.glob("checklist.*"), *made.out.glob("held.*")):
+        path.unlink()
+    done = made.build()
+    assert "5 of 6 retained" in done.stdout and "1 open" in done.stdout and "sheet.csv: fill in" in done.stdout
+    assert "2 lines of reviewers are on texts that were made anew" in done.stdout, done.stdout
+    made.fill_in()
+    assert made.build().returncode == 0
+    assert any("请说明。" in turn.prompt for each in made.frozen() for turn in each.turns)
+
+
 def test_a_third_reviewer_is_asked_of_later_ones_as_well(small: Callable[..., Small]) -> None:
     made = small("multiverse", "--blind", 2)
     sheet, third = made.out / "review/sheet.csv", made.out / "review/third.csv"
@@ -867,6 +931,10 @@ def test_an_item_is_kept_whatever_it_begins_with(start: str, tmp_path: Path) -> 
     for kept in ({}, {"a/1": items[:1]}, {"a/1": items[:1]}):
         assert build_conversations.add_checklists(building, [one("a")], sheet)[1] == kept  # type: ignore[arg-type]
         sheet.write_text(sheet.read_text("utf-8").replace("A kite.,\n", "A kite.,yes\n"), "utf-8")
+    anew = replace(one("a"), turns=[MadeTurn(question="What is it?", answer="- A bird.")])
+    for kept in ({}, {"a/1": items[:1]}):
+        assert build_conversations.add_checklists(building, [anew], sheet)[1] == kept  # type: ignore[arg-type]
+        sheet.write_text(sheet.read_text("utf-8").replace("A bird.,\n", "A bird.,yes\n"), "utf-8")
     sheet.write_text(sheet.read_text("utf-8").replace(",", ";"), "utf-8")
     with pytest.raises(UsageError, match="'turn' is empty"):
         build_conversations.add_checklists(building, [one("a")], sheet)  # type: ignore[arg-type]
