@@ -3,9 +3,8 @@
 critic people grades.csv --replies replies.jsonl --out people.jsonl     # then: critic score people.jsonl judged.jsonl
 """
 
-from collections import Counter
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, multimode
 from typing import Annotated
 
 import typer
@@ -39,12 +38,10 @@ class Opinions(Struct, frozen=True):
     by_rater: dict[str, float]
 
     def score(self, compares: bool) -> float:
-        """The mean grade; of comparisons what most say, a tie where as many say the opposite."""
+        """The mean grade; of comparisons what most say, a tie where two words are said equally often and most."""
         said = list(self.by_rater.values())
-        if not compares:
-            return fmean(said)
-        counts = Counter(said)
-        return POINTS["A"] if counts[1.0] > counts[0.0] else POINTS["B"] if counts[1.0] < counts[0.0] else POINTS["tie"]
+        most = multimode(said)
+        return fmean(said) if not compares else most[0] if len(most) == 1 else POINTS["tie"]
 
 
 def read_opinions(
@@ -58,7 +55,7 @@ def read_opinions(
     for place, row in tables.rows(path):
         key, condition = tables.text(place, row, "id"), tables.optional_text(row, "condition") or "own"
         said, grade = tables.optional_text(row, "preference"), tables.optional_text(row, "grade")
-        turn = tables.optional_text(row, "turn") or "1"
+        turn = (tables.optional_text(row, "turn") or "1").removesuffix(".0")  # of a column of numbers with gaps
         one = transcripts.get((key, condition))
         if one is None or not (turn == WHOLE or (turn.isdigit() and int(turn) in one.asked)):
             raise UsageError(f"{place}: no reply to turn {turn} of {key!r} ({condition})")

@@ -31,20 +31,24 @@ def test_what_most_say_and_the_mean_grade(tmp_path: Path) -> None:
     file, out = replies(tmp_path / "m.jsonl", "convbench"), tmp_path / "people.jsonl"
     rows = [
         *preferences(1, "model", "model", "reference"), *preferences(2, "model", "Reference"),
-        *preferences(3, "reference", "tie"), *preferences("whole", "tie"),
+        *preferences("3.0", "reference", "tie"), *preferences("whole", "tie"),
+        *preferences(1, "model", "tie", "tie", "tie", "tie", key="3"),
+        *preferences(2, "model", "tie", "reference", "model", "tie", key="3"),
+        *preferences(3, "model", "reference", "tie", "reference", key="3"),
         *({"id": "2", "turn": 1, "rater": name, "grade": grade} for name, grade in (("r0", 4), ("r1", 7))),
     ]  # fmt: skip
     grades = table(tmp_path / "g.csv", rows)
     done = run("critic", "people", grades, "--replies", file, "--out", out)
-    assert done.returncode == 0 and "5 verdicts of 3 raters" in done.stdout, done.stderr
+    assert done.returncode == 0 and "8 verdicts of 5 raters" in done.stdout, done.stderr
     found = {(line.verdict.conversation, line.verdict.turn): line.verdict for line in judged(out)}
     assert {key: (one.protocol, one.score) for key, one in found.items()} == {
-        ("1", 1): ("pairwise", 1.0), ("1", 2): ("pairwise", 0.5), ("1", 3): ("pairwise", 0.0),
+        ("1", 1): ("pairwise", 1.0), ("1", 2): ("pairwise", 0.5), ("1", 3): ("pairwise", 0.5),
         ("1", None): ("pairwise", 0.5), ("2", 1): ("direct", 5.5),
+        ("3", 1): ("pairwise", 0.5), ("3", 2): ("pairwise", 0.5), ("3", 3): ("pairwise", 0.0),
     }  # fmt: skip
     assert {one.judge for one in found.values()} == {"people"} and found["1", 1].length == len("m on 1 turn 1.")
     done = run("critic", "people", grades, "--replies", file, "--out", out, "--rater", "r1")
-    assert [line.verdict.score for line in judged(out)] == [1.0, 0.0, 0.5, 7.0]
+    assert [line.verdict.score for line in judged(out)] == [1.0, 0.0, 0.5, 0.5, 0.5, 0.0, 7.0]
     assert {line.verdict.judge for line in judged(out)} == {"r1"}
     done = run("critic", "people", grades, "--replies", file, "--out", out, "--rater", "nobody")
     assert_one_line_error(done, "nothing by 'nobody'")
