@@ -97,6 +97,8 @@ def _csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, Row]]:
         try:
             header = next(reader, [])
             _check_header(path, header)
+            if len(header) == 1 and (found := next((mark for mark in ";\t" if mark in header[0]), None)):
+                raise UsageError(f"{path}:1: the columns are separated by {found!r}; expected {delimiter!r}")
             end = reader.line_num
             for cells in reader:
                 # A quoted cell may hold line breaks: a row begins where the one before ended.

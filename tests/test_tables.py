@@ -26,6 +26,8 @@ BROKEN: list[tuple[str, bytes, str]] = [
     ("long.csv", b'id,image\n"a\nb",2\n1,2,3\n', "long.csv:4: 3 cells, but the header has 2"),
     ("twice.csv", b"id,id\n1,2\n", "twice.csv:1: the column 'id' is there twice"),
     ("gbk.csv", "id,image\n1,2\n3,图片很大\n".encode("gbk"), "gbk.csv:3: not UTF-8"),
+    ("semi.csv", b"id;image\n1;2,5\n", "semi.csv:1: the columns are separated by ';'; expected ','"),
+    ("tabs.csv", b"id\timage\n1\t2\n", "tabs.csv:1: the columns are separated by '\\t'; expected ','"),
     ("quote.csv", b'id,image\n1,"a\n', "quote.csv:2: not CSV"),
     ("list.jsonl", b"[1]\n", "list.jsonl:1: "),
     ("torn.xlsx", b"PK\x03\x04", "torn.xlsx: not a spreadsheet"),

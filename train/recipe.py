@@ -173,15 +173,26 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
     if not path.is_file():
         choices = ", ".join(sorted(str(found) for found in path.parent.glob("*.yaml"))) or "none beside it"
         raise UsageError(f"{path}: no such recipe; there are {choices}")
+    content = _parsed(path.read_bytes(), str(path))
+    for override in (overrides or []) if isinstance(content, dict) else []:
+        _put(content, override)
     try:
-        content = yaml.load(path.read_bytes(), _Loader)
-        for override in overrides or []:
-            _put(content, override)
         recipe = msgspec.convert(content, Recipe)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+    except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {_with_nearest(str(error).splitlines()[0])}") from None
     _check(recipe, path)
     return recipe
+
+
+def _parsed(text: str | bytes, place: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        told = " ".join(part for part in (error.context, error.problem) if part)
+        raise UsageError(f"{place}{line}: not YAML: {told}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{place}: not YAML: {str(error).splitlines()[0]}") from None
 
 
 def _put(content: Any, override: str) -> None:
@@ -193,7 +204,7 @@ def _put(content: Any, override: str) -> None:
         content = content.setdefault(folder, {}) if isinstance(content, dict) else None
     if not isinstance(content, dict):
         raise UsageError(f"--set {override}: {name} is no place in a recipe")
-    content[last] = yaml.load(value, _Loader)
+    content[last] = _parsed(value, f"--set {override}")
 
 
 def _keys(kind: type = Recipe) -> set[str]:
@@ -211,11 +222,24 @@ def _with_nearest(message: str) -> str:
     return f"{message}; did you mean {near[0]}?" if near else f"{message}; there are {', '.join(sorted(_keys()))}"
 
 
+def _check_shape(shape: TinySpec | VisionSpec, place: str) -> None:
+    for name, size in msgspec.structs.asdict(shape).items():
+        if name not in ("seed", "initializer_range") and size < 1:
+            raise UsageError(f"{place}.{name} must be at least 1, got {size}")
+    if shape.hidden_size % (2 * shape.heads):
+        raise UsageError(
+            f"{place}.hidden_size {shape.hidden_size} must be an even number for each of {shape.heads} heads"
+        )
+
+
 def _check(recipe: Recipe, path: Path) -> None:
     def require(good: bool, what: str) -> None:
         if not good:
             raise UsageError(f"{path}: {what}")
 
+    for section in ("tiny", "vision"):
+        if (shape := getattr(recipe, section)) is not None:
+            _check_shape(shape, f"{path}: {section}")
     require((recipe.base is None) != (recipe.tiny is None), "give either base (a model) or tiny (a random one)")
     sees = recipe.images == "show"
     whole = (recipe.vision is not None) == (sees and recipe.tiny is not None)
@@ -223,7 +247,7 @@ def _check(recipe: Recipe, path: Path) -> None:
     require(recipe.objective != "head" or not sees, "objective head is for text alone; take sft or raft with images")
     require(recipe.probe is None or recipe.objective == "head", "probe is for a scoring head; set objective: head")
     require(recipe.probe is None or recipe.probe > 0, "probe must be above 0")
-    sampled = "train_sampling_strategy" in recipe.training
+    sampled = recipe.training.get("train_sampling_strategy") is not None
     require(recipe.together >= 0, "together must be true, false, or a number of rows above 0")
     require(not (recipe.together and sampled), "together decides on the order; leave train_sampling_strategy out")
     require(recipe.max_image_pixels is None or recipe.max_image_pixels > 0, "max_image_pixels must be above 0")

@@ -6,15 +6,13 @@ The prompt is rendered exactly as in judging; only the verdict is learned. Kille
 newest whole checkpoint. Writes a Hugging Face folder that vLLM serves as it is. (AlignMMBench §5.2)
 """
 
-import difflib
 import errno
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +23,7 @@ import export
 import kernels
 import machine
 import msgspec
+import passed_on
 import probe
 import resize
 import torch
@@ -51,33 +50,16 @@ def default_cache() -> Path:
     return Path(home) / "critic"
 
 
-def require_known(section: str, given: Iterable[str], known: Iterable[str], *, all_known: bool = True) -> None:
-    """Raises UsageError for a key that is not known, naming the nearest; if not all are, only where one is near."""
-    for key in set(given).difference(known):
-        near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.6 if all_known else 0.8)
-        if near or all_known:
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise UsageError(f"the recipe's {section} section: there is no {key}{hint}")
-
-
-def _check_passed_on(recipe: Recipe) -> None:
-    """DeepSpeed itself passes over a key of its top level that it does not know."""
-    require_known("training", recipe.training, {each.name for each in fields(transformers.TrainingArguments)})
-    names = {name for name in vars(deepspeed.runtime.constants).values() if isinstance(name, str)}
-    require_known("deepspeed", recipe.deepspeed, names | {"zero_optimization"}, all_known=False)
-    zero = deepspeed.runtime.zero.config.DeepSpeedZeroConfig.model_fields
-    aliases = {each.alias for each in zero.values() if each.alias}
-    require_known("deepspeed.zero_optimization", recipe.deepspeed.get("zero_optimization", {}), {*zero, *aliases})
-
-
 def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
-    _check_passed_on(recipe)
+    passed_on.check(recipe)
     on_cpu = not torch.cuda.is_available()
     world = int(os.environ.get("WORLD_SIZE", "1"))
     defaults = {"per_device_train_batch_size": 1, "report_to": "tensorboard", "logging_steps": 10}
     wanted = {**defaults, **recipe.training}
+    if wanted.get("train_sampling_strategy", "") is None:
+        del wanted["train_sampling_strategy"]
     at_once = wanted["per_device_train_batch_size"] * world
-    if recipe.global_batch % at_once:
+    if at_once < 1 or recipe.global_batch % at_once:
         raise UsageError(
             f"global_batch {recipe.global_batch} is no multiple of {at_once} (per_device_train_batch_size "
             f"{wanted['per_device_train_batch_size']} x {world} processes); change one of them"
@@ -130,7 +112,10 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
     if recipe.tiny is not None:
         longest = recipe.max_source_tokens + recipe.max_target_tokens
         model = random_model(recipe.tiny, tokenizer, longest, export.labels(recipe.objective), recipe.vision)
-        model.set_attn_implementation(recipe.attention)
+        try:
+            model.set_attn_implementation(recipe.attention)
+        except (ValueError, ImportError) as error:
+            raise UsageError(f"attention {recipe.attention}: {str(error).strip().splitlines()[0]}") from None
     else:
         model = _read_base(recipe)
     if (recipe.packing or recipe.objective != "sft") and not attention.packs(model):
@@ -315,6 +300,8 @@ def main(
         raise UsageError(f"to evaluate while training, give {missing} too")
     if init is not None and not sees(recipe):
         raise UsageError("--init goes on from a text judge with a base that sees; set images: show")
+    if "RANK" not in os.environ:
+        raise UsageError("start it by its launcher: deepspeed train/sft.py …")
     facts = describe(recipe, train, init)
     images = None
     if sees(recipe):

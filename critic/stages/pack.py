@@ -73,8 +73,8 @@ class _MappingFile(Struct, kw_only=True, forbid_unknown_fields=True):
 
 def constants(*paths: Path) -> dict[str, str]:
     """The texts in Python modules, or in those of a folder, by name, read without running them: NAME, CLASS.NAME,
-    FUNCTION.NAME, NAME[0], NAME.KEY, FUNCTION.content of a chat message; NAME#1, NAME#2 … where there are several, and
-    MODULE:NAME where another module has the name already.
+    FUNCTION.NAME, NAME[0], NAME.KEY, FUNCTION.content of a chat message, FUNCTION.return; NAME#1, NAME#2 … where there
+    are several, and MODULE:NAME where another module has the name already.
 
     What a text is put together from by f-string, .format or + is a placeholder {code}. Raises UsageError for a file
     that is no Python, and where there are none.
@@ -112,6 +112,8 @@ def _assigned(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, str]
                     yield from _strings(prefix + target.id, node.value)
             yield from _contents(node.value, prefix)
         elif isinstance(node, ast.Expr | ast.Return) and node.value is not None:
+            if isinstance(node, ast.Return) and (text := _text(node.value)) is not None:
+                yield f"{prefix}return", text
             yield from _contents(node.value, prefix)
         else:  # if, for, with, try and the like
             for inner in ("body", "orelse", "handlers", "finalbody"):

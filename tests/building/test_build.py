@@ -936,7 +936,7 @@ def test_an_item_is_kept_whatever_it_begins_with(start: str, tmp_path: Path) -> 
         assert build_conversations.add_checklists(building, [anew], sheet)[1] == kept  # type: ignore[arg-type]
         sheet.write_text(sheet.read_text("utf-8").replace("A bird.,\n", "A bird.,yes\n"), "utf-8")
     sheet.write_text(sheet.read_text("utf-8").replace(",", ";"), "utf-8")
-    with pytest.raises(UsageError, match="'turn' is empty"):
+    with pytest.raises(UsageError, match="separated by ';'"):
         build_conversations.add_checklists(building, [one("a")], sheet)  # type: ignore[arg-type]
 
 

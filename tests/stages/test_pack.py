@@ -35,6 +35,8 @@ class Wrap:
 def build(caption):
     prompt = f"Image: {caption.strip()}!"
     return prompt
+def ask(question):
+    return f"Question {question.strip()}, answer it."
 WORK = os.environ["HOME"]
 '''
 
@@ -68,14 +70,16 @@ def test_constants_are_read_and_nothing_is_run(module: Path) -> None:
     assert found["SYSTEM"] == "You compare. Be strict." and found["GRADES.zh"] == "打分：<Q>\n<A>"
     assert (found["LISTS[1]"], found["Wrap.INNER"]) == ("second", "inside")
     assert found["build.prompt"] == "Image: {caption.strip()}!"
-    assert set(found) == {"SYSTEM", "PAIR", "GRADES.zh", "LISTS[0]", "LISTS[1]", "Wrap.INNER", "build.prompt"}
+    assert found["ask.return"] == "Question {question.strip()}, answer it."
+    names = {"SYSTEM", "PAIR", "GRADES.zh", "LISTS[0]", "LISTS[1]", "Wrap.INNER", "build.prompt", "ask.return"}
+    assert set(found) == names
     assert not Path("it-was-run").exists()
 
 
 def test_the_mapping_is_begun_and_taken_as_it_was_filled_in(module: Path, tmp_path: Path) -> None:
     file, out = tmp_path / "map.toml", tmp_path / "theirs"
     done = run("critic", "pack", module, "--mapping", file)
-    assert done.returncode == 0 and "7 constants" in done.stdout
+    assert done.returncode == 0 and "8 constants" in done.stdout
     begun = file.read_text("utf-8")
     assert '"{question}" = ""' in begun and '"{a}" = ""' in begun
     assert_one_line_error(run("critic", "pack", module, "--mapping", file), "--out")

@@ -91,6 +91,20 @@ PASSED_ON = [
     ),
     ({"training": {"lr_scheduler_type": "cosin"}}, "training section: cosin is not a valid SchedulerType"),
     ({"global_batch": 6}, "global_batch 6 is no multiple of 4 (per_device_train_batch_size 4 x 1 processes)"),
+    ({"training": {"per_device_train_batch_size": 0}}, "global_batch 4 is no multiple of 0"),
+    (
+        {"training": {"learning_rate": "abc"}},
+        "training section: learning_rate: Expected `float | null`, got `str`, 'abc'",
+    ),
+    ({"training": {"max_steps": 1.5}}, "training section: max_steps: Expected `int"),
+    (
+        {"deepspeed": {"zero_optimization": {"stage": 7}}},
+        "deepspeed.zero_optimization section: stage Input should be 0",
+    ),
+    (
+        {"deepspeed": {"zero_optimization": True}},
+        "deepspeed.zero_optimization section: expected keys and values, got True",
+    ),
     ({"training": {"save_steps": 3, "logging_steps": 2}}, "save_steps 3 must be a multiple of logging_steps 2"),
 ]
 
@@ -104,6 +118,7 @@ def test_mistakes_in_what_is_passed_on(change: dict[str, Any], message: str, tmp
 
 def test_what_deepspeed_has_more_keys_for_goes_through(tmp_path: Path) -> None:
     zero = {"stage": 3, "stage3_param_persistence_threshold": 10, "offload_optimizer": {"device": "cpu"}}
+    zero |= {"reduce_bucket_size": "auto"}
     change = {"zero_optimization": zero, "wall_clock_breakdown": False, "flops_profiler": {"enabled": False}}
     passed = sft.arguments(recipes.read_recipe(write_recipe(tmp_path, deepspeed=change)), tmp_path).deepspeed
     assert passed["zero_optimization"].items() >= zero.items() and passed["flops_profiler"] == {"enabled": False}
@@ -114,6 +129,9 @@ WRONG = [
     ({"tiny": None}, "give either base"),
     ({"lora": {}}, "lora adapts a base"),
     ({"tiny": {"layers": "two"}}, r"tiny\.layers"),
+    ({"tiny": {"layers": 0}}, r"tiny\.layers must be at least 1, got 0"),
+    ({"tiny": {"heads": 3}}, r"tiny\.hidden_size 32 must be an even number for each of 3 heads"),
+    ({"together": True}, "leave train_sampling_strategy out"),
     ({"forms": {"pointwis": 1.0}}, "forms: unknown form 'pointwis'; choose .*pointwise"),
     ({"forms": {"pointwise": 1.5}}, "forms: .*0..1"),
     ({"keep": 0}, "keep must be at least 1"),
@@ -147,13 +165,22 @@ def test_recipes_with_mistakes(change: dict[str, Any], message: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("- 1\n", "Expected `object`"), ("tiny: [\n", "while parsing"), ("", "Expected `object`")]
+    ("text", "message"),
+    [
+        ("- 1\n", "Expected `object`"),
+        ("keep: 1\ntiny: [\n", r"recipe\.yaml:3: not YAML: while parsing a flow node .*expected"),
+        ("keep: a: b\n", r"recipe\.yaml:1: not YAML: mapping values are not allowed here"),
+        ("keep: \0\n", r"recipe\.yaml: not YAML: "),
+        ("", "Expected `object`"),
+    ],
 )
 def test_files_that_are_no_recipes(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(text, "utf-8")
-    with pytest.raises(UsageError, match=message):
-        recipes.read_recipe(path)
+    for overrides in ([], ["keep=2"]):
+        with pytest.raises(UsageError, match=message) as error:
+            recipes.read_recipe(path, overrides)
+        assert "\n" not in str(error.value)
     with pytest.raises(UsageError, match=r"no such recipe; there are .*recipe\.yaml"):
         recipes.read_recipe(tmp_path / "none.yaml")
 
@@ -176,6 +203,8 @@ def test_overrides(tmp_path: Path) -> None:
     # As YAML 1.2 has it: a word where 1.1 reads false.
     assert recipes.read_recipe(write_recipe(tmp_path), ["training.save_strategy=no"]).training["save_strategy"] == "no"
     assert recipes.read_recipe(write_recipe(tmp_path), ["packing=true"]).packing is True
+    ordered = recipes.read_recipe(write_recipe(tmp_path), ["together=true", "training.train_sampling_strategy=null"])
+    assert sft.arguments(ordered, tmp_path).train_sampling_strategy == "random"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +215,7 @@ def test_overrides(tmp_path: Path) -> None:
         ("kep=2", "did you mean keep"),
         ("tiny.layer=2", "did you mean layers"),
         ("keep.more=2", "keep.more is no place"),
-        ("training.a.b.c=[", "while parsing"),
+        ("training.a.b.c=[", r"--set training\.a\.b\.c=\[:1: not YAML: while parsing"),
     ],
 )
 def test_mistakes_in_overrides(word: str, message: str, tmp_path: Path) -> None:
@@ -200,6 +229,8 @@ def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     rows = write_rows(tmp_path)
     words = ["train/sft.py", "--config", recipe, "--train", rows, "--out", tmp_path / "out"]
     assert_one_line_error(run_program(*words), "recipe.yaml", "did you mean layers?")
+    words[2] = write_recipe(tmp_path, evaluation=None)
+    assert_one_line_error(run_program(*words), "start it by its launcher: deepspeed train/sft.py")
     assert not (tmp_path / "out").exists()
 
 
@@ -213,6 +244,17 @@ def test_flash_attention_needs_a_gpu(tmp_path: Path) -> None:
     recipe = recipes.read_recipe(write_recipe(tmp_path, attention="varlen", packing=True))
     with pytest.raises(UsageError, match="needs a GPU; set attention: sdpa"):
         sft.build_model(recipe, tokenizer_for(write_rows(tmp_path)), None)
+
+
+THERE = pytest.mark.skipif(transformers.utils.is_flash_attn_2_available(), reason="it is there")
+
+
+@pytest.mark.parametrize("name", ["flash", pytest.param("flash_attention_2", marks=THERE)])
+def test_an_attention_that_is_not_there(name: str, tmp_path: Path) -> None:
+    recipe = recipes.read_recipe(write_recipe(tmp_path, attention=name))
+    with pytest.raises(UsageError, match=f"attention {name}: .*(not supported|installed)") as error:
+        sft.build_model(recipe, tokenizer_for(write_rows(tmp_path)), None)
+    assert "\n" not in str(error.value)
 
 
 def test_bases_that_cannot_be_loaded(tmp_path: Path) -> None:
