@@ -27,11 +27,14 @@ ROWS_AT_ONCE = 4096
 
 class RatingTokens(Struct, frozen=True):
     """How a tokenizer spells the ratings: `before` them stands the beginning of a verdict, `first[k - 1]` is the
-    first token of rating k. `zero` is the token that turns a 1 into a 10, None where 10 is one token."""
+    first token of rating k. `zero` is the token that turns a 1 into a 10, None where 10 is one token; instead of it may
+    come, as the judge is constrained, those that go on in the verdict, or that end it where the rating is its last."""
 
     before: list[int]
     first: list[int]
     zero: int | None
+    going_on: list[int] = []
+    ending: list[int] = []
 
 
 def rating_tokens(tokenizer: Any) -> RatingTokens:
@@ -51,22 +54,35 @@ def rating_tokens(tokenizer: Any) -> RatingTokens:
     if len(before) == 1 and len(set(first)) == len(RATINGS):
         return RatingTokens(list(before.pop()), first, None)
     if len(before) == 1 and len(set(first[:-1])) == len(RATINGS) - 1 and one == ten[:1] and len(ten) == 2:
-        return RatingTokens(list(before.pop()), first, ten[1])
+        return RatingTokens(list(before.pop()), first, ten[1], *(_beginning_with(tokenizer, mark) for mark in ",}"))
     raise UsageError("this tokenizer does not spell the ratings 1..10 as digits; choose another base")
 
 
-def log_distribution(tokens: RatingTokens, at_rating: torch.Tensor, behind_one: torch.Tensor | None) -> torch.Tensor:
-    """Log probabilities [rows × 10] of the ratings, renormalised over them.
+def _beginning_with(tokenizer: Any, mark: str) -> list[int]:
+    """The tokens that begin with a mark, on its line."""
+    found = sorted(place for token, place in tokenizer.get_vocab().items() if token.startswith(mark))
+    return [place for place in found if not {*"\n\r"} & {*tokenizer.decode([place])}]
+
+
+def log_distribution(
+    tokens: RatingTokens, at_rating: torch.Tensor, behind_one: torch.Tensor | None, last: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Log probabilities [rows × 10] of the ratings as the judge is asked for them: among what its constrained reply may
+    go on with (critic.asking.rating).
 
     `at_rating` [rows × vocabulary] are the logits where the rating's first token stands, `behind_one` those behind a 1
-    in its place (unused where 10 is one token).
+    in its place (unused where 10 is one token), where a 0 comes or what follows a rating: of the rows that are `last`
+    [rows] (none without it) the verdict's end.
     """
-    found = functional.log_softmax(at_rating.float(), dim=-1)[:, tokens.first]
+    found = at_rating[:, tokens.first].float()
     if tokens.zero is not None:
         assert behind_one is not None
-        ten = functional.log_softmax(behind_one.float(), dim=-1)[:, tokens.zero]
-        not_ten = torch.log(-torch.expm1(ten.clamp(max=-1e-7)))
-        found = torch.cat([(found[:, 0] + not_ten)[:, None], found[:, 1:-1], (found[:, -1] + ten)[:, None]], dim=1)
+        other = behind_one[:, tokens.going_on].float().logsumexp(-1)
+        if last is not None:
+            other = torch.where(last, behind_one[:, tokens.ending].float().logsumexp(-1), other)
+        more = behind_one[:, tokens.zero].float() - other
+        one, ten = found[:, 0] + functional.logsigmoid(-more), found[:, -1] + functional.logsigmoid(more)
+        found = torch.cat([one[:, None], found[:, 1:-1], ten[:, None]], dim=1)
     return functional.log_softmax(found, dim=-1)
 
 
@@ -157,7 +173,8 @@ def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> N
     the sum over `num_items_in_batch`, the learned tokens of the whole step, so that it does not depend on how the
     step's rows are shared out over processes and micro-batches. For `raft`, of the rows of a packed batch that have a
     rating, `people` [n × 10] is what people said, `rated` [n] the place whose logits are of the rating, `branch` [n]
-    that of a 1 beside the row which sees what the rating sees, and `row_weights` [n] how much the row counts.
+    that of a 1 beside the row which sees what the rating sees, `last` [n] whether the rating ends the verdict, and
+    `row_weights` [n] how much the row counts.
     """
 
     def forward(
@@ -169,6 +186,7 @@ def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> N
         people: torch.Tensor | None = None,
         rated: torch.Tensor | None = None,
         branch: torch.Tensor | None = None,
+        last: torch.Tensor | None = None,
         row_weights: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **options: Any,
@@ -182,7 +200,7 @@ def learn(model: Any, raft: "RaftSpec | None", tokens: RatingTokens | None) -> N
         loss = self.lm_head(hidden[:, :-1][learned], labels[:, 1:][learned], shares[:, 1:][learned])
         if raft is not None and tokens is not None and people is not None:
             at_rating, behind_one = self.lm_head(torch.cat([hidden[0, rated], hidden[0, branch]])).chunk(2)
-            error = rating_error(raft.kind, log_distribution(tokens, at_rating, behind_one), people)
+            error = rating_error(raft.kind, log_distribution(tokens, at_rating, behind_one, last), people)
             loss = loss + raft.weight * (error * row_weights).sum()
         count = num_items_in_batch if num_items_in_batch is not None else learned.sum()
         return transformers.modeling_outputs.CausalLMOutputWithPast(loss=loss / count)

@@ -173,7 +173,8 @@ def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes:
             why = ", ".join(f"{count} {name}" for name, count in unseen.most_common())
             raise UsageError(f"{train}: the images of no row can be shown ({why}); --data-root says where they lie")
         if not len(kept):
-            raise UsageError(f"{train}: no row fits into {recipe.max_source_tokens} source tokens")
+            most = f"max_source_tokens {recipe.max_source_tokens} and max_target_tokens {recipe.max_target_tokens}"
+            raise UsageError(f"{train}: no row fits into {most}")
         kept.save_to_disk(str(partial / "rows"))
         counts = {
             "rows": len(kept),
@@ -466,16 +467,8 @@ class Batches:
                 made.append(node._replace(start=place, parent=trunk))
                 made.append(Node(len(rows), place, place + 1, trunk, leaf=True))
                 ids = [*row["input_ids"][:place], raft.first[0]]
-                rows.append(
-                    {
-                        **row,
-                        "images": [],
-                        "image_tokens": [],
-                        "input_ids": ids,
-                        "length": place + 1,
-                        "source": place + 1,
-                    }
-                )
+                cut = {"images": [], "image_tokens": [], "input_ids": ids, "length": place + 1, "source": place + 1}
+                rows.append(row | cut)
                 rated.append((row, trunk))
             else:
                 made.append(node._replace(parent=parent))
@@ -489,6 +482,7 @@ class Batches:
                 "people": people,
                 "rated": torch.tensor([last[trunk] for _, trunk in rated], dtype=torch.long),
                 "branch": torch.tensor([last[trunk + 2] for _, trunk in rated], dtype=torch.long),
+                "last": torch.tensor([row["input_ids"][row["value_end"]] in raft.ending for row, _ in rated]).bool(),
                 "row_weights": torch.tensor([self._row_weight(row) for row, _ in rated]),
             },
         )

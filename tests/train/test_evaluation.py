@@ -1,6 +1,7 @@
 """Judging held-out rows while training: what is logged is the agreement of the exported weights."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,14 @@ from critic.errors import UsageError
 
 
 def judged(folder: Path, rows: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities [rows × 10] of a model folder's ratings, one row and one rating at a time, and people's scores."""
+    """Probabilities [rows × 10] of a model folder's ratings, one row and one rating at a time, and people's scores.
+    Behind a 1 stands what a judge's reply, which is constrained to `(10|[1-9]),.*`, may go on with."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     zero, shares, people = tokenizer("0").input_ids, [], []
+    texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]
+    may_follow = zero + [token for token, text in enumerate(texts) if re.fullmatch(",.*", text)]
+    assert len(may_follow) >= 3, "some are not what the targets are written with"
 
     @torch.no_grad()
     def after(text: str) -> Any:
@@ -51,7 +56,8 @@ def judged(folder: Path, rows: Path) -> tuple[np.ndarray, np.ndarray]:
         prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         first = after(prompt + '{"Rating":')
         digits = [float(first[tokenizer(str(digit)).input_ids[0]]) for digit in range(1, 10)]
-        ten = float(after(prompt + '{"Rating":1')[zero[0]])
+        behind = after(prompt + '{"Rating":1')[may_follow]
+        ten = float(behind[0] / behind.sum())
         whole_row = np.array([digits[0] * (1 - ten), *digits[1:], digits[0] * ten])
         shares.append(whole_row / whole_row.sum())
         assert response.human is not None

@@ -169,8 +169,10 @@ def test_logits_of_all_tokens_are_never_in_memory(made: SimpleNamespace, monkeyp
 
 
 def spelt(model: Any, row: dict[str, Any], tokens: Any) -> torch.Tensor:
-    """Probabilities of 1..10, from plain forward passes of a row's beginning, alone and with a 1 behind it."""
+    """Probabilities of 1..10, from plain forward passes of a row's beginning, alone and with a 1 behind it: a 0 comes
+    there, or what may follow a rating."""
     prefix = list(row["input_ids"][: row["value_start"]])
+    follows = tokens.ending if row["input_ids"][row["value_end"]] in tokens.ending else tokens.going_on
 
     def after(ids: list[int]) -> torch.Tensor:
         return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].softmax(-1)
@@ -178,7 +180,8 @@ def spelt(model: Any, row: dict[str, Any], tokens: Any) -> torch.Tensor:
     first = after(prefix)
     shares = [first[token] for token in tokens.first]
     if tokens.zero is not None:
-        zero = after([*prefix, tokens.first[0]])[tokens.zero]
+        behind = after([*prefix, tokens.first[0]])
+        zero = behind[tokens.zero] / (behind[tokens.zero] + behind[follows].sum())
         shares = [shares[0] * (1 - zero), *shares[1:9], shares[0] * zero]
     whole = torch.stack(shares)
     return whole / whole.sum()
@@ -255,7 +258,7 @@ def test_rating_errors_by_their_definition(pairs: list[tuple[Any, Any]]) -> None
 
 
 def two_tokens() -> Any:
-    return objective.RatingTokens([3], [*range(10, 19), 10], 20)
+    return objective.RatingTokens([3], [*range(10, 19), 10], 20, [21, 22], [23])
 
 
 def one_token() -> Any:
@@ -266,10 +269,11 @@ def one_token() -> Any:
 def test_the_distribution_by_its_definition(numbers: list[float]) -> None:
     at_rating, behind = torch.tensor(numbers).reshape(2, 1, 30)
     first, second = at_rating.softmax(-1)[0].double().numpy(), behind.softmax(-1)[0].double().numpy()
-    ten = second[20]
-    raw = np.array([first[10] * (1 - ten), *first[11:19], first[10] * ten])
-    found = objective.log_distribution(two_tokens(), at_rating, behind).exp()[0].numpy()
-    assert found == pytest.approx(raw / raw.sum(), abs=2e-6)
+    for last, follows in ((None, [21, 22]), (torch.tensor([False]), [21, 22]), (torch.tensor([True]), [23])):
+        ten = second[20] / (second[20] + second[follows].sum())
+        raw = np.array([first[10] * (1 - ten), *first[11:19], first[10] * ten])
+        found = objective.log_distribution(two_tokens(), at_rating, behind, last).exp()[0].numpy()
+        assert found == pytest.approx(raw / raw.sum(), abs=2e-6)
     raw = first[10:20]
     found = objective.log_distribution(one_token(), at_rating, None).exp()[0].numpy()
     assert found == pytest.approx(raw / raw.sum(), abs=2e-6)
@@ -316,6 +320,9 @@ def test_ratings_however_a_tokenizer_spells_them(made: SimpleNamespace) -> None:
     assert [made.tokenizer.decode([token]) for token in digits.first] == [*"123456789", "1"]
     assert made.tokenizer.decode([digits.zero]) == "0"
     assert made.tokenizer.decode(digits.before) == '{"Rating":'
+    going_on = {made.tokenizer.decode([token]) for token in digits.going_on}
+    assert {",", ',"Reason":"'} <= going_on and all(text[0] == "," and "\n" not in text for text in going_on)
+    assert {made.tokenizer.decode([token])[0] for token in digits.ending} == {"}"}
     whole = tokenizer_that_isolates("10|[0-9]", VERDICTS)
     found = objective.rating_tokens(whole)
     assert found.zero is None and [whole.decode([token]) for token in found.first] == [str(n) for n in range(1, 11)]

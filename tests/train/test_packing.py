@@ -24,7 +24,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 VOCABULARY = 60
-TOKENS = objective.RatingTokens([3], [*range(10, 19), 10], 20)
+TOKENS = objective.RatingTokens([3], [*range(10, 19), 10], 20, [21, 22], [7, 9])
 WEIGHING = rows_module.Weights(3.0, [0.5 + rating / 8 for rating in range(11)])
 COUNT = 40
 """Learned tokens of the step; any number will do."""
@@ -56,13 +56,13 @@ def batch() -> list[dict[str, Any]]:
         made_row([*first, 3, 3, 15, 7, 8], len(first), 6),
         made_row([*first, 4, 3, 11, 7], len(first), 2),
         made_row([*question, *some(7), 3, 3, 10, 20, 9], len(question) + 7, 10),
-        made_row([*rubric, *some(17), 3, 3, 12], len(rubric) + 17, 3),
+        made_row([*rubric, *some(17), 3, 3, 12, 9], len(rubric) + 17, 3),
         made_row([*prompt, 3, 4], len(prompt), 0),
         made_row([*prompt, 3, 4, 13, 9], len(prompt), 4),
     ]
     lonely = some(33)
     rows[1]["weight"] = 0.25
-    return [*rows, {**rows[0], "rating": 1, "people": [1.0] + [0.0] * 9}, made_row([*lonely, 3, 4, 14], 33, 5)]
+    return [*rows, {**rows[0], "rating": 1, "people": [1.0] + [0.0] * 9}, made_row([*lonely, 3, 4, 14, 21], 33, 5)]
 
 
 class Double(TorchFunctionMode):  # type: ignore[misc]  # a base of type Any
@@ -92,7 +92,8 @@ def alone(model: Any, rows: list[dict[str, Any]], raft: Any) -> torch.Tensor:
         if raft and row["rating"]:
             begun = ids[: row["value_start"]]
             ends = after(begun)[-1:], after([*begun, TOKENS.first[0]])[-1:]
-            logs = objective.log_distribution(TOKENS, *ends)
+            last = torch.tensor([ids[row["value_end"]] in TOKENS.ending])
+            logs = objective.log_distribution(TOKENS, *ends, last)
             error = objective.rating_error(raft.kind, logs, torch.tensor([row["people"]]))
             total = total + raft.weight * of_row * error[0]
     return total / COUNT
@@ -273,7 +274,7 @@ def test_layers_that_keep_a_state_do_not_pack() -> None:
 
 @pytest.mark.parametrize(("family", "zero"), [("llama", 20), ("glm", None), ("gemma3_text", 20)])
 def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: str, zero: int | None) -> None:
-    tokens = objective.RatingTokens([3], [*range(10, 19), 10 if zero else 19], zero)
+    tokens = objective.RatingTokens([3], [*range(10, 19), 10 if zero else 19], zero, [21, 22], [23])
     rows = [row["input_ids"][: row["source"] + 2] + ([10] if zero else []) for row in batch]
     model = tiny_model(family, "sdpa", VOCABULARY)
     computed: list[int] = []

@@ -259,7 +259,7 @@ def test_labels_that_are_wrong(change: Any, labels: Any, message: str, tmp_path:
     [
         ([], "empty"),
         ([human_row(0, reference=None)], "no usable row"),
-        ([human_row(0, question="8" * 6000)], "no row fits into 2000 source tokens"),
+        ([human_row(0, question="8" * 6000)], "no row fits into max_source_tokens 2000 and max_target_tokens 100"),
         ([human_row(0, reason="9" * 900)], "no row fits"),
     ],
 )
