@@ -28,6 +28,7 @@ from eval_agreement.baselines import BASELINES
 from eval_agreement.compare import MARGINS
 from eval_agreement.injection import Injection
 from eval_agreement.items import Kind, file_kind, how_asked, read_items
+from eval_agreement.label_sources import kind_of, of_labels
 from eval_agreement.looking import Looking
 from eval_agreement.page.decision import attack_verdict, verdict
 from eval_agreement.page.looking import looking_sections
@@ -36,7 +37,7 @@ from eval_agreement.page.scores import score_kinds_ahead, sections
 from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.sample import Sample
-from eval_agreement.sources import judge_in, kind_of, of_judgments, of_labels, of_tables
+from eval_agreement.sources import judge_in, of_judgments, of_tables
 from eval_agreement.summary import as_lines, files_of, made_by, provenance, summary, table, write_certificate
 from eval_agreement.tables import Scale, Source
 

@@ -43,6 +43,9 @@ Kind = Literal["score", "preference", "yes or no"]
 AnyJudgment = Judgment | ConversationJudgment
 FileKind = Literal["judgments", "judged conversations", "human-scored rows", "table"]
 
+HELD: tuple[FileKind, ...] = ("judgments", "judged conversations")
+"""What is read as items."""
+
 OVERALL = "overall"
 """The criterion of a score that is not by one of several."""
 

@@ -15,10 +15,11 @@ from critic.records import Judgment
 from eval_agreement import tables
 from eval_agreement.annotate.doubtful import doubt
 from eval_agreement.items import how_asked
+from eval_agreement.label_sources import kind_of, of_labels
 from eval_agreement.parallel import in_parallel
 from eval_agreement.preferences import Preferences
 from eval_agreement.sample import Sample
-from eval_agreement.sources import kind_of, of_judgments, of_labels, of_tables
+from eval_agreement.sources import of_judgments, of_tables
 from eval_agreement.tables import Source, read_table
 
 PEOPLE = """id,rater,score,group,task,system,response
