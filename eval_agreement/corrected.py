@@ -204,15 +204,17 @@ def labels_needed(
     if shared is None:
         undefined = undefined or "no two labelled answers share a group, so how alike such answers are is unknown"
         return replace(plan, undefined=undefined, reading=f"Not planned: {undefined}.")
-    people, judged = sample.human[sample.labelled], sample.judge[sample.labelled]
-    variance, covariance = float(np.var(people, ddof=1)), float(np.cov(people, judged)[0, 1])
     spread = float(np.var(sample.judge, ddof=1))
+    (variance, covariance), (_, seen) = np.cov(sample.human[sample.labelled], sample.judge[sample.labelled]).tolist()
+    # The correlation of the labelled, for the spread of all: with another spread, more than all of s² could be c² / v.
+    covariance *= float(np.sqrt(spread / seen)) if seen else 0.0
     if weight is not None:
         # The variances that the labels have shown, each times their number: what the design does is in them.
         parts = _parts(sample)
         before, after = (sample.n * parts.variance(lam) for lam in (0.0, parts.lam))
         variance = max(before - sample.n * shared, 0.0)
-        covariance = float(np.sqrt(max(before - after, 0.0) * total / max(total - sample.n, 1) * spread))
+        explained = max(before - after, 0.0) * total / max(total - sample.n, 1)
+        covariance = float(np.sqrt(min(explained, variance) * spread))
     forecast = _Forecast(
         human=variance,
         judge=spread,

@@ -288,6 +288,20 @@ def test_what_labels_cannot_reach_takes_more_answers() -> None:
     assert more.with_judge == pytest.approx(more.without_judge * (1 - correlation**2), rel=0.25)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_good_judge_never_takes_more_labels_than_none() -> None:
+    """Few labels whose scores happen to lie further apart than those of all answers."""
+    random = np.random.default_rng(0)
+    for _ in range(40):
+        quality = random.normal(5.5, 2, 400)
+        human, judge = (np.clip(np.round(quality + random.normal(0, noise, 400)), 1, 10) for noise in (0, 0.35))
+        labels = np.where(np.isin(np.arange(400), random.permutation(400)[:30]), human, np.nan)
+        for weight in (None, np.full(400, 400 / 30)):
+            plan = labels_needed(0.3, labels, judge, np.arange(400), weight=weight)
+            assert plan.with_judge is not None and plan.without_judge is not None
+            assert plan.with_judge < plan.without_judge / 2
+
+
 def test_plans_that_cannot_be_made() -> None:
     _, labels, judge, _ = answers(np.random.default_rng(12), 40, 400)
     assert labels_needed(0.3, labels, judge, np.arange(400) % 3).undefined == (
