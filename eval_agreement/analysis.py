@@ -127,7 +127,8 @@ def examine(
     def needed() -> LabelPlan | None:
         if not asked.within:
             return None
-        return labels_needed(asked.within, sample.human, sample.scores, sample.groups, weight=sample.weight)
+        scored, why = (sample.human, sample.scores, sample.groups), None if sample.grouped else _UNGROUPED
+        return labels_needed(asked.within, *scored, weight=sample.weight, undefined=why)
 
     tasks: dict[str, Callable[[], Any]] = {
         "lines": lambda: scorers(labelled, baselines),
@@ -213,17 +214,28 @@ def _calibration(sample: Sample, first: Sample | None) -> Calibration:
     )
 
 
+_UNGROUPED = "only labelled answers have a group; give every answer's in a column group of the judge's file"
+_NO_SYSTEM = "of answers without a label it is not known who answered; give a column system in the judge's file"
+
+
 def corrected(sample: Sample) -> dict[str, CorrectedMean]:
-    """The mean human score of each answerer that has labels and answers without."""
-    if not np.isnan(sample.human).any():
+    """The mean human score of each answerer that has labels and answers without, or may have some: then without a
+    value."""
+    unlabelled = np.isnan(sample.human)
+    if not unlabelled.any():
         return {}
     found = {}
-    whole = {"all answers": np.ones(len(sample.ids), dtype=bool)}
-    for name, rows in (sample.values("answerer") if any(sample.parts.get("answerer", ())) else whole).items():
+    rows_of = {"all answers": np.ones(len(sample.ids), dtype=bool)}
+    if any(answerers := as_column(sample.parts.get("answerer", ()))):
+        rows_of = sample.values("answerer")
+        unlabelled &= answerers.each(lambda name: name is None, bool)
+    for name, rows in rows_of.items():
         known = ~np.isnan(sample.human[rows])
-        if known.any() and not known.all():
+        if known.any() and (unlabelled.any() or not known.all()):
+            why = _NO_SYSTEM if known.all() else None if sample.grouped else _UNGROUPED
             chosen = sample.rows(rows)
-            found[name] = corrected_mean(chosen.human, chosen.scores, chosen.groups, weight=chosen.weight)
+            scored = chosen.human, chosen.scores, chosen.groups
+            found[name] = corrected_mean(*scored, weight=chosen.weight, undefined=why)
     return found
 
 

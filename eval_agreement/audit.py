@@ -149,7 +149,8 @@ def main(
       people  id, score or preference (a, b, tie) or verdict (yes, no), rater, group
               (question or image), task, category, lang, turn, system (who answered),
               length or text (of pairs: length_a, length_b or text_a, text_b)
-      judges  id, score or preference or verdict, first (which was shown first: a, b)
+      judges  id, score or preference or verdict, first (which was shown first: a, b);
+              beside score what people's file does not say: group, system, task, …
     The id of a verdict on a conversation, as critic judge --benchmark writes it, is
       CONVERSATION/CONDITION/PROTOCOL/TURN (whole for all turns), behind it where it is
       so /judging=no_focus, /opponent=MODEL, /item=N of a checklist

@@ -127,7 +127,12 @@ class _Parts(NamedTuple):
 
 
 def corrected_mean(
-    human: Scores, judge: Scores, group: Group, lam: float | None = None, weight: Floats | None = None
+    human: Scores,
+    judge: Scores,
+    group: Group,
+    lam: float | None = None,
+    weight: Floats | None = None,
+    undefined: str | None = None,
 ) -> CorrectedMean:
     """A model's mean human score, from one row an answer; None or NaN in `human` where it has no label.
 
@@ -142,7 +147,8 @@ def corrected_mean(
     `weight`, shape (n,), is 1 over the chance that a labelled answer had of being labelled; what it is elsewhere does
     not matter.
 
-    None with labels in fewer than FEWEST_GROUPS groups. Raises ValueError for unequal lengths or scores outside 1..10.
+    None with labels in fewer than FEWEST_GROUPS groups, and where the caller gives a reason why it is `undefined`.
+    Raises ValueError for unequal lengths or scores outside 1..10.
     """
     sample, failed = _sample(human, judge, group, weight)
     judged = sample.judge[~failed]
@@ -156,7 +162,7 @@ def corrected_mean(
         judge_only=float(judged.mean()) if len(judged) else None,
         reading="",
     )
-    if undefined := sample.too_few:
+    if undefined := undefined or sample.too_few:
         return replace(result, undefined=undefined, reading=f"Not measured: {undefined}.")
     parts = _parts(sample)
     lam = parts.lam if lam is None else lam
@@ -180,6 +186,7 @@ def labels_needed(
     group: Group,
     rows: int | None = None,
     weight: Floats | None = None,
+    undefined: str | None = None,
 ) -> LabelPlan:
     """How many human labels make the 95 % interval of the mean ± `half_width` points, from a first sample's variances.
 
@@ -193,13 +200,13 @@ def labels_needed(
     s², v and c are the variances of human and judge scores and their covariance, lam is the best on 0..1, and F is the
     covariance of two human scores in a group times the chance that two answers share one. PPI++ is the case F = 0.
 
-    None with labels in fewer than FEWEST_GROUPS groups, and where answers share groups but no two labelled ones do.
-    Raises ValueError as `corrected_mean`.
+    None with labels in fewer than FEWEST_GROUPS groups, where answers share groups but no two labelled ones do, and
+    where the caller gives a reason why it is `undefined`. Raises ValueError as `corrected_mean`.
     """
     sample, _ = _sample(human, judge, group, weight)
     total = len(sample.human) if rows is None else rows
     plan = LabelPlan(half_width=half_width, rows=total, reading="")
-    undefined = sample.too_few
+    undefined = undefined or sample.too_few
     shared = None if undefined else _shared_variance(sample, total)
     if shared is None:
         undefined = undefined or "no two labelled answers share a group, so how alike such answers are is unknown"

@@ -14,7 +14,7 @@ from critic.records import Judgment
 from eval_agreement import tables
 from eval_agreement.items import HELD, Kind, check_common, file_kind, items_of, read_items
 from eval_agreement.preferences import PEOPLE, Preferences
-from eval_agreement.sample import scores
+from eval_agreement.sample import own_groups, scores
 from eval_agreement.tables import ColumnTable, Source, read_table
 
 LABELS: dict[Kind, dict[str, Label]] = {
@@ -92,7 +92,7 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     try:
         return Preferences(
             ids=ids,
-            group=[group or key for group, key in zip(people.group, ids, strict=True)],
+            group=own_groups(people.group, ids),
             people={rater: codes(given.get(key) for key in ids) for rater, given in people.raters.items()},
             judges={name: _as_codes(found.by, ids) for name, found in given.items()},
             parts={part: values for part, values in parts.items() if len(set(values)) > 1},
@@ -131,15 +131,15 @@ def _people_labels(source: Source, kind: Kind) -> _Labels:
     def two_labels(now: Label | None, before: Label | None, _: str | None) -> str:
         return f"{COLUMNS[kind]} {name[now] if now else 'none'}, but {name[before] if before else 'none'} before"
 
-    rows, raters = tables.by_rater(table, _cells(table, source.column or COLUMNS[kind], kind), two_labels)
-    first = np.array(list(rows.values()))
+    raters = tables.by_rater(table, _cells(table, source.column or COLUMNS[kind], kind), two_labels)
+    rows = tables.RowsOfIds.of(table)
     return _Labels(
-        by={key: [] for key in rows},
+        by={key: [] for key in tables.keys_of(table).rows(rows.first)},
         raters={rater or PEOPLE: theirs for rater, theirs in raters.items()},
-        group=table.texts("group", first),
-        parts=tables.parts_of(table, first),
-        probability=tables.probabilities_of(table)[first],
-        lengths=np.stack([tables.lengths_of(table, f"_{side}")[first] for side in "ab"], axis=1),
+        group=rows.texts("group"),
+        parts=tables.parts_of(table, rows),
+        probability=tables.probabilities_of(table, rows),
+        lengths=np.stack([tables.lengths_of(table, f"_{side}", rows) for side in "ab"], axis=1),
     )
 
 

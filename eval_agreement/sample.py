@@ -1,6 +1,7 @@
 """What an audit works on: scored answers in columns, one row an answer."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,18 @@ PARTS: dict[str, Callable[[Response], str | None]] = {
     "turn": lambda response: str(len(response.question.history) + 1),
 }
 """Properties by which agreement is broken down. A property with one value only is not a breakdown."""
+
+
+_ALONE = "\0"
+"""How the key of a row without a group begins: its id alone could be the name of another row's group."""
+
+
+def own_groups(groups: Sequence[str | None], ids: Sequence[str]) -> Sequence[str]:
+    """Rows without a group are each one of their own; where none has one, by their ids."""
+    column = as_column(groups)
+    if not any(column.present()):
+        return ids
+    return Column(group or _ALONE + key for group, key in zip(column, ids, strict=True))
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -93,6 +106,21 @@ class Sample(Struct, frozen=True, kw_only=True):
     def groups(self) -> NDArray[np.intp]:
         """The number of each row's group, in the order of the groups' names, shape (n,)."""
         return group_numbers(self.group) if self.member is None else self.member
+
+    @property
+    def named_groups(self) -> Column[str | None]:
+        """The groups that are known; None for a row that is one of its own."""
+        if self.group is self.ids or self.group == self.ids:
+            return Column(repeat(None, len(self.ids)))
+        return as_column(self.group).map(lambda name: None if name.startswith(_ALONE) else name)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether it is known how answers without a label go together with labelled ones: not where groups are known of
+        labelled ones only."""
+        labelled = ~np.isnan(self.human)
+        alone = as_column(self.group).each(lambda name: name.startswith(_ALONE), bool)
+        return bool(labelled.all() or alone[labelled].all() or not alone[~labelled].all())
 
     @property
     def weight(self) -> Floats | None:

@@ -25,7 +25,7 @@ from eval_agreement.items import (
     of_response,
     read_items,
 )
-from eval_agreement.sample import Sample
+from eval_agreement.sample import Sample, own_groups
 from eval_agreement.tables import SCALE, ColumnTable, Scale, Source, forget, places, read_table
 
 
@@ -110,7 +110,7 @@ def of_tables(
         ids=ids,
         human=np.concatenate([people.human, np.full(len(alone.ids), np.nan)]),
         judges={name: _scores_by_id(other, ids) for name, other in given.items()},
-        group=ids if people.group is people.ids and alone.group is alone.ids else as_column(people.group) + alone.group,
+        group=own_groups(people.named_groups + alone.named_groups, ids),
         raters=as_ratings(people.raters) + [{} for _ in range(more)] if people.raters else [],
         parts={part: as_column(values) + alone.parts.get(part, unknown) for part, values in people.parts.items()},
         length=None if np.isnan(lengths).all() else lengths,
@@ -226,27 +226,14 @@ def _graded(judge: Sample, people: Sample) -> Sample:
 
 
 def _described(people: Sample, judge: Sample) -> Sample:
-    """`people` with the groups, parts and lengths of judged conversations, or of answers judged by several criteria,
-    where their own table has none."""
-    if not _chosen(judge):
-        return people
+    """`people` with the groups, parts and lengths that the judge's file says of them where their own does not."""
     place = places(judge.ids, people.ids)
     known, given = people.length, judge.length
     if given is not None and (known is None or np.isnan(known).all()):
         known = np.where(place < 0, np.nan, given[place])
-    return replace(
-        people,
-        group=_or_alone(as_column(judge.group).at(place), people.ids) if people.group == people.ids else people.group,
-        parts=tables.filled(people.ids, people.parts, judge.ids, judge.parts),
-        length=known,
-    )
-
-
-def _or_alone(groups: Sequence[str | None], ids: Sequence[str]) -> Sequence[str]:
-    """Answers without a group are each one of their own."""
-    if not any(as_column(groups).present()):
-        return ids
-    return Column(group or key for group, key in zip(groups, ids, strict=True))
+    said, others = (({"group": one.named_groups, **one.parts}) for one in (people, judge))
+    parts = tables.filled(people.ids, said, judge.ids, others)
+    return replace(people, group=own_groups(parts.pop("group"), people.ids), parts=parts, length=known)
 
 
 def _of_table(table: ColumnTable, column: str, scale: Scale) -> Sample:
@@ -257,7 +244,7 @@ def _of_table(table: ColumnTable, column: str, scale: Scale) -> Sample:
             ids=ids,
             human=table.numbers(column, scale),
             judges={},
-            group=_or_alone(table.texts("group"), ids),
+            group=own_groups(table.texts("group"), ids),
             parts=tables.parts_of(table),
             length=tables.lengths_of(table),
             probability=tables.probabilities_of(table),
@@ -268,18 +255,18 @@ def _of_table(table: ColumnTable, column: str, scale: Scale) -> Sample:
         who = f" by {rater}" if rater else " (several raters need a column rater)"
         return f"score {texts[0]}, but {texts[1]} before{who}"
 
-    first, raters, repeated = tables.ratings_in(table, table.numbers(column, scale), two_scores)
+    rows, raters, repeated = tables.ratings_in(table, table.numbers(column, scale), two_scores)
     _, item, _, score = raters.entries()
-    mean = np.bincount(item, score, len(first)) / np.maximum(raters.sizes, 1)
+    mean = np.bincount(item, score, len(rows.first)) / np.maximum(raters.sizes, 1)
     return Sample(
         name=table.path.stem,
-        ids=(own := ids.rows(first)),
+        ids=(own := ids.rows(rows.first)),
         human=np.where(raters.sizes == 0, np.nan, mean),
         judges={},
-        group=_or_alone(table.texts("group", first), own),
+        group=own_groups(rows.texts("group"), own),
         raters=raters if "rater" in table.columns else [],
-        parts=tables.parts_of(table, first),
-        length=tables.lengths_of(table)[first],
-        probability=tables.probabilities_of(table)[first],
+        parts=tables.parts_of(table, rows),
+        length=tables.lengths_of(table, ids=rows),
+        probability=tables.probabilities_of(table, rows),
         notes=[f"{table.path}: {repeated} rows repeat another row and count once"] if repeated else [],
     )

@@ -63,12 +63,12 @@ class ColumnTable(Struct, frozen=True):
             raise UsageError(f"{self.path}: no column {name!r}; there are {', '.join(self.columns)}")
         return self.columns[name]
 
-    def texts(self, name: str, rows: Indices | None = None) -> Column[str | None]:
-        """A column, or some rows of it, as texts; None where empty. All None where there is no such column."""
+    def texts(self, name: str) -> Column[str | None]:
+        """A column as texts, whole numbers without the .0 of columns with empty cells; None where empty or NaN. All
+        None where there is no such column."""
         if name not in self.columns:
-            return Column(repeat(None, len(self.line if rows is None else rows)))
-        found = self.columns[name].map(lambda cell: None if cell is None or cell == "" else str(cell))
-        return found if rows is None else found.rows(rows)
+            return Column(repeat(None, len(self.line)))
+        return self.columns[name].map(_text)
 
     def numbers(self, name: str, scale: Scale = SCALE) -> Floats:
         """A column of scores on `scale`, moved onto 1..10; NaN where empty. Raises UsageError with the line."""
@@ -107,6 +107,12 @@ class ColumnTable(Struct, frozen=True):
         if math.isinf(number):
             raise UsageError(f"{self.place(row)}: {name} {value!r} is not a finite number")
         return None if math.isnan(number) else number
+
+
+def _text(cell: Any) -> str | None:
+    if isinstance(cell, float):
+        cell = None if math.isnan(cell) else int(cell) if cell.is_integer() else cell
+    return None if cell is None or cell == "" else str(cell)
 
 
 def _plain(cell: Any) -> float:
@@ -180,20 +186,48 @@ def keys_of(table: ColumnTable) -> Column[str]:
     return cast(Column[str], keys)
 
 
-def parts_of(table: ColumnTable, rows: Indices | None = None) -> dict[str, Sequence[str | None]]:
-    """What breaks the rows down; None where it is not known."""
-    return {part: table.texts(name, rows) for name, part in PART_COLUMNS.items()}
+class RowsOfIds(Struct, frozen=True):
+    """Which rows are about which of I ids: `first` (I,) is the first row of each, `item` (n,) the place there of each
+    row's id."""
+
+    table: ColumnTable
+    first: Indices
+    item: Indices
+
+    @classmethod
+    def of(cls, table: ColumnTable) -> "RowsOfIds":
+        return cls(table, *_numbered(keys_of(table)))
+
+    def texts(self, name: str) -> Column[str | None]:
+        """A column as texts, one for each id: what the first of its rows that is not empty says. Raises UsageError with
+        the line where another row says another thing."""
+        texts = self.table.texts(name)
+        number = texts.codes if texts.repeats else _numbered(texts)[1]
+        return texts.rows(self._said(name, texts, texts.each(lambda text: text is not None, bool), number))
+
+    def numbers(self, name: str, values: Floats) -> Floats:
+        """The same of the numbers in a column, NaN where empty."""
+        return np.asarray(values[self._said(name, values, ~np.isnan(values), values)])
+
+    def _said(self, name: str, values: Any, known: NDArray[np.bool_], number: NDArray[Any]) -> Indices:
+        rows, place = np.flatnonzero(known), self.first.copy()
+        place[self.item[rows[::-1]]] = rows[::-1]  # the first row of an id comes last, and stays
+        if len(differ := rows[number[rows] != number[place[self.item[rows]]]]):
+            row = int(differ[0])
+            now, before = values[row], values[int(place[self.item[row]])]
+            key = self.table.texts("id")[row]
+            raise UsageError(f"{self.table.place(row)}: {key!r} has the {name} {now}, but {before} before")
+        return place
 
 
 def by_rater(
     table: ColumnTable, said: Sequence[V], differ: Callable[[V, V, str | None], str]
-) -> tuple[dict[str, int], dict[str | None, dict[str, V]]]:
-    """The first row of each id, and what each rater said of each id (all under None without a column `rater`).
+) -> dict[str | None, dict[str, V]]:
+    """What each rater said of each id (all under None without a column `rater`).
 
     `said` holds what each row says. Raises UsageError naming the line for a rater who says two things of one id:
     `differ` puts the later and the earlier one, and who said them, into words.
     """
-    rows: dict[str, int] = {}
     raters: dict[str | None, dict[str, V]] = {}
     for row, (key, rater, value) in enumerate(zip(keys_of(table), table.texts("rater"), said, strict=True)):
         if rater is None and "rater" in table.columns:
@@ -201,16 +235,16 @@ def by_rater(
         before = raters.setdefault(rater, {}).setdefault(key, value)
         if before != value:
             raise UsageError(f"{table.place(row)}: {key!r} has the {differ(value, before, rater)}")
-        rows.setdefault(key, row)
-    return rows, raters
+    return raters
 
 
 def ratings_in(
     table: ColumnTable, score: Floats, differ: Callable[[float, float, str | None], str]
-) -> tuple[Indices, RatingColumns, int]:
-    """`by_rater` of scores, NaN where there is none: the first row of each id, the scores of each id by rater, in the
-    order in which these first appear, and how many rows say again what another said."""
-    first, item = _numbered(keys_of(table))
+) -> tuple[RowsOfIds, RatingColumns, int]:
+    """`by_rater` of scores, NaN where there is none: the rows of each id, the scores of each id by rater, in the order
+    in which these first appear, and how many rows say again what another said."""
+    rows = RowsOfIds.of(table)
+    item = rows.item
     who = table.texts("rater")
     code = who.codes if who.repeats else _numbered(who)[1]
     order = np.lexsort((code, item))
@@ -229,9 +263,9 @@ def ratings_in(
             raise UsageError(f"{table.place(row)}: the rater is empty")
         raise UsageError(f"{table.place(row)}: {key!r} has the {differ(score[row], score[said[row]], rater)}")
     kept = order[~again & ~np.isnan(score[order])]
-    sizes = np.bincount(item[kept], minlength=len(first))
+    sizes = np.bincount(item[kept], minlength=len(rows.first))
     ratings = RatingColumns.of(who.rows(kept).map(lambda rater: rater or ""), Column(score[kept].tolist()), sizes)
-    return first, ratings, int(again.sum())
+    return rows, ratings, int(again.sum())
 
 
 def _numbered(keys: Sequence[Hashable]) -> tuple[Indices, Indices]:
@@ -249,25 +283,29 @@ def _numbered(keys: Sequence[Hashable]) -> tuple[Indices, Indices]:
 
 def filled(ids: Sequence[str], mine: Parts, other_ids: Sequence[str], other: Parts) -> dict[str, Sequence[str | None]]:
     """Columns by name over `ids`: where `mine` do not say anything of an id, what `other`, over `other_ids`, say."""
-    place, unknown = places(other_ids, ids), np.full(len(ids), -1)
-    none = Column[str | None]().at(unknown)
-    columns = {name: as_column(values).at(place) for name, values in other.items()}
-    return {
-        name: Column(
-            there if own is None else own
-            for there, own in zip(columns.get(name, none), mine.get(name, none), strict=True)
-        )
-        for name in {**mine, **other}
-    }
-
-
-def probabilities_of(table: ColumnTable) -> Floats:
-    """The chance that each row had of being labelled, from a column `label_probability`; NaN where it is not known.
-    Raises UsageError with the line for one that is not above 0 and at most 1."""
-    found = _numbers_in(table, "label_probability")
-    if (wrong := (found <= 0) | (found > 1)).any():
-        raise UsageError(f"{table.place(int(np.argmax(wrong)))}: label_probability is not above 0 and at most 1")
+    place, found = places(other_ids, ids), dict(mine)
+    for name, values in other.items():
+        there, own = as_column(values).at(place), as_column(mine.get(name, ()))
+        if not any(own.present()):
+            found[name] = there
+        elif any(there.present()):
+            found[name] = Column(theirs if said is None else said for said, theirs in zip(own, there, strict=True))
     return found
+
+
+def parts_of(table: ColumnTable, ids: RowsOfIds | None = None) -> dict[str, Sequence[str | None]]:
+    """What breaks the rows down, or the ids where several rows may be about one; None where it is not known."""
+    return {part: (ids or table).texts(name) for name, part in PART_COLUMNS.items()}
+
+
+def probabilities_of(table: ColumnTable, ids: RowsOfIds | None = None) -> Floats:
+    """The chance that each row, or id, had of being labelled, from a column `label_probability`; NaN where it is not
+    known. Raises UsageError with the line for one that is not above 0 and at most 1."""
+    name = "label_probability"
+    found = _numbers_in(table, name)
+    if (wrong := (found <= 0) | (found > 1)).any():
+        raise UsageError(f"{table.place(int(np.argmax(wrong)))}: {name} is not above 0 and at most 1")
+    return found if ids is None else ids.numbers(name, found)
 
 
 def _numbers_in(table: ColumnTable, name: str) -> Floats:
@@ -280,15 +318,21 @@ def _numbers_in(table: ColumnTable, name: str) -> Floats:
     return np.array(given, dtype=np.float64)
 
 
-def lengths_of(table: ColumnTable, which: str = "") -> Floats:
-    """Characters of each answer, from a column `length`, `response` or `text` (`length_a` …); NaN where unknown."""
+def lengths_of(table: ColumnTable, which: str = "", ids: RowsOfIds | None = None) -> Floats:
+    """Characters of each row's, or id's, answer, from a column `length`, `response` or `text` (`length_a` …); NaN where
+    unknown."""
     length = f"length{which}"
     if length in table.columns:
         found = _numbers_in(table, length)
         if (found < 0).any():
             raise UsageError(f"{table.place(int(np.argmax(found < 0)))}: {length} is below 0")
-        return found
+        return found if ids is None else ids.numbers(length, found)
     name = next((name for name in (f"response{which}", f"text{which}") if name in table.columns), None)
     if name is None:
-        return np.full(len(table.line), np.nan)
-    return table.columns[name].each(lambda text: math.nan if text is None else len(str(text)), np.float64)
+        return np.full(len(table.line if ids is None else ids.first), np.nan)
+    found = table.columns[name].each(lambda text: math.nan if text is None else len(str(text)), np.float64)
+    if ids is None:
+        return found
+    # An empty cell is an empty answer where no other row of the id has one.
+    said = ids.numbers(f"length of the {name}", np.where(found > 0, found, np.nan))
+    return np.where(np.isnan(said), found[ids.first], said)

@@ -13,7 +13,9 @@ from critic.counting.verdicts import FAILED, TIE, UNASKED, A, B
 from critic.errors import UsageError
 from critic.records import Judgment
 from eval_agreement import tables
+from eval_agreement.analysis import AuditRequest, Findings, examine
 from eval_agreement.annotate.doubtful import doubt
+from eval_agreement.corrected import corrected_mean
 from eval_agreement.items import how_asked
 from eval_agreement.label_sources import kind_of, of_labels
 from eval_agreement.parallel import in_parallel
@@ -44,16 +46,72 @@ def test_tables_are_joined_by_id(tmp_path: Path) -> None:
     assert found.human.tolist()[:3] == [5.0, 9.0, 1.0]  # a: the raters' mean; b: the one who answered
     assert np.isnan(found.human[3])  # scored by the judge only
     assert found.scores.tolist()[:2] == [5.5, 8.0] and np.isnan(found.scores[2]) and found.scores[3] == 3.0
-    assert found.group == ["g1", "g1", "c", "d"]  # without a group, an answer is its own
+    assert found.group[:2] == ["g1", "g1"] and len({*found.group}) == 3  # without a group, an answer is its own
     assert found.raters == [{"ann": 4.0, "bob": 6.0}, {"ann": 9.0}, {"ann": 1.0}, {}]
     assert found.parts["answerer"] == ["m1", "m2", "m2", "m9"] and found.parts["task"][:2] == ["OCR", "Meme"]
     assert found.length is not None and found.length[:3].tolist() == [4.0, 5.0, 0.0]
     labelled = found.labelled
-    assert (labelled.ids, labelled.group) == (["a", "b", "c"], ["g1", "g1", "c"])
+    assert (labelled.ids, labelled.group) == (["a", "b", "c"], found.group[:3])
     assert {name: mask.tolist() for name, mask in found.values("task").items()} == {
         "OCR": [True, False, True, False],
         "Meme": [False, True, False, False],
     }
+
+
+def test_what_a_line_of_an_id_says_holds_for_all_of_it_in_any_order(tmp_path: Path) -> None:
+    """Sheets of several raters behind each other, of which only some say what the answer is."""
+    ann = ["a,ann,4,,,,,0.5", "b,ann,9,g1,OCR,m1,nine,"]
+    bob = ["a,bob,6,g1,OCR,m1,four,", "b,bob,7,,,,,0.25"]
+    for lines in (ann + bob, bob + ann):
+        rows = "\n".join(["id,rater,score,group,task,system,text,label_probability", *lines])
+        found = joined(tmp_path, rows, "id,score\na,5\nb,8\n")
+        assert found.group == ["g1", "g1"] and found.length is not None and found.length.tolist() == [4.0, 4.0]
+        assert found.parts["task"] == ["OCR", "OCR"] and found.parts["answerer"] == ["m1", "m1"]
+        assert found.probability is not None and found.probability.tolist() == [0.5, 0.25]
+    pairs = preferences(tmp_path, "id,preference,rater,group\np,a,ann,\np,a,bob,g\nq,a,ann,g\n", "id,preference\np,a\n")
+    assert pairs.group == ["g", "g"]
+
+
+def test_a_row_without_a_group_joins_no_group_of_its_name(tmp_path: Path) -> None:
+    found = joined(tmp_path, "id,score,group\n1,4,\n2,5,1\n3,6,1\n", "id,score\n1,4\n")
+    assert found.groups.tolist() in ([0, 1, 1], [1, 0, 0])
+    pairs = preferences(tmp_path, "id,preference,group\n1,a,\n2,a,1\n3,b,1\n", "id,preference\n1,a\n")
+    assert len({*pairs.group}) == 2
+
+
+def test_questions_of_labelled_answers_alone_give_no_corrected_mean(tmp_path: Path) -> None:
+    """Taken for questions of their own, answers without a label would make the interval far too narrow."""
+    random = np.random.default_rng(3)
+    quality = 5 + np.repeat(random.normal(0, 1, 10), 6)
+    people, judge = (np.clip(quality + random.normal(0, 0.5, 60), 1, 10).round(2) for _ in range(2))
+    labelled = np.isin(np.arange(60) // 6, random.permutation(10)[:6])
+
+    def found(given: str, of_judge: str = "") -> Findings:
+        """With the columns that people's file has for labelled rows, and the judge's for all."""
+        files: list[list[str]] = []
+        for columns, scores, rows in ((given, people, labelled), (of_judge, judge, labelled | True)):
+            about = {"group": lambda row: f",q{row // 6}", "system": lambda row: f",m{row % 2}"}
+            named = [name for name in about if name in columns]
+            cells = (
+                f"{row},{scores[row]}{''.join(about[name](row) for name in named)}" for row in np.flatnonzero(rows)
+            )
+            files.append([",".join(["id", "score", *named]), *cells])
+        sample = joined(tmp_path, *("\n".join(lines) for lines in files))
+        return examine(sample, AuditRequest(within=1.0))
+
+    (mean,) = (alone := found("group")).corrected.values()
+    assert mean.value is None and mean.undefined and "column group of the judge's file" in mean.undefined
+    assert alone.plan and alone.plan.with_judge is None and alone.plan.undefined == mean.undefined
+    (whole,) = (known := found("group", "group")).corrected.values()
+    exact = corrected_mean(np.where(labelled, people, np.nan), judge, np.arange(60) // 6)
+    assert whole.interval == pytest.approx(exact.interval) and known.plan and not known.plan.undefined
+    # The judge's file may be the only one that knows.
+    assert found("", "group").corrected["all answers"].interval == pytest.approx(exact.interval)
+    assert found("").corrected["all answers"].interval != pytest.approx(exact.interval)
+
+    answerers = found("group system", "group").corrected
+    assert {*answerers} == {"m0", "m1"} and all("column system" in str(one.undefined) for one in answerers.values())
+    assert all(one.value for one in found("group system", "group system").corrected.values())
 
 
 def test_other_scales_are_moved_onto_one_to_ten(tmp_path: Path) -> None:
@@ -65,17 +123,22 @@ def test_csv_jsonl_parquet_and_excel_say_the_same(tmp_path: Path) -> None:
     parquet, openpyxl = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("openpyxl")
     import pyarrow
 
-    rows: list[dict[str, Any]] = [{"id": "a", "score": 4.0, "task": None}, {"id": "b", "score": None, "task": "OCR"}]
-    (tmp_path / "t.csv").write_text("\ufeffid,score,task\na,4,\nb,,OCR\n", "utf-8")
+    rows: list[dict[str, Any]] = [
+        {"id": "a", "score": 4.0, "task": None, "group": 7.0},
+        {"id": "b", "score": None, "task": "OCR", "group": None},
+    ]
+    (tmp_path / "t.csv").write_text("\ufeffid,score,task,group\na,4,,7\nb,,OCR,\n", "utf-8")
     write_jsonl(tmp_path / "t.jsonl", rows)
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    cells = [rows[0], rows[1] | {"group": float("nan")}]  # which a data frame has for an empty cell
+    parquet.write_table(pyarrow.Table.from_pylist(cells), tmp_path / "t.parquet")
     book = openpyxl.Workbook()
-    for cells in [list(rows[0]), *(list(row.values()) for row in rows)]:
-        book.active.append(cells)
+    for values in [list(rows[0]), *(list(row.values()) for row in rows)]:
+        book.active.append(values)
     book.save(tmp_path / "t.xlsx")
     for name, place in {"t.csv": ":3", "t.jsonl": ":2", "t.parquet": ":row 2", "t.xlsx": ":row 3"}.items():
         table = read_table(tmp_path / name)
         assert (table.texts("id"), table.texts("task")) == (["a", "b"], [None, "OCR"]), name
+        assert table.texts("group") == ["7", None], name
         assert table.numbers("score")[0] == 4.0 and np.isnan(table.numbers("score")[1]), name
         assert table.place(1) == f"{tmp_path / name}{place}"
 
@@ -174,6 +237,16 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "an infinite score": ("id,score\na,inf\n", JUDGE, "people.csv:2: score 'inf' is not a finite number"),
     "nobody scored": ("id,score\na,\nb,\n", JUDGE, "people.csv: no answer has a score"),
     "a negative length": ("id,score,length\na,3,-1\n", JUDGE, "people.csv:2: length is below 0"),
+    "two groups of one id": (
+        "id,rater,score,group\na,x,3,\na,y,4,g\na,z,4,h\n",
+        JUDGE,
+        "people.csv:4: 'a' has the group h, but g before",
+    ),
+    "two lengths of one id": (
+        "id,rater,score,text\na,x,3,no\na,y,4,yes\n",
+        JUDGE,
+        "people.csv:3: 'a' has the length of the text 3.0, but 2.0 before",
+    ),
     "several raters of a judge": (PEOPLE, "id,rater,score\na,x,3\na,y,4\n", "the judge ours has several raters"),
 }
 
