@@ -207,6 +207,8 @@ def _with_json(place: str, raw: dict[str, Any]) -> dict[str, Any]:
 UNSCORED_COLUMNS = ("id", "question", "response")
 """What a row needs that people are yet to score."""
 
+_TEXTS = {one.name for one in msgspec.structs.fields(Row) if one.type in (str, str | None)}
+
 
 def _yet_to_score(raw: dict[str, Any]) -> dict[str, Any]:
     """The row with a score in people's place, and with what it may lack. One without `lang` is Chinese where a Chinese
@@ -218,7 +220,7 @@ def _yet_to_score(raw: dict[str, Any]) -> dict[str, Any]:
     scale = {"scale_min": RATINGS[0], "scale_max": RATINGS[-1], "human_score": given.get("scale_min", RATINGS[0])}
     lang = "zh" if CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
     default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id"), **scale}
-    return {**default, **given}
+    return {**given, **default, **given}  # what is given comes first: an error names the row's own column
 
 
 AS_REFERENCES = ("oracle", "rephrased_reference")
@@ -246,15 +248,21 @@ def _of_reply(place: str, cells: dict[str, Any]) -> dict[str, Any] | None:
 
 def unscored(path: Path) -> Iterator[tuple[dict[str, Any], Response]]:
     """Rows that people are yet to score, or replies of `critic infer`, by any models one behind the other: as rows, and
-    in the project's words. UNSCORED_COLUMNS are needed. Raises UsageError as `walk` does."""
-    ids = tables.Ids()
+    in the project's words. UNSCORED_COLUMNS are needed; an answer may be empty. Raises UsageError as `walk` does."""
+    ids, typed = tables.Ids(), jsonl.suffix(path) == ".jsonl"
     for place, cells in tables.rows(path):
         found = _of_reply(place, cells) if cells.keys() >= {"conversation", "sampling"} else cells
         if found is None:
             continue
-        raw = _with_json(place, {name: value for name, value in found.items() if value is not None and value != ""})
+        if not typed:  # a cell may be a number where a text is meant
+            numbers = {name for name in _TEXTS & found.keys() if isinstance(found[name], int | float)}
+            found = {**found, **{name: tables.optional_text(found, name) for name in numbers}}
+        if path.suffix == ".xlsx" and "response" in found:
+            found["response"] = found["response"] or ""  # a cell that says nothing
+        said = {name for name, value in found.items() if value is not None and (value != "" or name == "response")}
+        raw = _with_json(place, {name: value for name, value in found.items() if name in said})
         try:
-            row = msgspec.convert(_yet_to_score(raw), Row, strict=jsonl.suffix(path) == ".jsonl")
+            row = msgspec.convert(_yet_to_score(raw), Row, strict=typed)
         except msgspec.ValidationError as error:
             raise UsageError(f"{place}: {error}") from None
         ids.add(place, row.id)
