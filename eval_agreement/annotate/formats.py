@@ -156,8 +156,16 @@ def _cell(value: str) -> str:
 
 
 def _column(ask: Ask) -> str:
-    return f"{ask.key}: {ask.text}" if ask.text else ask.key
+    return _heading(f"{ask.key}: {ask.text}" if ask.text else ask.key)
 
+
+def _heading(text: str) -> str:
+    """As it comes back: programs take line breaks and spaces at the ends of a heading for others, or for none."""
+    return _cell(" ".join(text.split()))
+
+
+_NO = ("no", "n", "false", "0")
+"""What stands for an empty cell where it is asked whether an item was skipped or is broken."""
 
 _Outside = tuple[Said, Callable[[], Open | None]]
 """What was said elsewhere, and the task that it is a label for, which is made where there is none."""
@@ -202,7 +210,8 @@ def _whole(
 
 def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
     """The lines of a sheet in which something was filled in."""
-    for place, cells in tables.rows(path, (".csv", ".xlsx")):
+    for place, row in tables.rows(path, (".csv", ".xlsx")):
+        cells = {_heading(column): cell for column, cell in row.items()}
         number = tables.optional_text(cells, _TASK)
         if number is None:
             continue
@@ -211,6 +220,7 @@ def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
             raise UsageError(f"{place}: {_TASK} {number!r} is not among those of {store.path}")
         choices = {count: tables.optional_text(cells, _column(ask)) for count, ask in enumerate(opened.item.asks, 1)}
         reason, skipped, broken = (tables.optional_text(cells, name) or "" for name in (_REASON, _SKIPPED, _BROKEN))
+        skipped, broken = ("" if text.lower() in _NO else text for text in (skipped, broken))
         if skipped or broken or any(choices.values()):
             said = Said(reason=reason, skipped=skipped, broken=bool(broken), source=path.name)
             whole = _whole(scheme, place, opened.item, opened.swapped, choices, said)

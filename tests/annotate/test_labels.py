@@ -5,6 +5,7 @@ import json
 import socket
 import sqlite3
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from conftest import assert_one_line_error, run, write_jsonl
 from critic import human_scored, jsonl
 from critic.records import TurnVerdict
 from critic.stages.rewrite import Rewrite
+from critic.tables import write_csv
 from eval_agreement.annotate.people import by_rater as by_rater_facts
 from eval_agreement.annotate.people import owner_page, sections
 from eval_agreement.annotate.plan import Role
@@ -279,8 +281,41 @@ def test_a_sheet_goes_out_and_comes_back(tmp_path: Path, form: str) -> None:
     assert_one_line_error(run("critic", "annotate", "--db", fresh.path, "--import", tmp_path / "sheets"), "'C'", "tie")
 
 
+@pytest.mark.parametrize("form", ["csv", "xlsx"])
+def test_questions_come_back_from_a_sheet_however_they_are_written(tmp_path: Path, form: str) -> None:
+    asked = {"checklist": [" Is it 3 ? \r\nAnd so\n", "Is it 4?"], "criteria": {"clarity": "Is it\r\n easy? "}}
+    for scheme in ("checklist", "criteria"):
+        store = planned(tmp_path / scheme, "--scheme", scheme, rows=rows_file(tmp_path, 4, **asked))
+        run("critic", "annotate", "--db", store.path, "--to", form, "--export", tmp_path / scheme)
+        _fill(tmp_path / scheme / f"rater-1.{form}", lambda _: "7" if scheme == "criteria" else "no")  # noqa: B023
+        back = run("critic", "annotate", "--db", store.path, "--import", tmp_path / scheme)
+        assert "4 labels" in back.stdout, back.stderr
+        assert all(len(one.said.choices) == 2 for one in store.given())
+
+
+def test_cells_of_a_spreadsheet_are_text_where_text_is_meant(tmp_path: Path) -> None:
+    openpyxl: Any = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for cells in [("id", "question", "response", "reference"), (1, "q", 2.5, 3.0), (2, "r", None, "s")]:
+        book.active.append(cells)
+    book.save(tmp_path / "rows.xlsx")
+    store = planned(tmp_path, rows=tmp_path / "rows.xlsx")
+    assert {item.id: item.group for item in store.items().values()} == {"1": "1", "2": "2"}
+    by_rater(store, lambda *_: "5")
+    rows = [row for row, _, _ in human_scored.walk(exported(store), Counter())]
+    assert [(row.id, row.response, row.reference) for row in rows] == [("1", "2.5", "3"), ("2", "", "s")]
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
+def test_an_empty_answer_is_labelled_as_it_is_judged(tmp_path: Path, name: str) -> None:
+    rows = [{"id": key, "question": "q", "response": text, "reference": "r"} for key, text in (("a", ""), ("b", "x"))]
+    write_csv(tmp_path / name, rows) if name.endswith(".csv") else write_jsonl(tmp_path / name, rows)
+    items = planned(tmp_path, rows=tmp_path / name).items().values()
+    assert {item.id: item.parts[-1].text for item in items} == {"a": "", "b": "x"}
+
+
 def test_a_broken_item_comes_back_from_a_sheet_with_or_without_choices(tmp_path: Path) -> None:
-    store = planned(tmp_path, "--scheme", "checklist", rows=rows_file(tmp_path, 4))
+    store = planned(tmp_path, "--scheme", "checklist", rows=rows_file(tmp_path, 6))
     run("critic", "annotate", "--db", store.path, "--to", "csv", "--export", tmp_path / "sheets")
     path = tmp_path / "sheets/rater-1.csv"
     rows = list(csv.DictReader(path.open(encoding="utf-8")))
@@ -288,16 +323,18 @@ def test_a_broken_item_comes_back_from_a_sheet_with_or_without_choices(tmp_path:
     rows[1] |= {"broken": "x"}
     rows[2] |= {"broken": "x", first: "yes"}
     rows[3] |= {first: "yes", second: "no"}
+    rows[4] |= {first: "yes", second: "no", "broken": "No", "skip, because": "0"}
+    rows[5] |= {"broken": "FALSE", "skip, because": "n"}
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
     back = run("critic", "annotate", "--db", store.path, "--import", path)
-    assert "3 labels" in back.stdout, back.stderr
+    assert "4 labels" in back.stdout, back.stderr
     said = [one.said for one in store.given()]
     assert [(one.broken, list(one.choices.values())) for one in said] == [
         *[(True, [])] * 2,
-        (False, ["yes", "no"]),
+        *[(False, ["yes", "no"])] * 2,
     ]
 
 
@@ -305,7 +342,7 @@ def _fill(path: Path, choose: Any) -> None:
     if path.suffix == ".csv":
         rows = list(csv.DictReader(path.open(encoding="utf-8")))
         for cells in rows[1:]:
-            cells["overall"] = choose(cells)
+            cells |= {name: choose(cells) for name in cells if _is_asked(name)}
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
@@ -317,8 +354,14 @@ def _fill(path: Path, choose: Any) -> None:
     head = [cell.value for cell in book.active[1]]
     for line in book.active.iter_rows(min_row=3):
         cells = dict(zip(head, (cell.value for cell in line), strict=True))
-        line[head.index("overall")].value = choose(cells)
+        for place, name in enumerate(head):
+            if _is_asked(name):
+                line[place].value = choose(cells)
     book.save(path)
+
+
+def _is_asked(column: str) -> bool:
+    return column.startswith(("overall", "item=", "criterion="))
 
 
 def test_label_studio_and_potato_go_out_and_come_back(tmp_path: Path) -> None:
@@ -418,6 +461,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     for wrong, parts in (
         ({"id": "a", "question": "q"}, ("response",)),
         ({"id": "a", "question": 3, "response": "r"}, ("question",)),
+        ({"id": 5, "question": "q", "response": "r"}, ("$.id",)),
         ({"id": "a", "question": "q", "response": "r", "image": "no.png"}, ("no.png", "--no-images")),
         ({"id": "a", "question": "q", "response": "r", "image": "../../etc/passwd"}, ("passwd",)),
     ):
