@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +31,9 @@ T = TypeVar("T")
 
 PACKED = (".gz", ".zst")
 """What may stand behind .jsonl or .csv; .zst is read and written by pyarrow."""
+
+_MALFORMED = re.compile(r"malformed.*\(byte (\d+)\)")
+"""Where the decoder stopped."""
 
 _ROWS, _ROWS_WITH_BYTES = 4096, 32
 """Rows of a Parquet file in memory at a time; few where images may be inside."""
@@ -167,7 +171,10 @@ def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
         try:
             yield number, decoder.decode(line)
         except msgspec.DecodeError as error:
-            raise UsageError(f"{path}:{number}: {str(error).replace(chr(10), ' ')}") from None
+            where = _MALFORMED.search(str(error))
+            no_number = where and line[int(where[1]) :].startswith((b"NaN", b"Infinity"))
+            hint = "; NaN and Infinity are no JSON: write null" if no_number else ""
+            raise UsageError(f"{path}:{number}: {str(error).replace(chr(10), ' ')}{hint}") from None
 
 
 @contextmanager

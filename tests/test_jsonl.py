@@ -19,6 +19,7 @@ def test_errors_say_file_line_and_key(tmp_path: Path) -> None:
         (b'{"user": "a", "assistant": "b"}\n{"user": 1, "assistant": "b"}\n', r"turns.jsonl:2: .*`\$.user`"),
         (b'{"user": "a"}\n', r"turns.jsonl:1: .*`assistant`"),
         (b'{"user": "a", "assistant": "b"}\n\n{"user"\n', r"turns.jsonl:3: "),
+        (b'{"user": "a", "assistant": NaN}\n', r"turns.jsonl:1: .*byte 27\); NaN and Infinity are no JSON: write null"),
         (b'{"user": "a", "assistant": "\xff"}\n', r"turns.jsonl:1: not UTF-8"),
         (b" \n", r"turns.jsonl: the file is empty"),
     ]:
