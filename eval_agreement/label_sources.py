@@ -112,7 +112,7 @@ def _weight(source: Source, people: _Labels) -> Floats | None:
     said = np.array([any(given.get(key) for given in people.raters.values()) for key in people.by], dtype=bool)
     if np.isnan(people.probability[said]).any():
         raise UsageError(f"{source.path}: label_probability is known of some labelled items, but not of all")
-    return 1 / people.probability
+    return np.where(said, 1 / people.probability, np.nan)
 
 
 def _people_labels(source: Source, kind: Kind) -> _Labels:

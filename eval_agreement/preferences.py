@@ -102,20 +102,23 @@ def matrix(
     group: Group,
     parts: Mapping[str, Sequence[str]] | None = None,
     raters: Collection[str] = (),
+    weight: Floats | None = None,
 ) -> Matrix:
     """Agreement among any judges and people (ConvBench, tables 3-7), columns of verdicts of shape (n,) by name; without
-    the pairs of PEOPLE and one of the `raters` that they are."""
+    the pairs of PEOPLE and one of the `raters` that they are. `weight` as in `Preferences`: of two judges items may
+    count that nobody labelled, and then each counts once."""
     members = group_numbers(group)
 
     def of(rows: Integers) -> list[PairAgreement]:
-        pairs = _pairs({scorer: column[rows] for scorer, column in scorers.items()}, members[rows])
+        columns = {scorer: column[rows] for scorer, column in scorers.items()}
+        pairs = _pairs(columns, members[rows], None if weight is None else weight[rows])
         return [pair for pair in pairs if pair.first != PEOPLE or pair.second not in raters]
 
     by = {name: {value: of(rows) for value, rows in rows_of(part).items()} for name, part in (parts or {}).items()}
     return Matrix(overall=of(np.arange(len(members))), by=by)
 
 
-def _pairs(scorers: Mapping[str, Codes], group: Integers) -> list[PairAgreement]:
+def _pairs(scorers: Mapping[str, Codes], group: Integers, weight: Floats | None) -> list[PairAgreement]:
     """Every pair in the order of names. Pairs with verdicts on the same items share their resamples."""
     pairs = list(combinations(scorers, 2))
     alike: dict[bytes, list[tuple[str, str]]] = {}
@@ -134,7 +137,8 @@ def _pairs(scorers: Mapping[str, Codes], group: Integers) -> list[PairAgreement]
         wanted = {
             pair: VerdictStatistic(share_of(cells, every), "no items", share=True) for pair, cells in same.items()
         }
-        equal |= estimates(cell, len(place), group[rows], wanted)
+        times = None if weight is None or np.isnan(weight[rows]).any() else weight[rows]
+        equal |= estimates(cell, len(place), group[rows], wanted, times)
     return [
         PairAgreement(first=one, second=other, failed=failures(scorers[one], scorers[other]), equal=equal[one, other])
         for one, other in pairs
@@ -179,6 +183,8 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     - `differences` of every two judges, and of every judge and the trivial one.
     - `by[judge][property][value]`: agreement on a part of the items.
     - `yes_or_no`: the verdicts are yes (a) and no (b), not preferences.
+    - `weighted`: `people_ties`, `agreement`, `baselines`, `matrix`, `differences` and `by` are those of all items that
+      labels were drawn from, with known chances; the rest are those of the labelled ones.
     """
 
     items: int
@@ -196,6 +202,7 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     differences: list[PairedDifference]
     by: dict[str, dict[str, dict[str, VerdictAgreement]]]
     yes_or_no: bool = False
+    weighted: bool = False
 
     @property
     def things(self) -> str:
@@ -226,14 +233,15 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
         items=len(people),
         rated=int(rated.sum()),
         yes_or_no=sample.yes_or_no,
+        weighted=weight is not None,
         groups=len(np.unique(group[rated])),
         raters=len(sample.people),
-        people_ties=estimates(people[rated].astype(np.intp), LABELS, group[rated], {"": ties})[""],
+        people_ties=estimates(people[rated].astype(np.intp), LABELS, group[rated], {"": ties}, weight)[""],
         agreement={name: verdict_agreement(people, judge, group, sample.weight) for name, judge in judges.items()},
         baselines={name: verdict_agreement(people, judge, group, sample.weight) for name, judge in baselines.items()},
         ceiling=raters_agreement(raters, group),
         as_a_rater={name: found for name, found in alike.items() if found},
-        matrix=matrix({PEOPLE: people, **several, **judges}, group, sample.parts, several),
+        matrix=matrix({PEOPLE: people, **several, **judges}, group, sample.parts, several, sample.weight),
         position={name: position_bias(orders, group) for name, orders in sample.judges.items() if orders.ndim == 2},
         length=length,
         differences=[

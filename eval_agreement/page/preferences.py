@@ -19,6 +19,10 @@ _NOTE = (
     "raters with each other Scott's pi, over a, tie and b. A judge asked in both orders counts with what both say: two "
     "different answers are a tie."
 )
+_WEIGHTED = (
+    "each label stands for 1 / label_probability {things}: agreement, ties, differences and trivial judges are those "
+    "of all {things}, single raters, places and lengths those of the labelled ones; n counts labels"
+)
 
 
 def preference_sections(name: str, found: PreferenceAudit) -> list[Section]:
@@ -118,7 +122,8 @@ def _agreement(name: str, found: PreferenceAudit) -> list[Section]:
         "Accuracy drawn from 0 to 1."
     )
     note = _YES_OR_NO if found.yes_or_no else _NOTE
-    return _section(name, "agreement", "Agreement with people", [_table(caption, "Verdicts by", rows)], note=note)
+    readings = [_WEIGHTED.format(things=found.things)] if found.weighted else []
+    return _section(name, "agreement", "Agreement with people", [_table(caption, "Verdicts by", rows)], readings, note)
 
 
 def _matrix(name: str, found: PreferenceAudit) -> list[Section]:
