@@ -39,7 +39,7 @@ from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.sample import Sample
 from eval_agreement.sources import judge_in, of_judgments, of_tables
 from eval_agreement.summary import as_lines, files_of, made_by, provenance, summary, table, write_certificate
-from eval_agreement.tables import Scale, Source
+from eval_agreement.tables import SCALE, Scale, Source
 
 Judgments = Annotated[
     list[str] | None,
@@ -103,6 +103,7 @@ Loss = Annotated[Path | None, typer.Option(help='Training log (JSONL, {"step": â
 Title = Annotated[str, typer.Option(help="Title of the report.")]
 MaxFailed = Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of any sample failed.")]
 
+_SCALE = "{:g}:{:g}".format(*SCALE)
 _MARGINS = ",".join(f"{metric}={value:g}" for metric, value in MARGINS.items())
 
 
@@ -119,7 +120,7 @@ class _Target(Struct, frozen=True, kw_only=True):
         return [] if self.gates is None else gate.parse(self.gates, names)
 
 
-Files = Mapping[str, Path]
+Files = Mapping[str, Source]
 """Who is in which file."""
 
 
@@ -128,7 +129,7 @@ def main(
     out: Out = Path("runs/audit"),
     human: Human = None,
     judge: Judges = None,
-    scale: ScaleText = "1:10",
+    scale: ScaleText = _SCALE,
     judge_scale: JudgeScale = None,
     train: Train = None,
     margin: Margin = _MARGINS,
@@ -167,21 +168,17 @@ def main(
     target = _Target(out=out, title=title, gates=gates, max_failed=max_failed, certificate=certificate)
     kind, of = _kind(judgments or [], human)
     if kind != "score":
-        unused = {"--train": train, "--own": own, "--within": within, "--attacked": attacked, "--loss": loss}
-        for option, value in unused.items():
-            if value:
-                raise UsageError(f"{option} says nothing about {_MANY[kind]}; {of} holds {_MANY[kind]}")
+        unused: dict[str, object] = {"--train": train, "--own": own, "--within": within, "--attacked": attacked}
+        unused |= {"--loss": loss, "--scale": scale != _SCALE, "--judge-scale": judge_scale}
+        unused |= {"--margin": margin != _MARGINS, "--epsilon": epsilon != EPSILON}
+        _refuse(unused, f"{_MANY[kind]}; {of} holds {_MANY[kind]}")
         return _audit_labels(judgments or [], human, judge or [], kind, target)
     limits = target.limits()
     margins = inputs.parse_margins(margin)
-    samples = _samples(
-        judgments or [],
-        human,
-        judge or [],
-        inputs.parse_scale(scale),
-        inputs.parse_scale(judge_scale or scale),
-        texts=train is not None,
-    )
+    scales = inputs.parse_scale(scale), inputs.parse_scale(judge_scale or scale)
+    if judgments:
+        _refuse({"--scale": scale != _SCALE, "--judge-scale": judge_scale}, f"judgments, which are on {_SCALE}")
+    samples = _samples(judgments or [], human, judge or [], *scales, texts=train is not None)
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
@@ -192,7 +189,16 @@ def main(
     )
 
 
+_NEXT = "next.jsonl"
+
 _MANY: dict[Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
+
+
+def _refuse(given: Mapping[str, object], what: str) -> None:
+    """Raises UsageError for the first option that was given."""
+    for option, value in given.items():
+        if value:
+            raise UsageError(f"{option} says nothing about {what}")
 
 
 def _kind(judgments: Sequence[str], human: str | None) -> tuple[Kind, str]:
@@ -212,16 +218,18 @@ def _samples(
     if judgments:
         files = inputs.named_files(judgments).items()
         return [
-            (sample, {sample.judge: path}) for name, path in files for sample in of_judgments(name, path, texts=texts)
+            (sample, {sample.judge: Source(path)})
+            for name, path in files
+            for sample in of_judgments(name, path, texts=texts)
         ]
     if not human or not judges:
         raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
     people, sources = Source.parse(human), inputs.parse_judges(judges)
-    if taken := sorted(BASELINES.keys() & sources.keys()):
-        raise UsageError(f"--judge {taken[0]}: a trivial judge is called that; name yours otherwise")
+    if taken := sorted({*BASELINES, PEOPLE} & sources.keys()):
+        raise UsageError(f"--judge {taken[0]}: people, or a trivial judge, are called that; name yours otherwise")
     sample = of_tables(people, sources, scale, judge_scale, texts=texts)
     sample = replace(sample, name=inputs.sample_name(people.path))
-    return [(sample, {"people": people.path, **{name: source.path for name, source in sources.items()}})]
+    return [(sample, {PEOPLE: people, **sources})]
 
 
 def _audit_scores(
@@ -246,8 +254,8 @@ def _audit_scores(
     origin = provenance(samples, train, asked.training)
     if target.certificate is not None:
         raters, n = as_ratings(first.raters).who.present(), int((~np.isnan(first.human)).sum())
-        people = first_files.get(PEOPLE) or first_files[first.judge], n, len(raters)
-        agreement, judged = found[first.name].judge.estimates, first_files[first.judge]
+        agreement, judged = found[first.name].judge.estimates, first_files[first.judge].path
+        people = first_files[PEOPLE].path if PEOPLE in first_files else judged, n, len(raters)
         write_certificate(target.certificate, judged, as_column(first.judgments).present(), people, agreement, outcomes)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     injections = [one for one in attacked.values() if isinstance(one, Injection)]
@@ -285,17 +293,24 @@ def fitted_on(sample: Sample, samples: Sequence[tuple[Sample, Files]]) -> Sample
 
 
 def _next(out: Path, samples: Sequence[tuple[Sample, Files]], found: Mapping[str, Findings]) -> list[str]:
-    """Write which answers to label next, where a plan was asked for: OUT/next.jsonl. What there is to say of it."""
+    """Write which answers to label next, where a plan was asked for: OUT/next.jsonl. What there is to say of it. One
+    that is there from before goes."""
     said = []
+    (out / _NEXT).unlink(missing_ok=True)
     for sample, _ in samples:
+        path = out / (_NEXT if len(samples) == 1 else f"next-{sample.name.replace('/', '-')}.jsonl")
+        path.unlink(missing_ok=True)
         plan = found[sample.name].plan
-        if plan and plan.with_judge and (lines := next_rows(sample, plan.with_judge)):
-            path = out / ("next.jsonl" if len(samples) == 1 else f"next-{sample.name.replace('/', '-')}.jsonl")
+        if not plan or not plan.with_judge:
+            continue
+        if lines := next_rows(sample, plan.with_judge):
             jsonl.write(path, lines)
             how = f"as critic annotate --draw {plan.with_judge} draws them, with new chances for those labelled"
             if "label_probability" not in lines[0]:
                 how = "each as likely as another: the labels so far have no label_probability, and are taken to be so"
             said.append(f"{path}: {len(lines)} rows to label next, {how}")
+        elif plan.with_judge > int((~np.isnan(sample.human)).sum()):
+            said.append(f"{sample.name}: no rows to label next: the labels were not drawn by this judge's doubt")
     return said
 
 
@@ -315,6 +330,7 @@ def _audit_labels(
         ((name, path),) = inputs.named_files(judgments).items()
         people, sources = Source(path), {judge_in(path): Source(path)}
     found = preference_audit(of_labels(people, sources, kind))
+    (target.out / _NEXT).unlink(missing_ok=True)  # of an audit of scores before this
     judge, result = next(iter(found.agreement.items()))
     outcomes = gate.check(limits, {name: gate.of_preferences(result, found.groups)})
     if target.certificate is not None:
@@ -323,7 +339,7 @@ def _audit_labels(
         records = (item.judgment for item in items if item.kind == kind)
         labels = people.path, found.rated, found.raters
         write_certificate(target.certificate, source.path, records, labels, agreement, outcomes)
-    files = files_of({PEOPLE: people.path, **{judge: source.path for judge, source in sources.items()}})
+    files = files_of({PEOPLE: people, **sources})
     things = "verdicts" if found.yes_or_no else "pairs"
     origin = {"samples": {name: {things: found.items, **files}}, "train": None, **made_by()}
     verdicts = {name: preference_verdict(name, found, outcomes, target.max_failed)}

@@ -120,11 +120,13 @@ def of_tables(
         responses=_at(people.responses, own) if people.responses else [],
         judgments=_at(first.judgments, places(first.ids, ids)) if first.judgments else [],
         records=first.records and first.records.rows(places(first.ids, ids)),
-        notes=_notes(people, given, ids, scale),
+        notes=_notes(people, given, ids, scale, judge_scale),
     )
 
 
-def _notes(people: Sample, given: Mapping[str, Sample], ids: Sequence[str], scale: Scale) -> list[str]:
+def _notes(
+    people: Sample, given: Mapping[str, Sample], ids: Sequence[str], scale: Scale, judge_scale: Scale
+) -> list[str]:
     """What the files leave out, what the join leaves without a partner, and what points and lengths are, in words."""
     notes = [*people.notes, *(note for other in given.values() for note in other.notes)]
     n = len(people.ids)
@@ -142,10 +144,11 @@ def _notes(people: Sample, given: Mapping[str, Sample], ids: Sequence[str], scal
             "corrected means are those of all rows, bias, calibration and what raters say of each other those of the "
             "labelled ones"
         )
-    low, high = scale
-    if scale != SCALE:
-        factor = (SCALE[1] - SCALE[0]) / (high - low)
-        notes.append(f"scores on {low:g}..{high:g} are moved onto 1..10: a point there is {factor:.3g} here")
+    scales = {"": scale} if judge_scale == scale else {"people's ": scale, "judges' ": judge_scale}
+    for whose, (low, high) in scales.items():
+        if (low, high) != SCALE:
+            factor = (SCALE[1] - SCALE[0]) / (high - low)
+            notes.append(f"{whose}scores on {low:g}..{high:g} are moved onto 1..10: a point there is {factor:.3g} here")
     return notes
 
 

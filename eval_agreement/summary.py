@@ -21,13 +21,14 @@ from eval_agreement.gate import Outcome
 from eval_agreement.items import AnyJudgment, how_asked
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.sample import Sample
+from eval_agreement.tables import Source
 
 DETAILS = [name for name in Findings.__struct_fields__ if name not in ("sample", "unlabelled", "lines", "by")]
 """Findings that stand in summary.json as they are."""
 
 
 def provenance(
-    samples: Iterable[tuple[Sample, Mapping[str, Path]]], train: Path | None, training: Sequence[Response]
+    samples: Iterable[tuple[Sample, Mapping[str, Source]]], train: Path | None, training: Sequence[Response]
 ) -> dict[str, Any]:
     """What the numbers were made from: samples with their files. `in_training` counts rows of a sample whose response
     is also in the training file, `question_in_training` those whose question or image (group) is."""
@@ -73,11 +74,16 @@ def write_certificate(
     jsonl.write_json(path, msgspec.to_builtins(found))
 
 
-def files_of(paths: Mapping[str, Path]) -> dict[str, Any]:
-    """Who is in which file, its hash, and what made it."""
+def files_of(sources: Mapping[str, Source]) -> dict[str, Any]:
+    """Who is in which file, and column where one was named, its hash, and what made it."""
+
+    def facts(source: Source) -> dict[str, str]:
+        column = {"column": source.column} if source.column else {}
+        return {"file": str(source.path), **column, "sha256": jsonl.sha256(source.path)}
+
     return {
-        "files": {who: {"file": str(path), "sha256": jsonl.sha256(path)} for who, path in paths.items()},
-        "runs": {who: run_facts(path) for who, path in paths.items()},
+        "files": {who: facts(source) for who, source in sources.items()},
+        "runs": {who: run_facts(source.path) for who, source in sources.items()},
     }
 
 

@@ -81,15 +81,15 @@ def next_rows(sample: Sample, rows: int, seed: int = 0) -> list[dict[str, float 
     Where labels have a chance and all are among those that `critic annotate --doubtful --draw ROWS` draws:
     the others of these, with the chances that then hold, so many on average. Labels without a chance are taken for a
     sample in which all were as likely, and the others are drawn so as well: together with them a chance by doubt would
-    not hold. Empty where labels were drawn in another way, and where the judge's records are not known.
+    not hold. Empty where labels with a chance were drawn in another way, or by a judge whose records are not known.
     """
+    labelled = {key for key, score in zip(sample.ids, sample.human, strict=True) if not np.isnan(score)}
+    if sample.weight is None:
+        left = sorted(set(sample.ids) - labelled, key=lambda key: draw(seed, "number", key))
+        return [{"id": key} for key in left[: max(0, rows - len(labelled))]]
     if sample.records is None or np.isnan(doubtful := sample.records.each(doubt)).any():
         return []
     known = dict(zip(sample.ids, doubtful.tolist(), strict=True))
-    labelled = {key for key, score in zip(sample.ids, sample.human, strict=True) if not np.isnan(score)}
-    if sample.weight is None:
-        left = sorted(known.keys() - labelled, key=lambda key: draw(seed, "number", key))
-        return [{"id": key} for key in left[: max(0, rows - len(labelled))]]
     chance = chances(known, rows) if any(known.values()) else dict.fromkeys(known, rows / len(known))
     chosen = drawn(chance, seed)
     if not labelled <= chosen.keys():

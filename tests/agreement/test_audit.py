@@ -429,6 +429,12 @@ def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path) -> None:
         tmp_path, "--human", "j.jsonl", "--judge", "j.jsonl", "--out", "out"
     )
     assert "not both" in refused(tmp_path, "j.jsonl", "--human", "j.jsonl", "--out", "out")
+    people = refused(tmp_path, "--human", "j.jsonl", "--judge", "people=j.jsonl", "--out", "out")
+    assert "--judge people: people, or a trivial judge, are called that" in people
+    for option in ("--scale", "--judge-scale"):
+        assert f"{option} says nothing about judgments, which are on 1:10" in refused(
+            tmp_path, "j.jsonl", option, "1:5", "--out", "out"
+        )
     assert "nothing to audit" in refused(tmp_path, "--out", "out")
     assert "--gate ''" in refused(tmp_path, "j.jsonl", "--gate", "", "--out", "out")
     assert "'inf' is not a number from 0 up" in refused(tmp_path, "j.jsonl", "--margin", "mae=inf", "--out", "out")
@@ -560,6 +566,12 @@ def test_two_columns_of_a_table_and_a_gate(tmp_path: Path) -> None:
     assert said.startswith("gate: t: pearson>=0.99 NOT kept: 0.") and said.count("\n") == 1, done.stderr
     summary = summary_of(tmp_path)
     assert [line["holds"] for line in summary["gate"]] == [True, False]
+    files = summary["provenance"]["samples"]["t"]["files"]
+    assert {who: one["column"] for who, one in files.items()} == {
+        "people": "expert",
+        "ours": "ours",
+        "theirs": "theirs",
+    }
     (pair,) = summary["t"]["comparisons"]
     assert (pair["first"], pair["second"], pair["differences"][0]["better"]) == ("ours", "theirs", "ours")
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
@@ -665,7 +677,8 @@ def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
     assert {attributes["href"] for tag, attributes in tags if tag == "a"} == {f"#{target}" for target in targets}
     assert "The gate is not kept: kappa>=0.9" in done.stdout
     assert "j agrees with people more than chance, constant and longer" in run(tmp_path, *arguments).stdout
-    assert "--own says nothing about preferences" in run(tmp_path, *arguments, "--own", "j=x").stderr
+    for option, value in {"--own": "j=x", "--scale": "1:5", "--epsilon": "0.1", "--margin": "mae=1"}.items():
+        assert f"{option} says nothing about preferences" in run(tmp_path, *arguments, option, value).stderr
     assert "no metric 'mae'; there are accuracy" in run(tmp_path, *arguments, "--gate", "mae<=1").stderr
 
 

@@ -15,6 +15,7 @@ from eval_agreement import agreement
 from eval_agreement.audit import fitted_on
 from eval_agreement.items import items_of
 from eval_agreement.sources import of_judgments
+from eval_agreement.tables import Source
 
 COUNT = 40
 CRITERIA = {"clarity": "Is it clear?", "tone": "Is it polite?"}
@@ -111,7 +112,7 @@ def test_maps_of_a_criterion_are_fitted_on_the_first_files_scores_by_it(tmp_path
         ]
         path = tmp_path / f"{name}.jsonl"
         jsonl.write(path, lines)
-        samples += [(one, {"j": path}) for one in of_judgments(name, path)]
+        samples += [(one, {"j": Source(path)}) for one in of_judgments(name, path)]
     on = {one.name: fitted_on(one, samples) for one, _ in samples}
     assert {name: found and found.name for name, found in on.items()} == {
         **dict.fromkeys(["first", "first/clarity", "second/tone"]),

@@ -220,8 +220,14 @@ def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
         "2 of 3 answers are not in the file of other: they count as failed",
         "2 answers that only other scored are left out",
         "1 of 3 answers have no length: what length does is not measured",
-        "scores on 1..5 are moved onto 1..10: a point there is 2.25 here",
+        "people's scores on 1..5 are moved onto 1..10: a point there is 2.25 here",
     ]
+    for judges, said in (
+        ((1, 5), ["scores on 1..5"]),
+        ((0, 100), ["people's scores on 1..5", "judges' scores on 0..100"]),
+    ):
+        notes = of_tables(Source(tmp_path / "people.csv"), files, (1, 5), judges).notes[4:]
+        assert [note.partition(" are moved onto 1..10: a point there is ")[0] for note in notes] == said
 
 
 MISTAKES: dict[str, tuple[str, str, str]] = {

@@ -23,8 +23,9 @@ from eval_agreement.annotate.doubtful import chances, doubt, doubts, drawn, next
 from eval_agreement.compare import compare
 from eval_agreement.corrected import corrected_mean, labels_needed
 from eval_agreement.joint import measured
+from eval_agreement.label_sources import of_labels
 from eval_agreement.metrics import agreement
-from eval_agreement.page.preferences import preference_verdict
+from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.preferences import Preferences, preference_audit
 from eval_agreement.sample import Sample
 from eval_agreement.sources import of_tables
@@ -139,6 +140,22 @@ def test_preferences_are_weighted_as_if_rows_were_there_so_often() -> None:
         assert found.n == 80
 
 
+def test_ties_are_those_of_all_pairs_and_judges_meet_on_pairs_without_a_label(tmp_path: Path) -> None:
+    """Twenty labelled ties stand for ten times as many pairs; of the rest nobody knows what people would have said."""
+    lines = [{"id": f"t{n}", "preference": "tie", "label_probability": 0.1} for n in range(20)]
+    lines += [{"id": f"a{n}", "preference": "a", "label_probability": 1.0} for n in range(100)]
+    lines += [{"id": f"u{n}", "preference": "", "label_probability": 0.1} for n in range(180)]
+    people = write_jsonl(tmp_path / "people.jsonl", lines)
+    judges = {}
+    for name, unlabelled in (("j", "a"), ("k", "b")):
+        said = [{"id": one["id"], "preference": "a" if one["preference"] else unlabelled} for one in lines]
+        judges[name] = Source(write_jsonl(tmp_path / f"{name}.jsonl", said))
+    found = preference_audit(of_labels(Source(people), judges, "preference"))
+    assert found.people_ties.value == pytest.approx(200 / 300)
+    equal = {(pair.first, pair.second): pair.equal.value for pair in found.matrix.overall}
+    assert equal["people", "j"] == pytest.approx(100 / 300) and equal["j", "k"] == pytest.approx(120 / 300)
+
+
 def test_differences_of_preferences_and_the_decision_are_those_of_the_table() -> None:
     """A judge that is good on most of the labelled pairs, and bad on those that stand for many more."""
     rng = np.random.default_rng(0)
@@ -155,6 +172,10 @@ def test_differences_of_preferences_and_the_decision_are_those_of_the_table() ->
         one, other = (getattr(line, name).value for line in (found.agreement["j"], found.baselines["constant"]))
         assert getattr(difference, name).value == pytest.approx(one - other, abs=1e-12), name
     assert difference.accuracy.value < 0 and difference.accuracy.n == 1000
+    (pair,) = found.matrix.overall
+    assert pair.equal.value == pytest.approx(found.agreement["j"].accuracy.value) and found.weighted
+    (note,) = preference_sections("pairs", found)[0].parts[0].readings
+    assert "each label stands for 1 / label_probability pairs" in note
     (decision, *_) = preference_verdict("pairs", found, [], 0.02)
     assert decision.startswith("Do not rely on j here") and "constant" in decision
 
@@ -299,6 +320,31 @@ def test_beside_labels_without_chances_the_next_are_drawn_at_random(tmp_path: Pa
         file.writelines(json.dumps(line) + "\n" for line in more)
     done = run("critic", "audit", *words)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_to_label_next_is_that_of_the_last_audit(tmp_path: Path) -> None:
+    """Judges' scores in a table will do where all are as likely; where it is not known what to label next, that is
+    said, and nothing from before is left."""
+    scored = [{"id": f"x{n}", "score": 1 + n * 7 % 10} for n in range(200)]
+    judge = write_jsonl(tmp_path / "judge.jsonl", [line | {"score": 1 + n % 9} for n, line in enumerate(scored)])
+    people, chosen = (
+        write_jsonl(tmp_path / f"{name}.jsonl", [line | more for line in scored[:40]])
+        for name, more in (("people", {}), ("chosen", {"label_probability": 0.5}))
+    )
+    out = tmp_path / "out"
+
+    def said(human: Path, *more: object) -> str:
+        done = run("critic", "audit", "--human", human, "--judge", f"ours={judge}", "--out", out, *more)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "rows to label next, each as likely as another" in said(people, "--within", 0.6)
+    lines = [json.loads(line) for line in (out / "next.jsonl").open()]
+    assert lines and {line["id"] for line in lines} <= {line["id"] for line in scored[40:]}
+    assert "no rows to label next: the labels were not drawn" in said(chosen, "--within", 0.6)
+    assert not (out / "next.jsonl").exists()
+    said(people, "--within", 0.6)
+    assert "label next" not in said(people) and not (out / "next.jsonl").exists()
 
 
 def test_a_chance_that_cannot_be_is_refused(tmp_path: Path) -> None:
