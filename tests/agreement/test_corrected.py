@@ -300,6 +300,14 @@ def test_a_good_judge_never_takes_more_labels_than_none() -> None:
             plan = labels_needed(0.3, labels, judge, np.arange(400), weight=weight)
             assert plan.with_judge is not None and plan.without_judge is not None
             assert plan.with_judge < plan.without_judge / 2
+    # Where questions are all that answers differ by, the judge cannot explain more than what is left.
+    group, labels = (
+        np.arange(400) // 5,
+        np.where(random.random(400) < 0.6, quality.reshape(80, 5)[:, :1].repeat(5), np.nan),
+    )
+    judge = quality.reshape(80, 5)[:, 0].repeat(5)
+    plan = labels_needed(1.0, np.clip(labels, 1, 10), np.clip(judge, 1, 10), group, weight=np.full(400, 1 / 0.6))
+    assert plan.with_judge is not None and plan.without_judge is not None and plan.with_judge <= plan.without_judge
 
 
 def test_plans_that_cannot_be_made() -> None:
