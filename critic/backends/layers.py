@@ -109,15 +109,22 @@ class Cached(Layer):
         made_of = [self.served.name, self.served.processor, request]
         name = hashlib.sha256(msgspec.msgpack.encode(made_of, order="deterministic")).digest()
         try:
-            if not self.fresh and (found := self._read(name)) is not None:
+            if not self.fresh and (found := self._known(name)) is not None:
                 self.hits += 1
-                return replace(msgspec.msgpack.decode(zlib.decompress(found), type=Reply), attempts=0)
+                return replace(found, attempts=0)
             reply = await self.inner.chat(request)
             self.misses += 1
             self._write(name, zlib.compress(msgspec.msgpack.encode(reply), 1))
-        except (sqlite3.Error, OSError, zlib.error, msgspec.DecodeError) as error:
+        except (sqlite3.Error, OSError) as error:
             raise UsageError(f"--cache {self.path}: {error}; then run the same command again to go on") from None
         return reply
+
+    def _known(self, name: bytes) -> Reply | None:
+        """The reply of this name; None as well where a crash or a full disk left half of one, which is written over."""
+        with suppress(zlib.error, msgspec.DecodeError):
+            if (found := self._read(name)) is not None:
+                return msgspec.msgpack.decode(zlib.decompress(found), type=Reply)
+        return None
 
     def _read(self, name: bytes) -> bytes | None:
         if self._file is not None:

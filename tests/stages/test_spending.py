@@ -107,6 +107,28 @@ def test_a_cache_without_a_judges_mark_says_so_and_a_wrong_file_is_one_line(tmp_
     )
 
 
+@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize("size", [0, 9])
+def test_half_of_a_reply_in_the_cache_is_asked_for_again(
+    tmp_path: Path, stand: Stands, folder: bool, size: int
+) -> None:
+    server, cache = stand(), tmp_path / "cache"
+    if folder:
+        cache.mkdir()
+    assert judge(tmp_path, server, "one.jsonl", "--cache", cache).returncode == 0
+    if folder:
+        torn = next(path for path in cache.rglob("*") if path.is_file())
+        torn.write_bytes(torn.read_bytes()[:size])
+    else:
+        with sqlite3.connect(cache) as file:
+            file.execute(
+                "UPDATE replies SET reply = substr(reply, 1, ?) WHERE name = (SELECT min(name) FROM replies)", [size]
+            )
+    for out in ("two.jsonl", "three.jsonl"):
+        done = judge(tmp_path, server, out, "--cache", cache)
+        assert done.returncode == 0 and server.asked == 21, done.stderr
+
+
 def test_two_processes_share_a_cache_file(tmp_path: Path, stand: Stands) -> None:
     """One waits while the other writes."""
     server, cache = stand(), tmp_path / "cache"
