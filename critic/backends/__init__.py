@@ -58,7 +58,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended.
     `tokens` is empty unless log probabilities were asked for and given. `cached_known`: the server says how many
     tokens of the prompt were cached. `reasoned`: the model reasoned before `text`, where it does not show. `classes`
-    are the probabilities that a scoring head gives. `attempts` is 0 of a reply from a cache."""
+    are the probabilities that a scoring head gives. `attempts` is 0 of a reply from a cache. `counted`: the server says
+    how many tokens it took. `probes`: prompt, cached and completion tokens that a pool's probes took before it."""
 
     text: str
     truncated: bool = False
@@ -71,6 +72,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     cached_known: bool = True
     reasoned: bool = False
     classes: list[float] | None = None
+    counted: bool = True
+    probes: tuple[int, int, int] = (0, 0, 0)
 
 
 class Served(Struct, frozen=True):
@@ -118,9 +121,10 @@ class Backend(Protocol):
 
 
 def spent(reply: Reply) -> dict[str, Any]:
-    """The tokens that a reply took: none of one from a cache, which nobody was asked for."""
+    """The tokens that a reply took, and the probes before it: none of one from a cache, which nobody was asked for."""
     names = ("prompt_tokens", "cached_tokens", "completion_tokens")
-    return {name: getattr(reply, name) if reply.attempts else 0 for name in names}
+    took = zip(names, reply.probes, strict=True)
+    return {name: getattr(reply, name) + probes if reply.attempts else 0 for name, probes in took}
 
 
 def instead(reply: Reply, lost: Reply | None) -> Reply:
@@ -129,7 +133,7 @@ def instead(reply: Reply, lost: Reply | None) -> Reply:
         return reply
     before, now = spent(lost), spent(reply)
     both = {name: count + before[name] for name, count in now.items()}
-    return replace(reply, attempts=max(reply.attempts, lost.attempts), **both)
+    return replace(reply, attempts=max(reply.attempts, lost.attempts), probes=(0, 0, 0), **both)
 
 
 def processors(sources: Iterable[Backend]) -> dict[str, str]:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.backends import Backend, ChatMessage, Reply, Request, Served
+from critic.backends import Backend, ChatMessage, Reply, Request, Served, spent
 from critic.errors import Refused, UsageError
 
 _LOOK = 0.02
@@ -175,9 +175,10 @@ class Budget(Struct, kw_only=True):
     def add(self, reply: Reply) -> None:
         self.calls += 1
         if not self.seconds:
+            took = spent(reply)
             fresh, cached, out = self.prices
-            asked = reply.prompt_tokens - reply.cached_tokens
-            self.used += asked * fresh + reply.cached_tokens * cached + reply.completion_tokens * out
+            asked = took["prompt_tokens"] - took["cached_tokens"]
+            self.used += asked * fresh + took["cached_tokens"] * cached + took["completion_tokens"] * out
 
 
 class Limited(Layer):

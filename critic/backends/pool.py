@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 from msgspec.structs import replace
 
-from critic.backends import NO_ANSWER, Backend, ChatMessage, Reply, Request, Served
+from critic.backends import NO_ANSWER, Backend, ChatMessage, Reply, Request, Served, instead, spent
 from critic.backends.openai import FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WISH
 from critic.errors import Refused, Transient, UsageError
 
@@ -75,7 +75,8 @@ class Pool:
     A request goes to the endpoint that has answered the longest beginning of its prompt, unless that one has AHEAD
     times the mean under way, and then to the one with the least. One that fails is left out, each time for longer, and
     then has to prove itself again; its request goes elsewhere. One that turns out to be another judge is left out with
-    a line on standard error; before the first row that is a UsageError. Raises UsageError where none answers.
+    a line on standard error; before the first row that is a UsageError. What these probes take counts with the next
+    reply (`Reply.probes`). Raises UsageError where none answers.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Pool:
         self._urls, self._connect, self._attempts = urls, connect, attempts
         self.retries = 0
         self._told = set[str]()
+        self._probes: Reply | None = None  # with the tokens of all that no reply was charged with yet
         self._holders: dict[int, list[Upstream]] = {}
         self._first: tuple[Request, Reply] | None = None
         self._proving: asyncio.Task[None] | None = None
@@ -133,7 +135,10 @@ class Pool:
         for attempt in range(1, self._attempts + 1):
             one = await self._next(chain)
             try:
-                return replace(await self._asked(one, request), attempts=attempt)
+                reply = await self._asked(one, request)
+                probes, self._probes = self._probes, None
+                took = tuple(spent(probes).values()) if probes else reply.probes
+                return replace(reply, attempts=attempt, probes=took)
             except Transient as error:
                 if attempt == self._attempts:
                     raise Transient(f"{error} (after {attempt} tries; last at {one.url})") from None
@@ -183,23 +188,28 @@ class Pool:
         """Ask every endpoint the first request and compare. Raises UsageError naming the one that is another judge."""
         asked = _probe(request)
         replies = await asyncio.gather(*(self._probed(one, asked) for one in self.endpoints))
+        if any(reply is not None and _tells(reply) for reply in replies):
+            # One bad moment, such as an empty reply, makes no other judge of an endpoint.
+            for number, one in enumerate(self.endpoints):
+                if (reply := replies[number]) is not None and not _tells(reply):
+                    replies[number] = await self._probed(one, asked)
         answered = [(one, reply) for one, reply in zip(self.endpoints, replies, strict=True) if reply is not None]
-        for one, reply in answered:
-            if (wrong := _apart(answered[0][1], reply)) is not None:
-                raise UsageError(f"{one.url} is not the same judge as {answered[0][0].url}: {wrong}")
-            one.proven = True
-        if answered:
-            self._first = asked, answered[0][1]
-            told = answered[0][1].tokens or answered[0][1].classes
-            if not told and len(self.endpoints) > 1:
-                print(f"{self.place}: no probabilities; that all are one judge is known by name alone", file=sys.stderr)
-        else:
+        if not answered:
             self._proving = None  # the next request is the first then
+            return
+        same, first = next((each for each in answered if _tells(each[1])), answered[0])
+        for one, reply in answered:
+            if (wrong := _apart(first, reply)) is not None:
+                raise UsageError(f"{one.url} is not the same judge as {same.url}: {wrong}")
+            one.proven = True
+        self._first = asked, first
+        if not _tells(first) and len(self.endpoints) > 1:
+            print(f"{self.place}: no probabilities; that all are one judge is known by name alone", file=sys.stderr)
 
     async def _probed(self, one: Upstream, asked: Request) -> Reply | None:
         one.under_way += 1
         try:
-            return await _answer(one, asked)
+            return await self._answer(one, asked)
         except Transient as error:
             one.lose(str(error), error.retry_after)
         except Refused:
@@ -208,6 +218,15 @@ class Pool:
             one.under_way -= 1
         return None
 
+    async def _answer(self, one: Upstream, asked: Request) -> Reply:
+        """A probe's reply, without probabilities where there are none to be had."""
+        try:
+            reply = await one.backend.chat(asked)
+        except Refused:
+            reply = await one.backend.chat(replace(asked, top_logprobs=0))
+        self._probes = instead(reply, self._probes)
+        return reply
+
     async def _prove_again(self, one: Upstream) -> None:
         """Compare one that joins, or comes back, with what was proven. Raises Transient where it is another judge."""
         if self._first is None:
@@ -215,7 +234,7 @@ class Pool:
         asked, first = self._first
         try:
             served = await asyncio.to_thread(one.backend.choose, self.served.name)
-            wrong = _differs(self.served, served) or _apart(first, await _answer(one, asked))
+            wrong = _differs(self.served, served) or _apart(first, await self._answer(one, asked))
         except (UsageError, Refused) as error:
             raise Transient(str(error)) from None
         if wrong is not None:
@@ -287,14 +306,6 @@ def _probe(request: Request) -> Request:
     return replace(request, temperature=0.0, seed=None, max_tokens=most, top_logprobs=alternatives)
 
 
-async def _answer(one: Upstream, asked: Request) -> Reply:
-    """A probe's reply, without probabilities where there are none to be had."""
-    try:
-        return await one.backend.chat(asked)
-    except Refused:
-        return await one.backend.chat(replace(asked, top_logprobs=0))
-
-
 def _differs(one: Served, other: Served) -> str | None:
     for name in Served.__struct_fields__:
         if (then := getattr(one, name)) != (now := getattr(other, name)):
@@ -302,9 +313,16 @@ def _differs(one: Served, other: Served) -> str | None:
     return None
 
 
+def _tells(reply: Reply) -> bool:
+    """Whether it has probabilities."""
+    return bool(reply.tokens or reply.classes)
+
+
 def _apart(one: Reply, other: Reply) -> str | None:
-    """Where two replies to one request show two models: up to the first token that was drawn otherwise, which may be a
-    tie, the distributions have to agree."""
+    """Where two replies to one request show two models: one alone has probabilities or, up to the first token that was
+    drawn otherwise, which may be a tie, the distributions do not agree."""
+    if _tells(one) != _tells(other):
+        return "it gives no probabilities" if _tells(one) else "it gives probabilities, where the first gave none"
     for rating, (share, found) in enumerate(zip(one.classes or [], other.classes or [], strict=False), 1):
         if abs(share - found) > APART:
             return f"the probe's rating {rating} has a probability of {found:.3f}, not {share:.3f}"

@@ -172,19 +172,16 @@ class Infer(Stage[Conversation, ModelTurn]):
             seconds = time.monotonic() - start
         self.note(None)
         failure, detail = self._problem_of(reply)
-        if not reply.attempts:
-            reply, counted = replace(reply, **spent(reply)), True
-        else:
-            counted = reply.prompt_tokens > 0
+        took, counted = spent(reply), not reply.attempts or reply.prompt_tokens > 0
         return replace(
             record,
             reply=reply.text if failure is None else None,
             finish="length" if reply.truncated else reply.finish,
             failure=failure,
             detail=detail,
-            prompt_tokens=reply.prompt_tokens if counted else None,
-            cached_tokens=reply.cached_tokens if counted and reply.cached_known else None,
-            completion_tokens=reply.completion_tokens if counted else None,
+            prompt_tokens=took["prompt_tokens"] if counted else None,
+            cached_tokens=took["cached_tokens"] if counted and reply.cached_known else None,
+            completion_tokens=took["completion_tokens"] if counted else None,
             seconds=round(seconds, 4),
             attempts=reply.attempts,
         )

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, assert_one_line_error, human_row, run, write_jsonl
 
+from critic import jsonl
 from critic.backends import Request, pool
 from critic.backends.pool import prefixes
 from critic.errors import Refused
@@ -82,6 +83,13 @@ def test_every_endpoint_works_and_each_row_is_judged_once(tmp_path: Path, stands
     assert done.returncode == 0, done.stderr
     assert len(scores(tmp_path)) == len(dict(scores(tmp_path))) == 90 and all(score for _, score in scores(tmp_path))
     assert all(one.asked >= 20 for one in servers) and sum(one.asked for one in servers) == 93  # three probes
+    assert jsonl.facts(tmp_path / "out.jsonl")["tokens"] == {"prompt": 9300, "cached": 0, "completion": 93 * 9}
+
+
+def test_a_budget_counts_probes(tmp_path: Path, stands: Stands) -> None:
+    servers = stands(3)
+    done = judge(rows(tmp_path, 20), servers, "--budget", "500tokens", "--max-failed", 1)  # 109 each
+    assert done.returncode == 0 and sum(one.asked for one in servers) == 5, done.stderr
 
 
 def test_a_slow_endpoint_gets_less(stands: Stands) -> None:
@@ -154,7 +162,12 @@ def test_a_dead_endpoint_is_left_out_and_comes_back(stands: Stands) -> None:
     asyncio.run(go())
 
 
-def test_one_that_comes_back_as_another_judge_stays_out(stands: Stands, capsys: Any) -> None:
+@pytest.mark.parametrize(
+    ("fault", "words"), [(None, "at token 2 of the probe '7'"), ("no probabilities", "it gives no probabilities")]
+)
+def test_one_that_comes_back_as_another_judge_stays_out(
+    stands: Stands, capsys: Any, fault: str | None, words: str
+) -> None:
     """Under the same name: only what it says tells."""
     changing, living = stands(2, seconds=0.01)
 
@@ -163,16 +176,40 @@ def test_one_that_comes_back_as_another_judge_stays_out(stands: Stands, capsys: 
             await ask(made, [str(number) for number in range(20)])
             changing.fault = "reset"
             await ask(made, [str(number) for number in range(20, 40)])
-            changing.fault, changing.rating, before = None, "3", changing.answered
+            changing.fault, changing.rating, before = fault, "3", changing.asked
             ends = time.monotonic() + 120
             numbers = itertools.count()  # the same words would go where they are known
             while not made._told and time.monotonic() < ends:
                 await ask(made, [f"again {next(numbers)}"])
             await ask(made, [str(number) for number in range(40, 60)])
-            assert changing.answered - before <= 3  # probes
+            assert changing.asked - before <= 3  # probes
 
     asyncio.run(go())
-    assert "left out: it is not the same judge: at token 2 of the probe '7'" in capsys.readouterr().err
+    assert f"left out: it is not the same judge: {words}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_one_without_probabilities_is_not_the_judge_of_those_that_give_some(
+    tmp_path: Path, stands: Stands, which: int
+) -> None:
+    servers = stands(2)
+    servers[which].fault = "no probabilities"
+    done = judge(rows(tmp_path, 20), servers, "--score", "argmax")
+    said = f"{servers[which].url} is not the same judge as {servers[1 - which].url}: it gives no probabilities"
+    assert_one_line_error(done, said)
+
+
+def test_one_whose_first_reply_lacks_probabilities_is_asked_once_more(tmp_path: Path, stands: Stands) -> None:
+    class Once(StandIn):
+        async def answer(self, path: str, body: bytes, to: asyncio.Transport) -> None:
+            self.fault = "no probabilities" if not self.asked and path.endswith("completions") else None
+            await super().answer(path, body, to)
+
+    one, (other,) = Once(), stands(1)
+    done = judge(rows(tmp_path, 20), [one, other])
+    one.close()
+    assert done.returncode == 0 and one.asked + other.asked == 20 + 3, done.stderr
+    assert all(score for _, score in scores(tmp_path))
 
 
 @pytest.mark.parametrize("how", ["rating", "name", "context"])

@@ -23,6 +23,13 @@ def completion(rating: str = "7", cached: int = 0) -> dict[str, Any]:
     return {"choices": [choice], "usage": usage}
 
 
+def _without(part: str) -> bytes:
+    """A verdict as servers give it that say nothing of log probabilities, or of tokens."""
+    made = completion()
+    (made if part in made else made["choices"][0]).pop(part)
+    return json.dumps(made).encode()
+
+
 def _http(status: int, body: bytes, length: int | None = None, more: str = "") -> bytes:
     size = len(body) if length is None else length
     head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n{more}\r\n"
@@ -36,6 +43,8 @@ FAULTS = {
     "garbage": _http(200, b'{"choices": [], "usage": 3}'),
     "429": _http(429, b'{"error": {"message": "slow down"}}', more="Retry-After: 0.2\r\n"),
     "500": _http(500, b'{"error": {"message": "boom"}}'),
+    "no probabilities": _http(200, _without("logprobs")),
+    "no usage": _http(200, _without("usage")),
     "404": _http(404, b'{"error": {"message": "The model does not exist."}}'),
 }
 
