@@ -150,7 +150,8 @@ class Cached(Layer):
 
 class Budget(Struct, kw_only=True):
     """What a run may spend: `limit` in tokens, seconds, or money by `prices` (input, cached input and output, each a
-    token). Once it is `spent` it stays so. Judges of a panel share one."""
+    token). Once it is `spent` it stays so. `uncounted` is where a reply came from that does not say what it took.
+    Judges of a panel share one."""
 
     words: str
     limit: float
@@ -161,6 +162,7 @@ class Budget(Struct, kw_only=True):
     under_way: int = 0
     tried: bool = False
     spent: bool = False
+    uncounted: str | None = None
     start: float | None = None
 
     def is_spent(self) -> bool:
@@ -182,7 +184,8 @@ class Budget(Struct, kw_only=True):
 
 
 class Limited(Layer):
-    """Asks no more once the budget is spent: all else is then refused by the name of `budget`."""
+    """Asks no more once the budget is spent: all else is then refused by the name of `budget`. Raises UsageError where
+    replies do not say what is to be counted, not before the first of them has been given."""
 
     def __init__(self, inner: Backend, budget: Budget) -> None:
         super().__init__(inner)
@@ -192,6 +195,9 @@ class Limited(Layer):
         # What calls cost is not known before the first: all that may be asked at once could be far too much.
         while self.budget.under_way and not (self.budget.tried or self.budget.seconds):
             await asyncio.sleep(_LOOK)
+        if self.budget.uncounted is not None:
+            said = f"{self.budget.uncounted} does not say how many tokens a reply took; a budget in seconds binds it"
+            raise UsageError(f"--budget {self.budget.words}: {said} (--budget 3600s)")
         if self.budget.is_spent():
             raise Refused("budget", f"--budget {self.budget.words} is spent")
         self.budget.under_way += 1
@@ -200,4 +206,6 @@ class Limited(Layer):
         finally:
             self.budget.under_way, self.budget.tried = self.budget.under_way - 1, True
         self.budget.add(reply)
+        if not (reply.counted or self.budget.seconds):
+            self.budget.uncounted = self.place
         return reply

@@ -304,6 +304,7 @@ def _reply(answer: dict[str, Any], attempt: int) -> Reply:
         attempts=attempt,
         finish=choice.get("finish_reason") or "stop",
         cached_known=cached is not None,
+        counted=bool(usage.get("prompt_tokens") or usage.get("completion_tokens")),
         reasoned=bool(message.get("reasoning") or message.get("reasoning_content")),
     )
 

@@ -204,6 +204,18 @@ def test_replies_go_on_behind_a_budget(tmp_path: Path, stand: Stands) -> None:
     assert one == alone and len(one) == 18
 
 
+@pytest.mark.parametrize("budget", ["2000tokens", "5@list"])
+def test_a_budget_that_nothing_counts_for_ends_the_run(tmp_path: Path, stand: Stands, budget: str) -> None:
+    server, prices = stand(), tmp_path / "prices.toml"
+    prices.write_text("[list]\ninput = 1\noutput = 1\n", "utf-8")
+    server.fault = "no usage"
+    done = judge(tmp_path, server, "o.jsonl", "--budget", budget, "--prices", prices)
+    assert_one_line_error(done, f"--budget {budget}", "does not say how many tokens", "--budget 3600s")
+    assert server.asked == 1 == len(lines(tmp_path / "o.jsonl"))
+    assert judge(tmp_path, server, "o.jsonl", "--budget", "3600s").returncode == 0
+    assert server.asked == 20 == len(lines(tmp_path / "o.jsonl"))
+
+
 @pytest.mark.parametrize("words", ["5", "x tokens", "5USD", "5@list", "tokens", "1.2.3s"])
 def test_a_budget_has_a_number_and_a_unit(tmp_path: Path, stand: Stands, words: str) -> None:
     assert_one_line_error(
