@@ -105,7 +105,7 @@ class Asker:
         asked, lost = replace(asked, fitted=Fitted(render(asked.prompt, asked.material), {})), None
         try:
             lost = await self.backend.chat(request(asked))
-            if context is None or lost.prompt_tokens + max_tokens <= context:
+            if context is None or not lost.truncated or lost.prompt_tokens + max_tokens <= context:
                 return asked, lost
         except Refused as error:
             if error.failure != "context_length_exceeded" or context is None:

@@ -374,6 +374,18 @@ def test_a_reply_that_there_was_no_room_for_is_counted_with_the_one_in_its_place
     assert (found.prompt_tokens, found.cached_tokens, found.completion_tokens) == tokens and found.attempts == attempts
 
 
+def test_a_reply_that_is_complete_is_kept_whatever_room_was_left() -> None:
+    asked: list[Request] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request)
+        return Reply(text=verdict(Rating=7, Reason="so"), prompt_tokens=3990, completion_tokens=10)
+
+    judge = ResponseJudge(ScriptedBackend(answer, context=4000), "judge", "pointwise", "argmax", 64)
+    found = asyncio.run(judge.judge(response()))
+    assert (found.score, found.prompt_tokens, found.shortened, len(asked)) == (7, 3990, {}, 1)
+
+
 def test_a_reply_whose_probabilities_are_asked_for_again_is_counted() -> None:
     def answer(request: Request) -> Reply:
         text = verdict(Rating=7, Reason="so")
