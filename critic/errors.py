@@ -12,11 +12,11 @@ class UsageError(Exception):
 
 class Transient(Exception):
     """A call that may succeed if repeated: time-outs, resets, 429 and 5xx. `retry_after` is the server's own wish in
-    seconds, if it named one."""
+    seconds, if it named one, `tries` how often it was made."""
 
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, retry_after: float | None = None, tries: int = 1) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after, self.tries = retry_after, tries
 
 
 class Refused(Exception):

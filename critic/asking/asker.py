@@ -10,9 +10,10 @@ writes a 1 whatever they are (log probabilities do not show it), and the second 
 import asyncio
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from statistics import fmean
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,9 +22,11 @@ from critic.asking import rating
 from critic.asking.forms import Inquiry, rates
 from critic.asking.render import Fitted, fit, render
 from critic.asking.tokens import RATING
-from critic.backends import NO_TEXT, Backend, Reply, Request, Token, instead
+from critic.backends import NO_TEXT, Backend, Reply, Request, Token, images, instead, spent
 from critic.errors import Refused, UsageError
-from critic.records import GREEDY, RATINGS, TEN, Decoding, Message, Verdict
+from critic.records import GREEDY, RATINGS, TEN, Call, Decoding, Message, Verdict
+
+T = TypeVar("T")
 
 ALTERNATIVES = 20
 """Alternatives asked for each token: the most that OpenAI-compatible servers give by default."""
@@ -85,7 +88,7 @@ class Asker:
         if self.decoding.samples == 1:
             return asked, [first]
         others = (self._read(asked, number, known) for number in range(1, self.decoding.samples))
-        return asked, [first, *await asyncio.gather(*others)]
+        return asked, [first, *await all_of(others)]
 
     async def ask(self, asked: Inquiry, max_tokens: int | None = None) -> tuple[Inquiry, Reply]:
         """The question as it was sent and a reply, greedily, of at most `max_tokens` or the asker's own limit. Raises
@@ -104,7 +107,7 @@ class Asker:
         context = self.backend.served.context
         asked, lost = replace(asked, fitted=Fitted(render(asked.prompt, asked.material), {})), None
         try:
-            lost = await self.backend.chat(request(asked))
+            lost = await self._chat(asked, request(asked))
             if context is None or not lost.truncated or lost.prompt_tokens + max_tokens <= context:
                 return asked, lost
         except Refused as error:
@@ -118,7 +121,12 @@ class Asker:
         if fitted is None:
             raise Refused("context_length_exceeded", "rubric and question alone do not fit")
         asked = replace(asked, fitted=fitted)
-        return asked, instead(await self.backend.chat(request(asked)), lost)
+        return asked, instead(await self._chat(asked, request(asked)), lost)
+
+    async def _chat(self, asked: Inquiry, request: Request) -> Reply:
+        reply = await self.backend.chat(request)
+        asked.paid.append(call_of(asked, reply))
+        return reply
 
     def _request(self, asked: Inquiry, number: int) -> Request:
         """What is asked for the verdict with this number, from 0."""
@@ -150,7 +158,7 @@ class Asker:
     async def _read(self, asked: Inquiry, number: int, known: Known, reply: Reply | None = None) -> Reading:
         """The verdict with this number, in `reply` where that is there, and the distribution of its rating: one that is
         `known` by its prefix, by a probe or, where the judge cannot be probed, at the reply's own tokens."""
-        reply = reply or await self.backend.chat(self._request(asked, number))
+        reply = reply or await self._chat(asked, self._request(asked, number))
         prefix = rating.prefix(reply.text) if asked.prompt.constrained else None
         # Otherwise the reply came with log probabilities, or from a server that cannot go on with a message, or is
         # free text whose rating stands at no known place.
@@ -161,7 +169,7 @@ class Asker:
                 return await self._reading(asked, reply, known.get(prefix), [])
             else:
                 try:
-                    probed = await self.backend.chat(probe(asked, prefix))
+                    probed = await self._chat(asked, probe(asked, prefix))
                 except Refused as error:
                     if error.failure != "context_length_exceeded":  # which the next verdict may be spared
                         self._probes = False
@@ -169,7 +177,7 @@ class Asker:
                     found = await self._probed(asked, prefix, probed, RATING)
                     return await self._reading(asked, reply, *found)
             again = replace(self._request(asked, number), top_logprobs=ALTERNATIVES)
-            reply = instead(await self.backend.chat(again), reply)
+            reply = instead(await self._chat(asked, again), reply)
             prefix = rating.prefix(reply.text)
         return await self._reading(asked, reply, *await self._at_its_tokens(asked, reply, prefix, RATING))
 
@@ -179,7 +187,7 @@ class Asker:
         if not found.criteria:
             return Reading(self._with_shares(found, shares), [reply, *calls])
         named = found.criteria.items()
-        parts = await asyncio.gather(*(self._by_criterion(asked, reply, name, one) for name, one in named))
+        parts = await all_of(self._by_criterion(asked, reply, name, one) for name, one in named)
         criteria = {name: part.verdict for name, part in zip(found.criteria, parts, strict=True)}
         more = [call for part in parts for call in part.calls]
         return Reading(replace(self._with_shares(found, shares), criteria=criteria), [reply, *calls, *more])
@@ -189,7 +197,7 @@ class Asker:
         if found.failure is not None:
             return Reading(found, [])
         if self._probes and not reply.tokens and asked.prompt.constrained and prefix is not None:
-            probed = await self.backend.chat(probe(asked, prefix, name))
+            probed = await self._chat(asked, probe(asked, prefix, name))
             shares, calls = await self._probed(asked, prefix, probed, name)
         else:
             shares, calls = await self._at_its_tokens(asked, reply, prefix, name)
@@ -232,9 +240,27 @@ class Asker:
             zero = 0.0
         elif zero is None and prefix is not None and self.backend.served.is_vllm:
             regex = f"[0{_end(asked, key)}].*"
-            calls = [await self.backend.chat(_behind(asked, f"{prefix}1", regex, max_tokens=1))]
+            calls = [await self._chat(asked, _behind(asked, f"{prefix}1", regex, max_tokens=1))]
             zero = rating.zero_share(calls[0].tokens)
         return None if zero is None else rating.distribution(first, zero, scale), calls
+
+
+def call_of(asked: Inquiry, reply: Reply) -> Call:
+    """The call that a reply took, without what is read in it."""
+    return Call(
+        reply=reply.text,
+        shortened=asked.fitted.shortened if asked.fitted else {},
+        attempts=reply.attempts,
+        images=images(asked.messages),
+        **spent(reply),
+    )
+
+
+async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
+    """What is done side by side. The first error is raised when all have ended, so that what they took is known."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return [task.result() for task in tasks]
 
 
 def _of(shares: list[float], scale: tuple[int, int]) -> Verdict:

@@ -8,7 +8,7 @@ always in one (`pairwise@zh`).
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic.asking import verdict
@@ -18,7 +18,7 @@ from critic.asking.render import Exchange, Fitted, Material, Side, of_response, 
 from critic.asking.tokens import RATING, REASON, Label
 from critic.backends import with_uris
 from critic.errors import UsageError
-from critic.records import TEN, HumanScore, Language, Message, Response, Scope, Verdict
+from critic.records import TEN, Call, HumanScore, Language, Message, Response, Scope, Verdict
 
 UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
 """Failures of a reply that says something, which a second, short question may settle."""
@@ -301,7 +301,8 @@ def rates(name: str) -> bool:
 
 class Inquiry(Struct, frozen=True, kw_only=True):
     """What a judge is asked: some material, in the form `name`; `fitted` is the prompt as it was sent, `uris` are the
-    data URIs of its images by name. What is sampled for one `key` is the same in every run."""
+    data URIs of its images by name. What is sampled for one `key` is the same in every run. `paid` takes note of every
+    call for it and for what is asked beside it."""
 
     name: str
     form: Form
@@ -310,6 +311,7 @@ class Inquiry(Struct, frozen=True, kw_only=True):
     key: str = ""
     fitted: Fitted | None = None
     uris: Mapping[str, str] = {}
+    paid: list[Call] = field(default_factory=list)
 
     @property
     def messages(self) -> list[Message]:

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic.asking import rating
-from critic.asking.asker import Asker, pooled, with_mixture
+from critic.asking.asker import Asker, all_of, call_of, pooled, with_mixture
 from critic.asking.forms import (
     POINTS,
     UNREADABLE,
@@ -28,7 +28,7 @@ from critic.asking.protocols import PLAYERS, PlannedVerdict, Player
 from critic.asking.rating import Aggregation
 from critic.asking.render import Material, render
 from critic.asking.verdict import answer_at
-from critic.backends import Backend, Reply, images, spent
+from critic.backends import Backend, Reply
 from critic.errors import Refused, Transient, UsageError
 from critic.images import ImageError, Images
 from critic.records import (
@@ -51,7 +51,8 @@ TOKENS_AN_ITEM = 8
 class Opinion(Struct, frozen=True, kw_only=True):
     """What a judge made of some material, and every call that it took. `score` is None exactly when the verdict failed;
     of a comparison the verdict's value speaks of the model as A, whoever stood first. `samples` are the verdicts that
-    were drawn, `reply` is the text of the first. `unread`: it is a tie because no verdict could be read."""
+    were drawn, `reply` is the text of the first. `unread`: it is a tie because no verdict could be read. `attempts` are
+    the tries of a call that was lost."""
 
     verdict: Verdict
     score: float | None = None
@@ -60,6 +61,7 @@ class Opinion(Struct, frozen=True, kw_only=True):
     samples: list[Verdict] = field(default_factory=list)
     detail: str | None = None
     unread: bool = False
+    attempts: int = 0
 
 
 class Judge:
@@ -82,9 +84,10 @@ class Judge:
         try:
             return await self._opinion(asked, firsts)
         except Transient as error:
-            return Opinion(verdict=Verdict(failure="server_error"), detail=str(error))
+            failed, detail, tries = Verdict(failure="server_error"), str(error), error.tries
         except (Refused, ImageError) as error:
-            return Opinion(verdict=Verdict(failure=error.failure), detail=str(error))
+            failed, detail, tries = Verdict(failure=error.failure), str(error), 1
+        return Opinion(verdict=failed, calls=asked.paid, detail=detail, attempts=tries)
 
     async def _opinion(self, asked: Inquiry, firsts: Sequence[Player]) -> Opinion:
         if self.images is not None and asked.prompt.sees:
@@ -113,7 +116,8 @@ class Judge:
         """What is asked in another form, of the same pack."""
         pack = asked.name.rpartition("/")[0] or self.setup.pack
         name, lang = f"{pack}/{form}" if pack else form, asked.prompt.language
-        return replace(inquiry(name, lang, material, asked.key, asked.prompt.sees), uris=asked.uris)
+        beside = inquiry(name, lang, material, asked.key, asked.prompt.sees)
+        return replace(beside, uris=asked.uris, paid=asked.paid)
 
     async def _rated(self, asked: Inquiry) -> Opinion:
         asked, readings = await self._asker.rate(asked)
@@ -144,7 +148,7 @@ class Judge:
     async def _compared(self, asked: Inquiry, firsts: Sequence[Player]) -> Opinion:
         """Two sides compared in each order: where the verdicts differ, a tie."""
         shown = [replace(asked, material=one) for one in in_orders(asked.prompt, asked.material, firsts)]
-        both = await asyncio.gather(*(self._chosen(one, first) for one, first in zip(shown, firsts, strict=True)))
+        both = await all_of(self._chosen(one, first) for one, first in zip(shown, firsts, strict=True))
         failed = next((found.verdict.failure for found in both if found.verdict.failure is not None), None)
         value, turned = None, {"A": "B", "B": "A"}
         if failed is None:  # in the names that the verdicts have with the model as A
@@ -192,17 +196,8 @@ def in_orders(prompt: Prompt, material: Material, firsts: Sequence[Player]) -> l
 def _call(
     asked: Inquiry, reply: Reply, found: Verdict | None, first: Player | None = None, extracted: bool = False
 ) -> Call:
-    return Call(
-        reply=reply.text,
-        value=_shown(found) if found else None,
-        failure=found.failure if found else None,
-        first=first,
-        extracted=extracted,
-        shortened=asked.fitted.shortened if asked.fitted else {},
-        attempts=reply.attempts,
-        images=images(asked.messages),
-        **spent(reply),
-    )
+    made = replace(call_of(asked, reply), first=first, extracted=extracted)
+    return replace(made, value=_shown(found), failure=found.failure) if found else made
 
 
 def _shown(found: Verdict) -> str | None:
@@ -261,7 +256,7 @@ class ResponseJudge(Judge):
             prompt_tokens=sum(call.prompt_tokens for call in calls),
             cached_tokens=sum(call.cached_tokens for call in calls),
             completion_tokens=sum(call.completion_tokens for call in calls),
-            attempts=max((call.attempts for call in calls), default=1),
+            attempts=max([found.attempts, *(call.attempts for call in calls)]),
             samples=found.samples,
             other=other,
             calls=calls if self.form.shown > 1 else [],

@@ -222,7 +222,7 @@ class OpenAIBackend:
                 return await self._once(body, route, attempt)
             except Transient as error:
                 if attempt == self.attempts:
-                    raise Transient(f"{error} (after {attempt} tries)") from None
+                    raise Transient(f"{error} (after {attempt} tries)", tries=attempt) from None
                 self.retries += 1
                 wait = min(FIRST_PAUSE * 2 ** (attempt - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.5)
                 await asyncio.sleep(max(wait, min(error.retry_after or 0.0, LONGEST_WISH)))

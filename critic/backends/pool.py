@@ -141,7 +141,8 @@ class Pool:
                 return replace(reply, attempts=attempt, probes=took)
             except Transient as error:
                 if attempt == self._attempts:
-                    raise Transient(f"{error} (after {attempt} tries; last at {one.url})") from None
+                    said = f"{error} (after {attempt} tries; last at {one.url})"
+                    raise Transient(said, tries=attempt) from None
                 self.retries += 1
         raise AssertionError("unreachable: the last try raises")
 

@@ -168,7 +168,8 @@ class Infer(Stage[Conversation, ModelTurn]):
             except (Transient, Refused) as error:
                 lost = "server_error" if isinstance(error, Transient) else error.failure
                 self.note(lost, str(error))
-                return replace(record, failure=lost, detail=str(error))
+                tries = error.tries if isinstance(error, Transient) else 1
+                return replace(record, failure=lost, detail=str(error), attempts=tries)
             seconds = time.monotonic() - start
         self.note(None)
         failure, detail = self._problem_of(reply)

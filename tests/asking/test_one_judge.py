@@ -20,6 +20,7 @@ from critic.asking.packs import open_pack
 from critic.asking.render import Material, Side, of_response
 from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
+from critic.errors import Transient
 from critic.records import GREEDY, Decoding, Judgment, Response, Setup, Verdict, to_ten
 
 CRITERIA = {"clarity": "Is it easy to follow?", "depth of detail": "Does it say enough?"}
@@ -384,6 +385,35 @@ def test_a_reply_that_is_complete_is_kept_whatever_room_was_left() -> None:
     judge = ResponseJudge(ScriptedBackend(answer, context=4000), "judge", "pointwise", "argmax", 64)
     found = asyncio.run(judge.judge(response()))
     assert (found.score, found.prompt_tokens, found.shortened, len(asked)) == (7, 3990, {}, 1)
+
+
+@pytest.mark.parametrize(
+    ("form", "lost", "samples", "text"),
+    [
+        ("pointwise", 1, 1, verdict(Rating=7, Reason="so")),
+        ("pointwise", 2, 3, verdict(Rating=7, Reason="so")),
+        ("criteria", 2, 1, verdict(**{"clarity": 3, "depth of detail": 8, "Rating": 6, "Reason": "so"})),
+        ("commit_first", 1, 1, "I count five."),
+        ("pairwise", 0, 1, verdict(Verdict="A")),
+    ],
+)
+def test_what_was_paid_before_a_call_was_lost_is_counted(form: str, lost: int, samples: int, text: str) -> None:
+    """And beside it: an order or a criterion that is asked at the same time."""
+    asked = 0
+
+    def answer(request: Request) -> Reply:
+        nonlocal asked
+        asked += 1
+        if asked == lost + 1:
+            raise Transient("HTTP 500 (after 3 tries)", tries=3)
+        tokens = [chances(_6=0.5, _8=0.5), chances(**{"_,": 1.0})] if request.continue_final else []
+        return Reply(text=text, tokens=tokens, prompt_tokens=100, cached_tokens=40, completion_tokens=9)
+
+    shown = [response(criteria=CRITERIA), response(1, response="omega")][: 2 if form == "pairwise" else 1]
+    found = judged(form, answer, *shown, decoding=Decoding(samples=samples, temperature=float(samples > 1)))
+    assert (found.verdict.failure, found.attempts) == ("server_error", 3)
+    paid, spent = asked - 1, (found.prompt_tokens, found.cached_tokens, found.completion_tokens)
+    assert paid >= 1 and spent == (100 * paid, 40 * paid, 9 * paid)
 
 
 def test_a_reply_whose_probabilities_are_asked_for_again_is_counted() -> None:

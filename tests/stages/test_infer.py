@@ -360,11 +360,11 @@ def test_a_server_that_is_gone_ends_the_run() -> None:
 def test_failures_between_answers_do_not_end_the_run() -> None:
     def answer(request: Request) -> Reply:
         if int(text(request.messages[0]).split()[0][1:]) % 2:
-            raise Transient("HTTP 503")
+            raise Transient("HTTP 503", tries=2)
         return answered(request)
 
     made = converse(talks(20, turns=1), Recorder(answer), "own", concurrency=1)
-    assert sum(line.failure == "server_error" for line in made) == 10
+    assert [line.attempts for line in made if line.failure == "server_error"] == [2] * 10
 
 
 def test_an_image_is_read_once_for_a_conversation() -> None:
