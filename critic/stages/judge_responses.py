@@ -167,6 +167,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
         self.judge, self._responses, self._check_repeat = judge, responses, check_repeat
         self.always_opens = check_repeat > 0
         self._again: dict[str, Any] | None = None
+        self.repeats: list[Judgment] = []
         self.facts = {
             "responses": source,
             "judge": judge.name,
@@ -281,12 +282,13 @@ class JudgeResponses(Stage[Shown, Judgment]):
 
     async def afterwards(self) -> None:
         if self._check_repeat:
-            self._again = await _judged_again(self.judge, self.out, self._check_repeat, self.concurrency)
+            how = self.out, self._check_repeat, self.concurrency
+            self._again, self.repeats = await _judged_again(self.judge, *how)
 
     def summary(self, records: Iterable[Judgment]) -> RunSummary:
         if self.wanted is not self._responses.keys:
             records = (one for one in records if self.key(one) in self.wanted)
-        found = summary(records, self.options)
+        found = summary(records, self.options, self.repeats)
         if (again := self._again) is None:
             return found
         said = (
@@ -309,13 +311,16 @@ def _scored_by(kind: str, one: Judgment) -> Judgment | None:
     return replace(one, score_kind=kind, score=rating.of_distribution(one.verdict, kind))
 
 
-def summary(judgments: Iterable[Judgment], options: RunOptions) -> RunSummary:
+def summary(judgments: Iterable[Judgment], options: RunOptions, repeats: Iterable[Judgment] = ()) -> RunSummary:
+    """What a file of judgments adds up to; what `repeats` took, which are not in it, is in the sums of tokens."""
     out, failures, spent, count = options.out, Counter[str](), Spent(options.prices), 0
     for one in judgments:
         count += 1
         spent.add(one)
         if one.verdict.failure is not None:
             failures[one.verdict.failure] += 1
+    for one in repeats:
+        spent.pay(one)
     facts = {
         "rows": count,
         "failed": dict(failures),
@@ -326,7 +331,9 @@ def summary(judgments: Iterable[Judgment], options: RunOptions) -> RunSummary:
     return RunSummary(count=count, failures=failures, facts=facts, lines=lines)
 
 
-async def _judged_again(judge: ResponseJudge, out: Path, rows: int, concurrency: int) -> dict[str, Any]:
+async def _judged_again(
+    judge: ResponseJudge, out: Path, rows: int, concurrency: int
+) -> tuple[dict[str, Any], list[Judgment]]:
     """Judge the first `rows` scored responses of `out` once more in another order, hence in other batches, and
     count how many ratings changed: the same input should get the same score whatever is judged beside it."""
     before = {
@@ -348,13 +355,18 @@ async def _judged_again(judge: ResponseJudge, out: Path, rows: int, concurrency:
     both = [(line, after[name]) for name, line in before.items()]
     pairs = [(one, other) for one, other in both if other.verdict.failure is None]
     moves = [abs(one.score - other.score) for one, other in pairs if one.score is not None and other.score is not None]
-    return {
+    spent = Spent({})
+    for other in after.values():
+        spent.pay(other)
+    facts = {
         "rows": len(pairs),
         "failed": len(both) - len(pairs),
         "ratings_changed": sum(_said(one.verdict) != _said(other.verdict) for one, other in pairs),
         "replies_changed": sum(one.reply != other.reply for one, other in pairs),
         "largest_move_of_a_score": max(moves, default=0.0),
+        "tokens": dict(spent.tokens),
     }
+    return facts, list(after.values())
 
 
 def _said(found: Verdict) -> object:

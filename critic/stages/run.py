@@ -316,10 +316,14 @@ class Spent:
         self.tokens, self.shortened = Counter(prompt=0, cached=0, completion=0), Counter[str]()
 
     def add(self, made: Judgment | Call) -> None:
-        self.uncounted += bool(made.reply) and not made.prompt_tokens and made.attempts > 0
+        self.pay(made)
         self.repeated += made.attempts == 0
-        self.tokens.update(prompt=made.prompt_tokens, cached=made.cached_tokens, completion=made.completion_tokens)
         self.shortened.update(list(made.shortened))
+
+    def pay(self, made: Judgment | Call) -> None:
+        """What it took alone, of one that is in no file."""
+        self.uncounted += bool(made.reply) and not made.prompt_tokens and made.attempts > 0
+        self.tokens.update(prompt=made.prompt_tokens, cached=made.cached_tokens, completion=made.completion_tokens)
 
     def facts(self) -> dict[str, Any]:
         found = {"tokens": dict(self.tokens), "costs": costs(self.prices, *self.tokens.values())}

@@ -24,6 +24,7 @@ from conftest import ROOT, Servers, assert_one_line_error, completion, free_port
 from hypothesis import given
 from hypothesis import strategies as st
 
+from critic import jsonl
 from critic.asking import rating
 from critic.asking.asker import Asker, pooled
 from critic.asking.forms import FORMS, Inquiry, inquiry
@@ -425,16 +426,21 @@ def test_ratings_that_change_with_the_batch_are_counted(tmp_path: Path) -> None:
         text = request.messages[0]["content"]
         again, number = text in seen, int(text.split("on table ")[1].split("?")[0])
         seen.add(text)
-        return certain(4 if again and number % 5 == 0 else 3)
+        return msgspec.structs.replace(
+            certain(4 if again and number % 5 == 0 else 3), prompt_tokens=100, completion_tokens=9
+        )
 
     made = [response(n, prompt=f"How many apples lie on table {n}?") for n in range(50)]
     judge = ResponseJudge(ScriptedBackend(answer), "judge", "pointwise", "expected", 256)
     out = tmp_path / "out.jsonl"
     assert stage(out, judge, lambda: made, check_repeat=40).run() == 0
-    found = json.loads((tmp_path / "out.jsonl.run.json").read_text("utf-8"))["judged_again"]
+    facts = jsonl.facts(out)
+    found = facts["judged_again"]
     expected = sum(int(name[1:]) % 5 == 0 for name in list(judged(out))[:40])
     assert found["rows"] == 40 and found["ratings_changed"] == expected > 0
     assert found["largest_move_of_a_score"] == 1.0
+    assert found["tokens"] == {"prompt": 4000, "cached": 0, "completion": 360}
+    assert facts["tokens"] == {"prompt": 9000, "cached": 0, "completion": 810} and facts["rows"] == 50
 
 
 def test_a_server_that_hangs_or_trickles_is_given_up(tmp_path: Path, scripted: Servers) -> None:
