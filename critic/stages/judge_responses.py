@@ -263,9 +263,10 @@ class JudgeResponses(Stage[Shown, Judgment]):
         return len(self._judged)
 
     def items(self) -> Iterable[Shown]:
-        return in_order((shown for shown in self._responses if self._left(key_of(*shown))), WINDOW)
+        return in_order((shown for shown in self._responses if self.is_left(key_of(*shown))), WINDOW)
 
-    def _left(self, key: str) -> bool:
+    def is_left(self, key: str) -> bool:
+        """Whether an earlier run left it to this one."""
         return key in self.wanted and key not in self._judged
 
     def only(self, keys: Wanted) -> None:
@@ -414,17 +415,15 @@ def judge_responses(
             return _in_turn(run, members, labelled, panel)
         for member in members:
             member.run()
-        count = jsonl.write(out, _merged([member.out for member in members], how, panel, members[0].key))
+        jsonl.write(out, _merged([member.out for member in members], how, panel, members[0].key))
         facts = {
             "responses": source,
             "judge": panel,
             "aggregate": how,
             "members": [{"judge": member.judge.name, "file": str(member.out)} for member in members],
             "processors": made_ready,
-            "judged_in_this_run": count,
         }
-        whole = summary((line for _, line in jsonl.read(out, Judgment)), run)
-        return finish(run, whole, facts, changed=True, too_many=JudgeResponses.too_many)
+        return _finish_panel(run, members, facts, [])
 
 
 def _in_turn(run: RunOptions, members: Sequence[JudgeResponses], labelled: str, name: str) -> int:
@@ -445,10 +444,24 @@ def _in_turn(run: RunOptions, members: Sequence[JudgeResponses], labelled: str, 
         "cascade": msgspec.to_builtins(found),
         "asked_of_the_second": len(unsure),
         "processors": processors(member.judge.backend for member in members),
-        "judged_in_this_run": count,
     }
-    whole = summary((line for _, line in jsonl.read(run.out, Judgment)), run)
-    whole.lines.append(f"{second.judge.name} was asked for {len(unsure)} of {count}")
+    asked = members if unsure else [first]
+    return _finish_panel(run, asked, facts, [f"{second.judge.name} was asked for {len(unsure)} of {count}"])
+
+
+def _finish_panel(run: RunOptions, asked: Sequence[JudgeResponses], facts: dict[str, Any], lines: list[str]) -> int:
+    """The end of a run that made its file of what those members said that were `asked`."""
+    now = 0
+
+    def judgments() -> Iterator[Judgment]:
+        nonlocal now
+        for _, one in jsonl.read(run.out, Judgment):
+            now += any(member.is_left(member.key(one)) for member in asked)
+            yield one
+
+    whole = summary(judgments(), run, (one for member in asked for one in member.repeats))
+    whole.lines.extend(lines)
+    facts = {**facts, "judged_in_this_run": now}
     return finish(run, whole, facts, changed=True, too_many=JudgeResponses.too_many)
 
 

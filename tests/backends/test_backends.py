@@ -161,7 +161,9 @@ def test_a_panel_from_the_command_line(tmp_path: Path) -> None:
         ]
         assert line["judge"] == "mean(strict, mild)"
     before = out.read_bytes()
+    assert jsonl.facts(out)["judged_in_this_run"] == 12
     assert run(*words).returncode == 0 and out.read_bytes() == before
+    assert jsonl.facts(out)["judged_in_this_run"] == 0
     second = tmp_path / "out.2.jsonl"
     second.write_bytes(b"".join(reversed(second.read_bytes().splitlines(keepends=True))))
     assert run(*words).returncode == 0 and out.read_bytes() == before, "members may judge in another order"

@@ -111,7 +111,9 @@ def test_the_dear_judge_is_asked_where_the_cheap_one_is_unsure(tmp_path: Path, j
     before = (tmp_path / "j.jsonl").read_bytes()
     second = tmp_path / "j.2.jsonl"
     second.write_bytes(second.read_bytes()[:-100])
-    assert judge(data, "j.jsonl", "--cascade", tmp_path / "both.jsonl").returncode == 0
+    for judged in (1, 0):
+        assert judge(data, "j.jsonl", "--cascade", tmp_path / "both.jsonl").returncode == 0
+        assert jsonl.facts(tmp_path / "j.jsonl")["judged_in_this_run"] == judged
     assert sorted(before.splitlines()) == sorted((tmp_path / "j.jsonl").read_bytes().splitlines())
 
 
