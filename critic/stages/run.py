@@ -198,15 +198,23 @@ class Stage(ABC, Generic[Item, Record]):
         for one in layers(self.backend):
             if isinstance(one, Cached):
                 facts["cache"] = {"hits": one.hits, "misses": one.misses}
-        summary = self.summary(line for _, line in jsonl.read(self.out, self.record))
-        if lost := summary.failures["budget"]:
+        waiting = 0
+
+        def records() -> Iterator[Record]:
+            nonlocal waiting
+            for _, line in jsonl.read(self.out, self.record):
+                waiting += _waits(line) and self.key(line) in self.wanted
+                yield line
+
+        summary = self.summary(records())
+        if waiting:
             ours = any(isinstance(one, Limited) and one.budget.spent for one in layers(self.backend))
             why = (
                 "the budget is spent; the same command goes on with them"
                 if ours
                 else "they wait for critic infer's budget"
             )
-            summary.lines.append(f"{lost} {self.unit}s were not asked for: {why}")
+            summary.lines.append(f"{waiting} {self.unit}s were not asked for: {why}")
         return finish(self.options, summary, facts, opens, self.too_many)
 
     def resume(self) -> None:
@@ -223,9 +231,7 @@ class Stage(ABC, Generic[Item, Record]):
             jsonl.rewrite(self.out, self.record, lambda record: not self._goes(record))
 
     def _goes(self, record: Record) -> bool:
-        detail = getattr(record, "detail", None) or ""
-        unasked = failure_of(record) == "budget" or detail.endswith("failed: budget")
-        return unasked or (self.options.retry_failed and self.lacks(record))
+        return _waits(record) or (self.options.retry_failed and self.lacks(record))
 
     async def ask(self, left: int) -> None:
         """Work on the items, `concurrency` at a time; each record is in the file once it is known."""
@@ -363,6 +369,12 @@ def failure_of(record: Any) -> str | None:
     """A record's own failure, or that of its verdict."""
     failure: str | None = getattr(record, "verdict", record).failure
     return failure
+
+
+def _waits(record: Any) -> bool:
+    """Whether no budget was left for a record, or for one that it goes on from."""
+    detail = getattr(record, "detail", None) or ""
+    return failure_of(record) == "budget" or detail.endswith("failed: budget")
 
 
 def failed(failures: Counter[str], word: str = "failed") -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sqlite3
 import sys
 import threading
@@ -189,14 +190,17 @@ def test_conversations_go_on_behind_a_budget(tmp_path: Path, stand: Stands) -> N
 
 
 def test_replies_go_on_behind_a_budget(tmp_path: Path, stand: Stands) -> None:
-    """What was not asked for is no call."""
+    """What was not asked for is no call; all that is still to be asked is counted, behind it as well."""
     server, out = stand(), tmp_path / "one.jsonl"
     words = ["critic", "infer", CONVERSATIONS, "--benchmark", "convbench", "--condition", "no_image"]
     asked = [*words, "--base-url", server.url, "--concurrency", 2, "--out"]
     cut = run(*asked, out, "--budget", "1090tokens")
     assert cut.returncode == 3 and f"turns by {server.asked} calls" in cut.stdout, cut.stdout
     assert "budget: " in cut.stdout and "without token counts" not in cut.stdout
-    assert run(*asked, out).returncode == 0
+    more = run(*asked, out)
+    assert more.returncode == 0
+    (left,) = re.findall(r"turns before, (\d+) to go", more.stderr)
+    assert f"{left} turns were not asked for: the budget is spent" in cut.stdout
     asked_for = server.asked
     assert run(*asked, tmp_path / "alone.jsonl").returncode == 0 and server.asked == 2 * asked_for
     found = [map(json.loads, file.read_text("utf-8").splitlines()) for file in (out, tmp_path / "alone.jsonl")]
