@@ -19,10 +19,11 @@ from typing import Any, Literal, NamedTuple
 import general
 import msgspec
 from dialects import forced_tool, parameters
-from layouts import JUDGING, Found, escaped
+from layouts import Found, escaped
 from merging import Unbounded
 from reading import with_fields, with_ranges, with_verdict, without_braces
 from schemas import Limits, Overlap, bounded, loose
+from sections import JUDGING
 
 from critic.errors import UsageError
 

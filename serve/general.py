@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from layouts import (
-    JUDGING,
     WHY,
     Found,
     blocks,
@@ -25,6 +24,7 @@ from layouts import (
     numbers,
 )
 from reading import digits_of, names_verdict, range_in, said_of, scale_of
+from sections import JUDGING, without_data
 
 Schema = dict[str, Any]
 
@@ -102,11 +102,11 @@ def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
     system = "\n\n".join(text for role, text in texts if role == "system")
     whole = "\n\n".join(text for _, text in texts)
     whole = whole if len(whole) <= HEAD + TAIL else f"{whole[:HEAD]}\n\n{whole[-TAIL:]}"
+    system, whole = (without_data(text, _spans(text)) for text in (system[:HEAD], whole))
     judging = bool(JUDGING.search(_without_objects(whole)))
     if not judging and not INSTANCE.search(whole):
         return None
-    for text in (system[:HEAD], whole):
-        last = texts[-1][1] if texts and text is whole else text
+    for text, last in ((system, system), (whole, texts[-1][1] if texts else "")):
         if ABOUT.search(last if len(last) < 2 * EDGE else last[:EDGE]):
             continue
         found = _one([*_objects(text, wants_object, judging), *(_listed(text) if judging else ())])

@@ -7,17 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from reading import digits_of, named_ranges, names_verdict, range_in, ranges, said_of, scale_of, widest
+from reading import digits_of, named_ranges, names_verdict, range_in, said_of, scale_of, widest
+from sections import JUDGING
 
 Schema = dict[str, Any]
 
-JUDGING = re.compile(
-    r"(?i)\b(evaluat\w*|grad(?:e|es|er|ing)\b(?! \d)|judg\w+|rat(?:e|es|ing|ings|er)\b(?! of \d)|"
-    r"scor(?:e|es|ing|er)\b|assess\w*|rubric|"
-    r"criteri(?:on|a)|verdict|critique|ground[ -]truth|gold|reference answer|submission|hallucinat\w*|faithful\w*|"
-    r"classif(?:y|ies|ier)\b|"
-    r"match an answer|(?:two|both) (?:assistants|responses|answers)|determine (?:if|whether))"
-)
 WHY = re.compile(
     r"(?i)\b(?:template|step[- ]by[- ]step|explain\w*|explanations?|reason(?:s|ing)?|rationale|justif\w+)\b"
 )
@@ -366,7 +360,7 @@ MOST_NUMBERS = 1000
 
 
 def _scale(text: str, name: str | None = None) -> list[str]:
-    found = scale_of(text, name) or widest(found for _, found in ranges(text))
+    found = scale_of(text, name)
     return numbers(found, digits_of(found, said_of(found, text)))
 
 

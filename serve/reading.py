@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from sections import IMPERATIVE, SENTENCE_END, told
+
 Schema = dict[str, Any]
 Range = tuple[float, float]
 """The least and the most."""
@@ -74,41 +76,6 @@ NO_NUMBER = ("string", "boolean", "array", "object", "null")
 MOST_TEXT = 100_000
 """Characters of a request that are read for what its schema leaves open."""
 
-
-DATA = re.compile(
-    r"(?im)^[^\w\n]{0,8}(?:(?:begin|start of)(?: the)? )?(?:the )?"
-    r"(?:(?:model|assistant|student|user|ai|candidate|predicted|generated|given)(?:['’]s)? )?"
-    r"(?:data|answer|response|reply|submission|output|completion|text|summary|translation|passage|context|document|"
-    r"article|question|(?:instruction|prompt)(?!s)|input|conversation|dialogue|source|essay|assistant)s?(?: [a-z0-9])?"
-    r"(?:[^\w\n]{0,3}:|[\]>]|\*\*\n|(?<=# answer)\n|(?<=# response)\n|(?<=# question)\n)"
-)
-"""What opens the data of a request, at the beginning of a line."""
-
-COUNTS = re.compile(
-    r"(?i)[^\w\n]{0,8}(?:the |your )?(?:\w{1,20} ){0,2}"
-    r"(?:rubrics?|criteri(?:a|on)|scales?|instructions|tasks?|guidelines?)\b[^.:\n]{0,40}(?::|\Z)"
-)
-"""A heading of what counts for the verdict."""
-
-SCORE = r"(?:overall |final )?(?:score|rating|grade)"
-IMPERATIVE = re.compile(
-    r"(?i)\W*(?:(?:based on|given|considering|according to|using|on|with|after|for|in)\b[^.,\n]{0,80}, )?"
-    r"(?:(?:now|then|please|finally|first|remember(?: that)?|note that|(?:can|could|would|will) you|"
-    r"(?:i|we)(?: would|['’]d)? (?:want|like|need) you to|(?:the|your) (?:task|job|goal) is to|"
-    r"you(?: (?:must|should|will|can|may|have to|need to|are (?:asked )?to))?)\W+)*"
-    r"(?:(?:rate|score(?= (?:the|it|each|this|from|how|on|between)\b)|grade|evaluate|assess|judge|give|assign|provide|"
-    r"return|output(?!:)|respond|reply|use|answer(?! ?:)|produce|print|write|generate|on a scale|how would you|"
-    rf"(?:what|which) (?:(?:is|should be|would be) (?:the|your) )?{SCORE}|(?:valid|possible|allowed) {SCORE}s|"
-    rf"(?:make sure|ensure)(?: that)? (?:the|your) {SCORE}|(?:scores?|ratings?|grades?) (?:go|ranges?|must|should|are)|"
-    rf"(?:the|your) (?:{SCORE}|(?:{SCORE} |scoring )?scale) "
-    r"(?:must|should|ranges?|goes|can|may|will|has to|is (?:an?|from|between|on))|"
-    r"(?:the|this|it|each)(?: \w{1,20}){0,2} (?:must|should|has to|is to) be (?:scored|rated|graded)|"
-    rf"output: (?:an? |the )?(?:\w{{1,20}} )?{SCORE})\b|"
-    rf"(?:your )?{SCORE}(?: ?: ?(?:an? )?(?:whole |single )?(?:integer|number|float)\b| ?\([0-9]|"
-    r" (?:from|between) [0-9]))"
-)
-"""How a sentence begins that asks for something, and does not only tell it."""
-
 REAL = re.compile(
     r"(?i)\bfloat|\bdecimal|\bprobabilit|\bfraction|\breal[- ]valued|\breal number|"
     r"\bhalf[- ](?:points?|steps?|marks?)|\bhalves\b"
@@ -124,7 +91,6 @@ WHOLE = re.compile(
 )
 DECIMALS = re.compile(r"(?<![\w.])-?[0-9]{1,3}\.[0-9]{1,3}(?![\w.]?[0-9])")
 DIGIT = re.compile("[0-9]")
-SENTENCE_END = re.compile(r"(?<!e\.g)(?<!i\.e)[.!?]\s|\n")
 """What tells whether a score takes digits behind its point."""
 
 
@@ -184,20 +150,6 @@ def widest(found: Iterable[Range]) -> Range | None:
     return bounds if bounds in all_of_them else None
 
 
-def _told(text: str) -> tuple[str, str]:
-    """What a text says before its data, and of what stands behind it the sentences that ask for something and those
-    below a heading of what counts."""
-    opens = DATA.search(text)
-    if opens is None:
-        return text, ""
-    told, tells = [], False
-    for one in SENTENCE_END.split(text[opens.start() :]):
-        tells = bool(COUNTS.match(one)) or (tells and not DATA.match(one))
-        if tells or IMPERATIVE.match(one):
-            told.append(one)
-    return text[: opens.start()], "\n".join(told)
-
-
 def _first(texts: Iterable[str], read: Callable[[str], Iterable[Range]]) -> Range | None:
     """The widest range in the first of the texts that names any."""
     return next((widest(found) for text in texts if (found := {*read(text)})), None)
@@ -233,7 +185,7 @@ def _scales(text: str, name: str | None = None, others: Iterable[str] = ()) -> s
 
 def scale_of(text: str, name: str | None = None) -> Range | None:
     """The range of the verdict that the text names, be it by its field's `name`."""
-    return _first(_told(text), lambda part: _scales(part, name))
+    return _first(told(text), lambda part: _scales(part, name))
 
 
 def digits_of(found: Range | None, words: str) -> int:
@@ -259,7 +211,7 @@ def with_ranges(schema: Schema, *texts: str) -> Schema:
     """The schema with the ranges that its descriptions and the request's words name for numbers that it leaves
     open. What stands by no field's name is the range of the verdict, if only one field can be that. Of the texts the
     first that names any range for a field counts."""
-    told_in = [part for text in texts for part in _told(text[:MOST_TEXT])]
+    told_in = [part for text in texts for part in told(text[:MOST_TEXT])]
     open_fields = [name for name, field in _fields(schema).items() if _open_number(field)]
     verdicts = [name for name in open_fields if VERDICT.search(name) or names_verdict(name)]
     numbers = {name for name, field in _fields(schema).items() if field.get("type") not in NO_NUMBER}

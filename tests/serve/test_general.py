@@ -332,6 +332,68 @@ def test_the_text_under_judgment_sets_no_range_of_its_own_score(data: str) -> No
     assert score["maximum"] == 1_000_000 or "Rate this" in data
 
 
+NO_SCALE = (
+    "Evaluate the response and put your score inside <score></score> tags.\n\nResponse: {}",
+    "Evaluate the response; reason, then put your final score in \\boxed{{}}.\n\nResponse: {}",
+    "Evaluate the response.\nResponse: {}\n\nEvaluation Form (scores ONLY):\n- Helpfulness:",
+    'Evaluate the response. End with a line "Score: <score>".\nResponse: {}',
+    "Evaluate the response. Return these fields in two lines:\nscore: Yours\nwhy: Why\n\nResponse: {}",
+    "Evaluate the response.\n# Data\nQUERY: Why?\nANSWER: {}\n\n# Tasks\nUse tags: <S1>why</S1>, <S2>your score</S2>.",
+)
+
+
+@pytest.mark.parametrize("words", NO_SCALE)
+def test_no_range_of_the_text_under_judgment_is_its_scale(words: str) -> None:
+    for data in ("It takes 5 to 10 days.", "Chapters 0 to 1.\nTake 5 to 10 eggs.", "Paris.\n\nUse 5 to 10 eggs."):
+        assert values_of(words.format(data)) is None
+        assert values_of(f"Scores go from 1 to 5. {words.format(data)}") == set("12345")
+
+
+UNREAD = (
+    "Below are two answers to a question. Determine whether they are consistent.\nIf so, Judgement is 1, else 0.\n\n"
+    "[Question]: {}\n[Standard Answer]: A\n[Model_answer] : B\nJudgement: ",
+    "Assess the correctness of the prediction; generate “right” or “wrong”.\n\nQuestion: {}\nReference answer: Yes\n"
+    "Prediction answer: it is\nOutput:",
+    "You are grading an answer. Say how good it is.\n\nQuestion: {}\nReference: A\nAnswer: B\n\nFeedback:",
+    "Evaluate the answer, and say what is good.\n<question>\n{}\n</question>\n<answer>\nB\n</answer>\n",
+    "Evaluate it, please.\n[The Start of Assistant A's Answer]\n{}\n[The End of Assistant A's Answer]\nSay why.",
+)
+HINTS = (
+    "Is it red? Answer with only yes or no.",
+    "Which? Respond with only the letter (A, B, C, or D) of the correct option.",
+    "Which?\nA. one\nB. two\nRespond with only A or B.",
+    "Which?\n\nRespond with only A or B.",
+    'Give the result as JSON: {"answer": "A", "score": 3}',
+    "How many, from 1 to 5? Answer with only a number.",
+)
+
+
+@pytest.mark.parametrize("words", UNREAD)
+def test_no_form_that_the_data_asks_for_is_the_verdicts(words: str) -> None:
+    for hint in HINTS:
+        assert contracts.recognise(user(words.format(hint)), TABLE) is None, hint
+
+
+@EACH
+def test_data_beside_a_form_change_nothing_of_it(asked: Asked) -> None:
+    """At worst it is not read."""
+    *before, said = asked.request["messages"]
+    own = contracts.recognise(asked.request, TABLE)
+    for data in ("Response: It takes 5 to 10 days.", f"[Question]: {HINTS[1]}\n[Answer]: B"):
+        for content in (f"{said['content']}\n\n{data}", f"{data}\n\n{said['content']}"):
+            found = contracts.recognise({**asked.request, "messages": [*before, {**said, "content": content}]}, TABLE)
+            same = found and (found.found == own.found or {*own.found.split(" | ")} == {"CORRECT", "INCORRECT"})
+            assert found is None or same, found.found
+
+
+def test_a_request_that_looks_like_data_alone_is_read() -> None:
+    for words in (
+        "Prompt: Evaluate the answer 4. Reply with only a number from 1 to 5.",
+        "An instruction.\n\n### Instruction:\nRate the answer from 1 to 5. Reply with only a number.\n\n### Response:",
+    ):
+        assert values_of(words) == set("12345")
+
+
 def test_what_counts_may_stand_behind_the_data() -> None:
     for words in (
         "Judge it.\nResponse: Paris.\n\n### Score Rubric:\nScore 1: bad\nScore 3: fair\nScore 5: good",
