@@ -86,7 +86,9 @@ ONLY_NUMBER = re.compile(
 )
 
 
-SENTENCE = re.compile(r"(?:[^\n.?]+|\.(?=[0-9])|(?<=\be)\.(?=g\b)|(?<=\be\.g)\.(?= ?[^\sA-Z]))+[.?\n]?")
+SENTENCE = re.compile(
+    r"(?:[^\n.?]+|(?<=,)\.{3}|(?<=, )\.{3}|\.(?=[0-9])|(?<=\be)\.(?=g\b)|(?<=\be\.g)\.(?= ?[^\sA-Z]))+[.?\n]?"
+)
 
 
 ELSE = re.compile(
@@ -102,6 +104,7 @@ def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
     system = "\n\n".join(text for role, text in texts if role == "system")
     whole = "\n\n".join(text for _, text in texts)
     whole = whole if len(whole) <= HEAD + TAIL else f"{whole[:HEAD]}\n\n{whole[-TAIL:]}"
+    given = whole
     system, whole = (without_data(text, _spans(text)) for text in (system[:HEAD], whole))
     judging = bool(JUDGING.search(_without_objects(whole)))
     if not judging and not INSTANCE.search(whole):
@@ -111,7 +114,7 @@ def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
             continue
         found = _one([*_objects(text, wants_object, judging), *(_listed(text) if judging else ())])
         if found is None and judging and not wants_object:
-            found = laid_out(text) or _one(list(_labels(text))) or _one(list(brackets(text)))
+            found = laid_out(text) or _one(list(_labels(text, given))) or _one(list(brackets(text)))
             found = found or closing(text) or lines(text) or blocks(text)
             found = found or _one(list(_only_numbers(text))) or ending(text)
         if found and found.kind != "several":
@@ -322,14 +325,14 @@ def _scalar(value: str) -> Schema:
     return schema
 
 
-def _labels(text: str) -> Iterator[Found]:
-    """Sets of labels of which the reply has to be one and nothing else."""
+def _labels(text: str, given: str) -> Iterator[Found]:
+    """Sets of labels of which the reply has to be one and nothing else; `given` is the whole request."""
     for match in SENTENCE.finditer(text):
         sentence, before = match[0], text[max(0, match.start() - 400) : match.start()]
         if len(sentence) > 500 or sentence.endswith("?") or CODING.search(sentence) or not ONLY.search(sentence):
             continue
         asked = ANSWERS.search(sentence)
-        if not asked or (said := labels(sentence, asked.end())) is None:
+        if not asked or (said := labels(sentence, asked.end(), given)) is None:
             continue
         if not said:
             yield Found("several", "")

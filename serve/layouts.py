@@ -5,6 +5,7 @@ What they say becomes the fields of a contract. Everything here is pure.
 
 import re
 from collections.abc import Iterator
+from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from reading import digits_of, named_ranges, names_verdict, range_in, said_of, scale_of, widest
@@ -38,7 +39,10 @@ NO_MORE = (
 )
 """How a sentence goes on behind its labels to say that there is nothing else."""
 
-SEPARATOR = r"(?: ?\([^()\n]{0,40}\))?(?:, and |, or |, | or | and | ?/ ?| ?\| ?)"
+MORE_OF_THEM = r"(?:\.\.\.|…)"
+SEPARATOR = (
+    rf"(?: ?\([^()\n]{{0,40}}\))?(?:, {MORE_OF_THEM},? (?:and |or |to )?|, and |, or |, | or | and | ?/ ?| ?\| ?)"
+)
 NEXT = rf"{SEPARATOR}(?!{NO_MORE})"
 LISTS = re.compile(
     rf"(?<![\w./+-])(?:{QUOTED}(?:{NEXT}{QUOTED}){{1,14}}"
@@ -65,7 +69,8 @@ QUALIFIED = re.compile(
 """Before a list: what belongs to its first word, as in "partially correct or wrong"."""
 
 GOES_ON = re.compile(
-    r"(?i)[\w%+=’']|-\w|(?: ?\([^()\n]{0,40}\))?(?: ?\(?[,;]? ?(?:or|nor|otherwise|else|unless)\b| ?[/|] ?\S)"
+    rf"(?i)[\w%+=’']|-\w|(?: ?\([^()\n]{{0,40}}\))?(?:, ?{MORE_OF_THEM}| {MORE_OF_THEM},? (?:or|and|to)\b|"
+    r" ?\(?[,;]? ?(?:or|nor|otherwise|else|unless)\b| ?[/|] ?\S)"
 )
 """Behind a list: what else it allows."""
 
@@ -80,10 +85,19 @@ MORE = re.compile(rf"(?i) (?!(?:and\b|{STOPS}))\w")
 MORE_LISTED = re.compile(rf"(?i)(?: ?\([^()\n]{{0,40}}\))?(?:, (?:and )?| and )(?!{STOPS})\w")
 """Behind a list: what may be its next item, or the rest of its last one."""
 
+WHERE_THERE = re.compile(
+    r"\b[A-Z]\W{1,5}[A-Z](?:,| or| and)\W{1,5}[A-Z] \(if (?:they|these|those) "
+    r"(?:are )?(?:valid|available|applicable|present|given|listed|options|exist)\b[^()\n]{0,20}\)(?!.*\(if )"
+)
+"""Letters of which there are as many as a question has options."""
+
+OPTION = re.compile(r"(?<![\w'’.-])([A-Z])[.):](?=\s)")
+
 OTHERWISE = re.compile(rf"(?i:\b(?:or|otherwise|else)\b)(?:[^.\n\"'`“*]{{0,40}}({QUOTED})| ([A-Z]\b|N/A\b|{NUMERAL}))")
 """A label that a sentence allows behind its list."""
 
-BRACKETED = re.compile(r"\[\[([A-Z](?:[<>=]{1,2}[A-Z])?|(?i:tie|yes|no))\]\]")
+BRACKETED = re.compile(rf"\[\[([A-Z]{{1,12}}(?:[<>=]{{1,2}}[A-Z])?|(?i:tie|yes|no)|{HEDGE})\]\]")
+IN_BRACKETS = re.compile(r"\[\[([^\[\]\n#]{1,30})\]\]")
 LINES = re.compile(
     r"(?i)\b(?:following|this|these)\b[^\n]{0,60}\b(?:format|fields|lines|template|structure)\b[^\n]{0,80}:?\n+"
     r"(?P<lines>(?:[^\w\n]{0,3}[A-Za-z][\w ]{0,24}: ?[^\n]+\n?){2,4})"
@@ -104,6 +118,7 @@ ABOUT_ANSWERS = re.compile(
 """What is judged, said by name: forms that texts of all kinds have are a verdict's only there."""
 
 VERDICT_NOUN = r"(?:scores?|rating|grade|verdict|judge?ment|decision|preference|winner|choice|evaluation|assessment)"
+PLACEHOLDER = re.compile(rf"(?i)(?:(?:your|the|final|my) ){{0,2}}(?:{VERDICT_NOUN}|answer|label|letter|number|option)")
 TAG = re.compile(r"<(?P<name>[A-Za-z][\w-]{1,30})>(?P<inner>[^<>]{0,160}?)</(?P=name)>")
 ALONE = re.compile(
     r"(?i)\b(?:in|inside|within|between|using|with|by)\b[^.<>\n]{0,40}<(?P<name>[A-Za-z][\w-]{1,30})>(?!\s*[^\s<.,)`\"'][^<]*<)"
@@ -250,13 +265,14 @@ def _first_said(words: list[str]) -> list[str] | None:
     return next((found for one in words if (found := choices(one)) is not None), None)
 
 
-def labels(text: str, start: int = 0) -> list[str] | None:
+def labels(text: str, start: int = 0, given: str = "") -> list[str] | None:
     """The labels of the first list of a text behind `start`; none at all where it goes on with what is not understood:
-    a reply could not say that. None where no labels are listed."""
+    a reply could not say that. None where no labels are listed. `given` is the whole request: if a list of letters says
+    that it depends on a question's options, they stand there."""
     for found in LISTS.finditer(text, start):
         row = re.sub(rf"({QUOTED})| ?\([^()\n]{{0,40}}\)", r"\1", found[0])
         said, between = [one.strip("\"'`“”*") for one in ITEM.findall(row)], ITEM.sub("", row)
-        if all(map(_is_number, said)) and not _are_labels(said, between):
+        if all(map(_is_number, said)) and (not _are_labels(said, between) or re.search(MORE_OF_THEM, between)):
             continue
         before, behind = re.split(r"[.!?]\s|\n", text[: found.start()])[-1], text[found.end() :]
         quoted = found[0][0] in "\"'`“*"
@@ -273,8 +289,23 @@ def labels(text: str, start: int = 0) -> list[str] | None:
             or not {*filter(None, others)} <= {*said}
         ):
             return []
-        return said
+        return _all_of(said, given, found[0] + re.split(r"[^ (]\(|(?<=\))", behind)[0])
     return None
+
+
+def _all_of(said: list[str], given: str, row: str) -> list[str]:
+    """The labels of a row and those that it leaves out: where it depends on the question which there are, letters of
+    its options, or all if it names none; where dots stand in it, all between its ends. None where that is not sure."""
+    depends, dots = WHERE_THERE.search(row), re.search(MORE_OF_THEM, row)
+    if not depends and not dots:
+        return said
+    at = [ascii_uppercase.find(one) if len(one) == 1 else -1 for one in said]
+    if at[0] < 0 or at != sorted({*at}):
+        return []
+    if dots:
+        return list(ascii_uppercase[at[0] : at[-1] + 1])
+    options = {*OPTION.findall(given)}
+    return sorted({*said, *options} if {"A", "B"} <= options else ascii_uppercase)
 
 
 def _are_labels(said: list[str], between: str) -> bool:
@@ -285,8 +316,12 @@ def _are_labels(said: list[str], between: str) -> bool:
 
 
 def brackets(text: str) -> Iterator[Found]:
-    labels = list(dict.fromkeys(BRACKETED.findall(text)))
-    if 2 <= len(labels) <= 8:
+    """Labels in brackets; none at all where a line names one beside them that is not understood."""
+    labels = [one for one in dict.fromkeys(BRACKETED.findall(text)) if not PLACEHOLDER.fullmatch(one)]
+    told = {one for line in text.split("\n") if BRACKETED.search(line) for one in IN_BRACKETS.findall(line)}
+    if len(labels) > 1 and not all(one in labels or PLACEHOLDER.fullmatch(one) for one in told):
+        yield Found("several", "")
+    elif 2 <= len(labels) <= 8:
         yield held("labels", [f"[[{label}]]" for label in labels], "before", lead="\n\n")
 
 

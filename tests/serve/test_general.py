@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from string import ascii_uppercase
 from types import ModuleType
 from typing import Any
 
@@ -106,6 +107,14 @@ def values_of(words: str, *, system: str = "") -> set[str] | None:
         ("Output only MET or NOT MET.", ["MET", "NOT MET"]),
         ("Output only A (right), B (partly correct) or C (wrong).", ["A", "B", "C"]),
         ("Output only A, B, C, D, E, F, G, H, I, J, K or L.", list("ABCDEFGHIJKL")),
+        ("Output only a letter: A, B, C, D (if they are valid options), and Z.", list(ascii_uppercase)),
+        ("Output only a letter: A, B, C (if they are valid options), and Z.\nA. an E\nB. F\nC. G\nD. H", list("ABCDZ")),
+        ("Output only one letter: A, B, C, ... or Z.", list(ascii_uppercase)),
+        ("Output only one letter: A, B, …, E.", list("ABCDE")),
+        ("Output only A, B or C (if they are equal).", ["A", "B", "C"]),
+        ("Output only A (if valid) or B (if invalid).", ["A", "B"]),
+        ("Output [[A]] or [[B]], or [[C]] for a tie; if both are bad [[BB]].", ["[[A]]", "[[B]]", "[[C]]", "[[BB]]"]),
+        ("Output [[verdict]]: [[A]], [[B]] or [[neither]].", ["[[A]]", "[[B]]", "[[neither]]"]),
         ("Answer with only yes or no.", ["yes", "no"]),
         ("Give only a yes or no answer: reply yes or no.", ["yes", "no"]),
         ("Reply with a single word, yes or no.", ["yes", "no"]),
@@ -130,6 +139,9 @@ def values_of(words: str, *, system: str = "") -> set[str] | None:
         ("Output only A, B, or no.", ["A", "B", "no"]),
         # What is not understood leaves the request as it is.
         ("Output only yes, no, or whatever fits.", None),
+        ("Output only one letter: A, B, C, ...", None),
+        ("Output only A, B, ... or none.", None),
+        ("Output [[A]], [[B]] or [[both are bad]].", None),
         ('Output only "safe", "unsafe" or spam.', None),
         ("Output only yes or no, or explain.", None),
         ("Output only PASS, FAIL OR UNSURE.", None),
