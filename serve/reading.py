@@ -69,26 +69,34 @@ SCORES = re.compile(r"(?im)^\W{0,6}score ([0-9]{1,2})\b ?[:=(–-]|(?<![\w.-])([
 COUNT = {"zero": 0, "one": 1, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "nine": 9, "ten": 10}
 COUNTED = rf"[0-9]{{1,3}}|{'|'.join(COUNT)}"
 SCALE = re.compile(
-    rf"(?i)\bout of (?P<most>{COUNTED})\b|\b(?P<points>{COUNTED})[- ]point\b|"
+    rf"(?i)\bout of (?P<most>{COUNTED})\b|(?<!\.)\b(?P<points>{COUNTED})[- ]point\b|"
     rf"\b(?P<low>zero|one) (?:to|through|and) (?P<high>{COUNTED})\b"
 )
 NO_NUMBER = ("string", "boolean", "array", "object", "null")
 MOST_TEXT = 100_000
 """Characters of a request that are read for what its schema leaves open."""
 
+STEP = (
+    r"\b(?:steps?|increments?|intervals?|multiples) of (?:0?\.[0-9]{1,2}|(?:a )?half\b|1/2)|"
+    r"(?<![\w.])0?\.[0-9]{1,2}[- ](?:points? )?(?:steps?|increments?|intervals?)\b"
+)
 REAL = re.compile(
     r"(?i)\bfloat|\bdecimal|\bprobabilit|\bfraction|\breal[- ]valued|\breal number|"
-    r"\bhalf[- ](?:points?|steps?|marks?)|\bhalves\b"
+    rf"\bhalf[- ](?:points?|steps?|marks?)|\bhalves\b|{STEP}"
 )
 ALLOWED = re.compile(
     r"(?i)\bhalf[- ](?:points?|steps?|marks?)|\b(?:use|allow|give)[^.\n]{0,20} (?:decimals|halves)\b|"
-    r"\bdecimals? [^.\n]{0,20}allowed\b"
+    rf"\bdecimals? [^.\n]{{0,20}}allowed\b|{STEP}"
 )
 WHOLE = re.compile(
     r"(?i)\b(?:integers?|int|whole[- ](?:numbers?|points?|scores?|values?|digits?|steps?)|binary|"
     r"(?:no|without) (?:decimals?|fractions?)|(?<!decimal )digit(?! (?:after|behind|past|of)\b))\b|"
     r"(?<![\w.-])(?:0{0}(?:,? or | ?[/|] ?)1|1{0}(?:,? or | ?[/|] ?)0)(?![\w-]|\.[0-9])".replace("{0}", MEANING)
 )
+HUNDREDTHS = re.compile(rf"(?i)(?=[^.\n]{{0,40}}\.[0-9]{{2}})(?:{STEP})")
+REPLY = re.compile(r"(?im)^\W{0,4}(?:example|sample)\b[^\n:]{0,30}:\s*(?=-?[0-9]{1,3}\.[0-9]{1,3}[ \t]*$)")
+"""What stands before the example of a reply that is a number with a point."""
+
 DECIMALS = re.compile(r"(?<![\w.])-?[0-9]{1,3}\.[0-9]{1,3}(?![\w.]?[0-9])")
 DIGIT = re.compile("[0-9]")
 """What tells whether a score takes digits behind its point."""
@@ -196,13 +204,16 @@ def digits_of(found: Range | None, words: str) -> int:
     low, high = found
     small = low >= -1 and high <= 1
     decimals = any(low <= float(one) <= high for one in DECIMALS.findall(words))
-    return (2 if small else 1) if small or decimals or REAL.search(words) else 0
+    if small or HUNDREDTHS.search(words):
+        return 2
+    return 1 if decimals or REAL.search(words) else 0
 
 
 def said_of(found: Range | None, text: str) -> str:
-    """The sentences of the text that name the range, or allow parts of a point."""
+    """The sentences of the text that name the range, or allow parts of a point, or are a reply that has some."""
     ends = [0, *(one.end() for one in SENTENCE_END.finditer(text)), len(text)]
     at = {where for where, one in ranges(text) if one == found} | {one.start() for one in ALLOWED.finditer(text)}
+    at |= {one.end() for one in REPLY.finditer(text)}
     named = sorted({bisect_right(ends, where) for where in at})
     return " ".join(text[ends[one - 1] : ends[one]] for one in named)
 
