@@ -27,6 +27,10 @@ LIMITS = ("n", "max_tokens", "max_completion_tokens")
 TEXT_PARTS = (None, "text", "input_text", "output_text", "refusal")
 
 
+class Unanswerable(ValueError):
+    """A request that no reply of this server would answer, in plain words."""
+
+
 class KnownTurn(msgspec.Struct):
     content: str | list[Any] | None = None
 
@@ -98,7 +102,9 @@ class Responses:
     cut_off = b'"reason":"max_output_tokens"'
 
     def as_chat(self, request: Request, auto_tools: bool) -> Request:
-        """The chat request that says the same. Raises ValueError for one that goes on from calls or stored turns."""
+        """The chat request that says the same. Raises ValueError for one that goes on from calls or stored turns, and
+        Unanswerable for a stream that has to be a call where vLLM itself (`auto_tools`) makes none: its events are
+        those of a text."""
         said = request.get("input")
         turns = [{"role": "user", "content": said}] if isinstance(said, str) else said
         if not isinstance(turns, list) or request.get("previous_response_id") or request.get("background"):
@@ -116,9 +122,11 @@ class Responses:
         tools = request.get("tools") or []
         if tools and all(tool.get("type") == "function" for tool in tools):
             chat["tools"] = [{"type": "function", "function": tool} for tool in tools]
-            choice = request.get("tool_choice", "auto")
+            choice = request.get("tool_choice") or "auto"
             chat["tool_choice"] = {"type": "function", "function": choice} if isinstance(choice, dict) else choice
             if chat.get("stream"):
+                if not auto_tools and choice not in ("auto", "none"):
+                    raise Unanswerable("a stream of /v1/responses calls no function: ask for it without stream")
                 chat["tool_choice"] = "none" if choice == "none" else "auto"
         elif tools:
             raise ValueError("tools that are no functions")

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 from contracts import Contract, Tight, constrain, fingerprint, judges, load, recognise
-from dialects import Chat, Dialect, Known, Responses, forced_tool, without_images
+from dialects import Chat, Dialect, Known, Responses, Unanswerable, forced_tool, without_images
 from pictures import Gate, Rules
 from replies import (
     Answer,
@@ -248,7 +248,7 @@ class JudgeLayer:
         leave too little room, nothing is sent, and the room says how many they are."""
         try:
             asked = await self._asked(scope, body, request, count)
-        except Overlap as problem:
+        except (Overlap, Unanswerable) as problem:
             raise Refusal(HTTPStatus.BAD_REQUEST, None, str(problem)) from None
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             logging.getLogger(__name__).info("a request that is left to vLLM as it came", exc_info=True)

@@ -33,6 +33,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., httpx.Response]:
         about: dict[str, Any] | None = None,
         rules: dict[str, Any] | None = None,
         greedy: bool = True,
+        auto_tools: bool = False,
     ) -> httpx.Response:
         settings: dict[str, Any] = {"about": about or {}, "rules": rules or {}, "greedy": greedy}
         settings |= {
@@ -42,7 +43,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., httpx.Response]:
             "max_bytes": max_bytes,
             "images": images,
         }
-        settings["strict_images"] = strict_images
+        settings |= {"strict_images": strict_images, "auto_tools": auto_tools}
         monkeypatch.setenv("CRITIC_SERVE_LAYER", json.dumps(settings))
         monkeypatch.delenv("VLLM_API_KEY", raising=False)
         if key:

@@ -157,6 +157,24 @@ def test_instructions_and_parts_are_read(ask: Ask) -> None:
     assert sent(inner)["input"][0]["content"] == parts[:1] and "1 image parts" in answer.json()["warnings"][0]
 
 
+def test_a_streamed_response_that_has_to_be_a_call_is_refused(ask: Ask) -> None:
+    """Unless vLLM itself makes calls of what is said."""
+    tools, named = (
+        [{"type": "function", "name": "grade", "parameters": PARAMETERS}],
+        {"type": "function", "name": "grade"},
+    )
+    request: dict[str, Any] = {"input": "Score it from 1 to 5.", "stream": True, "tools": tools}
+    for choice in ("required", named):
+        answer = ask(Inner(), {**request, "tool_choice": choice}, path="/v1/responses")
+        assert answer.status_code == 400 and "without stream" in answer.json()["error"]["message"]
+        inner = Inner()
+        ask(inner, {**request, "tool_choice": choice}, path="/v1/responses", auto_tools=True)
+        assert sent(inner) == {**request, "tool_choice": choice}
+    assert ask(Inner(), request, path="/v1/responses").status_code == 200
+    for free in (None, "auto", "none"):
+        assert ask(Inner(), {**request, "tool_choice": free}, path="/v1/responses").status_code == 200
+
+
 def test_a_streamed_response_says_what_was_left_out(ask: Ask) -> None:
     """In its first event and in its last, whatever pieces they come in; other events stay as they are."""
 
