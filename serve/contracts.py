@@ -57,6 +57,13 @@ class Held(NamedTuple):
     enough: int
     tight: "Tight | None" = None
 
+    def sent(self, tokens: int) -> "tuple[Request, Limits | None]":
+        """The request as it is sent first: within limits, and these, if it is a stream, as what that has said cannot be
+        taken back."""
+        if self.tight is None or not self.request.get("stream") or tokens >= self.enough:
+            return self.request, None
+        return self.tight(tokens)
+
 
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     section: str
@@ -237,6 +244,8 @@ def _asked_for(contracts: list[Contract], head: str, text: str) -> Contract | No
 def form_of(request: Request) -> Form | None:
     """How the request asks for its reply; None if it leaves nothing to a contract."""
     if request.get("structured_outputs") or request.get("continue_final_message"):
+        return None
+    if request.get("use_beam_search"):  # which follows no grammar
         return None
     if forced_tool(request) is not None:
         return "tool"

@@ -9,13 +9,12 @@ import contracts
 import general
 import msgspec
 import typer
-from dialects import Chat, Known, Responses
+from dialects import Chat, Known, Responses, Unanswerable
+from replies import Refusal
+from room import MOST_TOKENS, wish_of
 from schemas import Overlap
 
 from critic.errors import UsageError
-
-TOKENS = 512
-"""What a reply may have where the request names no limit."""
 
 
 def explain(request: Path, tables: list[Path]) -> None:
@@ -30,15 +29,15 @@ def explain(request: Path, tables: list[Path]) -> None:
         chat = (Responses() if "input" in body else Chat()).as_chat(body, False)
         contract = contracts.recognise(chat, table)
         _explain(chat, contract)
-    except Overlap as problem:
+    except (Overlap, Refusal, Unanswerable) as problem:
         raise UsageError(f"{request}: refused: {problem}") from None
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UsageError(f"{request}: goes on as it is, and vLLM says what is wrong with it") from None
 
 
 def _explain(chat: contracts.Request, contract: contracts.Contract | None) -> None:
-    form = contracts.form_of(chat)
-    print(f"form: {form or 'none: the request constrains or begins its reply itself'}")
+    form, wish = contracts.form_of(chat), wish_of(chat)
+    print(f"form: {form or 'none: the request constrains or begins its reply itself, or asks for beams'}")
     if contract is None:
         print(f"contract: none\nfingerprint: {contracts.fingerprint(chat)}")
         return
@@ -46,15 +45,16 @@ def _explain(chat: contracts.Request, contract: contracts.Contract | None) -> No
     asked = contract.pattern and contract.pattern.search(contracts.wording(chat))
     why = f"the words {asked[0][:200]!r}" if asked else f"the words say: {contract.found}" if contract.found else ""
     print(f"why: {why or f'the request is of the form {form}'}")
-    tokens = max(chat.get("max_tokens") or chat.get("max_completion_tokens") or TOKENS, contract.least_tokens)
+    tokens = wish or max(MOST_TOKENS, contract.least_tokens)
     held = contracts.constrain(contract, chat, tokens)
     if held is None:
         print("held to: its own schema, as it is")
         return
-    outputs = held.request["structured_outputs"]
-    print(f"held to, in {tokens} tokens:")
+    request, limits = held.sent(tokens)
+    outputs = request["structured_outputs"]
+    print(f"held to, in {tokens} tokens{f', at once within {limits}' if limits else ''}:")
     print(outputs.get("grammar") or json.dumps(outputs["json"], ensure_ascii=False, indent=2))
-    if held.tight and held.enough > tokens:
+    if held.tight and held.enough > tokens and not limits:
         print(f"and, if it is cut off, asked for once more with: {held.tight(tokens)[1]}")
 
 

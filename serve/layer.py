@@ -47,7 +47,7 @@ from replies import (
     warning,
     with_headers,
 )
-from room import ROOM, Room, limit_to, reply_tokens, watch, wish_of
+from room import MOST_TOKENS, ROOM, Room, limit_to, reply_tokens, watch, wish_of
 from schemas import Limits, Overlap, most_items
 
 SETTINGS = "CRITIC_SERVE_LAYER"
@@ -66,9 +66,6 @@ OF_JSON = {"int": "integer", "float": "number", "str": "string", "bool": "boolea
 
 SOME_TEXT = {"regex": r"\S(?s:.*)"}
 MOST_REPLIES = 128
-MOST_TOKENS = 1024
-"""What a JSON reply may take that nobody limits: a judge that rambles costs no more, and the same once again."""
-
 LABELS = {"requests": "contract", "unknown_forms": "fingerprint"}
 MOST_PREPARED = 8
 """Requests that vLLM reads, renders and checks at the same time, before it generates."""
@@ -288,14 +285,13 @@ class JudgeLayer:
                 raise Refusal(HTTPStatus.BAD_REQUEST, "image_not_supported", f"{warnings[0]} (--strict-images)")
         chat = before = dialect.as_chat(request, self.settings.auto_tools)
         none = _header(scope, b"x-critic-contract") == "none"
-        beams = bool(request.get("use_beam_search"))  # which follows no grammar, and whose replies differ
-        contract = None if none or beams else recognise(chat, self.contracts)
+        contract = None if none else recognise(chat, self.contracts)
         if not none and count is None:
             self._counted(chat, contract)
         copies = _replies(chat)
         warm = not self.settings.greedy if chat.get("temperature") is None else bool(chat["temperature"])
-        if copies > 1 and (beams or warm):
-            copies = 1  # samples differ: they are vLLM's
+        if copies > 1 and (warm or chat.get("use_beam_search")):
+            copies = 1  # samples and beams differ: they are vLLM's
         elif copies > 1:
             chat = {**chat, "n": 1}
         plain = contract is None and (none or _constrained(chat))
@@ -306,10 +302,8 @@ class JudgeLayer:
         held = constrain(contract, chat, tokens) if contract and tokens else None
         tool = tight = None
         if held and tokens:
-            tool, asking, streams = forced_tool(chat), held.request, chat.get("stream")
-            if held.tight and streams and tokens < held.enough:  # what is said cannot be taken back
-                asking = held.tight(tokens)[0]
-            elif held.tight and not streams:
+            tool, asking = forced_tool(chat), held.sent(tokens)[0]
+            if held.tight and not chat.get("stream"):
                 tight = partial(_shortened, dialect, (request, before), held.tight, open_ended)
             needed = needed if tight else max(needed, min(tokens, held.enough))
             chat = {**asking, **limit_to(chat, tokens, open_ended)}

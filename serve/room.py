@@ -19,6 +19,9 @@ from replies import Refusal
 LEAST_REPLY = 16
 """Tokens below which a request without a contract counts as too long."""
 
+MOST_TOKENS = 1024
+"""What a JSON reply may take that nobody limits: a judge that rambles costs no more, and the same once again."""
+
 MODULES = ("vllm.entrypoints.openai.chat_completion.serving", "vllm.entrypoints.openai.responses.serving")
 
 

@@ -603,9 +603,19 @@ def test_a_request_is_explained(tmp_path: Path) -> None:
     assert "contract: grade-ci" in said and "GRADE: $LETTER" in said and "start: cut | whole" in said
     said = explained(tmp_path, {"input": "Evaluate it. Answer only yes or no.", "max_output_tokens": 9})
     assert "general-labels" in said and "yes | no" in said
+    judged = next(asked.request for asked in ASKED if asked.name == "one letter")
+    assert "contract: none" in explained(tmp_path, {**judged, "use_beam_search": True})
+    assert "in 5 tokens" in explained(tmp_path, {**judged, "max_tokens": "5"})
+    whole, streamed = (
+        explained(tmp_path, {**user(RATED, **AS_SCHEMA), "max_tokens": 60, "stream": one}) for one in (False, True)
+    )
+    assert "asked for once more" in whole and "at once within" not in whole
+    assert "asked for once more" not in streamed and "at once within" in streamed and len(streamed) < len(whole)
     said = explained(tmp_path, PLAIN[0])
     assert "contract: none" in said and f"fingerprint: {contracts.fingerprint(PLAIN[0])}" in said
     assert_one_line_error(run("serve/contracts.py", "explain", tmp_path / "none.json"), "none.json")
+    (tmp_path / "wrong.json").write_text(json.dumps({**judged, "max_tokens": 0}))
+    assert_one_line_error(run("serve/contracts.py", "explain", tmp_path / "wrong.json"), "refused: max_tokens")
     tool = {"tools": [{}], "tool_choice": {"type": "function", "function": {"name": "f"}}}
     for wrong in (5, {"messages": 5}, {**PLAIN[0], "response_format": 5}, {**PLAIN[0], **tool}):
         (tmp_path / "wrong.json").write_text(json.dumps(wrong))
