@@ -175,8 +175,15 @@ def _check(file: Path, contract: Contract) -> None:
         raise UsageError(f"{where}: opening is what the verdict begins with, and takes the place of never")
     if contract.begin and contract.reasoning != "before":
         raise UsageError(f"{where}: begin stands before the reasoning, and reasoning before the verdict")
-    if not re.fullmatch(r"[a-z0-9-]+", contract.name) or contract.room < 1:
-        raise UsageError(f"{where}: the name must be of a-z, 0-9 and -, room at least 1")
+    check_name(where, contract.name)
+    if contract.room < 1:
+        raise UsageError(f"{where}: room must be at least 1")
+
+
+def check_name(where: str, name: str) -> None:
+    """Raises UsageError for what can be no contract's name."""
+    if not re.fullmatch(r"[a-z0-9-]+", name):
+        raise UsageError(f"{where}: the name must be of a-z, 0-9 and -")
 
 
 def recognise(request: Request, contracts: Contracts) -> Contract | None:

@@ -60,6 +60,7 @@ def _explain(chat: contracts.Request, contract: contracts.Contract | None) -> No
 
 def draft(prompt: Path, name: str) -> None:
     """Write an entry for a table of one's own, from what a prompt's words say."""
+    contracts.check_name(f"--name {name!r}", name)
     try:
         text = prompt.read_text("utf-8").strip()
     except (OSError, ValueError) as error:

@@ -638,6 +638,7 @@ def test_a_draft_is_a_table_that_knows_the_prompt(tmp_path: Path) -> None:
         assert contract.name == "own-1", done.stdout
         said, _ = Decoder(contracts.constrain(contract, asked.request, 300).request).babble(1)
         assert asked.parse(said) is not None
+    assert_one_line_error(run("serve/contracts.py", "draft", prompt, "--name", "My Check"), "My Check")
     prompt.write_text("Say something about the answer that is given here.")
     assert "No form was found" in run("serve/contracts.py", "draft", prompt).stdout
 
