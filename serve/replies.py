@@ -19,8 +19,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 RETRY_SECONDS = 10
-DEAD = ("EngineCore encountered an issue", "EngineDeadError", "cannot schedule new futures after shutdown")
-"""What vLLM says of every request once its engine has died, or it is about to end."""
+ENDING = {
+    "EngineCore encountered an issue": "the engine has ended, and the server is about to",
+    "EngineDeadError": "the engine has ended, and the server is about to",
+    "cannot schedule new futures after shutdown": "the server is stopping, and only finishes what it has begun",
+}
+"""What vLLM says of every request once its engine has died, or it was asked to end, and what that means."""
 
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -180,8 +184,9 @@ def shaped(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> Answer:
     if code == "context_length_exceeded" and code not in message:
         message = f"{message} ({code})"
     status = answer.status
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and any(sign in message for sign in DEAD):
-        status, message = HTTPStatus.SERVICE_UNAVAILABLE, "the engine has ended, and the server is about to"
+    ending = next((meaning for sign, meaning in ENDING.items() if sign in message), None)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and ending:
+        status, message = HTTPStatus.SERVICE_UNAVAILABLE, ending
     kind = ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     body = json.dumps({"error": {"message": message, "type": kind, "param": details.get("param"), "code": code}})
     headers = [*resized(answer.headers, body.encode()), *extra]

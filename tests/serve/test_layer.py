@@ -700,9 +700,14 @@ def test_contracts_and_unknown_forms_are_counted(ask: Ask, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_dead_engine_is_worth_another_try(ask: Ask, stream: bool) -> None:
-    dead = {"error": {"message": "EngineCore encountered an issue. See stack trace (above) for the root cause."}}
-    for status in (500, 503):
-        answer = ask(Inner(error=dead, status=status), {**HELLO, "stream": stream})
+    dead = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+    stopping = "RuntimeError: cannot schedule new futures after shutdown"
+    for status, said, told in (
+        (500, dead, "engine has ended"),
+        (503, dead, "engine has ended"),
+        (500, stopping, "is stopping"),
+    ):
+        answer = ask(Inner(error={"error": {"message": said}}, status=status), {**HELLO, "stream": stream})
         assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
-        assert answer.json()["error"]["type"] == "server_error"
+        assert answer.json()["error"]["type"] == "server_error" and told in answer.json()["error"]["message"]
     assert "retry-after" not in ask(Inner(error={"error": {"message": "no"}}, status=500), HELLO).headers
