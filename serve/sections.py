@@ -15,13 +15,16 @@ JUDGING = re.compile(
     r"match an answer|(?:two|both) (?:assistants|responses|answers)|determine (?:if|whether))"
 )
 
+WHOSE = (
+    r"(?:the )?(?:(?:model|assistant|student|user|ai|candidate|predicted|generated|given|current|standard|reference|"
+    r"correct|expected)(?: [a-z0-9])?(?:['’]s)? ){0,2}"
+)
 DATA = re.compile(
-    r"(?im)^[^\w\n]{0,8}(?:(?:the )?(?:begin|start of)(?: the)? )?(?:the )?"
-    r"(?:(?:model|assistant|student|user|ai|candidate|predicted|generated|given|standard|reference|correct|expected)"
-    r"(?: [a-z0-9])?(?:['’]s)? )?"
+    rf"(?im)^[^\w\n]{{0,8}}(?:(?:the )?(?:begin|start)[ _](?:of[ _](?:the[ _])?)?)?{WHOSE}"
     r"(?:data|answer|response|reply|submission|output|completion|text|summary|translation|passage|context|document|"
-    r"article|question|(?:instruction|prompt)(?!s)|input|conversation|dialogue|source|essay|assistant)s?(?: [a-z0-9])?"
-    r"(?:[^\w\n]{0,3}:|\|?[\]>]|\*\*\n|(?<=# answer)\n|(?<=# response)\n|(?<=# question)\n)"
+    r"article|question|query|(?:instruction|prompt)(?!s)|input|conversation|dialogue|source|essay|assistant)s?"
+    r"(?:[ _][a-z0-9])?(?:[^\w\n]{0,3}:|\|?[\]>]|\*\*\n)|"
+    rf"^#{{1,6}} {WHOSE}(?:answer|response|question|query)(?: [a-z0-9])? *\n"
 )
 """What opens the data of a request, at the beginning of a line."""
 
@@ -72,7 +75,7 @@ SHAPE = re.compile(
 """A heading of the form of a reply."""
 
 CLOSES = re.compile(
-    r"(?im)^[^\w\n]{0,6}(?:[<\[]/[\w -]{1,40}|(?:the )?end\b(?: of\b[ \w'’]{1,40}| \w{1,20})?)[^\w\n]{1,6}$"
+    r"(?im)^[^\w\n]{0,6}(?:[<\[]/[\w -]{1,40}|(?:the )?end(?:[ _]of[ _][ \w'’]{1,40}|[ _]\w{1,20})?)[^\w\n]{1,6}$"
 )
 """A line that ends a piece of data."""
 

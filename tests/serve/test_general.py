@@ -376,6 +376,8 @@ UNREAD = (
     "Prediction answer: it is\nOutput:",
     "You are grading an answer. Say how good it is.\n\nQuestion: {}\nReference: A\nAnswer: B\n\nFeedback:",
     "Evaluate the answer, and say what is good.\n<question>\n{}\n</question>\n<answer>\nB\n</answer>\n",
+    "Evaluate it, please.\n## User Query\n{}\n\n## Generated Answer\nB\n",
+    "Evaluate it, please.\n## Query\n<|begin_of_query|>\n\n{}\n\n<|end_of_query|>\n\nSay why.",
     "Evaluate it, please.\n[The Start of Assistant A's Answer]\n{}\n[The End of Assistant A's Answer]\nSay why.",
 )
 HINTS = (
