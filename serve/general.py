@@ -255,7 +255,9 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
                 yield start, match.end()
 
 
-FIELD = re.compile(r"\s*(?:\"(?P<quoted>[\w -]{1,40})\"|'(?P<single>[\w -]{1,40})'|(?P<bare>[A-Za-z_]\w{0,39}))\s*:\s*")
+FIELD = re.compile(
+    r"\s*(?:\"(?P<quoted>[\w =<>-]{1,40})\"|'(?P<single>[\w -]{1,40})'|(?P<bare>[A-Za-z_]\w{0,39}))\s*:\s*"
+)
 VALUE = re.compile(
     r"\"(?:[^\"\\\n]|\\.)*\"(?:\s*(?:\||/|or)\s*\"[^\"\n]*\")*|'[^'\n]*'(?:\s*(?:\||/|or)\s*'[^'\n]*')*|<[^<>\n]*>|[^,{}\[\]\n\"']+"
 )
@@ -304,6 +306,7 @@ def _value(written: str, at: int) -> tuple[Schema, int]:
 def _scalar(value: str) -> Schema:
     """What a value written in an example, or said in its place, allows."""
     bare, text = value.strip("\"'<>` "), value.startswith(('"', "'"))
+    bare = bare[1:-1] if re.fullmatch(r"\[[^\[\]]*\]", bare) else bare
     schema: Schema = {"type": ["string", "null"] if bare == "null" else "string"}
     if text and len(told := set(re.findall(r"(?<!\w)['`]([A-Za-z_]{1,20})['`]", value[1:-1]))) > 1:
         return {"enum": sorted(told)}
@@ -312,7 +315,7 @@ def _scalar(value: str) -> Schema:
         schema = {"type": "number" if "." in value else "integer", "default": float(value)}
     elif re.fullmatch(r"(?i)(true|false|bool(ean)?)(\s*(\||/|or)\s*(true|false))?", bare):
         schema = {"type": "boolean"}
-    elif len(options) > 1 and all(re.fullmatch(r"[A-Za-z0-9_-]{1,20}|N/A", option) for option in options):
+    elif len(options) > 1 and all(re.fullmatch(r"[\w+=<>-]{1,20}|N/A", option) for option in options):
         schema = {"enum": [int(one) if re.fullmatch("-?[0-9]+", one) and not text else one for one in options]}
     elif found := range_in(bare):
         schema = {

@@ -302,7 +302,7 @@ ASKED = [
         "a share of one and nothing else",
         "number",
         user(f"Rate how faithful the answer is. {RESPONSE}Respond with only a score between 0 and 1."),
-        lambda said: 0 <= float(said) <= 1,
+        lambda said: 0 <= float(said) <= 1 or None,
     ),
     Asked(
         "a last line with a share of one",
@@ -535,9 +535,9 @@ ASKED += [
         "json",
         user(
             f"Compare two responses by a checklist. {RESPONSE}Output your analysis in JSON:\n"
-            '{\n"analysis of A": "[what is good]",\n"reason": "[why]",\n"choice": "[A++ or A+ or A=B or B+ or B++]"\n}'
+            '{\n"analysis of A": "[what is good]",\n"reason of A>B": "[why]",\n"choice": "[A++ or A+ or A=B or B+ or B++]"\n}'
         ),
-        lambda said: json.loads(said)["choice"] in ("A++", "A+", "A=B", "B+", "B++"),
+        lambda said: json.loads(said)["choice"] in ("A++", "A+", "A=B", "B+", "B++") or None,
     ),
     Asked(
         "a range with a tilde",
@@ -546,7 +546,7 @@ ASKED += [
             f"Evaluate the response on a checklist. {RESPONSE}Please output your evaluation in the JSON format:\n"
             '{\n"strengths": "[analysis]",\n"weaknesses": "[analysis]",\n"score": "[1~10]"\n}'
         ),
-        lambda said: 1 <= int(json.loads(said)["score"]) <= 10,
+        lambda said: 1 <= int(json.loads(said)["score"]) <= 10 or None,
     ),
     Asked(
         "scores of several criteria, each with its reason",
@@ -555,7 +555,7 @@ ASKED += [
             f"Evaluate the response on a scale of 1 to 5 for each criterion. {RESPONSE}Generate a JSON object with this structure:\n"
             '{\n"accuracy": {"score": 0, "explanation": "why"},\n"clarity": {"score": 0, "explanation": "why"}\n}'
         ),
-        lambda said: all(1 <= one["score"] <= 5 for one in json.loads(said).values()),
+        lambda said: all(1 <= one["score"] <= 5 for one in json.loads(said).values()) or None,
     ),
 ]
 
