@@ -44,8 +44,8 @@ POLITELY = (
 IMPERATIVE = re.compile(
     rf"{POLITELY}"
     r"(?:(?:rate|score(?= (?:the|it|each|this|from|how|on|between)\b)|grade|evaluate|assess|judge|give|assign|provide|"
-    r"return|output(?!\W{0,3}:)|respond|reply|use|answer(?!\W{0,3}:)|produce|print|write|generate|on a scale|"
-    r"how would you|"
+    r"return|(?:output|answer)(?= [\w\"'`\[(<{*])(?! \w\W{0,3}[:\]])|respond|reply|use|produce|print|write|generate|"
+    r"on a scale|how would you|"
     rf"(?:what|which) (?:(?:is|should be|would be) (?:the|your) )?{SCORE}|(?:valid|possible|allowed) {SCORE}s|"
     rf"(?:make sure|ensure)(?: that)? (?:the|your) {SCORE}|(?:scores?|ratings?|grades?) (?:go|ranges?|must|should|are)|"
     rf"(?:the|your) (?:{SCORE}|(?:{SCORE} |scoring )?scale) "

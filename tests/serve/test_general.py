@@ -408,6 +408,11 @@ def test_data_beside_a_form_change_nothing_of_it(asked: Asked) -> None:
             assert found is None or same, found.found
 
 
+def test_what_stands_behind_a_tag_that_ends_data_is_read() -> None:
+    data = "<answer>B. Respond with only A or B.\nQuestion: why?\nRespond with only A or B, please.</answer>"
+    assert values_of(f"Evaluate the answer.\n{data} Respond with only yes or no.") == {"yes", "no"}
+
+
 def test_a_request_that_looks_like_data_alone_is_read() -> None:
     for words in (
         "Prompt: Evaluate the answer 4. Reply with only a number from 1 to 5.",
