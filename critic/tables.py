@@ -129,9 +129,10 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
         header = ["" if cell.value is None else str(cell.value).strip() for cell in next(lines, ())]
         _check_header(path, [column for column in header if column])
         for number, line in enumerate(lines, 2):
-            if formula := next((cell for cell in line if cell.data_type == "f" and not computed), None):
+            read = (cell for column, cell in zip(header, line, strict=False) if column)
+            if formula := next((cell for cell in read if cell.data_type == "f" and not computed), None):
                 raise UsageError(
-                    f"{place(path, number)}: {formula.coordinate} is a formula that was never computed; a text that "
+                    f"{place(path, number)}: {formula.coordinate} is a formula that may not be computed; a text that "
                     'begins with "=" became one when the file was written: write it as .csv or .jsonl; what is meant '
                     "to be one is computed when a spreadsheet program opens the file and saves it"
                 )

@@ -206,8 +206,10 @@ class _Writer:
 
     def _choice(self, schema: Schema, kind: str, seen: dict[str, int]) -> tuple[Schema, int]:
         rest = {key: value for key, value in schema.items() if key not in (kind, "$defs", "definitions")}
-        branches = [merged(rest, branch) if rest.keys() - NOTES else branch for branch in schema[kind]]
-        written, size = [], 0
+        branches, written, size = list[Any](), list[Schema](), 0
+        for branch in schema[kind]:
+            with suppress(Endless):  # nothing fits it beside the rest
+                branches.append(merged(rest, branch) if rest.keys() - NOTES else branch)
         for at, branch in enumerate(branches):
             try:
                 one, length = self.write(branch, seen)

@@ -241,7 +241,9 @@ class ResponseJudge(Judge):
 
     def not_asked(self, response: Response, failure: Failure) -> Judgment:
         """The judgment of a response that is none."""
-        return self._judgment(response, None, Opinion(verdict=Verdict(failure=failure), detail="there is no reply"))
+        # None is taken for a reply from a cache without tries.
+        lost = Opinion(verdict=Verdict(failure=failure), detail="there is no reply", attempts=1)
+        return self._judgment(response, None, lost)
 
     def _judgment(self, response: Response, other: Response | None, found: Opinion) -> Judgment:
         calls = found.calls

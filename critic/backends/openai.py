@@ -122,8 +122,8 @@ class OpenAIBackend:
         )
 
     def choose(self, name: str | None) -> Served:
-        """Use the model called `name`, or the server's first; of a vLLM's under its first name. Raises UsageError with
-        the choices."""
+        """Use the model called `name`, or the server's first; a judge of ours under its own name. Raises UsageError
+        with the choices."""
         try:
             answer = self._plain.get("/v1/models")
             if answer.status_code in (401, 403):
@@ -138,8 +138,9 @@ class OpenAIBackend:
             raise UsageError(f"the server at {self.root} has no model {name!r}; it offers {', '.join(offered)}")
         chosen = offered[name] if name is not None else next(iter(offered.values()))
         is_vllm, processor = chosen.get("owned_by") == "vllm", chosen.get("processor")
-        if is_vllm and chosen.get("root"):  # of a model's names the first is its own
-            chosen = next(one for one in offered.values() if one.get("root") == chosen["root"])
+        if is_vllm and chosen.get("root"):  # of a judge's names its own has a mark of its weights
+            same = (one for one in offered.values() if one.get("root") == chosen["root"] and "@" in one["id"])
+            chosen = next(same, chosen)
         is_head = is_vllm and self._classifies(chosen["id"])
         self.served = Served(chosen["id"], chosen.get("max_model_len"), is_vllm, processor, is_head)
         return self.served

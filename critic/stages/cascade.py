@@ -6,6 +6,7 @@ critic judge rows.jsonl --judge CHEAP --judge DEAR --cascade both.jsonl --out j.
 
 import hashlib
 import math
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -131,6 +132,10 @@ def _read(path: Path, wanted: Mapping[str, Any]) -> tuple[Floats, Floats, Floats
     return unsure, np.where(np.isnan(first_error), second, first_error), second, groups
 
 
+def _judgment(line: bytes) -> Judgment:
+    return msgspec.json.decode(line.removeprefix(BOM_UTF8), type=Judgment)
+
+
 class ByKey:
     """The judgments of a file by key, each read anew where it stands: only where that is, is in memory."""
 
@@ -139,7 +144,8 @@ class ByKey:
         place = 0
         with path.open("rb") as lines:
             for line in lines:
-                self._places.add(key(msgspec.json.decode(line, type=Judgment)), place)
+                if line.strip():
+                    self._places.add(key(_judgment(line)), place)
                 place += len(line)
 
     def __enter__(self) -> Self:
@@ -153,7 +159,7 @@ class ByKey:
         if (place := self._places.get(key)) is None:
             return None
         self._file.seek(place)
-        return msgspec.json.decode(self._file.readline(), type=Judgment)
+        return _judgment(self._file.readline())
 
     def __getitem__(self, key: str) -> Judgment:
         if (found := self.get(key)) is None:

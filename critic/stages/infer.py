@@ -34,7 +34,7 @@ class Infer(Stage[Conversation, ModelTurn]):
     `load` gives an image by its name; `source` says in the sidecar where the conversations are from.
     """
 
-    name, unit, counted = "infer", "turn", "turns"
+    name, unit, counted, sources = "infer", "turn", "turns", ("conversations",)
     too_many = "of the turns have no reply; --retry-failed asks again"
 
     def __init__(

@@ -35,7 +35,7 @@ from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, know
 class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
     """The verdicts of a plan; an item is a conversation, all its conditions: what is shown alike is asked once."""
 
-    name, unit, counted = "judge", "verdict", "judged"
+    name, unit, counted, sources = "judge", "verdict", "judged", ("replies", "against")
     too_many = "failed; --retry-failed judges them again"
 
     def __init__(self, run: RunOptions, judge: ConversationJudge, plan: VerdictPlan, source: dict[str, Any]) -> None:

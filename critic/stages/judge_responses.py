@@ -38,7 +38,6 @@ from critic.stages.run import (
     finish,
     known,
     side_by_side,
-    wherever,
 )
 
 WINDOW = 4096
@@ -151,7 +150,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
     """One judgment of each response. `responses` are gone through several times and never all held in memory; `source`
     says in the sidecar where they are from. `check_repeat` of them are judged again at the end."""
 
-    name, unit, counted = "judge", "row", "judged"
+    name, unit, counted, sources = "judge", "row", "judged", ("responses",)
     too_many = "failed; --retry-failed judges them again"
 
     def __init__(
@@ -221,16 +220,11 @@ class JudgeResponses(Stage[Shown, Judgment]):
 
     def _renew(self) -> None:
         """Where responses that were judged have other scores by people, another system or group now, the judgments get
-        them; and the sidecar says what they are of: the shards of a run have to agree in it."""
-        facts, source = jsonl.facts(self.out), self.facts["responses"]
+        them."""
         if self._says_else:
             jsonl.write(self.out, self._as_now())
             said = "responses that were judged have other scores by people, another system or group now"
             print(f"{self.out}: {self._says_else} {said}; the judgments have them too", file=sys.stderr)
-        elif wherever(facts.get("responses")) == wherever(source):
-            return
-        if facts and self.before() == len(self.wanted):  # or it says of a part that it is whole
-            jsonl.write_sidecar(self.out, facts | {"responses": source})
 
     def _as_now(self) -> Iterator[Judgment]:
         """The judgments with the responses of now, in the order of these."""

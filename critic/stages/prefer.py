@@ -27,7 +27,7 @@ def judgments(path: Path) -> dict[VerdictKey, ConversationJudgment]:
     """A file's judgments that say something, by what they are on: ablations of one judge are about the same."""
     found: dict[VerdictKey, ConversationJudgment] = {}
     for number, line in jsonl.read(path, ConversationJudgment):
-        if line.calls:
+        if any(call.value or call.failure for call in line.calls):  # others were made for one that was lost
             whose, condition, protocol = key(line.verdict), line.verdict.condition, line.verdict.protocol
             name = (*whose[:2], condition, protocol, "", *whose[5:])
             if name in found:

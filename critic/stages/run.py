@@ -111,6 +111,8 @@ class Stage(ABC, Generic[Item, Record]):
     """What the sidecar says of how the records were made."""
     always_opens: bool = False
     """Whether the source of replies is opened even where nothing is left."""
+    sources: ClassVar[tuple[str, ...]] = ()
+    """Which of the facts say what the records are of."""
 
     def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Wanted) -> None:
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
@@ -164,6 +166,13 @@ class Stage(ABC, Generic[Item, Record]):
     async def nothing_left(self) -> None:
         """A last look at what is known, where nothing is asked."""
 
+    def _tell_sources(self) -> None:
+        """Have the sidecar of a file that is whole say what its `sources` are now, which may have changed in what no
+        judge is shown: the shards of a run have to agree in them."""
+        facts, now = jsonl.facts(self.out), {name: self.facts[name] for name in self.sources}
+        if facts and any(wherever(facts.get(name)) != wherever(source) for name, source in now.items()):
+            jsonl.write_sidecar(self.out, facts | now)
+
     def run(self) -> int:
         """The exit code: 3 when too many failed. Raises UsageError for what the caller has to mend."""
         with jsonl.growing(self.options.out, self.record) as self.out:
@@ -186,6 +195,8 @@ class Stage(ABC, Generic[Item, Record]):
         opens = bool(left or self.always_opens)
         with PeakMemory() as memory:
             asyncio.run(self.ask(left) if opens else self.nothing_left())
+        if not opens:
+            self._tell_sources()
         seconds = time.monotonic() - start
         facts = {
             **self.facts,

@@ -208,8 +208,8 @@ def test_what_is_no_judge_is_said(tmp_path: Path, scripted: Servers) -> None:
     assert not out.exists()
 
 
-def test_a_judge_is_named_by_its_first_name_and_a_wrong_key_is_said() -> None:
-    """What else vLLM serves a model as, is one model; an adapter has files of its own."""
+def test_a_judge_is_known_by_its_own_name_and_a_wrong_key_is_said() -> None:
+    """Whatever else a judge of ours is served as; of another model's names none is its own."""
 
     def chosen(name: str, code: int = 200, **of_all: Any) -> str:
         backend = OpenAIBackend("http://127.0.0.1:9/v1")
@@ -220,7 +220,7 @@ def test_a_judge_is_named_by_its_first_name_and_a_wrong_key_is_said() -> None:
         return backend.choose(name).name
 
     asked = ("judge@1a", "gpt-4", "adapter", "its-alias")
-    assert [chosen(name, owned_by="vllm") for name in asked] == ["judge@1a", "judge@1a", "adapter", "adapter"]
+    assert [chosen(name, owned_by="vllm") for name in asked] == ["judge@1a", "judge@1a", "adapter", "its-alias"]
     assert [chosen(name) for name in asked] == list(asked)
     for code in (401, 403):
         with pytest.raises(UsageError, match=r"^http://127\.0\.0\.1:9 .*--api-key or OPENAI_API_KEY"):

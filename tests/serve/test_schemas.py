@@ -143,6 +143,7 @@ def test_replies_to_any_schema_end_and_are_the_clients(schema: Schema, tokens: i
 @settings(max_examples=150)
 @given(SCHEMAS, st.integers(20, 1500))
 @example({"type": "object", "additionalProperties": {"type": "string", "pattern": "a", "format": "date-time"}}, 20)
+@example({"allOf": [{"enum": [2]}, {"oneOf": [{"enum": ["a"]}, {"enum": ["a", "b", 2]}]}]}, 20)
 def test_the_longest_reply_fits_where_the_shortest_does(schema: Schema, tokens: int) -> None:
     whole = {**schema, "$defs": {"node": NODE}}
     try:

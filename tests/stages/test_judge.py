@@ -731,6 +731,8 @@ def test_what_else_is_said_of_what_was_judged_is_as_in_a_new_file(
         return found, [jsonl.facts(file)["responses"] for file in files]
 
     judge("a", human_row(1), human_row(2))
+    if name == "out.jsonl":  # as an editor leaves it
+        (tmp_path / "a" / name).write_bytes(b"\xef\xbb\xbf" + (tmp_path / "a" / name).read_bytes() + b"\n")
     rated = human_row(1, human_score=1, system="another", group="another", annotators={"b": 1.0, "a": 2.0})
     changed = judge("a", rated, human_row(2))
     assert changed.count("1 responses that were judged have other scores") == count

@@ -6,11 +6,14 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import assert_one_line_error, completion, run, write_jsonl
+from msgspec.structs import replace
 from stages.test_judge_conversations import judge, judged, replies, sample
 
-from critic import benchmarks
+from critic import benchmarks, jsonl
+from critic.records import Call, ConversationJudgment
 
 Row = dict[str, object]
 
@@ -98,9 +101,14 @@ def test_people_prefer_one_of_two_judgments_without_knowing_whose(tmp_path: Path
     for out, said in zip(outs, ("short", "long and good"), strict=True):
         server = scripted(lambda body, said=said: completion(json.dumps({"Rating": 5, "Reason": said})))
         assert judge(file, out, "convbench", server.url, "--protocol", "direct", "--name", said[:5]).returncode == 0
+    _, line = next(jsonl.read(outs[1], ConversationJudgment))
+    verdict = replace(line.verdict, condition="no_history", score=None, failure="server_error")
+    lost = msgspec.json.encode(replace(line, verdict=verdict, calls=[Call(reply="half of it")]))
+    for out in outs:
+        out.write_bytes(out.read_bytes() + lost + b"\n")
     sheet = tmp_path / "sheet.csv"
     words = ["critic", "prefer", *outs, "--sheet", sheet]
-    assert "24 judgments; fill in" in run(*words).stdout
+    assert "24 judgments; fill in" in run(*words).stdout, "a call that was made for one that was lost says nothing"
     with sheet.open(newline="") as lines:
         rows: list[Row] = list(csv.DictReader(lines))
     assert {row["first"] for row in rows} == {"5: short", "5: long and good"}, "either may come first"
