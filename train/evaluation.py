@@ -17,8 +17,8 @@ from vision import SeeingTokenizer, images_of, told_apart
 from critic import human_scored
 from critic.asking import rating
 from critic.asking.examples import TooLong, example
-from critic.asking.forms import form_of
-from critic.asking.tokens import source_ids
+from critic.asking.forms import form_of, inquiry
+from critic.asking.tokens import RATING, source_ids
 from critic.errors import UsageError
 from critic.images import ImageError
 from eval_agreement import agreement
@@ -26,12 +26,13 @@ from eval_agreement import agreement
 
 class HeldOut(Struct, frozen=True):
     """Rows to judge: token ids up to the rating, and a 1 behind it where 10 is two tokens; people's score, 1..10; the
-    names of the images that each row shows."""
+    names of the images that each row shows. `ends`: the rating is the last of a verdict."""
 
     ids: list[list[int]]
     human: list[float]
     refused: list[str]
     images: list[list[str]]
+    ends: bool = False
 
 
 def held_out(
@@ -60,7 +61,8 @@ def held_out(
         raise UsageError(f"{path}: no row to evaluate fits into {limit} source tokens")
     found.sort(key=lambda row: len(row[0]))
     ids, human, images = map(list, zip(*found, strict=True))
-    return HeldOut(ids, human, refused, images)
+    asked = inquiry(form, response.question.lang, form_of(form).material(response, None))
+    return HeldOut(ids, human, refused, images, ends=asked.keys()[-1:] == (RATING,))
 
 
 def distributions(
@@ -71,11 +73,12 @@ def distributions(
     pad: int,
     images: list[list[str]] | None = None,
     seeing: SeeingTokenizer | None = None,
+    ends: bool = False,
 ) -> NDArray[np.float64]:
     """The judge's probabilities [rows × 10], computed by all processes together, `size` rows at a time.
 
     `model` is the bare causal model; under ZeRO-3 its parts gather their weights as they are called. `seeing` makes the
-    rows' `images` ready for a model that is shown them.
+    rows' `images` ready for a model that is shown them. `ends` is that of HeldOut.
     """
     shown = images if images is not None and seeing is not None else [[]] * len(ids)
     rows: list[dict[str, Any]] = [
@@ -88,7 +91,7 @@ def distributions(
     ]
 
     def likely(some: list[dict[str, Any]]) -> torch.Tensor:
-        return _log_distributions(model, some, tokens, pad, seeing).exp()
+        return _log_distributions(model, some, tokens, pad, seeing, ends).exp()
 
     return _by_all_processes(model, rows, size, seeing.image_token_id if seeing is not None else -1, likely)
 
@@ -125,14 +128,20 @@ def _by_all_processes(
 
 
 def _log_distributions(
-    model: Any, rows: list[dict[str, Any]], tokens: RatingTokens | None, pad: int, seeing: SeeingTokenizer | None
+    model: Any,
+    rows: list[dict[str, Any]],
+    tokens: RatingTokens | None,
+    pad: int,
+    seeing: SeeingTokenizer | None,
+    ends: bool,
 ) -> torch.Tensor:
     last, before = _ends(model, rows, pad, seeing)
     if tokens is None:
         return torch.log_softmax(model.score(last).float(), dim=-1)
     if tokens.zero is None:
         return log_distribution(tokens, model.lm_head(last), None)
-    return log_distribution(tokens, model.lm_head(before), model.lm_head(last))
+    ending = torch.full((len(rows),), ends, device=last.device)
+    return log_distribution(tokens, model.lm_head(before), model.lm_head(last), ending)
 
 
 def _ends(

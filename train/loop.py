@@ -260,7 +260,7 @@ class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # a base of ty
         with torch.no_grad() if own else self._averaged():
             held, pad = self.held_out, self.tokenizer.pad_token_id
             seeing = self.tokenizer if isinstance(self.tokenizer, SeeingTokenizer) else None
-            shares = distributions(model, held.ids, self.tokens, spec.batch_size, pad, held.images, seeing)
+            shares = distributions(model, held.ids, self.tokens, spec.batch_size, pad, held.images, seeing, held.ends)
             found = figures(shares, self.held_out.human, spec.score)
             self.evaluated = {"step": step, "score": spec.score, "set": "raw" if own else "ema", **found}
             if "mae" in found and (self.best is None or found["mae"] < self.best["mae"]):

@@ -27,9 +27,12 @@ def check(recipe: Recipe) -> None:
     that they do not know, a value of another type, a stage that there is not."""
     _require_known("training", recipe.training, {each.name for each in fields(transformers.TrainingArguments)})
     kinds = get_type_hints(transformers.TrainingArguments)
-    for name, value in recipe.training.items():
+    given = {
+        name: value for name, value in recipe.training.items() if (name, value) != ("train_sampling_strategy", None)
+    }
+    for name, value in given.items():
         try:
-            msgspec.convert(value, kinds[name] | None)
+            msgspec.convert(value, kinds[name])
         except msgspec.ValidationError as error:
             raise UsageError(f"the recipe's training section: {name}: {error}, {value!r}") from None
         except TypeError:
@@ -37,13 +40,13 @@ def check(recipe: Recipe) -> None:
     names = {name for name in vars(deepspeed.runtime.constants).values() if isinstance(name, str)}
     _require_known("deepspeed", recipe.deepspeed, names | {"zero_optimization"}, all_known=False)
     config, section = deepspeed.runtime.zero.config.DeepSpeedZeroConfig, "deepspeed.zero_optimization"
-    given = recipe.deepspeed.get("zero_optimization", {})
-    if not isinstance(given, dict):
-        raise UsageError(f"the recipe's {section} section: expected keys and values, got {given!r}")
+    zero = recipe.deepspeed.get("zero_optimization", {})
+    if not isinstance(zero, dict):
+        raise UsageError(f"the recipe's {section} section: expected keys and values, got {zero!r}")
     aliases = {each.alias for each in config.model_fields.values() if each.alias}
-    _require_known(section, given, {*config.model_fields, *aliases})
+    _require_known(section, zero, {*config.model_fields, *aliases})
     try:
-        config(**{name: value for name, value in given.items() if value != "auto"})  # which transformers fills in
+        config(**{name: value for name, value in zero.items() if value != "auto"})  # which transformers fills in
     except ValueError as error:  # pydantic's: how many, and then for each a line with its place and one that says it
         lines = str(error).splitlines()
         raise UsageError(f"the recipe's {section} section: {' '.join(map(str.strip, lines[1:3] or lines))}") from None

@@ -179,6 +179,23 @@ def test_rows_held_out_are_the_first_that_fit(tokenizer: Any, tmp_path: Path) ->
         held(tokenizer, path, 10)
 
 
+@pytest.mark.parametrize(("form", "ends", "next_"), [("pointwise", False, ",.*"), ("pointwise_short", True, "}.*")])
+def test_behind_a_one_stands_what_the_form_s_verdict_goes_on_with(
+    tokenizer: Any, tmp_path: Path, form: str, ends: bool, next_: str
+) -> None:
+    tokens = objective.rating_tokens(tokenizer)
+    found = evaluation.held_out(write_rows(tmp_path), spec(), tokenizer, tokens, 2000, form)
+    assert found.ends == ends
+    model, texts = tiny_model("llama", "sdpa", len(tokenizer)), map(tokenizer.decode, range(len(tokenizer)))
+    zero = tokenizer("0", add_special_tokens=False).input_ids
+    may_follow = zero + [token for token, text in enumerate(texts) if re.fullmatch(next_, text)]
+    rows = found.ids[:3]
+    for row, shares in zip(rows, evaluation.distributions(model, rows, tokens, 2, 0, ends=found.ends), strict=True):
+        with torch.no_grad():
+            behind = model(torch.tensor([row])).logits[0, -1].double()[may_follow].softmax(-1)
+        assert len(may_follow) > 1 and shares[9] / (shares[0] + shares[9]) == pytest.approx(float(behind[0]), abs=1e-5)
+
+
 def distributions_to(file: Path, rows: list[list[int]], sizes: list[int], vocabulary: int, tokens: Any) -> None:
     """Every process computes; the first writes. `count` rows in batches of each size."""
     import deepspeed
