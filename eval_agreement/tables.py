@@ -209,9 +209,18 @@ class RowsOfIds(Struct, frozen=True):
         """The same of the numbers in a column, NaN where empty."""
         return np.asarray(values[self._said(name, values, ~np.isnan(values), values)])
 
+    def first_of(self, values: Floats) -> Floats:
+        """Of each id the first number, whatever stands in its other rows; NaN where none does."""
+        return np.asarray(values[self._place(np.flatnonzero(~np.isnan(values)))])
+
+    def _place(self, known: Indices) -> Indices:
+        place = self.first.copy()
+        place[self.item[known[::-1]]] = known[::-1]  # the first row of an id comes last, and stays
+        return place
+
     def _said(self, name: str, values: Any, known: NDArray[np.bool_], number: NDArray[Any]) -> Indices:
-        rows, place = np.flatnonzero(known), self.first.copy()
-        place[self.item[rows[::-1]]] = rows[::-1]  # the first row of an id comes last, and stays
+        rows = np.flatnonzero(known)
+        place = self._place(rows)
         if len(differ := rows[number[rows] != number[place[self.item[rows]]]]):
             row = int(differ[0])
             now, before = values[row], values[int(place[self.item[row]])]
@@ -333,6 +342,6 @@ def lengths_of(table: ColumnTable, which: str = "", ids: RowsOfIds | None = None
     found = table.columns[name].each(lambda text: math.nan if text is None else len(str(text)), np.float64)
     if ids is None:
         return found
-    # An empty cell is an empty answer where no other row of the id has one.
-    said = ids.numbers(f"length of the {name}", np.where(found > 0, found, np.nan))
+    # An empty cell is an empty answer where no other row of the id has one. Raters may have a text of their own there.
+    said = ids.first_of(np.where(found > 0, found, np.nan))
     return np.where(np.isnan(said), found[ids.first], said)

@@ -230,6 +230,13 @@ def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
         assert [note.partition(" are moved onto 1..10: a point there is ")[0] for note in notes] == said
 
 
+def test_of_texts_that_differ_by_rater_the_first_counts(tmp_path: Path) -> None:
+    """A rater's own remark, or a space behind the same answer."""
+    (tmp_path / "t.csv").write_text("id,rater,score,text\na,x,3,\na,y,4,yes\na,z,4,no\nb,x,1,\n", "utf-8")
+    table = read_table(tmp_path / "t.csv")
+    assert tables.lengths_of(table, ids=tables.RowsOfIds.of(table)).tolist() == [3, 0]
+
+
 MISTAKES: dict[str, tuple[str, str, str]] = {
     "no common id": (PEOPLE, "id,score\nx,3\n", "no id in common: the first holds 'a', the second 'x'"),
     "two scores of one id": ("id,score\na,4\na,5\n", JUDGE, "people.csv:3: 'a' has the score 5, but 4 before (several"),
@@ -249,9 +256,9 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "people.csv:4: 'a' has the group h, but g before",
     ),
     "two lengths of one id": (
-        "id,rater,score,text\na,x,3,no\na,y,4,yes\n",
+        "id,rater,score,length\na,x,3,2\na,y,4,3\n",
         JUDGE,
-        "people.csv:3: 'a' has the length of the text 3.0, but 2.0 before",
+        "people.csv:3: 'a' has the length 3.0, but 2.0 before",
     ),
     "several raters of a judge": (PEOPLE, "id,rater,score\na,x,3\na,y,4\n", "the judge ours has several raters"),
 }
