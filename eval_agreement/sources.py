@@ -110,7 +110,7 @@ def of_tables(
         ids=ids,
         human=np.concatenate([people.human, np.full(len(alone.ids), np.nan)]),
         judges={name: _scores_by_id(other, ids) for name, other in given.items()},
-        group=own_groups(people.named_groups + alone.named_groups, ids),
+        group=own_groups(people.named_groups + alone.named_groups, ids) if more else people.group,
         raters=as_ratings(people.raters) + [{} for _ in range(more)] if people.raters else [],
         parts={part: as_column(values) + alone.parts.get(part, unknown) for part, values in people.parts.items()},
         length=None if np.isnan(lengths).all() else lengths,
@@ -230,6 +230,9 @@ def _graded(judge: Sample, people: Sample) -> Sample:
 
 def _described(people: Sample, judge: Sample) -> Sample:
     """`people` with the groups, parts and lengths that the judge's file says of them where their own does not."""
+    says = judge.group is not judge.ids or any(any(as_column(one).present()) for one in judge.parts.values())
+    if not says and (judge.length is None or np.isnan(judge.length).all()):
+        return people
     place = places(judge.ids, people.ids)
     known, given = people.length, judge.length
     if given is not None and (known is None or np.isnan(known).all()):

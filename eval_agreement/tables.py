@@ -201,6 +201,8 @@ class RowsOfIds(Struct, frozen=True):
     def texts(self, name: str) -> Column[str | None]:
         """A column as texts, one for each id: what the first of its rows that is not empty says. Raises UsageError with
         the line where another row says another thing."""
+        if name not in self.table.columns:
+            return Column(repeat(None, len(self.first)))
         texts = self.table.texts(name)
         number = texts.codes if texts.repeats else _numbered(texts)[1]
         return texts.rows(self._said(name, texts, texts.each(lambda text: text is not None, bool), number))
