@@ -94,8 +94,9 @@ PASSED_ON = [
     ({"training": {"per_device_train_batch_size": 0}}, "global_batch 4 is no multiple of 0"),
     (
         {"training": {"learning_rate": "abc"}},
-        "training section: learning_rate: Expected `float | null`, got `str`, 'abc'",
+        "training section: learning_rate: Expected `float`, got `str`, 'abc'",
     ),
+    ({"training": {"learning_rate": None}}, "training section: learning_rate: Expected `float`, got `null`, None"),
     ({"training": {"max_steps": 1.5}}, "training section: max_steps: Expected `int"),
     (
         {"deepspeed": {"zero_optimization": {"stage": 7}}},
