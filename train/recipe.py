@@ -193,6 +193,9 @@ def _parsed(text: str | bytes, place: str) -> Any:
         raise UsageError(f"{place}{line}: not YAML: {told}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{place}: not YAML: {str(error).splitlines()[0]}") from None
+    except ValueError as error:
+        # PyYAML makes dates of what looks like one, 2026-02-30 too.
+        raise UsageError(f"{place}: a value looks like a date and is none: {error}; quote it") from None
 
 
 def _put(content: Any, override: str) -> None:

@@ -159,7 +159,7 @@ def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> tupl
         for number, turn in enumerate(one.turns, 1):
             turn.items = items[f"{one.id}/{number}"].items
     held = building.ask("held", _turn_rows(building, whole, True))
-    wanted = _kept(kept)
+    wanted, stale = _kept(kept), 0
     sheet, left, back = list[dict[str, str]](), list[Made](), dict[str, list[Item]]()
     for one in whole:
         for number, turn in enumerate(one.turns, 1):
@@ -173,7 +173,9 @@ def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> tupl
                 else:
                     said = {"question": turn.question, "answer": turn.answer}
                     row = wanted.get((key, tables.harmless(item.question)))
-                    keep = row is not None and not review.on_another(row, said)
+                    another = row is not None and review.on_another(row, said)
+                    keep = row is not None and not another
+                    stale += another
                     if keep:
                         back.setdefault(key, []).append(item)
                     about = {"turn": key, "item": item.question, "the reference fulfils it": answer}
@@ -187,6 +189,8 @@ def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> tupl
     print(building.count("items", "checklist items", total, total - len(sheet), why))
     if sheet:
         print(f"{kept}: what was left out, for people to keep")
+    if stale:
+        print(f"{stale} items that people keep are on a question or an answer made anew since, and do not count")
     print(building.count("checklists", "conversations", len(made), len(left), []))
     return left, back
 

@@ -164,7 +164,7 @@ def _heading(text: str) -> str:
     return _cell(" ".join(text.split()))
 
 
-_NO = ("no", "n", "false", "0")
+_NO = ("no", "n", "false", "0", "否")
 """What stands for an empty cell where it is asked whether an item was skipped or is broken."""
 
 _Outside = tuple[Said, Callable[[], Open | None]]

@@ -327,7 +327,7 @@ def test_a_broken_item_comes_back_from_a_sheet_with_or_without_choices(tmp_path:
     rows[2] |= {"broken": "x", first: "yes"}
     rows[3] |= {first: "yes", second: "no"}
     rows[4] |= {first: "yes", second: "no", "broken": "No", "skip, because": "0"}
-    rows[5] |= {"broken": "FALSE", "skip, because": "n"}
+    rows[5] |= {"broken": "FALSE", "skip, because": "否"}
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()

@@ -921,7 +921,9 @@ def test_the_external_test_is_of_a_source_that_there_is(small: Callable[..., Sma
 
 
 @pytest.mark.parametrize("start", ["-", "=", "+", "@", "'"])
-def test_an_item_is_kept_whatever_it_begins_with(start: str, tmp_path: Path) -> None:
+def test_an_item_is_kept_whatever_it_begins_with(
+    start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     items, sheet = (
         [replies.Item(f"{start} is it red?", "Memory", "red"), replies.Item("Big?", "M", "b")],
         tmp_path / "i.csv",
@@ -931,9 +933,11 @@ def test_an_item_is_kept_whatever_it_begins_with(start: str, tmp_path: Path) -> 
     for kept in ({}, {"a/1": items[:1]}, {"a/1": items[:1]}):
         assert build_conversations.add_checklists(building, [one("a")], sheet)[1] == kept  # type: ignore[arg-type]
         sheet.write_text(sheet.read_text("utf-8").replace("A kite.,\n", "A kite.,yes\n"), "utf-8")
+    assert "made anew" not in capsys.readouterr().out
     anew = replace(one("a"), turns=[MadeTurn(question="What is it?", answer="- A bird.")])
-    for kept in ({}, {"a/1": items[:1]}):
+    for kept, said_anew in ({}, True), ({"a/1": items[:1]}, False):
         assert build_conversations.add_checklists(building, [anew], sheet)[1] == kept  # type: ignore[arg-type]
+        assert ("1 items that people keep" in capsys.readouterr().out) == said_anew
         sheet.write_text(sheet.read_text("utf-8").replace("A bird.,\n", "A bird.,yes\n"), "utf-8")
     sheet.write_text(sheet.read_text("utf-8").replace(",", ";"), "utf-8")
     with pytest.raises(UsageError, match="separated by ';'"):

@@ -172,6 +172,7 @@ def test_recipes_with_mistakes(change: dict[str, Any], message: str, tmp_path: P
         ("keep: 1\ntiny: [\n", r"recipe\.yaml:3: not YAML: while parsing a flow node .*expected"),
         ("keep: a: b\n", r"recipe\.yaml:1: not YAML: mapping values are not allowed here"),
         ("keep: \0\n", r"recipe\.yaml: not YAML: "),
+        ("name: 2026-02-30\n", r"recipe\.yaml: a value looks like a date and is none: .*quote it"),
         ("", "Expected `object`"),
     ],
 )
