@@ -2,6 +2,7 @@
 real ones, and a tiny judge that is trained and served once for all."""
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -389,6 +390,14 @@ class Scripted:
 
 
 Servers = Callable[..., Scripted]
+
+
+@pytest.fixture
+def without_collection() -> Iterator[None]:
+    """A look through all that other tests have left takes a second now and then."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

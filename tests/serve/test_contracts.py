@@ -74,6 +74,7 @@ def test_other_requests_are_not_recognised(request_: dict[str, Any]) -> None:
     assert contracts.recognise(request_, TABLE) is None
 
 
+@pytest.mark.usefixtures("without_collection")
 def test_recognition_takes_no_longer_than_the_text_is_long() -> None:
     """A response under judgment must not stop the server: no pattern looks twice at what it can fill at will."""
     began = time.process_time()
@@ -85,6 +86,7 @@ def test_recognition_takes_no_longer_than_the_text_is_long() -> None:
     assert time.process_time() - began < 5
 
 
+@pytest.mark.usefixtures("without_collection")
 @FORM
 def test_a_request_of_megabytes_is_recognised_by_its_ends(form: Form) -> None:
     """While it is read nobody else is answered; what stands between does not matter."""

@@ -1,12 +1,10 @@
 """The general contract: forms that stand only in a request's words are read, and nothing else is."""
 
-import gc
 import importlib
 import json
 import re
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from string import ascii_uppercase
 from types import ModuleType
@@ -262,14 +260,6 @@ def test_a_score_in_an_object_has_the_digits_that_its_words_allow(words: str, sc
 
 FILLINGS = (" ", "\n", "{", "}", '{"score": ', "A, ", '"yes" or ', "score 1: ", "[[A]]", "[", "0 to ", "return ")
 FILLINGS += ("score 0 to 1.\n", "rate 1-5. ", "only A, B or ", "Rate it 0.5 to 1\n", '"yes", ', "half points. ")
-
-
-@pytest.fixture
-def without_collection() -> Iterator[None]:
-    """A look through all that other tests have left takes a second now and then."""
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.usefixtures("without_collection")
@@ -577,6 +567,7 @@ def test_a_request_behind_the_data_need_not_be_an_order(asked: str) -> None:
     assert (ruled["score"]["minimum"], ruled["score"]["maximum"]) == (0, 10)
 
 
+@pytest.mark.usefixtures("without_collection")
 def test_of_a_very_long_request_only_the_ends_are_read() -> None:
     request = {
         "messages": [{"role": "user", "content": "Evaluate it. Answer only yes or no.\n" + "apple pie " * 1_000_000}]
