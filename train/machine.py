@@ -12,6 +12,9 @@ import torch
 FASTER = 1.3
 """How many times as fast as in fp32 a matmul in bf16 must be to be worth its rounding."""
 
+HOPELESS = 4.0
+"""How many times as slow as in fp32 a small matmul in bf16 is where larger ones need not be tried."""
+
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
 
@@ -80,9 +83,9 @@ def threads_of_a_process() -> int:
     return found
 
 
-def matmul_seconds(dtype: torch.dtype) -> float:
-    """The shortest of some matmuls of 2.1 GFLOP, as a layer of a small model has them."""
-    left, right = torch.ones(512, 1024, dtype=dtype), torch.ones(1024, 2048, dtype=dtype)
+def matmul_seconds(dtype: torch.dtype, tokens: int = 512) -> float:
+    """The shortest of some matmuls as a layer of a small model has them, of 2.1 GFLOP with so many tokens."""
+    left, right = torch.ones(tokens, 1024, dtype=dtype), torch.ones(1024, 2048, dtype=dtype)
     found = []
     for _ in range(6):
         start = time.perf_counter()
@@ -95,6 +98,9 @@ def choose_precision() -> tuple[Literal["bf16", "fp32"], str]:
     """bf16 where it is faster than fp32, with the reason in words. On a GPU where it can."""
     if torch.cuda.is_available():
         return ("bf16", "the GPU has it") if torch.cuda.is_bf16_supported() else ("fp32", "the GPU has no bf16")
-    fp32, bf16 = matmul_seconds(torch.float32), matmul_seconds(torch.bfloat16)
+    # Where bf16 is emulated it can take 150 times as long: of whole matmuls a minute. A few tokens tell that.
+    fp32, bf16 = (matmul_seconds(dtype, tokens=8) for dtype in (torch.float32, torch.bfloat16))
+    if bf16 < HOPELESS * fp32:
+        fp32, bf16 = matmul_seconds(torch.float32), matmul_seconds(torch.bfloat16)
     taken = f"a matmul takes {1000 * bf16:.1f} ms in bf16, {1000 * fp32:.1f} ms in fp32"
     return ("bf16" if fp32 / bf16 >= FASTER else "fp32"), taken

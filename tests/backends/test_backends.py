@@ -44,6 +44,42 @@ from critic.stages.judge_responses import FormResponses, JudgeResponses, Shown, 
 from critic.stages.run import RunOptions
 
 
+@pytest.mark.parametrize(
+    ("flags", "config", "free", "words"),
+    [
+        ("flags : fma avx2", {"dtype": "bfloat16"}, 400, ["--dtype", "float32"]),
+        ("flags : avx2 avx512_bf16 amx_bf16", {"dtype": "bfloat16"}, 400, []),
+        ("Features : asimd bf16 sve", {"dtype": "bfloat16"}, 400, []),
+        ("flags : avx2 avx512_bf16", {"torch_dtype": "float32"}, 400, ["--dtype", "float32"]),
+        ("flags : fma avx2", {"torch_dtype": "float16"}, 400, ["--dtype", "float32"]),
+        ("flags : fma avx2", {"dtype": "bfloat16"}, 100, []),
+        ("flags : fma avx2", {"dtype": "bfloat16", "quantization_config": {}}, 400, []),
+        (None, {"dtype": "bfloat16"}, 400, []),
+        ("flags : fma avx2", {}, 400, []),
+    ],
+)
+def test_a_processor_that_emulates_bf16_computes_in_float32(
+    flags: str | None,
+    config: dict[str, Any],
+    free: int,
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Weights of 100 kB take 200 then."""
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(bytes(100 * 1024))
+    (tmp_path / "meminfo").write_text(f"MemTotal: 9999 kB\nMemAvailable:    {free} kB\n")
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
+    decide = vllm.computed_in_float32
+    monkeypatch.setattr(vllm, "computed_in_float32", lambda folder: decide(folder, tmp_path))
+    found = vllm.options(str(tmp_path), {}, on_cpu=True)
+    place = found.index("--enforce-eager")
+    assert found[place - len(words) : place] == words and ("--dtype" in found) == bool(words)
+    assert "float32" not in vllm.options(str(tmp_path), {}, on_cpu=False)
+
+
 def rows(path: Path, count: int = 12, **changes: Any) -> Path:
     return write_jsonl(path, [human_row(number, **changes) for number in range(count)])
 

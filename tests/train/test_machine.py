@@ -71,10 +71,17 @@ def test_a_quota_is_a_limit(quota: str | None, cores: int, tmp_path: Path, monke
 
 
 def test_bf16_must_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    for bf16, chosen in ((0.002, "bf16"), (0.009, "fp32"), (0.2, "fp32")):
-        monkeypatch.setattr(machine, "matmul_seconds", lambda dtype, t=bf16: t if dtype == torch.bfloat16 else 0.01)
+    for bf16, chosen, tried in ((0.002, "bf16", 512), (0.009, "fp32", 512), (0.02, "fp32", 512), (0.2, "fp32", 8)):
+        sizes = []
+
+        def taken(dtype: torch.dtype, tokens: int = 512, bf16: float = bf16, sizes: list[int] = sizes) -> float:
+            sizes.append(tokens)
+            return bf16 if dtype == torch.bfloat16 else 0.01
+
+        monkeypatch.setattr(machine, "matmul_seconds", taken)
         precision, why = machine.choose_precision()
         assert precision == chosen and f"{1000 * bf16:.1f} ms in bf16, 10.0 ms in fp32" in why
+        assert max(sizes) == tried, "a whole matmul where a small one told that bf16 is emulated"
 
 
 def test_a_run_that_goes_on_stays_with_what_it_began_with(
