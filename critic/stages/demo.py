@@ -30,8 +30,9 @@ EXTERNAL = "Nightjar-9B"
 
 PROGRAMS = ("data/sample_world.py", "data/human_scores.py", "train/base.py", "train/sft.py", "serve/judge.py")
 
-BASE = ("gemma-3-270m", "runs/base/gemma-3-270m")
-"""The pretrained base as train/base.py calls it, and the folder in which the recipe looks for it."""
+BASE = ("gemma-3-270m", "runs/base/gemma-3-270m-10", "--layers", "10")
+"""What train/base.py is given for the pretrained base: its name, the folder in which the recipe looks for it, and the
+layers that a scoring head needs, which are trained and served in half of the time."""
 
 RECIPE, TINY = Path("train/recipes/demo.yaml"), Path("train/recipes/tiny.yaml")
 """With the base, and from random weights where it cannot be had."""

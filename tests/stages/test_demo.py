@@ -48,7 +48,7 @@ def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     elif request.param == "tiny":
         words = ["--recipe", "train/recipes/tiny.yaml"]
     done = subprocess.run(
-        command("critic", "demo", "--out", out, *words), cwd=ROOT, stdout=sys.__stderr__, check=False, timeout=1500
+        command("critic", "demo", "--out", out, *words), cwd=ROOT, stdout=sys.__stderr__, check=False, timeout=3600
     )
     assert done.returncode == 0
     return out

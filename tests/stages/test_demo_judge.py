@@ -9,7 +9,7 @@ from conftest import ROOT
 from critic.errors import UsageError
 from critic.stages import demo
 
-BASE = ["train/base.py", "gemma-3-270m", "runs/base/gemma-3-270m"]
+BASE = ["train/base.py", "gemma-3-270m", "runs/base/gemma-3-270m-10", "--layers", "10"]
 
 
 @pytest.fixture
