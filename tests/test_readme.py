@@ -57,7 +57,7 @@ def options(program: str) -> set[str]:
 
 
 def test_the_first_page_is_read_to_the_end() -> None:
-    assert len(text("README.md").splitlines()) <= 160
+    assert len(text("README.md").splitlines()) <= 135
     assert "data/samples/report.png" in text("README.md")
 
 

@@ -124,13 +124,14 @@ def test_those_of_the_benchmarks(tmp_path: Path, scripted: Servers) -> None:
 
 
 def test_those_of_the_first_page(tmp_path: Path, shared: Path, scripted: Servers) -> None:
+    (tmp_path / "data").symlink_to(ROOT / "data")
     (tmp_path / "llmeval2.jsonl").symlink_to(shared / "data" / "human_scored" / "llmeval2.jsonl")
     for name in ("questions.jsonl", "demo_response.jsonl"):
         (tmp_path / name).symlink_to(shared / "data" / "alignmmbench" / name)
     replies = [{"text": text} for text in ('{"Rating": 7, "Reason": "对"}', "看不清", '{"Rating": 9, "Reason": "好"}')]
     write_jsonl(tmp_path / "scripted.jsonl", replies)
     ran = check("README.md", tmp_path, scripted(answer, context=1400, owner="vllm").url)
-    assert len(ran) == 6
+    assert len(ran) == 7
 
 
 def test_those_of_the_package(tmp_path: Path, scripted: Servers) -> None:
