@@ -57,12 +57,9 @@ def shape(line: str) -> str:
 
 
 def answer(body: dict[str, Any]) -> Any:
-    """A judge whose context one prompt in seventy does not fit, and a model that says five lines to anything."""
+    """A judge, and a model that says five lines to anything."""
     schema = json.dumps(body.get("response_format", ""))
     number = int(hashlib.sha256(json.dumps(body["messages"]).encode()).hexdigest(), 16)
-    if "Rating" in schema and "Verdict" not in schema and number % 70 == 0:
-        told = b'{"error": {"message": "This model\'s maximum context length is 3000 tokens", "code": 400}}'
-        return 400, {}, told
     if schema == '""':
         return completion("\n".join(f"line {place}" for place in range(5)))
     asked = body["response_format"]["json_schema"]["schema"]
