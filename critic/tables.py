@@ -57,6 +57,8 @@ def numbered(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[i
         ".json": _json, ".parquet": jsonl.parquet_rows, ".xlsx": _xlsx,
     }  # fmt: skip
     kind = jsonl.suffix(path)
+    if path.is_dir():
+        raise UsageError(f"{path}: a folder; expected a file, {', '.join(formats)}")
     if kind not in formats or (kind != path.suffix and kind not in _LINES):
         raise UsageError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; expected {', '.join(formats)}")
     if not path.is_file():
@@ -95,18 +97,23 @@ def _csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, Row]]:
     with jsonl.opened(path) as plain, io.TextIOWrapper(plain, "utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True, delimiter=delimiter)
         try:
-            header = next(reader, [])
-            _check_header(path, header)
+            header = [column.strip() for column in next(reader, [])]
+            _check_header(path, [column for column in header if column])
             if len(header) == 1 and (found := next((mark for mark in ";\t" if mark in header[0]), None)):
-                raise UsageError(f"{path}:1: the columns are separated by {found!r}; expected {delimiter!r}")
+                instead = "commas, and decimal points in numbers, or as .xlsx" if delimiter == "," else "tabs"
+                raise UsageError(
+                    f"{path}:1: the columns are separated by {found!r}; expected {delimiter!r}: save it with {instead}"
+                )
             end = reader.line_num
             for cells in reader:
                 # A quoted cell may hold line breaks: a row begins where the one before ended.
                 number, end = end + 1, reader.line_num
                 if len(cells) not in (0, len(header)):
                     raise UsageError(f"{path}:{number}: {len(cells)} cells, but the header has {len(header)}")
-                if cells:
-                    yield number, dict(zip(header, cells, strict=True))
+                if any(cells):  # spreadsheet programs write rows and columns that were emptied as well
+                    row = dict(zip(header, cells, strict=True))
+                    row.pop("", None)
+                    yield number, row
         except UnicodeDecodeError:
             deque(jsonl.lines(path), maxlen=0)  # names the line that is not UTF-8
             raise
@@ -146,7 +153,7 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
 
 def _check_header(path: Path, header: list[str]) -> None:
     if not header:
-        raise UsageError(f"{path}: no header row")
+        raise UsageError(f"{path}: no header row; expected the names of the columns in the first line")
     if twice := sorted({column for column in header if header.count(column) > 1}):
         raise UsageError(f"{path}:1: the column {twice[0]!r} is there twice")
 

@@ -26,8 +26,13 @@ BROKEN: list[tuple[str, bytes, str]] = [
     ("long.csv", b'id,image\n"a\nb",2\n1,2,3\n', "long.csv:4: 3 cells, but the header has 2"),
     ("twice.csv", b"id,id\n1,2\n", "twice.csv:1: the column 'id' is there twice"),
     ("gbk.csv", "id,image\n1,2\n3,图片很大\n".encode("gbk"), "gbk.csv:3: not UTF-8"),
-    ("semi.csv", b"id;image\n1;2,5\n", "semi.csv:1: the columns are separated by ';'; expected ','"),
-    ("tabs.csv", b"id\timage\n1\t2\n", "tabs.csv:1: the columns are separated by '\\t'; expected ','"),
+    (
+        "semi.csv",
+        b"id;image\n1;2,5\n",
+        "semi.csv:1: the columns are separated by ';'; expected ',': save it with commas,",
+    ),
+    ("tabs.csv", b"id\timage\n1\t2\n", "tabs.csv:1: the columns are separated by '\\t'; expected ',': save it with"),
+    ("emptied.csv", b"id,image\n,\n", "emptied.csv: no rows"),
     ("quote.csv", b'id,image\n1,"a\n', "quote.csv:2: not CSV"),
     ("list.jsonl", b"[1]\n", "list.jsonl:1: "),
     ("torn.xlsx", b"PK\x03\x04", "torn.xlsx: not a spreadsheet"),
@@ -98,6 +103,14 @@ def test_a_csv_row_is_named_by_the_line_that_it_begins_on(tmp_path: Path) -> Non
     path.write_text('\ufeffid,text\r\na,"one\n\nthree"\r\n\r\nb,x\r\n', "utf-8", newline="")
     found = list(tables.rows(path))
     assert found == [(f"{path}:2", {"id": "a", "text": "one\n\nthree"}), (f"{path}:6", {"id": "b", "text": "x"})]
+
+
+def test_what_spreadsheet_programs_leave_of_emptied_rows_and_columns_is_nothing(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbfid, score ,,\r\na,1,,\r\n,,,\r\nb,,,note\r\n,,,\r\n")
+    rows = [("t.csv:2", {"id": "a", "score": "1"}), ("t.csv:4", {"id": "b", "score": ""})]
+    assert [(place.rpartition("/")[2], row) for place, row in tables.rows(tmp_path / "t.csv")] == rows
+    with pytest.raises(UsageError, match=r"a folder; expected a file"):
+        list(tables.rows(tmp_path))
 
 
 def test_human_scored_rows_keep_empty_lines_and_say_where_they_are_wrong(tmp_path: Path) -> None:
