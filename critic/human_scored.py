@@ -321,7 +321,8 @@ def walk(
     scored: bool = True,
 ) -> Iterator[tuple[Row, dict[str, Any], Response]]:
     """The usable rows of a file or folder, one after the other: as read, as they stand there, in the project's words.
-    Rows that carry an unusable flag (unless in `keep_flags`) or lack a reference are counted in `left_out` by reason;
+    Rows that carry an unusable flag (unless in `keep_flags`) or lack a reference (unless the flag that says so is in
+    `keep_flags`) are counted in `left_out` by reason;
     the rest is checked. With `judges` each row must have these judges' scores, and may lack people's; of several files
     one that begins without a judge's scores has none of them. With `pictures` a row that has images needs no reference:
     they tell what is right. Without `scored` a row may lack people's score, and then all but UNSCORED_COLUMNS. Raises
@@ -348,7 +349,7 @@ def walk(
             pictured = pictures and bool(row.image or row.images)
             kept = {*keep_flags, *(["no_reference"] if pictured else [])}
             flags = [flag for flag in row.flags if flag in UNUSABLE_FLAGS and flag not in kept]
-            if flags or not (row.reference or pictured):
+            if flags or not (row.reference or "no_reference" in kept):
                 left_out[UNUSABLE_FLAGS[flags[0] if flags else "no_reference"]] += 1
                 continue
             _check_scores(row, place)

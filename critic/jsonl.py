@@ -184,7 +184,7 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         problem = f"cannot be written: {error.strerror or error}"
-        raise UsageError(f"{path}: {problem}; then run the same command again to go on") from None
+        raise UsageError(f"{path}: {problem}; once it can be, run the same command again") from None
 
 
 @contextmanager

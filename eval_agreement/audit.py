@@ -5,6 +5,7 @@ critic audit --human people.csv --judge ours=ours.csv --judge gpt4=gpt4.csv --ou
 critic audit --human people.csv --judge ours=judged_conversations.jsonl
 """
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,7 +39,16 @@ from eval_agreement.page.words import gate_sections
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.sample import Sample
 from eval_agreement.sources import judge_in, of_judgments, of_tables
-from eval_agreement.summary import as_lines, files_of, made_by, provenance, summary, table, write_certificate
+from eval_agreement.summary import (
+    as_lines,
+    files_of,
+    how_judged,
+    made_by,
+    provenance,
+    summary,
+    table,
+    write_certificate,
+)
 from eval_agreement.tables import SCALE, Scale, Source
 
 Judgments = Annotated[
@@ -118,6 +128,15 @@ class _Target(Struct, frozen=True, kw_only=True):
 
     def limits(self, names: Sequence[str] = ()) -> list[gate.Limit]:
         return [] if self.gates is None else gate.parse(self.gates, names)
+
+    def prepare(self) -> None:
+        """Make the folder before anything takes long. Raises UsageError where nothing can be written there."""
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {self.out}: not a folder to write to: {error.strerror or error}") from None
+        if not os.access(self.out, os.W_OK):
+            raise UsageError(f"--out {self.out}: not a folder to write to: no permission")
 
 
 Files = Mapping[str, Source]
@@ -226,7 +245,7 @@ def _samples(
         raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
     people, sources = Source.parse(human), inputs.parse_judges(judges)
     if taken := sorted({*BASELINES, PEOPLE} & sources.keys()):
-        raise UsageError(f"--judge {taken[0]}: people, or a trivial judge, are called that; name yours otherwise")
+        raise UsageError(f"--judge {taken[0]}: people, or a trivial judge, are called that; give yours another name")
     sample = of_tables(people, sources, scale, judge_scale, texts=texts)
     sample = replace(sample, name=inputs.sample_name(people.path))
     return [(sample, {PEOPLE: people, **sources})]
@@ -246,17 +265,20 @@ def _audit_scores(
 
     losses = list(pictures.read_loss(loss)) if loss else []
     (first, first_files), *_ = samples
+    gate.check_samples(limits, [sample.name for sample, _ in samples])
+    judged = first_files[first.judge].path
+    how = how_judged(judged, as_column(first.judgments).present()) if target.certificate else None
+    target.prepare()
     found: dict[str, Findings] = {}
     with tqdm(total=STEPS * len(samples), desc="audit", unit="step", leave=False, delay=2) as bar:
         for sample, _ in samples:
             found[sample.name] = examine(sample, asked, fitted_on(sample, samples), bar.update)
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
     origin = provenance(samples, train, asked.training)
-    if target.certificate is not None:
+    if target.certificate is not None and how is not None:
         raters, n = as_ratings(first.raters).who.present(), int((~np.isnan(first.human)).sum())
-        agreement, judged = found[first.name].judge.estimates, first_files[first.judge].path
         people = first_files[PEOPLE].path if PEOPLE in first_files else judged, n, len(raters)
-        write_certificate(target.certificate, judged, as_column(first.judgments).present(), people, agreement, outcomes)
+        write_certificate(target.certificate, how, people, found[first.name].judge.estimates, outcomes)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
     injections = [one for one in attacked.values() if isinstance(one, Injection)]
     looks = {path: one for path, one in attacked.items() if isinstance(one, Looking)}
@@ -264,6 +286,7 @@ def _audit_scores(
     verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
     decisions = [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
     decisions += [f"{path}: {one.reading}" for path, one in looks.items()]
+    notes = [f"{sample.name}: {note}" for sample, _ in samples for note in sample.notes]
     kinds = [line for name, findings in found.items() for line in score_kinds_ahead(name, findings)]
     drawn = {name: findings.sample for name, findings in found.items()}
     extra = {"injection": msgspec.to_builtins(injections), "provenance": origin}
@@ -274,7 +297,7 @@ def _audit_scores(
     return _finish(
         target,
         report.write(target.out, title, verdicts, shown, origin, drawn, losses),
-        "\n".join([table(found), "", *decisions, *kinds, *_next(target.out, samples, found)]),
+        "\n".join([table(found), "", *notes, *decisions, *kinds, *_next(target.out, samples, found)]),
         outcomes,
         {name: (one.judge.failed, one.judge.n + one.judge.failed) for name, one in found.items()},
     )
@@ -329,16 +352,19 @@ def _audit_labels(
     else:
         ((name, path),) = inputs.named_files(judgments).items()
         people, sources = Source(path), {judge_in(path): Source(path)}
-    found = preference_audit(of_labels(people, sources, kind))
+    given, how = of_labels(people, sources, kind), None
+    if target.certificate is not None:
+        judge, source = next(iter(sources.items()))
+        items = () if file_kind(source) == "table" else read_items(source)
+        how = how_judged(source.path, (item.judgment for item in items if item.kind == kind))
+    target.prepare()
+    found = preference_audit(given)
     (target.out / _NEXT).unlink(missing_ok=True)  # of an audit of scores before this
     judge, result = next(iter(found.agreement.items()))
     outcomes = gate.check(limits, {name: gate.of_preferences(result, found.groups)})
-    if target.certificate is not None:
-        source, agreement = sources[judge], {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}
-        items = () if file_kind(source) == "table" else read_items(source)
-        records = (item.judgment for item in items if item.kind == kind)
-        labels = people.path, found.rated, found.raters
-        write_certificate(target.certificate, source.path, records, labels, agreement, outcomes)
+    if target.certificate is not None and how is not None:
+        agreement = {name: getattr(result, name) for name in ("accuracy", "decided", "kappa")}
+        write_certificate(target.certificate, how, (people.path, found.rated, found.raters), agreement, outcomes)
     files = files_of({PEOPLE: people, **sources})
     things = "verdicts" if found.yes_or_no else "pairs"
     origin = {"samples": {name: {things: found.items, **files}}, "train": None, **made_by()}
@@ -349,7 +375,7 @@ def _audit_labels(
     return _finish(
         target,
         report.write(target.out, target.title.replace("{judge}", judge), verdicts, shown, origin, {}),
-        "\n".join(verdicts[name]),
+        "\n".join([*verdicts[name], *(f"{name}: {note}" for note in found.notes)]),
         outcomes,
         {name: (result.failed + result.unasked, result.n + result.failed + result.unasked)},
     )

@@ -1,7 +1,7 @@
 """`--gate "mae<=0.9,pearson>=0.8,failed<=0.02"`: limits that an audit has to keep, decided on the interval's bound."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -62,12 +62,21 @@ def parse(text: str, names: Sequence[str] = ()) -> list[Limit]:
             raise UsageError(f"--gate {part.strip()!r}: expected METRIC<=NUMBER or METRIC>=NUMBER, as in mae<=0.9")
         metric, sample = match["metric"], match["sample"]
         if metric not in names:
-            raise UsageError(f"--gate {part.strip()!r}: no metric {metric!r}; there are {', '.join(names)}")
+            shown = {name: METRICS[name].name for name in names if name in METRICS}
+            there = [f"{name} ({shown[name]})" if shown.get(name, name).lower() != name else name for name in names]
+            raise UsageError(f"--gate {part.strip()!r}: no metric {metric!r}; there are {', '.join(there)}")
         limit = Limit(metric, float(match["value"]), sample and sample.strip())
         if match["sign"] != limit.sign:
             raise UsageError(f"--gate {part.strip()!r}: a gate on {metric} reads {metric}{limit.sign}{match['value']}")
         limits.append(limit)
     return limits
+
+
+def check_samples(limits: Sequence[Limit], samples: Collection[str]) -> None:
+    """Raises UsageError for a limit on a sample that is not there."""
+    for limit in limits:
+        if limit.sample is not None and limit.sample not in samples:
+            raise UsageError(f"--gate: no sample {limit.sample!r}; there are {', '.join(samples)}")
 
 
 def check(limits: Sequence[Limit], results: Mapping[str, Agreement]) -> list[Outcome]:
@@ -76,10 +85,9 @@ def check(limits: Sequence[Limit], results: Mapping[str, Agreement]) -> list[Out
     A limit that cannot be decided (no interval, an undefined metric, few groups) is not kept. The share of
     failures has no interval: it is what it is. Raises UsageError for a sample that is not there.
     """
+    check_samples(limits, results)
     outcomes = []
     for limit in limits:
-        if limit.sample is not None and limit.sample not in results:
-            raise UsageError(f"--gate: no sample {limit.sample!r}; there are {', '.join(results)}")
         chosen = results if limit.sample is None else {limit.sample: results[limit.sample]}
         outcomes += [_outcome(name, limit, result) for name, result in chosen.items()]
     return outcomes

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl
@@ -15,6 +15,7 @@ from eval_agreement import tables
 from eval_agreement.items import HELD, Kind, check_common, file_kind, items_of, read_items
 from eval_agreement.preferences import PEOPLE, Preferences
 from eval_agreement.sample import own_groups, scores
+from eval_agreement.sources import unmatched
 from eval_agreement.tables import ColumnTable, Source, read_table
 
 LABELS: dict[Kind, dict[str, Label]] = {
@@ -64,6 +65,7 @@ class _Labels(Struct, frozen=True, kw_only=True):
     parts: dict[str, Sequence[str | None]]
     lengths: Floats
     probability: Floats | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Preferences:
@@ -86,6 +88,9 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
         raise UsageError(f"{human.path}: {nobody}; an audit needs people's")
     for name, found in given.items():
         check_common(human, ids, judges[name], list(found.by))
+    things, notes = "items" if kind == "yes or no" else "pairs", [*people.notes]
+    for name, found in given.items():
+        notes += unmatched(ids, list(found.by), ids, things, name, "it was not asked about them")
     people = _described_labels(people, next(iter(given.values())))
     known = people.lengths.shape[1] == 2 and not np.isnan(people.lengths).any()
     parts = {part: [value or "unknown" for value in values] for part, values in people.parts.items()}
@@ -100,6 +105,7 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
             length_b=people.lengths[:, 1] if known else None,
             yes_or_no=kind == "yes or no",
             weight=_weight(human, people),
+            notes=notes,
         )
     except ValueError as error:
         raise UsageError(f"{human.path}: {error}") from None
@@ -110,8 +116,10 @@ def _weight(source: Source, people: _Labels) -> Floats | None:
     if people.probability is None or np.isnan(people.probability).all():
         return None
     said = np.array([any(given.get(key) for given in people.raters.values()) for key in people.by], dtype=bool)
-    if np.isnan(people.probability[said]).any():
-        raise UsageError(f"{source.path}: label_probability is known of some labelled items, but not of all")
+    unknown = np.isnan(people.probability) & said
+    if unknown.any():
+        lacks = list(people.by)[int(np.argmax(unknown))]
+        raise UsageError(f"{source.path}: label_probability is given for some verdicts, but not for that on {lacks!r}")
     return np.where(said, 1 / people.probability, np.nan)
 
 
@@ -128,11 +136,13 @@ def _people_labels(source: Source, kind: Kind) -> _Labels:
     table = read_table(source.path)
     name = {label: name for name, label in LABELS[kind].items()}
 
-    def two_labels(now: Label | None, before: Label | None, _: str | None) -> str:
-        return f"{COLUMNS[kind]} {name[now] if now else 'none'}, but {name[before] if before else 'none'} before"
+    def two_labels(now: Label | None, before: Label | None, rater: str | None) -> str:
+        who = f" by {rater}" if rater else tables.SEVERAL_RATERS
+        return f"{COLUMNS[kind]} {name[now] if now else 'none'}, but {name[before] if before else 'none'} before{who}"
 
     raters = tables.by_rater(table, _cells(table, source.column or COLUMNS[kind], kind), two_labels)
     rows = tables.RowsOfIds.of(table)
+    repeated = len(table.line) - sum(map(len, raters.values()))
     return _Labels(
         by={key: [] for key in tables.keys_of(table).rows(rows.first)},
         raters={rater or PEOPLE: theirs for rater, theirs in raters.items()},
@@ -140,6 +150,7 @@ def _people_labels(source: Source, kind: Kind) -> _Labels:
         parts=tables.parts_of(table, rows),
         probability=tables.probabilities_of(table, rows),
         lengths=np.stack([tables.lengths_of(table, f"_{side}", rows) for side in "ab"], axis=1),
+        notes=[f"{table.path}: {repeated} rows repeat another row and count once"] if repeated else [],
     )
 
 
@@ -184,7 +195,7 @@ def _cells(table: ColumnTable, column: str, kind: Kind) -> list[Label | None]:
     table.column(column)
     found: list[Label | None] = []
     for row, text in enumerate(table.texts(column)):
-        label = LABELS[kind].get(text.lower()) if text else None
+        label = LABELS[kind].get(text.strip().lower()) if text else None
         if text and not label:
             raise UsageError(f"{table.place(row)}: {column} {text!r} is none of {', '.join(LABELS[kind])}")
         found.append(label)

@@ -54,6 +54,7 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False):
     - `yes_or_no`: each item is one answer, and a verdict is yes (A) or no (B).
     - `weight`, shape (n,): 1 over the chance that an item had of being labelled (NaN: not labelled); None where all
       had the same.
+    - `notes` say what was left out on reading.
 
     Raises ValueError where a name would stand for two scorers.
     """
@@ -67,6 +68,7 @@ class Preferences(Struct, frozen=True, kw_only=True, eq=False):
     length_b: Floats | None = None
     yes_or_no: bool = False
     weight: Floats | None = None
+    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         raters, names = set(self.people), set(self.judges)
@@ -185,6 +187,7 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     - `yes_or_no`: the verdicts are yes (a) and no (b), not preferences.
     - `weighted`: `people_ties`, `agreement`, `baselines`, `matrix`, `differences` and `by` are those of all items that
       labels were drawn from, with known chances; the rest are those of the labelled ones.
+    - `notes` say what was left out on reading.
     """
 
     items: int
@@ -203,6 +206,7 @@ class PreferenceAudit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     by: dict[str, dict[str, dict[str, VerdictAgreement]]]
     yes_or_no: bool = False
     weighted: bool = False
+    notes: list[str] = field(default_factory=list)
 
     @property
     def things(self) -> str:
@@ -234,6 +238,7 @@ def preference_audit(sample: Preferences) -> PreferenceAudit:
         rated=int(rated.sum()),
         yes_or_no=sample.yes_or_no,
         weighted=weight is not None,
+        notes=sample.notes,
         groups=len(np.unique(group[rated])),
         raters=len(sample.people),
         people_ties=estimates(people[rated].astype(np.intp), LABELS, group[rated], {"": ties}, weight)[""],

@@ -130,8 +130,10 @@ class Sample(Struct, frozen=True, kw_only=True):
         """
         if self.probability is None or np.isnan(self.probability).all():
             return None
-        if np.isnan(self.probability[~np.isnan(self.human)]).any():
-            raise UsageError(f"{self.name}: label_probability is known of some labelled answers, but not of all")
+        unknown = np.isnan(self.probability) & ~np.isnan(self.human)
+        if unknown.any():
+            lacks = self.ids[int(np.argmax(unknown))]
+            raise UsageError(f"{self.name}: label_probability is given for some scored answers, but not for {lacks!r}")
         return 1 / self.probability
 
     @property

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from critic import human_scored, jsonl
 from critic.counting.columns import Column, Reread, as_column, as_ratings
-from critic.counting.resampling import Floats
+from critic.counting.resampling import FEWEST_TO_DECIDE, Floats
 from critic.errors import UsageError
 from critic.records import Judgment
 from eval_agreement import tables
@@ -28,6 +28,9 @@ from eval_agreement.items import (
 from eval_agreement.sample import Sample, own_groups
 from eval_agreement.tables import SCALE, ColumnTable, Scale, Source, forget, places, read_table
 
+_NO_REFERENCE = frozenset({"no_reference"})
+"""Rows that lack a reference are audited as well: whoever judged them did without."""
+
 
 def judge_in(path: Path) -> str:
     """Who judged the answers in a file of judgments."""
@@ -43,8 +46,12 @@ def of_judgments(name: str, path: Path, *, texts: bool = True) -> list[Sample]:
     Raises UsageError naming file and line for an id that comes twice, a second judge or a score outside 1..10,
     and naming the file when people scored none of the answers.
     """
-    if file_kind(Source(path)) == "judged conversations":
+    kind = file_kind(Source(path))
+    if kind == "judged conversations":
         raise UsageError(f"{path}: judged conversations hold no people's verdicts; give --human FILE --judge NAME=FILE")
+    if kind != "judgments" and path.is_file():
+        what = "human-scored rows" if kind == "human-scored rows" else "a table"
+        raise UsageError(f"{path}: {what}, no judgments of critic judge; give --human FILE --judge NAME=FILE[:COLUMN]")
     found: dict[str, SampleRows] = {}
     for item in read_items(Source(path)):
         found.setdefault(item.parts.get("criterion") or OVERALL, SampleRows(texts)).add(item)
@@ -131,10 +138,7 @@ def _notes(
     notes = [*people.notes, *(note for other in given.values() for note in other.notes)]
     n = len(people.ids)
     for name, other in given.items():
-        if missing := int((places(other.ids, people.ids) < 0).sum()):
-            notes.append(f"{missing} of {n} answers are not in the file of {name}: they count as failed")
-        if unknown := int((places(ids, other.ids) < 0).sum()):
-            notes.append(f"{unknown} answers that only {name} scored are left out")
+        notes += unmatched(people.ids, other.ids, ids, "answers", name, "they count as failed")
     short = n if people.length is None else int(np.isnan(people.length).sum())
     if 0 < short < n:
         notes.append(f"{short} of {n} answers have no length: what length does is not measured")
@@ -149,6 +153,22 @@ def _notes(
         if (low, high) != SCALE:
             factor = (SCALE[1] - SCALE[0]) / (high - low)
             notes.append(f"{whose}scores on {low:g}..{high:g} are moved onto 1..10: a point there is {factor:.3g} here")
+    return notes
+
+
+def unmatched(
+    people: Sequence[str], judged: Sequence[str], kept: Sequence[str], things: str, judge: str, then: str
+) -> list[str]:
+    """What stands in one file only, with the first id of each: ids that differ in a space or a letter show there."""
+    notes = []
+    if len(missing := np.flatnonzero(places(judged, people) < 0)):
+        first = people[int(missing[0])]
+        there = f"{len(missing)} of {len(people)} {things} are not in the file of {judge}, {first!r} the first"
+        notes.append(f"{there}: {then}")
+    if len(unknown := np.flatnonzero(places(kept, judged) < 0)):
+        notes.append(
+            f"{len(unknown)} {things} only in the file of {judge} are left out, {judged[int(unknown[0])]!r} the first"
+        )
     return notes
 
 
@@ -180,23 +200,23 @@ def _people(source: Source, scale: Scale, texts: bool) -> Sample:
         return replace(_scored(source, scale), judgments=[], records=None)
     if kind == "human-scored rows":
         left_out, rows = Counter[str](), SampleRows(texts)
-        for _, _, response in human_scored.walk(path, left_out):
+        for _, _, response in human_scored.walk(path, left_out, _NO_REFERENCE):
             rows.add(of_response(response))
         notes = [f"{path}: {count} rows left out: {reason}" for reason, count in left_out.items()]
         sample = rows.sample(path.stem)
         if not sample.ids:
             raise UsageError(f"{path}: no usable row: {', '.join(left_out)}")
         if not texts:
-            usable = Reread(lambda: human_scored.walk(path, Counter()), np.arange(len(sample.ids)))
+            usable = Reread(lambda: human_scored.walk(path, Counter(), _NO_REFERENCE), np.arange(len(sample.ids)))
             sample = replace(sample, responses=usable.of(itemgetter(2)))
         return replace(sample, judges={}, notes=notes)
-    return _of_table(read_table(path), source.column or "score", scale)
+    return _of_table(read_table(path), source.column or "score", scale, "--scale", tables.SEVERAL_RATERS)
 
 
 def _scored(source: Source, scale: Scale) -> Sample:
     """A judge's scores as a sample; they stand in `human`."""
     if file_kind(source) not in HELD:
-        return _of_table(read_table(source.path), source.column or "score", scale)
+        return _of_table(read_table(source.path), source.column or "score", scale, "--judge-scale", "")
     rows = SampleRows(texts=False)
     for item in read_items(source):
         if item.kind == "score":
@@ -242,26 +262,29 @@ def _described(people: Sample, judge: Sample) -> Sample:
     return replace(people, group=own_groups(parts.pop("group"), people.ids), parts=parts, length=known)
 
 
-def _of_table(table: ColumnTable, column: str, scale: Scale) -> Sample:
-    ids = tables.keys_of(table)
+def _of_table(table: ColumnTable, column: str, scale: Scale, option: str, twice: str) -> Sample:
+    """`option` says another scale, `twice` what to do where an id has two scores."""
+    ids, scores = tables.keys_of(table), table.numbers(column, scale, option)
+    notes = _low(table, column, scores, option) if scale == SCALE else []
     if "rater" not in table.columns and tables.all_differ(ids):
         return Sample(
             name=table.path.stem,
             ids=ids,
-            human=table.numbers(column, scale),
+            human=scores,
             judges={},
             group=own_groups(table.texts("group"), ids),
             parts=tables.parts_of(table),
             length=tables.lengths_of(table),
             probability=tables.probabilities_of(table),
+            notes=notes,
         )
 
     def two_scores(score: float, before: float, rater: str | None) -> str:
         texts = [f"{one:g}" for one in (score, before)]
-        who = f" by {rater}" if rater else " (several raters need a column rater)"
+        who = f" by {rater}" if rater else twice
         return f"score {texts[0]}, but {texts[1]} before{who}"
 
-    rows, raters, repeated = tables.ratings_in(table, table.numbers(column, scale), two_scores)
+    rows, raters, repeated = tables.ratings_in(table, scores, two_scores)
     _, item, _, score = raters.entries()
     mean = np.bincount(item, score, len(rows.first)) / np.maximum(raters.sizes, 1)
     return Sample(
@@ -274,5 +297,14 @@ def _of_table(table: ColumnTable, column: str, scale: Scale) -> Sample:
         parts=tables.parts_of(table, rows),
         length=tables.lengths_of(table, ids=rows),
         probability=tables.probabilities_of(table, rows),
-        notes=[f"{table.path}: {repeated} rows repeat another row and count once"] if repeated else [],
+        notes=[*notes, *([f"{table.path}: {repeated} rows repeat another row and count once"] if repeated else [])],
     )
+
+
+def _low(table: ColumnTable, column: str, scores: Floats, option: str) -> list[str]:
+    """What to say of scores that may be on another scale than 1..10, which nobody named."""
+    given = scores[~np.isnan(scores)]
+    if len(given) < FEWEST_TO_DECIDE or given.max() > SCALE[1] / 2:
+        return []
+    most = f"no {column} is above {given.max():g}, and they are taken to be on 1..10"
+    return [f"{table.path}: {most}; if they are not, give their scale with {option}"]

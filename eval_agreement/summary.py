@@ -51,18 +51,21 @@ def provenance(
     return {"samples": described, "train": trained, **made_by()}
 
 
+def how_judged(judged: Path, judgments: Iterable[AnyJudgment | None]) -> HowJudged:
+    """What a certificate says of the judge of a file. Raises UsageError where its own records are not there, or not
+    alike: only they say by which prompt and how it judged."""
+    return HowJudged.of(filter(None, judgments), (run_facts(judged) or {}).get("processors", {}))
+
+
 def write_certificate(
     path: Path,
-    judged: Path,
-    judgments: Iterable[AnyJudgment | None],
+    how: HowJudged,
     people: tuple[Path, int, int],
     agreement: Mapping[str, Estimate],
     outcomes: Sequence[Outcome],
 ) -> None:
-    """Certify the judge of a file by the labels in another: so many, by so many raters. Raises UsageError where the
-    judge's own records are not there, or not alike: only they say by which prompt and how it judged."""
+    """Certify a judge by the labels in a file: so many, by so many raters."""
     file, rows, raters = people
-    how = HowJudged.of(filter(None, judgments), (run_facts(judged) or {}).get("processors", {}))
     found = Certificate(
         how=how,
         labels=Labels(file=str(file), sha256=jsonl.sha256(file), rows=rows, raters=raters),

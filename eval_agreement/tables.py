@@ -60,7 +60,8 @@ class ColumnTable(Struct, frozen=True):
     def column(self, name: str) -> Column[Any]:
         """Raises UsageError naming the columns there are."""
         if name not in self.columns:
-            raise UsageError(f"{self.path}: no column {name!r}; there are {', '.join(self.columns)}")
+            there = ", ".join(self.columns)
+            raise UsageError(f"{self.path}: no column {name!r}; there are {there} (name one as FILE:COLUMN)")
         return self.columns[name]
 
     def texts(self, name: str) -> Column[str | None]:
@@ -70,8 +71,9 @@ class ColumnTable(Struct, frozen=True):
             return Column(repeat(None, len(self.line)))
         return self.columns[name].map(_text)
 
-    def numbers(self, name: str, scale: Scale = SCALE) -> Floats:
-        """A column of scores on `scale`, moved onto 1..10; NaN where empty. Raises UsageError with the line."""
+    def numbers(self, name: str, scale: Scale = SCALE, option: str = "--scale") -> Floats:
+        """A column of scores on `scale`, which `option` names, moved onto 1..10; NaN where empty. Raises UsageError
+        with the line."""
         low, high = scale
         found, plain = np.full(len(self.line), np.nan), self.plain(name)
         if plain is not None and not ((plain < low) | (plain > high)).any():
@@ -81,7 +83,7 @@ class ColumnTable(Struct, frozen=True):
             if number is None:
                 continue
             if not low <= number <= high:
-                raise UsageError(f"{self.place(row)}: {name} {number:g} is outside {low:g}..{high:g} (see --scale)")
+                raise UsageError(f"{self.place(row)}: {name} {number:g} is outside {low:g}..{high:g} (see {option})")
             found[row] = number
         first, last = SCALE
         return first + (last - first) * (found - low) / (high - low)
@@ -103,7 +105,8 @@ class ColumnTable(Struct, frozen=True):
                 raise ValueError
             number = float(value)
         except (TypeError, ValueError):
-            raise UsageError(f"{self.place(row)}: {name} {value!r} is not a number") from None
+            expected = "expected one as 7.5, or an empty cell where there is none"
+            raise UsageError(f"{self.place(row)}: {name} {value!r} is not a number; {expected}") from None
         if math.isinf(number):
             raise UsageError(f"{self.place(row)}: {name} {value!r} is not a finite number")
         return None if math.isnan(number) else number
@@ -231,6 +234,10 @@ class RowsOfIds(Struct, frozen=True):
         return place
 
 
+SEVERAL_RATERS = " (several raters need a column rater)"
+"""What to do about people's table in which an id stands twice."""
+
+
 def by_rater(
     table: ColumnTable, said: Sequence[V], differ: Callable[[V, V, str | None], str]
 ) -> dict[str | None, dict[str, V]]:
@@ -315,7 +322,8 @@ def probabilities_of(table: ColumnTable, ids: RowsOfIds | None = None) -> Floats
     name = "label_probability"
     found = _numbers_in(table, name)
     if (wrong := (found <= 0) | (found > 1)).any():
-        raise UsageError(f"{table.place(int(np.argmax(wrong)))}: {name} is not above 0 and at most 1")
+        row = int(np.argmax(wrong))
+        raise UsageError(f"{table.place(row)}: {name} {found[row]:g} is not above 0 and at most 1")
     return found if ids is None else ids.numbers(name, found)
 
 

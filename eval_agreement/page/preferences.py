@@ -122,7 +122,7 @@ def _agreement(name: str, found: PreferenceAudit) -> list[Section]:
         "Accuracy drawn from 0 to 1."
     )
     note = _YES_OR_NO if found.yes_or_no else _NOTE
-    readings = [_WEIGHTED.format(things=found.things)] if found.weighted else []
+    readings = [*found.notes, *([_WEIGHTED.format(things=found.things)] if found.weighted else [])]
     return _section(name, "agreement", "Agreement with people", [_table(caption, "Verdicts by", rows)], readings, note)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from conftest import Done
+from conftest import Done, human_row, write_jsonl
 from conftest import run as run_program
 
 from critic import jsonl
@@ -436,6 +436,15 @@ def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path) -> None:
             tmp_path, "j.jsonl", option, "1:5", "--out", "out"
         )
     assert "nothing to audit" in refused(tmp_path, "--out", "out")
+    (tmp_path / "t.csv").write_text("id,score\na,3\n")
+    write_jsonl(tmp_path / "rows.jsonl", [human_row(0)])
+    for file, what in {"t.csv": "a table", "rows.jsonl": "human-scored rows"}.items():
+        said = f"{file}: {what}, no judgments of critic judge; give --human FILE --judge NAME=FILE"
+        assert said in refused(tmp_path, file, "--out", "out")
+    tables = ["--human", "t.csv", "--judge", "j=t.csv"]
+    assert "--out t.csv: not a folder to write to: File exists" in refused(tmp_path, *tables, "--out", "t.csv")
+    assert "takes judgments made in one way" in refused(tmp_path, *tables, "--certificate", "c.json", "--out", "out")
+    assert "no sample 'x'; there are t" in refused(tmp_path, *tables, "--gate", "x:mae<=1", "--out", "out")
     assert "--gate ''" in refused(tmp_path, "j.jsonl", "--gate", "", "--out", "out")
     assert "'inf' is not a number from 0 up" in refused(tmp_path, "j.jsonl", "--margin", "mae=inf", "--out", "out")
     assert "--within" in refused(tmp_path, "j.jsonl", "--within", "-1", "--out", "out")

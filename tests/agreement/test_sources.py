@@ -216,9 +216,9 @@ def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
     found = of_tables(Source(tmp_path / "people.csv"), files, (1, 5), (1, 10))
     assert found.human.tolist()[:3] == [1.0, 3.25, 5.5] and found.scores.tolist()[0] == 1.0
     assert found.notes == [
-        "2 of 3 answers are not in the file of judge: they count as failed",
-        "2 of 3 answers are not in the file of other: they count as failed",
-        "2 answers that only other scored are left out",
+        "2 of 3 answers are not in the file of judge, 'b' the first: they count as failed",
+        "2 of 3 answers are not in the file of other, 'b' the first: they count as failed",
+        "2 answers only in the file of other are left out, 'x' the first",
         "1 of 3 answers have no length: what length does is not measured",
         "people's scores on 1..5 are moved onto 1..10: a point there is 2.25 here",
     ]
@@ -228,6 +228,28 @@ def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
     ):
         notes = of_tables(Source(tmp_path / "people.csv"), files, (1, 5), judges).notes[4:]
         assert [note.partition(" are moved onto 1..10: a point there is ")[0] for note in notes] == said
+
+
+@pytest.mark.parametrize(("rows", "most", "said"), [(20, 5, True), (19, 5, False), (20, 6, False)])
+def test_scores_that_look_like_another_scale_are_said(tmp_path: Path, rows: int, most: int, said: bool) -> None:
+    table = "id,score\n" + "".join(f"{row},{1 + row % most}\n" for row in range(rows))
+    raters = "id,rater,score\n" + "".join(f"{row},r,{1 + row % most}\n" for row in range(rows))
+    for people in (table, raters):
+        found = joined(tmp_path, people, table).notes
+        options = [note.rpartition(" ")[2] for note in found if "no score is above 5, and they are taken" in note]
+        assert options == (["--scale", "--judge-scale"] if said else [])
+    assert not joined(tmp_path, table, table, scale=(1, 10.5)).notes[1:]
+
+
+def test_rows_without_a_reference_are_audited(tmp_path: Path) -> None:
+    rows = [human_row(number) for number in range(3)]
+    rows[0] |= {"reference": None, "flags": ["no_reference"]}
+    rows[1] |= {"reference": "", "human_score": rows[1]["scale_max"]}
+    write_jsonl(tmp_path / "people.jsonl", rows)
+    (tmp_path / "judge.csv").write_text("id,score\n" + "".join(f"{row['id']},5\n" for row in rows))
+    found = of_tables(Source(tmp_path / "people.jsonl"), {"ours": Source(tmp_path / "judge.csv")})
+    assert (found.ids, found.notes) == ([row["id"] for row in rows], [])
+    assert [response.text for response in found.responses if response] == [row["response"] for row in rows]
 
 
 def test_of_texts_that_differ_by_rater_the_first_counts(tmp_path: Path) -> None:
@@ -242,9 +264,19 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "two scores of one id": ("id,score\na,4\na,5\n", JUDGE, "people.csv:3: 'a' has the score 5, but 4 before (several"),
     "a rater twice": ("id,rater,score\na,r,4\na,r,5\n", JUDGE, "people.csv:3: 'a' has the score 5, but 4 before by r"),
     "off the scale": ("id,score\na,4\nb,11\n", JUDGE, "people.csv:3: score 11 is outside 1..10 (see --scale)"),
-    "judge off the scale": (PEOPLE, "id,score\na,0\n", "judge.csv:2: score 0 is outside 1..10"),
-    "not a number": ("id,score\na,good\n", JUDGE, "people.csv:2: score 'good' is not a number"),
-    "no such column": ("id,rating\na,3\n", JUDGE, "people.csv: no column 'score'; there are id, rating"),
+    "judge off the scale": (PEOPLE, "id,score\na,0\n", "judge.csv:2: score 0 is outside 1..10 (see --judge-scale)"),
+    "two scores of a judge": (PEOPLE, "id,score\na,4\na,5\n", "judge.csv:3: 'a' has the score 5, but 4 before\n"),
+    "not a number": (
+        "id,score\na,good\n",
+        JUDGE,
+        "people.csv:2: score 'good' is not a number; expected one as 7.5, or an empty cell where there is none",
+    ),
+    "no such column": (
+        "id,rating\na,3\n",
+        JUDGE,
+        "people.csv: no column 'score'; there are id, rating (name one as FILE:COLUMN)",
+    ),
+    "no chance": ("id,score,label_probability\na,3,0\n", JUDGE, "people.csv:2: label_probability 0 is not above 0"),
     "an empty id": ("id,score\n,3\n", JUDGE, "people.csv:2: the id is empty"),
     "an empty rater": ("id,rater,score\na,,3\n", JUDGE, "people.csv:2: the rater is empty"),
     "an infinite score": ("id,score\na,inf\n", JUDGE, "people.csv:2: score 'inf' is not a finite number"),
@@ -269,7 +301,7 @@ def test_mistakes_are_one_line_that_names_the_place(tmp_path: Path, mistake: str
     people, judge, message = MISTAKES[mistake]
     with pytest.raises(UsageError) as caught:
         joined(tmp_path, people, judge)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert message in f"{caught.value}\n" and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +366,16 @@ def test_preferences_in_both_orders(tmp_path: Path) -> None:
         (PAIRS, "id,preference,first\np,a,x\n", "j.csv:2: first 'x' is neither a nor b"),
         (PAIRS, "id,preference\np,a\np,b\n", "j.csv:3: 'p' was judged before; a column first"),
         (PAIRS, "id,preference\nx,a\n", "have no id in common"),
-        ("id,preference\np,a\np,b\n", "id,preference\np,a\n", "'p' has the preference b, but a before"),
+        (
+            "id,preference\np,a\np,b\n",
+            "id,preference\np,a\n",
+            "preference b, but a before (several raters need a column",
+        ),
+        (
+            "id,preference,label_probability\np,a,0.5\nq,b,\n",
+            "id,preference\np,a\n",
+            "pairs.csv: label_probability is given for some verdicts, but not for that on 'q'",
+        ),
         (PAIRS, "id,score\np,3\n", "no column 'preference'"),
         ("id,preference,rater\np,a,x\np,b,\n", "id,preference\np,a\n", "pairs.csv:3: the rater is empty"),
         ("id,preference\np,\n", "id,preference\np,a\n", "pairs.csv: no pair has a preference"),
@@ -345,6 +386,15 @@ def test_mistakes_in_preferences_are_one_line(tmp_path: Path, people: str, judge
     with pytest.raises(UsageError) as caught:
         preferences(tmp_path, people, judge)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_the_join_of_preferences_leaves_out_is_said(tmp_path: Path) -> None:
+    people, judge = "id, preference\np, A\np, a\nq,b\n", "id,preference\np,a\nq ,b\nr,tie\n"
+    assert preferences(tmp_path, people, judge).notes == [
+        f"{tmp_path / 'pairs.csv'}: 1 rows repeat another row and count once",
+        "1 of 2 pairs are not in the file of ours, 'q' the first: it was not asked about them",
+        "2 pairs only in the file of ours are left out, 'q ' the first",
+    ]
 
 
 def test_scores_are_no_preferences(tmp_path: Path) -> None:
