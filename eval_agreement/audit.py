@@ -61,7 +61,7 @@ Human = Annotated[
     typer.Option(
         metavar="FILE[:COLUMN]",
         help="People's scores (id, score[, rater, group, …]), preferences between two answers (id, preference: a, b or "
-        "tie) or verdicts (id, verdict: yes or no): CSV, JSONL or Parquet; or judged conversations.",
+        "tie) or verdicts (id, verdict: yes or no): CSV, JSONL, Parquet or Excel; or judged conversations.",
     ),
 ]
 Judges = Annotated[
@@ -168,7 +168,8 @@ def main(
     Columns of tables; all but id and score (or preference, or verdict) may be missing:
       people  id, score or preference (a, b, tie) or verdict (yes, no), rater, group
               (question or image), task, category, lang, turn, system (who answered),
-              length or text (of pairs: length_a, length_b or text_a, text_b)
+              length or text (of pairs: length_a, length_b or text_a, text_b),
+              label_probability (the chance that the row had of being labelled)
       judges  id, score or preference or verdict, first (which was shown first: a, b);
               beside score what people's file does not say: group, system, task, …
     The id of a verdict on a conversation, as critic judge --benchmark writes it, is
@@ -286,7 +287,8 @@ def _audit_scores(
     verdicts[first.name] += [f"{path.stem}: {one.reading}" for path, one in looks.items()]
     decisions = [f"{name}: {sentences[0]}" for name, sentences in verdicts.items()]
     decisions += [f"{path}: {one.reading}" for path, one in looks.items()]
-    notes = [f"{sample.name}: {note}" for sample, _ in samples for note in sample.notes]
+    several = len(samples) > 1
+    notes = [f"{sample.name}: {note}" if several else note for sample, _ in samples for note in sample.notes]
     kinds = [line for name, findings in found.items() for line in score_kinds_ahead(name, findings)]
     drawn = {name: findings.sample for name, findings in found.items()}
     extra = {"injection": msgspec.to_builtins(injections), "provenance": origin}
@@ -375,7 +377,7 @@ def _audit_labels(
     return _finish(
         target,
         report.write(target.out, target.title.replace("{judge}", judge), verdicts, shown, origin, {}),
-        "\n".join([*verdicts[name], *(f"{name}: {note}" for note in found.notes)]),
+        "\n".join([*verdicts[name], *found.notes]),
         outcomes,
         {name: (result.failed + result.unasked, result.n + result.failed + result.unasked)},
     )

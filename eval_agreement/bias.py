@@ -381,11 +381,15 @@ def _reading(kind: _Kind, effect: BiasEffect) -> str:
         return f"{effect.value:.2f} {kind.unit}, which may be chance: {effect.undefined}."
     low, high = effect.interval
     if low <= kind.neutral <= high:
-        ends = (f"{low:.2f}", f"{high:.2f}") if kind.neutral else (f"{low:+z.2f}", f"{high:+z.2f}")
+        ends = (f"{low:.2f}", f"{high:.2f}") if kind.neutral else (_signed(low), _signed(high))
         return kind.none.format(label=label, size=f"{effect.value:.2f}", low=ends[0], high=ends[1])
     sentence = kind.above if effect.value > kind.neutral else kind.below
     near, far = sorted((abs(low), abs(high)))
     return sentence.format(label=label, size=f"{abs(effect.value):.2f}", low=f"{near:.2f}", high=f"{far:.2f}")
+
+
+def _signed(points: float) -> str:
+    return f"{points:+z.2f}".replace("-", "−")
 
 
 def _seen(effect: BiasEffect) -> bool:

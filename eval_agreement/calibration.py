@@ -391,7 +391,7 @@ def _recalibration_reading(method: Method, before: Errors, after: Errors, change
         f"mean absolute error {before.mae:.2f} → {after.mae:.2f} points, "
         f"root mean square {before.rmse:.2f} → {after.rmse:.2f}, "
         f"mean error {before.mean_error:+z.2f} → {after.mean_error:+z.2f}"
-    )
+    ).replace("-", "−")
     if change.interval is None:
         return f"Recalibrated ({method}): {moves}; this may be chance, with so few groups."
     low, high = change.interval

@@ -145,7 +145,7 @@ def interval(bounds: Bounds | None, decimals: int = 2) -> str:
 
 
 def share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}".replace("%", " %")
+    return "–" if value is None else f"{number(100 * value, 1)} %"
 
 
 def shares(bounds: Bounds | None) -> str:

@@ -38,11 +38,16 @@ _MAPS = Columns[Recalibration](
     about=lambda one: one.mode,
 )
 
+
+def _half_width(one: Conformal) -> str:
+    return number(None) if one.half_width is None else f"± {number(one.half_width)}"
+
+
 _CONFORMAL = Columns[Conformal](
     ("Intervals of single scores", lambda one: f"{one.level:.0%} conformal".replace("%", " %")),
     ("n", lambda one: one.n),
     ("fitted on", lambda one: one.fitted),
-    ("half width", lambda one: TableCell(f"± {number(one.half_width)}", title=one.undefined or "")),
+    ("half width", lambda one: TableCell(_half_width(one), title=one.undefined or "")),
     ("mean width on 1–10", lambda one: number(one.mean_width)),
     ("coverage", lambda one: TableCell(share(one.coverage), shares(one.interval))),
     about=lambda one: f"{one.method}, {one.mode}",

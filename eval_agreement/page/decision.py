@@ -64,7 +64,7 @@ def _decision(findings: Findings, most_failed: float) -> str:
         _not_better(findings)
         or _worse(findings)
         or _in_place_of(findings)
-        or f"{who} knows more than the trivial judges; whether enough, the numbers below must say."
+        or f"{who} knows more than the trivial judges; whether that is enough is for the numbers below to say."
     )
 
 

@@ -84,7 +84,7 @@ def _decision(judge: str, found: PreferenceAudit, most_failed: float) -> str:
         place = f"in the place of {listed(better)} on such {found.things}"
         return f"Do not put {judge} {place}: it agrees with people less."
     tried = listed(["chance", *found.baselines])
-    return f"{judge} agrees with people more than {tried}; whether enough, the numbers below must say."
+    return f"{judge} agrees with people more than {tried}; whether that is enough is for the numbers below to say."
 
 
 def _section(
@@ -93,9 +93,10 @@ def _section(
     return section(key, heading, [Part(heading=name, readings=[*readings], tables=tables)], note)
 
 
-def _row(name: str, about: str, result: VerdictAgreement, *, strong: bool = False) -> TableRow:
+def _row(name: str, about: str, result: VerdictAgreement, ties: bool, *, strong: bool = False) -> TableRow:
     counts = result.n, result.failed, result.unasked
-    estimates = percent(result.accuracy), percent(result.decided), points(result.kappa)
+    decided = [percent(result.decided)] if ties else []
+    estimates = percent(result.accuracy), *decided, points(result.kappa)
     drawn = bar(result.accuracy.value, result.accuracy.interval)
     return row(name, *counts, *estimates, about=about, bar=drawn, strong=strong)
 
@@ -103,27 +104,28 @@ def _row(name: str, about: str, result: VerdictAgreement, *, strong: bool = Fals
 _TRIVIAL = {CONSTANT: "always people's commonest verdict", LONGER: "prefers the longer answer"}
 
 
-def _table(caption: str, first: str, rows: list[TableRow]) -> Table:
-    head = [first, "n", "failed", "not asked", "accuracy", "decided", "kappa"]
+def _table(caption: str, first: str, rows: list[TableRow], ties: bool) -> Table:
+    head = [first, "n", "failed", "not asked", "accuracy", *(["decided"] if ties else []), "kappa"]
     return Table(caption=caption, head=head, rows=rows, axis=(0.0, 1.0), drawn=5)
 
 
 def _agreement(name: str, found: PreferenceAudit) -> list[Section]:
+    ties = not found.yes_or_no
     rows = [
-        _row(judge, "the judge under audit" if not place else "another judge", result, strong=not place)
+        _row(judge, "the judge under audit" if not place else "another judge", result, ties, strong=not place)
         for place, (judge, result) in enumerate(found.agreement.items())
     ]
     if found.ceiling:
-        rows.append(_row(PEOPLE, "every two raters with each other", found.ceiling))
-    rows += [_row(f"{judge} as a rater", "with each single rater", one) for judge, one in found.as_a_rater.items()]
-    rows += [_row(other, _TRIVIAL[other], result) for other, result in found.baselines.items()]
-    caption = (
-        f"{found.items} {found.things}, {found.rated} with people's verdict ({share(found.people_ties.value)} ties). "
-        "Accuracy drawn from 0 to 1."
-    )
+        rows.append(_row(PEOPLE, "every two raters with each other", found.ceiling, ties))
+    rows += [_row(f"{one} as a rater", "with each single rater", each, ties) for one, each in found.as_a_rater.items()]
+    rows += [_row(other, _TRIVIAL[other], result, ties) for other, result in found.baselines.items()]
+    tied = f" ({share(found.people_ties.value)} ties)" if ties else ""
+    caption = f"{found.items} {found.things}, {found.rated} with people's verdict{tied}. Accuracy drawn from 0 to 1."
     note = _YES_OR_NO if found.yes_or_no else _NOTE
     readings = [*found.notes, *([_WEIGHTED.format(things=found.things)] if found.weighted else [])]
-    return _section(name, "agreement", "Agreement with people", [_table(caption, "Verdicts by", rows)], readings, note)
+    return _section(
+        name, "agreement", "Agreement with people", [_table(caption, "Verdicts by", rows, ties)], readings, note
+    )
 
 
 def _matrix(name: str, found: PreferenceAudit) -> list[Section]:
@@ -166,7 +168,8 @@ def _position(name: str, found: PreferenceAudit) -> list[Section]:
     readings = []
     for judge, bias in found.position.items():
         lean, place = bias.first_place, "first" if side(bias.first_place.interval) > 0 else "second"
-        sign = f"{judge} leans to the answer shown {place}, by {share(abs(lean.value or 0))} of its verdicts."
+        wins = share(0.5 + abs(lean.value or 0))
+        sign = f"{judge} leans to the answer shown {place}: it wins in {wins} of the verdicts that are no tie."
         none = f"{judge}: no sign of a preference for a place ({share(lean.value)}, {shares(lean.interval)})."
         readings.append(_reading(judge, lean, sign, none))
     table = _POSITION.table("What the order of the answers does.", found.position.items())
@@ -221,7 +224,8 @@ def _differences(name: str, found: PreferenceAudit) -> list[Section]:
 def _parts(name: str, found: PreferenceAudit) -> list[Section]:
     tables = []
     for part, values in next(iter(found.by.values())).items():
-        rows = [_row(value.replace("_", " "), "", result, strong=True) for value, result in values.items()]
+        ties = not found.yes_or_no
+        rows = [_row(value.replace("_", " "), "", result, ties, strong=True) for value, result in values.items()]
         caption = f"By {part_name(part)}, accuracy drawn from 0 to 1."
-        tables.append(_table(caption, part_name(part).capitalize(), rows))
+        tables.append(_table(caption, part_name(part).capitalize(), rows, ties))
     return _section(name, "parts", f"Agreement by kind of {found.things[:-1]}", tables)

@@ -190,8 +190,9 @@ def _people(found: Mapping[str, Findings]) -> list[Section]:
     note = (
         "Krippendorff’s alpha: 1 is perfect, 0 chance; with the judge as one more rater it falls if the judge is "
         "the odd one out. Alternative annotator test (Calderon, Reichart and Dror 2025): each rater is left out in "
-        "turn, and judge and rater are compared in how close they come to the other raters; the judge passes when it "
-        "is shown to do as well, but for epsilon, against at least half of the raters."
+        "turn, and judge and rater are compared in how close they come to the other raters; where raters use ten "
+        "different scores or fewer, the judge’s are moved to the nearest of these. The judge passes when it is shown "
+        "to do as well, but for epsilon, against at least half of the raters."
     )
     return section("people", "May it take a person’s place?", parts, note)
 

@@ -15,7 +15,7 @@ from conftest import run as run_program
 
 from critic import jsonl
 from critic.counting.columns import as_column
-from critic.page.blocks import interval
+from critic.page.blocks import interval, share
 from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdict
 from eval_agreement import METRICS, agreement, agreement_interval
 from eval_agreement.analysis import people, trivial
@@ -674,7 +674,7 @@ def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
     assert found["position"]["j"]["flips"]["value"] == 0.25
     assert found["baselines"]["longer"]["n"] == 200 and found["by"]["j"]["task"]["x"]["n"] == 100
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert "25.0 % of its verdicts change" in page and "leans to the answer shown first" in page
+    assert "25.0 % of its verdicts change" in page and "leans to the answer shown first: it wins in" in page
     heads = re.findall("<h2>(.*?)</h2>", page)  # two scorers are no matrix, and one judge is compared with baselines
     assert heads == [
         "Agreement with people", "Position", "Length", "Judge against judge", "Agreement by kind of pair", "Gate",
@@ -706,6 +706,7 @@ def test_numbers_as_text() -> None:
     assert interval((0.95, 1.1)) == "0.95–1.10"
     assert interval((-0.1, 0.2)) == "−0.10 to 0.20"
     assert interval(None) == ""
+    assert [share(one) for one in (-0.037, -0.0001, 0.5, None)] == ["−3.7 %", "0.0 %", "50.0 %", "–"]
 
 
 def test_the_worst_rows_are_those_of_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

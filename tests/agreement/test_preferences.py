@@ -25,6 +25,7 @@ from critic.counting.verdicts import (
     majority,
     verdict_agreement,
 )
+from eval_agreement.page.preferences import preference_sections
 from eval_agreement.preference_bias import length_preference, paired_difference, position_bias
 from eval_agreement.preferences import Preferences, against_raters, longer, matrix, preference_audit, raters_agreement
 
@@ -604,3 +605,20 @@ def test_the_longer_answer_on_real_preferences(
     length = found.length["shorter"]
     assert length.judge.value == 0 and length.people.value == pytest.approx(trivial.decided.value)
     assert found.differences[0].accuracy.value is not None and found.differences[0].accuracy.value < 0
+
+
+def test_a_page_of_yes_and_no_says_nothing_of_ties() -> None:
+    """Nor what was decided, which is all; what was left out on reading stands above its table."""
+    verdicts = column("abab" * 10)
+    for yes_or_no in (True, False):
+        sample = Preferences(
+            ids=[str(place) for place in range(40)],
+            group=list(range(40)),
+            people={"people": verdicts},
+            judges={"j": verdicts},
+            yes_or_no=yes_or_no,
+            notes=["1 rows repeat"],
+        )
+        first = preference_sections("s", preference_audit(sample))[0].parts[0]
+        ties, heads = "0.0 % ties" in first.tables[0].caption, "decided" in first.tables[0].head
+        assert (ties, heads, first.readings) == (not yes_or_no, not yes_or_no, ["1 rows repeat"])
