@@ -114,6 +114,8 @@ def main(
 
 
 def _sources(rows: Path, out: Path) -> list[Path]:
+    if jsonl.suffix(out) != ".jsonl":
+        raise UsageError(f"--out {out}: what is written is JSON lines; name it as in {out.with_suffix('.jsonl').name}")
     sources = human_scored.files(rows)
     if out.resolve() in {source.resolve() for source in sources}:
         raise UsageError(f"--out {out} is among the rows to attack; choose another")

@@ -307,6 +307,8 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=part):
             attack(rows, out, below=10, **words)
+    with pytest.raises(UsageError, match=r"out\.csv: what is written is JSON lines; name it as in out\.jsonl"):
+        attack(rows, tmp_path / "out.csv", below=10)
     for folder in (rows, tmp_path):
         with pytest.raises(UsageError, match="among the rows to attack"):
             attack(folder, rows)
