@@ -303,8 +303,8 @@ def _of_table(table: ColumnTable, column: str, scale: Scale, option: str, twice:
 
 def _low(table: ColumnTable, column: str, scores: Floats, option: str) -> list[str]:
     """What to say of scores that may be on another scale than 1..10, which nobody named."""
-    given = scores[~np.isnan(scores)]
-    if len(given) < FEWEST_TO_DECIDE or given.max() > SCALE[1] / 2:
+    highest = float(np.fmax.reduce(scores, initial=np.nan))
+    if len(scores) < FEWEST_TO_DECIDE or not highest <= SCALE[1] / 2:
         return []
-    most = f"no {column} is above {given.max():g}, and they are taken to be on 1..10"
+    most = f"no {column} is above {highest:g}, and they are taken to be on 1..10"
     return [f"{table.path}: {most}; if they are not, give their scale with {option}"]
