@@ -59,6 +59,8 @@ def read_opinions(
         one = transcripts.get((key, condition))
         if one is None or not (turn == WHOLE or (turn.isdigit() and int(turn) in one.asked)):
             raise UsageError(f"{place}: no reply to turn {turn} of {key!r} ({condition})")
+        if problem := one.problem(one.asked if turn == WHOLE else [int(turn)]):
+            raise UsageError(f"{place}: no reply to turn {turn} of {key!r} ({condition}): {problem[1]}")
         if (said is None) == (grade is None):
             raise UsageError(f"{place}: either preference or grade, got {said!r} and {grade!r}")
         if said is not None and said.lower() not in words:
@@ -115,7 +117,7 @@ def main(
         if not chosen.by_rater:
             continue
         one = transcripts[key, condition]
-        answer = one.answer(turn) if turn is not None and one.problem([turn]) is None else None
+        answer = one.answer(turn) if turn is not None else None
         verdict = TurnVerdict(
             conversation=key, system=one.system, condition=condition, protocol=protocol, judge=judge, turn=turn,
             opponent=against if protocol == "pairwise" else None, score=chosen.score(protocol == "pairwise"),

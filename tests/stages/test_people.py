@@ -57,6 +57,21 @@ def test_what_most_say_and_the_mean_grade(tmp_path: Path) -> None:
     assert_one_line_error(done, "nothing by 'nobody'")
 
 
+def test_what_people_say_of_a_reply_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """It would be a number for a failed call."""
+    file, out = replies(tmp_path / "m.jsonl", "convbench"), tmp_path / "people.jsonl"
+    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    of_first = [one for one in lines if one["conversation"]["id"] == "1"]
+    lost = {"reply": None, "failure": "server_error", "detail": "HTTP 500"}
+    lines = [one | lost if one is of_first[1] else one for one in lines if one is not of_first[2]]
+    write_jsonl(file, lines)
+    for turn, why in ((2, "HTTP 500"), ("whole", "HTTP 500"), (3, "not in the file of replies")):
+        grades = table(tmp_path / "g.csv", [{"id": "1", "turn": turn, "grade": 1}])
+        done = run("critic", "people", grades, "--replies", file, "--out", out)
+        assert_one_line_error(done, f"no reply to turn {turn} of '1' (own)", why)
+    assert not out.exists()
+
+
 def test_the_matrix_of_judges_and_people(tmp_path: Path, scripted: Any) -> None:
     """One judge takes the model every time, another never, people in every second conversation."""
 
