@@ -289,11 +289,14 @@ def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str,
         groups.setdefault(turn[1], {})[turn] = one.group
     found = {str(number): difference(own, oracle, groups[number], SCALE) for number in sorted(groups)}
     parts = [(one.id, turn) for one, turn in asked]
+    mine, theirs = (means(judged, parts, SCALE) for judged in (own, oracle))
     before, after = (
-        {key: whole.value if whole.n == whole.asked else None for key, whole in means(judged, parts, SCALE).items()}
-        for judged in (own, oracle)
+        {key: whole.value if whole.n == whole.asked else None for key, whole in some.items()} for some in (mine, theirs)
     )
-    return {**found, "all": difference(before, after, {one.id: one.group for one in conversations}, SCALE)}
+    every = difference(before, after, {one.id: one.group for one in conversations}, SCALE)
+    # Of a conversation that lacks a turn the others are known.
+    ends = combine([(sign / len(mine), part) for sign, some in ((1, theirs), (-1, mine)) for part in some.values()])
+    return {**found, "all": replace(every, low=ends.low, high=ends.high)}
 
 
 def ratio_against_quality(verdicts: Verdicts, condition: str = ORACLE) -> Fit:

@@ -301,6 +301,9 @@ def test_the_oracle_effect_is_paired() -> None:
     assert [(found[turn].n, found[turn].missing) for turn in "1234"] == [(10, 0), (10, 0), (9, 1), (9, 0)]
     assert found["all"].n == 9 and found["all"].mean == pytest.approx((8 * 15 / 4 + 10 / 3) / 9)
     assert found["2"].interval == (5, 5) and found["1"].p_value == 1
+    # Of conversation 0 one turn of four is missing: with 100 or 0 its mean changes by -13.75 or 11.25.
+    known = 8 * 15 / 4 + 10 / 3
+    assert (found["all"].low, found["all"].high) == pytest.approx(((known - 13.75) / 10, (known + 11.25) / 10))
 
 
 def test_fits_are_those_of_scipy() -> None:
