@@ -68,7 +68,11 @@ def _responses(
     given = {} if criteria is None else _criteria(criteria)
     fixed = None
     if questions is not None:
-        fixed = alignmmbench.read_responses(path, alignmmbench.read_questions(questions), system)
+        asked = alignmmbench.read_questions(questions)
+        fixed = alignmmbench.read_responses(path, asked, system)
+        if missing := len(asked) - len(fixed):
+            which = f"{missing} of {len(asked)} questions of {questions}"
+            print(f"{which} have no answer and are not judged", file=sys.stderr)
 
     def read(left_out: Counter[str]) -> Iterator[Response]:
         for one in fixed or (one for _, _, one in human_scored.walk(path, left_out, pictures=True, scored=False)):

@@ -767,3 +767,18 @@ def test_what_fails_when_it_is_judged_again_did_not_change(tmp_path: Path, scrip
     words = ["--base-url", server.url, "--check-repeat", "5", "--concurrency", "1"]
     done = run("critic", "judge", rows(tmp_path / "rows.jsonl", 6), "--out", tmp_path / "out.jsonl", *words)
     assert "0 of 2 ratings changed, scores by 0.0000 at most; 3 failed" in done.stdout, done.stderr
+
+
+def test_questions_without_an_answer_are_counted(tmp_path: Path, scripted: Any) -> None:
+    """They are not among the judgments, from which a mean alone would not show that they are missing."""
+    rows = [
+        {"question_id": f"1-{number}", "prompt": "几只？", "ref_answer": "两只。", "task": "Counting", "history": []}
+        for number in range(3)
+    ]
+    questions = write_jsonl(tmp_path / "questions.jsonl", rows)
+    answers = write_jsonl(tmp_path / "m.jsonl", [{"question_id": "1-1", "predict": "两只。"}])
+    server = scripted(lambda body: completion('{"Rating": 9, "Reason": "对"}'))
+    words = ["--questions", questions, "--out", tmp_path / "j.jsonl", "--base-url", server.url, "--score", "argmax"]
+    done = run("critic", "judge", answers, *words)
+    assert done.returncode == 0 and "2 of 3 questions of" in done.stderr, done.stderr
+    assert "questions.jsonl have no answer and are not judged" in done.stderr
