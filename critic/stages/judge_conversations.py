@@ -123,7 +123,8 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
         count = unanswered = extractions = unread = partly = 0
         for one in records:
             count += 1
-            unread, partly = unread + one.verdict.unread, partly + (one.verdict.unjudged > 0)
+            unread += one.verdict.unread
+            partly += one.verdict.unjudged > 0 and one.verdict.failure is None
             if one.verdict.failure is not None:
                 failures[one.verdict.failure] += 1
             if one.asked is None:

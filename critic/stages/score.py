@@ -273,7 +273,7 @@ def _counts(runs: Sequence[Run]) -> Section:
         del failures[None]
         how = "" if run.setup.score_kind == "argmax" else f" ({run.setup.score_kind} ratings)"
         readings.append(f"{run.name}, judged by {run.judge}{how}: {len(run.turns)} verdicts, {failed(failures)}.")
-        if partly := run.counted(lambda one: one.unjudged > 0)[True]:
+        if partly := run.counted(lambda one: one.unjudged > 0 and one.failure is None)[True]:
             readings.append(f"{run.name}: {partly} whole conversations were judged without the judgment of a turn.")
     return Section(heading="Verdicts", readings=readings)
 

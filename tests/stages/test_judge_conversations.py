@@ -646,6 +646,18 @@ def test_a_turn_that_cannot_be_judged_is_shown_as_such_and_counted(tmp_path: Pat
     assert_one_line_error(judge(file, out, "convbench", server.url, *words, "--strict"), "made with strict False, now")
 
 
+def test_a_whole_conversation_whose_judgment_failed_as_well_was_not_judged_without_one(
+    tmp_path: Path, scripted: Any
+) -> None:
+    server = scripted(lambda body: completion(""))
+    file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
+    done = judge(file, out, "convbench", server.url, "--protocol", "direct")
+    assert done.returncode == 3 and "24 verdicts, 24 failed" in done.stdout
+    assert "without the judgment" not in done.stdout
+    assert json.loads(Path(f"{out}.run.json").read_text("utf-8"))["without_the_judgment_of_a_turn"] == 0
+    assert "without the judgment" not in run("critic", "score", out, "--max-failed", "1").stdout
+
+
 def test_the_judge_of_the_whole_sees_focus_points_and_the_turns_judgments_in_its_own_order(
     tmp_path: Path, scripted: Any
 ) -> None:
