@@ -92,7 +92,7 @@ class Pool:
         self._probes: Reply | None = None  # with the tokens of all that no reply was charged with yet
         self._holders: dict[int, list[Upstream]] = {}
         self._first: tuple[Request, Reply] | None = None
-        self._proving: asyncio.Task[None] | None = None
+        self._proving: asyncio.Task[Refused | None] | None = None
         named = urls()
         self.endpoints, problems = self._joined(named)
         if not self.endpoints:
@@ -128,9 +128,7 @@ class Pool:
 
     async def chat(self, request: Request) -> Reply:
         """Raises Refused and Transient as an OpenAIBackend does; UsageError where two endpoints are two judges."""
-        if self._first is None:
-            self._proving = self._proving or asyncio.create_task(self._prove_all(request))
-            await asyncio.shield(self._proving)
+        await self._prove(request)
         chain = prefixes(request.messages)
         for attempt in range(1, self._attempts + 1):
             one = await self._next(chain)
@@ -158,7 +156,7 @@ class Pool:
             one.lose(str(error), error.retry_after)
             raise
         except Refused as error:
-            if "HTTP 404" not in str(error):  # which is no more the model that it was
+            if not _gone(error):
                 raise
             one.lose(str(error))
             raise Transient(str(error)) from None
@@ -168,12 +166,17 @@ class Pool:
         one.seconds += time.monotonic() - start
         return reply
 
-    async def _next(self, chain: Sequence[int]) -> Upstream:
-        """The endpoint to ask; waits while all rest. Raises Transient where all have been lost too often."""
+    async def _free(self) -> list[Upstream]:
+        """The endpoints that may be asked; waits while all rest. Raises Transient where all were lost too often."""
         while not (free := [one for one in self.endpoints if one.is_free(time.monotonic())]):
             if all(one.lost >= self._attempts or one.rests == math.inf for one in self.endpoints):
                 raise Transient(f"no endpoint answers: {self.endpoints[0].problem}")
             await asyncio.sleep(PATIENCE)
+        return free
+
+    async def _next(self, chain: Sequence[int]) -> Upstream:
+        """The endpoint to ask. Raises Transient as `_free` does."""
+        free = await self._free()
         most = math.ceil(AHEAD * (1 + sum(one.under_way for one in free)) / len(free))
         holders = next((found for key in reversed(chain) if (found := self._holders.get(key))), [])
         known = [one for one in holders if one.under_way < most and one in free]
@@ -185,19 +188,34 @@ class Pool:
             del self._holders[next(iter(self._holders))]
         return chosen
 
-    async def _prove_all(self, request: Request) -> None:
-        """Ask every endpoint the first request and compare. Raises UsageError naming the one that is another judge."""
+    async def _prove(self, request: Request) -> None:
+        """Have the endpoints compared before any is asked for what counts: by this request, where none before it was
+        answered. Raises Refused where this one is, and Transient and UsageError as `_prove_all` does."""
+        while self._first is None:
+            mine = self._proving is None
+            self._proving = self._proving or asyncio.create_task(self._prove_all(request))
+            refused = await asyncio.shield(self._proving)
+            if mine and refused is not None:
+                raise refused
+
+    async def _prove_all(self, request: Request) -> Refused | None:
+        """Ask every endpoint the first request and compare; why it was refused where none answers it, and another one
+        has to be the first. Raises Transient as `_free` does, UsageError naming an endpoint that is another judge."""
         asked = _probe(request)
-        replies = await asyncio.gather(*(self._probed(one, asked) for one in self.endpoints))
-        if any(reply is not None and _tells(reply) for reply in replies):
-            # One bad moment, such as an empty reply, makes no other judge of an endpoint.
-            for number, one in enumerate(self.endpoints):
-                if (reply := replies[number]) is not None and not _tells(reply):
-                    replies[number] = await self._probed(one, asked)
-        answered = [(one, reply) for one, reply in zip(self.endpoints, replies, strict=True) if reply is not None]
+        try:
+            await self._free()
+            ready = [one for one in self.endpoints if one.rests != math.inf]
+            replies = await asyncio.gather(*(self._probed(one, asked) for one in ready))
+            if any(isinstance(reply, Reply) and _tells(reply) for reply in replies):
+                # One bad moment, such as an empty reply, makes no other judge of an endpoint.
+                for number, one in enumerate(ready):
+                    if isinstance(reply := replies[number], Reply) and not _tells(reply):
+                        replies[number] = await self._probed(one, asked)
+        finally:
+            self._proving = None
+        answered = [(one, reply) for one, reply in zip(ready, replies, strict=True) if isinstance(reply, Reply)]
         if not answered:
-            self._proving = None  # the next request is the first then
-            return
+            return next((reply for reply in replies if isinstance(reply, Refused)), None)
         same, first = next((each for each in answered if _tells(each[1])), answered[0])
         for one, reply in answered:
             if (wrong := _apart(first, reply)) is not None:
@@ -206,15 +224,19 @@ class Pool:
         self._first = asked, first
         if not _tells(first) and len(self.endpoints) > 1:
             print(f"{self.place}: no probabilities; that all are one judge is known by name alone", file=sys.stderr)
+        return None
 
-    async def _probed(self, one: Upstream, asked: Request) -> Reply | None:
+    async def _probed(self, one: Upstream, asked: Request) -> Reply | Refused | None:
+        """None where it does not answer, and is left out for a while."""
         one.under_way += 1
         try:
             return await self._answer(one, asked)
         except Transient as error:
             one.lose(str(error), error.retry_after)
-        except Refused:
-            pass  # another row may do
+        except Refused as error:
+            if not _gone(error):
+                return error
+            one.lose(str(error))
         finally:
             one.under_way -= 1
         return None
@@ -230,8 +252,7 @@ class Pool:
 
     async def _prove_again(self, one: Upstream) -> None:
         """Compare one that joins, or comes back, with what was proven. Raises Transient where it is another judge."""
-        if self._first is None:
-            return
+        assert self._first is not None
         asked, first = self._first
         try:
             served = await asyncio.to_thread(one.backend.choose, self.served.name)
@@ -305,6 +326,11 @@ def _probe(request: Request) -> Request:
     alternatives = 0 if request.classify else ALTERNATIVES
     most = min(request.max_tokens, PROBED)
     return replace(request, temperature=0.0, seed=None, max_tokens=most, top_logprobs=alternatives)
+
+
+def _gone(error: Refused) -> bool:
+    """Whether a server no more has the model."""
+    return "HTTP 404" in str(error)
 
 
 def _differs(one: Served, other: Served) -> str | None:

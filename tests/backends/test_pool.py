@@ -222,6 +222,41 @@ def test_two_judges_are_refused_before_the_first_row(tmp_path: Path, stands: Sta
     assert not (tmp_path / "out.jsonl").is_file() or not scores(tmp_path)
 
 
+class Refusing(StandIn):
+    """Judges no row about table 0, and is down for as long as `away` says."""
+
+    away = 0
+
+    async def answer(self, path: str, body: bytes, to: asyncio.Transport) -> None:
+        if self.away and path.endswith("completions"):
+            self.away -= 1
+            to.write(b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n")
+        elif b"table 0?" in body:
+            to.write(b"HTTP/1.1 400 X\r\nContent-Length: 2\r\n\r\n{}")
+        else:
+            await super().answer(path, body, to)
+
+
+@pytest.mark.parametrize("away", [0, 3])
+def test_two_judges_are_refused_where_the_first_row_is_and_where_none_answers_at_first(
+    tmp_path: Path, away: int
+) -> None:
+    """No row may be judged by the one or the other in the meantime: it would stay in the file."""
+    one, other = Refusing(), Refusing()
+    other.rating, one.away, other.away = "3", away, away
+    data = write_jsonl(tmp_path / "rows.jsonl", [human_row(n, question=f"On table {n}?") for n in range(20)])
+    try:
+        done = judge(data, [one, other])
+        assert_one_line_error(done, f"{other.url} is not the same judge as {one.url}: at token 2 of the probe")
+        assert not any(score for _, score in scores(tmp_path))
+        other.rating = "7"
+        assert judge(data, [one, other], "--max-failed", 1).returncode == 0
+        assert [score for _, score in scores(tmp_path)].count(None) == 1
+    finally:
+        one.close()
+        other.close()
+
+
 def test_without_any_endpoint_it_says_so_and_with_one_it_goes_on(tmp_path: Path, stands: Stands) -> None:
     alive, dead = stands(2)
     dead.close()
