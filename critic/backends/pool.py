@@ -5,7 +5,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol, Self
@@ -88,7 +88,7 @@ class Pool:
     ) -> None:
         self._urls, self._connect, self._attempts = urls, connect, attempts
         self.retries = 0
-        self._told = set[str]()
+        self._told = set[tuple[str, bool]]()
         self._probes: Reply | None = None  # with the tokens of all that no reply was charged with yet
         self._holders: dict[int, list[Upstream]] = {}
         self._first: tuple[Request, Reply] | None = None
@@ -104,7 +104,7 @@ class Pool:
         self.place = ",".join(one.url for one in self.endpoints)
         self.in_flight = connections * len(self.endpoints)
         for url, problem in problems.items():
-            print(f"{url} is left out until it answers: {problem}", file=sys.stderr)
+            self._tell(url, f"{problem}; it is tried again")
 
     async def __aenter__(self) -> Self:
         self._watching = asyncio.create_task(self._watch())
@@ -258,14 +258,20 @@ class Pool:
             served = await asyncio.to_thread(one.backend.choose, self.served.name)
             wrong = _differs(self.served, served) or _apart(first, await self._answer(one, asked))
         except (UsageError, Refused) as error:
-            raise Transient(str(error)) from None
+            if NO_ANSWER in str(error):
+                raise Transient(str(error)) from None
+            wrong = str(error)
         if wrong is not None:
-            if one.url not in self._told:
-                print(f"{one.url} is left out: it is not the same judge: {wrong}", file=sys.stderr)
-            self._told.add(one.url)
+            self._tell(one.url, f"it is not the same judge: {wrong}")
             raise Transient(wrong)
-        self._told.discard(one.url)
+        self._told -= {(one.url, True), (one.url, False)}
         one.proven = True
+
+    def _tell(self, url: str, why: str) -> None:
+        """Say once that an endpoint is left out, once where it does not answer and once for what it answers."""
+        if (told := (url, NO_ANSWER in why)) not in self._told:
+            print(f"{url} is left out: {why}", file=sys.stderr)
+        self._told.add(told)
 
     async def _watch(self) -> None:
         """Take in what is new among the endpoints or answers at last, and let go what is there no more."""
@@ -274,11 +280,13 @@ class Pool:
             with suppress(UsageError):  # as while the file is written
                 self._take(*await asyncio.to_thread(self._news))
 
-    def _news(self) -> tuple[set[str], list[Upstream]]:
+    def _news(self) -> tuple[set[str], list[Upstream], dict[str, str]]:
         named, known = self._urls(), {one.url for one in self.endpoints}
-        return set(named), self._joined([url for url in named if url not in known], late=True)[0]
+        return set(named), *self._joined([url for url in named if url not in known], late=True)
 
-    def _take(self, named: set[str], joined: Sequence[Upstream]) -> None:
+    def _take(self, named: set[str], joined: Sequence[Upstream], problems: Mapping[str, str]) -> None:
+        for url, problem in problems.items():
+            self._tell(url, problem)
         all_of_them = [*self.endpoints, *joined]
         if not any(one.url in named for one in all_of_them):
             return  # none of those that are named now answers yet

@@ -262,7 +262,7 @@ def test_without_any_endpoint_it_says_so_and_with_one_it_goes_on(tmp_path: Path,
     dead.close()
     assert_one_line_error(judge(rows(tmp_path, 5), [dead, dead]), "none of 1 endpoints answers")
     done = judge(rows(tmp_path, 5), [dead, alive])
-    assert done.returncode == 0 and "is left out until it answers" in done.stderr
+    assert done.returncode == 0 and "it is tried again" in done.stderr
     assert all(score for _, score in scores(tmp_path))
 
 
@@ -336,6 +336,37 @@ def test_the_file_of_endpoints_is_read_again(tmp_path: Path, stands: Stands, mon
             assert first.asked == before
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("name", [None, "stand-in@00000000"])
+def test_what_joins_late_and_is_left_out_is_named(
+    tmp_path: Path, stands: Stands, monkeypatch: pytest.MonkeyPatch, capsys: Any, name: str | None
+) -> None:
+    """Once, whether it serves another model, or is not there."""
+    monkeypatch.setattr(pool, "LOOK", 0.05)
+    first, other, away = stands(3, seconds=0.01)
+    other.name = "other@1"
+    away.close()
+    file = tmp_path / "endpoints"
+    file.write_text(first.url, "utf-8")
+
+    async def go() -> None:
+        made = options.Endpoint().connect(f"@{file}", name)
+        assert isinstance(made, pool.Pool)
+        async with made:
+            await ask(made, ["0"])
+            file.write_text(f"{first.url}\n{other.url}\n{away.url}\n", "utf-8")
+            ends = time.monotonic() + 60
+            numbers = itertools.count()
+            while len(made._told) < 2 and time.monotonic() < ends:
+                await ask(made, [f"{next(numbers)}" for _ in range(4)])
+            await asyncio.sleep(0.3)
+
+    asyncio.run(go())
+    said = capsys.readouterr().err
+    assert other.answered == 0 and said.count("left out") == 2
+    assert f"{other.url} is left out" in said and "it offers other@1" in said
+    assert f"{away.url} is left out: no OpenAI-compatible server answers" in said
 
 
 def test_a_wrong_list_of_endpoints_is_one_line(tmp_path: Path) -> None:
