@@ -281,7 +281,7 @@ def test_what_was_closed_is_opened_again(stands: Stands, count: int) -> None:
     async def left_alone() -> None:
         async with made:
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(made.chat(asked("?")), 0.05)
+                await asyncio.wait_for(made.chat(asked("?")), 0.5)
 
     for one in servers:
         one.fault = "hang"
