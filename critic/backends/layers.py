@@ -150,7 +150,8 @@ class Cached(Layer):
 
 class Budget(Struct, kw_only=True):
     """What a run may spend: `limit` in tokens, seconds, or money by `prices` (input, cached input and output, each a
-    token). Once it is `spent` it stays so. `uncounted` is where a reply came from that does not say what it took.
+    token). Once it is `spent` it stays so. `used` is all that was taken, `probes` what a pool's probes took of that,
+    which are no calls. `uncounted` is where a reply came from that does not say what it took.
     Judges of a panel share one."""
 
     words: str
@@ -158,6 +159,7 @@ class Budget(Struct, kw_only=True):
     seconds: bool = False
     prices: tuple[float, float, float] = (1.0, 1.0, 1.0)
     used: float = 0.0
+    probes: float = 0.0
     calls: int = 0
     under_way: int = 0
     tried: bool = False
@@ -170,17 +172,19 @@ class Budget(Struct, kw_only=True):
         if self.seconds:
             self.start = self.start or time.monotonic()  # of the first request: what is read before costs nothing
             self.used = time.monotonic() - self.start
-        mean = self.used / self.calls if self.calls and not self.seconds else 0.0
+        mean = (self.used - self.probes) / self.calls if self.calls and not self.seconds else 0.0
         self.spent = self.spent or self.used + mean * self.under_way >= self.limit * (1 - 1e-9)
         return self.spent
 
     def add(self, reply: Reply) -> None:
         self.calls += 1
         if not self.seconds:
-            took = spent(reply)
-            fresh, cached, out = self.prices
-            asked = took["prompt_tokens"] - took["cached_tokens"]
-            self.used += asked * fresh + took["cached_tokens"] * cached + took["completion_tokens"] * out
+            self.used += (took := self._cost(*spent(reply).values()))
+            self.probes += took - self._cost(*spent(replace(reply, probes=(0, 0, 0))).values())
+
+    def _cost(self, prompt: int, cached: int, completion: int) -> float:
+        fresh, again, out = self.prices
+        return (prompt - cached) * fresh + cached * again + completion * out
 
 
 class Limited(Layer):

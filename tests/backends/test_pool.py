@@ -92,6 +92,13 @@ def test_a_budget_counts_probes(tmp_path: Path, stands: Stands) -> None:
     assert done.returncode == 0 and sum(one.asked for one in servers) == 5, done.stderr
 
 
+def test_probes_do_not_make_what_is_under_way_dear(tmp_path: Path, stands: Stands) -> None:
+    """Of what is left a run may ask all, however many endpoints were probed with its first row."""
+    servers = stands(8, seconds=0.02)
+    done = judge(rows(tmp_path, 60), servers, "--budget", f"{50 * 109}tokens", "--max-failed", 1)
+    assert done.returncode == 0 and sum(one.asked for one in servers) == 50, done.stderr
+
+
 def test_a_slow_endpoint_gets_less(stands: Stands) -> None:
     """Slow is, whatever the machine, that 64 answers of the other take less."""
     (fast,) = stands(1)
