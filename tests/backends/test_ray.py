@@ -344,11 +344,14 @@ def test_what_a_dead_replica_had_is_asked_elsewhere_until_it_is_back(stand_in: S
                 await ask(made, 8)
             assert first.asked >= before + 12
 
-            under_way = asyncio.gather(*(made.chat(asked(f"{number}")) for number in range(8)))
+            under_way = asyncio.create_task(ask(made, 8))
             while not first.under_way:
+                if under_way.done():  # on a busy machine they may be answered between two looks
+                    await under_way
+                    under_way = asyncio.create_task(ask(made, 8))
                 await asyncio.sleep(0.001)
             first.kill()
-            assert [reply.text for reply in await under_way] == [f"{number}" for number in range(8)]
+            await under_way
 
     asyncio.run(go())
 
