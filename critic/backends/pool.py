@@ -102,7 +102,7 @@ class Pool:
             if (wrong := _differs(self.served, one.backend.served)) is not None:
                 raise UsageError(f"{one.url} is not the same judge as {self.endpoints[0].url}: {wrong}")
         self.place = ",".join(one.url for one in self.endpoints)
-        self.in_flight = connections * len(self.endpoints)
+        self._connections, self.in_flight = connections, connections * len(self.endpoints)
         for url, problem in problems.items():
             self._tell(url, f"{problem}; it is tried again")
 
@@ -296,6 +296,8 @@ class Pool:
             elif one in joined or one.rests == math.inf:
                 one.rests, one.lost, one.proven = 0.0, 1, False
         self.endpoints += joined
+        there = sum(one.rests != math.inf for one in self.endpoints)
+        self.in_flight = max(self.in_flight, self._connections * there)
 
     def _joined(self, urls: Sequence[str], late: bool = False) -> tuple[list[Upstream], dict[str, str]]:
         """The endpoints that answer, and why others do not. Raises UsageError for one that serves something else,

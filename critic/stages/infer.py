@@ -57,8 +57,6 @@ class Infer(Stage[Conversation, ModelTurn]):
         self._load = load
         # What an earlier run generated under one condition is the reply under every other that shows the same.
         self._generated: dict[str, ModelTurn] = {}
-        # A conversation asks under all its conditions at once: what is under way is bounded here, not by the items.
-        self._gate = asyncio.Semaphore(self.concurrency)
         self.facts = {
             **source,
             "system": system,

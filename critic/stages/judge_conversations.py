@@ -42,8 +42,6 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
         super().__init__(run, ConversationJudgment, judge.backend, set(plan.wanted()))
         self._judge, self._plan, self._not_judged = judge, plan, plan.lacking()
         self._answered: dict[tuple[str, str], ConversationJudgment] = {}
-        # An item has many verdicts, which are asked for at once: what is under way is bounded here, not by the items.
-        self._gate = asyncio.Semaphore(self.concurrency)
         self.facts = {
             **source,
             "judge": judge.setup.judge,

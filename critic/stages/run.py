@@ -118,6 +118,8 @@ class Stage(ABC, Generic[Item, Record]):
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
         self._named = options.out  # where the records go in the end: `out` is where they grow
         self.concurrency = options.concurrency or backend.in_flight
+        # For items that ask for much at once: what is under way is bounded here, not by the items.
+        self._gate = asyncio.Semaphore(self.concurrency)
         self.wanted, self.done = wanted, dict[Hashable, Record]()
         self._lost = 0
 
@@ -267,9 +269,19 @@ class Stage(ABC, Generic[Item, Record]):
                 async def worker() -> None:
                     for item in waiting:
                         await self.work(item, keep)
+                        if more := self._more():
+                            return await side_by_side(worker() for _ in range(1 + more))
 
                 await side_by_side(worker() for _ in range(min(self.concurrency, left)))
                 await self.afterwards()
+
+    def _more(self) -> int:
+        """How many more are worked on at once from now on: endpoints have joined."""
+        more = max(0, (self.options.concurrency or self.backend.in_flight) - self.concurrency)
+        self.concurrency += more
+        for _ in range(more):
+            self._gate.release()
+        return more
 
     def note(self, failure: str | None, detail: str | None = None) -> None:
         """What a call came to. Raises UsageError when the server seems to be gone: after twice as many lost calls in a

@@ -376,6 +376,33 @@ def test_what_joins_late_and_is_left_out_is_named(
     assert f"{away.url} is left out: no OpenAI-compatible server answers" in said
 
 
+def test_what_joins_gets_as_much_as_what_was_there(
+    tmp_path: Path, stands: Stands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run may begin when one of many servers is up."""
+    monkeypatch.setattr(pool, "LOOK", 0.05)
+    servers = stands(4, seconds=0.2)
+    file, most = tmp_path / "endpoints", 0
+    file.write_text(servers[0].url, "utf-8")
+    ended = threading.Event()
+
+    def go() -> None:
+        nonlocal most
+        while not ended.wait(0.002):
+            if servers[0].asked > 8 and servers[1].asked == 0:
+                file.write_text("\n".join(one.url for one in servers), "utf-8")
+            most = max(most, sum(one.asked - one.answered for one in servers))
+
+    looking = threading.Thread(target=go)
+    looking.start()
+    words = ["--out", tmp_path / "out.jsonl", "--judge", f"@{file}"]
+    done = run("critic", "judge", rows(tmp_path, 600), *words)
+    ended.set()
+    looking.join()
+    assert done.returncode == 0 and len(dict(scores(tmp_path))) == 600, done.stderr
+    assert most > 64, most  # of one alone 32
+
+
 def test_a_wrong_list_of_endpoints_is_one_line(tmp_path: Path) -> None:
     empty = tmp_path / "none"
     empty.write_text("# nobody\n", "utf-8")
