@@ -104,7 +104,7 @@ LINES = re.compile(
 )
 CLOSING = re.compile(
     r"(?i)\b(?:end|finish|conclude|final line|last line)\b[^\n\"'`]{0,80}[\"'`](?P<name>[A-Za-z][A-Za-z ]{1,20}): ?"
-    r"[\[<{(]{0,2}(?P<value>[^\"'`\n\]>})]{1,40})[\]>})]{0,2}[\"'`](?P<rest>[^\n]{0,120})"
+    r"(?P<open>[\[<{(]{0,2})(?P<value>[^\"'`\n\]>})]{1,40})[\]>})]{0,2}[\"'`](?P<rest>[^\n]{0,120})"
 )
 
 
@@ -334,6 +334,8 @@ def closing(text: str) -> Found | None:
     name, value, rest = found[0]["name"], found[0]["value"].strip(), found[0]["rest"]
     each = re.findall(rf"[\"'`]{escaped(name)}: ?({WORD})[\"'`]", found[0][0])
     values = list(dict.fromkeys(each)) if len(set(each)) > 1 else _first_said([value, rest])
+    if values and found[0]["open"] == "[[":  # the verdict's own; others stand around what is to be put in
+        return held("line", [f"[[{one}]]" for one in values], "before", lead=f"\n{name}: ")
     return held("line", values, "before", f"\n{name}: ", never=_any_value(name)) if values else None
 
 

@@ -173,6 +173,15 @@ ASKED = [
         last(r"\[\[(?:A>>B|A>B|A=B|B>A|B>>A)\]\]"),
     ),
     Asked(
+        "closing line with a rating in brackets",
+        "line",
+        user(
+            f"Please judge the response below.\n{RESPONSE}Explain your rating, and end with it in double brackets, "
+            'for example "Rating: [[5]]", on a scale of 1 to 10.'
+        ),
+        last(r"\[\[(?:10|[1-9])\]\]"),
+    ),
+    Asked(
         "two lines asked for twice",
         "lines",
         user(
