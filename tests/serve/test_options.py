@@ -12,12 +12,24 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
+from critic.backends.vllm import OTHERS, own_name, processor_hash
 from critic.errors import UsageError
 
 sys.path.insert(0, str(ROOT / "serve"))
 options: ModuleType = importlib.import_module("options")
 
+FACTS = {"weights": {"model.safetensors": "1"}}
 OURS = ["--model", "m", "--host", "127.0.0.1", "--port", "8000", "--served-model-name", "m"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A judge of text, from outside."""
+    made = tmp_path / "judge"
+    made.mkdir()
+    for name in ("config.json", "tokenizer_config.json"):
+        (made / name).write_text("{}")
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -83,37 +95,61 @@ class Plain:
     """A parser that takes `--name=value`, the value in JSON, and knows our own default."""
 
     def parse_args(self, words: list[str]) -> Namespace:
-        found: dict[str, Any] = dict.fromkeys((*options.GUARDED, *options.CERTIFIED, "enable_auto_tool_choice"))
+        found: dict[str, Any] = dict.fromkeys((*options.GUARDED, *OTHERS, "enable_auto_tool_choice"))
         found |= {"middleware": options.LAYER[1:], "override_generation_config": {"temperature": 0.0}}
         said = (word.removeprefix("--").partition("=") for word in words if "=" in word)
         return Namespace(**found | {name: json.loads(value) for name, _, value in said})
 
 
 def test_each_setting_that_makes_another_judge_is_known_to_vllm(parser: Any) -> None:
-    assert {*options.CERTIFIED} <= {action.dest for action in parser._actions}
+    assert {*OTHERS} <= {action.dest for action in parser._actions}
 
 
-@pytest.mark.parametrize("name", options.CERTIFIED)
-def test_a_certificate_holds_for_no_other_judge(name: str) -> None:
-    extra = [f'--{name}={{"temperature": 0, "other": true}}']
-    assert options.check(Plain(), OURS, extra).greedy
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} makes another judge"):
-        options.check(Plain(), OURS, extra, certified=True)
-    options.check(Plain(), OURS, ["--max_num_seqs=8"], certified=True)
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_setting_that_makes_another_judge_is_in_its_name(name: str, folder: Path) -> None:
+    def named(*extra: str) -> str:
+        return own_name(str(folder), FACTS, extra, options.check(Plain(), OURS, [*extra]).others)
+
+    plain = named()
+    one, other = (f'--{name}={{"temperature": 0, "other": {value}}}' for value in (1, 2))
+    assert len({plain, named(one), named(other)}) == 3
+    assert plain == named("--max_num_seqs=8") == own_name(str(folder), FACTS)
+    assert named(one) == named(one, "--gpu_memory_utilization=0.5")
+
+
+def test_a_file_that_makes_another_judge_is_known_by_what_is_in_it(folder: Path, tmp_path: Path) -> None:
+    def named(file: Path, text: str) -> str:
+        file.write_text(text)
+        extra = [f"--chat_template={json.dumps(str(file))}"]
+        return own_name(str(folder), FACTS, extra, options.check(Plain(), OURS, extra).others)
+
+    ways = [named(tmp_path / "a.jinja", "x"), named(tmp_path / "a.jinja", "y"), named(tmp_path / "b.jinja", "x")]
+    assert ways[0] == ways[2] != ways[1]
+
+
+def test_a_judge_of_text_whose_template_or_tokenizer_was_changed_has_another_name(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    trained = {**FACTS, "processor": processor_hash(str(folder))}
+    plain = own_name(str(folder), trained)
+    assert plain == own_name(str(folder), FACTS), "judges of before keep their names"
+    (folder / "chat_template.jinja").write_text("{{ messages[0] }}")
+    changed = own_name(str(folder), trained)
+    (folder / "tokenizer_config.json").write_text('{"add_bos_token": true}')
+    assert len({plain, changed, own_name(str(folder), trained)}) == 3
 
 
 def test_what_the_layer_has_to_know_is_told() -> None:
-    assert options.check(Plain(), OURS, []) == (False, True) == options.check_apart(OURS, [])
-    assert options.check(Plain(), OURS, ["--enable_auto_tool_choice=true"]) == (True, True)
+    assert options.check(Plain(), OURS, []) == (False, True, "") == options.check_apart(OURS, [])
+    assert options.check(Plain(), OURS, ["--enable_auto_tool_choice=true"]) == (True, True, "")
     for given in ('{"temperature": 0.7}', '{"top_p": 0.5}', "null"):
-        assert options.check(Plain(), OURS, [f"--override_generation_config={given}"]) == (False, False)
+        assert options.check(Plain(), OURS, [f"--override_generation_config={given}"])[:2] == (False, False)
 
 
 def test_a_parser_that_lost_the_layer_is_not_trusted() -> None:
     class Parser:
         def parse_args(self, words: list[str]) -> Namespace:
             lost = [] if "--odd" in words else options.LAYER[1:]
-            found = dict.fromkeys((*options.GUARDED, "override_generation_config"))
+            found = dict.fromkeys((*options.GUARDED, *OTHERS))
             return Namespace(**found, middleware=lost, enable_auto_tool_choice=False)
 
     options.check(Parser(), OURS, ["--even"])
