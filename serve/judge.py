@@ -29,7 +29,16 @@ from layer import SETTINGS, Settings
 from options import LAYER, check_apart
 from pictures import MOST_IMAGES, Rules
 
-from critic.backends.vllm import build, environment, notes, options, own_name, processor_hash, sees_images
+from critic.backends.vllm import (
+    build,
+    environment,
+    learned_forms,
+    notes,
+    options,
+    own_name,
+    processor_hash,
+    sees_images,
+)
 from critic.certificate import hold_to, read
 from critic.cli import run_program
 from critic.errors import UsageError
@@ -240,6 +249,7 @@ def main(
     processor, name = processor_hash(checkpoint, extra), own_name(checkpoint, facts, extra, told.others)
     names = [name, *(alias or [])]
     about: dict[str, Any] = {"processor": processor} if processor else {}
+    about |= {"forms": forms} if (forms := learned_forms(facts)) else {}
     if certificate is not None:
         made_ready = {name: processor} if processor else {}
         about["certificate"] = hold_to(certificate, made_ready, {}, judge=name)

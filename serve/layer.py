@@ -80,11 +80,10 @@ MOST_FRAMES = 5000
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`model` is the true name, `aliases` its others; `contracts` the operator's files; `images` whether
     the judge sees them (then `rules` hold for them), and `strict_images` whether a request with some is refused if it
-    does not; `auto_tools`
-    whether vLLM itself reads calls of tools from free replies, `greedy` whether it draws no samples for a request that
-    names no temperature. `about` stands beside the judge's name under
-    /v1/models: the hash of its `processor`, its `certificate` and `certificate_sha256`, whose first half is in the
-    header x-critic-certificate of every reply as well."""
+    does not; `auto_tools` whether vLLM itself reads calls of tools from free replies, `greedy` whether it draws no
+    samples for a request that names no temperature. `about` stands beside the judge's name under /v1/models: the hash
+    of its `processor`, the `forms` that it was trained in, its `certificate` and `certificate_sha256`, whose first half
+    is in the header x-critic-certificate of every reply as well."""
 
     model: str
     aliases: list[str]

@@ -138,11 +138,12 @@ class OpenAIBackend:
             raise UsageError(f"the server at {self.root} has no model {name!r}; it offers {', '.join(offered)}")
         chosen = offered[name] if name is not None else next(iter(offered.values()))
         is_vllm, processor = chosen.get("owned_by") == "vllm", chosen.get("processor")
+        forms = tuple(form for form in chosen.get("forms") or () if isinstance(form, str))
         if is_vllm and chosen.get("root"):  # of a judge's names its own has a mark of its weights
             same = (one for one in offered.values() if one.get("root") == chosen["root"] and "@" in one["id"])
             chosen = next(same, chosen)
         is_head = is_vllm and self._classifies(chosen["id"])
-        self.served = Served(chosen["id"], chosen.get("max_model_len"), is_vllm, processor, is_head)
+        self.served = Served(chosen["id"], chosen.get("max_model_len"), is_vllm, processor, is_head, forms)
         return self.served
 
     @cache  # noqa: B019 - of the few backends of a run

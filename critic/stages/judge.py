@@ -5,7 +5,6 @@ critic judge test.jsonl --out judged.jsonl --judge runs/demo/judge --judge http:
 critic judge replies.jsonl --benchmark convbench --out judged.jsonl     # what critic infer wrote, by protocol
 """
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -146,9 +145,7 @@ def _judges(
 ) -> list[ResponseJudge]:
     """Judges of single responses; warns of each that was trained in other forms than it is asked in."""
     for each in backends:
-        if each.served.forms and form not in each.served.forms:
-            learned = ", ".join(each.served.forms)
-            print(f"warning: {each.place} was trained in {learned}, and is asked in {form} (--prompt)", file=sys.stderr)
+        options.say_untrained(each, [form], "prompt")
     how = form, score or "expected", max_tokens, decoding, images
     return [ResponseJudge(one, name or one.served.name, *how) for one in backends]
 

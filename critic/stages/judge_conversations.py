@@ -28,7 +28,7 @@ from critic.certificate import drawn, hold_to
 from critic.errors import UsageError
 from critic.images import BY_HASH, named_images
 from critic.records import Conversation, ConversationJudgment, Judging, Protocol, Setup, alike, differing
-from critic.stages.options import check
+from critic.stages.options import check, say_untrained
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, listed, once, source
 
 
@@ -220,8 +220,9 @@ def judge_conversations(
         lacking = listed(plan.lacking())
         free = "; --against OTHER --reference-free compares two models without one" if "no reference" in lacking else ""
         raise UsageError(f"{replies}: nothing to judge: {lacking or 'no such turn'}{free}")
+    forms = {protocols.form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in plan.wanted()}
+    say_untrained(judge.backend, sorted(forms), "protocol")
     if run.certificate is not None:
-        forms = {protocols.form_name(protocol, turn, setup) for *_, protocol, _, turn, _ in plan.wanted()}
         prompts, made_ready = {judge.hash_of(form): form for form in forms}, processors([judge.backend])
         now = {"judge": setup.judge, "members": [], "setup": drawn(setup)}
         print(hold_to(run.certificate, made_ready, prompts, **now).line())

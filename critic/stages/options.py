@@ -139,6 +139,15 @@ def check(*rules: tuple[object, str]) -> None:
             raise UsageError(problem)
 
 
+def say_untrained(judge: Backend, forms: Iterable[str], option: str) -> None:
+    """Warns of a judge that says in which forms it was trained, and is asked in others."""
+    learned = judge.served.forms
+    strange = [form for form in forms if learned and form not in learned]
+    if strange:
+        asked = f"{', '.join(strange)} (--{option})"
+        print(f"warning: {judge.place} was trained in {', '.join(learned)}, and is asked in {asked}", file=sys.stderr)
+
+
 def chosen(option: str, given: Iterable[str], choices: Collection[str]) -> list[Any]:
     """What an option that may be given several times names, each once. Raises UsageError for what is none of the
     `choices`."""

@@ -668,6 +668,15 @@ def test_a_form_that_a_judge_never_learned_is_said_once(
     )
 
 
+def test_a_served_judge_says_which_forms_it_learned(tmp_path: Path, scripted: Servers) -> None:
+    server = scripted(lambda _: completion('{"Rating":7,"Reason":"x"}'))
+    server.told = {"forms": ["pointwise_short"]}
+    words = ["critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--base-url", server.url, "--score", "argmax"]
+    said = "was trained in pointwise_short, and is asked in pointwise (--prompt)"
+    assert f"warning: {server.url.removesuffix('/v1')} {said}" in run(*words, "--out", tmp_path / "a.jsonl").stderr
+    assert "warning" not in run(*words, "--out", tmp_path / "b.jsonl", "--prompt", "pointwise_short").stderr
+
+
 @pytest.mark.parametrize("kind", [".jsonl", ".csv"])
 def test_rows_that_nobody_scored_are_judged(tmp_path: Path, scripted: Servers, kind: str) -> None:
     server = scripted(lambda body: reply_with({"7": 1.0}))
