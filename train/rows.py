@@ -150,6 +150,11 @@ def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes:
                 tokenizer = SeeingTokenizer(tiny_processor(tokenizer, recipe.vision), images)
             tokenizer.save_pretrained(partial / "tokenizer")
         pieces = _pieces(sources)
+        if not pieces:
+            left_out = sum((Counter(each.planned.left_out) for each in sources), loaded.left_out)
+            why = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
+            shares = ", ".join(f"{form}: {share:g}" for form, share in recipe.forms.items() if share > 0.0)
+            raise UsageError(f"{train}: no row for the recipe's forms ({shares}){f': {why}' if why else ''}")
         workers = min(processes, max(1, len(pieces) * _PIECE // FEWEST_IN_PARALLEL))
         if workers == 1:
             datasets.disable_progress_bars()

@@ -269,6 +269,19 @@ def test_nothing_to_learn_from(made: list[dict[str, Any]], message: str, tmp_pat
     assert not (tmp_path / "cache").exists() or not entries(tmp_path / "cache")
 
 
+@pytest.mark.parametrize(
+    ("forms", "message"),
+    [
+        ({"checklist": 1.0}, r"no row for the recipe's forms \(checklist: 1\): 24 checklist: .+"),
+        ({"pointwise": 1e-9}, r"no row for the recipe's forms \(pointwise: 1e-09\)$"),
+    ],
+)
+def test_no_row_for_the_forms(forms: dict[str, float], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        prepared(write_recipe(tmp_path, forms=forms), write_rows(tmp_path), tmp_path / "cache")
+    assert not entries(tmp_path / "cache")
+
+
 def test_the_cache_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, rows, cache = write_recipe(tmp_path), write_rows(tmp_path), tmp_path / "cache"
     data, tokenizer = prepared(recipe, rows, cache)
