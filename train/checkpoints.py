@@ -51,6 +51,15 @@ def fault(folder: Path) -> str | None:
     return None
 
 
+def changed(made: dict[str, Any], facts: dict[str, Any]) -> list[str]:
+    """The names of `facts` that a run which was `made` from others had otherwise. One of an earlier version does not
+    tell what its base was."""
+    given = json.loads(json.dumps(facts))
+    return [
+        name for name, value in given.items() if made.get(name) != value and (name != "base_weights" or name in made)
+    ]
+
+
 def newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
     """The newest whole checkpoint in `out`; `warn(text)` is told of every broken one that is passed over.
 
@@ -61,10 +70,8 @@ def newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
         if reason is not None:
             warn(f"{folder} is passed over: {reason}")
             continue
-        made = json.loads((folder / MANIFEST).read_text("utf-8"))["facts"]
-        changed = [name for name, value in json.loads(json.dumps(facts)).items() if made.get(name) != value]
-        if changed:
-            raise UsageError(f"{folder} belongs to a run with another {' and '.join(changed)}; choose another --out")
+        if found := changed(json.loads((folder / MANIFEST).read_text("utf-8"))["facts"], facts):
+            raise UsageError(f"{folder} belongs to a run with another {' and '.join(found)}; choose another --out")
         return folder
     return None
 

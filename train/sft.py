@@ -204,7 +204,8 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe) -> Any:
 
 
 def describe(recipe: Recipe, train: Path, init: Path | None = None) -> dict[str, Any]:
-    """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge."""
+    """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge. Of a base
+    in a folder its weights are part of it, which the first process reads."""
     unset = ("precision", "labels", "vision", "max_image_pixels", "probe")
     left_out = {"evaluation", "keep", "compiled"} | {name for name in unset if getattr(recipe, name) is None}
     left_out |= set() if sees(recipe) else {"images"}
@@ -216,7 +217,13 @@ def describe(recipe: Recipe, train: Path, init: Path | None = None) -> dict[str,
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)},
         **begun,
+        **(_base_weights(recipe) if os.environ.get("RANK", "0") == "0" else {}),
     }
+
+
+def _base_weights(recipe: Recipe) -> dict[str, dict[str, str]]:
+    found = sorted(file for end in ("safetensors", "bin") for file in Path(str(recipe.base)).glob(f"*.{end}"))
+    return {"base_weights": {file.name: jsonl.sha256(file) for file in found}} if recipe.base and found else {}
 
 
 def begun_with(judge: Path) -> dict[str, str]:
@@ -248,10 +255,8 @@ def finished(out: Path, facts: dict[str, Any]) -> bool:
     notes = out / "critic.json"
     if not notes.is_file():
         return False
-    before = json.loads(notes.read_text("utf-8"))
-    changed = [name for name, value in json.loads(json.dumps(facts)).items() if before.get(name) != value]
-    if changed:
-        raise UsageError(f"{out} holds a judge made with another {' and '.join(changed)}; choose another --out")
+    if found := checkpoints.changed(json.loads(notes.read_text("utf-8")), facts):
+        raise UsageError(f"{out} holds a judge made with another {' and '.join(found)}; choose another --out")
     return True
 
 

@@ -34,6 +34,8 @@ from training import (
 
 import checkpoints  # isort: skip
 import loop  # isort: skip
+import sft  # isort: skip
+from recipe import read_recipe  # isort: skip
 
 from critic.errors import UsageError
 
@@ -102,6 +104,24 @@ def test_another_run_is_refused(change: dict[str, Any], message: str, tmp_path: 
     made_checkpoint(tmp_path, 3)
     with pytest.raises(UsageError, match=message):
         checkpoints.newest(tmp_path, {**FACTS, **change}, warn=pytest.fail)
+
+
+def test_a_base_that_was_made_anew_under_its_name_is_another(tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base", write_rows(tmp_path))
+    recipe = read_recipe(write_recipe(tmp_path, tiny=None, base=str(base)))
+    facts = sft.describe(recipe, tmp_path / "rows.jsonl")
+    out = tmp_path / "out"
+    made_checkpoint(out, 3, facts)
+    assert checkpoints.newest(out, sft.describe(recipe, tmp_path / "rows.jsonl"), warn=pytest.fail) is not None
+    (base / "model.safetensors").write_bytes(b"anew")
+    facts = sft.describe(recipe, tmp_path / "rows.jsonl")
+    with pytest.raises(UsageError, match="another base_weights;"):
+        checkpoints.newest(out, facts, warn=pytest.fail)
+    (out / "critic.json").write_text(json.dumps({**facts, "base_weights": {}}))
+    with pytest.raises(UsageError, match="another base_weights;"):
+        sft.finished(out, facts)
+    made_checkpoint(out, 4, {name: value for name, value in facts.items() if name != "base_weights"})
+    assert checkpoints.newest(out, facts, warn=pytest.fail) is not None, "one of an earlier version goes on"
 
 
 def test_what_json_makes_of_facts_is_the_same(tmp_path: Path) -> None:
