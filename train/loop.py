@@ -14,6 +14,7 @@ import datasets
 import export
 import machine
 import matplotlib.pyplot as plt
+import passed_on
 import resize
 import torch
 import transformers
@@ -89,9 +90,14 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
         watch.trainer = self
 
     def create_optimizer(self, *args: Any) -> Any:
-        optimizer = super().create_optimizer(*args)
+        with passed_on.telling():
+            optimizer = super().create_optimizer(*args)
         self.decays = [group["weight_decay"] for group in optimizer.param_groups]
         return optimizer
+
+    def create_scheduler(self, *args: Any, **options: Any) -> Any:
+        with passed_on.telling():
+            return super().create_scheduler(*args, **options)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Any:
         self.watch.meter.add(inputs)

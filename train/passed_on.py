@@ -1,7 +1,8 @@
 """The sections of a recipe that go to transformers and DeepSpeed as they are, checked beforehand."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import get_type_hints
 
@@ -25,7 +26,8 @@ def _require_known(section: str, given: Iterable[str], known: Iterable[str], *, 
 def check(recipe: Recipe) -> None:
     """Raises UsageError for what DeepSpeed and transformers pass over, or stumble over once the run is under way: a key
     that they do not know, a value of another type, a stage that there is not."""
-    _require_known("training", recipe.training, {each.name for each in fields(transformers.TrainingArguments)})
+    fields_by_name = {each.name: each for each in fields(transformers.TrainingArguments)}
+    _require_known("training", recipe.training, fields_by_name)
     kinds = get_type_hints(transformers.TrainingArguments)
     given = {
         name: value for name, value in recipe.training.items() if (name, value) != ("train_sampling_strategy", None)
@@ -36,7 +38,10 @@ def check(recipe: Recipe) -> None:
         except msgspec.ValidationError as error:
             raise UsageError(f"the recipe's training section: {name}: {error}, {value!r}") from None
         except TypeError:
-            continue  # a kind that is no plain one
+            pass  # a kind that is no plain one
+        choices = list(fields_by_name[name].metadata.get("choices") or [value])
+        if value is not None and value not in choices:
+            raise UsageError(f"the recipe's training section: {name}: {value!r} is none of {', '.join(choices)}")
     names = {name for name in vars(deepspeed.runtime.constants).values() if isinstance(name, str)}
     _require_known("deepspeed", recipe.deepspeed, names | {"zero_optimization"}, all_known=False)
     config, section = deepspeed.runtime.zero.config.DeepSpeedZeroConfig, "deepspeed.zero_optimization"
@@ -50,3 +55,38 @@ def check(recipe: Recipe) -> None:
     except ValueError as error:  # pydantic's: how many, and then for each a line with its place and one that says it
         lines = str(error).splitlines()
         raise UsageError(f"the recipe's {section} section: {' '.join(map(str.strip, lines[1:3] or lines))}") from None
+
+
+def require_free(recipe: Recipe, fixed: Iterable[str]) -> None:
+    """Raises UsageError for a setting of transformers that is `fixed` here, whatever the recipe says."""
+    for key in recipe.training.keys() & {*fixed}:
+        raise UsageError(f"training.{key} is set by the program")
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Turns what transformers and PyTorch say against a value of the training section into one line."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (ImportError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(f"the recipe's training section: {_words(error)}") from None
+
+
+@contextmanager
+def telling_of_deepspeed() -> Iterator[None]:
+    """Turns what is said against the deepspeed section once training begins into one line: values that the training
+    section has otherwise, and a precision that the device does not have."""
+    try:
+        yield
+    except ValueError as error:
+        unlike = [line.removeprefix("- ") for line in str(error).splitlines() if line.startswith("- ds ")]
+        if not unlike and "is not supported on your device" not in str(error):
+            raise
+        told = f"unlike the training section: {'; '.join(unlike)}" if unlike else _words(error)
+        raise UsageError(f"the recipe's deepspeed section: {told}") from None
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

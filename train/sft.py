@@ -92,10 +92,13 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
         "save_total_limit": None,
     }
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(out / "tensorboard"))
-    try:
+    passed_on.require_free(recipe, fixed)
+    with passed_on.telling():
         found = transformers.TrainingArguments(**{**wanted, **fixed})
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"the recipe's training section: {str(error).splitlines()[0]}") from None
+    if found.max_steps == 0 or (found.max_steps < 0 and found.num_train_epochs <= 0):
+        raise UsageError(
+            "the recipe's training section: no step to take: max_steps, or else num_train_epochs, is above 0"
+        )
     if found.save_strategy == "steps" and found.save_steps % found.logging_steps:
         raise UsageError(
             f"save_steps {found.save_steps:g} must be a multiple of logging_steps {found.logging_steps:g}, "
@@ -131,6 +134,8 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
             raise UsageError(f"frozen: {part!r} is no part of the model; parts are {', '.join(_parts(model))}")
         for each in found:
             each.requires_grad_(False)
+    if not any(each.requires_grad for each in model.parameters()) and recipe.lora is None:
+        raise UsageError(f"frozen: {', '.join(recipe.frozen or looks)} leaves nothing of the model to train")
     if recipe.objective == "head":
         classify(model)
     else:
@@ -333,7 +338,8 @@ def _run(
         print(f"{out} holds this judge already")
         return
     recipe, on = _prepare_device(recipe, out, threads)
-    transformers.set_seed(recipe.training.get("seed", 42))
+    with passed_on.telling():
+        transformers.set_seed(recipe.training.get("seed", 42))
     first, processes = int(os.environ.get("RANK", "0")) == 0, int(os.environ.get("WORLD_SIZE", "1"))
     resumed = checkpoints.newest(
         out, facts, lambda text: print(f"warning: {text}", file=sys.stderr, flush=True) if first else None
@@ -373,25 +379,22 @@ def _run(
         kernels.install(export.bare(model))
     if first:
         _announce(model, data, resumed)
-    trainer = JudgeTrainer(
-        watch=watch,
-        model=model,
-        args=settings,
-        train_dataset=data.rows,
-        data_collator=Batches(
-            tokenizer.pad_token_id,
-            weights(recipe, data.rows),
-            packing=recipe.packing,
-            raft=tokens if recipe.objective == "raft" else None,
-            head=recipe.objective == "head",
-            share=attention.install(export.bare(model)),
-            seeing=tokenizer if images is not None else None,
-            several=processes > 1,
-        ),
-        callbacks=[watch],
+    collate = Batches(
+        tokenizer.pad_token_id,
+        weights(recipe, data.rows),
+        packing=recipe.packing,
+        raft=tokens if recipe.objective == "raft" else None,
+        head=recipe.objective == "head",
+        share=attention.install(export.bare(model)),
+        seeing=tokenizer if images is not None else None,
+        several=processes > 1,
     )
+    with passed_on.telling():
+        trainer = JudgeTrainer(
+            watch=watch, model=model, args=settings, train_dataset=data.rows, data_collator=collate, callbacks=[watch]
+        )
     trainer.remove_callback(transformers.PrinterCallback)
-    with told_of_a_full_disk(out):
+    with told_of_a_full_disk(out), passed_on.telling_of_deepspeed():
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         watch.finish()
     if first:

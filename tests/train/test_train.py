@@ -106,6 +106,13 @@ PASSED_ON = [
         {"deepspeed": {"zero_optimization": True}},
         "deepspeed.zero_optimization section: expected keys and values, got True",
     ),
+    (
+        {"training": {"train_sampling_strategy": "group_by_lenght"}},
+        "'group_by_lenght' is none of random, sequential, gr",
+    ),
+    ({"training": {"max_steps": 0}}, "no step to take: max_steps, or else num_train_epochs, is above 0"),
+    ({"training": {"max_steps": -1, "num_train_epochs": 0}}, "no step to take"),
+    ({"training": {"remove_unused_columns": True}}, "training.remove_unused_columns is set by the program"),
     ({"training": {"save_steps": 3, "logging_steps": 2}}, "save_steps 3 must be a multiple of logging_steps 2"),
 ]
 
@@ -149,6 +156,8 @@ WRONG = [
     ({"objective": "raft", "forms": {"correct": 1.0, "pointwise": 0.0}}, "needs a form on 1..10"),
     ({"training": {"save_total_limit": 2}}, r"training\.save_total_limit is set by the program; give keep"),
     ({"training": {"eval_steps": 2}}, "give evaluation"),
+    ({"training": {"eval_on_start": True}}, "give evaluation"),
+    ({"training": {"auto_find_batch_size": True}}, "a step has global_batch rows"),
     ({"training": {"label_smoothing_factor": 0.1}}, "labels would count alike"),
     ({"training": {"save_only_model": True}}, "whole checkpoints"),
     ({"training": {"ignore_data_skip": True}}, "the rows that are left"),
@@ -239,6 +248,34 @@ def test_a_mistake_is_one_line(tmp_path: Path) -> None:
 def test_empty_data_is_one_line(tmp_path: Path) -> None:
     rows = write_rows(tmp_path, [])
     refused(start(write_recipe(tmp_path, evaluation=None), rows, tmp_path / "out", internal=False), "the file is empty")
+
+
+REFUSED_LATER = [
+    ({"training": {"learning_rate": -1.0}}, "training section: Invalid learning rate: -1"),
+    (
+        {"training": {"lr_scheduler_kwargs": {"nope": 3}}},
+        "training section: get_linear_schedule_with_warmup",
+    ),
+    ({"training": {"report_to": "nope"}}, "training section: nope is not supported, only "),
+    ({"training": {"seed": -1}}, "training section: Seed must be between"),
+    (
+        {"deepspeed": {"gradient_clipping": 0.5}},
+        "unlike the training section: ds gradient_clipping=0.5 vs hf max_grad_n",
+    ),
+]
+"""What transformers, PyTorch and DeepSpeed find out once the model is there."""
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED_LATER)
+def test_what_is_found_out_late_is_one_line_too(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, evaluation=None, ema=None, **change)
+    refused(start(recipe, write_rows(tmp_path), tmp_path / "out", internal=False), message)
+
+
+def test_nothing_left_to_train(tmp_path: Path) -> None:
+    recipe = recipes.read_recipe(write_recipe(tmp_path, frozen=["model"]))
+    with pytest.raises(UsageError, match="frozen: model leaves nothing of the model to train"):
+        sft.build_model(recipe, tokenizer_for(write_rows(tmp_path)), None)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
