@@ -325,6 +325,8 @@ def convert(gguf: Path, header: Header, template: str, out: Path, layers: int | 
     with told(out, "cannot be written"):
         plain.save_pretrained(out)
         tokenizer.save_pretrained(out)
+        for weights_file in out.glob("*.safetensors"):
+            shutil.copymode(out / "config.json", weights_file)  # safetensors writes what nobody else may read
         read = transformers.AutoTokenizer.from_pretrained(out)
     for text in SAMPLES:
         if read(text)["input_ids"] != tokenizer(text)["input_ids"]:

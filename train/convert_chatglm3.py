@@ -24,6 +24,7 @@ from msgspec import Meta, Struct
 from safetensors import safe_open
 from safetensors.torch import save_file
 from sentencepiece import sentencepiece_model_pb2
+from terms import copy_terms
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tqdm import tqdm
 from transformers import GenerationConfig, GlmConfig, PreTrainedTokenizerFast
@@ -484,9 +485,9 @@ def main(
     native_config(config, tokenizer, dtype).save_pretrained(partial)
     GenerationConfig(eos_token_id=stop_ids(tokenizer), pad_token_id=tokenizer.pad_token_id).save_pretrained(partial)
     tokenizer.save_pretrained(partial)
-    for licence in ("LICENSE", "MODEL_LICENSE"):  # the weights' asks to be kept with every copy
-        if (checkpoint / licence).is_file():
-            shutil.copyfile(checkpoint / licence, partial / licence)
+    copy_terms(checkpoint, partial)
+    for weights in partial.glob("*.safetensors"):
+        shutil.copymode(partial / "config.json", weights)  # safetensors writes what nobody else may read
     made_with = {name: version(name) for name in ("critic", "transformers", "tokenizers", "sentencepiece")}
     jsonl.write_json(partial / NOTES, {"source": source, "versions": made_with})
     partial.rename(out)

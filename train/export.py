@@ -9,7 +9,7 @@ import deepspeed
 import torch
 import transformers
 from safetensors.torch import load_file
-from terms import copy_terms, made_from
+from terms import copy_terms, folder_of, made_from
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -36,17 +36,21 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
         _name_as_vllm_does(out / "config.json")
     (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
     (out / "adapter" / "training_args.bin").unlink(missing_ok=True)
-    base = facts["recipe"].get("base")
-    if base is not None:
-        copy_terms(Path(base), out)
+    base = folder_of(facts["recipe"]["base"]) if facts["recipe"].get("base") else None
+    begun = Path(facts["init"]["folder"]) if "init" in facts else None
+    for origin in filter(None, (base, begun)):
+        copy_terms(origin, out)
     tokenizer.save_pretrained(out)
     if adapted and facts["recipe"].get("images") == "show":
         tokenizer.save_pretrained(out / "adapter")
     if objective != "head":
         _generation(trainer.model, tokenizer).save_pretrained(out)
+    for file in out.rglob("*.safetensors"):
+        shutil.copymode(out / "tokenizer_config.json", file)  # safetensors writes what nobody else may read
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
-    notes = made_from(Path(base)) if base is not None else None
-    whole = {**facts, **({"base": notes} if notes else {}), "weights": weights, "processor": processor_hash(str(out))}
+    told = {"base": base and made_from(base), "init_base": begun and made_from(begun)}
+    told |= {"weights": weights, "processor": processor_hash(str(out))}
+    whole = {**facts, **{name: value for name, value in told.items() if value is not None}}
     (out / "README.md").write_text(card(whole), "utf-8")
     jsonl.write_json(out / "critic.json", whole)
 

@@ -5,16 +5,36 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
+
 BASE_NOTES = "base.json"
 """In a base that base.py made: its source, the source's SHA-256, and its licence."""
 
-TERMS = ("*LICENSE*", "*LICENCE*", "*NOTICE*", "*TERMS*")
+TERMS = ("LICENSE", "LICENCE", "NOTICE", "TERMS", "USE_POLICY")
+"""What is in the names of files that hold terms, in capitals, or how they begin."""
+
+
+def folder_of(base: str) -> Path:
+    """Where a base's own files lie: its folder, or of a base by a hub's name the one in the hub's cache, together with
+    its terms, which loading its weights does not fetch."""
+    if Path(base).is_dir():
+        return Path(base)
+    named = [pattern for word in TERMS for pattern in (f"*{word}*", f"{word.lower()}*", f"{word.title()}*")]
+    try:
+        return Path(huggingface_hub.snapshot_download(base, allow_patterns=[*named, BASE_NOTES, "critic.json"]))
+    except (OSError, ValueError):  # no network, or a name that is none
+        return Path(base)
 
 
 def copy_terms(base: Path, out: Path) -> None:
-    """Copy a base's terms beside what was made from it, as those of ChatGLM3 and Gemma ask for."""
-    for file in (file for pattern in TERMS for file in base.glob(pattern) if file.is_file()):
-        shutil.copy(file, out)
+    """Copy a base's terms beside what was made from it, as those of ChatGLM3 and Gemma ask for. Where other terms have
+    that name there already, as of what a judge was begun with, both stay."""
+    for file in sorted(base.iterdir()) if base.is_dir() else ():
+        if file.is_file() and any(word in file.name or file.name.upper().startswith(word) for word in TERMS):
+            into = out / file.name
+            if into.is_file() and into.read_bytes() != file.read_bytes():
+                into = out / f"{file.name}.{base.name}"
+            shutil.copyfile(file, into)
 
 
 def base_notes(base: Path) -> dict[str, Any] | None:

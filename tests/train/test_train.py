@@ -37,6 +37,7 @@ import meter  # isort: skip
 import objective  # isort: skip
 import recipe as recipes  # isort: skip
 import sft  # isort: skip
+import terms  # isort: skip
 from tiny import TinySpec, random_model  # isort: skip
 import torch
 import transformers
@@ -351,6 +352,7 @@ def test_what_comes_out(tmp_path_factory: pytest.TempPathFactory) -> None:
         assert files <= {path.name for path in folder.iterdir()}
         pickled = [path for path in folder.iterdir() if path.suffix in {".bin", ".pt", ".pth", ".pkl", ".pickle"}]
         assert not pickled
+        assert len({path.stat().st_mode for path in folder.iterdir() if path.is_file() and path.name != ".lock"}) == 1
     assert {"loss.jsonl", "loss.png", "tensorboard"} <= {path.name for path in out.iterdir()}
     facts = json.loads((out / "critic.json").read_text("utf-8"))
     data = hashlib.sha256(done.rows.read_bytes()).hexdigest()
@@ -615,6 +617,31 @@ def test_a_judge_s_weights_are_carried_over_beside_adapters(tmp_path: Path) -> N
     ids = torch.arange(12)[None]
     with torch.no_grad(), adapted.disable_adapter():
         assert torch.equal(adapted(ids).logits, judge(ids).logits)
+
+
+def test_terms_of_a_base_by_a_hub_s_name_and_of_the_judge_it_began_with_go_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, begun, out = tmp_path / "hub", tmp_path / "judge", tmp_path / "out"
+    cached = hub / "models--some--model"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs/main").write_text("a" * 40)
+    for folder, text in ((cached / f"snapshots/{'a' * 40}", "Apache"), (begun, "Gemma"), (out, None)):
+        folder.mkdir(parents=True)
+        for name in ("LICENSE", "use_policy.md") if text else ():
+            (folder / name).write_text(text)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert terms.folder_of("some/other") == Path("some/other") and terms.folder_of(str(begun)) == begun
+    for origin in (terms.folder_of("some/model"), begun, begun):
+        terms.copy_terms(origin, out)
+    told = {path.name: path.read_text() for path in out.iterdir()}
+    assert told == {
+        "LICENSE": "Apache",
+        "LICENSE.judge": "Gemma",
+        "use_policy.md": "Apache",
+        "use_policy.md.judge": "Gemma",
+    }
 
 
 def test_a_card_tells_of_no_agreement_that_other_weights_had() -> None:
