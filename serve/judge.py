@@ -29,16 +29,8 @@ from layer import SETTINGS, Settings
 from options import LAYER, check_apart
 from pictures import MOST_IMAGES, Rules
 
-from critic.backends.vllm import (
-    build,
-    environment,
-    learned_forms,
-    notes,
-    options,
-    own_name,
-    processor_hash,
-    sees_images,
-)
+from critic.backends.identity import learned_forms, notes, own_name, processor_hash, sees_images
+from critic.backends.vllm import build, environment, options
 from critic.certificate import hold_to, read
 from critic.cli import run_program
 from critic.errors import UsageError

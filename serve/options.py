@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from critic.backends.vllm import other_settings, parsed
+from critic.backends.identity import other_settings, parsed
 from critic.errors import UsageError
 
 LAYER = ["--middleware", "layer.JudgeLayer"]

@@ -14,7 +14,7 @@ from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_h
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from critic import jsonl
-from critic.backends.vllm import processor_hash
+from critic.backends.identity import processor_hash
 from critic.errors import UsageError
 from critic.records import RATINGS
 
@@ -48,7 +48,7 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
     for file in out.rglob("*.safetensors"):
         shutil.copymode(out / "tokenizer_config.json", file)  # safetensors writes what nobody else may read
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
-    told = {"base": base and made_from(base), "init_base": begun and made_from(begun)}
+    told: dict[str, Any] = {"base": base and made_from(base), "init_base": begun and made_from(begun)}
     told |= {"weights": weights, "processor": processor_hash(str(out))}
     whole = {**facts, **{name: value for name, value in told.items() if value is not None}}
     (out / "README.md").write_text(card(whole), "utf-8")

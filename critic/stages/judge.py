@@ -5,6 +5,7 @@ critic judge test.jsonl --out judged.jsonl --judge runs/demo/judge --judge http:
 critic judge replies.jsonl --benchmark convbench --out judged.jsonl     # what critic infer wrote, by protocol
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -16,8 +16,8 @@ from critic.asking.judge import ResponseJudge
 from critic.asking.prompt import LANGUAGES, load, prompt_hash
 from critic.asking.render import Material, fit, images_in, render
 from critic.backends import Reply, Request, images, parts_of
+from critic.backends.identity import own_name, processor_hash, sees_images
 from critic.backends.scripted import IMAGE_TOKENS, ScriptedBackend
-from critic.backends.vllm import own_name, processor_hash, sees_images
 from critic.images import Images
 from critic.records import ConversationJudgment, HumanScore, Judgment, Language, Question, Response, Turn
 

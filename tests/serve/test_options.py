@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from critic.backends.vllm import OTHERS, own_name, processor_hash
+from critic.backends.identity import OTHERS, own_name, processor_hash
 from critic.errors import UsageError
 
 sys.path.insert(0, str(ROOT / "serve"))

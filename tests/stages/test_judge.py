@@ -28,8 +28,8 @@ from critic.asking import rating
 from critic.asking.forms import inquiry
 from critic.asking.render import Material
 from critic.backends import Request, Served, Token
+from critic.backends.identity import learned_forms
 from critic.backends.openai import OpenAIBackend
-from critic.backends.vllm import learned_forms
 from critic.errors import UsageError
 from critic.records import GREEDY, Judgment, Response
 from critic.stages import judge as command

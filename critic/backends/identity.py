@@ -1,0 +1,118 @@
+"""Which judge a checkpoint's folder is: its name, what training wrote about it, and what makes another judge of it."""
+
+import contextlib
+import hashlib
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from critic import jsonl
+from critic.errors import UsageError
+
+PROCESSOR = ("tokenizer*", "special_tokens_map.json", "chat_template*", "*processor_config.json")
+"""Files of a model's folder that make text and images ready for it."""
+
+OTHERS = (
+    *("tokenizer", "tokenizer_mode", "tokenizer_revision", "revision", "code_revision", "dtype", "kv_cache_dtype"),
+    *("quantization", "quantization_config", "load_format", "config_format", "hf_config_path"),
+    *("hf_overrides", "model_impl", "runner", "convert", "pooler_config", "enable_lora", "lora_modules"),
+    *("language_model_only", "logits_processors", "generation_config", "override_generation_config"),
+    *("chat_template", "chat_template_content_format", "default_chat_template_kwargs", "trust_request_chat_template"),
+)
+"""vLLM's settings that make another judge of the same folder."""
+
+SIGHT = ("vision", "visual", "image", "img", "video", "mm_vision", "vit_")
+"""How the keys of a configuration begin that speak of images."""
+
+
+def notes(folder: Path) -> dict[str, Any]:
+    """What training wrote about a judge (`critic.json`), empty for other models. Raises UsageError for a folder that
+    holds no model."""
+    missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
+    if missing:
+        raise UsageError(f"{folder} is no model folder: {' and '.join(missing)} missing")
+    file = folder / "critic.json"
+    return dict(json.loads(file.read_text("utf-8"))) if file.is_file() else {}
+
+
+def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), settings: str = "") -> str:
+    """A judge's name: its folder's, with a mark of its weights, so that judgments tell two trainings apart, of what
+    makes text and images ready where it sees or where that is not as training left it, and of vLLM's `settings` that
+    make another judge (`other_settings`); the hub's name of another model."""
+    if not Path(model).is_dir():
+        return model
+    made_of = "".join(facts.get("weights", {}).values())
+    if made_of:
+        processor = processor_hash(model, extra) or ""
+        made_of += processor if sees_images(model) or facts.get("processor", processor) != processor else ""
+        made_of += settings
+    mark = f"@{hashlib.sha256(made_of.encode()).hexdigest()[:8]}" if made_of else ""
+    return Path(model).resolve().name + mark
+
+
+def parsed(parser: Any, words: Sequence[str]) -> dict[str, Any]:
+    """vLLM's settings by its own `parser`. Raises UsageError for what it does not take."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            return dict(vars(parser.parse_args(list(words))))
+    except SystemExit:
+        lines = [line.partition("error: ")[2] for line in said.getvalue().splitlines() if "error: " in line]
+        raise UsageError(f"behind the --: {lines[-1] if lines else 'only options of vLLM'}") from None
+    except Exception as error:
+        raise UsageError(f"behind the --: {error}") from None
+
+
+def other_settings(plain: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Those of vLLM's settings that make another judge than the `plain` ones do, as a text; a file or a folder that one
+    names as the hash of what is in it. Empty where there are none."""
+    others = {name: _content(found[name]) for name in OTHERS if found.get(name) != plain.get(name)}
+    return json.dumps(others, sort_keys=True, default=repr) if others else ""
+
+
+def _content(value: Any) -> Any:
+    path = Path(value) if isinstance(value, str) and len(value) < 4096 and "\n" not in value else None
+    try:
+        if path is not None and path.is_file():
+            return jsonl.sha256(path)
+    except OSError:  # a text that is too long for a name
+        return value
+    return (processor_hash(value) if path is not None else None) or value
+
+
+def processor_hash(model: str, extra: Sequence[str] = ()) -> str | None:
+    """The hash of what makes text and images ready for a model: tokenizer, chat template, image processor, which are
+    files in its folder, and the settings (pixels, tiles) that the `extra` options of vLLM give it. None for a model
+    that is not in a folder."""
+    found = sorted(path for part in PROCESSOR for path in Path(model).glob(part)) if Path(model).is_dir() else []
+    digests = "".join(f"{path.name} {jsonl.sha256(path)}\n" for path in found)
+    spelt = [word.partition("=")[0].replace("_", "-") for word in extra]
+    places = [place for place, word in enumerate(spelt) if word.startswith(("--mm-processor-k", "--media-io-k"))]
+    digests += "".join(f"{extra[place : place + 1 + ('=' not in extra[place])]}\n" for place in places)
+    return hashlib.sha256(digests.encode()).hexdigest() if found else None
+
+
+def sees_images(model: str) -> bool | None:
+    """Whether a model's configuration speaks of images, or its folder holds what makes them ready; None where it cannot
+    be looked into."""
+    config = Path(model) / "config.json"
+    if not config.is_file():
+        return None
+    ready = (file.read_text("utf-8") for file in Path(model).glob("*processor_config.json"))
+    return any(key.startswith(SIGHT) for key in json.loads(config.read_text("utf-8"))) or any(
+        re.search("(?i)image", text) for text in ready
+    )
+
+
+def is_head(facts: dict[str, Any]) -> bool:
+    """Whether a judge's notes say that it is a scoring head."""
+    return bool(facts.get("recipe", {}).get("objective") == "head")
+
+
+def learned_forms(facts: dict[str, Any]) -> tuple[str, ...]:
+    """The forms that a judge's notes say it was trained in, in any language."""
+    shares: dict[str, float] = facts.get("recipe", {}).get("forms", {})
+    return tuple(dict.fromkeys(form.partition("@")[0] for form, share in shares.items() if share > 0.0))
