@@ -137,7 +137,8 @@ def let_it_answer(server: int) -> None:
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
-    """Let running requests finish, then end the server."""
+    """Let running requests finish, then end the server, and what it started: an engine outlives a server that was
+    killed, and keeps the GPU's memory."""
     if server.poll() is None:
         server.terminate()
         try:
@@ -145,6 +146,8 @@ def stop(server: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)  # its own group, by start_new_session
 
 
 def attend(

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -91,6 +92,22 @@ def test_a_server_that_does_not_come_up(folder: Path, tmp_path: Path) -> None:
     done = run_apart("serve/judge.py", folder, "--port", str(free_port()), "--log", tmp_path / "serve.log")
     assert_one_line_error(done, "before it was ready", "serve.log")
     assert "ready" not in done.stdout
+
+
+def test_the_engine_of_a_killed_server_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "serve")
+    words = ["sh", "-c", "sleep 300 & echo $!; exec sleep 300"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as server:
+        assert server.stdout is not None
+        engine = Path(f"/proc/{int(server.stdout.readline())}/stat")
+        server.kill()
+        server.wait()
+        assert engine.exists()
+        importlib.import_module("judge").stop(server)
+    deadline = time.monotonic() + 10
+    while engine.exists() and " Z " not in engine.read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not engine.exists() or " Z " in engine.read_text()
 
 
 def test_the_last_words_of_a_log_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
