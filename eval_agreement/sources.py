@@ -100,7 +100,10 @@ def of_tables(
     if np.isnan(people.human).all():
         raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
     forget()  # from here on there are only samples
-    first = next(iter(given.values()))
+    under_audit, *others = given
+    for name in others:  # of which nothing but scores counts
+        given[name] = replace(given[name], parts={}, length=None, probability=None)
+    first = given[under_audit]
     people = _described(people, first)
     unsettled = places(people.ids, first.ids) < 0
     if file_kind(human) == "human-scored rows":  # those that people scored, but that cannot be used
@@ -108,23 +111,19 @@ def of_tables(
         unsettled &= np.array([key not in unusable for key in first.ids])
     alone = first.rows(unsettled)
     more, count = len(alone.ids), len(people.ids)
-    ids, own = as_column(people.ids) + alone.ids, np.arange(count + more)
-    own[count:] = -1
+    ids = as_column(people.ids) + alone.ids
     unknown: list[str | None] = [None] * more
-    lengths = np.concatenate([sample.length for sample in (people, alone) if sample.length is not None])
     return Sample(
         name=human.path.stem,
         ids=ids,
-        human=np.concatenate([people.human, np.full(len(alone.ids), np.nan)]),
+        human=np.append(people.human, np.full(more, np.nan)) if more else people.human,
         judges={name: _scores_by_id(other, ids) for name, other in given.items()},
         group=own_groups(people.named_groups + alone.named_groups, ids) if more else people.group,
         raters=as_ratings(people.raters) + [{} for _ in range(more)] if people.raters else [],
         parts={part: as_column(values) + alone.parts.get(part, unknown) for part, values in people.parts.items()},
-        length=None if np.isnan(lengths).all() else lengths,
-        probability=None
-        if people.probability is None
-        else np.concatenate([people.probability, np.full(len(alone.ids), np.nan)]),
-        responses=_at(people.responses, own) if people.responses else [],
+        length=_both(people.length, count, alone.length, more),
+        probability=None if people.probability is None else _both(people.probability, count, None, more),
+        responses=_at(people.responses, np.r_[:count, np.full(more, -1)]) if people.responses else [],
         judgments=_at(first.judgments, places(first.ids, ids)) if first.judgments else [],
         records=first.records and first.records.rows(places(first.ids, ids)),
         notes=_notes(people, given, ids, scale, judge_scale),
@@ -170,6 +169,18 @@ def unmatched(
             f"{len(unknown)} {things} only in the file of {judge} are left out, {judged[int(unknown[0])]!r} the first"
         )
     return notes
+
+
+def _both(values: Floats | None, count: int, more: Floats | None, rest: int) -> Floats | None:
+    """`count` numbers and `rest` more behind them, NaN for those that are not known; None where none is."""
+    parts = [np.full(size, np.nan) if of is None else of for of, size in ((values, count), (more, rest))]
+    found = np.concatenate(parts) if rest else parts[0]
+    return None if np.isnan(found).all() else found
+
+
+def _known(values: Floats) -> Floats | None:
+    """None where none is."""
+    return None if np.isnan(values).all() else values
 
 
 def _at(values: Any, place: Any) -> Any:
@@ -274,8 +285,8 @@ def _of_table(table: ColumnTable, column: str, scale: Scale, option: str, twice:
             judges={},
             group=own_groups(table.texts("group"), ids),
             parts=tables.parts_of(table),
-            length=tables.lengths_of(table),
-            probability=tables.probabilities_of(table),
+            length=_known(tables.lengths_of(table)),
+            probability=_known(tables.probabilities_of(table)),
             notes=notes,
         )
 
@@ -295,8 +306,8 @@ def _of_table(table: ColumnTable, column: str, scale: Scale, option: str, twice:
         group=own_groups(rows.texts("group"), own),
         raters=raters if "rater" in table.columns else [],
         parts=tables.parts_of(table, rows),
-        length=tables.lengths_of(table, ids=rows),
-        probability=tables.probabilities_of(table, rows),
+        length=_known(tables.lengths_of(table, ids=rows)),
+        probability=_known(tables.probabilities_of(table, rows)),
         notes=[*notes, *([f"{table.path}: {repeated} rows repeat another row and count once"] if repeated else [])],
     )
 

@@ -1,7 +1,6 @@
 """Scores and preferences in tables, in columns, with the place of every row."""
 
 import math
-from array import array
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
@@ -13,7 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from critic import tables
-from critic.counting.columns import Column, RatingColumns, as_column
+from critic.counting.columns import Column, RatingColumns, Spooled, as_column
 from critic.counting.resampling import Floats
 from critic.errors import UsageError
 from critic.records import RATINGS
@@ -135,7 +134,7 @@ def read_table(path: Path) -> ColumnTable:
 @lru_cache(maxsize=2)
 def _read_table(path: Path, _: object) -> ColumnTable:
     columns: dict[str, Column[Any]] = {}
-    lines = array("q")
+    lines = Spooled("q")
     for number, row in tables.numbered(path):
         for name in row:
             if name not in columns:
