@@ -74,22 +74,21 @@ def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
 
 def computed_in_float32(folder: Path, system: Path = Path("/proc")) -> bool:
     """Whether a CPU should compute a model in float32, which changes none of its weights: where they are in float32,
-    which vLLM would round, and where the processor emulates bf16, at a sixth of float32's speed. A model whose weights
-    would not fit into the memory then, at four bytes each, or that is quantized, is left as it is."""
+    which vLLM would round, and where the processor emulates bf16, at a sixth of float32's speed. A model that is
+    quantized, or would fill more than half of the machine's memory then, is left as it is. All of the memory counts,
+    not what is free, so that a machine always decides alike."""
     file = folder / "config.json"
     config = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    if (dtype := config.get("dtype", config.get("torch_dtype"))) in (
-        "float32",
-        None,
-    ) or "quantization_config" in config:
+    dtype = config.get("dtype", config.get("torch_dtype"))
+    if dtype in ("float32", None) or "quantization_config" in config:
         return bool(dtype == "float32")
     try:
         processor = (system / "cpuinfo").read_text("utf-8").split()
-        free = re.search(r"MemAvailable:\s+(\d+) kB", (system / "meminfo").read_text("utf-8"))
+        memory = re.search(r"MemTotal:\s+(\d+) kB", (system / "meminfo").read_text("utf-8"))
     except OSError:
         return False
-    size = sum(weights.stat().st_size for weights in folder.glob("*.safetensors"))
-    return BF16.isdisjoint(processor) and free is not None and 0 < 2 * size < 1024 * int(free[1])
+    size = 2 * sum(weights.stat().st_size for weights in folder.glob("*.safetensors"))
+    return BF16.isdisjoint(processor) and memory is not None and 0 < 2 * size <= 1024 * int(memory[1])
 
 
 def gpus(extra: Sequence[str]) -> int:

@@ -45,7 +45,7 @@ from critic.stages.run import RunOptions
 
 
 @pytest.mark.parametrize(
-    ("flags", "config", "free", "words"),
+    ("flags", "config", "memory", "words"),
     [
         ("flags : fma avx2", {"dtype": "bfloat16"}, 400, ["--dtype", "float32"]),
         ("flags : avx2 avx512_bf16 amx_bf16", {"dtype": "bfloat16"}, 400, []),
@@ -61,15 +61,15 @@ from critic.stages.run import RunOptions
 def test_a_processor_that_emulates_bf16_computes_in_float32(
     flags: str | None,
     config: dict[str, Any],
-    free: int,
+    memory: int,
     words: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Weights of 100 kB take 200 then."""
+    """Weights of 100 kB take 200 then, half of 400."""
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(bytes(100 * 1024))
-    (tmp_path / "meminfo").write_text(f"MemTotal: 9999 kB\nMemAvailable:    {free} kB\n")
+    (tmp_path / "meminfo").write_text(f"MemTotal:    {memory} kB\nMemAvailable: 1 kB\n")
     if flags is not None:
         (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
     decide = vllm.computed_in_float32
