@@ -51,6 +51,12 @@ def fault(folder: Path) -> str | None:
     return None
 
 
+def let_others_read(file: Path) -> None:
+    """Give weights below the folder of a file its mode: safetensors writes what nobody else may read."""
+    for weights in file.parent.rglob("*.safetensors"):
+        shutil.copymode(file, weights)
+
+
 def changed(made: dict[str, Any], facts: dict[str, Any]) -> list[str]:
     """The names of `facts` that a run which was `made` from others had otherwise. One of an earlier version does not
     tell what its base was."""

@@ -20,6 +20,7 @@ import msgspec
 import sentencepiece
 import torch
 import typer
+from checkpoints import let_others_read
 from msgspec import Meta, Struct
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -486,8 +487,7 @@ def main(
     GenerationConfig(eos_token_id=stop_ids(tokenizer), pad_token_id=tokenizer.pad_token_id).save_pretrained(partial)
     tokenizer.save_pretrained(partial)
     copy_terms(checkpoint, partial)
-    for weights in partial.glob("*.safetensors"):
-        shutil.copymode(partial / "config.json", weights)  # safetensors writes what nobody else may read
+    let_others_read(partial / "config.json")
     made_with = {name: version(name) for name in ("critic", "transformers", "tokenizers", "sentencepiece")}
     jsonl.write_json(partial / NOTES, {"source": source, "versions": made_with})
     partial.rename(out)

@@ -8,6 +8,7 @@ from typing import Any
 import deepspeed
 import torch
 import transformers
+from checkpoints import let_others_read
 from safetensors.torch import load_file
 from terms import copy_terms, folder_of, made_from
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
@@ -45,8 +46,7 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
         tokenizer.save_pretrained(out / "adapter")
     if objective != "head":
         _generation(trainer.model, tokenizer).save_pretrained(out)
-    for file in out.rglob("*.safetensors"):
-        shutil.copymode(out / "tokenizer_config.json", file)  # safetensors writes what nobody else may read
+    let_others_read(out / "tokenizer_config.json")
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
     told: dict[str, Any] = {"base": base and made_from(base), "init_base": begun and made_from(begun)}
     told |= {"weights": weights, "processor": processor_hash(str(out))}

@@ -8,6 +8,7 @@ from typing import get_type_hints
 
 import deepspeed
 import msgspec
+import torch
 import transformers
 from recipe import Recipe
 
@@ -68,7 +69,7 @@ def telling() -> Iterator[None]:
     """Turns what transformers and PyTorch say against a value of the training section into one line."""
     try:
         yield
-    except UsageError:
+    except (UsageError, torch.OutOfMemoryError):  # of which no value is to blame
         raise
     except (ImportError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(f"the recipe's training section: {_words(error)}") from None
