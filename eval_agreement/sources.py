@@ -174,8 +174,7 @@ def unmatched(
 def _both(values: Floats | None, count: int, more: Floats | None, rest: int) -> Floats | None:
     """`count` numbers and `rest` more behind them, NaN for those that are not known; None where none is."""
     parts = [np.full(size, np.nan) if of is None else of for of, size in ((values, count), (more, rest))]
-    found = np.concatenate(parts) if rest else parts[0]
-    return None if np.isnan(found).all() else found
+    return _known(np.concatenate(parts) if rest else parts[0])
 
 
 def _known(values: Floats) -> Floats | None:
