@@ -74,7 +74,7 @@ def options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
 
 def computed_in_float32(folder: Path, system: Path = Path("/proc")) -> bool:
     """Whether a CPU should compute a model in float32, which changes none of its weights: where they are in float32,
-    which vLLM would round, and where the processor emulates bf16, at a sixth of float32's speed. A model that is
+    which vLLM would round, and where the processor emulates bf16, at a fifth of float32's speed. A model that is
     quantized, or would fill more than half of the machine's memory then, is left as it is. All of the memory counts,
     not what is free, so that a machine always decides alike."""
     file = folder / "config.json"
