@@ -103,8 +103,10 @@ class OpenAIBackend:
 
     @cached_property
     def _plain(self) -> httpx.Client:
-        """For the few requests before and beside the others."""
-        return httpx.Client(base_url=self.root, headers=self._headers, timeout=30.0)
+        """For the few requests before and beside the others. Minutes may lie between two of them, in which a server
+        closes a kept connection: each has its own."""
+        alone = httpx.Limits(max_keepalive_connections=0)
+        return httpx.Client(base_url=self.root, headers=self._headers, timeout=30.0, limits=alone)
 
     @cached_property
     def _session(self) -> aiohttp.ClientSession:

@@ -520,6 +520,24 @@ def test_a_server_that_hangs_or_trickles_is_given_up(tmp_path: Path, scripted: S
     assert asyncio.run(given_up()) < 5
 
 
+def test_tokens_are_counted_by_a_server_that_closes_kept_connections() -> None:
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n{"count":7}')
+        await reader.read(1)  # the next request, or the end of the connection
+        writer.close()
+
+    async def counted() -> list[int]:
+        server = await asyncio.start_server(once, "127.0.0.1", 0)
+        backend = OpenAIBackend(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        backend.served = Served("tiny", None, is_vllm=True)
+        found = [await asyncio.to_thread(backend.count_tokens, []) for _ in range(3)]
+        server.close()
+        return found
+
+    assert asyncio.run(counted()) == [7, 7, 7]
+
+
 @pytest.mark.parametrize("wish", ["1", "date"])
 def test_retry_after_is_obeyed(tmp_path: Path, scripted: Servers, wish: str) -> None:
     from email.utils import formatdate
