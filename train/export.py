@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
     (out / "adapter" / "training_args.bin").unlink(missing_ok=True)
     base = folder_of(facts["recipe"]["base"]) if facts["recipe"].get("base") else None
     begun = Path(facts["init"]["folder"]) if "init" in facts else None
-    for origin in filter(None, (base, begun)):
-        copy_terms(origin, out)
+    for origin, folder in product(filter(None, (base, begun)), (out, *([out / "adapter"] if adapted else []))):
+        copy_terms(origin, folder)
     tokenizer.save_pretrained(out)
     if adapted and facts["recipe"].get("images") == "show":
         tokenizer.save_pretrained(out / "adapter")

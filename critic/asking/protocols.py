@@ -371,8 +371,11 @@ def paired(
 ) -> list[Pair]:
     """Each transcript with the other model's. Raises UsageError where the two are not of the same conversations."""
     for name, one in mine.items():
-        if name not in theirs or theirs[name].conversation != one.conversation:
-            raise UsageError(f"{against}: lacks conversation {name[0]!r} ({name[1]}), or has another of this id")
+        if name not in theirs:
+            swap = "where it has fewer conversations or conditions, judge it, --against the other"
+            raise UsageError(f"{against}: lacks conversation {name[0]!r} ({name[1]}); {swap}")
+        if theirs[name].conversation != one.conversation:
+            raise UsageError(f"{against}: has another conversation {name[0]!r} ({name[1]})")
         if theirs[name].system == one.system:
             raise UsageError(f"{against}: the same model, {one.system!r}; infer with --name tells them apart")
     return [(one, theirs[name]) for name, one in mine.items()]

@@ -63,6 +63,11 @@ OURS = {"x-critic-contract": "none"}
 """What tells our own server that requests say themselves what their replies must be."""
 
 
+def address(base_url: str) -> str:
+    """The address of a server, in the one spelling of several."""
+    return base_url.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1")
+
+
 class OpenAIBackend:
     """Chat completions at `base_url` (with or without `/v1`). Every call is tried up to `attempts` times. An answer
     that is not whole after `timeout` seconds, a lost or cut-off connection, a reply that is not a completion, 408, 409,
@@ -80,7 +85,7 @@ class OpenAIBackend:
         attempts: int = ATTEMPTS,
         connections: int = CONNECTIONS,
     ) -> None:
-        root = base_url.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1")
+        root = address(base_url)
         if not root.startswith(("http://", "https://")):
             raise UsageError(f"--base-url must be an http(s) URL such as http://127.0.0.1:8000/v1, got {base_url!r}")
         headers = OURS | ({"Authorization": f"Bearer {api_key}"} if api_key else {})

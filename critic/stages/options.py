@@ -1,8 +1,10 @@
 """Options that several stages take, declared once, and where the replies come from that they name."""
 
+import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +16,7 @@ from msgspec.structs import replace
 from critic import jsonl
 from critic.backends import ATTEMPTS, CONNECTIONS, TIMEOUT, Backend
 from critic.backends.layers import Budget, Cached, Limited, layers
-from critic.backends.openai import OpenAIBackend
+from critic.backends.openai import OpenAIBackend, address
 from critic.backends.pool import Pool
 from critic.backends.ray import RayBackend
 from critic.backends.scripted import from_file
@@ -68,10 +70,21 @@ ShardOf = Annotated[
     ),
 ]
 
+
+def _cache(text: str) -> Path:
+    """Where replies are kept; a folder is made where the name ends as a folder's."""
+    if text.endswith(os.sep):
+        with suppress(OSError):  # which is said where it is opened
+            Path(text).mkdir(parents=True, exist_ok=True)
+    return Path(text)
+
+
 CacheOf = Annotated[
     Path | None,
     typer.Option(
         "--cache",
+        parser=_cache,
+        metavar="FILE|FOLDER/",
         help="Replies are kept here, and those that are here are not asked for again: an SQLite file, or a folder that "
         "several machines may share.",
     ),
@@ -164,7 +177,7 @@ def urls(where: str) -> list[str]:
         words = path.read_text("utf-8").split("\n") if where.startswith("@") else where.split(",")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{where}: no file of servers: {one_line(error)}") from None
-    found = [word.strip().rstrip("/") for word in words if word.strip() and not word.strip().startswith("#")]
+    found = [address(word.strip()) for word in words if word.strip() and not word.strip().startswith("#")]
     check((found, f"{where}: names no server"))
     return list(dict.fromkeys(found))
 

@@ -411,6 +411,10 @@ def test_a_wrong_list_of_endpoints_is_one_line(tmp_path: Path) -> None:
     assert_one_line_error(run(*words, "@nowhere"), "no file of servers")
 
 
+def test_two_spellings_of_a_server_are_one_endpoint() -> None:
+    assert options.urls("http://a:1/v1/, http://a:1,http://b:1/v1/chat/completions") == ["http://a:1", "http://b:1"]
+
+
 def test_infer_asks_the_pool(tmp_path: Path, stands: Stands) -> None:
     servers = stands(2, seconds=0.01)
     out, file = tmp_path / "replies.jsonl", ROOT / "data/samples/convbench/ConvBench.csv"

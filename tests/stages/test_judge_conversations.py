@@ -720,6 +720,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
     server = scripted(answer_all)
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
     other, rows = replies(tmp_path / "v.jsonl", "visitbench"), ROOT / "data/samples/human_scored.jsonl"
+    both = replies(tmp_path / "both.jsonl", "convbench", ("own", "no_image"), "n")
     for words, parts in [
         ([file, "--benchmark", "convbanch"], ("convbanch", "alignmmbench, convbench")),
         ([file, "--benchmark", "convbench", "--protocol", "direkt"], ("direkt", "pointwise, direct")),
@@ -727,6 +728,10 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
         ([file, "--benchmark", "visitbench"], ("r.jsonl:1", "a conversation of convbench")),
         ([file, "--benchmark", "convbench", "--protocol", "checklist"], ("nothing to judge", "no checklist")),
         ([file, "--benchmark", "convbench", "--against", file], ("the same model, 'm'",)),
+        (
+            [both, "--benchmark", "convbench", "--against", file],
+            ("r.jsonl: lacks conversation '1' (no_image)", "judge it, --against the other"),
+        ),
         ([file, "--benchmark", "convbench", "--questions", sample("visitbench")], ("lacks",)),
         ([file, "--benchmark", "convbench", "--check-repeat", "3"], ("--check-repeat", "with --benchmark")),
         ([rows, "--protocol", "pairwise"], ("--protocol", "without --benchmark")),

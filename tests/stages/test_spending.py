@@ -52,14 +52,13 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("folder", [False, True])
 def test_what_was_judged_before_costs_nothing_and_says_so(tmp_path: Path, stand: Stands, folder: bool) -> None:
-    server, cache = stand(), tmp_path / "cache"
-    if folder:
-        cache.mkdir()
-    words = ["--cache", cache]
+    server, cache = stand(), tmp_path / "new" / "cache"
+    words = ["--cache", f"{cache}/" if folder else cache]
     assert judge(tmp_path, server, "one.jsonl", *words).returncode == 0
     asked = server.asked
     done = judge(tmp_path, server, "two.jsonl", *words, rows=25, system="beta")  # who said it makes no difference
     assert done.returncode == 0 and "20 from the cache, which cost nothing" in done.stdout
+    assert cache.is_dir() == folder
     assert (asked, server.asked) == (20, 25)
     one, two = lines(tmp_path / "one.jsonl"), lines(tmp_path / "two.jsonl")
     cached = [line for line in two if line.get("attempts") == 0]

@@ -109,6 +109,7 @@ def test_the_name_is_the_one_by_which_vllm_knows_the_family(tmp_path: Path) -> N
 
 def test_adapters_bring_the_head_with_them(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base", write_rows(tmp_path))
+    (base / "LICENSE").write_text("terms")
     lora = write_recipe(tmp_path, "lora.yaml", **HEAD, tiny=None, base=str(base), lora={"r": 2})
     out = tmp_path / "judge"
     train(lora, write_rows(tmp_path), out, internal=False)
@@ -119,6 +120,7 @@ def test_adapters_bring_the_head_with_them(tmp_path: Path) -> None:
     merged = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
     ids = torch.tensor([[5, 9, 17, 33]])
     assert torch.allclose(merged(ids).logits, adapted(ids).logits, atol=1e-5)
+    assert all((folder / "LICENSE").read_text() == "terms" for folder in (out, out / "adapter"))
 
 
 def test_a_new_head_finds_every_rating_alike_likely_and_an_old_one_is_kept(
