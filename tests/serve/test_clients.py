@@ -2,7 +2,7 @@
 
     make test-clients
 
-inspect-ai and lmms-eval are part of `make test`, the others only of this. All come from PyPI or npm; where those cannot
+lmms-eval is part of `make test`, the others only of this. All come from PyPI or npm; where those cannot
 be reached the tests are skipped, and with CLIENTS=all they fail. Environments are kept for the next time, under
 build/clients, where `make clean` finds them. At the end stands a table of the verdicts that each client read.
 """
@@ -157,6 +157,7 @@ def url(clients: Clients, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield f"{url}/v1"
 
 
+@pytest.mark.clients
 def test_inspect(clients: Clients, url: str) -> None:
     allowed = {
         "model_graded_qa": {"C", "I"},

@@ -172,7 +172,11 @@ def test_the_longest_reply_fits_where_the_shortest_does(schema: Schema, tokens: 
             {"anyOf": [{"type": "object", "required": ["b"], "additionalProperties": False}, {"type": "null"}]},
             100,
         ),
-        ({"type": "object", "properties": {f"k{number}": {"type": "integer"} for number in range(3000)}}, 4000),
+        pytest.param(
+            {"type": "object", "properties": {f"k{number}": {"type": "integer"} for number in range(3000)}},
+            4000,
+            marks=pytest.mark.slow,
+        ),
         ({"type": "number", "minimum": 0.123456, "maximum": 0.123456}, 100),
         ({"type": "number", "maximum": -0.999}, 100),
         ({"type": "number", "minimum": -1, "exclusiveMaximum": 1}, 100),

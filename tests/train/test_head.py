@@ -183,7 +183,7 @@ def said_by(penalty: float, features: Any, known: Any, weight: Any, scale: Any, 
     return float(np.abs(fitted.coef_ / scale - found[fitted.classes_].numpy()).max())
 
 
-@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("stage", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_training_begins_with_the_fitted_head(stage: int, tmp_path: Path) -> None:
     """It is what is saved where nothing is learned, under an adapter too."""
     rows = write_rows(tmp_path, rows_of_two_kinds())
