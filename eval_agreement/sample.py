@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct, field
@@ -32,8 +32,11 @@ _ALONE = "\0"
 def own_groups(groups: Sequence[str | None], ids: Sequence[str]) -> Sequence[str]:
     """Rows without a group are each one of their own; where none has one, by their ids."""
     column = as_column(groups)
-    if not any(column.present()):
+    there = column.present()
+    if not any(there):
         return ids
+    if all(there):
+        return cast(Column[str], column)
     return Column(group or _ALONE + key for group, key in zip(column, ids, strict=True))
 
 
@@ -112,7 +115,7 @@ class Sample(Struct, frozen=True, kw_only=True):
         """The groups that are known; None for a row that is one of its own."""
         if self.group is self.ids or self.group == self.ids:
             return Column(repeat(None, len(self.ids)))
-        return as_column(self.group).map(lambda name: None if name.startswith(_ALONE) else name)
+        return as_column(self.group).map(lambda name: None if not name or name.startswith(_ALONE) else name)
 
     @property
     def grouped(self) -> bool:

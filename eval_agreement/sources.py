@@ -92,18 +92,18 @@ def of_tables(
     """
     people = _people(human, scale, texts)
     judge_scale = scale if judge_scale is None else judge_scale
-    given = {name: _graded(_scored(source, judge_scale), people) for name, source in judges.items()}
-    for name, other in given.items():
-        check_common(human, people.ids, judges[name], other.ids)
-        if other.raters:
-            raise UsageError(f"{judges[name].path}: the judge {name} has several raters; give each a file of its own")
+    given: dict[str, Sample] = {}
+    for name, source in judges.items():
+        judge = _with_ids_of(people, _graded(_scored(source, judge_scale), people))
+        check_common(human, people.ids, source, judge.ids)
+        if judge.raters:
+            raise UsageError(f"{source.path}: the judge {name} has several raters; give each a file of its own")
+        # Of others than the first nothing but scores counts.
+        given[name] = replace(judge, group=judge.ids, parts={}, length=None, probability=None) if given else judge
     if np.isnan(people.human).all():
         raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
     forget()  # from here on there are only samples
-    under_audit, *others = given
-    for name in others:  # of which nothing but scores counts
-        given[name] = replace(given[name], parts={}, length=None, probability=None)
-    first = given[under_audit]
+    first = next(iter(given.values()))
     people = _described(people, first)
     unsettled = places(people.ids, first.ids) < 0
     if file_kind(human) == "human-scored rows":  # those that people scored, but that cannot be used
@@ -128,6 +128,13 @@ def of_tables(
         records=first.records and first.records.rows(places(first.ids, ids)),
         notes=_notes(people, given, ids, scale, judge_scale),
     )
+
+
+def _with_ids_of(people: Sample, judge: Sample) -> Sample:
+    """The judge's with people's own ids where they are the same: what is one object is compared no more."""
+    if judge.ids != people.ids:
+        return judge
+    return replace(judge, ids=people.ids, group=people.ids if judge.group is judge.ids else judge.group)
 
 
 def _notes(
@@ -193,6 +200,8 @@ def _at(values: Any, place: Any) -> Any:
 
 def _scores_by_id(judge: Sample, ids: Sequence[str]) -> Floats:
     """A judge's scores of `ids`, NaN where it has none."""
+    if judge.ids is ids:
+        return judge.human
     place = places(judge.ids, ids)
     return np.where(place < 0, np.nan, judge.human[place])
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from critic import tables
-from critic.counting.columns import Column, RatingColumns, Spooled, as_column
+from critic.counting.columns import BLOCK, Column, RatingColumns, Spooled, as_column
 from critic.counting.resampling import Floats
 from critic.errors import UsageError
 from critic.records import RATINGS
@@ -74,18 +74,23 @@ class ColumnTable(Struct, frozen=True):
         """A column of scores on `scale`, which `option` names, moved onto 1..10; NaN where empty. Raises UsageError
         with the line."""
         low, high = scale
-        found, plain = np.full(len(self.line), np.nan), self.plain(name)
-        if plain is not None and not ((plain < low) | (plain > high)).any():
-            found = plain
-        for row, value in enumerate(self.column(name) if found is not plain else ()):
-            number = self.number(row, name, value)
-            if number is None:
-                continue
-            if not low <= number <= high:
-                raise UsageError(f"{self.place(row)}: {name} {number:g} is outside {low:g}..{high:g} (see {option})")
-            found[row] = number
+        found = self.plain(name)
+        if found is None or np.fmin.reduce(found, initial=low) < low or np.fmax.reduce(found, initial=high) > high:
+            found = np.full(len(self.line), np.nan)
+            for row, value in enumerate(self.column(name)):
+                number = self.number(row, name, value)
+                if number is None:
+                    continue
+                if not low <= number <= high:
+                    there = f"{self.place(row)}: {name} {number:g}"
+                    raise UsageError(f"{there} is outside {low:g}..{high:g} (see {option})")
+                found[row] = number
         first, last = SCALE
-        return first + (last - first) * (found - low) / (high - low)
+        found -= low
+        found *= last - first
+        found /= high - low
+        found += first
+        return found
 
     def plain(self, name: str) -> Floats | None:
         """A column of numbers as it is, NaN where empty; None where a cell has to be looked at by itself."""
@@ -93,7 +98,7 @@ class ColumnTable(Struct, frozen=True):
             found = self.column(name).each(_plain, np.float64)
         except (TypeError, ValueError):
             return None
-        return None if np.isinf(found).any() else found
+        return None if math.inf in (-np.fmin.reduce(found, initial=0), np.fmax.reduce(found, initial=0)) else found
 
     def number(self, row: int, name: str, value: Any) -> float | None:
         """A cell as a number; None where empty. Raises UsageError with the line."""
@@ -152,26 +157,31 @@ def forget() -> None:
 
 def all_differ(ids: Sequence[str]) -> bool:
     """Whether none comes twice, by sorted hashes: 8 bytes an id, where a set takes a hundred."""
-    hashes = np.sort(_hashes(ids))
+    hashes = _hashes(ids)
+    hashes.sort()
     return not (hashes[1:] == hashes[:-1]).any() or len(set(ids)) == len(ids)
 
 
-def places(known: Sequence[str], ids: Sequence[str]) -> NDArray[np.intp]:
+def places(known: Sequence[str], ids: Sequence[str]) -> NDArray[np.integer[Any]]:
     """Where each of `ids` stands in `known`, in which each stands once; -1 where it does not."""
     if known is ids or (len(known) == len(ids) and known == ids):
         return np.arange(len(ids))
     if not len(known):
         return np.full(len(ids), -1)
-    there, wanted = _hashes(known), _hashes(ids)
-    order = np.argsort(there)
-    spot = np.minimum(np.searchsorted(there, wanted, sorter=order), len(order) - 1)
-    found: NDArray[np.intp] = order[spot]
-    differ = (known[place] != key for place, key in zip(found, ids, strict=True))
-    for row in np.flatnonzero(np.fromiter(differ, dtype=bool, count=len(ids))):
-        # Another text may have the same hash; they stand side by side.
-        alike = order[spot[row] :][: int((there == wanted[row]).sum())] if there[found[row]] == wanted[row] else ()
-        found[row] = next((place for place in alike if known[place] == ids[row]), -1)
-    return found
+    there, keys, parts = _hashes(known), iter(ids), list[NDArray[np.int32]]()
+    order = np.argsort(there).astype(np.int32)
+    there = there[order]
+    while names := list(islice(keys, BLOCK)):
+        wanted = _hashes(names)
+        spot = np.minimum(np.searchsorted(there, wanted), len(order) - 1)
+        found = order[spot]
+        differ = (known[place] != key for place, key in zip(found, names, strict=True))
+        for row in np.flatnonzero(np.fromiter(differ, dtype=bool, count=len(names))):
+            # Another text may have the same hash; they stand side by side.
+            alike = order[spot[row] :][: int((there == wanted[row]).sum())] if there[spot[row]] == wanted[row] else ()
+            found[row] = next((place for place in alike if known[place] == names[row]), -1)
+        parts.append(found)
+    return np.concatenate(parts or [order[:0]])
 
 
 def _hashes(texts: Sequence[Hashable]) -> NDArray[np.int64]:
@@ -302,8 +312,12 @@ def filled(ids: Sequence[str], mine: Parts, other_ids: Sequence[str], other: Par
     """Columns by name over `ids`: where `mine` do not say anything of an id, what `other`, over `other_ids`, say."""
     place, found = places(other_ids, ids), dict(mine)
     for name, values in other.items():
-        there, own = as_column(values).at(place), as_column(mine.get(name, ()))
-        if not any(own.present()):
+        own = as_column(mine.get(name, ()))
+        known = own.present()
+        if any(known) and None not in known:
+            continue
+        there = as_column(values).at(place)
+        if not any(known):
             found[name] = there
         elif any(there.present()):
             found[name] = Column(theirs if said is None else said for said, theirs in zip(own, there, strict=True))
@@ -329,7 +343,7 @@ def probabilities_of(table: ColumnTable, ids: RowsOfIds | None = None) -> Floats
 def _numbers_in(table: ColumnTable, name: str) -> Floats:
     """A column that may be missing, as numbers; NaN where empty. Raises UsageError with the line."""
     if name not in table.columns:
-        return np.full(len(table.line), np.nan)
+        return np.broadcast_to(np.nan, len(table.line))
     if (plain := table.plain(name)) is not None:
         return plain
     given = [table.number(row, name, value) for row, value in enumerate(table.columns[name])]
@@ -347,7 +361,7 @@ def lengths_of(table: ColumnTable, which: str = "", ids: RowsOfIds | None = None
         return found if ids is None else ids.numbers(length, found)
     name = next((name for name in (f"response{which}", f"text{which}") if name in table.columns), None)
     if name is None:
-        return np.full(len(table.line if ids is None else ids.first), np.nan)
+        return np.broadcast_to(np.nan, len(table.line if ids is None else ids.first))
     found = table.columns[name].each(lambda text: math.nan if text is None else len(str(text)), np.float64)
     if ids is None:
         return found

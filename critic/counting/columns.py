@@ -189,13 +189,12 @@ def _packed(value: Any) -> bytes | None:
 
 class Column(MadeAgain[V]):
     """What each row says, spooled: where few values differ, each is kept once in memory, and a row is its number; where
-    more than a quarter do, they are packed. A column that was taken from another, in 1 to 4 bytes a row, does not
-    grow."""
+    more than a quarter do, they are packed. A column that was taken from another does not grow."""
 
     def __init__(self, given: Iterable[V] = ()) -> None:
         self.values: Sequence[V] = []
         self._number: dict[Hashable, int] | None = {}
-        self._codes: Spooled | Rows | None = Spooled("b")
+        self._codes: Spooled | None = Spooled("b")
         for value in given:
             self.append(value)
 
@@ -214,7 +213,7 @@ class Column(MadeAgain[V]):
             number = self._number[key] = len(self._number)
             self.values.append(made())  # type: ignore[attr-defined]  # a list
             if number in (1 << 7, 1 << 15):
-                self._codes = Spooled("h" if number < 1 << 15 else "i", self._codes)  # type: ignore[arg-type]
+                self._codes = Spooled("h" if number < 1 << 15 else "i", self._codes or ())
         self._codes.append(number)  # type: ignore[union-attr]  # spooled
         if number > _FEW and number > len(self._codes) // _SHARE:  # type: ignore[arg-type]
             self._pack()
@@ -237,12 +236,9 @@ class Column(MadeAgain[V]):
 
     def blocks(self) -> Iterator[Rows]:
         """The `codes`, some thousands at a time."""
-        if isinstance(self._codes, Spooled):
+        if self._codes is not None:
             return self._codes.blocks()
-        starts = range(0, len(self), BLOCK)
-        if self._codes is None:
-            return (np.arange(start, min(start + BLOCK, len(self))) for start in starts)
-        return (self._codes[start : start + BLOCK] for start in starts)
+        return (np.arange(start, min(start + BLOCK, len(self))) for start in range(0, len(self), BLOCK))
 
     def __len__(self) -> int:
         return len(self.values if self._codes is None else self._codes)
@@ -259,8 +255,7 @@ class Column(MadeAgain[V]):
         """What some ascending rows say, that lie near each other."""
         first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
         if self._codes is not None:
-            codes = self._codes.part(first, last) if isinstance(self._codes, Spooled) else self._codes[first:last]
-            rows = np.asarray(codes)[rows - first]
+            rows = np.asarray(self._codes.part(first, last))[rows - first]
         return map(self.values.__getitem__, rows.tolist())
 
     def __eq__(self, other: object) -> bool:
@@ -277,12 +272,7 @@ class Column(MadeAgain[V]):
 
     def rows(self, index: NDArray[Any]) -> "Column[V]":
         """Some rows, by their numbers, or those for which a mask is true."""
-        found = Column[V]()
-        codes = self.codes[index]
-        found.values, found._number, found._codes = self.values, None, codes
-        if codes.dtype.itemsize == 8 and len(self.values) <= np.iinfo(np.int32).max:
-            found._codes = codes.astype(np.int32)
-        return found
+        return _taken(self.values, self.codes[index])
 
     def map(self, of: Callable[[V], U]) -> "Column[U]":
         """What `of` makes of each row's value."""
@@ -291,22 +281,19 @@ class Column(MadeAgain[V]):
         made = Column(map(of, self.values))
         if not len(made):
             return made
-        found, place = Column[U](), made.codes
-        found.values, found._number, found._codes = made.values, None, (codes := Spooled(place.dtype.char))
-        for block in self.blocks():
-            codes.add(place[block].tobytes())
-        return found
+        place = made.codes
+        return _taken(made.values, *(place[block] for block in self.blocks()))
 
     def at(self, place: Rows) -> "Column[V | None]":
         """Rows by their numbers, None for those below 0."""
+        if np.array_equal(place, np.arange(len(self))):
+            return self  # type: ignore[return-value]  # it has no None
         if not (place < 0).any():
             return self.rows(place)  # type: ignore[return-value]  # it has no None
         if not self.repeats:
             return Column(None if row < 0 else self[row] for row in place.tolist())
-        found: Column[V | None] = Column()
-        found.values, found._number = [*self.values, None], None
-        found._codes = np.where(place < 0, len(self.values), np.append(self.codes, 0)[place]).astype(np.int32)
-        return found
+        code = np.append(self.codes, np.int32(len(self.values)))
+        return _taken([*self.values, None], code[np.where(place < 0, len(self), place)])
 
     def present(self) -> list[V]:
         """The different values, by their first rows."""
@@ -341,6 +328,16 @@ class Column(MadeAgain[V]):
             found[start : start + len(block)] = made[block]
             start += len(block)
         return found
+
+
+def _taken(values: Sequence[V], *codes: Rows) -> Column[V]:
+    """Rows with those of some values whose places the codes are, one part behind the other."""
+    found = Column[V]()
+    found.values, found._number = values, None
+    found._codes = Spooled(np.result_type(*codes, np.int8).char if codes else "b")
+    for part in codes:
+        found._codes.add(part.astype(found._codes.kind).tobytes())
+    return found
 
 
 class Reread(MadeAgain[V | None], Generic[V]):
