@@ -177,9 +177,12 @@ def urls(where: str) -> list[str]:
         words = path.read_text("utf-8").split("\n") if where.startswith("@") else where.split(",")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{where}: no file of servers: {one_line(error)}") from None
-    found = [address(word.strip()) for word in words if word.strip() and not word.strip().startswith("#")]
+    found = [word.strip().rstrip("/") for word in words if word.strip() and not word.strip().startswith("#")]
     check((found, f"{where}: names no server"))
-    return list(dict.fromkeys(found))
+    spelled: dict[str, str] = {}
+    for url in found:
+        spelled.setdefault(address(url), url)
+    return list(spelled.values())
 
 
 class ShownImages(Struct, frozen=True):
