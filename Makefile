@@ -2,7 +2,7 @@
 # make demo-vision   the same with pictures: a tiny judge that sees is trained, and audited: does it look? (ten minutes)
 # make bench-demo   the four benchmarks on the sample conversations, with tiny models (some minutes)
 # make build-demo   sixty drawn images to a benchmark of twelve conversations and its card, with a scripted model (half a minute)
-# make test   lint, types and all tests, a short run of each demo and of one of the clients below among them (ten to fifteen minutes)
+# make test   lint, types and all tests, a short run of each demo and of one of the clients below among them (ten to fifteen minutes, twenty on a slow CPU)
 # make check  the same without what is end to end: vLLM, training on two processes, demos, clients (three minutes)
 # make test-demo     what the demos must reach when they are run whole, with pip for a base (half an hour)
 # make test-clients  inspect-ai, lmms-eval, autoevals, mlflow, ragas and promptfoo judge with our server (a table; ten minutes, three the next time)

@@ -266,8 +266,8 @@ def tiny_judge(folder: Path) -> Path:
     return folder / "judge"
 
 
-TWO = pytest.param(whole_of_two, marks=[pytest.mark.e2e, pytest.mark.slow])
-"""For tests that hold with one process and, where there is time, with two."""
+TWO = pytest.param(whole_of_two, marks=pytest.mark.e2e)
+"""For tests that hold with one process and with two."""
 
 
 def tokenizer_for(rows: Path, **spec: Any) -> Any:

@@ -272,7 +272,7 @@ class Column(MadeAgain[V]):
 
     def rows(self, index: NDArray[Any]) -> "Column[V]":
         """Some rows, by their numbers, or those for which a mask is true."""
-        return _taken(self.values, self.codes[index])
+        return _taken(self.values, [self.codes[index]])
 
     def map(self, of: Callable[[V], U]) -> "Column[U]":
         """What `of` makes of each row's value."""
@@ -282,7 +282,7 @@ class Column(MadeAgain[V]):
         if not len(made):
             return made
         place = made.codes
-        return _taken(made.values, *(place[block] for block in self.blocks()))
+        return _taken(made.values, (place[block] for block in self.blocks()))
 
     def at(self, place: Rows) -> "Column[V | None]":
         """Rows by their numbers, None for those below 0."""
@@ -293,7 +293,7 @@ class Column(MadeAgain[V]):
         if not self.repeats:
             return Column(None if row < 0 else self[row] for row in place.tolist())
         code = np.append(self.codes, np.int32(len(self.values)))
-        return _taken([*self.values, None], code[np.where(place < 0, len(self), place)])
+        return _taken([*self.values, None], [code[np.where(place < 0, len(self), place)]])
 
     def present(self) -> list[V]:
         """The different values, by their first rows."""
@@ -330,13 +330,14 @@ class Column(MadeAgain[V]):
         return found
 
 
-def _taken(values: Sequence[V], *codes: Rows) -> Column[V]:
-    """Rows with those of some values whose places the codes are, one part behind the other."""
+def _taken(values: Sequence[V], codes: Iterable[Rows]) -> Column[V]:
+    """Rows with those of some values whose places the codes are, one part behind the other, all of one kind."""
     found = Column[V]()
-    found.values, found._number = values, None
-    found._codes = Spooled(np.result_type(*codes, np.int8).char if codes else "b")
+    found.values, found._number, spooled = values, None, Spooled("b")
     for part in codes:
-        found._codes.add(part.astype(found._codes.kind).tobytes())
+        spooled = spooled if len(spooled) else Spooled(part.dtype.char)
+        spooled.add(part.tobytes())
+    found._codes = spooled
     return found
 
 

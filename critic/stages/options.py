@@ -170,8 +170,8 @@ def chosen(option: str, given: Iterable[str], choices: Collection[str]) -> list[
 
 
 def urls(where: str) -> list[str]:
-    """The servers of URL,URL or of @FILE: one a line, blank lines and those that begin with # left out. Raises
-    UsageError where there is none."""
+    """The servers of URL,URL or of @FILE: one a line, blank lines and those that begin with # left out; one that
+    is spelled in two ways comes once. Raises UsageError where there is none."""
     path = Path(where.removeprefix("@"))
     try:
         words = path.read_text("utf-8").split("\n") if where.startswith("@") else where.split(",")

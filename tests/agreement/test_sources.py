@@ -8,7 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 from conftest import ROOT, human_row, write_jsonl
+from msgspec.structs import replace
 
+from critic.counting.columns import Column
 from critic.counting.verdicts import FAILED, TIE, UNASKED, A, B
 from critic.errors import UsageError
 from critic.records import Judgment
@@ -21,7 +23,7 @@ from eval_agreement.label_sources import kind_of, of_labels
 from eval_agreement.parallel import in_parallel
 from eval_agreement.preferences import Preferences
 from eval_agreement.sample import Sample
-from eval_agreement.sources import of_judgments, of_tables
+from eval_agreement.sources import _with_ids_of, of_judgments, of_tables
 from eval_agreement.tables import Source, read_table
 
 PEOPLE = """id,rater,score,group,task,system,response
@@ -56,6 +58,15 @@ def test_tables_are_joined_by_id(tmp_path: Path) -> None:
         "OCR": [True, False, True, False],
         "Meme": [False, True, False, False],
     }
+
+
+def test_a_judge_of_the_same_ids_has_peoples_own(tmp_path: Path) -> None:
+    """They are compared once; the groups of a table in which not every line tells them are those of all answers."""
+    people = "id,rater,score,group\na,ann,4,g1\na,bob,6,\nb,ann,9,g2\nb,bob,7,\n"
+    found = joined(tmp_path, people, "id,score\na,5\nb,8\n")
+    same = _with_ids_of(found, replace(found, ids=Column(found.ids)))
+    assert same.ids is found.ids and _with_ids_of(found, replace(found, ids=["b", "a"])).ids == ["b", "a"]
+    assert found.group == found.named_groups == ["g1", "g2"] and found.scores.tolist() == [5, 8]
 
 
 def test_what_a_line_of_an_id_says_holds_for_all_of_it_in_any_order(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
     make test-clients
 
-lmms-eval is part of `make test`, the others only of this. All come from PyPI or npm; where those cannot
-be reached the tests are skipped, and with CLIENTS=all they fail. Environments are kept for the next time, under
-build/clients, where `make clean` finds them. At the end stands a table of the verdicts that each client read.
+lmms-eval is part of `make test`, the others only of this. All come from PyPI or npm; where those cannot be reached the
+tests are skipped, and with CLIENTS=all they fail. Environments are kept for the next time, under build/clients, where
+`make clean` finds them. At the end stands a table of the verdicts that each client read.
 """
 
 import hashlib
