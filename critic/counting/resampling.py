@@ -51,6 +51,9 @@ _COUNTS = 400_000
 _DRAWS, _BYTES, _CHUNK = 256, 1 << 26, 4096
 """Resamples of a block at most, its bytes at most, and groups that are summed at a time."""
 
+_KEPT = 1 << 24
+"""Bytes up to which memory is used again."""
+
 _SPARSE = 4
 """Numbers of groups up to so many times the rows are made consecutive without sorting."""
 
@@ -228,6 +231,9 @@ class Resamples:
         small = np.uint16 if self.groups <= np.iinfo(np.uint16).max else np.int64
         each, most = max(1, _COUNTS // max(self.groups, 1)), max(1, min(_DRAWS, _BYTES // max(self.groups, 1)))
         together = max(1, most // each) * each
+        # Once an array as large was given back, the C library keeps what is smaller for the next ones: else each block
+        # of numbers here, and of what is made of them, would be new memory, and its first use as slow as a sum over it.
+        np.empty(_KEPT, dtype=np.uint8)
         held = np.empty((min(together, self.resamples), self.groups), dtype=np.uint8)
         for start in range(0, self.resamples, together):
             found = held[: self.resamples - start]
