@@ -138,7 +138,7 @@ def _blocks(human: Floats, judge: Floats, draws: Resamples, weight: Floats | Non
         return (TableCounts(people, judged, table) for table in tables)
     pairs = SortedPairs(human, judge, draws.member, weight)
     ranks = cache(partial(RankProduct, pairs.sides, draws.member, pairs.groups, weight))
-    return (SortedCounts(pairs, ranks, part) for drawn in draws.drawn() for part in pairs.parts(drawn))
+    return (SortedCounts(pairs, ranks, part) for part in pairs.parts(draws.drawn()))
 
 
 class TableCounts(PairCounts):

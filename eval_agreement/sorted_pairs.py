@@ -1,11 +1,11 @@
 """The metrics of resamples where both sides together have too many values for a table: fractional scores.
 
 Where groups are few, how far any two of them agree is counted once, and concordance is a quadratic form of how often
-groups were drawn. Else the distinct pairs of values (cells) are sorted once by the side of more values, the columns,
-and dealt into blocks of neighbours. A resample is a weight for each cell. Ranks and concordance within a block are
-products of its weights with small matrices that no resample changes; between blocks they follow from how often each
-value of the other side, the rows, occurs in the blocks before. So the work is a few numbers a cell and resample, all of
-it in matrix products.
+groups were drawn. Else the pairs are sorted once by the side of more values, the columns. Neighbours of one row value
+are one cell, and neighbouring cells are dealt into blocks. A resample is a weight for each cell. Ranks and concordance
+within a block are products of its weights with a small matrix that no resample changes; with the blocks before they
+follow from how often each value of the other side, the rows, occurs there. So the work is a few numbers a cell and
+resample, over hundreds of resamples at once.
 """
 
 import itertools
@@ -16,25 +16,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from critic.counting.resampling import WHOLE, Drawn, Floats, Room, memory, slices, tables_by_group
+from critic.counting.resampling import WHOLE, Drawn, Floats, Room, memory, tables_by_group
 
 Indices = NDArray[np.intp]
 
-_FORM, _ROWS, _BLOCK_OF_FORM = 4096, 64, 256
+_FORM, _ROWS, _BLOCK_OF_FORM = 4096, 64, 128
 """Groups up to which pairs of groups are compared once for all resamples, how many pairs are compared with all others
 at a time (groups of more are not), and groups whose sums are made together."""
 
-_BLOCK, _LEVELS = 32, 64
+_UNIT = 2.0**18
+"""Three whole numbers between half of this and its negative are exact as digits of one number."""
+
+_BLOCK, _LEVELS = 16, 64
 """Cells of a block, and row values that are told apart in one walk over them."""
 
-_CHUNK, _KEPT = 768, 1 << 26
-"""Rows whose cells are worked on together, so that these stay in the processor's cache; and numbers of the matrices
-that are kept from one resample to the next."""
+_CHUNK, _TOGETHER = 512, 1024
+"""Cells and resamples that are weighed at a time, so that a block's stay in the processor's cache."""
 
-_TOGETHER = 80
-"""Resamples that are weighed at a time, for the same reason."""
+_JOINED, _BYTES = 800, 1 << 23
+"""Resamples, and groups drawn in them, from which on blocks are not joined."""
 
-_RANKS = 1 << 20
+_RANKS = 1 << 21
 """Sums of values that are kept at a time."""
 
 _DENSE = 1 << 18
@@ -44,48 +46,28 @@ _DENSE = 1 << 18
 class _Chunk(NamedTuple):
     """Blocks of cells, filled up to the same length with cells that no group has.
 
-    `group` (blocks x length,) is a group that has each cell, G where none has; `times` (blocks x length, 1) how often,
-    None where all have it once; `more` (shared, others), sparse, what the groups `others` have of the cells `shared`
-    too. `column` and `digit` (blocks, length) are values, -1 where a block is filled up. `earlier` (blocks, blocks)
-    says which blocks each is compared with, `ends` (3, blocks) which of them with those of earlier chunks too, which
-    with those of the next, and all; `on` that these are not the first of theirs.
+    `times` (blocks x length, others), sparse, is how often each of the groups `others` has each cell. `sums` (blocks,
+    k, length) makes of a block's weights: for each cell, how many pairs of lower columns have a lower digit less how
+    many have a higher one; the same for each digit after the block; all pairs, twice; and, where a digit is a row, each
+    cell's rank in the block, twice. `digits` (levels, blocks x length) says which cells have which digit. `before`
+    (blocks, length) is the digit of each cell, or that of none where the blocks before are not compared with it, and
+    `fresh` (blocks,) whether the next block is compared with none before this.
     """
 
-    group: Indices
-    times: NDArray[Any] | None
-    more: Any
-    shared: Indices
+    times: Any
     others: Indices
-    column: NDArray[np.int32]
-    digit: NDArray[np.int16]
-    earlier: NDArray[np.float32]
-    ends: NDArray[np.float32]
-    on: bool
+    sums: NDArray[np.int8]
+    digits: NDArray[np.bool_]
+    before: Indices
+    fresh: list[bool]
 
     def weights(self, drawn: Drawn, room: Room) -> NDArray[Any]:
-        """How often each cell occurs, (blocks x length, R), from how often each group was drawn, (G + 1, R)."""
-        shape = len(self.group), drawn.shape[1]
-        found: NDArray[Any] = drawn.take(self.group, axis=0, out=memory(room, "drawn", shape, np.uint8), mode="clip")
-        if self.times is None:
-            return found
-        found = np.multiply(found, self.times, out=memory(room, "times", shape, self.times.dtype.type))
-        found[self.shared] += self.more @ drawn[self.others].astype(self.more.dtype)
-        return found
-
-
-class _Matrices(NamedTuple):
-    """What sums the cells of a chunk, whatever their weights.
-
-    `tables` (blocks, 2 levels + 2, length): which cells have which digit; all; the sign of each digit less each level;
-    none. `pairs` (blocks, length, length): which columns lie below which, with the sign of the digits' difference;
-    `ranks`, where a digit is a row, the same without it, equal ones by half. `digits` (levels, blocks x length): which
-    cells have which digit.
-    """
-
-    tables: NDArray[Any]
-    pairs: NDArray[Any]
-    ranks: NDArray[Any]
-    digits: NDArray[Any]
+        """How often each cell occurs, (blocks, length, R), from how often each group was drawn, (G + 1, R)."""
+        shape = len(self.others), drawn.shape[1]
+        drawn = drawn.take(self.others, axis=0, out=memory(room, "drawn", shape, np.uint8), mode="clip")
+        counts = memory(room, "counts", shape, self.times.dtype.type)
+        counts[:] = drawn
+        return np.asarray((self.times @ counts).reshape(*self.before.shape, -1))
 
 
 class SortedPairs:
@@ -110,7 +92,6 @@ class SortedPairs:
         which = np.concatenate([np.flatnonzero(~one) for one in once])
         shape = int(into.max(initial=-1)) + 1, self.groups
         self.values = tables_by_group(into, member[which], shape, None if weight is None else weight[which])
-        self._matrices: dict[tuple[int, int], _Matrices] = {}
         self.centre = float(human.mean()), float(judge.mean())
         squares = [(side - centre) ** 2 for side, centre in zip((human, judge), self.centre, strict=True)]
         first = self.values.toarray() if shape[0] * shape[1] <= _DENSE else np.zeros((0, shape[1]))
@@ -122,10 +103,11 @@ class SortedPairs:
         weighed = values if self._weight is None else values * self._weight
         return np.bincount(self._member, weighed)[None].astype(np.float64)
 
-    def parts(self, drawn: Drawn) -> Iterator[Drawn]:
-        """As many resamples at a time as are best weighed together."""
+    def parts(self, drawn: Iterator[Drawn]) -> Iterator[Drawn]:
+        """As many resamples at a time as are best weighed together, of blocks of them (r, G)."""
         size = max(_TOGETHER, _RANKS // max(1, self.values.shape[0]))
-        return (drawn[start : start + size] for start in range(0, len(drawn), size))
+        for block in joined(drawn):
+            yield from (block[start : start + size] for start in range(0, len(block), size))
 
     def exact(self, most: int) -> bool:
         """Whether sums of cubes are exact in 32 bits where no group was drawn more often."""
@@ -150,22 +132,45 @@ class SortedPairs:
 
     def _walked(self, drawn: Drawn, size: Floats) -> tuple[Floats, Floats]:
         """`ranked`; the second is not made in several walks."""
-        samples, each = len(size), self._digits == 1  # where a digit is a row's
-        balance, rows = np.zeros(samples), np.zeros((self.levels, samples))
-        for walk, chunks in enumerate(self.walks):
-            # How often each digit has occurred in the chunks so far that the next is compared with.
-            so_far = np.zeros((self.levels, samples))
-            for number, chunk in enumerate(chunks):
-                matrices, weights = self._made(walk, number), chunk.weights(drawn, self._room)
-                for part in slices(samples, _TOGETHER):
-                    before = so_far[:, part]
-                    sums = _Sums(chunk, matrices, weights[:, part], self._room)
-                    balance[part] += sums.balance(before)
+        parts = [slice(start, start + _TOGETHER) for start in range(0, len(size), _TOGETHER)]
+        found = [self._walks_of(np.ascontiguousarray(drawn[:, part]), size[part]) for part in parts]
+        balance, product = (np.concatenate(both) for both in zip(*found, strict=True))
+        return balance, product
+
+    def _walks_of(self, drawn: Drawn, size: Floats) -> tuple[Floats, Floats]:
+        levels, most, each = self.levels, float(size.max()), self._digits == 1  # where a digit is a row's
+        balance, ranks = np.zeros(len(size)), np.zeros((levels, len(size)))
+        for chunks in self.walks:
+            # Of the blocks so far: pairs of lower less those of higher digits, for each digit; where the next rank
+            # begins, twice, less the mean; and none.
+            lead: NDArray[Any] = np.zeros((levels + 2, len(size)))
+            lead[levels] = -size
+            for chunk in chunks:
+                weights = chunk.weights(drawn, self._room)
+                # No sum over a block, or over all blocks, is larger than its pairs times all.
+                pairs = weights.sum(axis=1)
+                block, whole = (_kind(weights, float(part.max()) * most) for part in (pairs, pairs.sum(axis=0)))
+                weights, length = weights.astype(block, copy=False), weights.shape[1]
+                lead, sums, ones = lead.astype(block, copy=False), chunk.sums.astype(block), np.ones(length, block)
+                made = memory(self._room, "made", (sums.shape[1], len(size)), block)
+                near = memory(self._room, "near", (length, len(size)), block)
+                for weight, matrix, before, fresh in zip(weights, sums, chunk.before, chunk.fresh, strict=True):
+                    np.matmul(matrix, weight, out=made)
+                    lead.take(before, axis=0, out=near, mode="clip")
+                    near += made[:length]
+                    near *= weight
+                    balance += ones @ near
                     if each:
-                        rows[:, part] += sums.by_digit(before.sum(axis=0) - size[part] / 2)
-                    so_far[:, part] = chunk.on * before + sums.left
-        ranks = np.cumsum(so_far, axis=0) - (so_far + size) / 2
-        return balance, np.einsum("kr,kr->r", rows, ranks)
+                        rank = made[length + levels + 1 :]
+                        rank += lead[levels]
+                        np.multiply(weight, rank, out=weight)
+                    if fresh:
+                        lead[:levels] = 0
+                    lead[:-1] += made[length : length + levels + 1]
+                if each:
+                    weights = weights.reshape(-1, len(size)).astype(whole, copy=False)
+                    ranks += chunk.digits.astype(whole) @ weights
+        return balance, np.einsum("kr,kr->r", lead[:levels], ranks) / 4
 
     @cached_property
     def _formed(self) -> bool:
@@ -178,20 +183,25 @@ class SortedPairs:
 
     def _by_form(self, drawn: Drawn, size: Floats) -> Floats:
         order, most, form = self._form
-        found, shape = np.zeros(len(size)), (len(form), len(size))
-        # What a group adds to the sum over all stays below this.
-        kind: Any = np.float32 if 2 * int(drawn.max()) * most * float(size.max()) < WHOLE else np.float64
-        counts = memory(self._room, "counts", shape, kind)
-        counts[:] = drawn.take(order, axis=0)
+        # A group's sum over others stays below this, and what it adds to the sum over all below that times its draws.
+        largest = 2 * most * float(size.max())
+        many = 3 if 2 * largest <= _UNIT else 1
+        kind: Any = np.float32 if many == 1 and int(drawn.max()) * largest < WHOLE else np.float64
+        each = -(-len(size) // many)
+        counts = memory(self._room, "counts", (len(form), many * each), kind)
+        counts[:, : len(size)], counts[:, len(size) :] = drawn.take(order, axis=0), 0
+        times = counts.reshape(len(form), many, each).swapaxes(0, 1)
+        # Numbers of three resamples share 64 bits: so they take two thirds of the time that each in 32 bits would.
+        together = times[0] if many == 1 else (times[2] * _UNIT + times[1]) * _UNIT + times[0]
+        found = np.zeros((many, each))
         for start in range(0, len(form), _BLOCK_OF_FORM):
             stop = min(start + _BLOCK_OF_FORM, len(form))
-            some = memory(self._room, "form", (stop - start, len(form) - start), kind)
-            some[:] = form[start:stop, start:]
-            sums = memory(self._room, "sums", (stop - start, len(found)), kind)
-            np.matmul(some, counts[start:], out=sums)
-            sums *= counts[start:stop]
-            found += sums.sum(axis=0, dtype=np.float64)
-        return found / 2
+            sums = form[start:stop, start:].astype(kind) @ together[start:]
+            for number, one in enumerate(times):
+                rest = np.rint(sums / _UNIT) if many > 1 else 0
+                found[number] += ((sums - rest * _UNIT) * one[start:stop]).sum(axis=0, dtype=np.float64)
+                sums = rest
+        return found.ravel()[: len(size)] / 2
 
     @cached_property
     def _form(self) -> tuple[Indices, int, NDArray[Any]]:
@@ -235,15 +245,6 @@ class SortedPairs:
         return found
 
     @cached_property
-    def _cells(self) -> tuple[Indices, Indices, Any]:
-        """The row and the column of each pair of values that occurs, and how often each group has it, (cells, G)."""
-        row, column = self.sides
-        rows = int(row.max()) + 1
-        key, cell = np.unique(column * rows + row, return_inverse=True)
-        weights = tables_by_group(cell, self._member, (len(key) + 1, self.groups + 1), self._weight)
-        return key % rows, key // rows, weights.tocsr()
-
-    @cached_property
     def walks(self) -> list[list[_Chunk]]:
         """Two row values compare as the first digit in which their numbers differ: a walk for each digit, over cells
         that agree in the digits before it."""
@@ -264,137 +265,77 @@ class SortedPairs:
         return max(1, int(np.ceil(np.log(self._values) / np.log(_LEVELS) - 1e-9)))
 
     def _chunks(self, unit: int) -> Iterator[_Chunk]:
-        row, column, _ = self._cells
+        row, column = self.sides
         over, digit = np.divmod(row // unit, self.levels)
-        order = np.lexsort((column, over))
+        order = np.lexsort((digit, column, over))
+        over, digit = over[order], digit[order]
+        first, turn = _new(over, column[order]), _new(over, digit)
+        column = np.cumsum(first) - 1
+        # Neighbouring columns of one and the same digit are as good as one; those of several digits have several cells.
+        mixed = (np.bincount(column[first | turn]) > 1)[column]
+        starts = turn | (first & (mixed | np.roll(mixed, 1)))
+        weight, number = None if self._weight is None else self._weight[order], int(starts.sum())
+        shape = number + 1, self.groups
+        times = tables_by_group(np.cumsum(starts) - 1, self._member[order], shape, weight).tocsr()
+        over, digit, column = (np.append(key[starts], -1) for key in (over, digit, column))
         # All cells of a column stay in one block, which so begins at a column's first cell.
-        run = _starts(over[order])
-        place = _starts(over[order], column[order]) - run
-        block = np.cumsum(np.diff(place // _BLOCK, prepend=0) + np.diff(run, prepend=0) != 0)
-        order = order[np.lexsort((row[order], block))]
-        first = np.flatnonzero(np.diff(block, prepend=-1))
-        sizes, begins, before = np.diff(first, append=len(block)), over[order][first], -1
-        blocks, start = max(1, _CHUNK * len(row) // (_BLOCK * len(self._human))), 0
-        while start < len(first):
+        place = np.maximum.accumulate(np.where(_new(column[:-1]), np.arange(number), 0))
+        begins = np.append(np.flatnonzero(_new(place // _BLOCK)), number)
+        blocks, start, before = max(1, _CHUNK // _BLOCK), 0, -1
+        while start < len(begins) - 1:
             # A block of a column with many cells is long, and others with it would be filled up to its length.
-            widest = np.maximum.accumulate(sizes[start : start + blocks])
-            much = np.arange(1, len(widest) + 1) * widest**2
-            stop = start + max(1, int(np.searchsorted(much, 2 * blocks * _BLOCK**2, side="right")))
-            cells = order[first[start] : first[start] + int(sizes[start:stop].sum())]
-            yield self._chunk(cells, sizes[start:stop], digit, begins[start:stop], before)
-            start, before = stop, int(begins[stop - 1])
+            sizes = np.diff(begins[start : start + blocks + 1])
+            much = np.arange(1, len(sizes) + 1) * np.maximum.accumulate(sizes) ** 2
+            sizes = sizes[: max(1, int(np.searchsorted(much, 2 * blocks * _BLOCK**2, side="right")))]
+            within = np.arange(int(sizes.max()))
+            cells = np.where(within < sizes[:, None], begins[start : start + len(sizes), None] + within, number)
+            yield self._chunk(times, cells, over[cells], digit[cells], column[cells], before)
+            start, before = start + len(sizes), int(over[begins[start + len(sizes)] - 1])
 
-    def _chunk(self, cells: Indices, sizes: Indices, digit: Indices, begins: Indices, before: int) -> _Chunk:
-        blocks, length = len(sizes), int(sizes.max())
-        block = np.repeat(np.arange(blocks), sizes)
-        place = block * length + np.arange(len(cells)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        row, column, weights = self._cells
-        padded = np.full(blocks * length, len(row))
-        padded[place] = cells
-        columns = np.full((blocks, length), -1, dtype=np.int32)
-        digits = np.full((blocks, length), -1, dtype=np.int16)
-        columns.flat[place], digits.flat[place] = column[cells], digit[cells]
-        by_group = weights[padded]
-        some = np.diff(by_group.indptr) > 0
-        first = by_group.indptr[:-1][some]
-        group, times = np.full(len(padded), by_group.shape[1] - 1), np.zeros((len(padded), 1), dtype=by_group.dtype)
-        group[some], times[some, 0] = by_group.indices[first], by_group.data[first]
-        shared = np.flatnonzero(np.diff(by_group.indptr) > 1)
-        alone = not len(shared) and (times[some] == 1).all()
-        by_group.data[first] = 0
-        others = np.unique(by_group.indices[by_group.data != 0])
+    def _chunk(self, times: Any, cells: Indices, over: Indices, digit: Indices, column: Indices, before: int) -> _Chunk:
+        last = over.max(axis=1)
+        earlier = np.append(before, last[:-1])
+        by_group = times[cells.ravel()]
+        others, by_group.indices = np.unique(by_group.indices, return_inverse=True)
+        by_group.resize(cells.size, len(others))
+        one, other = (slice(None), slice(None), None), (slice(None), None, slice(None))
+        below = (column[other] < column[one]) & (over[other] == over[one])
+        levels = np.arange(self.levels + 1)[:, None]
+        signs = np.sign(levels - digit[other]) * (over == last[:, None])[other]
+        signs[:, -1] *= 2
+        made = [below * np.sign(digit[one] - digit[other]), signs]
+        if self._digits == 1:
+            made.append(2 * below + (column[other] == column[one]))
         return _Chunk(
-            group=group,
-            times=None if alone else times,
-            more=None if alone else by_group[shared][:, others],
-            shared=shared,
+            times=by_group,
             others=others,
-            column=columns,
-            digit=digits,
-            earlier=np.tri(blocks, k=-1, dtype=np.float32) * (begins[:, None] == begins),
-            ends=np.stack([begins == before, begins == begins[-1], np.ones(blocks)]).astype(np.float32),
-            on=bool(begins[-1] == before),
+            sums=np.concatenate(made, axis=1, dtype=np.int8, casting="unsafe"),
+            digits=digit.ravel() == levels[:-1],
+            before=np.where(over == earlier[:, None], digit, self.levels + 1),
+            fresh=(last != earlier).tolist(),
         )
 
-    def _made(self, walk: int, number: int) -> _Matrices:
-        if (found := self._matrices.get((walk, number))) is not None:
-            return found
-        chunk, levels = self.walks[walk][number], self.levels
-        (blocks, length), level = chunk.digit.shape, np.arange(levels, dtype=np.int16)[:, None]
-        digit, column = chunk.digit[:, None, :], chunk.column[:, None, :]
-        tables = np.zeros((blocks, 2 * levels + 2, length), dtype=np.float32)
-        tables[:, :levels], tables[:, levels], tables[:, levels + 1 : -1] = digit == level, 1, np.sign(digit - level)
-        below, equal = (compare(column, chunk.column[:, :, None]) for compare in (np.less, np.equal))
-        made = _Matrices(
-            tables=tables,
-            pairs=(below * np.sign(chunk.digit[:, :, None] - digit)).astype(np.float32),
-            ranks=(below + equal / np.float32(2)) if self._digits == 1 else tables[:0],
-            digits=np.ascontiguousarray(tables[:, :levels].swapaxes(0, 1)).reshape(levels, -1),
-        )
-        if len(self._cells[0]) * self._digits * (3 * levels + 2 * _BLOCK) < _KEPT:
-            self._matrices[walk, number] = made
-        return made
+
+def joined(drawn: Iterator[Drawn]) -> Iterator[Drawn]:
+    """Blocks of resamples (r, G), small ones together."""
+    held = list[Drawn]()
+    for block in drawn:
+        if not held and (len(block) >= _JOINED or block.size >= _BYTES):
+            yield block
+            continue
+        held.append(block.copy())
+        if sum(map(len, held)) >= _JOINED or sum(one.size for one in held) >= _BYTES:
+            yield np.concatenate(held)
+            held.clear()
+    if held:
+        yield np.concatenate(held)
 
 
-class _Sums:
-    """A chunk's cells in R resamples, from how often each occurs, (blocks x length, R)."""
-
-    def __init__(self, chunk: _Chunk, matrices: _Matrices, weight: NDArray[Any], room: Room) -> None:
-        self._chunk, self._matrices, self._room = chunk, matrices, room
-        self._levels = len(matrices.digits)
-        kind: Any = np.float64 if weight.dtype == np.float64 else np.float32
-        sums = self._weigh(weight, kind)
-        if kind == np.float32 and sums[2, self._levels].max() ** 2 >= WHOLE // 2:
-            sums = self._weigh(weight, np.float64)
-        self._compared, self.left = sums[0, self._levels + 1 : -1], sums[1, : self._levels]
-
-    def _weigh(self, weight: NDArray[Any], kind: Any) -> NDArray[Any]:
-        levels, shape = self._levels, (*self._chunk.digit.shape, weight.shape[1])
-        self._weight = memory(self._room, "weight", shape, kind)
-        self._weight[:] = weight.reshape(shape)
-        tables = self._product("tables", self._matrices.tables, self._weight)
-        self._table, self._signs = tables[:, : levels + 1], tables[:, levels + 1 :]
-        flat = tables.reshape(len(tables), -1)
-        before = self._product("before", self._chunk.earlier, flat[:, : (levels + 1) * shape[-1]])
-        self._before = before.reshape(self._table.shape)
-        return self._product("sums", self._chunk.ends, flat).reshape(3, *tables.shape[1:])
-
-    def _product(self, name: str, first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-        made = memory(self._room, name, (*first.shape[:-1], second.shape[-1]), second.dtype.type)
-        return np.matmul(first.astype(second.dtype, copy=False), second, out=made)
-
-    def _among(self, first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-        made = memory(self._room, "among", first.shape, first.dtype.type)
-        return np.asarray(np.multiply(first, second, out=made))
-
-    def balance(self, so_far: Floats) -> Floats:
-        """What the chunk adds, (R,), after earlier ones in which each digit occurred `so_far`, (levels, R)."""
-        pairs = self._product("pairs", self._matrices.pairs, self._weight)
-        pairs *= self._weight
-        among = self._all(pairs) + self._all(self._among(self._before, self._signs))
-        return np.asarray(among + (self._compared * so_far).sum(axis=0))
-
-    def _all(self, of: NDArray[Any]) -> NDArray[Any]:
-        """The sum over all axes but the last."""
-        flat = of.reshape(-1, of.shape[-1])
-        return np.asarray(np.ones(len(flat), of.dtype) @ flat)
-
-    def by_digit(self, base: Floats) -> Floats:
-        """What the chunk adds to the sums of the columns' ranks, less their mean, over the pairs of each digit,
-        (levels, R), where these ranks begin at `base` (R,)."""
-        rows = self._product("rows", self._matrices.digits, self._ranks().reshape(-1, len(base)))
-        among = self._among(self._table, self._before[:, -1:])
-        return np.asarray(rows + among.sum(axis=0)[:-1] + base * self.left)
-
-    def _ranks(self) -> NDArray[Any]:
-        local = self._product("pairs", self._matrices.ranks, self._weight)
-        local *= self._weight
-        return local
+def _kind(weights: NDArray[Any], most: float) -> Any:
+    """What sums up to so many are made in."""
+    return np.float32 if weights.dtype == np.float32 and most < WHOLE else np.float64
 
 
-def _starts(*keys: Indices) -> Indices:
-    """Where the run of equal neighbours begins that each place belongs to."""
-    new = np.zeros(len(keys[0]), dtype=bool)
-    for key in keys:
-        new |= np.diff(key, prepend=-1) != 0
-    return np.maximum.accumulate(np.where(new, np.arange(len(new)), 0))
+def _new(*keys: Indices) -> NDArray[np.bool_]:
+    """Where the neighbour before differs."""
+    return np.asarray(np.any([np.diff(key, prepend=-1) != 0 for key in keys], axis=0))

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -378,7 +378,7 @@ def test_blocks_of_sorted_pairs_say_what_tables_say(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(joint, "_MOST_CELLS", 0)
         patch.setattr(sorted_pairs.SortedPairs, "_formed", False)
-        for name, size in zip(("_BLOCK", "_LEVELS", "_CHUNK"), sizes, strict=True):
+        for name, size in zip(("_BLOCK", "_LEVELS", "_CHUNK", "_TOGETHER"), (*sizes, 2), strict=True):
             patch.setattr(sorted_pairs, name, size)
         assert columns(human, judge, draws, weight) == pytest.approx(tables, abs=1e-12, nan_ok=True)
 
@@ -387,28 +387,50 @@ def test_blocks_of_sorted_pairs_say_what_tables_say(
     fractional.filter(lambda both: len(both) > 4),
     st.lists(st.integers(0, 4), min_size=25, max_size=25),
     st.tuples(st.integers(1, 5), st.integers(1, 4), st.sampled_from([1, 9, 1 << 18]), st.integers(1, 4)),
-    st.sampled_from([1, 1 << 24]),
+    st.sampled_from([(1, 1.0), (1 << 24, 1.0), (1 << 24, 2.0**18)]),
     st.booleans(),
 )
-@example([(4 + n, 4 + 7 * n % 25) for n in range(25)], [n % 5 for n in range(25)], (3, 1, 9, 2), 1 << 24, False)
-@example([(4 + n, 4 + 7 * n % 25) for n in range(25)], [0] * 20 + [1, 2, 3, 4, 4], (5, 2, 9, 1), 1, True)
+@example(
+    [(4 + n, 4 + 7 * n % 25) for n in range(25)], [n % 5 for n in range(25)], (3, 1, 9, 2), (1 << 24, 2.0**18), False
+)
+@example([(4 + n, 4 + 7 * n % 25) for n in range(25)], [0] * 20 + [1, 2, 3, 4, 4], (5, 2, 9, 1), (1, 1.0), True)
 def test_ranks_and_forms_of_groups_say_what_tables_say(
-    both: list[tuple[int, int]], group: list[int], sizes: tuple[int, int, int, int], whole: int, swap: bool
+    both: list[tuple[int, int]],
+    group: list[int],
+    sizes: tuple[int, int, int, int],
+    exact: tuple[int, float],
+    swap: bool,
 ) -> None:
-    """Whatever the size of blocks of ranks and of forms, of groups, and of the numbers that are exact in 32 bits."""
+    """Whatever the size of blocks of ranks and of forms, of groups, and of the numbers that are exact in 32 bits and of
+    which three share 64."""
     human, judge = (np.array(side) / 4 for side in zip(*both, strict=True))
     human, judge = (judge, human) if swap else (human, judge)
     draws = Resamples(group[: len(both)], resamples=7)
     tables = columns(human, judge, draws)
-    step, short, part, rows = sizes
+    (step, short, part, rows), (whole, unit) = sizes, exact
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(joint, "_MOST_CELLS", 0)
         patch.setattr(sorted_pairs.SortedPairs, "_formed", True)
         for name, size in (("_STEP", step), ("_SHORT", short), ("_PART", part), ("_TOGETHER", 2), ("WHOLE", whole)):
             patch.setattr(rank_product, name, size)
-        for name, size in (("_ROWS", rows), ("_BLOCK_OF_FORM", step), ("WHOLE", whole)):
+        for name, size in (("_ROWS", rows), ("_BLOCK_OF_FORM", step), ("WHOLE", whole), ("_UNIT", unit)):
             patch.setattr(sorted_pairs, name, size)
         assert columns(human, judge, draws) == pytest.approx(tables, abs=1e-12, nan_ok=True)
+
+
+def test_blocks_of_resamples_are_joined_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks hold until the next one is asked for, so joined ones are copies."""
+    monkeypatch.setattr(sorted_pairs, "_JOINED", 3)
+    held = np.zeros((2, 4), dtype=np.uint8)
+
+    def blocks() -> Iterator[Any]:
+        for number in range(5):
+            held[:] = number
+            yield held
+
+    found = list(sorted_pairs.joined(blocks()))
+    assert [len(block) for block in found] == [4, 4, 2]
+    assert np.concatenate(found)[:, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
 
 
 @pytest.mark.parametrize(("pairs", "times", "values"), [(480, 1, 4), (480, 401, 4), (20_000, 9, 4), (9600, 1, 100)])
