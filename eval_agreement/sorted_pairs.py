@@ -33,7 +33,7 @@ _BLOCK, _LEVELS = 16, 64
 _CHUNK, _TOGETHER = 512, 1024
 """Cells and resamples that are weighed at a time, so that a block's stay in the processor's cache."""
 
-_JOINED, _BYTES = 800, 1 << 23
+_JOINED, _BYTES = 800, 1 << 21
 """Resamples, and groups drawn in them, from which on blocks are not joined."""
 
 _RANKS = 1 << 21
