@@ -326,8 +326,10 @@ class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # a base of ty
 
 
 def draw_loss(log: Path, picture: Path) -> None:
-    """The loss by step, and below it the held-out mean absolute error where it was measured."""
+    """The loss by step, and below it the held-out mean absolute error where it was measured. Nothing without a step."""
     points = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    if not points:
+        return
     losses = [(point["step"], point["loss"]) for point in points if "loss" in point]
     errors = [(point["step"], point["eval_mae"]) for point in points if "eval_mae" in point]
     figure, axes = plt.subplots(

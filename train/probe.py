@@ -2,11 +2,12 @@
 
 A head of zeros is learned together with the layers below it, which follow what it tells them while it knows nothing.
 Behind a fitted one they start from what the base knows already (linear probing, then fine-tuning: Kumar et al. 2022,
-arXiv 2202.10054, section 4).
+arXiv 2202.10054, section 4). Where nothing is trained behind it, it is the judge.
 """
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -19,32 +20,35 @@ from recipe import Recipe
 
 from critic.errors import UsageError
 
-STRENGTHS = (1e-4, 1e-3, 1e-2)
+STRENGTHS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 """Inverse strengths of the ridge penalty that are tried."""
 
-_FOLDS, _AT_ONCE = 3, 16
+_FOLDS, _AT_ONCE, _PART = 3, 16, 128
 
 Floats = NDArray[np.float64]
 
 
-def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: torch.device) -> None:
+def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: torch.device, kept: Path) -> None:
     """Set the weights of `model.score` by `recipe.probe` rows, and say what they are worth. Each process computes its
-    part, and needs room for the whole model. Raises UsageError for a base that has a head already."""
+    part, and needs room for the whole model; `kept` is as in `known`. Raises UsageError for a base that has a head
+    already."""
     # With adapters there are two, the base's and that which is learned.
     heads = [each for name, each in model.named_parameters() if name.startswith("score.")]
     with deepspeed.zero.GatheredParameters(heads):
         if recipe.base is not None and any(bool(each.any()) for each in heads):
             raise UsageError("probe: the base has a scoring head already; leave probe out to go on from that one")
-    first, zero = int(os.environ.get("RANK", "0")) == 0, recipe.deepspeed.get("zero_optimization", {})
+    zero = recipe.deepspeed.get("zero_optimization", {})
     if zero.get("stage") != 3:
         model.to(device)
-    begun = time.monotonic()
+    named = [str(kept)]  # the first process alone knows the base's weights, by which the folder is named
+    torch.distributed.broadcast_object_list(named)
+    kept, begun = Path(named[0]), time.monotonic()
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
-        found, loss = fitted_head(model, rows, recipe.probe or 0, recipe.training.get("seed", 42), pad)
+        found, loss = fitted_head(model, rows, recipe.probe or 0, recipe.training.get("seed", 42), pad, kept)
     with deepspeed.zero.GatheredParameters(heads, modifier_rank=0), torch.no_grad():
         for each in heads:
             each.copy_(found)
-    if first:
+    if _first():
         took = time.monotonic() - begun
         print(
             f"head fitted on {min(len(rows), recipe.probe or 0)} examples: loss {loss:.3f} held out, {took:.0f} s",
@@ -52,23 +56,62 @@ def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: 
         )
 
 
-def fitted_head(model: Any, rows: datasets.Dataset, count: int, seed: int, pad: int) -> tuple[torch.Tensor, float]:
+def _first() -> bool:
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def fitted_head(
+    model: Any, rows: datasets.Dataset, count: int, seed: int, pad: int, kept: Path
+) -> tuple[torch.Tensor, float]:
     """The weights [10 × width] of a scoring head by at most `count` rows, drawn by `seed`, and the cross-entropy [nats]
     on held-out groups. Raises UsageError where all rows have one rating."""
-    from sklearn.model_selection import GroupKFold  # noqa: PLC0415 - takes a second to import
-
     order = np.random.default_rng(seed).permutation(len(rows))
     drawn = rows.select(np.sort(order[:count]).tolist())
-    prompts = [ids[:source] for ids, source in zip(drawn["input_ids"], drawn["source"], strict=True)]
-    known = last_hidden(model, prompts, _AT_ONCE, pad)
-    scale = known.std(axis=0) + 1e-6
-    people, weight = np.array(drawn["people"], dtype=np.float64), np.array(drawn["weight"], dtype=np.float64)
+    found, loss = regressed(known(model, drawn, pad, kept), drawn)
+    return torch.as_tensor(found), loss
+
+
+def known(model: Any, rows: datasets.Dataset, pad: int, kept: Path) -> Floats:
+    """What the model makes [rows × width] of the last token of each row's prompt. Some rows at a time are written to
+    the folder `kept`, so that a run that was killed goes on; it is for one model and these rows alone."""
+    prompts = [ids[:source] for ids, source in zip(rows["input_ids"], rows["source"], strict=True)]
+    alike = sorted(range(len(prompts)), key=lambda row: prompts[row])
+    kept.mkdir(parents=True, exist_ok=True)
+    found, begun, computed = [], time.monotonic(), 0
+    for start in range(0, len(alike), _PART):
+        # No process looks for a part before all have computed the one before, so all see the same.
+        file, part = kept / f"{start}.npy", alike[start : start + _PART]
+        if file.is_file():
+            found.append(np.load(file))
+            continue
+        states = last_hidden(model, [prompts[row] for row in part], _AT_ONCE, pad).astype(np.float32)
+        found.append(states)
+        computed += len(part)
+        if _first():
+            with file.with_suffix(".partial").open("wb") as partial:
+                np.save(partial, states)
+            file.with_suffix(".partial").rename(file)
+            rate, done = computed / (time.monotonic() - begun), start + len(part)
+            print(
+                f"head: {done}/{len(alike)} rows  {rate:.1f} rows/s  {(len(alike) - done) / rate:.0f} s left",
+                flush=True,
+            )
+    return np.asarray(np.concatenate(found)[np.argsort(alike)], dtype=np.float64)
+
+
+def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
+    """The weights [10 × width] of a head that is fitted on the `states` [rows × width] of `rows`, and the cross-entropy
+    [nats] on held-out groups. Raises UsageError where all rows have one rating."""
+    from sklearn.model_selection import GroupKFold  # noqa: PLC0415 - takes a second to import
+
+    scale = states.std(axis=0) + 1e-6
+    people, weight = np.array(rows["people"], dtype=np.float64), np.array(rows["weight"], dtype=np.float64)
     # What people said may be between two ratings: then a row counts in part for each.
     row, rating = np.nonzero(people)
-    shares, groups = people[row, rating] * weight[row], np.array(drawn["group"])[row]
+    shares, groups = people[row, rating] * weight[row], np.array(rows["group"])[row]
     if len(set(rating.tolist())) < 2 or len(set(groups.tolist())) < 2:
         raise UsageError("probe: rows of one rating or of one group tell nothing; leave it out")
-    features = (known / scale)[row]
+    features = (states / scale)[row]
     parts = list(GroupKFold(min(_FOLDS, len(set(groups)))).split(features, rating, groups))
     losses = {
         strength: float(np.nanmean([_held_out(features, rating, shares, part, strength) for part in parts]))
@@ -81,7 +124,7 @@ def fitted_head(model: Any, rows: datasets.Dataset, count: int, seed: int, pad: 
     rarest = int(np.argmin([shares[rating == each].sum() for each in fitted.classes_]))
     weights = np.tile(by_class[rarest], (people.shape[1], 1))
     weights[fitted.classes_] = by_class
-    return torch.as_tensor(weights / scale), losses[best]
+    return weights / scale, losses[best]
 
 
 def _regression(strength: float) -> Any:

@@ -7,6 +7,7 @@ newest whole checkpoint. Writes a Hugging Face folder that vLLM serves as it is.
 """
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -95,9 +96,10 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
     passed_on.require_free(recipe, fixed)
     with passed_on.telling():
         found = transformers.TrainingArguments(**{**wanted, **fixed})
-    if found.max_steps == 0 or (found.max_steps < 0 and found.num_train_epochs <= 0):
+    if found.max_steps == 0 or (found.max_steps < 0 and found.num_train_epochs <= 0 and recipe.probe is None):
         raise UsageError(
-            "the recipe's training section: no step to take: max_steps, or else num_train_epochs, is above 0"
+            "the recipe's training section: no step to take: max_steps, or else num_train_epochs, is above 0 "
+            "(num_train_epochs may be 0 where probe fits a scoring head)"
         )
     if found.save_strategy == "steps" and found.save_steps % found.logging_steps:
         raise UsageError(
@@ -358,7 +360,10 @@ def _run(
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)
     model = build_model(recipe, tokenizer, tokens)
     if recipe.probe is not None and resumed is None:
-        probe.begin(export.bare(model), recipe, data.rows, tokenizer.pad_token_id, settings.device)
+        known = (
+            out / "probe" / hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
+        )
+        probe.begin(export.bare(model), recipe, data.rows, tokenizer.pad_token_id, settings.device, known)
     if "init" in facts and (resumed is None or recipe.lora is not None):  # of adapters, a checkpoint holds no more
         require_same_tokens(tokenizer, Path(facts["init"]["folder"]))
         export.carry_over(export.bare(model), Path(facts["init"]["folder"]))
@@ -398,6 +403,7 @@ def _run(
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         watch.finish()
     if first:
+        shutil.rmtree(out / "probe", ignore_errors=True)
         draw_loss(out / "loss.jsonl", out / "loss.png")
         print(f"judge saved in {out}", flush=True)
 

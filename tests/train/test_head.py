@@ -158,7 +158,7 @@ def test_a_fitted_head_is_a_regression_on_what_the_model_makes(made: SimpleNames
     model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, export.labels("head"))
     counted = [1.0, 0.25, 0.25, 1.0] * 6
     rows = data.rows.remove_columns("weight").add_column("weight", counted)
-    found, loss = probe.fitted_head(model, rows, 100, 0, tokenizer.pad_token_id)
+    found, loss = probe.fitted_head(model, rows, 100, 0, tokenizer.pad_token_id, tmp_path / "kept")
     hidden, people = [], []
     for row in rows:
         ids = torch.tensor([row["input_ids"][: row["source"]]])
@@ -177,23 +177,56 @@ def test_a_fitted_head_is_a_regression_on_what_the_model_makes(made: SimpleNames
     assert all(torch.equal(found[rating], rarest) for rating in range(10) if rating not in classes)
 
 
+def test_a_fit_that_was_killed_goes_on(made: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was computed before is not computed again, and what was half written counts as nothing."""
+    monkeypatch.setattr(probe, "_PART", 5)
+    computed = list[int]()
+
+    def counted(model: Any, ids: list[list[int]], size: int, pad: int) -> Any:
+        if len(computed) == 1 and not (tmp_path / "kept" / "5.partial").exists():
+            (tmp_path / "kept" / "5.partial").write_bytes(b"half")
+            raise KeyboardInterrupt
+        computed.append(len(ids))
+        return evaluation.last_hidden(model, ids, size, pad)
+
+    monkeypatch.setattr(probe, "last_hidden", counted)
+    rows, pad = made.data.rows, made.tokenizer.pad_token_id
+    with pytest.raises(KeyboardInterrupt):
+        probe.known(made.model, rows, pad, tmp_path / "kept")
+    found = probe.known(made.model, rows, pad, tmp_path / "kept")
+    assert computed == [5, 5, 2], "of twelve rows"
+    for row, one in zip(rows, found, strict=True):
+        ids = torch.tensor([row["input_ids"][: row["source"]]])
+        assert one == pytest.approx(made.model.model(ids).last_hidden_state[0, -1].detach().numpy(), abs=1e-5)
+
+
 def said_by(penalty: float, features: Any, known: Any, weight: Any, scale: Any, found: torch.Tensor) -> float:
     """How far a head is from the regression with a penalty."""
     fitted = LogisticRegression(C=penalty, fit_intercept=False, max_iter=500).fit(features, known, sample_weight=weight)
     return float(np.abs(fitted.coef_ / scale - found[fitted.classes_].numpy()).max())
 
 
-@pytest.mark.parametrize("stage", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_training_begins_with_the_fitted_head(stage: int, tmp_path: Path) -> None:
-    """It is what is saved where nothing is learned, under an adapter too."""
+NO_STEP = {"max_steps": -1, "num_train_epochs": 0}
+
+
+@pytest.mark.parametrize(
+    ("stage", "changes"),
+    [
+        (1, {"lora": {"r": 2}, "training": {"max_steps": 1, "learning_rate": 0.0}}),
+        (1, {"frozen": ["model"], "training": NO_STEP}),
+        pytest.param(3, {"training": NO_STEP}, marks=pytest.mark.slow),
+    ],
+)
+def test_training_begins_with_the_fitted_head(stage: int, changes: dict[str, Any], tmp_path: Path) -> None:
+    """It is what is saved where nothing is learned or no step is taken, under an adapter too."""
     rows = write_rows(tmp_path, rows_of_two_kinds())
     base = save_base(tmp_path / "base", rows)
-    training = {"max_steps": 1, "learning_rate": 0.0}
-    changes = HEAD | {"tiny": None, "base": str(base), "training": training, "probe": 24}
-    changes |= {"deepspeed": {"zero_optimization": {"stage": stage}}} | ({"lora": {"r": 2}} if stage == 1 else {})
+    changes = HEAD | {"tiny": None, "base": str(base), "probe": 24} | changes
+    changes |= {"deepspeed": {"zero_optimization": {"stage": stage}}}
     out = tmp_path / "judge"
     done = train(write_recipe(tmp_path, **changes), rows, out, internal=False)
     assert done.stdout.count("head fitted on 24 examples") == 1, done.stdout
+    assert not (out / "probe").exists()
     judge = transformers.AutoModelForSequenceClassification.from_pretrained(out, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     said = dict[float, list[float]]({2.0: [], 8.5: []})
@@ -216,7 +249,7 @@ def test_what_a_probe_cannot_do(made: SimpleNamespace, tmp_path: Path) -> None:
     data, tokenizer = rows_module.prepare(made.recipe, write_rows(tmp_path, alike), tmp_path / "cache", 1)
     model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, export.labels("head"))
     with pytest.raises(UsageError, match="one rating"):
-        probe.fitted_head(model, data.rows, 100, 0, tokenizer.pad_token_id)
+        probe.fitted_head(model, data.rows, 100, 0, tokenizer.pad_token_id, tmp_path / "kept")
 
 
 @pytest.mark.parametrize("form", ["pairwise", "correct", "scale_5", "commit_first", "criteria"])

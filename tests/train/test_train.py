@@ -57,7 +57,7 @@ RECIPES = sorted((ROOT / "train/recipes").glob("*.yaml"))
 def test_recipes_that_come_with_it_can_be_read(path: Path, tmp_path: Path) -> None:
     recipe = recipes.read_recipe(path)
     small = msgspec.structs.replace(recipe, training={**recipe.training, "bf16": False})
-    assert sft.arguments(small, tmp_path).max_steps > 0
+    assert sft.arguments(small, tmp_path).max_steps > 0 or recipe.probe is not None
     text = path.read_text("utf-8")
     assert "# Memory: " in text and f"deepspeed train/sft.py --config train/recipes/{path.name}" in text
 
