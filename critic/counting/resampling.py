@@ -22,6 +22,8 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 from scipy import sparse, special
 
+from critic.counting.coded import blocks, counted, occurring, taken
+
 Floats = NDArray[np.float64]
 Drawn = NDArray[np.uint8]
 Interval = tuple[float, float]
@@ -48,7 +50,7 @@ _DEFINED = 0.9
 _COUNTS = 400_000
 """Numbers drawn at once: small enough for the processor's cache, large enough for NumPy. The draws depend on it."""
 
-_DRAWS, _BYTES, _CHUNK = 256, 1 << 26, 4096
+_DRAWS, _BYTES, _CHUNK = 256, 1 << 25, 4096
 """Resamples of a block at most, its bytes at most, and groups that are summed at a time."""
 
 _SPARSE = 4
@@ -57,9 +59,6 @@ _SPARSE = 4
 _FULL, WHOLE = 0.03, 1 << 24
 """The share of filled cells above which a plain product is faster than a sparse one, and where whole numbers end to be
 exact in 32 bits."""
-
-_ROWS, _WIDE = 1 << 14, 1 << 31
-"""Rows that are looked at together; as many values are too many for 32 bits."""
 
 _TOGETHER = 1 << 18
 """Rows whose groups are counted together."""
@@ -90,9 +89,8 @@ def group_numbers(group: Group) -> NDArray[Any]:
     """A whole number 0..G-1 for each row, by the sorted names, so that the order of rows does not matter."""
     if isinstance(group, np.ndarray) and group.dtype.kind in "iu":
         if len(group) and group.min() >= 0 and group.max() < _SPARSE * len(group):
-            there = np.zeros(int(group.max()) + 1, dtype=bool)
-            there[group] = True
-            return group if there.all() else (np.cumsum(there) - 1)[group]
+            there = occurring(group, int(group.max()) + 1)
+            return group if there.all() else taken((np.cumsum(there) - 1).astype(group.dtype), group)
         return np.asarray(np.unique(group, return_inverse=True)[1], dtype=np.intp)
     if isinstance(group, Numbered):
         return group.numbers()
@@ -100,30 +98,9 @@ def group_numbers(group: Group) -> NDArray[Any]:
     return np.fromiter((index[name] for name in group), dtype=np.intp, count=len(group))
 
 
-def blocks(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Some thousands at a time."""
-    return (values[start : start + _ROWS] for start in range(0, len(values), _ROWS))
-
-
-def chosen(which: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]:
-    """The rows for which `which` is true: where it is for all, the array itself."""
-    return values if which.all() else values[which]
-
-
-def coded(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The different values, ascending, and the place among these of each row: `np.unique` with its inverse, in 1 to 4
-    bytes a row where few differ."""
-    there = values[:0]
-    for part in blocks(values):
-        there = np.union1d(there, part)
-        if len(there) > _ROWS:
-            there, number = np.unique(values, return_inverse=True)
-            return there, number.astype(np.int32, copy=False) if len(there) < _WIDE else number
-    number, start = np.empty(len(values), dtype=np.min_scalar_type(len(there))), 0
-    for part in blocks(values):
-        number[start : start + len(part)] = np.searchsorted(there, part)
-        start += len(part)
-    return there, number
+def groups_in(member: NDArray[Any], which: NDArray[np.bool_] | None = None) -> int:
+    """How many groups have a row, among those for which `which` is true; `member` is the number of each row's group."""
+    return int(occurring(member, int(member.max(initial=-1)) + 1, which).sum())
 
 
 def ratio(top: Floats, bottom: Floats, empty: float = np.nan) -> Floats:
@@ -154,22 +131,36 @@ def parts_by_group(
         if high - low == shape[1]:
             rows: Any = slice(None)
         else:
-            found = ((part >= low) & (part < high) for part in blocks(member))
-            rows = np.concatenate([start * _ROWS + np.flatnonzero(one) for start, one in enumerate(found)])
+            found, start = [], 0
+            for part in blocks(member):
+                found.append(start + np.flatnonzero((part >= low) & (part < high)))
+                start += len(part)
+            rows = np.concatenate(found)
         places = cell[rows].astype(narrow), member[rows].astype(narrow) - low
         times = np.ones(len(places[0]), dtype=kind) if weight is None else weight[rows]
         yield sparse.coo_array((times, places), shape=(shape[0], high - low)).tocsc()
 
 
-def totals_of(drawn: Drawn, by_group: Any) -> Floats:
+def held(parts: Iterable[Any]) -> list[Any]:
+    """`parts_by_group` that count rows, in 5 bytes a filled cell: most counts have room in one byte."""
+    found = []
+    for part in parts:
+        if part.data.max(initial=0) <= np.iinfo(np.uint8).max:
+            part.data = part.data.astype(np.uint8)
+        found.append(part)
+    return found
+
+
+def totals_of(drawn: Drawn, by_group: Any, columns: Any = None) -> Floats:
     """The sums of what the drawn groups add, (r, G) and (k, G), or a list of its parts, -> (r, k): exact where those
-    are whole."""
+    are whole. With `columns`, shape (k, cells), groups add `columns @ by_group`, which is made of some at a time."""
     wholes = by_group if isinstance(by_group, list) else [by_group]
-    found = np.zeros((len(drawn), wholes[0].shape[0]))
+    found = np.zeros((len(drawn), (wholes[0] if columns is None else columns).shape[0]))
     most, group = int(drawn.max(initial=0)), 0
-    for part in (whole[:, start : start + _CHUNK] for whole in wholes for start in range(0, whole.shape[1], _CHUNK)):
-        times, group = drawn[:, group : group + part.shape[1]], group + part.shape[1]
-        kind = np.float32 if part.dtype == np.float32 and part.sum() * most < WHOLE else np.float64
+    for some in (whole[:, start : start + _CHUNK] for whole in wholes for start in range(0, whole.shape[1], _CHUNK)):
+        times, group = drawn[:, group : group + some.shape[1]], group + some.shape[1]
+        part = some if columns is None else (columns @ some).tocsc()
+        kind = np.float32 if part.dtype != np.float64 and part.sum() * most < WHOLE else np.float64
         if isinstance(part, np.ndarray):
             found += times.astype(kind) @ part.T
         elif part.nnz > _FULL * part.shape[0] * part.shape[1]:
@@ -264,13 +255,14 @@ class Resamples:
         """
         if self.groups == len(self.member) and not self.shared and weight is None:
             random = np.random.default_rng(self.seed)
-            share = np.bincount(cell, minlength=cells) / len(cell)
+            share = counted(cell, cells) / len(cell)
             block = max(1, _COUNTS // cells)
             for start in range(0, self.resamples, block):
                 drawn = random.multinomial(len(cell), share, size=min(block, self.resamples - start))
                 yield np.ascontiguousarray(drawn.T, dtype=np.float64)
             return
-        by_group = list(parts_by_group(cell, self.member, (cells, self.groups), weight))
+        parts = parts_by_group(cell, self.member, (cells, self.groups), weight)
+        by_group = held(parts) if weight is None else list(parts)
         width = max(1, _COUNTS // cells)
         for times in self.drawn():
             found = totals_of(times, by_group)
@@ -282,10 +274,11 @@ class Resamples:
         rows = values.reshape(len(self.member), -1)
         return self.sums(np.stack([np.bincount(self.member, column, minlength=self.groups) for column in rows.T]))
 
-    def sums(self, by_group: Any) -> Floats:
-        """`totals`, from what each group adds: shape (k, G), NumPy's or SciPy's by columns, or a list of parts."""
-        found = [totals_of(block, by_group) for block in self.drawn()]
-        return np.concatenate(found or [totals_of(np.zeros((0, self.groups), dtype=np.uint8), by_group)])
+    def sums(self, by_group: Any, columns: Any = None) -> Floats:
+        """`totals`, from what each group adds: shape (k, G), NumPy's or SciPy's by columns, or a list of parts, and
+        `columns` as `totals_of` has them."""
+        found = [totals_of(block, by_group, columns) for block in self.drawn()]
+        return np.concatenate(found or [totals_of(np.zeros((0, self.groups), dtype=np.uint8), by_group, columns)])
 
     def interval(self, values: Floats, *, share: bool = False, groups: int | None = None) -> Interval | None:
         """The 95 % interval of a statistic from its value in each resample (NaN where it is undefined there), which
