@@ -16,6 +16,7 @@ from critic.records import RATINGS, Response
 from eval_agreement import bias, calibration
 from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
 from eval_agreement.baselines import BASELINES, without_texts
+from eval_agreement.calibration import Calibration
 from eval_agreement.compare import MARGINS, Comparison, compare, comparisons
 from eval_agreement.corrected import CorrectedMean, LabelPlan, corrected_mean, labels_needed
 from eval_agreement.joint import measured
@@ -44,14 +45,6 @@ class Biases(Struct, frozen=True):
 
     effects: list[bias.BiasEffect]
     offsets: list[bias.Offsets]
-
-
-class Calibration(Struct, frozen=True):
-    """Of the judge under audit."""
-
-    reliability: calibration.Reliability
-    maps: list[calibration.Recalibration]
-    conformal: calibration.Conformal
 
 
 class AuditRequest(Struct, frozen=True, kw_only=True):

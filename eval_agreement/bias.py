@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.coded import Coded, Codes, chosen, counted, taken
+from critic.counting.coded import Coded, chosen
 from critic.counting.columns import as_column
-from critic.counting.resampling import LEVEL, Floats, Interval, groups_in, holm, ratio
+from critic.counting.resampling import LEVEL, Codes, Floats, Interval, counted, groups_in, holm, ratio, taken
 from eval_agreement.metrics import Indices, half_up, same_length
 from eval_agreement.rows import JudgedRows, distinct, sums_and_resampled
 

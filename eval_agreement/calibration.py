@@ -13,8 +13,8 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 from scipy import optimize, sparse
 
-from critic.counting.coded import Codes, counted, quantile, taken
-from critic.counting.resampling import Floats, Interval, groups_in, ratio
+from critic.counting.coded import quantile
+from critic.counting.resampling import Codes, Floats, Interval, counted, groups_in, ratio, taken
 from critic.records import RATINGS
 from eval_agreement.metrics import Indices, half_up
 from eval_agreement.rows import JudgedRows, distinct, sums_and_resampled
@@ -132,6 +132,14 @@ class Conformal(Struct, frozen=True, kw_only=True):
     interval: Interval | None = None
     undefined: str | None = None
     reading: str
+
+
+class Calibration(Struct, frozen=True):
+    """Of one judge."""
+
+    reliability: Reliability
+    maps: list[Recalibration]
+    conformal: Conformal
 
 
 def reliability(rows: JudgedRows) -> Reliability:

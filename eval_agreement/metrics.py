@@ -14,8 +14,8 @@ from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from critic.counting.coded import Coded, blocks, chosen
-from critic.counting.resampling import Estimate, Floats, Interval, ratio
+from critic.counting.coded import Coded, chosen
+from critic.counting.resampling import Estimate, Floats, Interval, blocks, ratio
 from critic.records import RATINGS
 
 Scores = Sequence[float | None] | Coded | NDArray[np.floating] | NDArray[np.integer]

@@ -4,8 +4,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.coded import Coded, Codes, blocks, chosen, coded, counted, joined
-from critic.counting.resampling import FEWEST_GROUPS, SEED, Floats, Group, Resamples, held, parts_by_group
+from critic.counting.coded import Coded, chosen
+from critic.counting.resampling import (
+    FEWEST_GROUPS,
+    SEED,
+    Codes,
+    Floats,
+    Group,
+    Resamples,
+    blocks,
+    coded,
+    counted,
+    held,
+    joined,
+    parts_by_group,
+)
 from eval_agreement.metrics import Indices, Scores, paired, same_length
 
 _MOST_CELLS = 20_000

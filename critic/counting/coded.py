@@ -1,6 +1,6 @@
 """Numbers of many rows, of which few differ: each once, and in each row a byte or more that say which."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, overload
 
@@ -8,77 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from critic.counting.columns import Column, Spooled
-
-Floats = NDArray[np.float64]
-Codes = NDArray[Any]
-"""Whole numbers from 0 of the smallest kind that holds them."""
-
-_ROWS = 1 << 14
-"""Rows that are looked at together."""
-
-_RANGE = 4
-"""Whole numbers up to so many times the rows, or up to `_ROWS`, are looked up, not sorted."""
-
-
-def blocks(values: NDArray[Any] | Spooled) -> Iterator[NDArray[Any]]:
-    """Some thousands at a time: NumPy makes 64 bits of all numbers that it is to take rows by, or to count."""
-    if isinstance(values, Spooled):
-        return values.blocks()
-    return (values[start : start + _ROWS] for start in range(0, len(values), _ROWS))
-
-
-def joined(parts: Iterable[NDArray[Any]], rows: int, kind: Any) -> NDArray[Any]:
-    """The parts one behind the other, as one array of a kind."""
-    found, start = np.empty(rows, dtype=kind), 0
-    for part in parts:
-        found[start : start + len(part)] = part
-        start += len(part)
-    return found
-
-
-def taken(values: NDArray[Any], place: NDArray[Any]) -> NDArray[Any]:
-    """`values[place]`."""
-    return joined((values[part] for part in blocks(place)), len(place), values.dtype)
-
-
-def _small(numbers: NDArray[Any]) -> Codes:
-    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
-
-
-def counted(code: Codes, many: int) -> NDArray[np.intp]:
-    """How often each of 0..many-1 occurs."""
-    found = np.zeros(many, dtype=np.intp)
-    for part in blocks(code):
-        some = np.bincount(part)
-        found[: len(some)] += some
-    return found
-
-
-def occurring(code: Codes, many: int, which: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-    """Which of 0..many-1 occur, in the rows for which `which` is true."""
-    found = np.zeros(many, dtype=bool)
-    for start in range(0, len(code), _ROWS):
-        part = code[start : start + _ROWS]
-        found[part if which is None else part[which[start : start + _ROWS]]] = True
-    return found
-
-
-def coded(values: NDArray[Any] | Spooled) -> tuple[NDArray[Any], Codes]:
-    """The different values, ascending, and the place among these of each row: `np.unique` with its inverse, in little
-    memory."""
-    if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and len(values) and values.min() >= 0:
-        most = int(values.max())
-        if most < max(_RANGE * len(values), _ROWS):
-            there = occurring(values, most + 1)
-            return np.flatnonzero(there), taken(_small(np.cumsum(there) - 1), values)
-    found = np.asarray([], dtype=values.dtype if isinstance(values, np.ndarray) else values.kind)
-    for part in blocks(values):
-        found = np.union1d(found, part)
-        if len(found) > _ROWS:
-            found = np.unique(np.asarray(values))
-            break
-    places = (np.searchsorted(found, part) for part in blocks(values))
-    return found, joined(places, len(values), np.min_scalar_type(len(found)))
+from critic.counting.resampling import Codes, Floats, blocks, coded, counted, joined, occurring, small, taken
 
 
 class Coded:
@@ -120,7 +50,7 @@ class Coded:
         found, place = np.unique(values[there], return_inverse=True)
         number = np.zeros(len(values), dtype=np.intp)
         number[there] = place
-        return cls(found, taken(_small(number), code))
+        return cls(found, taken(small(number), code))
 
     def __len__(self) -> int:
         return len(self.code)

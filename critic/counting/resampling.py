@@ -22,10 +22,10 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 from scipy import sparse, special
 
-from critic.counting.coded import blocks, counted, occurring, taken
-
 Floats = NDArray[np.float64]
 Drawn = NDArray[np.uint8]
+Codes = NDArray[Any]
+"""Whole numbers from 0 of the smallest kind that holds them."""
 Interval = tuple[float, float]
 Group = Sequence[Hashable] | NDArray[np.generic]
 """The group of each row: names, or whole numbers."""
@@ -54,11 +54,14 @@ _DRAWS, _BYTES, _CHUNK = 256, 1 << 25, 4096
 """Resamples of a block at most, its bytes at most, and groups that are summed at a time."""
 
 _SPARSE = 4
-"""Numbers of groups up to so many times the rows are made consecutive without sorting."""
+"""Whole numbers up to so many times the rows are made consecutive without sorting."""
 
 _FULL, WHOLE = 0.03, 1 << 24
 """The share of filled cells above which a plain product is faster than a sparse one, and where whole numbers end to be
 exact in 32 bits."""
+
+_ROWS = 1 << 14
+"""Rows that are looked at together."""
 
 _TOGETHER = 1 << 18
 """Rows whose groups are counted together."""
@@ -83,6 +86,76 @@ class Numbered(Protocol):
     """A column of names that are kept once each (critic.counting.columns)."""
 
     def numbers(self) -> NDArray[Any]: ...
+
+
+class InBlocks(Protocol):
+    """Numbers that are read some thousands at a time (critic.counting.columns)."""
+
+    def blocks(self) -> Iterator[NDArray[Any]]: ...
+    def __len__(self) -> int: ...
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]: ...
+
+
+def blocks(values: NDArray[Any] | InBlocks) -> Iterator[NDArray[Any]]:
+    """Some thousands at a time: NumPy makes 64 bits of all numbers that it is to take rows by, or to count."""
+    if not isinstance(values, np.ndarray):
+        return values.blocks()
+    return (values[start : start + _ROWS] for start in range(0, len(values), _ROWS))
+
+
+def joined(parts: Iterable[NDArray[Any]], rows: int, kind: Any) -> NDArray[Any]:
+    """The parts one behind the other, as one array of a kind."""
+    found, start = np.empty(rows, dtype=kind), 0
+    for part in parts:
+        found[start : start + len(part)] = part
+        start += len(part)
+    return found
+
+
+def taken(values: NDArray[Any], place: NDArray[Any]) -> NDArray[Any]:
+    """`values[place]`."""
+    return joined((values[part] for part in blocks(place)), len(place), values.dtype)
+
+
+def small(numbers: NDArray[Any]) -> Codes:
+    """Whole numbers from 0 in the smallest kind that holds them."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+
+
+def counted(code: Codes, many: int) -> NDArray[np.intp]:
+    """How often each of 0..many-1 occurs."""
+    found = np.zeros(many, dtype=np.intp)
+    for part in blocks(code):
+        some = np.bincount(part)
+        found[: len(some)] += some
+    return found
+
+
+def occurring(code: Codes, many: int, which: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+    """Which of 0..many-1 occur, in the rows for which `which` is true."""
+    found = np.zeros(many, dtype=bool)
+    for start in range(0, len(code), _ROWS):
+        part = code[start : start + _ROWS]
+        found[part if which is None else part[which[start : start + _ROWS]]] = True
+    return found
+
+
+def coded(values: NDArray[Any] | InBlocks) -> tuple[NDArray[Any], Codes]:
+    """The different values, ascending, and the place among these of each row: `np.unique` with its inverse, in little
+    memory."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and len(values) and values.min() >= 0:
+        most = int(values.max())
+        if most < max(_SPARSE * len(values), _ROWS):
+            there = occurring(values, most + 1)
+            return np.flatnonzero(there), taken(small(np.cumsum(there) - 1), values)
+    found = np.asarray([], dtype=values.dtype if isinstance(values, np.ndarray) else np.float64)
+    for part in blocks(values):
+        found = np.union1d(found, part)
+        if len(found) > _ROWS:
+            found = np.unique(np.asarray(values))
+            break
+    places = (np.searchsorted(found, part) for part in blocks(values))
+    return found, joined(places, len(values), np.min_scalar_type(len(found)))
 
 
 def group_numbers(group: Group) -> NDArray[Any]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from critic.counting import coded, resampling
+from critic.counting import resampling
 from critic.counting.resampling import FEWEST_GROUPS, Resamples, mean_interval, sign_flip_p
 
 
@@ -62,12 +62,12 @@ def test_groups_counted_some_at_a_time_are_counted_alike(monkeypatch: pytest.Mon
     cell, group = random.integers(5, size=300), random.integers(40, size=300)
     whole, drawn = list(Resamples(group, 20).tables(cell, 5)), Resamples(group, 20).totals(cell.astype(float))
     table = resampling.tables_by_group(cell, group, (5, 40)).toarray()
-    for where, name, few in ((resampling, "_TOGETHER", 30), (resampling, "_CHUNK", 3), (coded, "_ROWS", 7)):
-        monkeypatch.setattr(where, name, few)
+    for name, few in (("_TOGETHER", 30), ("_CHUNK", 3), ("_ROWS", 7)):
+        monkeypatch.setattr(resampling, name, few)
     assert len(list(resampling.parts_by_group(cell, group, (5, 40)))) > 5
     assert (resampling.tables_by_group(cell, group, (5, 40)).toarray() == table).all()
     assert (np.concatenate(list(Resamples(group, 20).tables(cell, 5)), 1) == np.concatenate(whole, 1)).all()
     assert (Resamples(group, 20).totals(cell.astype(float)) == drawn).all()
-    assert [one.tolist() for one in coded.coded(group)] == [
+    assert [one.tolist() for one in resampling.coded(group)] == [
         one.tolist() for one in np.unique(group, return_inverse=True)
     ]
