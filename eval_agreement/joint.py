@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from critic.counting.coded import Coded, chosen
 from critic.counting.resampling import (
     SEED,
+    Codes,
     Drawn,
     Floats,
     Group,
     Interval,
     Resamples,
+    counted,
     group_numbers,
     groups_in,
     totals_of,
@@ -98,9 +100,22 @@ def values_of(human: Coded, judge: Coded, weight: Floats | None = None) -> dict[
     """Every metric of one sample, n scores each, by name; None where it is undefined. `weight` as in `measured`."""
     if not len(human) or (weight is None and (len(human) < _MANY_ROWS or _cells(human, judge) > _MOST_CELLS)):
         return values_of_pairs(human, judge)
-    (counts,) = _blocks(human, judge, _AsTheyAre(len(human)), None if weight is None else weight / weight.mean())
+    counts: PairCounts
+    if weight is None:
+        table = counted(_cell(human, judge), _cells(human, judge)).astype(np.float64)
+        counts = TableCounts(human.values, judge.values, table[:, None])
+    else:
+        (counts,) = _blocks(human, judge, _AsTheyAre(len(human)), weight / weight.mean())
     values = {name: float(metric.of_counts(counts)[0]) for name, metric in METRICS.items()}
     return {name: None if np.isnan(value) else value for name, value in values.items()}
+
+
+def _cell(human: Coded, judge: Coded) -> Codes:
+    """The cell of each row in the table of counts."""
+    cell = human.code.astype(np.min_scalar_type(_cells(human, judge)))
+    cell *= cell.dtype.type(len(judge.values))
+    cell += judge.code
+    return cell
 
 
 def _cells(human: Coded, judge: Coded) -> int:
@@ -126,10 +141,7 @@ def resampled(human: Coded, judge: Coded, draws: Resamples, weight: Floats | Non
 
 def _blocks(human: Coded, judge: Coded, draws: Resamples, weight: Floats | None) -> Iterator[PairCounts]:
     if (cells := _cells(human, judge)) <= _MOST_CELLS:
-        cell = human.code.astype(np.min_scalar_type(cells))
-        cell *= cell.dtype.type(len(judge.values))
-        cell += judge.code
-        tables = draws.tables(cell, cells, weight)
+        tables = draws.tables(_cell(human, judge), cells, weight)
         return (TableCounts(human.values, judge.values, table) for table in tables)
     pairs = SortedPairs(np.asarray(human), np.asarray(judge), draws.member, weight)
     ranks = cache(partial(RankProduct, pairs.sides, draws.member, pairs.groups, weight))
