@@ -1,6 +1,6 @@
 """Everything an audit says of a sample: the judge, other judges, trivial judges and people through the same metrics."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -9,12 +9,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from critic.counting.coded import Coded
 from critic.counting.columns import as_column, as_ratings
 from critic.counting.resampling import Floats
 from critic.records import RATINGS, Response
 from eval_agreement import bias, calibration
 from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
 from eval_agreement.baselines import BASELINES, without_texts
+from eval_agreement.calibration import Calibration
 from eval_agreement.compare import MARGINS, Comparison, compare, comparisons
 from eval_agreement.corrected import CorrectedMean, LabelPlan, corrected_mean, labels_needed
 from eval_agreement.joint import measured
@@ -43,14 +45,6 @@ class Biases(Struct, frozen=True):
 
     effects: list[bias.BiasEffect]
     offsets: list[bias.Offsets]
-
-
-class Calibration(Struct, frozen=True):
-    """Of the judge under audit."""
-
-    reliability: calibration.Reliability
-    maps: list[calibration.Recalibration]
-    conformal: calibration.Conformal
 
 
 class AuditRequest(Struct, frozen=True, kw_only=True):
@@ -136,7 +130,7 @@ def examine(
         "comparisons": lambda: comparisons(labelled, asked.margins),
         "over_trivial": over_trivial,
         "score_kinds": lambda: score_kinds(labelled),
-        "raters": lambda: rater_agreement(labelled.raters, labelled.groups, labelled.scores) if several else None,
+        "raters": lambda: _raters(labelled) if several else None,
         "replaces": lambda: _replaces(labelled, asked.epsilon) if several else None,
         "calibration": lambda: _calibration(labelled, first and first.labelled),
         "corrected": lambda: corrected(sample),
@@ -152,10 +146,10 @@ def examine(
     )
 
 
-def scorers(sample: Sample, baselines: Mapping[str, tuple[Floats, str]]) -> list[Line]:
+def scorers(sample: Sample, baselines: Mapping[str, tuple[Coded, str]]) -> list[Line]:
     """Everybody's agreement with people: the judge first, then other judges, people, trivial judges."""
 
-    def line(kind: Kind, name: str, scores: Floats, about: str = "") -> Line:
+    def line(kind: Kind, name: str, scores: Coded, about: str = "") -> Line:
         return Line(kind, name, about, measured(sample.human, scores, group, weight))
 
     group, weight = sample.groups, sample.weight
@@ -166,11 +160,15 @@ def scorers(sample: Sample, baselines: Mapping[str, tuple[Floats, str]]) -> list
     ]
 
 
+def _raters(sample: Sample) -> RaterAgreement | None:
+    return rater_agreement(sample.raters, sample.groups, np.asarray(sample.scores))
+
+
 def _replaces(sample: Sample, epsilon: float) -> AlternativeAnnotator:
     """The judge's scores are moved to the nearest one that people use, if those are ten or fewer: a score that lies
     between theirs could never tie with them, and ties count for both sides."""
     used = np.unique(as_ratings(sample.raters).entries()[-1])
-    scores = sample.scores
+    scores = np.asarray(sample.scores)
     if len(used) <= len(RATINGS):
         edges = (used[1:] + used[:-1]) / 2
         scores = np.where(np.isnan(scores), np.nan, used[np.searchsorted(edges, scores, side="right")])
@@ -188,7 +186,7 @@ def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
         noise = bias.rating_noise(given)
     rows = JudgedRows(sample.human, sample.judges[judge], sample.groups, noise)
     effects = [bias.severity(rows), bias.central_tendency(rows)]
-    if sample.length is not None and not np.isnan(sample.length).any():
+    if sample.length is not None and sample.length.known.all():
         effects.append(bias.verbosity(rows, sample.length))
     if own:
         effects.append(bias.self_preference(rows, sample.parts["answerer"], own))
@@ -197,7 +195,7 @@ def biases(sample: Sample, judge: str, own: Sequence[str]) -> Biases:
         [
             bias.offsets(part, rows, sample.parts[part])
             for part in ("lang", "task", "answerer")
-            if len(set(as_column(sample.parts.get(part, ())).present()) - {None}) > 1
+            if len(sample.said(part)) > 1
         ],
     )
 
@@ -221,16 +219,17 @@ _NO_SYSTEM = "of answers without a label it is not known who answered; give a co
 def corrected(sample: Sample) -> dict[str, CorrectedMean]:
     """The mean human score of each answerer that has labels and answers without, or may have some: then without a
     value."""
-    unlabelled = np.isnan(sample.human)
+    labelled = sample.human.known
+    unlabelled = ~labelled
     if not unlabelled.any():
         return {}
     found = {}
-    rows_of = {"all answers": np.ones(len(sample.ids), dtype=bool)}
+    rows_of: Iterable[tuple[str, NDArray[np.bool_]]] = [("all answers", np.ones(len(sample.ids), dtype=bool))]
     if any(answerers := as_column(sample.parts.get("answerer", ()))):
         rows_of = sample.values("answerer")
         unlabelled &= answerers.each(lambda name: name is None, bool)
-    for name, rows in rows_of.items():
-        known = ~np.isnan(sample.human[rows])
+    for name, rows in rows_of:
+        known = labelled[rows]
         if known.any() and (unlabelled.any() or not known.all()):
             why = _NO_SYSTEM if known.all() else None if sample.grouped else _UNGROUPED
             chosen = sample.rows(rows)
@@ -251,35 +250,39 @@ def breakdown(sample: Sample) -> dict[str, dict[str, Agreement]]:
     group, weight = sample.groups, sample.weight
 
     def of(rows: NDArray[np.bool_]) -> Agreement:
-        return measured(sample.human[rows], sample.scores[rows], group[rows], None if weight is None else weight[rows])
+        both = sample.human.rows(rows), sample.scores.rows(rows)
+        return measured(*both, group[rows], None if weight is None else weight[rows])
 
     return {
-        part: {value: of(rows) for value, rows in values.items()}
+        part: {value: of(rows) for value, rows in sample.values(part)}
         for part in sample.parts
-        if len(values := sample.values(part)) > 1
+        if len(sample.said(part)) > 1
     }
 
 
-def trivial(sample: Sample, training: Sequence[Response]) -> dict[str, tuple[Floats, str]]:
+def trivial(sample: Sample, training: Sequence[Response]) -> dict[str, tuple[Coded, str]]:
     """Judges that understand nothing: their scores, and what they do; where texts are missing, as in tables, only
     those that need none."""
     if not training:
         median = _median(sample.human, sample.weight)
-        return {"constant": (np.broadcast_to(median, len(sample.ids)), f"always {median:.3g}, people's median here")}
+        return {"constant": (Coded.one(median, len(sample.ids)), f"always {median:.3g}, people's median here")}
     responses = [response for response in sample.responses if response]
     if len(responses) < len(sample.ids):
-        predicted = without_texts(training, len(sample.ids), sample.length)
+        predicted = without_texts(
+            training, len(sample.ids), None if sample.length is None else np.asarray(sample.length)
+        )
     else:
         predicted = {name: fit(training)(responses) for name, fit in BASELINES.items()}
     about = {"constant": f"always {predicted['constant'][0]:.3g}"}
-    return {name: (scores, about.get(name, f"a line on {name}")) for name, scores in predicted.items()}
+    return {name: (Coded.of(scores), about.get(name, f"a line on {name}")) for name, scores in predicted.items()}
 
 
-def _median(scores: Floats, weight: Floats | None) -> float:
+def _median(scores: Coded, weight: Floats | None) -> float:
     """The score with half of the weight on either side; halfway between two such, as without weights."""
     if weight is None:
-        return float(np.median(scores))
-    low, high = (sign * np.quantile(sign * scores, 0.5, weights=weight, method="inverted_cdf") for sign in (1, -1))
+        return float(scores.quantile(0.5))
+    found = np.asarray(scores)
+    low, high = (sign * np.quantile(sign * found, 0.5, weights=weight, method="inverted_cdf") for sign in (1, -1))
     return float(low + high) / 2
 
 
@@ -291,7 +294,7 @@ def people(sample: Sample) -> list[Line]:
     if not len(row):
         return []
     group = sample.groups[row]
-    judge = measured(others, sample.scores[row], group)
+    judge = measured(others, sample.scores.rows(row), group)
     return [
         Line("people", "people", "each rater against the mean of the others", measured(others, rater, group)),
         Line("people", f"{sample.judge} as a rater", "the judge against the same means", judge),

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import numpy as np
 import typer
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,6 +35,7 @@ from eval_agreement.page.looking import looking_sections
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.page.scores import score_kinds_ahead, sections
 from eval_agreement.page.words import gate_sections
+from eval_agreement.parallel import give_back
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.sample import Sample
 from eval_agreement.sources import judge_in, of_judgments, of_tables
@@ -185,6 +185,7 @@ def main(
     """
     if judgments and (human or judge):
         raise UsageError("give files of judgments, or --human with --judge, not both")
+    give_back()
     target = _Target(out=out, title=title, gates=gates, max_failed=max_failed, certificate=certificate)
     kind, of = _kind(judgments or [], human)
     if kind != "score":
@@ -277,7 +278,7 @@ def _audit_scores(
     outcomes = gate.check(limits, {name: findings.judge for name, findings in found.items()})
     origin = provenance(samples, train, asked.training)
     if target.certificate is not None and how is not None:
-        raters, n = as_ratings(first.raters).who.present(), int((~np.isnan(first.human)).sum())
+        raters, n = as_ratings(first.raters).who.present(), int(first.human.known.sum())
         people = first_files[PEOPLE].path if PEOPLE in first_files else judged, n, len(raters)
         write_certificate(target.certificate, how, people, found[first.name].judge.estimates, outcomes)
     verdicts = {name: verdict(name, findings, outcomes, target.max_failed) for name, findings in found.items()}
@@ -334,7 +335,7 @@ def _next(out: Path, samples: Sequence[tuple[Sample, Files]], found: Mapping[str
             if "label_probability" not in lines[0]:
                 how = "each as likely as another: the labels so far have no label_probability, and are taken to be so"
             said.append(f"{path}: {len(lines)} rows to label next, {how}")
-        elif plan.with_judge > int((~np.isnan(sample.human)).sum()):
+        elif plan.with_judge > int(sample.human.known.sum()):
             said.append(f"{sample.name}: no rows to label next: the labels were not drawn by this judge's doubt")
     return said
 

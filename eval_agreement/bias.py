@@ -20,8 +20,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import sparse
 
+from critic.counting.coded import Coded, chosen
 from critic.counting.columns import as_column
-from critic.counting.resampling import LEVEL, Floats, Interval, chosen, holm, ratio
+from critic.counting.resampling import LEVEL, Codes, Floats, Interval, counted, groups_in, holm, ratio, taken
 from eval_agreement.metrics import Indices, half_up, same_length
 from eval_agreement.rows import JudgedRows, distinct, sums_and_resampled
 
@@ -135,7 +136,7 @@ _OFFSET = _Kind(
 def severity(rows: JudgedRows) -> BiasEffect:
     """Severity (below 0) or leniency (above 0): the mean of judge - human, in points."""
     first, cell = distinct(rows.human, rows.judge)
-    columns = np.stack([np.ones(len(first)), (rows.judge - rows.human)[first]])
+    columns = np.stack([np.ones(len(first)), rows.judge[first] - rows.human[first]])
     n, difference = sums_and_resampled(rows.resamples, cell, columns).T
     details = {"human_mean": float(rows.human.mean()), "judge_mean": float(rows.judge.mean())} if rows.n else {}
     return _effect(_SEVERITY, ratio(difference, n), rows, details=details)
@@ -163,7 +164,7 @@ def central_tendency(rows: JudgedRows) -> BiasEffect:
     return replace(effect, p=None)
 
 
-def verbosity(rows: JudgedRows, length: Sequence[float] | NDArray[np.number]) -> BiasEffect:
+def verbosity(rows: JudgedRows, length: Sequence[float] | Coded | NDArray[np.number]) -> BiasEffect:
     """What length alone is worth: points per doubling of `length` (characters; 0 counts as 1), at equal human score.
 
     Where the noise of people's scores is known, "equal human score" is a straight line on the human score, with the
@@ -173,15 +174,15 @@ def verbosity(rows: JudgedRows, length: Sequence[float] | NDArray[np.number]) ->
     length, or too few or many.
     """
     same_length(rows.kept, {"lengths": length})
-    sizes = np.array(length, dtype=np.float64)
-    if not (sizes >= 0).all():
-        raise ValueError(f"length {sizes[~(sizes >= 0)][0]:g} is not a number of characters")
-    x = np.log2(np.maximum(sizes[rows.kept], 1))
-    x -= x.mean() if rows.n else 0
-    first, cell = _cells(rows, x)
-    values = _at_equal_score(rows, first, cell, sparse.csr_array(x[first][None, :]))[:, 0]
+    sizes = Coded.of(length)
+    if not (fine := sizes.values >= 0).all():
+        raise ValueError(f"length {sizes.values[~fine][0]:g} is not a number of characters")
+    doublings = chosen(rows.kept, sizes).map(lambda values: np.log2(np.maximum(values, 1)))
+    first, cell = _cells(rows, doublings)
+    x = doublings[first] - (doublings.mean() if rows.n else 0)
+    values = _at_equal_score(rows, first, cell, sparse.csr_array(x[None, :]))[:, 0]
     effect = _effect(_VERBOSITY, values, rows, "answers with the same human score are all equally long")
-    return _explained(effect, rows, x)
+    return _explained(effect, rows, first, counted(cell, len(first)), x)
 
 
 def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets:
@@ -194,11 +195,11 @@ def offsets(name: str, rows: JudgedRows, label: Sequence[str | None]) -> Offsets
     take no part. Raises ValueError for too few or many labels.
     """
     rows, names, code = _labelled(rows, label)
-    order = np.argsort(-np.bincount(code[rows.kept], minlength=len(names)), kind="stable")[:MOST_LABELS]
-    rank = np.full(len(names), len(order), dtype=np.int32)
+    order = np.argsort(-counted(chosen(rows.kept, code), len(names)), kind="stable")[:MOST_LABELS]
+    rank = np.full(len(names), len(order), dtype=np.uint8)
     rank[order] = np.arange(len(order))
     kind = _OFFSET._replace(name=name, about=_OFFSET.about.format(name))
-    effects = _label_effects(kind, rows, rank[code], [names[place] for place in order])
+    effects = _label_effects(kind, rows, taken(rank, code), [names[place] for place in order])
     return Offsets(
         name=name,
         effects=effects if len(names) == 2 else _holm(effects),
@@ -214,8 +215,8 @@ def self_preference(rows: JudgedRows, answerer: Sequence[str | None], own: Colle
     show, that looks like self-preference: `BiasEffect.noise_explains` says when.
     """
     rows, names, code = _labelled(rows, answerer)
-    code = np.array([name not in own for name in names], dtype=np.intp)[code]
-    return _label_effects(_SELF_PREFERENCE, rows, code, [", ".join(sorted(own))])[0]
+    other = np.array([name not in own for name in names], dtype=np.uint8)
+    return _label_effects(_SELF_PREFERENCE, rows, taken(other, code), [", ".join(sorted(own))])[0]
 
 
 def rating_noise(raters: Floats) -> Floats:
@@ -244,25 +245,27 @@ def _labelled(rows: JudgedRows, label: Sequence[str | None]) -> tuple[JudgedRows
     column = as_column(label)
     names = sorted({str(value) for value in column.present() if value is not None})
     number = {name: place for place, name in enumerate(names)}
-    code = column.each(lambda value: -1 if value is None else number[str(value)], np.int32)
-    known = code >= 0
+    unknown = len(names)
+    code = column.each(lambda value: unknown if value is None else number[str(value)], np.min_scalar_type(unknown))
+    known = code != unknown
     return rows.of(known), names, chosen(known, code)
 
 
-def _label_effects(kind: _Kind, rows: JudgedRows, code: Indices, names: list[str]) -> list[BiasEffect]:
+def _label_effects(kind: _Kind, rows: JudgedRows, code: Codes, names: list[str]) -> list[BiasEffect]:
     """The offset of each of `names`. `code` is the label's number of each row, failed ones included, and
     len(names) where it is none of them."""
-    failed = np.bincount(code[~rows.kept], minlength=len(names))
+    failed = counted(code[~rows.kept], len(names) + 1)
     code = chosen(rows.kept, code)
     first, cell = _cells(rows, code)
-    reported = np.flatnonzero(code[first] < len(names))
-    ones = (np.ones(len(reported)), (code[first][reported], reported))
+    times, label = counted(cell, len(first)), code[first]
+    reported = np.flatnonzero(label < len(names))
+    ones = (np.ones(len(reported)), (label[reported].astype(np.intp), reported))
     values = _at_equal_score(rows, first, cell, sparse.csr_array(ones, shape=(len(names), len(first))))
     effects = []
     for number, name in enumerate(names):
         inside = code == number
         n = int(inside.sum())
-        groups = [int(np.count_nonzero(np.bincount(rows.resamples.member[side]))) for side in (inside, ~inside)]
+        groups = [groups_in(rows.resamples.member, side) for side in (inside, ~inside)]
         reason = "no answer without it has the same human score"
         offset = values[:, number]
         if min(groups) < FEWEST_LABEL_GROUPS:
@@ -270,15 +273,16 @@ def _label_effects(kind: _Kind, rows: JudgedRows, code: Indices, names: list[str
             few, whose = (groups[0], "with") if groups[0] < FEWEST_LABEL_GROUPS else (groups[1], "without")
             reason = f"{few} groups {whose} it; at least {FEWEST_LABEL_GROUPS} are needed"
         about = {"label": name, "n": n, "others": rows.n - n, "failed": int(failed[number])}
-        effects.append(_explained(_effect(kind, offset, rows, reason, **about), rows, inside.astype(np.float64)))
+        effect = _effect(kind, offset, rows, reason, **about)
+        effects.append(_explained(effect, rows, first, times, (label == number).astype(np.float64)))
     return effects
 
 
-def _cells(rows: JudgedRows, x: NDArray[np.generic]) -> tuple[Indices, Indices]:
+def _cells(rows: JudgedRows, x: Codes | Coded) -> tuple[Indices, Codes]:
     return distinct(rows.human, rows.judge, x, *([] if rows.noise is None else [rows.noise]))
 
 
-def _at_equal_score(rows: JudgedRows, first: Indices, cell: Indices, x: sparse.csr_array) -> Floats:
+def _at_equal_score(rows: JudgedRows, first: Indices, cell: Codes, x: sparse.csr_array) -> Floats:
     """Points per unit of each regressor, one regression each: shape (1 + resamples, k), the sample first.
 
     `x`, shape (k, cells), holds the regressors' values in each cell, `first` a row of each.
@@ -396,9 +400,9 @@ def _seen(effect: BiasEffect) -> bool:
     return effect.interval is not None and not effect.interval[0] <= effect.neutral <= effect.interval[1]
 
 
-def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
+def _explained(effect: BiasEffect, rows: JudgedRows, first: Indices, times: Indices, x: Floats) -> BiasEffect:
     """The effect with the reliability of people's scores that would explain all of it by itself; with their noise
-    taken out, there is none.
+    taken out, there is none. Of cells: `first` is a row of each, `times` how many it has, `x` the property.
 
     If the judge followed true quality only, and people's scores were quality plus noise, the correlation of
     `x` with the judge would be r(x, human) r(human, judge) / reliability.
@@ -407,11 +411,11 @@ def _explained(effect: BiasEffect, rows: JudgedRows, x: Floats) -> BiasEffect:
         return replace(effect, about=f"{effect.about}, without the noise in people's scores")
     if not _seen(effect) or effect.value is None:
         return effect
-    human, judge, x = (values - values.mean() for values in (rows.human, rows.judge, x))
-    if not human.any():
+    human, judge, x = (one - times @ one / rows.n for one in (rows.human[first], rows.judge[first], x))
+    if len(rows.human.values) == 1:
         return effect
-    through = (x @ human) * (human @ judge) / (human @ human)
-    direct = x @ judge
+    through = (times @ (x * human)) * (times @ (human * judge)) / (times @ human**2)
+    direct = times @ (x * judge)
     if not (0 < through / direct < 1 and direct * effect.value > 0):
         return effect
     reliability = float(through / direct)

@@ -4,17 +4,19 @@ Every interval is from the bootstrap over groups. Maps and conformal intervals a
 groups took no part in making them; the bootstrap holds the maps as they are.
 """
 
-from collections.abc import Iterator
-from typing import Any, Literal
+import heapq
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
-from scipy import sparse
+from scipy import optimize, sparse
 
-from critic.counting.resampling import Floats, Interval, ratio
+from critic.counting.coded import quantile
+from critic.counting.resampling import Codes, Floats, Interval, counted, groups_in, ratio, taken
 from critic.records import RATINGS
-from eval_agreement.metrics import half_up
+from eval_agreement.metrics import Indices, half_up
 from eval_agreement.rows import JudgedRows, distinct, sums_and_resampled
 
 Method = Literal["isotonic", "linear"]
@@ -132,6 +134,14 @@ class Conformal(Struct, frozen=True, kw_only=True):
     reading: str
 
 
+class Calibration(Struct, frozen=True):
+    """Of one judge."""
+
+    reliability: Reliability
+    maps: list[Recalibration]
+    conformal: Conformal
+
+
 def reliability(rows: JudgedRows) -> Reliability:
     """People's mean score at each judge score (rounded half up), and how far the two are apart on average.
 
@@ -142,10 +152,11 @@ def reliability(rows: JudgedRows) -> Reliability:
     """
     if not rows.n:
         return Reliability(n=0, failed=rows.failed, undefined=_NO_ROWS, reading=f"Not measured: {_NO_ROWS}.")
-    scores, number = np.unique(half_up(rows.judge), return_inverse=True)
+    rounded = rows.judge.map(half_up)
+    scores = rounded.values
     first, cell = distinct(rows.human, rows.judge)
     h, j = rows.human[first], rows.judge[first]
-    places = (np.ones(len(first)), (number[first], np.arange(len(first))))
+    places = (np.ones(len(first)), (rounded.code[first].astype(np.intp), np.arange(len(first))))
     at = sparse.csr_array(places, shape=(len(scores), len(first)))
     columns = sparse.vstack([at, at * h, at * j], format="csr")
     n, human_sum, judge_sum = np.split(sums_and_resampled(rows.resamples, cell, columns), 3, axis=1)
@@ -157,7 +168,7 @@ def reliability(rows: JudgedRows) -> Reliability:
     human_mean, judge_mean = ratio(human_sum, n), judge_sum[0] / n[0]
     bins = []
     for index, score in enumerate(scores):
-        groups = int(np.count_nonzero(np.bincount(rows.resamples.member[number == index])))
+        groups = groups_in(rows.resamples.member, rounded.code == index)
         few = f"{groups} groups; an interval needs at least {FEWEST_BIN_GROUPS}" if groups < FEWEST_BIN_GROUPS else None
         bins.append(
             Bin(
@@ -183,29 +194,26 @@ def reliability(rows: JudgedRows) -> Reliability:
     )
 
 
-class Recalibrator:
-    """A map from judge score to expected human score, cut to 1..10. It looks like scikit-learn's, for MAPIE.
+Map = Callable[[Floats], Floats]
+"""Judge scores to expected human scores, shape (n,) each, cut to 1..10."""
+
+
+def fitted(method: Method, human: Floats, judge: Floats, times: NDArray[np.number]) -> Map:
+    """The map by pairs of scores that occur so many times, shape (k,) each.
 
     Isotonic: the best non-decreasing values at the scores seen, straight between them, flat outside. Linear: the
     least-squares line.
     """
-
-    def __init__(self, method: Method) -> None:
-        self.method = method
-
-    def fit(self, X: Floats, y: Floats) -> "Recalibrator":
-        """X, shape (n, 1): judge scores; y, shape (n,): human scores."""
-        from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415 - takes a second to import
-        from sklearn.linear_model import LinearRegression  # noqa: PLC0415 - takes a second to import
-
-        model = IsotonicRegression(out_of_bounds="clip") if self.method == "isotonic" else LinearRegression()
-        self.model_ = model.fit(X, y)
-        self.n_features_in_ = 1
-        return self
-
-    def predict(self, X: Floats) -> Floats:
-        """Shape (n, 1) in, (n,) out."""
-        return np.clip(np.asarray(self.model_.predict(X), dtype=np.float64), RATINGS[0], RATINGS[-1])
+    seen, place = np.unique(judge, return_inverse=True)
+    weight = np.bincount(place, times)
+    mean = np.bincount(place, times * human) / weight
+    if method == "isotonic":
+        steps = optimize.isotonic_regression(mean, weights=weight).x
+        return lambda scores: np.clip(np.interp(scores, seen, steps), RATINGS[0], RATINGS[-1])
+    centre, height = (weight @ values / weight.sum() for values in (seen, mean))
+    spread = weight @ (seen - centre) ** 2
+    slope = weight @ ((seen - centre) * mean) / spread if spread else 0.0
+    return lambda scores: np.clip(height + slope * (scores - centre), RATINGS[0], RATINGS[-1])
 
 
 def recalibration(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows | None = None) -> Recalibration:
@@ -219,17 +227,17 @@ def recalibration(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedR
     source, about, undefined = _fitting_rows(rows, method, fit_on)
     if undefined:
         return Recalibration(**about, undefined=undefined, reading=f"Not measured: {undefined}.")
-    whole = _fit(method, source.human, source.judge)
+    seen, tested = _parted(rows, source, 0 if fit_on else FOLDS)
+    whole = fitted(method, *seen.scores)
     if fit_on:
-        recalibrated = whole.predict(rows.judge[:, None])
+        recalibrated = whole(tested.judge)
     else:
-        recalibrated, fold = np.empty(rows.n), _folds(rows, FOLDS)
-        for tested in (fold == number for number in range(FOLDS)):
-            fitted = _fit(method, rows.human[~tested], rows.judge[~tested])
-            recalibrated[tested] = fitted.predict(rows.judge[tested][:, None])
-    (before, after), changes = _errors(rows, recalibrated)
+        recalibrated = np.empty(len(tested.judge))
+        for inside in (tested.fold == number for number in range(FOLDS)):
+            recalibrated[inside] = fitted(method, *seen.of(~inside))(tested.judge[inside])
+    (before, after), changes = _errors(rows, tested, recalibrated)
     # The map at the judge's scores, or at the whole ones where there are too many.
-    scores = np.unique(source.judge)
+    scores = source.judge.values
     if len(scores) > _MOST_TABLE_ROWS:
         scores = np.array(RATINGS, dtype=np.float64)
     return Recalibration(
@@ -237,7 +245,7 @@ def recalibration(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedR
         before=before,
         after=after,
         changes=changes,
-        table=list(zip(scores.tolist(), whole.predict(scores[:, None]).tolist(), strict=True)),
+        table=list(zip(scores.tolist(), whole(scores).tolist(), strict=True)),
         reading=_recalibration_reading(method, before, after, changes["mae"]),
     )
 
@@ -246,37 +254,39 @@ def conformal(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows 
     """How far people's score of a single answer is from the recalibrated one, 9 times out of 10.
 
     Split conformal prediction with absolute residuals (Lei et al. 2018, "Distribution-Free Predictive Inference for
-    Regression", §2.2) by MAPIE. With `fit_on`, half of its groups make the map and half the intervals, and coverage
+    Regression", §2.2). With `fit_on`, half of its groups make the map and half the intervals, and coverage
     is measured on the rows given. Without, groups are dealt into FOLDS folds; each fold is measured with the intervals
     of the next one and the map of the others. The promise is about answers like these on average, not about each
     group or score; whole scores tie, which makes coverage larger than promised.
     """
     source, about, undefined = _fitting_rows(rows, method, fit_on)
-    thirds = [] if undefined else list(_thirds(rows, source, held_out=fit_on is not None))
-    residuals = min((int(intervals_on.sum()) for _, intervals_on, _ in thirds), default=0)
-    if not undefined and residuals < FEWEST_RESIDUALS:
-        undefined = f"only {residuals} rows to make the intervals from; at least {FEWEST_RESIDUALS} are needed"
+    if not undefined:
+        seen, tested = _parted(rows, source, 2 if fit_on else FOLDS)
+        thirds = _thirds(seen, tested, held_out=fit_on is not None)
+        residuals = min(int(seen.times[intervals_on].sum()) for _, intervals_on, _ in thirds)
+        if residuals < FEWEST_RESIDUALS:
+            undefined = f"only {residuals} rows to make the intervals from; at least {FEWEST_RESIDUALS} are needed"
     if undefined:
         return Conformal(**about, undefined=undefined, reading=f"Not measured: {undefined}.")
-    centre, half_width = np.empty(rows.n), np.empty(rows.n)
-    for made_on, intervals_on, tested in thirds:
-        fitted = _fit(method, source.human[made_on], source.judge[made_on])
-        centre[tested], half_width[tested] = _conformal(
-            fitted, source.human[intervals_on], source.judge[intervals_on], rows.judge[tested]
-        )
-    covered = np.abs(rows.human - centre) <= half_width + _DUST
+    centre, half_width = np.empty(len(tested.judge)), np.empty(len(tested.judge))
+    for made_on, intervals_on, measured_on in thirds:
+        to_human = fitted(method, *seen.of(made_on))
+        half_width[measured_on] = _half_width(to_human, *seen.of(intervals_on))
+        centre[measured_on] = to_human(tested.judge[measured_on])
     width = np.clip(centre + half_width, RATINGS[0], RATINGS[-1])
     width -= np.clip(centre - half_width, RATINGS[0], RATINGS[-1])
-    first, cell = distinct(covered)
+    covered = np.abs(tested.human - centre) <= half_width + _DUST
+    first, place = distinct(covered)
     columns = np.stack([np.ones(len(first)), covered[first].astype(np.float64)])
-    n, inside = sums_and_resampled(rows.resamples, cell, columns).T
+    n, inside = sums_and_resampled(rows.resamples, taken(place, tested.cell), columns).T
     coverage, *drawn = ratio(inside, n)
     interval = rows.resamples.interval(np.array(drawn), share=True)
-    typical = float(np.median(half_width))
+    order = np.argsort(half_width)
+    typical = float(quantile(half_width[order], tested.times[order], 0.5))
     return Conformal(
         **about,
         half_width=typical,
-        mean_width=float(width.mean()),
+        mean_width=float(tested.times @ width / rows.n),
         coverage=float(coverage),
         interval=interval,
         undefined=rows.too_few,
@@ -324,53 +334,79 @@ def _fitting_rows(
     return source, about, undefined
 
 
-def _folds(rows: JudgedRows, folds: int) -> NDArray[np.uint8]:
-    """The fold of each row, whole groups together."""
-    from sklearn.model_selection import GroupKFold  # noqa: PLC0415 - takes a second to import
+class _Cells(NamedTuple):
+    """Rows that share people's score, the judge's, and a fold: of each cell these three and how many `times` it occurs,
+    shape (k,), and the `cell` of each row, shape (n,)."""
 
-    fold = np.empty(rows.n, dtype=np.uint8)
-    split = GroupKFold(folds).split(np.empty(rows.n), groups=rows.resamples.member)
-    for number, (_, tested) in enumerate(split):
-        fold[tested] = number
-    return fold
+    human: Floats
+    judge: Floats
+    fold: Codes
+    times: Indices
+    cell: Codes
+
+    @property
+    def scores(self) -> tuple[Floats, Floats, Indices]:
+        return self.human, self.judge, self.times
+
+    def of(self, which: NDArray[np.bool_]) -> tuple[Floats, Floats, Indices]:
+        """The `scores` of some cells."""
+        return self.human[which], self.judge[which], self.times[which]
 
 
-def _thirds(
-    rows: JudgedRows, source: JudgedRows, held_out: bool
-) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]]:
-    """Rows of `source` for the map, rows of `source` for the intervals, and `rows` to measure on: all groups apart."""
+def _parted(rows: JudgedRows, source: JudgedRows, folds: int) -> tuple[_Cells, _Cells]:
+    """The cells of the rows to fit on, in so many folds, and of the rows to evaluate: one and the same where these are
+    the same rows."""
+
+    def cells(of: JudgedRows, folds: int) -> _Cells:
+        fold = _folds(of, folds) if folds else np.broadcast_to(np.uint8(0), of.n)
+        first, cell = distinct(of.human, of.judge, fold)
+        return _Cells(of.human[first], of.judge[first], fold[first], counted(cell, len(first)), cell)
+
+    seen = cells(source, folds)
+    return seen, seen if source is rows else cells(rows, 0)
+
+
+def _folds(rows: JudgedRows, folds: int) -> Codes:
+    """The fold of each row, whole groups together, the largest first, each into the fold that has the fewest rows."""
+    member, size = rows.resamples.member, counted(rows.resamples.member, rows.resamples.groups)
+    fold, fewest = np.empty(len(size), dtype=np.uint8), [(0, number) for number in range(folds)]
+    for group in np.argsort(size, kind="stable")[::-1].tolist():
+        filled, fold[group] = fewest[0]
+        heapq.heapreplace(fewest, (filled + int(size[group]), int(fold[group])))
+    return taken(fold, member)
+
+
+_Third = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
+
+
+def _thirds(seen: _Cells, tested: _Cells, held_out: bool) -> list[_Third]:
+    """Cells of `seen` for the map and for the intervals, and cells of `tested` to measure on: all groups apart."""
     if held_out:
-        half = _folds(source, 2)
-        yield half == 0, half == 1, np.ones(rows.n, dtype=bool)
-        return
-    fold = _folds(rows, FOLDS)
+        return [(seen.fold == 0, seen.fold == 1, np.ones(len(tested.fold), dtype=bool))]
+    thirds = []
     for number in range(FOLDS):
-        intervals_on = fold == (number + 1) % FOLDS
-        yield ~intervals_on & (fold != number), intervals_on, fold == number
+        intervals_on = seen.fold == (number + 1) % FOLDS
+        thirds.append((~intervals_on & (seen.fold != number), intervals_on, seen.fold == number))
+    return thirds
 
 
-def _fit(method: Method, human: Floats, judge: Floats) -> Recalibrator:
-    return Recalibrator(method).fit(judge[:, None], human)
+def _half_width(to_human: Map, human: Floats, judge: Floats, times: Indices) -> float:
+    """Of n absolute residuals the one that n + 1 times the level, rounded up, are no greater than."""
+    residual = np.abs(human - to_human(judge))
+    order = np.argsort(residual)
+    wanted = np.ceil(round(CONFORMAL_LEVEL * (int(times.sum()) + 1), 9))
+    return float(residual[order][np.searchsorted(np.cumsum(times[order]), wanted)])
 
 
-def _conformal(fitted: Recalibrator, human: Floats, judge: Floats, tested: Floats) -> tuple[Floats, Floats]:
-    """Centre and half width of the intervals of `tested` scores, from residuals on (human, judge)."""
-    from mapie.regression import SplitConformalRegressor  # noqa: PLC0415 - slow to import
-
-    regressor = SplitConformalRegressor(fitted, confidence_level=CONFORMAL_LEVEL, prefit=True)
-    centre, ends = regressor.conformalize(judge[:, None], human).predict_interval(tested[:, None])
-    return centre, (ends[:, 1, 0] - ends[:, 0, 0]) / 2
-
-
-def _errors(rows: JudgedRows, recalibrated: Floats) -> tuple[list[Errors], dict[str, Change]]:
+def _errors(rows: JudgedRows, cells: _Cells, recalibrated: Floats) -> tuple[list[Errors], dict[str, Change]]:
     """Before and after, and what changes."""
     draws = rows.resamples
-    first, cell = distinct(rows.human, rows.judge, recalibrated)
+    first, place = distinct(cells.human, cells.judge, recalibrated)
     columns = [np.ones(len(first))]
-    for scores in (rows.judge, recalibrated):
-        error = (scores - rows.human)[first]
+    for scores in (cells.judge, recalibrated):
+        error = (scores - cells.human)[first]
         columns += [np.abs(error), error, error**2]
-    n, *sums = sums_and_resampled(draws, cell, np.stack(columns)).T
+    n, *sums = sums_and_resampled(draws, taken(place, cells.cell), np.stack(columns)).T
     mae, mean, square, new_mae, new_mean, new_square = (total / n for total in sums)
     rmse, new_rmse = np.sqrt(square), np.sqrt(new_square)
     moved = {"mae": new_mae - mae, "rmse": new_rmse - rmse, "mean_error": np.abs(new_mean) - np.abs(mean)}

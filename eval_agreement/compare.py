@@ -7,7 +7,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.counting.resampling import LEVEL, Interval, Resamples, chosen, holm
+from critic.counting.coded import chosen
+from critic.counting.resampling import LEVEL, Interval, Resamples, holm
 from eval_agreement.joint import resampled, values_of
 from eval_agreement.metrics import METRICS
 from eval_agreement.sample import Sample
@@ -64,7 +65,7 @@ def comparisons(sample: Sample, margins: Mapping[str, float] = MARGINS) -> list[
 
 def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float]) -> Comparison:
     """The paired differences of all metrics, on the same resamples of groups."""
-    both = ~np.isnan(sample.judges[first]) & ~np.isnan(sample.judges[second])
+    both = sample.judges[first].known & sample.judges[second].known
     human, one, other = (chosen(both, scores) for scores in (sample.human, sample.judges[first], sample.judges[second]))
     draws = Resamples(chosen(both, sample.groups))
     weight = None if sample.weight is None else sample.weight[both]

@@ -278,7 +278,7 @@ class _Forecast(NamedTuple):
 
 def _sample(human: Scores, judge: Scores, group: Group, weight: Floats | None) -> tuple[_Sample, NDArray[np.bool_]]:
     """The answers, and which of them have no judgment."""
-    people, judged = on_scale(human, "human"), on_scale(judge, "judge")
+    people, judged = np.asarray(on_scale(human, "human")), np.asarray(on_scale(judge, "judge"))
     same_length(human, {"judge scores": judge, "groups": group})
     labelled, failed = ~np.isnan(people), np.isnan(judged)
     filled = np.where(failed, judged[~failed].mean() if not failed.all() else 0, judged)

@@ -19,6 +19,7 @@ from critic import jsonl
 from critic.asking import rating
 from critic.asking.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, form_of
 from critic.counting.aggregate import check
+from critic.counting.coded import Coded
 from critic.counting.columns import Column, RatingColumns, Reread, Spooled, equal
 from critic.counting.verdicts import Label
 from critic.errors import UsageError
@@ -366,12 +367,12 @@ class SampleRows:
         return Sample(
             name=name,
             ids=self._ids,
-            human=np.asarray(self._human),
-            judges={other: np.asarray(self._others[other]) for other in sorted(self._others)},
+            human=Coded.of(self._human),
+            judges={other: Coded.of(self._others[other]) for other in sorted(self._others)},
             group=self._group,
             raters=self._raters if len(self._raters.who) else [],
             parts=dict(self._parts),
-            length=np.asarray(self._length),
+            length=Coded.of(self._length),
             probability=probability,
             responses=self._responses if self._said else [],
             judgments=self._made if records else [],

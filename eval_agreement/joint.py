@@ -12,16 +12,18 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from critic.counting.coded import Coded, chosen
 from critic.counting.resampling import (
     SEED,
+    Codes,
     Drawn,
     Floats,
     Group,
     Interval,
     Resamples,
-    chosen,
-    coded,
+    counted,
     group_numbers,
+    groups_in,
     totals_of,
 )
 from eval_agreement.metrics import (
@@ -91,22 +93,33 @@ def measured(human: Scores, judge: Scores, group: Group, weight: Floats | None =
     result = agreement(human, judge, values_of=partial(values_of, weight=None if weight is None else weight[used]))
     intervals = agreement_interval(human, judge, group, weight=weight)
     estimates = {name: replace(one, interval=intervals[name]) for name, one in result.estimates.items()}
-    return replace(
-        result, estimates=estimates, groups=int(np.count_nonzero(np.bincount(chosen(used, group_numbers(group)))))
-    )
+    return replace(result, estimates=estimates, groups=groups_in(group_numbers(group), used))
 
 
-def values_of(human: Floats, judge: Floats, weight: Floats | None = None) -> dict[str, float | None]:
-    """Every metric of one sample, shape (n,) each, by name; None where it is undefined. `weight` as in `measured`."""
+def values_of(human: Coded, judge: Coded, weight: Floats | None = None) -> dict[str, float | None]:
+    """Every metric of one sample, n scores each, by name; None where it is undefined. `weight` as in `measured`."""
     if not len(human) or (weight is None and (len(human) < _MANY_ROWS or _cells(human, judge) > _MOST_CELLS)):
         return values_of_pairs(human, judge)
-    (counts,) = _blocks(human, judge, _AsTheyAre(len(human)), None if weight is None else weight / weight.mean())
+    counts: PairCounts
+    if weight is None:
+        table = counted(_cell(human, judge), _cells(human, judge)).astype(np.float64)
+        counts = TableCounts(human.values, judge.values, table[:, None])
+    else:
+        (counts,) = _blocks(human, judge, _AsTheyAre(len(human)), weight / weight.mean())
     values = {name: float(metric.of_counts(counts)[0]) for name, metric in METRICS.items()}
     return {name: None if np.isnan(value) else value for name, value in values.items()}
 
 
-def _cells(human: Floats, judge: Floats) -> int:
-    return len(coded(human)[0]) * len(coded(judge)[0])
+def _cell(human: Coded, judge: Coded) -> Codes:
+    """The cell of each row in the table of counts."""
+    cell = human.code.astype(np.min_scalar_type(_cells(human, judge)))
+    cell *= cell.dtype.type(len(judge.values))
+    cell += judge.code
+    return cell
+
+
+def _cells(human: Coded, judge: Coded) -> int:
+    return len(human.values) * len(judge.values)
 
 
 class _AsTheyAre(Resamples):
@@ -116,27 +129,21 @@ class _AsTheyAre(Resamples):
         super().__init__(np.zeros(rows, dtype=np.int32), 1)
 
 
-def resampled(human: Floats, judge: Floats, draws: Resamples, weight: Floats | None = None) -> dict[str, Floats]:
+def resampled(human: Coded, judge: Coded, draws: Resamples, weight: Floats | None = None) -> dict[str, Floats]:
     """Every metric of each resample, by name: shape (resamples,) each, NaN where undefined.
 
-    `human` and `judge`, shape (n,), are the scores of the rows that `draws` were made for.
+    `human` and `judge` are the n scores of the rows that `draws` were made for.
     """
     weight = None if weight is None else weight / weight.mean()
     found = [[metric.of_counts(one) for metric in METRICS.values()] for one in _blocks(human, judge, draws, weight)]
     return {name: np.concatenate(values) for name, values in zip(METRICS, zip(*found, strict=True), strict=True)}
 
 
-def _blocks(human: Floats, judge: Floats, draws: Resamples, weight: Floats | None) -> Iterator[PairCounts]:
-    people, row = coded(human)
-    judged, column = coded(judge)
-    cells = len(people) * len(judged)
-    if cells <= _MOST_CELLS:
-        row = row.astype(np.int32)
-        row *= len(judged)
-        row += column
-        tables = draws.tables(row, cells, weight)
-        return (TableCounts(people, judged, table) for table in tables)
-    pairs = SortedPairs(human, judge, draws.member, weight)
+def _blocks(human: Coded, judge: Coded, draws: Resamples, weight: Floats | None) -> Iterator[PairCounts]:
+    if (cells := _cells(human, judge)) <= _MOST_CELLS:
+        tables = draws.tables(_cell(human, judge), cells, weight)
+        return (TableCounts(human.values, judge.values, table) for table in tables)
+    pairs = SortedPairs(np.asarray(human), np.asarray(judge), draws.member, weight)
     ranks = cache(partial(RankProduct, pairs.sides, draws.member, pairs.groups, weight))
     return (SortedCounts(pairs, ranks, part) for part in pairs.parts(draws.drawn()))
 

@@ -149,7 +149,7 @@ def _people_labels(source: Source, kind: Kind) -> _Labels:
         group=rows.texts("group"),
         parts=tables.parts_of(table, rows),
         probability=tables.probabilities_of(table, rows),
-        lengths=np.stack([tables.lengths_of(table, f"_{side}", rows) for side in "ab"], axis=1),
+        lengths=np.stack([np.asarray(tables.lengths_of(table, f"_{side}", rows)) for side in "ab"], axis=1),
         notes=[f"{table.path}: {repeated} rows repeat another row and count once"] if repeated else [],
     )
 

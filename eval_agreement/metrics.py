@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from critic.counting.resampling import Estimate, Floats, Interval, blocks, chosen, ratio
+from critic.counting.coded import Coded, chosen
+from critic.counting.resampling import Estimate, Floats, Interval, blocks, ratio
 from critic.records import RATINGS
 
-Scores = Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer]
+Scores = Sequence[float | None] | Coded | NDArray[np.floating] | NDArray[np.integer]
 Indices = NDArray[np.intp]
 Range = tuple[int, int]
 OfPairs = Callable[[Floats, Floats], Floats]
@@ -127,15 +128,19 @@ def _same_band(ranges: Sequence[Range]) -> OfPairs:
     return lambda human, judge: np.asarray(bands(human, ranges) == bands(judge, ranges), dtype=np.float64)
 
 
-def _no_correlation(human: Floats, judge: Floats) -> str | None:
+def _no_correlation(human: Floats | Coded, judge: Floats | Coded) -> str | None:
     """Why two samples have no correlation; None when they have one."""
-    if human.size < 2:
+    if len(human) < 2:
         return "a correlation needs at least two pairs"
-    if np.ptp(judge) == 0:
+    if _constant(judge):
         return "the judge gave every response the same score"
-    if np.ptp(human) == 0:
+    if _constant(human):
         return "people gave every response the same score"
     return None
+
+
+def _constant(scores: Floats | Coded) -> bool:
+    return len(scores.values) == 1 if isinstance(scores, Coded) else bool(np.ptp(scores) == 0)
 
 
 def _scipy(test: Callable[..., Any]) -> Callable[[Floats, Floats], float | None]:
@@ -253,16 +258,16 @@ class Agreement(Struct, frozen=True, kw_only=True):
         return {} if self.groups is None else {name: one.interval for name, one in self.estimates.items()}
 
 
-def on_scale(scores: Scores, whose: str) -> Floats:
-    """As a float array (n,), NaN for None. Raises ValueError for a score outside 1..10, saying whose it is."""
-    values, plain = np.asarray(scores, dtype=np.float64), True
-    for part in blocks(values):
-        off = part[(part < _LOW) | (part > _HIGH)]
-        if off.size:
-            raise ValueError(f"{whose} score {off[0]:g} is outside {_LOW}..{_HIGH}")
-        plain = plain and np.array_equal(part, np.round(part, _DECIMALS), equal_nan=True)
+def on_scale(scores: Scores, whose: str) -> Coded:
+    """Coded, NaN for None. Raises ValueError for a score outside 1..10, saying whose it is."""
+    found = Coded.of(scores)
+    off = (found.values < _LOW) | (found.values > _HIGH)
+    if off.any():
+        first = next(part for part in blocks(found.code) if off[part].any())
+        raise ValueError(f"{whose} score {found.values[first][off[first]][0]:g} is outside {_LOW}..{_HIGH}")
     # Arithmetic leaves dust (1.1 + 2.2 != 3.3), which would make ties and constant samples look varied.
-    return values if plain else np.round(values, _DECIMALS)
+    plain = np.round(found.values, _DECIMALS)
+    return found if np.array_equal(found.values, plain, equal_nan=True) else found.map(lambda _: plain)
 
 
 def same_length(human: Sized, others: Mapping[str, Sized | None]) -> None:
@@ -272,22 +277,23 @@ def same_length(human: Sized, others: Mapping[str, Sized | None]) -> None:
             raise ValueError(f"{len(human)} human scores but {len(values)} {what}")
 
 
-def paired(human: Scores, judge: Scores) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Both as float arrays (n,), and which pairs have a judgment (n,). Raises ValueError as `agreement` says."""
+def paired(human: Scores, judge: Scores) -> tuple[Coded, Coded, NDArray[np.bool_]]:
+    """Both coded, and which pairs have a judgment (n,). Raises ValueError as `agreement` says."""
     people, judged = on_scale(human, "human"), on_scale(judge, "judge")
     same_length(human, {"judge scores": judge})
-    if np.isnan(people).any():
-        raise ValueError(f"the human score of row {int(np.argmax(np.isnan(people)))} (from 0) is missing")
-    return people, judged, ~np.isnan(judged)
+    if np.isnan(people.values).any():
+        raise ValueError(f"the human score of row {int(np.argmin(people.known))} (from 0) is missing")
+    return people, judged, judged.known
 
 
-def values_of_pairs(human: Floats, judge: Floats) -> dict[str, float | None]:
+def values_of_pairs(human: ArrayLike, judge: ArrayLike) -> dict[str, float | None]:
     """Every metric of two samples without failures, shape (n,) each, by name; None where it is undefined."""
-    return {name: metric.of_pairs(human, judge) for name, metric in METRICS.items()}
+    people, judged = np.asarray(human, dtype=np.float64), np.asarray(judge, dtype=np.float64)
+    return {name: metric.of_pairs(people, judged) for name, metric in METRICS.items()}
 
 
 def agreement(
-    human: Scores, judge: Scores, *, values_of: Callable[[Floats, Floats], Mapping[str, float | None]] = values_of_pairs
+    human: Scores, judge: Scores, *, values_of: Callable[[Coded, Coded], Mapping[str, float | None]] = values_of_pairs
 ) -> Agreement:
     """The agreement of two equally long samples on 1..10; None or NaN in `judge` is a failed judgment. `values_of`
     measures.
@@ -303,7 +309,7 @@ def agreement(
     """
     people, judged, used = paired(human, judge)
     people, judged = chosen(used, people), chosen(used, judged)
-    reason = "no pairs" if not people.size else _no_correlation(people, judged) or "undefined on these scores"
+    reason = "no pairs" if not len(people) else _no_correlation(people, judged) or "undefined on these scores"
     values = values_of(people, judged)
     return Agreement(
         n=len(people),

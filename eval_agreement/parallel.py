@@ -1,5 +1,6 @@
 """Work on what is in memory already, in as many processes as there are cores: nothing is copied into them."""
 
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -9,6 +10,16 @@ from typing import Any
 
 MANY_ROWS = 50_000
 """From so many rows on, work takes longer than a process takes to start."""
+
+_M_MMAP_THRESHOLD, _LARGE = -3, 1 << 20
+
+
+def give_back() -> None:
+    """Let glibc, where there is one, give every freed array of a megabyte and more back to the kernel: else it keeps
+    what was freed below others, each forked process holds that as well, and it is more than what is in use."""
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE)
+
 
 _TASKS: list[Callable[[], Any]] = []
 """What forked processes find: functions that could not be sent to them."""
@@ -41,7 +52,7 @@ def in_parallel(
 
 
 def _do(number: int) -> Any:
-    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - comes with scikit-learn
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - for these processes only
 
     with threadpool_limits(1):
         return _TASKS[number]()

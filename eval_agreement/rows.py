@@ -1,12 +1,24 @@
 """Judged rows, and the sums over them that the bootstrap resamples: what bias and calibration are made from."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.resampling import FEWEST_GROUPS, SEED, Floats, Group, Resamples, chosen, coded, parts_by_group
+from critic.counting.coded import Coded, chosen
+from critic.counting.resampling import (
+    FEWEST_GROUPS,
+    SEED,
+    Codes,
+    Floats,
+    Group,
+    Resamples,
+    blocks,
+    coded,
+    counted,
+    held,
+    joined,
+    parts_by_group,
+)
 from eval_agreement.metrics import Indices, Scores, paired, same_length
 
 _MOST_CELLS = 20_000
@@ -17,8 +29,9 @@ _AT_ONCE = 1 << 14
 class JudgedRows:
     """Answers with people's scores, the judge's (None or NaN: a failed judgment) and their groups, one of each a row.
 
-    `human`, `judge` and `noise` (the variance of the noise in people's scores, as `bias.rating_noise` has it; None
-    where it is not known) are of the `n` rows with a judgment, which `kept` marks among all, and so are `resamples`.
+    `human` and `judge`, coded, and `noise` (the variance of the noise in people's scores, as `bias.rating_noise` has
+    it; None where it is not known) are of the `n` rows with a judgment, which `kept` marks among all, and so are
+    `resamples`.
     Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
     """
 
@@ -34,9 +47,7 @@ class JudgedRows:
         self._human, self._judge, self.kept = paired(human, judge)
         self._group, self._noise, self._drawn = group, noise, (resamples, seed)
         same_length(human, {"judge scores": judge, "groups": group, "variances of noise": noise})
-        if np.isnan(self._human).any():
-            raise ValueError(f"the human score of row {int(np.argmax(np.isnan(self._human)))} (from 0) is missing")
-        self.kept = kept = ~np.isnan(self._judge)
+        kept = self.kept
         self.human, self.judge = chosen(kept, self._human), chosen(kept, self._judge)
         self.noise = None if noise is None else noise[kept]
         self.n, self.failed = len(self.human), int((~kept).sum())
@@ -50,6 +61,8 @@ class JudgedRows:
 
     def of(self, which: NDArray[np.bool_]) -> "JudgedRows":
         """The rows for which `which`, of all rows, is true."""
+        if which.all():
+            return self
         noise = None if self._noise is None else self._noise[which]
         group = _pick(self._group, which)
         return JudgedRows(chosen(which, self._human), chosen(which, self._judge), group, noise, *self._drawn)
@@ -66,18 +79,16 @@ def _pick(names: Group, kept: NDArray[np.bool_]) -> Group:
     return [name for name, keep in zip(names, kept, strict=True) if keep]
 
 
-def distinct(*keys: NDArray[np.generic]) -> tuple[Indices, Indices]:
+def distinct(*keys: NDArray[np.generic] | Coded) -> tuple[Indices, Codes]:
     """Rows that are alike in every key share a cell: (one row of each cell, the cell of each row)."""
-    cell: NDArray[Any] = np.zeros(len(keys[0]), dtype=np.int32)
-    cells = min(1, len(cell))
+    cell, cells = np.zeros(len(keys[0]), dtype=np.uint8), min(1, len(keys[0]))
     for key in keys:
-        values, number = coded(key)
-        wide = np.int32 if cells * len(values) <= np.iinfo(np.int32).max else np.int64
-        cell = cell.astype(wide, copy=False)
-        cell *= len(values)
-        cell += number
-        there, cell = coded(cell)
-        cells, cell = len(there), cell.astype(np.int32, copy=False)
+        values, number = (key.values, key.code) if isinstance(key, Coded) else coded(key)
+        wide = np.min_scalar_type(cells * len(values))
+        pairs = zip(blocks(cell), blocks(number), strict=True)
+        both = (one.astype(wide) * wide.type(len(values)) + other for one, other in pairs)
+        there, cell = coded(joined(both, len(cell), wide))
+        cells = len(there)
     first = np.empty(cells, dtype=np.intp)
     for start in reversed(range(0, len(cell), _AT_ONCE)):
         part = cell[start : start + _AT_ONCE]
@@ -85,7 +96,7 @@ def distinct(*keys: NDArray[np.generic]) -> tuple[Indices, Indices]:
     return first, cell
 
 
-def sums_and_resampled(resamples: Resamples, cell: Indices, columns: Floats | sparse.csr_array) -> Floats:
+def sums_and_resampled(resamples: Resamples, cell: Codes, columns: Floats | sparse.csr_array) -> Floats:
     """The columns' sums over the sample (first row) and over each resample: shape (1 + resamples, k).
 
     `columns`, shape (k, cells), holds what a row of each cell adds to each sum; `cell` is the cell of each row.
@@ -93,11 +104,12 @@ def sums_and_resampled(resamples: Resamples, cell: Indices, columns: Floats | sp
     cells are drawn instead of many rows.
     """
     columns, cells = sparse.csr_array(columns), columns.shape[1]
-    blocks = [np.atleast_2d(columns @ np.bincount(cell, minlength=cells).astype(np.float64)).T]
+    found = [np.atleast_2d(columns @ counted(cell, cells).astype(np.float64)).T]
     few_cells = cells <= min(_MOST_CELLS, len(cell) // _ROWS_OF_A_CELL)
     if resamples.enough and resamples.groups == len(cell) and few_cells:
-        blocks += [columns @ table for table in resamples.tables(cell, cells)]
+        found += [columns @ table for table in resamples.tables(cell, cells)]
     elif resamples.enough:
-        tables = parts_by_group(cell, resamples.member, (cells, resamples.groups))
-        blocks.append(resamples.sums([(columns @ table).tocsc() for table in tables]).T)
-    return np.asarray(np.concatenate(blocks, axis=1).T)
+        # What groups add to the sums takes more memory than how many rows of each cell they have.
+        tables = held(parts_by_group(cell, resamples.member, (cells, resamples.groups)))
+        found.append(resamples.sums(tables, columns).T)
+    return np.asarray(np.concatenate(found, axis=1).T)

@@ -1,6 +1,6 @@
 """What an audit works on: scored answers in columns, one row an answer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, cast
 
@@ -9,8 +9,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from critic.counting.coded import Coded
 from critic.counting.columns import Column, RatingColumns, Reread, as_column
-from critic.counting.resampling import Floats, group_numbers
+from critic.counting.resampling import Floats, counted, group_numbers
 from critic.errors import UsageError
 from critic.records import ConversationJudgment, Judgment, Response
 from eval_agreement.metrics import Scores
@@ -43,7 +44,7 @@ def own_groups(groups: Sequence[str | None], ids: Sequence[str]) -> Sequence[str
 class Sample(Struct, frozen=True, kw_only=True):
     """n answers, each scored by people or not, and by one or several judges; every score on 1..10.
 
-    `human` (n,) holds people's score of each answer (the mean of its raters), NaN where nobody gave one; `raters`
+    `human` holds people's score of each answer (the mean of its raters), NaN where nobody gave one; `raters`
     who gave which (empty where that is not known); `judges` each judge's, NaN where it failed; the first judge
     is the one under audit. Rows that share a question or an image share a `group`, whose number `numbered` puts into
     `member`. `parts` gives
@@ -56,13 +57,13 @@ class Sample(Struct, frozen=True, kw_only=True):
 
     name: str
     ids: Sequence[str]
-    human: Floats
-    judges: dict[str, Floats]
+    human: Coded
+    judges: dict[str, Coded]
     group: Sequence[str]
     member: NDArray[np.intp] | None = None
     raters: Sequence[Mapping[str, float]] = field(default_factory=list)
     parts: dict[str, Sequence[str | None]] = field(default_factory=dict)
-    length: Floats | None = None
+    length: Coded | None = None
     probability: Floats | None = None
     responses: Sequence[Response | None] = field(default_factory=list)
     judgments: Sequence[Judgment | ConversationJudgment | None] = field(default_factory=list)
@@ -76,7 +77,7 @@ class Sample(Struct, frozen=True, kw_only=True):
         return next(iter(self.judges))
 
     @property
-    def scores(self) -> Floats:
+    def scores(self) -> Coded:
         """The scores of the judge under audit."""
         return self.judges[self.judge]
 
@@ -91,7 +92,7 @@ class Sample(Struct, frozen=True, kw_only=True):
                 return {name: picked(column) for name, column in values.items()}
             if isinstance(values, np.ndarray):
                 return values[index]
-            if isinstance(values, Column | Reread | RatingColumns):
+            if isinstance(values, Coded | Column | Reread | RatingColumns):
                 return values.rows(index)
             return [values[number] for number in index] if values else values
 
@@ -121,7 +122,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     def grouped(self) -> bool:
         """Whether it is known how answers without a label go together with labelled ones: not where groups are known of
         labelled ones only."""
-        labelled = ~np.isnan(self.human)
+        labelled = self.human.known
         alone = as_column(self.group).each(lambda name: name.startswith(_ALONE), bool)
         return bool(labelled.all() or alone[labelled].all() or not alone[~labelled].all())
 
@@ -133,7 +134,7 @@ class Sample(Struct, frozen=True, kw_only=True):
         """
         if self.probability is None or np.isnan(self.probability).all():
             return None
-        unknown = np.isnan(self.probability) & ~np.isnan(self.human)
+        unknown = np.isnan(self.probability) & self.human.known
         if unknown.any():
             lacks = self.ids[int(np.argmax(unknown))]
             raise UsageError(f"{self.name}: label_probability is given for some scored answers, but not for {lacks!r}")
@@ -142,15 +143,22 @@ class Sample(Struct, frozen=True, kw_only=True):
     @property
     def labelled(self) -> "Sample":
         """The answers that people scored: what agreement is measured on."""
-        return self.rows(~np.isnan(self.human))
+        return self.rows(self.human.known)
 
-    def values(self, part: str) -> dict[str, NDArray[np.bool_]]:
-        """For each value of a property, which rows have it; the commonest value first."""
-        column = as_column(self.parts[part])
-        index = {name: number for number, name in enumerate(name for name in column.present() if name is not None)}
-        code = column.each(lambda name: -1 if name is None else index[name], np.intp)
-        size = np.bincount(code[code >= 0], minlength=len(index))
-        return {name: code == index[name] for name in sorted(index, key=lambda name: -size[index[name]])}
+    def said(self, part: str) -> list[str]:
+        """The values of a property that is not missing, by their first rows."""
+        return [name for name in as_column(self.parts.get(part, ())).present() if name is not None]
+
+    def values(self, part: str) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Each value of a property and which rows have it; the commonest value first."""
+        index = {name: number for number, name in enumerate(self.said(part))}
+        unknown = len(index)
+        code = as_column(self.parts[part]).each(
+            lambda name: unknown if name is None else index[name], np.min_scalar_type(unknown)
+        )
+        size = counted(code, unknown + 1)
+        for name in sorted(index, key=lambda name: -size[index[name]]):
+            yield name, code == index[name]
 
 
 def scores(values: Scores) -> Floats:

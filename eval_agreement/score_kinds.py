@@ -5,8 +5,8 @@ from typing import get_args
 import numpy as np
 
 from critic.asking import rating
+from critic.counting.coded import Coded
 from critic.counting.columns import as_column
-from critic.counting.resampling import Floats
 from critic.records import ConversationJudgment, Judgment
 from eval_agreement.parallel import MANY_ROWS
 from eval_agreement.sample import Sample
@@ -15,8 +15,8 @@ _AS_RECORDED = 1e-6
 """By how many points a score may differ from that of its distribution, which files may hold with fewer digits."""
 
 
-def by_kind(sample: Sample) -> dict[str, Floats]:
-    """The scores of the judge under audit by each kind of `rating.ScoreKind`, shape (n,), the one that was taken first.
+def by_kind(sample: Sample) -> dict[str, Coded]:
+    """The scores of the judge under audit by each kind of `rating.ScoreKind`, n each, the one that was taken first.
 
     Empty where a score is not that of one answer's own distribution: in tables, of panels, several criteria, ratings
     alone and conversations (which show a judge its own grades of their turns), and where two kinds are in the file; and
@@ -24,7 +24,7 @@ def by_kind(sample: Sample) -> dict[str, Floats]:
     """
     made = [one for one in as_column(sample.judgments).present() if one]
     asked = {one.score_kind for one in made if isinstance(one, Judgment) and not one.members}
-    if sample.records is None or len(asked) != 1 or len(sample.ids) >= MANY_ROWS or np.isnan(sample.scores).all():
+    if sample.records is None or len(asked) != 1 or len(sample.ids) >= MANY_ROWS or not sample.scores.known.any():
         return {}
     (used,) = asked
     kinds = sorted(get_args(rating.ScoreKind), key=lambda kind: kind != used)
@@ -34,6 +34,6 @@ def by_kind(sample: Sample) -> dict[str, Floats]:
         return [np.nan] * len(kinds) if None in found else found  # type: ignore[return-value]  # no None
 
     scores = sample.records.table(of, len(kinds))
-    if not np.allclose(scores[:, 0], sample.scores, rtol=0, atol=_AS_RECORDED, equal_nan=True):
+    if not np.allclose(scores[:, 0], np.asarray(sample.scores), rtol=0, atol=_AS_RECORDED, equal_nan=True):
         return {}
-    return dict(zip(kinds, scores.T, strict=True))
+    return dict(zip(kinds, map(Coded.of, scores.T), strict=True))

@@ -10,8 +10,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from critic import human_scored, jsonl
+from critic.counting.coded import Coded
 from critic.counting.columns import Column, Reread, as_column, as_ratings
-from critic.counting.resampling import FEWEST_TO_DECIDE, Floats
+from critic.counting.resampling import FEWEST_TO_DECIDE
 from critic.errors import UsageError
 from critic.records import Judgment
 from eval_agreement import tables
@@ -63,11 +64,11 @@ def of_judgments(name: str, path: Path, *, texts: bool = True) -> list[Sample]:
             f"{other}{COLUMN_SUFFIX}" if other == judge else other: scored for other, scored in sample.judges.items()
         }
         by = None if criterion == OVERALL else criterion
-        judges = {judge: np.asarray(rows.score), **others}
+        judges = {judge: Coded.of(rows.score), **others}
         samples.append(replace(sample, parts=parts, judges=judges, criterion=by))
-    if np.isnan(samples[0].human).all():
+    if not samples[0].human.known.any():
         raise UsageError(f"{path}: no answer has people's scores (response.human); an audit needs them")
-    return [sample for sample in samples if not np.isnan(sample.human).all()]
+    return [sample for sample in samples if sample.human.known.any()]
 
 
 def of_tables(
@@ -100,7 +101,7 @@ def of_tables(
             raise UsageError(f"{source.path}: the judge {name} has several raters; give each a file of its own")
         # Of others than the first nothing but scores counts.
         given[name] = replace(judge, group=judge.ids, parts={}, length=None, probability=None) if given else judge
-    if np.isnan(people.human).all():
+    if not people.human.known.any():
         raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
     forget()  # from here on there are only samples
     first = next(iter(given.values()))
@@ -116,13 +117,13 @@ def of_tables(
     return Sample(
         name=human.path.stem,
         ids=ids,
-        human=np.append(people.human, np.full(more, np.nan)) if more else people.human,
+        human=people.human.at(np.r_[:count, np.full(more, -1)]) if more else people.human,
         judges={name: _scores_by_id(other, ids) for name, other in given.items()},
         group=own_groups(people.named_groups + alone.named_groups, ids) if more else people.group,
         raters=as_ratings(people.raters) + [{} for _ in range(more)] if people.raters else [],
         parts={part: as_column(values) + alone.parts.get(part, unknown) for part, values in people.parts.items()},
         length=_both(people.length, count, alone.length, more),
-        probability=None if people.probability is None else _both(people.probability, count, None, more),
+        probability=None if people.probability is None else np.append(people.probability, np.full(more, np.nan)),
         responses=_at(people.responses, np.r_[:count, np.full(more, -1)]) if people.responses else [],
         judgments=_at(first.judgments, places(first.ids, ids)) if first.judgments else [],
         records=first.records and first.records.rows(places(first.ids, ids)),
@@ -145,7 +146,7 @@ def _notes(
     n = len(people.ids)
     for name, other in given.items():
         notes += unmatched(people.ids, other.ids, ids, "answers", name, "they count as failed")
-    short = n if people.length is None else int(np.isnan(people.length).sum())
+    short = n if people.length is None else int((~people.length.known).sum())
     if 0 < short < n:
         notes.append(f"{short} of {n} answers have no length: what length does is not measured")
     if people.weight is not None:
@@ -166,6 +167,8 @@ def unmatched(
     people: Sequence[str], judged: Sequence[str], kept: Sequence[str], things: str, judge: str, then: str
 ) -> list[str]:
     """What stands in one file only, with the first id of each: ids that differ in a space or a letter show there."""
+    if judged is people is kept:
+        return []
     notes = []
     if len(missing := np.flatnonzero(places(judged, people) < 0)):
         first = people[int(missing[0])]
@@ -178,15 +181,15 @@ def unmatched(
     return notes
 
 
-def _both(values: Floats | None, count: int, more: Floats | None, rest: int) -> Floats | None:
+def _both(values: Coded | None, count: int, more: Coded | None, rest: int) -> Coded | None:
     """`count` numbers and `rest` more behind them, NaN for those that are not known; None where none is."""
-    parts = [np.full(size, np.nan) if of is None else of for of, size in ((values, count), (more, rest))]
-    return _known(np.concatenate(parts) if rest else parts[0])
+    parts = [Coded.one(np.nan, size) if of is None else of for of, size in ((values, count), (more, rest))]
+    return _known(Coded.of(np.concatenate(parts)) if rest else parts[0])
 
 
-def _known(values: Floats) -> Floats | None:
+def _known(values: Coded) -> Coded | None:
     """None where none is."""
-    return None if np.isnan(values).all() else values
+    return values if values.known.any() else None
 
 
 def _at(values: Any, place: Any) -> Any:
@@ -198,12 +201,11 @@ def _at(values: Any, place: Any) -> Any:
     return [None if row < 0 else values[row] for row in place.tolist()]
 
 
-def _scores_by_id(judge: Sample, ids: Sequence[str]) -> Floats:
+def _scores_by_id(judge: Sample, ids: Sequence[str]) -> Coded:
     """A judge's scores of `ids`, NaN where it has none."""
     if judge.ids is ids:
         return judge.human
-    place = places(judge.ids, ids)
-    return np.where(place < 0, np.nan, judge.human[place])
+    return judge.human.at(places(judge.ids, ids))
 
 
 def _people(source: Source, scale: Scale, texts: bool) -> Sample:
@@ -243,7 +245,7 @@ def _scored(source: Source, scale: Scale) -> Sample:
     if not rows.score:
         raise UsageError(f"{source.path}: no scores; it holds other verdicts")
     sample = rows.sample(source.path.stem, source)
-    return replace(sample, human=np.asarray(rows.score), judges={}, raters=[], responses=[])
+    return replace(sample, human=Coded.of(rows.score), judges={}, raters=[], responses=[])
 
 
 _CHOSEN = {"protocol": ("protocol", "condition", "judging", "turn"), "criterion": ("criterion",)}
@@ -270,12 +272,11 @@ def _graded(judge: Sample, people: Sample) -> Sample:
 def _described(people: Sample, judge: Sample) -> Sample:
     """`people` with the groups, parts and lengths that the judge's file says of them where their own does not."""
     says = judge.group is not judge.ids or any(any(as_column(one).present()) for one in judge.parts.values())
-    if not says and (judge.length is None or np.isnan(judge.length).all()):
+    if not says and (judge.length is None or not judge.length.known.any()):
         return people
-    place = places(judge.ids, people.ids)
     known, given = people.length, judge.length
-    if given is not None and (known is None or np.isnan(known).all()):
-        known = np.where(place < 0, np.nan, given[place])
+    if given is not None and (known is None or not known.known.any()):
+        known = given if judge.ids is people.ids else given.at(places(judge.ids, people.ids))
     said, others = (({"group": one.named_groups, **one.parts}) for one in (people, judge))
     parts = tables.filled(people.ids, said, judge.ids, others)
     return replace(people, group=own_groups(parts.pop("group"), people.ids), parts=parts, length=known)
@@ -294,7 +295,7 @@ def _of_table(table: ColumnTable, column: str, scale: Scale, option: str, twice:
             group=own_groups(table.texts("group"), ids),
             parts=tables.parts_of(table),
             length=_known(tables.lengths_of(table)),
-            probability=_known(tables.probabilities_of(table)),
+            probability=tables.probabilities_of(table),
             notes=notes,
         )
 
@@ -303,26 +304,26 @@ def _of_table(table: ColumnTable, column: str, scale: Scale, option: str, twice:
         who = f" by {rater}" if rater else twice
         return f"score {texts[0]}, but {texts[1]} before{who}"
 
-    rows, raters, repeated = tables.ratings_in(table, scores, two_scores)
+    rows, raters, repeated = tables.ratings_in(table, np.asarray(scores), two_scores)
     _, item, _, score = raters.entries()
     mean = np.bincount(item, score, len(rows.first)) / np.maximum(raters.sizes, 1)
     return Sample(
         name=table.path.stem,
         ids=(own := ids.rows(rows.first)),
-        human=np.where(raters.sizes == 0, np.nan, mean),
+        human=Coded.of(np.where(raters.sizes == 0, np.nan, mean)),
         judges={},
         group=own_groups(rows.texts("group"), own),
         raters=raters if "rater" in table.columns else [],
         parts=tables.parts_of(table, rows),
         length=_known(tables.lengths_of(table, ids=rows)),
-        probability=_known(tables.probabilities_of(table, rows)),
+        probability=tables.probabilities_of(table, rows),
         notes=[*notes, *([f"{table.path}: {repeated} rows repeat another row and count once"] if repeated else [])],
     )
 
 
-def _low(table: ColumnTable, column: str, scores: Floats, option: str) -> list[str]:
+def _low(table: ColumnTable, column: str, scores: Coded, option: str) -> list[str]:
     """What to say of scores that may be on another scale than 1..10, which nobody named."""
-    highest = float(np.fmax.reduce(scores, initial=np.nan))
+    highest = float(np.fmax.reduce(scores.values, initial=np.nan))
     if len(scores) < FEWEST_TO_DECIDE or not highest <= SCALE[1] / 2:
         return []
     most = f"no {column} is above {highest:g}, and they are taken to be on 1..10"

@@ -94,7 +94,7 @@ def made_by() -> dict[str, Any]:
     """How this audit makes intervals, and with what."""
     method = "percentile bootstrap over groups, widened for few groups"
     resamples = {"resamples": RESAMPLES, f"resamples_above_{MANY_GROUPS}_groups": RESAMPLES_OF_MANY}
-    versions = {name: version(name) for name in ("critic", "numpy", "scipy", "scikit-learn", "mapie", "sacrebleu")}
+    versions = {name: version(name) for name in ("critic", "numpy", "scipy", "sacrebleu")}
     return {
         "interval": {"level": LEVEL, "method": method, **resamples, "seed": SEED},
         "versions": {"python": platform.python_version()} | versions,

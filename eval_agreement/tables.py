@@ -12,6 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from critic import tables
+from critic.counting.coded import Coded
 from critic.counting.columns import BLOCK, Column, RatingColumns, Spooled, as_column
 from critic.counting.resampling import Floats
 from critic.errors import UsageError
@@ -70,12 +71,12 @@ class ColumnTable(Struct, frozen=True):
             return Column(repeat(None, len(self.line)))
         return self.columns[name].map(_text)
 
-    def numbers(self, name: str, scale: Scale = SCALE, option: str = "--scale") -> Floats:
+    def numbers(self, name: str, scale: Scale = SCALE, option: str = "--scale") -> Coded:
         """A column of scores on `scale`, which `option` names, moved onto 1..10; NaN where empty. Raises UsageError
         with the line."""
         low, high = scale
-        found = self.plain(name)
-        if found is None or np.fmin.reduce(found, initial=low) < low or np.fmax.reduce(found, initial=high) > high:
+        plain = self.plain(name)
+        if plain is None or ((plain.values < low) | (plain.values > high)).any():
             found = np.full(len(self.line), np.nan)
             for row, value in enumerate(self.column(name)):
                 number = self.number(row, name, value)
@@ -85,20 +86,17 @@ class ColumnTable(Struct, frozen=True):
                     there = f"{self.place(row)}: {name} {number:g}"
                     raise UsageError(f"{there} is outside {low:g}..{high:g} (see {option})")
                 found[row] = number
+            plain = Coded.of(found)
         first, last = SCALE
-        found -= low
-        found *= last - first
-        found /= high - low
-        found += first
-        return found
+        return plain.map(lambda given: (given - low) * (last - first) / (high - low) + first)
 
-    def plain(self, name: str) -> Floats | None:
+    def plain(self, name: str) -> Coded | None:
         """A column of numbers as it is, NaN where empty; None where a cell has to be looked at by itself."""
         try:
-            found = self.column(name).each(_plain, np.float64)
+            found = Coded.each(self.column(name), _plain)
         except (TypeError, ValueError):
             return None
-        return None if math.inf in (-np.fmin.reduce(found, initial=0), np.fmax.reduce(found, initial=0)) else found
+        return None if np.isinf(found.values).any() else found
 
     def number(self, row: int, name: str, value: Any) -> float | None:
         """A cell as a number; None where empty. Raises UsageError with the line."""
@@ -165,7 +163,7 @@ def all_differ(ids: Sequence[str]) -> bool:
 def places(known: Sequence[str], ids: Sequence[str]) -> NDArray[np.integer[Any]]:
     """Where each of `ids` stands in `known`, in which each stands once; -1 where it does not."""
     if known is ids or (len(known) == len(ids) and known == ids):
-        return np.arange(len(ids))
+        return np.arange(len(ids), dtype=np.int32)
     if not len(known):
         return np.full(len(ids), -1)
     there, keys, parts = _hashes(known), iter(ids), list[NDArray[np.int32]]()
@@ -310,13 +308,13 @@ def _numbered(keys: Sequence[Hashable]) -> tuple[Indices, Indices]:
 
 def filled(ids: Sequence[str], mine: Parts, other_ids: Sequence[str], other: Parts) -> dict[str, Sequence[str | None]]:
     """Columns by name over `ids`: where `mine` do not say anything of an id, what `other`, over `other_ids`, say."""
-    place, found = places(other_ids, ids), dict(mine)
+    place, found = None if other_ids is ids else places(other_ids, ids), dict(mine)
     for name, values in other.items():
         own = as_column(mine.get(name, ()))
         known = own.present()
         if any(known) and None not in known:
             continue
-        there = as_column(values).at(place)
+        there = as_column(values) if place is None else as_column(values).at(place)
         if not any(known):
             found[name] = there
         elif any(there.present()):
@@ -329,42 +327,46 @@ def parts_of(table: ColumnTable, ids: RowsOfIds | None = None) -> dict[str, Sequ
     return {part: (ids or table).texts(name) for name, part in PART_COLUMNS.items()}
 
 
-def probabilities_of(table: ColumnTable, ids: RowsOfIds | None = None) -> Floats:
+def probabilities_of(table: ColumnTable, ids: RowsOfIds | None = None) -> Floats | None:
     """The chance that each row, or id, had of being labelled, from a column `label_probability`; NaN where it is not
-    known. Raises UsageError with the line for one that is not above 0 and at most 1."""
+    known, None where none is. Raises UsageError with the line for one that is not above 0 and at most 1."""
     name = "label_probability"
-    found = _numbers_in(table, name)
+    if name not in table.columns:
+        return None
+    found = np.asarray(_numbers_in(table, name))
     if (wrong := (found <= 0) | (found > 1)).any():
         row = int(np.argmax(wrong))
         raise UsageError(f"{table.place(row)}: {name} {found[row]:g} is not above 0 and at most 1")
-    return found if ids is None else ids.numbers(name, found)
+    found = found if ids is None else ids.numbers(name, found)
+    return None if np.isnan(found).all() else found
 
 
-def _numbers_in(table: ColumnTable, name: str) -> Floats:
+def _numbers_in(table: ColumnTable, name: str) -> Coded:
     """A column that may be missing, as numbers; NaN where empty. Raises UsageError with the line."""
     if name not in table.columns:
-        return np.broadcast_to(np.nan, len(table.line))
+        return Coded.one(np.nan, len(table.line))
     if (plain := table.plain(name)) is not None:
         return plain
     given = [table.number(row, name, value) for row, value in enumerate(table.columns[name])]
-    return np.array(given, dtype=np.float64)
+    return Coded.of(given)
 
 
-def lengths_of(table: ColumnTable, which: str = "", ids: RowsOfIds | None = None) -> Floats:
+def lengths_of(table: ColumnTable, which: str = "", ids: RowsOfIds | None = None) -> Coded:
     """Characters of each row's, or id's, answer, from a column `length`, `response` or `text` (`length_a` …); NaN where
     unknown."""
     length = f"length{which}"
     if length in table.columns:
         found = _numbers_in(table, length)
-        if (found < 0).any():
-            raise UsageError(f"{table.place(int(np.argmax(found < 0)))}: {length} is below 0")
-        return found if ids is None else ids.numbers(length, found)
+        if (found.values < 0).any():
+            raise UsageError(f"{table.place(int(np.argmax(np.asarray(found) < 0)))}: {length} is below 0")
+        return found if ids is None else Coded.of(ids.numbers(length, np.asarray(found)))
     name = next((name for name in (f"response{which}", f"text{which}") if name in table.columns), None)
     if name is None:
-        return np.broadcast_to(np.nan, len(table.line if ids is None else ids.first))
-    found = table.columns[name].each(lambda text: math.nan if text is None else len(str(text)), np.float64)
+        return Coded.one(np.nan, len(table.line if ids is None else ids.first))
+    found = Coded.each(table.columns[name], lambda text: math.nan if text is None else len(str(text)))
     if ids is None:
         return found
     # An empty cell is an empty answer where no other row of the id has one. Raters may have a text of their own there.
-    said = ids.first_of(np.where(found > 0, found, np.nan))
-    return np.where(np.isnan(said), found[ids.first], said)
+    size = np.asarray(found)
+    said = ids.first_of(np.where(size > 0, size, np.nan))
+    return Coded.of(np.where(np.isnan(said), size[ids.first], said))

@@ -24,6 +24,8 @@ from scipy import sparse, special
 
 Floats = NDArray[np.float64]
 Drawn = NDArray[np.uint8]
+Codes = NDArray[Any]
+"""Whole numbers from 0 of the smallest kind that holds them."""
 Interval = tuple[float, float]
 Group = Sequence[Hashable] | NDArray[np.generic]
 """The group of each row: names, or whole numbers."""
@@ -48,21 +50,21 @@ _DEFINED = 0.9
 _COUNTS = 400_000
 """Numbers drawn at once: small enough for the processor's cache, large enough for NumPy. The draws depend on it."""
 
-_DRAWS, _BYTES, _CHUNK = 256, 1 << 26, 4096
+_DRAWS, _BYTES, _CHUNK = 256, 1 << 25, 4096
 """Resamples of a block at most, its bytes at most, and groups that are summed at a time."""
 
 _KEPT = 1 << 24
 """Bytes up to which memory is used again."""
 
 _SPARSE = 4
-"""Numbers of groups up to so many times the rows are made consecutive without sorting."""
+"""Whole numbers up to so many times the rows are made consecutive without sorting."""
 
 _FULL, WHOLE = 0.03, 1 << 24
 """The share of filled cells above which a plain product is faster than a sparse one, and where whole numbers end to be
 exact in 32 bits."""
 
-_ROWS, _WIDE = 1 << 14, 1 << 31
-"""Rows that are looked at together; as many values are too many for 32 bits."""
+_ROWS = 1 << 14
+"""Rows that are looked at together."""
 
 _TOGETHER = 1 << 18
 """Rows whose groups are counted together."""
@@ -89,13 +91,82 @@ class Numbered(Protocol):
     def numbers(self) -> NDArray[Any]: ...
 
 
+class InBlocks(Protocol):
+    """Numbers that are read some thousands at a time (critic.counting.columns)."""
+
+    def blocks(self) -> Iterator[NDArray[Any]]: ...
+    def __len__(self) -> int: ...
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]: ...
+
+
+def blocks(values: NDArray[Any] | InBlocks) -> Iterator[NDArray[Any]]:
+    """Some thousands at a time: NumPy makes 64 bits of all numbers that it is to take rows by, or to count."""
+    if not isinstance(values, np.ndarray):
+        return values.blocks()
+    return (values[start : start + _ROWS] for start in range(0, len(values), _ROWS))
+
+
+def joined(parts: Iterable[NDArray[Any]], rows: int, kind: Any) -> NDArray[Any]:
+    """The parts one behind the other, as one array of a kind."""
+    found, start = np.empty(rows, dtype=kind), 0
+    for part in parts:
+        found[start : start + len(part)] = part
+        start += len(part)
+    return found
+
+
+def taken(values: NDArray[Any], place: NDArray[Any]) -> NDArray[Any]:
+    """`values[place]`."""
+    return joined((values[part] for part in blocks(place)), len(place), values.dtype)
+
+
+def small(numbers: NDArray[Any]) -> Codes:
+    """Whole numbers from 0 in the smallest kind that holds them."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+
+
+def counted(code: Codes, many: int) -> NDArray[np.intp]:
+    """How often each of 0..many-1 occurs."""
+    found = np.zeros(many, dtype=np.intp)
+    for part in blocks(code):
+        some = np.bincount(part)
+        found[: len(some)] += some
+    return found
+
+
+def occurring(code: Codes, many: int, which: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+    """Which of 0..many-1 occur, in the rows for which `which` is true."""
+    found = np.zeros(many, dtype=bool)
+    for start in range(0, len(code), _ROWS):
+        part = code[start : start + _ROWS]
+        found[part if which is None else part[which[start : start + _ROWS]]] = True
+    return found
+
+
+def coded(values: NDArray[Any] | InBlocks) -> tuple[NDArray[Any], Codes]:
+    """The different values, ascending, and the place among these of each row: `np.unique` with its inverse, in little
+    memory."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and len(values) and values.min() >= 0:
+        most = int(values.max())
+        if most < max(_SPARSE * len(values), _ROWS):
+            there = occurring(values, most + 1)
+            return np.flatnonzero(there), taken(small(np.cumsum(there) - 1), values)
+    found = np.asarray([], dtype=values.dtype if isinstance(values, np.ndarray) else np.float64)
+    for part in blocks(values):
+        found = np.union1d(found, part)
+        if len(found) > _ROWS:
+            found = np.unique(np.asarray(values))
+            break
+    places = (np.searchsorted(found, part) for part in blocks(values))
+    return found, joined(places, len(values), np.min_scalar_type(len(found)))
+
+
 def group_numbers(group: Group) -> NDArray[Any]:
     """A whole number 0..G-1 for each row, by the sorted names, so that the order of rows does not matter."""
     if isinstance(group, np.ndarray) and group.dtype.kind in "iu":
         if len(group) and group.min() >= 0 and group.max() < _SPARSE * len(group):
-            there = np.zeros(int(group.max()) + 1, dtype=bool)
-            there[group] = True
-            return group if there.all() else (np.cumsum(there) - 1)[group]
+            there = occurring(group, int(group.max()) + 1)
+            return group if there.all() else taken((np.cumsum(there) - 1).astype(group.dtype), group)
         return np.asarray(np.unique(group, return_inverse=True)[1], dtype=np.intp)
     if isinstance(group, Numbered):
         return group.numbers()
@@ -103,30 +174,9 @@ def group_numbers(group: Group) -> NDArray[Any]:
     return np.fromiter((index[name] for name in group), dtype=np.intp, count=len(group))
 
 
-def blocks(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Some thousands at a time."""
-    return (values[start : start + _ROWS] for start in range(0, len(values), _ROWS))
-
-
-def chosen(which: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]:
-    """The rows for which `which` is true: where it is for all, the array itself."""
-    return values if which.all() else values[which]
-
-
-def coded(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The different values, ascending, and the place among these of each row: `np.unique` with its inverse, in 1 to 4
-    bytes a row where few differ."""
-    there = values[:0]
-    for part in blocks(values):
-        there = np.union1d(there, part)
-        if len(there) > _ROWS:
-            there, number = np.unique(values, return_inverse=True)
-            return there, number.astype(np.int32, copy=False) if len(there) < _WIDE else number
-    number, start = np.empty(len(values), dtype=np.min_scalar_type(len(there))), 0
-    for part in blocks(values):
-        number[start : start + len(part)] = np.searchsorted(there, part)
-        start += len(part)
-    return there, number
+def groups_in(member: NDArray[Any], which: NDArray[np.bool_] | None = None) -> int:
+    """How many groups have a row, among those for which `which` is true; `member` is the number of each row's group."""
+    return int(occurring(member, int(member.max(initial=-1)) + 1, which).sum())
 
 
 def ratio(top: Floats, bottom: Floats, empty: float = np.nan) -> Floats:
@@ -157,22 +207,36 @@ def parts_by_group(
         if high - low == shape[1]:
             rows: Any = slice(None)
         else:
-            found = ((part >= low) & (part < high) for part in blocks(member))
-            rows = np.concatenate([start * _ROWS + np.flatnonzero(one) for start, one in enumerate(found)])
+            found, start = [], 0
+            for part in blocks(member):
+                found.append(start + np.flatnonzero((part >= low) & (part < high)))
+                start += len(part)
+            rows = np.concatenate(found)
         places = cell[rows].astype(narrow), member[rows].astype(narrow) - low
         times = np.ones(len(places[0]), dtype=kind) if weight is None else weight[rows]
         yield sparse.coo_array((times, places), shape=(shape[0], high - low)).tocsc()
 
 
-def totals_of(drawn: Drawn, by_group: Any) -> Floats:
+def held(parts: Iterable[Any]) -> list[Any]:
+    """`parts_by_group` that count rows, in 5 bytes a filled cell: most counts have room in one byte."""
+    found = []
+    for part in parts:
+        if part.data.max(initial=0) <= np.iinfo(np.uint8).max:
+            part.data = part.data.astype(np.uint8)
+        found.append(part)
+    return found
+
+
+def totals_of(drawn: Drawn, by_group: Any, columns: Any = None) -> Floats:
     """The sums of what the drawn groups add, (r, G) and (k, G), or a list of its parts, -> (r, k): exact where those
-    are whole."""
+    are whole. With `columns`, shape (k, cells), groups add `columns @ by_group`, which is made of some at a time."""
     wholes = by_group if isinstance(by_group, list) else [by_group]
-    found = np.zeros((len(drawn), wholes[0].shape[0]))
+    found = np.zeros((len(drawn), (wholes[0] if columns is None else columns).shape[0]))
     most, group = int(drawn.max(initial=0)), 0
-    for part in (whole[:, start : start + _CHUNK] for whole in wholes for start in range(0, whole.shape[1], _CHUNK)):
-        times, group = drawn[:, group : group + part.shape[1]], group + part.shape[1]
-        kind = np.float32 if part.dtype == np.float32 and part.sum() * most < WHOLE else np.float64
+    for some in (whole[:, start : start + _CHUNK] for whole in wholes for start in range(0, whole.shape[1], _CHUNK)):
+        times, group = drawn[:, group : group + some.shape[1]], group + some.shape[1]
+        part = some if columns is None else (columns @ some).tocsc()
+        kind = np.float32 if part.dtype != np.float64 and part.sum() * most < WHOLE else np.float64
         if isinstance(part, np.ndarray):
             found += times.astype(kind) @ part.T
         elif part.nnz > _FULL * part.shape[0] * part.shape[1]:
@@ -270,13 +334,14 @@ class Resamples:
         """
         if self.groups == len(self.member) and not self.shared and weight is None:
             random = np.random.default_rng(self.seed)
-            share = np.bincount(cell, minlength=cells) / len(cell)
+            share = counted(cell, cells) / len(cell)
             block = max(1, _COUNTS // cells)
             for start in range(0, self.resamples, block):
                 drawn = random.multinomial(len(cell), share, size=min(block, self.resamples - start))
                 yield np.ascontiguousarray(drawn.T, dtype=np.float64)
             return
-        by_group = list(parts_by_group(cell, self.member, (cells, self.groups), weight))
+        parts = parts_by_group(cell, self.member, (cells, self.groups), weight)
+        by_group = held(parts) if weight is None else list(parts)
         width = max(1, _COUNTS // cells)
         for times in self.drawn():
             found = totals_of(times, by_group)
@@ -288,10 +353,11 @@ class Resamples:
         rows = values.reshape(len(self.member), -1)
         return self.sums(np.stack([np.bincount(self.member, column, minlength=self.groups) for column in rows.T]))
 
-    def sums(self, by_group: Any) -> Floats:
-        """`totals`, from what each group adds: shape (k, G), NumPy's or SciPy's by columns, or a list of parts."""
-        found = [totals_of(block, by_group) for block in self.drawn()]
-        return np.concatenate(found or [totals_of(np.zeros((0, self.groups), dtype=np.uint8), by_group)])
+    def sums(self, by_group: Any, columns: Any = None) -> Floats:
+        """`totals`, from what each group adds: shape (k, G), NumPy's or SciPy's by columns, or a list of parts, and
+        `columns` as `totals_of` has them."""
+        found = [totals_of(block, by_group, columns) for block in self.drawn()]
+        return np.concatenate(found or [totals_of(np.zeros((0, self.groups), dtype=np.uint8), by_group, columns)])
 
     def interval(self, values: Floats, *, share: bool = False, groups: int | None = None) -> Interval | None:
         """The 95 % interval of a statistic from its value in each resample (NaN where it is undefined there), which

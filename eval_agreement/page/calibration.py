@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 
 from critic.page.blocks import Columns, Part, Section, TableCell, bar, interval, number, share, shares
-from eval_agreement.analysis import Calibration, Findings
 from eval_agreement.calibration import Bin as CalibrationBin
-from eval_agreement.calibration import Conformal, Errors, Recalibration
-from eval_agreement.corrected import CorrectedMean
+from eval_agreement.calibration import Calibration, Conformal, Errors, Recalibration
+from eval_agreement.corrected import CorrectedMean, LabelPlan
 from eval_agreement.page.words import measured, section
 
 _BINS = Columns[CalibrationBin](
@@ -54,8 +53,8 @@ _CONFORMAL = Columns[Conformal](
 )
 
 
-def calibration_section(found: Mapping[str, Findings]) -> list[Section]:
-    parts = [_calibration(name, one.calibration) for name, one in found.items() if one.calibration]
+def calibration_section(found: Mapping[str, Calibration | None]) -> list[Section]:
+    parts = [_calibration(name, one) for name, one in found.items() if one]
     note = (
         "A map from judge score to people’s is fitted on other questions than it is tried on: on the first file, where "
         "the same judge scored it by the same prompt, else in turns on four fifths of the same. A linear map leaves "
@@ -95,14 +94,15 @@ _ANSWERERS = Columns[tuple[str, CorrectedMean]](
 )
 
 
-def corrected_section(found: Mapping[str, Findings]) -> list[Section]:
+def corrected_section(found: Mapping[str, tuple[Mapping[str, CorrectedMean], LabelPlan | None]]) -> list[Section]:
+    """Of each sample, the means by answerer and the plan."""
     parts = []
-    for name, one in found.items():
-        readings = [f"{answerer}: {mean.reading}" for answerer, mean in one.corrected.items()]
-        readings += [one.plan.reading] if one.plan else []
+    for name, (means, plan) in found.items():
+        readings = [f"{answerer}: {mean.reading}" for answerer, mean in means.items()]
+        readings += [plan.reading] if plan else []
         caption = "Mean human score, drawn from 1 to 10."
-        table = _ANSWERERS.table(caption, one.corrected.items(), axis=(1.0, 10.0), drawn=2)
-        parts.append(Part(heading=name, readings=readings, tables=[table] if one.corrected else []))
+        table = _ANSWERERS.table(caption, means.items(), axis=(1.0, 10.0), drawn=2)
+        parts.append(Part(heading=name, readings=readings, tables=[table] if means else []))
     note = (
         "Mean human score of each answerer out of few labels and many judge scores: prediction-powered inference "
         "(Angelopoulos et al. 2023, PPI++), valid however wrong the judge is if the labelled answers are a random "

@@ -8,10 +8,11 @@ import numpy as np
 from msgspec import Struct
 
 from critic import jsonl
-from critic.counting.resampling import Floats, Interval, Resamples, chosen
+from critic.counting.coded import Coded, chosen
+from critic.counting.resampling import Interval, Resamples, counted
 from critic.records import RATINGS
 from eval_agreement.metrics import half_up
-from eval_agreement.rows import distinct
+from eval_agreement.rows import distinct, sums_and_resampled
 from eval_agreement.sample import Sample
 
 SLICES = 10
@@ -81,41 +82,42 @@ class Pictures(Struct, frozen=True, kw_only=True):
 
 
 def pictures(sample: Sample) -> Pictures:
-    judged = sample.rows(~np.isnan(sample.scores))
+    judged = sample.scores.known
+    human, judge = chosen(judged, sample.human), chosen(judged, sample.scores)
     return Pictures(
-        confusion=confusion(judged.human, judged.scores),
-        calibration=calibration(judged.human, judged.scores),
-        differences=bland_altman(judged.human, judged.scores),
-        lengths=by_length(judged),
+        confusion=confusion(human, judge),
+        calibration=calibration(human, judge),
+        differences=bland_altman(human, judge),
+        lengths=by_length(sample),
     )
 
 
-def confusion(human: Floats, judge: Floats) -> list[list[int]]:
+def confusion(human: Coded, judge: Coded) -> list[list[int]]:
     """Counts, human score down and judge score across, both rounded half up to 1..10."""
     table = np.zeros((len(RATINGS), len(RATINGS)), dtype=int)
     first, cell = distinct(human, judge)
     rows, columns = ((half_up(scores[first]) - RATINGS[0]).astype(np.intp) for scores in (human, judge))
-    np.add.at(table, (rows, columns), np.bincount(cell))
+    np.add.at(table, (rows, columns), counted(cell, len(first)))
     return [[int(count) for count in row] for row in table]
 
 
-def calibration(human: Floats, judge: Floats) -> list[ScoreSpread]:
+def calibration(human: Coded, judge: Coded) -> list[ScoreSpread]:
     """The human scores (not rounded) of each rounded judge score that occurs."""
-    rounded = half_up(judge).astype(np.int8)
+    rounded = judge.map(half_up)
     bins = []
-    for score in np.unique(rounded):
-        values = human[rounded == score]
-        low, high = np.quantile(values, [0.25, 0.75])
-        bins.append(ScoreSpread(int(score), len(values), float(values.mean()), float(low), float(high)))
+    for code, score in enumerate(rounded.values):
+        there = human.rows(rounded.code == code)
+        low, high = there.quantile([0.25, 0.75])
+        bins.append(ScoreSpread(int(score), len(there), there.mean(), float(low), float(high)))
     return bins
 
 
-def bland_altman(human: Floats, judge: Floats) -> BlandAltman | None:
+def bland_altman(human: Coded, judge: Coded) -> BlandAltman | None:
     """None with fewer than two answers. Answers that fall on the same half point share a spot."""
     if len(human) < 2:
         return None
     first, cell = distinct(human, judge)
-    times, difference = np.bincount(cell), judge[first] - human[first]
+    times, difference = counted(cell, len(first)), judge[first] - human[first]
     halves = half_up(np.stack([(human[first] + judge[first]), 2 * difference])) / 2
     places, spot = np.unique(halves, axis=1, return_inverse=True)
     counts = np.bincount(spot.ravel(), times)
@@ -129,21 +131,26 @@ def by_length(sample: Sample) -> list[Slice]:
     """The judge's error in slices of equal size by length, the shortest first; empty without lengths."""
     if sample.length is None:
         return []
-    known = ~np.isnan(sample.length)
+    known = sample.length.known & sample.scores.known
     length, scores = chosen(known, sample.length), chosen(known, sample.scores)
     human, group = chosen(known, sample.human), chosen(known, sample.groups)
-    if len(length) < 2 * SLICES or np.ptp(length) == 0:
+    if len(length) < 2 * SLICES or len(length.values) == 1:
         return []
-    edges = np.unique(np.quantile(length, np.arange(1, SLICES) / SLICES))
+    edges = np.unique(length.quantile(np.arange(1, SLICES) / SLICES))
     slices = []
     for low, high in pairwise([-np.inf, *edges.tolist(), np.inf]):
-        rows = (low <= length) & (length < high)
+        first, last = np.searchsorted(length.values, [low, high])
+        rows = (first <= length.code) & (length.code < last)
         if not rows.any():
             continue
-        draws, less = Resamples(group[rows]), scores[rows] - human[rows]
-        sums = draws.totals(np.stack([less, np.ones(len(less))], axis=1))
-        spread = draws.interval(sums[:, 0] / sums[:, 1])
-        slices.append(Slice(float(np.median(length[rows])), len(less), float(less.mean()), spread))
+        draws, pair = Resamples(group[rows]), (human.rows(rows), scores.rows(rows))
+        one, cell = distinct(*pair)
+        less = pair[1][one] - pair[0][one]
+        n, total = sums_and_resampled(draws, cell, np.stack([np.ones(len(one)), less])).T
+        mean = total / n
+        slices.append(
+            Slice(float(length.rows(rows).quantile(0.5)), int(n[0]), float(mean[0]), draws.interval(mean[1:]))
+        )
     return slices
 
 

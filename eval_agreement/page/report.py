@@ -96,7 +96,7 @@ def worst(sample: Sample) -> list[int]:
 def failures(sample: Sample) -> list[tuple[str, int, list[int]]]:
     """Failures by name, the commonest first: how many, and the first three rows."""
     found: dict[str, list[int]] = {}
-    for row in np.flatnonzero(np.isnan(sample.scores)).tolist():
+    for row in np.flatnonzero(~sample.scores.known).tolist():
         judgment = sample.judgments[row] if sample.judgments else None
         found.setdefault((judgment and judgment.verdict.failure) or "no score", []).append(row)
     commonest = sorted(found.items(), key=lambda named: -len(named[1]))

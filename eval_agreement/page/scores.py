@@ -35,8 +35,8 @@ def sections(
         *_people(found),
         *_bias(found),
         *_injection(attacked),
-        *calibration_section(found),
-        *corrected_section(found),
+        *calibration_section({name: one.calibration for name, one in found.items()}),
+        *corrected_section({name: (one.corrected, one.plan) for name, one in found.items()}),
     ]
 
 

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
+from critic.counting.coded import Coded
 from critic.counting.resampling import Resamples
 from eval_agreement import (
     FUZZY_RANGES,
@@ -316,7 +317,7 @@ def test_what_always_holds(both: list[tuple[int, int]]) -> None:
 
 def columns(human: Any, judge: Any, draws: Resamples, weight: Any = None) -> Any:
     """The metrics of each resample in the order of METRICS: shape (metrics, resamples)."""
-    return np.stack(list(resampled(human, judge, draws, weight).values()))
+    return np.stack(list(resampled(Coded.of(human), Coded.of(judge), draws, weight).values()))
 
 
 def simulated(kind: str, n: int = 300) -> tuple[Any, Any, Any]:

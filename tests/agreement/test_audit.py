@@ -14,6 +14,7 @@ from conftest import Done, human_row, write_jsonl
 from conftest import run as run_program
 
 from critic import jsonl
+from critic.counting.coded import Coded
 from critic.counting.columns import as_column
 from critic.page.blocks import interval, share
 from critic.records import HumanScore, Judgment, Question, Response, Turn, Verdict
@@ -369,7 +370,7 @@ def test_a_column_with_the_judges_own_name_is_another_judge(tmp_path: Path) -> N
     rows = [change(one, columns={"small-judge_score_1_10": 1.0}) for one in judgments(40)]
     jsonl.write(tmp_path / "j.jsonl", rows)
     (sample,) = of_judgments("j", tmp_path / "j.jsonl")
-    assert sample.scores.tolist() == [one.score for one in rows]
+    assert list(sample.scores) == [one.score for one in rows]
     assert run(tmp_path, "j.jsonl", "--out", "out").returncode == 0
     found = summary_of(tmp_path)
     assert found["j"]["mae"] < 1.5 < found["judges"]["small-judge_score_1_10"]["j"]["mae"]
@@ -476,10 +477,11 @@ def test_tables_have_the_trivial_judges_that_need_no_texts(tmp_path: Path) -> No
     train = [judgment(i, 1 + i / 2, 5, text="x" * (i + 1)).response for i in range(19)]
     lengths = np.array([1.0, 10.0, 19.0, np.nan])
     ids = ["a", "b", "c", "d"]
-    sample = Sample(name="s", ids=ids, human=np.full(4, 9.0), judges={"j": np.full(4, 9.0)}, group=ids, length=lengths)
+    nines = Coded.one(9.0, 4)
+    sample = Sample(name="s", ids=ids, human=nines, judges={"j": nines}, group=ids, length=Coded.of(lengths))
     found = trivial(sample, train)
     scores, about = found["constant"]
-    assert (scores.tolist(), about) == ([5.5] * 4, "always 5.5")
+    assert (list(scores), about) == ([5.5] * 4, "always 5.5")
     scores, about = found["length"]
     expected = BASELINES["length"](train)([train[0], train[9], train[18]])
     assert scores[:3].tolist() == pytest.approx(expected.tolist()) and np.isnan(scores[3])
@@ -533,19 +535,20 @@ def test_pictures_hold_the_counts(tmp_path: Path) -> None:
     (most, few) = failures(sample_of(tmp_path, [judgment(3, 3, None), *refused]))
     assert (most[:2], few[:2]) == (("refused", 5), ("truncated", 1))
     assert most[2] == [1, 2, 3]
-    assert np.array(confusion(sample.human[:1], sample.scores[:1])).sum() == 1
-    assert calibration(sample.human[:1], sample.scores[:1])[0].low == 1.0
-    assert confusion(np.array([3.0, 3.2, 3.0]), np.array([4.0, 4.4, 1.0]))[2] == [1, 0, 0, 2, 0, 0, 0, 0, 0, 0]
+    first = np.array([0])
+    assert np.array(confusion(sample.human.rows(first), sample.scores.rows(first))).sum() == 1
+    assert calibration(sample.human.rows(first), sample.scores.rows(first))[0].low == 1.0
+    assert confusion(Coded.of([3.0, 3.2, 3.0]), Coded.of([4.0, 4.4, 1.0]))[2] == [1, 0, 0, 2, 0, 0, 0, 0, 0, 0]
 
 
 def test_bland_altman_keeps_every_answer_and_the_sign() -> None:
-    drawn = bland_altman(np.array([2.0, 2.0, 8.0]), np.array([4.0, 4.1, 7.0]))
+    drawn = bland_altman(Coded.of([2.0, 2.0, 8.0]), Coded.of([4.0, 4.1, 7.0]))
     assert drawn is not None
     assert {(spot.level, spot.difference): spot.n for spot in drawn.spots} == {(3.0, 2.0): 2, (7.5, -1.0): 1}
     assert drawn.mean == pytest.approx((2 + 2.1 - 1) / 3)
     spread = np.std([2, 2.1, -1], ddof=1)
     assert drawn.limits == (pytest.approx(drawn.mean - 1.96 * spread), pytest.approx(drawn.mean + 1.96 * spread))
-    assert bland_altman(np.array([2.0]), np.array([4.0])) is None
+    assert bland_altman(Coded.of([2.0]), Coded.of([4.0])) is None
 
 
 def test_slices_by_length_show_a_judge_that_likes_long_answers(tmp_path: Path) -> None:
@@ -716,7 +719,7 @@ def test_the_worst_rows_are_those_of_all_blocks(monkeypatch: pytest.MonkeyPatch)
         human, scores = random.integers(1, 5, rows).astype(float), random.integers(1, 5, rows).astype(float)
         scores[random.random(rows) < 0.2] = np.nan
         ids = [f"row-{number}" for number in random.permutation(rows)]
-        sample = Sample(name="s", ids=ids, human=human, judges={"j": scores}, group=ids)
+        sample = Sample(name="s", ids=ids, human=Coded.of(human), judges={"j": Coded.of(scores)}, group=ids)
         distance = np.abs(human - scores)
         judged = np.flatnonzero(~np.isnan(distance)).tolist()
         assert report.worst(sample) == sorted(judged, key=lambda row: (-distance[row], ids[row]))[: report.WORST]

@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from scipy import stats
 
 from critic.counting.resampling import Resamples
 from eval_agreement import calibration
-from eval_agreement.calibration import Recalibrator, conformal, recalibration, reliability
+from eval_agreement.calibration import conformal, fitted, recalibration, reliability
 from eval_agreement.metrics import half_up
 from eval_agreement.rows import JudgedRows
 
@@ -110,14 +108,26 @@ def test_few_groups_and_no_rows() -> None:
 def test_maps_are_least_squares_and_pooled_adjacent_violators() -> None:
     judge = np.array([2.0, 4, 4, 6, 8, 9])
     human = np.array([1.0, 5, 7, 3, 8, 10])
-    steps = Recalibrator("isotonic").fit(judge[:, None], human)
-    assert steps.predict(np.array([[1.0], [2], [4], [5], [6], [8], [10]])) == pytest.approx([1, 1, 5, 5, 5, 8, 10])
-    line = Recalibrator("linear").fit(judge[:, None], human)
+    once = np.ones(6)
+    steps = fitted("isotonic", human, judge, once)
+    assert steps(np.array([1.0, 2, 4, 5, 6, 8, 10])) == pytest.approx([1, 1, 5, 5, 5, 8, 10])
+    line = fitted("linear", human, judge, once)
     slope, intercept = np.polyfit(judge, human, 1)
-    assert line.predict(np.array([[3.0], [7.5]])) == pytest.approx([intercept + 3 * slope, intercept + 7.5 * slope])
-    assert line.predict(np.array([[1.0], [10]]))[1] == 10
-    steep = Recalibrator("linear").fit(np.array([[4.0], [6]]), np.array([1.0, 9]))
-    assert steep.predict(np.array([[1.0], [10]])).tolist() == [1, 10]
+    assert line(np.array([3.0, 7.5])) == pytest.approx([intercept + 3 * slope, intercept + 7.5 * slope])
+    assert line(np.array([1.0, 10]))[1] == 10
+    steep = fitted("linear", np.array([1.0, 9]), np.array([4.0, 6]), np.ones(2))
+    assert steep(np.array([1.0, 10])).tolist() == [1, 10]
+
+
+@pytest.mark.parametrize("method", ["isotonic", "linear"])
+def test_maps_of_pairs_that_occur_often_are_those_of_rows(method: calibration.Method) -> None:
+    isotonic, linear = (pytest.importorskip(f"sklearn.{name}") for name in ("isotonic", "linear_model"))
+    random = np.random.default_rng(13)
+    human, judge, times = random.uniform(1, 10, 30), random.integers(1, 9, 30).astype(float), random.integers(1, 9, 30)
+    library = isotonic.IsotonicRegression(out_of_bounds="clip") if method == "isotonic" else linear.LinearRegression()
+    rows = np.repeat(np.arange(30), times)
+    expected = library.fit(judge[rows, None], human[rows]).predict(np.linspace(1, 10, 40)[:, None])
+    assert fitted(method, human, judge, times)(np.linspace(1, 10, 40)) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("method", ["isotonic", "linear"])
@@ -203,41 +213,51 @@ def test_no_row_meets_a_map_or_an_interval_that_saw_its_group(monkeypatch: pytes
     judge = 1 + group / 10
     human = np.clip(judge + np.random.default_rng(9).normal(0, 0.3, 180), 1, 10)
     seen: list[tuple[str, frozenset[float]]] = []
-    fit, predict, measure = Recalibrator.fit, Recalibrator.predict, calibration._conformal
+    fit, measure = calibration.fitted, calibration._half_width
 
-    def spy_fit(self: Recalibrator, X: Floats, y: Floats) -> Recalibrator:
-        seen.append(("fit", frozenset(X[:, 0])))
-        return fit(self, X, y)
+    def spy_fit(method: calibration.Method, y: Floats, x: Floats, times: Floats) -> calibration.Map:
+        seen.append(("fit", frozenset(x)))
+        made = fit(method, y, x, times)
 
-    def spy_predict(self: Recalibrator, X: Floats) -> Floats:
-        seen.append(("predict", frozenset(X[:, 0])))
-        return predict(self, X)
+        def spied(scores: Floats) -> Floats:
+            seen.append(("predict", frozenset(scores)))
+            return made(scores)
 
-    def spy_conformal(fitted: Recalibrator, y: Floats, x: Floats, tested: Floats) -> tuple[Floats, Floats]:
-        assert not set(x) & set(tested)
-        assert not seen[-1][1] & (set(x) | set(tested)) and seen[-1][0] == "fit"
-        evaluated.extend(tested)
-        return measure(fitted, y, x, tested)
+        return spied
 
-    monkeypatch.setattr(Recalibrator, "fit", spy_fit)
-    monkeypatch.setattr(Recalibrator, "predict", spy_predict)
+    def spy_half_width(to_human: calibration.Map, y: Floats, x: Floats, times: NDArray[np.intp]) -> float:
+        assert seen[-1][0] == "fit" and not seen[-1][1] & set(x)
+        half_width = measure(to_human, y, x, times)
+        seen.append(("measured", frozenset(x)))
+        return half_width
+
+    def evaluated() -> list[float]:
+        """What was predicted behind a fit and a measurement, neither of which has seen it."""
+        found: list[float] = []
+        for made, _, measured, used in zip(seen, seen[1:], seen[2:], seen[3:], strict=False):
+            if (made[0], measured[0], used[0]) == ("fit", "measured", "predict"):
+                assert not used[1] & (made[1] | measured[1])
+                found += used[1]
+        seen.clear()
+        return sorted(found)
+
+    monkeypatch.setattr(calibration, "fitted", spy_fit)
     recalibration(JudgedRows(human, judge, group))
     assert seen[0] == ("fit", frozenset(judge))
     pairs = [(a[1], b[1]) for a, b in pairwise(seen[1:]) if (a[0], b[0]) == ("fit", "predict")]
     assert len(pairs) == 5 and not any(a & b for a, b in pairs)
     assert frozenset().union(*(b for _, b in pairs)) == frozenset(judge)
 
-    evaluated: list[float] = []
-    monkeypatch.setattr(calibration, "_conformal", spy_conformal)
+    seen.clear()
+    monkeypatch.setattr(calibration, "_half_width", spy_half_width)
     conformal(JudgedRows(human, judge, group))
-    assert sorted(evaluated) == sorted(judge)
-    evaluated.clear()
+    assert evaluated() == sorted(set(judge))
     split = group < 30
     result = conformal(
         JudgedRows(human[split], judge[split], group[split]),
         fit_on=JudgedRows(human[~split], judge[~split], group[~split]),
     )
-    assert sorted(evaluated) == sorted(judge[split]) and result.mode == "held out"
+    assert evaluated() == sorted(set(judge[split])) and result.mode == "held out"
 
 
 def test_groups_on_both_sides_are_left_out_of_the_fit() -> None:
@@ -281,7 +301,7 @@ def test_half_width_is_the_quantile_of_split_conformal_prediction() -> None:
     human, judge, group = answers(random, 200, 1)
     result = conformal(JudgedRows(human, judge, group + 1000), "linear", fit_on)
     half = calibration._folds(fit_on, 2)
-    people, judged = fit_on.human, fit_on.judge
+    people, judged = np.asarray(fit_on.human), np.asarray(fit_on.judge)
     line = np.polyfit(judged[half == 0], people[half == 0], 1)
     residuals = np.sort(np.abs(people - np.polyval(line, judged))[half == 1])
     expected = residuals[math.ceil(0.9 * (len(residuals) + 1)) - 1]
@@ -341,12 +361,6 @@ def _rounded(result: Any) -> Any:
     if isinstance(result, list | tuple):
         return [_rounded(value) for value in result]
     return round(result, 9) if isinstance(result, float) else result
-
-
-def test_scikit_learn_is_imported_only_when_something_is_fitted() -> None:
-    program = "import sys, eval_agreement.calibration; print(sorted({'sklearn', 'mapie'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_gpt4_on_llmeval2(shared: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, Done, run
 
+from critic.counting.coded import Coded
 from critic.counting.resampling import Resamples
 from eval_agreement import metrics
 from eval_agreement.joint import resampled
@@ -78,7 +79,7 @@ def test_both_forms_say_the_same_whichever_side_has_more_values(people_vary_more
     human, judge = (fine, coarse) if people_vary_more else (coarse, fine)
     draws = Resamples(np.arange(80) // 2, resamples=4)
     counts = np.concatenate(list(draws.counts()), axis=1).astype(int)
-    found = resampled(human, judge, draws)
+    found = resampled(Coded.of(human), Coded.of(judge), draws)
     for place, count in enumerate(counts.T):
         rows = np.repeat(np.arange(80), count[draws.member])
         for name, metric in METRICS.items():

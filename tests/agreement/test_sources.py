@@ -45,16 +45,16 @@ def joined(folder: Path, people: str = PEOPLE, judge: str = JUDGE, **options: An
 def test_tables_are_joined_by_id(tmp_path: Path) -> None:
     found = joined(tmp_path)
     assert (found.name, found.ids, found.judge) == ("people", ["a", "b", "c", "d"], "ours")
-    assert found.human.tolist()[:3] == [5.0, 9.0, 1.0]  # a: the raters' mean; b: the one who answered
+    assert list(found.human)[:3] == [5.0, 9.0, 1.0]  # a: the raters' mean; b: the one who answered
     assert np.isnan(found.human[3])  # scored by the judge only
-    assert found.scores.tolist()[:2] == [5.5, 8.0] and np.isnan(found.scores[2]) and found.scores[3] == 3.0
+    assert list(found.scores)[:2] == [5.5, 8.0] and np.isnan(found.scores[2]) and found.scores[3] == 3.0
     assert found.group[:2] == ["g1", "g1"] and len({*found.group}) == 3  # without a group, an answer is its own
     assert found.raters == [{"ann": 4.0, "bob": 6.0}, {"ann": 9.0}, {"ann": 1.0}, {}]
     assert found.parts["answerer"] == ["m1", "m2", "m2", "m9"] and found.parts["task"][:2] == ["OCR", "Meme"]
     assert found.length is not None and found.length[:3].tolist() == [4.0, 5.0, 0.0]
     labelled = found.labelled
     assert (labelled.ids, labelled.group) == (["a", "b", "c"], found.group[:3])
-    assert {name: mask.tolist() for name, mask in found.values("task").items()} == {
+    assert {name: mask.tolist() for name, mask in found.values("task")} == {
         "OCR": [True, False, True, False],
         "Meme": [False, True, False, False],
     }
@@ -66,7 +66,7 @@ def test_a_judge_of_the_same_ids_has_peoples_own(tmp_path: Path) -> None:
     found = joined(tmp_path, people, "id,score\na,5\nb,8\n")
     same = _with_ids_of(found, replace(found, ids=Column(found.ids)))
     assert same.ids is found.ids and _with_ids_of(found, replace(found, ids=["b", "a"])).ids == ["b", "a"]
-    assert found.group == found.named_groups == ["g1", "g2"] and found.scores.tolist() == [5, 8]
+    assert found.group == found.named_groups == ["g1", "g2"] and list(found.scores) == [5, 8]
 
 
 def test_what_a_line_of_an_id_says_holds_for_all_of_it_in_any_order(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_what_a_line_of_an_id_says_holds_for_all_of_it_in_any_order(tmp_path: Pa
     for lines in (ann + bob, bob + ann):
         rows = "\n".join(["id,rater,score,group,task,system,text,label_probability", *lines])
         found = joined(tmp_path, rows, "id,score\na,5\nb,8\n")
-        assert found.group == ["g1", "g1"] and found.length is not None and found.length.tolist() == [4.0, 4.0]
+        assert found.group == ["g1", "g1"] and found.length is not None and list(found.length) == [4.0, 4.0]
         assert found.parts["task"] == ["OCR", "OCR"] and found.parts["answerer"] == ["m1", "m1"]
         assert found.probability is not None and found.probability.tolist() == [0.5, 0.25]
     pairs = preferences(tmp_path, "id,preference,rater,group\np,a,ann,\np,a,bob,g\nq,a,ann,g\n", "id,preference\np,a\n")
@@ -127,7 +127,7 @@ def test_questions_of_labelled_answers_alone_give_no_corrected_mean(tmp_path: Pa
 
 def test_other_scales_are_moved_onto_one_to_ten(tmp_path: Path) -> None:
     found = joined(tmp_path, "id,score\na,1\nb,3\nc,5\n", "id,score\na,5\nb,2\nc,1\n", scale=(1, 5))
-    assert found.human.tolist() == [1.0, 5.5, 10.0] and found.scores.tolist() == [10.0, 3.25, 1.0]
+    assert list(found.human) == [1.0, 5.5, 10.0] and list(found.scores) == [10.0, 3.25, 1.0]
 
 
 def test_csv_jsonl_parquet_and_excel_say_the_same(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_two_columns_of_one_file_need_no_ids(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("expert,model\n3,4\n5,\n", "utf-8")
     source = f"{tmp_path / 't.csv'}:"
     found = of_tables(Source.parse(source + "expert"), {"m": Source.parse(source + "model")})
-    assert found.human.tolist() == [3.0, 5.0] and found.scores[0] == 4.0 and np.isnan(found.scores[1])
+    assert list(found.human) == [3.0, 5.0] and found.scores[0] == 4.0 and np.isnan(found.scores[1])
     (tmp_path / "u.csv").write_text("score\n3\n5\n", "utf-8")
     with pytest.raises(UsageError, match="no column 'id' to join by; there are expert, model"):
         of_tables(Source.parse(source + "expert"), {"m": Source(tmp_path / "u.csv")})
@@ -205,7 +205,7 @@ def test_rows_of_which_none_can_be_used_are_one_line(tmp_path: Path) -> None:
 
 def test_repeated_rows_count_once_and_are_said(tmp_path: Path) -> None:
     found = joined(tmp_path, "id,score\na,4\na,4\nb,5\n")
-    assert found.human.tolist()[:2] == [4.0, 5.0]
+    assert list(found.human)[:2] == [4.0, 5.0]
     assert found.notes == [f"{tmp_path / 'people.csv'}: 1 rows repeat another row and count once"]
 
 
@@ -225,7 +225,7 @@ def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
     (tmp_path / "judge.csv").write_text("id,score\na,1\nd,4\n")
     files = {name: Source(tmp_path / f"{name}.csv") for name in ("judge", "other")}
     found = of_tables(Source(tmp_path / "people.csv"), files, (1, 5), (1, 10))
-    assert found.human.tolist()[:3] == [1.0, 3.25, 5.5] and found.scores.tolist()[0] == 1.0
+    assert list(found.human)[:3] == [1.0, 3.25, 5.5] and found.scores[0] == 1.0
     assert found.notes == [
         "2 of 3 answers are not in the file of judge, 'b' the first: they count as failed",
         "2 of 3 answers are not in the file of other, 'b' the first: they count as failed",
@@ -267,7 +267,7 @@ def test_of_texts_that_differ_by_rater_the_first_counts(tmp_path: Path) -> None:
     """A rater's own remark, or a space behind the same answer."""
     (tmp_path / "t.csv").write_text("id,rater,score,text\na,x,3,\na,y,4,yes\na,z,4,no\nb,x,1,\n", "utf-8")
     table = read_table(tmp_path / "t.csv")
-    assert tables.lengths_of(table, ids=tables.RowsOfIds.of(table)).tolist() == [3, 0]
+    assert list(tables.lengths_of(table, ids=tables.RowsOfIds.of(table))) == [3, 0]
 
 
 MISTAKES: dict[str, tuple[str, str, str]] = {

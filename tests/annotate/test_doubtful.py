@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from critic.counting import resampling
+from critic.counting.coded import Coded
 from critic.counting.verdicts import A, B, verdict_agreement
 from critic.records import Call, Judgment, Member, Question, Response, Verdict
 from eval_agreement.analysis import trivial
@@ -185,13 +186,14 @@ def test_the_constant_judge_is_the_best_one_on_the_rows_that_it_is_scored_on() -
     rare = np.arange(400) < 100
     human = np.where(rare, 8.0, 2.0) + np.random.default_rng(0).integers(-1, 2, 400).astype(float)
     names, chance = [str(number) for number in range(400)], np.where(rare, 0.02, 1.0)
-    sample = Sample(name="s", ids=names, human=human, judges={"j": human}, group=names, probability=chance)
+    scored = Coded.of(human)
+    sample = Sample(name="s", ids=names, human=scored, judges={"j": scored}, group=names, probability=chance)
     scores, about = trivial(sample, [])["constant"]
     whole = np.repeat(human, np.round(1 / chance).astype(int))
     assert scores[0] == np.median(whole) == 8 and about.startswith("always 8")
     even = [trivial(replace(sample, probability=one), [])["constant"][0][0] for one in (None, np.full(400, 0.5))]
     assert even == [np.median(human)] * 2
-    halves = replace(sample, human=np.repeat([2.0, 5.0], 200), probability=np.full(400, 0.25))
+    halves = replace(sample, human=Coded.of(np.repeat([2.0, 5.0], 200)), probability=np.full(400, 0.25))
     assert trivial(halves, [])["constant"][0][0] == 3.5
     people = np.where(rare, A, B).astype(np.int8)
     given = Preferences(ids=names, group=names, people={"p": people}, judges={"j": people}, weight=1 / chance)
@@ -214,8 +216,8 @@ def test_differences_of_judges_are_those_of_the_lines_above_them() -> None:
     sample = Sample(
         name="s",
         ids=names,
-        human=human,
-        judges={"a": one, "b": other},
+        human=Coded.of(human),
+        judges={"a": Coded.of(one), "b": Coded.of(other)},
         group=[str(n) for n in group],
         probability=chance,
     )

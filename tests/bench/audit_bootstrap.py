@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.metrics import mean_absolute_error
 
+from critic.counting.coded import Coded
 from critic.counting.resampling import Resamples
 from eval_agreement.joint import _blocks, agreement_interval, resampled
 from eval_agreement.metrics import FUZZY_RANGES, METRICS, STRICT_RANGES
@@ -73,7 +74,7 @@ def loop(human: Scores, judge: Scores, draws: Resamples) -> Scores:
 def largest_difference(human: Scores, judge: Scores, group: NDArray[np.intp]) -> float:
     """Between our metrics and the libraries', on the same resamples."""
     draws = Resamples(group, LOOP_RESAMPLES)
-    ours, theirs = list(resampled(human, judge, draws).values()), loop(human, judge, draws)
+    ours, theirs = list(resampled(Coded.of(human), Coded.of(judge), draws).values()), loop(human, judge, draws)
     return float(np.abs(np.stack(ours[:6]) - theirs).max())
 
 
@@ -102,7 +103,8 @@ def each(human: Scores, judge: Scores, group: NDArray[np.intp]) -> dict[str, flo
     for name, library in LIBRARY.items():
 
         def ours(name: str = name) -> None:
-            for counts in _blocks(human, judge, Resamples(group, RESAMPLES // 5, shared=False), None):
+            draws = Resamples(group, RESAMPLES // 5, shared=False)
+            for counts in _blocks(Coded.of(human), Coded.of(judge), draws, None):
                 METRICS[name].of_counts(counts)
 
         def theirs(library: Callable[[Scores, Scores], float] = library) -> None:
