@@ -11,14 +11,16 @@ from typing import Any
 MANY_ROWS = 50_000
 """From so many rows on, work takes longer than a process takes to start."""
 
-_M_MMAP_THRESHOLD, _LARGE = -3, 1 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGE, _HUGE = 1 << 20, 1 << 25
 
 
-def give_back() -> None:
-    """Let glibc, where there is one, give every freed array of a megabyte and more back to the kernel: else it keeps
+def give_back(least: int = _LARGE) -> None:
+    """Let glibc, where there is one, give every freed array of `least` bytes and more back to the kernel: else it keeps
     what was freed below others, each forked process holds that as well, and it is more than what is in use."""
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        mallopt(_M_MMAP_THRESHOLD, least)
+        mallopt(_M_TRIM_THRESHOLD, 2 * least)
 
 
 _TASKS: list[Callable[[], Any]] = []
@@ -32,6 +34,8 @@ def in_parallel(
     one to a core, each with one thread. `got_on` is called whenever one is done; the first error is raised."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not apart or cores < 2 or "fork" not in multiprocessing.get_all_start_methods():
+        if not apart:
+            give_back(_HUGE)  # few rows: new pages for each block of resamples would take as long as the block itself
         found = []
         for task in tasks:
             found.append(task())

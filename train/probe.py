@@ -7,6 +7,7 @@ arXiv 2202.10054, section 4). Where nothing is trained behind it, it is the judg
 
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
         for strength in STRENGTHS
     }
     best = min(losses, key=losses.__getitem__)
-    fitted = _regression(best).fit(features, rating, sample_weight=shares)
+    fitted = _regression(best, features, rating, shares)
     by_class = fitted.coef_ if len(fitted.classes_) > 2 else np.vstack([-fitted.coef_ / 2, fitted.coef_ / 2])
     # A rating that nobody gave is as unlikely as the rarest.
     rarest = int(np.argmin([shares[rating == each].sum() for each in fitted.classes_]))
@@ -127,11 +128,16 @@ def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
     return weights / scale, losses[best]
 
 
-def _regression(strength: float) -> Any:
+def _regression(strength: float, features: Floats, rating: NDArray[np.intp], shares: Floats) -> Any:
+    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - takes a second to import
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - takes a second to import
 
-    # The layer of scores has no intercept.
-    return LogisticRegression(C=strength, fit_intercept=False, max_iter=500)
+    with warnings.catch_warnings():
+        # One that was stopped before its end is one with more penalty: held-out rows choose among them alike.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        # The layer of scores has no intercept.
+        fitted = LogisticRegression(C=strength, fit_intercept=False, max_iter=500)
+        return fitted.fit(features, rating, sample_weight=shares)
 
 
 def _held_out(
@@ -142,7 +148,7 @@ def _held_out(
     inside, outside = part
     if len(set(rating[inside].tolist())) < 2:
         return float("nan")
-    fitted = _regression(strength).fit(features[inside], rating[inside], sample_weight=shares[inside])
+    fitted = _regression(strength, features[inside], rating[inside], shares[inside])
     seen = outside[np.isin(rating[outside], fitted.classes_)]
     said = fitted.predict_proba(features[seen])
     return float(log_loss(rating[seen], said, sample_weight=shares[seen], labels=fitted.classes_))

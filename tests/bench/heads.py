@@ -4,9 +4,9 @@
         --set topical_chat=runs/topical_chat/data --other gpt4 --keep runs/states
 
 A set is NAME=FOLDER[,N[,M]]: of each question at most N answers of train.jsonl are learned from, and M of
-internal.jsonl are judged. What the base makes of a prompt (`pointwise_short`) is computed once for all heads, kept in
-`--keep` file by file, and takes nearly all of the time: 2 s a row of llmeval2 on a core with AVX512-bf16. A head is a
-ridge-penalized logistic regression, as in `train/probe.py`; its judgment is the median.
+internal.jsonl are judged; a set may have one of the two alone. What the base makes of a prompt (`pointwise_short`) is
+computed once for all heads, kept in `--keep` file by file, and takes nearly all of the time: 2 s a row of llmeval2 on a
+core with AVX512-bf16. A head is a ridge-penalized logistic regression, as in `train/probe.py`; it judges by the median.
 
 Ends in one JSON line: `ratio` is the MAE with the other judge's labels beside 100 of people's over that without.
 """
@@ -53,7 +53,7 @@ PLACES = ("behind the verdict's beginning", "last token of the prompt", "mean ov
 HEAD_READS = 1
 """Of PLACES, where `objective: head` reads."""
 
-STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3)
+STRENGTHS = (1e-3, 3e-3, 1e-2, 3e-2)
 LABELS, DRAWS, SHARE = (100, 1000), 8, 0.3
 """People's labels that are learned from, draws of so many, and the weight of one of the other judge's labels."""
 
@@ -294,15 +294,17 @@ def foreign(train: dict[str, Rows], tests: dict[str, Rows], layer: int) -> None:
 
     print("\n| judged | learned from | n | MAE | Pearson |\n|---|---|---|---|---|")
     for name, rows in tests.items():
-        arms = {"all other sets": [one for one in train if one != name], "all sets": list(train), "its own": [name]}
+        others = [one for one in train if one != name]
+        arms = {"all other sets": others} | ({"all sets": list(train), "its own": [name]} if name in train else {})
         for arm, names in arms.items():
             scores = head(names).scores(rows.at(layer))
             print(
                 f"| {name} | {arm} | {len(rows.human)} | {with_intervals(rows.human, scores, rows.group)} |", flush=True
             )
-        for arm, names in (("constant, all other sets", arms["all other sets"]), ("constant, its own", [name])):
+        for arm, names in list(arms.items())[::2]:
             constant = np.full(len(rows.human), np.mean([np.median(train[one].human) for one in names]))
-            print(f"| {name} | {arm} | {len(rows.human)} | {figures(rows.human, constant)[0]:.3f} | – |", flush=True)
+            told = f"{figures(rows.human, constant)[0]:.3f} | –"
+            print(f"| {name} | a constant by {arm} | {len(rows.human)} | {told} |", flush=True)
 
 
 def main() -> None:
@@ -320,7 +322,8 @@ def main() -> None:
         folder, each, judged = [*rest.split(","), "1000000", "1000000"][:3]
         for part, most, into in (("train", each, train), ("internal", judged, tests)):
             file, kept = Path(folder) / f"{part}.jsonl", given.keep / f"{name}-{part}.npz"
-            into[name] = rows_of(file, int(most), kept, given.base, layers, given.other if not into else None)
+            if file.is_file():
+                into[name] = rows_of(file, int(most), kept, given.base, layers, given.other if not into else None)
     first = next(iter(train))
     layer = search(train[first])
     line: dict[str, Any] = {"name": "heads", "ratio": None, "layer": layer}
