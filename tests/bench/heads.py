@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections import defaultdict
 from itertools import product
 from pathlib import Path
@@ -34,6 +35,7 @@ from msgspec.structs import replace  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 from objective import RatingTokens, rating_tokens  # noqa: E402
 from packing import common, prefix_tree, sequence  # noqa: E402
+from sklearn.exceptions import ConvergenceWarning  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 from sklearn.model_selection import GroupKFold  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
@@ -54,7 +56,7 @@ HEAD_READS = 1
 """Of PLACES, where `objective: head` reads."""
 
 STRENGTHS = (1e-3, 3e-3, 1e-2, 3e-2)
-LABELS, DRAWS, SHARE = (100, 1000), 8, 0.3
+LABELS, DRAWS, SHARE = (100, 1000), 3, 0.3
 """People's labels that are learned from, draws of so many, and the weight of one of the other judge's labels."""
 
 Floats = NDArray[np.float64]
@@ -185,7 +187,8 @@ class Head:
         self.centre, self.scale = states.mean(axis=0), states.std(axis=0) + 1e-6
         whole = np.floor(scores + 0.5).astype(int)
         known = (states - self.centre) / self.scale
-        self.fitted = LogisticRegression(C=strength, max_iter=300).fit(known, whole, sample_weight=weight)
+        warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early is penalized more
+        self.fitted = LogisticRegression(C=strength, max_iter=150).fit(known, whole, sample_weight=weight)
 
     def shares(self, states: NDArray[Any]) -> Floats:
         found = np.zeros((len(states), len(RATINGS)))
