@@ -5,9 +5,10 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 
 from critic import jsonl, tables
 from critic.building.replies import Made
@@ -32,6 +33,8 @@ ASKED: dict[Language, dict[str, str]] = {
 """The same in words, for those who are asked."""
 
 YES, NO = {"yes", "y", "1", "true", "是"}, {"no", "n", "0", "false", "否"}
+
+_Count = Annotated[int, Meta(ge=0)]
 
 REVIEWERS = 2
 """Of a conversation; a third decides where they differ."""
@@ -203,7 +206,7 @@ def read(paths: Iterable[Path], made: Iterable[Made], gone: Iterable[str] = ()) 
                 stale += 1
                 continue
             if labels is not None:
-                _add_labels(place, votes[key], labels, len(row.get("annotators") or {}))
+                _add_labels(place, votes[key], labels, row.get("checklist_votes"), len(row.get("annotators") or {}))
                 continue
             said_by.add(place, f"{key} by {tables.text(place, row, 'reviewer')}")
             for name, answer in answers.items():
@@ -213,12 +216,18 @@ def read(paths: Iterable[Path], made: Iterable[Made], gone: Iterable[str] = ()) 
     return votes, stale
 
 
-def _add_labels(place: str, votes: dict[str, list[bool]], labels: Any, raters: int) -> None:
-    """The majority of annotators' answers, where there is one, counts as all of theirs."""
+def _add_labels(place: str, votes: dict[str, list[bool]], labels: Any, counts: Any, raters: int) -> None:
+    """Each annotator's yes or no, where the row counts them: who cannot say has said neither. Else the majority's
+    answer, where there is one, counts as all of theirs."""
     if not isinstance(labels, list) or len(labels) != len(CRITERIA):
         raise UsageError(f"{place}: 'checklist_answers' must have {len(CRITERIA)} entries")
-    for name, label in zip(CRITERIA, labels, strict=True):
-        votes[name] += [label] * max(1, raters) if label is not None else [True, False]
+    if counts is None:
+        counts = [[raters or 1, 0] if label else [1, 1] if label is None else [0, raters or 1] for label in labels]
+    try:
+        for name, (yes, no) in zip(CRITERIA, msgspec.convert(counts, list[tuple[_Count, _Count]]), strict=True):
+            votes[name] += [True] * yes + [False] * no
+    except (msgspec.ValidationError, ValueError):
+        raise UsageError(f"{place}: 'checklist_votes' must have how many said yes and no for each criterion") from None
 
 
 def decide(made: Sequence[Made], votes: Votes) -> Reviewed:

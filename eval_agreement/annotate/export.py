@@ -72,7 +72,14 @@ def _row(scheme: Scheme, item: LabelItem, labels: Sequence[Given]) -> Iterator[d
         right = [_majority(said) for said in answers.values()]
         score = _share("yes" if one else "no" for one in right if one is not None)
         score = fmean(given.values()) if score is None else score  # they are of two minds on every item
-        added = {"human_score": score, "scale_min": 0, "scale_max": 1, "checklist_answers": right}
+        votes = [[said.count("yes"), said.count("no")] for said in answers.values()]
+        added = {
+            "human_score": score,
+            "scale_min": 0,
+            "scale_max": 1,
+            "checklist_answers": right,
+            "checklist_votes": votes,
+        }
     default = {"task": "", "reference": None, "system": None, "lang": item.lang, "group": item.group}
     old = {key: value for key, value in item.row.items() if key not in ("score_1_10", "label_probability")}
     reason = next((one.said.reason for one in labels if one.said.reason), None)

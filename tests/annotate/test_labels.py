@@ -88,6 +88,11 @@ def test_who_cannot_say_gives_no_score(tmp_path: Path) -> None:
         "row-2": (0.5, [None, None]),
         "row-3": (1.0, [True, True]),
     }
+    assert [found[f"row-{row}"]["checklist_votes"] for row in (1, 2, 3)] == [
+        [[1, 0], [0, 1]],
+        [[1, 1], [1, 1]],
+        [[2, 0], [2, 0]],
+    ]
     assert found["row-1"]["annotators"] == {"rater-2": 0.5}
     assert found["row-2"]["annotators"] == {"rater-1": 1.0, "rater-2": 0.0}
     assert found["row-3"]["annotators"] == {"rater-1": 1.0, "rater-2": 1.0}

@@ -586,6 +586,14 @@ def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> N
     labels = tmp_path / "labels.jsonl"
     labels.write_text('{"id": "e", "checklist_answers": [true, true, null], "annotators": {"x": 1, "y": 0.7}}\n')
     assert review.decide(made, review.read([labels], made)[0]).differing == ["e"]
+    answers = '"checklist_answers": [true, true, true]'
+    for votes, found in (([[2, 0], [2, 0], [1, 0]], "open"), ([[2, 0], [2, 0], [2, 1]], "accepted")):
+        labels.write_text(f'{{"id": "e", {answers}, "checklist_votes": {votes}, "annotators": {{"x": 1, "y": 1}}}}\n')
+        assert "e" in getattr(review.decide(made, review.read([labels], made)[0]), found), "who cannot say is no vote"
+    for votes in ("[[2, 0]]", "[[2, 0], [2, 0], [-1, 0]]", '"two"'):
+        labels.write_text(f'{{"id": "e", {answers}, "checklist_votes": {votes}}}\n')
+        with pytest.raises(UsageError, match="how many said yes and no"):
+            review.read([labels], made)
     for text, problem in (
         ("c,3,maybe,no,no", "expected yes or no"),
         ("x,3,no,no,no", "no conversation"),
