@@ -137,7 +137,8 @@ def test_prompts_that_begin_alike_go_to_one_endpoint(stands: Stands) -> None:
     ]
     # Dealt out one by one it is a half.
     assert sum(max(each.values()) for each in homes) / len(prompts) > 0.7
-    assert all(80 < one.asked < 180 for one in servers), [one.asked for one in servers]
+    # About 120 each (109 to 133 in twenty runs); one that stalls for a moment gets less. Without a bound one takes all.
+    assert all(40 < one.asked < 240 for one in servers), [one.asked for one in servers]
 
 
 def test_beginnings_are_told_apart_by_block_and_by_who_said_them() -> None:
