@@ -122,7 +122,8 @@ def test_a_slow_endpoint_gets_less(stands: Stands) -> None:
 
 
 def test_prompts_that_begin_alike_go_to_one_endpoint(stands: Stands) -> None:
-    servers = stands(4, seconds=0.01, keeps=True)
+    # Long answers: of a run of 80 ms an endpoint that stalls for 60 would miss the most.
+    servers = stands(4, seconds=0.1, keeps=True)
     prompts = [f"{question} {'?' * 300} answer {n}" for question in range(80) for n in range(6)]
     random.Random(0).shuffle(prompts)  # in a row even those that are dealt out one by one may meet
 
@@ -137,8 +138,7 @@ def test_prompts_that_begin_alike_go_to_one_endpoint(stands: Stands) -> None:
     ]
     # Dealt out one by one it is a half.
     assert sum(max(each.values()) for each in homes) / len(prompts) > 0.7
-    # About 120 each (109 to 133 in twenty runs); one that stalls for a moment gets less. Without a bound one takes all.
-    assert all(40 < one.asked < 240 for one in servers), [one.asked for one in servers]
+    assert all(80 < one.asked < 180 for one in servers), [one.asked for one in servers]
 
 
 def test_beginnings_are_told_apart_by_block_and_by_who_said_them() -> None:

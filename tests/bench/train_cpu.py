@@ -24,6 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "train")]
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from recipe import read_recipe  # noqa: E402
 
 from critic import jsonl  # noqa: E402
 
@@ -59,9 +60,10 @@ def main() -> None:
     parser.add_argument("base", type=Path)
     parser.add_argument("--recipe", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--rows", type=int, default=16, help="a step")
+    parser.add_argument("--rows", type=int, help="a step, by default as many as the recipe's")
     parser.add_argument("--tokens", type=int, default=2048, help="of a micro-batch, for the matmuls alone")
     given = parser.parse_args()
+    given.rows = given.rows or read_recipe(given.recipe).global_batch
     scratch = Path(tempfile.mkdtemp())
     world, rows, out = scratch / "world.jsonl", scratch / "rows.jsonl", scratch / "out"
     subprocess.run([sys.executable, str(ROOT / "data/sample_world.py"), "--out", str(world)], check=True)
