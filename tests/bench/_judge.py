@@ -124,11 +124,6 @@ def laps(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, li
     return found
 
 
-def alternated(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each piece of work."""
-    return {name: statistics.median(times) for name, times in laps(works, rounds).items()}
-
-
 def ratios(took: Mapping[str, list[float]], over: str, under: str) -> dict[str, float]:
     """How many times as fast `under` is as `over`, round by round: the median, the least, the most."""
     found = sorted(one / other for one, other in zip(took[over], took[under], strict=True))

@@ -10,11 +10,12 @@ same vLLM engine given the prompts that the runner made, one batch a turn, image
 
 import asyncio
 import json
+import statistics
 import sys
 import tempfile
 from pathlib import Path
 
-from _judge import Shown, alternated
+from _judge import Shown, laps, ratios
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import tiny_vlm
@@ -28,7 +29,7 @@ from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
 from critic.stages.infer import Infer
 from critic.stages.run import RunOptions
 
-CONVERSATIONS, TURNS, REPLY_TOKENS, ROUNDS = 64, 3, 48, 3
+CONVERSATIONS, TURNS, REPLY_TOKENS, ROUNDS = 64, 3, 48, 5
 QUESTION = "How many red boats lie in harbour {n}, and which one of them is the largest? Say why, in a sentence. " * 3
 
 
@@ -109,14 +110,14 @@ async def main(count: int) -> None:
             asked = sum(line.prompt_tokens is not None for line in found)
             turns = batches(backend)
             works = {"infer": lambda: infer(count), "engine": engine, "one_by_one": lambda: infer(1)}
-            took = await asyncio.to_thread(alternated, works, ROUNDS)
-    a_second = {name: round(asked / time, 1) for name, time in took.items()}
+            took = await asyncio.to_thread(laps, works, ROUNDS)
+    a_second = {name: round(asked / statistics.median(times), 1) for name, times in took.items()}
     tokens = sum(line.prompt_tokens or 0 for line in found) // asked
     print(f"{asked} turns of {count} conversations, {tokens} tokens a prompt; turns a second: {a_second}")
     result = {
         "name": "infer_multiturn",
-        "ratio": round(took["engine"] / took["infer"], 3),
-        "over_one_by_one": round(took["one_by_one"] / took["infer"], 2),
+        **ratios(took, "engine", "infer"),
+        "over_one_by_one": ratios(took, "one_by_one", "infer"),
         "turns": asked,
         "cached_by_turn": cached_by_turn(found),
         "a_second": a_second,

@@ -2,23 +2,25 @@
 
 python tests/bench/judge_http.py
 
-`ratio`: `Judge` on a served judge ÷ a client that posts the same requests, verdicts and probes, and parses nothing but
-the JSON. `ratio_verdicts`: ÷ a client that does without the ratings' probabilities. `over_log_probabilities`: ÷ one
-that asks for the log probabilities of every token, as one usually does, and still cannot tell 1 from 10. The server
-keeps its prefix cache, so every round finds the prompts cached for all alike.
+`ratio`: `Judge` on a served judge ÷ a client that posts the same requests, verdicts and probes, through the same HTTP
+library, and parses nothing but the JSON. `ratio_verdicts`: ÷ a client that does without the ratings' probabilities.
+`over_log_probabilities`: ÷ one that asks for the log probabilities of every token, as one usually does, and still
+cannot tell 1 from 10. Each with the least and the most of the rounds. The server keeps its prefix cache, so every round
+finds the prompts cached for all alike.
 """
 
 import asyncio
 import json
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import httpx
-from _judge import POINTWISE, REPLY_TOKENS, ROWS, alternated, checkpoint, ordered, prompts, responses
+import aiohttp
+from _judge import POINTWISE, REPLY_TOKENS, ROWS, checkpoint, laps, ordered, prompts, ratios, responses
 from msgspec.structs import replace
 
 from critic.asking.asker import ALTERNATIVES, RATING_ALONE, probe
@@ -28,7 +30,7 @@ from critic.backends import FAVOUR, Request
 from critic.backends.openai import OURS, OpenAIBackend
 from critic.records import Decoding, Judgment, Message, Response
 
-ROUNDS, CONCURRENCY = 3, 64
+ROUNDS, CONCURRENCY = 5, 64
 
 
 async def judged(url: str, rows: list[Response], decoding: Decoding) -> list[Judgment]:
@@ -49,13 +51,12 @@ async def judged(url: str, rows: list[Response], decoding: Decoding) -> list[Jud
 async def posted(url: str, messages: list[list[Message]], alternatives: int = 0, probed: bool = False) -> list[object]:
     backend = OpenAIBackend(url, connections=CONCURRENCY)
     backend.choose(None)
-    limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
-    waiting, found = iter(messages), []
-    async with backend, httpx.AsyncClient(headers=OURS, limits=limits, timeout=300) as client:
+    connector, waiting, found = aiohttp.TCPConnector(limit=CONCURRENCY), iter(messages), []
+    async with backend, aiohttp.ClientSession(headers=OURS, connector=connector, raise_for_status=True) as client:
 
         async def post(body: dict[str, Any]) -> None:
-            answer = await client.post(f"{url}/chat/completions", json=body)
-            found.append(answer.raise_for_status().json())
+            async with client.post(f"{url}/chat/completions", json=body) as answer:
+                found.append(await answer.json())
 
         async def work() -> None:
             for each in waiting:
@@ -93,18 +94,18 @@ def main() -> None:
                 "client_log_probabilities": lambda: asyncio.run(posted(url, messages, ALTERNATIVES)),
                 "rating_alone": lambda: asyncio.run(judged(url, rows, alone)),
             }
-            took = alternated(works, ROUNDS)
+            took = laps(works, ROUNDS)
         finally:
             server.terminate()
             server.wait()
-    a_second = {name: round(ROWS / time, 1) for name, time in took.items()}
+    a_second = {name: round(ROWS / statistics.median(times), 1) for name, times in took.items()}
     print(f"{ROWS} prompts, {CONCURRENCY} in flight, replies of {REPLY_TOKENS} tokens at most; a second: {a_second}")
     result = {
         "name": "judge_http",
-        "ratio": round(took["client"] / took["judge"], 3),
-        "ratio_verdicts": round(took["client_verdicts"] / took["judge"], 3),
-        "over_log_probabilities": round(took["client_log_probabilities"] / took["judge"], 2),
-        "rating_alone_over_whole": round(took["judge"] / took["rating_alone"], 2),
+        **ratios(took, "client", "judge"),
+        "ratio_verdicts": ratios(took, "client_verdicts", "judge"),
+        "over_log_probabilities": ratios(took, "client_log_probabilities", "judge"),
+        "rating_alone_over_whole": ratios(took, "judge", "rating_alone"),
         "a_second": a_second,
     }
     print(json.dumps(result))

@@ -23,7 +23,7 @@ from critic.backends import Reply, Request
 from critic.backends.vllm import VllmBackend, _parameters
 from critic.records import Decoding, Judgment, Response
 
-ROUNDS, ONE_BY_ONE = 3, 6
+ROUNDS, ONE_BY_ONE = 5, 6
 
 
 class _Shown(VllmBackend):
@@ -159,9 +159,9 @@ async def main() -> None:
     result = {
         "name": "judge_inprocess",
         **ratios(laps_of, "engine", "judge"),
-        "ratio_verdicts": round(took["engine_verdicts"] / took["judge"], 3),
-        "rating_alone_over_whole": round(took["judge"] / took["rating_alone"], 2),
-        "cached_over_uncached": round(took["engine_verdicts_uncached"] / took["engine_verdicts"], 2),
+        "ratio_verdicts": ratios(laps_of, "engine_verdicts", "judge"),
+        "rating_alone_over_whole": ratios(laps_of, "judge", "rating_alone"),
+        "cached_over_uncached": ratios(laps_of, "engine_verdicts_uncached", "engine_verdicts"),
         "prompt_tokens_saved": round(counts["cached"] / counts["prompt"], 3),
         "over_transformers_one_by_one": round(slow * size.rows / took["judge"], 1),
         "a_second": {**a_second, "transformers": round(1 / slow, 2)},
