@@ -52,7 +52,7 @@ def main(
     checks: Annotated[Path | None, typer.Option(help="Rows with `known`: hidden items with a known answer.")] = None,
     doubtful: Annotated[Path | None, typer.Option(help="Judgments: draw rows more often where unsure.")] = None,
     draw: Annotated[int | None, typer.Option(min=1, help="With --doubtful: how many rows, on average.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of every hash.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of who labels what, of orders and of sides.")] = 0,
     host: Annotated[str, typer.Option(help="Where to listen; from outside raters must be invited.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8765,
     export_to: Annotated[Path | None, typer.Option("--export", help=_EXPORT)] = None,
@@ -145,7 +145,8 @@ def _planned(db: Path, options: Mapping[str, Any], files: Mapping[str, Path | No
     right = answers_of(scheme, hidden)
     chance: dict[str, float] = {}
     if files["doubtful"] and draw:
-        chance = draw_from(files["doubtful"], [item.id for item in items], draw, wanted["seed"])
+        chance = draw_from(files["doubtful"], [item.id for item in items], draw)
+        _check_drawn(store, chance, right)
         items = [item for item in items if item.id in chance]
     if twice := {item.id for item in items} & right.keys():
         raise UsageError(f"--checks {files['checks']}: {min(twice)!r} is among the rows as well")
@@ -164,6 +165,16 @@ def _planned(db: Path, options: Mapping[str, Any], files: Mapping[str, Path | No
     count = store.add(facts, tokens, every, tasks, right, chance)
     print(f"{db}: {count} items by the scheme {scheme} for {', '.join(tokens)}", file=sys.stderr)
     return store
+
+
+def _check_drawn(store: Store | None, chance: Mapping[str, float], right: Mapping[str, Any]) -> None:
+    """Raises UsageError where rows that were drawn before are not among those drawn now: no chances would hold."""
+    there = {item.id for item in store.items().values()} - right.keys() if store else set()
+    if lost := there - chance.keys():
+        raise UsageError(
+            f"--draw: {len(lost)} rows that were drawn before, such as {min(lost)!r}, are not among these (an earlier "
+            "version drew by --seed); choose another --db"
+        )
 
 
 def _check_images(items: Sequence[LabelItem], root: Path) -> None:

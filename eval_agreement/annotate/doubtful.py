@@ -66,16 +66,16 @@ def doubts(path: Path) -> dict[str, float]:
     return found
 
 
-def draw_from(path: Path, ids: Sequence[str], rows: int, seed: int) -> dict[str, float]:
+def draw_from(path: Path, ids: Sequence[str], rows: int) -> dict[str, float]:
     """Those of the items that are drawn by a file of judgments, with their probabilities. Raises UsageError where one
-    was not judged."""
+    was not judged. An audit, which knows no plan, must find the same (`next_rows`): no seed of a plan changes it."""
     known = doubts(path)
     if lost := next((key for key in ids if key not in known), None):
         raise UsageError(f"--doubtful {path}: says nothing of {lost!r}; judge all rows that may be labelled")
-    return drawn(chances({key: known[key] for key in ids}, rows), seed)
+    return drawn(chances({key: known[key] for key in ids}, rows))
 
 
-def next_rows(sample: Sample, rows: int, seed: int = 0) -> list[dict[str, float | str]]:
+def next_rows(sample: Sample, rows: int) -> list[dict[str, float | str]]:
     """Which answers of a sample without a label to label next, by their ids, so that `rows` have one.
 
     Where labels have a chance and all are among those that `critic annotate --doubtful --draw ROWS` draws:
@@ -85,13 +85,13 @@ def next_rows(sample: Sample, rows: int, seed: int = 0) -> list[dict[str, float 
     """
     labelled = {key for key, score in zip(sample.ids, sample.human, strict=True) if not np.isnan(score)}
     if sample.weight is None:
-        left = sorted(set(sample.ids) - labelled, key=lambda key: draw(seed, "number", key))
+        left = sorted(set(sample.ids) - labelled, key=lambda key: draw(0, "number", key))
         return [{"id": key} for key in left[: max(0, rows - len(labelled))]]
     if sample.records is None or np.isnan(doubtful := sample.records.each(doubt)).any():
         return []
     known = dict(zip(sample.ids, doubtful.tolist(), strict=True))
     chance = chances(known, rows) if any(known.values()) else dict.fromkeys(known, rows / len(known))
-    chosen = drawn(chance, seed)
+    chosen = drawn(chance)
     if not labelled <= chosen.keys():
         return []
     return [{"id": key, "label_probability": share} for key, share in chosen.items() if key not in labelled]
@@ -114,6 +114,6 @@ def chances(doubts: Mapping[str, float], rows: float) -> dict[str, float]:
         certain |= share >= 1
 
 
-def drawn(chance: Mapping[str, float], seed: int) -> dict[str, float]:
+def drawn(chance: Mapping[str, float], seed: int = 0) -> dict[str, float]:
     """The ids that are drawn with their probabilities. With larger ones the same are drawn, and others."""
     return {key: share for key, share in chance.items() if draw(seed, "number", key) < share}

@@ -286,6 +286,31 @@ def test_from_doubt_to_the_audit_and_on_to_the_next_labels(tmp_path: Path) -> No
         assert not {json.loads(line)["id"] for line in (tmp_path / "audit/next.jsonl").open()} & first
 
 
+def test_a_seed_changes_orders_but_not_what_is_drawn(tmp_path: Path) -> None:
+    """So that an audit, which does not know it, names the next rows."""
+    rows, doubtful = rows_file(tmp_path, 200), judged(tmp_path, 200)
+    stores = []
+    for seed in (0, 3):
+        (folder := tmp_path / str(seed)).mkdir()
+        stores.append(planned(folder, "--doubtful", doubtful, "--draw", 40, "--seed", seed, rows=rows))
+    shown = [[task.item.id for task in store.tasks("rater-1")] for store in stores]
+    assert shown[0] != shown[1] and sorted(shown[0]) == sorted(shown[1])
+    store = stores[1]
+    chance = chances(doubts(doubtful), 40)
+    lines = [{"id": key, "score": 5, "label_probability": chance[key]} for key in shown[1]]
+    sample = of_tables(Source(write_jsonl(tmp_path / "people.jsonl", lines)), {"ours": Source(doubtful)})
+    named = {str(line["id"]) for line in next_rows(sample, 90)}
+    words = [rows, "--db", store.path, "--doubtful", doubtful, "--seed", 3, "--draw", 90]
+    run("critic", "annotate", *words, "--export", tmp_path / "l.jsonl")
+    assert named and named == {item.id for item in store.items().values()} - {*shown[1]}
+    # A plan of an earlier version, whose rows were drawn by its seed.
+    shown_as = msgspec.json.encode(replace(store.items()[1], id="row-of-before"))
+    with store._writing() as database:
+        database.execute("UPDATE items SET shown = ? WHERE id = 1", (shown_as,))
+    again = run("critic", "annotate", *words[:-1], 120, "--export", tmp_path / "l.jsonl")
+    assert_one_line_error(again, "1 rows that were drawn before, such as 'row-of-before'")
+
+
 def test_what_to_label_next_is_what_a_larger_draw_adds(tmp_path: Path) -> None:
     path = judged(tmp_path, 200)
     small, large = (drawn(chances(doubts(path), count), 0) for count in (40, 90))
