@@ -401,6 +401,7 @@ def main(
         print(f"{out} holds this base already")
         return
     os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # saving imports DeepSpeed, which would warn that it finds no GPU
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     partial = out.with_name(f"{out.name}.partial")
