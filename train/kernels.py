@@ -46,14 +46,20 @@ _PLAIN = (_normed, _normed_back, _gated, _gated_back)
 _compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
-def _rows(states: torch.Tensor) -> torch.Tensor:
-    """[… × width] as [tokens × width], of heads that were moved before tokens too without a copy."""
-    seen = states.transpose(1, 2) if states.dim() == 4 and not states.is_contiguous() else states
-    return seen.reshape(-1, seen.shape[-1])
+def _moved(states: torch.Tensor) -> bool:
+    """Whether these are heads that were moved before tokens, [rows × heads × tokens × width]."""
+    return states.dim() == 4 and not states.is_contiguous()
+
+
+def _rows(states: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """[… × width] as [tokens × width] in the order of `like`, of moved heads too without a copy. They lie in memory one
+    behind the other: for every other layout PyTorch would compile anew, and it gives up after eight."""
+    seen = states.transpose(1, 2) if _moved(like) else states
+    return seen.reshape(-1, seen.shape[-1]).contiguous()
 
 
 def _like(rows: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-    if states.dim() == 4 and not states.is_contiguous():
+    if _moved(states):
         return rows.view(states.transpose(1, 2).shape).transpose(1, 2)
     return rows.view(states.shape)
 
@@ -63,15 +69,15 @@ class _Norm(torch.autograd.Function):  # type: ignore[misc]  # a base of type An
 
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, scale: torch.Tensor, eps: float) -> torch.Tensor:
-        found, inverse = _compiled[_normed](_rows(states), scale, eps)
+        found, inverse = _compiled[_normed](_rows(states, states), scale, eps)
         ctx.save_for_backward(states, scale, inverse)
         return _like(found, states)
 
     @staticmethod
     def backward(ctx: Any, *given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         states, scale, inverse = ctx.saved_tensors
-        alike = given[0] if given[0].stride() == states.stride() else torch.empty_like(states).copy_(given[0])
-        found, of_scale = _compiled[_normed_back](_rows(alike), _rows(states), scale, inverse)
+        rows = _rows(given[0], states), _rows(states, states)
+        found, of_scale = _compiled[_normed_back](*rows, scale, inverse)
         return _like(found, states), of_scale, None
 
 
@@ -82,13 +88,14 @@ class _Gate(torch.autograd.Function):  # type: ignore[misc]  # a base of type An
     def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor, c: float, d: float) -> torch.Tensor:
         ctx.save_for_backward(gate, up)
         ctx.shape = c, d
-        return _like(_compiled[_gated](_rows(gate), _rows(up), c, d), gate)
+        return _like(_compiled[_gated](_rows(gate, gate), _rows(up, gate), c, d), gate)
 
     @staticmethod
     def backward(ctx: Any, *given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
         gate, up = ctx.saved_tensors
-        of_gate, of_up = _compiled[_gated_back](_rows(given[0]), _rows(gate), _rows(up), *ctx.shape)
-        return _like(of_gate, gate), _like(of_up, up), None, None
+        rows = [_rows(each, gate) for each in (given[0], gate, up)]
+        of_gate, of_up = _compiled[_gated_back](*rows, *ctx.shape)
+        return _like(of_gate, gate), _like(of_up, gate), None, None
 
 
 def compile_all() -> str | None:

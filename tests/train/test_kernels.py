@@ -73,6 +73,28 @@ def test_losses_and_gradients_are_those_of_the_modules(family: str) -> None:
 
 
 @pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("moved", [False, True], ids=["half of a layer's output", "the same, heads moved"])
+@pytest.mark.parametrize("given_moved", [False, True], ids=["", "gradients moved"])
+def test_a_norm_of_a_view(moved: bool, given_moved: bool) -> None:
+    """Qwen 3.5 and Qwen3-Next norm the first half of what a projection gives, [rows × tokens × heads × width]."""
+    torch.manual_seed(0)
+    whole, scale = torch.randn(2, 5, 3, 64, requires_grad=True), torch.rand(32, requires_grad=True)
+    states = whole.chunk(2, -1)[0]
+    states = states.transpose(1, 2) if moved else states
+    given = torch.randn(states.shape)
+    given = given.transpose(1, 2).contiguous().transpose(1, 2) if given_moved else given
+    wanted = states * torch.rsqrt(states.square().mean(-1, keepdim=True) + 1e-6) * scale
+    found = kernels._Norm.apply(states, scale, 1e-6)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, (whole, scale), given),
+        torch.autograd.grad(wanted, (whole, scale), given),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("compiled")
 def test_bf16_is_rounded_once() -> None:
     """Nearer to fp32 than the modules, which round between gate and product."""
     exact_loss, exact = gradients(model_of("gemma3"))
