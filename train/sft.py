@@ -30,11 +30,12 @@ import resize
 import torch
 import transformers
 import typer
+from batches import Batches, weights
 from evaluation import held_out
 from loop import JudgeTrainer, Watch, draw_loss
 from objective import RatingTokens, classify, learn, rating_tokens
 from recipe import LoraSpec, Recipe, read_recipe, watched
-from rows import Batches, Data, prepare, prompt_names, sees, weights
+from rows import Data, prepare, prompt_names, sees
 from tiny import random_model
 from vision import TOWERS
 

@@ -24,9 +24,10 @@ from typing import Any
 from train_prefix import ROOT, Clock, Rates, common, ours  # isort: skip  # it puts train/ on the path
 import datasets
 import torch
+from batches import Batches, weights
 from loop import Together
 from recipe import read_recipe
-from rows import Batches, prepare, weights
+from rows import prepare
 from tiny import random_model
 
 from critic.images import Images

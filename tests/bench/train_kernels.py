@@ -24,9 +24,10 @@ import export  # noqa: E402
 import kernels  # noqa: E402
 import machine  # noqa: E402
 import torch  # noqa: E402
+from batches import Batches, weights  # noqa: E402
 from objective import rating_tokens  # noqa: E402
 from recipe import read_recipe  # noqa: E402
-from rows import Batches, prepare, weights  # noqa: E402
+from rows import prepare  # noqa: E402
 from sft import build_model  # noqa: E402
 
 from critic import jsonl  # noqa: E402

@@ -31,9 +31,10 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import datasets  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from batches import Batches, weights  # noqa: E402
 from objective import learn  # noqa: E402
 from recipe import read_recipe  # noqa: E402
-from rows import Batches, prepare, weights  # noqa: E402
+from rows import prepare  # noqa: E402
 from tiny import CHAT_TEMPLATE, SPECIAL_TOKENS  # noqa: E402
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
 

@@ -27,9 +27,10 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import datasets  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from batches import Batches, weights  # noqa: E402
 from objective import learn  # noqa: E402
 from recipe import read_recipe  # noqa: E402
-from rows import Batches, prepare, weights  # noqa: E402
+from rows import prepare  # noqa: E402
 from tiny import random_model  # noqa: E402
 
 from critic.asking.tokens import IGNORED  # noqa: E402

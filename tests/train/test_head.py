@@ -15,6 +15,7 @@ import export  # isort: skip
 import objective  # isort: skip
 import probe  # isort: skip
 import recipe as recipes  # isort: skip
+import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
 import sft  # isort: skip
 import tiny  # isort: skip
@@ -57,7 +58,7 @@ def asked(made: SimpleNamespace) -> list[list[int]]:
 @pytest.mark.parametrize("share", [True, False])
 def test_the_loss_is_that_of_each_prompt_alone(made: SimpleNamespace, share: bool) -> None:
     rows = [made.data.rows[place] for place in range(len(made.data.rows))]
-    weighing = rows_module.weights(made.recipe, made.data.rows)
+    weighing = batches_module.weights(made.recipe, made.data.rows)
     assert sum(weighing.by_rating[row["rating"]] for row in rows) == pytest.approx(len(rows))
     assert len(set(weighing.by_rating)) > 3
     wanted = torch.zeros(())
@@ -66,7 +67,7 @@ def test_the_loss_is_that_of_each_prompt_alone(made: SimpleNamespace, share: boo
         logits = made.model(input_ids=torch.tensor([ids])).logits[0]
         logs = logits.log_softmax(-1)
         wanted = wanted - weighing.by_rating[row["rating"]] * (torch.tensor(row["people"]) * logs).sum()
-    batch = rows_module.Batches(made.tokenizer.pad_token_id, weighing, head=True, share=share)(rows)
+    batch = batches_module.Batches(made.tokenizer.pad_token_id, weighing, head=True, share=share)(rows)
     assert int((batch["labels"] >= 0).sum()) == len(rows)
     ours = made.model(**batch, num_items_in_batch=len(rows)).loss
     assert float(ours.detach()) == pytest.approx(float(wanted.detach()) / len(rows), rel=1e-5)

@@ -12,6 +12,7 @@ from training import FAMILIES, pairs_of_answers, recipe_with, sample_rows, tiny_
 
 import objective  # isort: skip
 import recipe as recipes  # isort: skip
+import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -47,13 +48,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
         tokenizer=tokenizer,
         tokens=objective.rating_tokens(tokenizer),
         rows=chosen,
-        even=rows_module.Weights(1.0, [1.0] * 11),
-        uneven=rows_module.Weights(3.0, [0.5 + 0.1 * rating for rating in range(11)]),
+        even=batches_module.Weights(1.0, [1.0] * 11),
+        uneven=batches_module.Weights(3.0, [0.5 + 0.1 * rating for rating in range(11)]),
     )
 
 
 def batches(made: SimpleNamespace, weighing: Any = None, **options: Any) -> Any:
-    return rows_module.Batches(made.tokenizer.pad_token_id, weighing or made.uneven, **options)
+    return batches_module.Batches(made.tokenizer.pad_token_id, weighing or made.uneven, **options)
 
 
 def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor]:
@@ -344,18 +345,18 @@ def test_raft_where_ten_is_one_token(kind: Literal["squared", "rps"]) -> None:
             {"input_ids": ids, "source": len(source), "value_start": value, "value_end": value + 1}
             | {"length": len(ids), "rating": rating, "people": people, "weight": 1.0}
         )
-    weighing = rows_module.Weights(1.0, [1.0] * 11)
+    weighing = batches_module.Weights(1.0, [1.0] * 11)
     model = tiny_model("llama", "sdpa", len(tokenizer))
     by_hand = raft_by_hand(model, rows, weighing, tokens, kind)
     objective.learn(model, recipes.RaftSpec(kind=kind, weight=4.0), tokens)
-    plain = model(**rows_module.Batches(0, weighing)(rows), num_items_in_batch=10).loss
-    loss = model(**rows_module.Batches(0, weighing, raft=tokens)(rows), num_items_in_batch=10).loss
+    plain = model(**batches_module.Batches(0, weighing)(rows), num_items_in_batch=10).loss
+    loss = model(**batches_module.Batches(0, weighing, raft=tokens)(rows), num_items_in_batch=10).loss
     assert loss.item() - plain.item() == pytest.approx(0.4 * by_hand.item(), rel=2e-4)
 
 
 def test_the_value_counts_more_in_every_form(made: SimpleNamespace) -> None:
     recipe = msgspec.convert(recipe_with(forms=MIX, rating_weight=5.0), recipes.Recipe)
-    weighing = rows_module.weights(recipe, made.data.rows)
+    weighing = batches_module.weights(recipe, made.data.rows)
     values: dict[str, set[str]] = {}
     for row in made.data.rows:
         batch = batches(made, weighing)([row])
@@ -376,7 +377,7 @@ def test_weights_average_one_and_balance_the_ratings(
     made: SimpleNamespace, balance: float, rating_weight: float
 ) -> None:
     recipe = msgspec.convert(recipe_with(forms=MIX, rating_weight=rating_weight, balance=balance), recipes.Recipe)
-    weighing = rows_module.weights(recipe, made.data.rows)
+    weighing = batches_module.weights(recipe, made.data.rows)
     every = [made.data.rows[place] for place in range(len(made.data.rows))]
     batch = batches(made, weighing)(every)
     learned = batch["labels"] != IGNORED

@@ -18,14 +18,14 @@ import meter  # isort: skip
 import objective  # isort: skip
 import packing  # isort: skip
 import recipe as recipes  # isort: skip
-import rows as rows_module  # isort: skip
+import batches as batches_module  # isort: skip
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 VOCABULARY = 60
 TOKENS = objective.RatingTokens([3], [*range(10, 19), 10], 20, [21, 22], [7, 9])
-WEIGHING = rows_module.Weights(3.0, [0.5 + rating / 8 for rating in range(11)])
+WEIGHING = batches_module.Weights(3.0, [0.5 + rating / 8 for rating in range(11)])
 COUNT = 40
 """Learned tokens of the step; any number will do."""
 
@@ -101,7 +101,7 @@ def alone(model: Any, rows: list[dict[str, Any]], raft: Any) -> torch.Tensor:
 
 def packed(rows: list[dict[str, Any]], raft: Any, **options: Any) -> dict[str, Any]:
     tokens = TOKENS if raft else None
-    found: dict[str, Any] = rows_module.Batches(0, WEIGHING, packing=True, raft=tokens, **options)(rows)
+    found: dict[str, Any] = batches_module.Batches(0, WEIGHING, packing=True, raft=tokens, **options)(rows)
     return found
 
 

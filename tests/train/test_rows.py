@@ -13,6 +13,7 @@ from training import Processes, pairs_of_answers, sample_rows, tokenizer_for, wr
 
 import loop  # isort: skip
 import recipe as recipes  # isort: skip
+import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
 import datasets
 import msgspec
@@ -151,7 +152,7 @@ def test_another_judge_is_learned_beside_people(tmp_path: Path) -> None:
         assert one["id"] == other["id"] and one["input_ids"][: one["source"]] == other["input_ids"][: other["source"]]
         assert "So." in tokenizer.decode(one["input_ids"]) and "So." not in tokenizer.decode(other["input_ids"])
     made = recipes.read_recipe(recipe, ["balance=0.5", "rating_weight=3.0"])
-    batches = rows_module.Batches(0, rows_module.weights(made, data.rows))
+    batches = batches_module.Batches(0, batches_module.weights(made, data.rows))
     each = [batches([row])["weights"][0, row["source"] :] for row in all_rows(data)]
     assert sum(float(shares.sum()) for shares in each) == pytest.approx(sum(map(len, each)))
     alone, _ = prepared(write_recipe(tmp_path, labels={"gpt4": 1}), rows, tmp_path / "cache")
@@ -173,7 +174,7 @@ def test_answers_to_one_question_and_labels_of_one_row_meet(tmp_path: Path) -> N
         groups = [rows[place]["group"] for place in places]
         assert len([*groupby(groups)]) == len({*groups}) == 5
     assert epochs[0] != epochs[1]
-    batch = rows_module.Batches(0, rows_module.weights(recipes.read_recipe(recipe), data.rows), head=True)
+    batch = batches_module.Batches(0, batches_module.weights(recipes.read_recipe(recipe), data.rows), head=True)
     one, two = (row for row in rows if row["id"] == rows[0]["id"])
     assert batch([one, two])["input_ids"].shape[1] == batch([one])["input_ids"].shape[1] + 2
 

@@ -13,6 +13,7 @@ from training import logged, losses, refused, start, train, write_recipe, write_
 import loop  # isort: skip
 import objective  # isort: skip
 import recipe as recipes  # isort: skip
+import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
 import sft  # isort: skip
 import vision  # isort: skip
@@ -83,8 +84,8 @@ def model(made: Any) -> Any:
 
 def batch(made: Any, rows: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
     recipe, _, data, tokenizer = made
-    weighing = rows_module.weights(recipe, data.rows)
-    found: dict[str, Any] = rows_module.Batches(tokenizer.pad_token_id, weighing, seeing=tokenizer, **options)(rows)
+    weighing = batches_module.weights(recipe, data.rows)
+    found: dict[str, Any] = batches_module.Batches(tokenizer.pad_token_id, weighing, seeing=tokenizer, **options)(rows)
     return found
 
 

@@ -1,0 +1,181 @@
+"""Rows of token ids (rows.py) as batches of tensors, and how much each of their tokens counts in the loss."""
+
+import math
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from msgspec import Struct
+from objective import RatingTokens
+from packing import LEAST, Node, prefix_tree, sequence
+from recipe import Recipe
+from vision import SeeingTokenizer, images_of, told_apart
+
+from critic.asking.tokens import IGNORED
+from critic.records import RATINGS
+
+
+class Weights(Struct, frozen=True):
+    """How much a token counts in the loss: `by_rating[k]` for rows with rating k (0: none), times `value` where the
+    verdict's value is spelt, times the row's own weight. They average 1 over all learned tokens, so that the loss stays
+    one per token."""
+
+    value: float
+    by_rating: list[float]
+
+
+def weights(recipe: Recipe, rows: datasets.Dataset) -> Weights:
+    names = ["rating", "length", "source", "value_start", "value_end", "weight"]
+    columns = rows.select_columns(names).with_format("numpy")[:]
+    rating = np.asarray(columns["rating"], dtype=np.intp)
+    counts = np.asarray(columns["weight"], dtype=np.float64)
+    frequency = np.bincount(rating, counts, minlength=len(RATINGS) + 1) / counts.sum()
+    raw = np.where(frequency > 0, np.maximum(frequency, 1e-12) ** -recipe.balance, 0.0)
+    if (rating > 0).any():
+        raw /= raw[rating[rating > 0]].mean()
+    raw[0] = 1.0
+    spelling = columns["value_end"] - columns["value_start"]
+    learned = columns["length"] - columns["source"]
+    if recipe.objective == "head":
+        spelling, learned = np.zeros_like(spelling), np.ones_like(learned)
+    total = (counts * raw[rating] * (learned + (recipe.rating_weight - 1.0) * spelling)).sum()
+    return Weights(recipe.rating_weight, [float(share) for share in raw * learned.sum() / total])
+
+
+class Batches:
+    """Rows to tensors: padded on the right to the longest, or packed into one sequence without padding, which with
+    `share` has what rows begin with alike once (packing.py).
+
+    With `raft` tokens rows are packed in any case, and each that is rated gets a 1 beside it, at the position of its
+    rating, that sees what the rating sees; nothing sees it. With `head` they are packed too, the prompts alone, whose
+    last token is what is learned from. With a tokenizer that sees, the pixels of their images come along; of
+    `several` processes one whose rows have none is given a white one.
+    """
+
+    def __init__(
+        self,
+        pad: int,
+        weighing: Weights,
+        *,
+        packing: bool = False,
+        raft: RatingTokens | None = None,
+        head: bool = False,
+        share: bool = True,
+        seeing: SeeingTokenizer | None = None,
+        several: bool = False,
+    ) -> None:
+        self.seeing, self.several = seeing, several
+        self.image_token = seeing.image_token_id if seeing is not None else -1
+        self.pad, self.weighing, self.raft, self.head, self.share = pad, weighing, raft, head, share
+        self.packing = packing or head or raft is not None
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        if self.seeing is not None and self.several and not any(row["images"] for row in rows):
+            rows = [*rows, self.seeing.blank_row()]
+        return self._packed(rows) if self.packing else self._padded(rows)
+
+    def _pixels(self, names: list[str]) -> dict[str, torch.Tensor]:
+        return self.seeing.pixels(names) if self.seeing is not None and names else {}
+
+    def _row_weight(self, row: dict[str, Any]) -> float:
+        found: float = self.weighing.by_rating[row["rating"]] * row["weight"]
+        return found
+
+    def _row_weights(self, row: dict[str, Any]) -> list[float]:
+        of_row = self._row_weight(row)
+        spelling = range(row["value_start"], row["value_end"])
+        return [of_row * (self.weighing.value if place in spelling else 1.0) for place in range(row["length"])]
+
+    @staticmethod
+    def _labels(row: dict[str, Any]) -> list[int]:
+        return [IGNORED] * row["source"] + list(row["input_ids"][row["source"] :])
+
+    def _padded(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        longest = max(row["length"] for row in rows)
+
+        def padded(values: list[list[Any]], fill: float) -> torch.Tensor:
+            return torch.tensor([each + [fill] * (longest - len(each)) for each in values])
+
+        lengths = torch.tensor([row["length"] for row in rows])
+        ids = padded([list(row["input_ids"]) for row in rows], self.pad)
+        return {
+            "input_ids": ids,
+            "attention_mask": (torch.arange(longest) < lengths[:, None]).long(),
+            "labels": padded([self._labels(row) for row in rows], IGNORED),
+            "weights": padded([self._row_weights(row) for row in rows], 0.0),
+            **(self.seeing.types_of(ids) if self.seeing is not None else {}),
+            **self._pixels([name for row in rows for name in row.get("images", [])]),
+        }
+
+    def _packed(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        if self.head:
+            rows = [_prompt_alone(row) for row in rows]
+        # The last token of a prompt stays with its row: the first of the verdict is learned from it.
+        most = [row["source"] - 1 for row in rows]
+        nodes = prefix_tree(told_apart(rows, self.image_token), most, LEAST if self.share else math.inf)
+        extra: dict[str, Any] = {}
+        if self.head:
+            extra = {"people": torch.tensor([rows[node.row]["people"] for node in nodes if node.leaf])}
+        if self.raft:
+            nodes, rows, extra = self._with_ratings(nodes, rows, self.raft)
+
+        def flat(values: Callable[[dict[str, Any]], list[Any]]) -> torch.Tensor:
+            return torch.tensor([[each for node in nodes for each in values(rows[node.row])[node.start : node.end]]])
+
+        batch = sequence(nodes, [row["input_ids"] for row in rows])
+        if not self.share:
+            del batch["attention_mask"]
+            tree = batch.pop("tree")
+            _, ends, _ = tree.varlen(torch.device("cpu"))
+            longest = max(tree.lengths)
+            batch |= {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
+        return {
+            **batch,
+            "labels": flat(self._labels),
+            "weights": flat(self._row_weights),
+            **extra,
+            **self._pixels(images_of(nodes, rows, self.image_token)),
+        }
+
+    def _with_ratings(
+        self, nodes: list[Node], rows: list[dict[str, Any]], raft: RatingTokens
+    ) -> tuple[list[Node], list[dict[str, Any]], dict[str, Any]]:
+        """Leaves cut before the rating, and the 1 beside what follows, as a row of its own."""
+        rows, made, moved = list(rows), list[Node](), list[int]()
+        rated: list[tuple[dict[str, Any], int]] = []
+        for node in nodes:
+            row, parent = rows[node.row], moved[node.parent] if node.parent >= 0 else -1
+            if node.leaf and row["rating"]:
+                place, trunk = row["value_start"], len(made)
+                made.append(node._replace(end=place, parent=parent))
+                made.append(node._replace(start=place, parent=trunk))
+                made.append(Node(len(rows), place, place + 1, trunk, leaf=True))
+                ids = [*row["input_ids"][:place], raft.first[0]]
+                cut = {"images": [], "image_tokens": [], "input_ids": ids, "length": place + 1, "source": place + 1}
+                rows.append(row | cut)
+                rated.append((row, trunk))
+            else:
+                made.append(node._replace(parent=parent))
+            moved.append(len(made) - 1)
+        last = list(accumulate((node.end - node.start for node in made), initial=-1))[1:]
+        people = torch.tensor([row["people"] for row, _ in rated]).reshape(-1, len(RATINGS))
+        return (
+            made,
+            rows,
+            {
+                "people": people,
+                "rated": torch.tensor([last[trunk] for _, trunk in rated], dtype=torch.long),
+                "branch": torch.tensor([last[trunk + 2] for _, trunk in rated], dtype=torch.long),
+                "last": torch.tensor([row["input_ids"][row["value_end"]] in raft.ending for row, _ in rated]).bool(),
+                "row_weights": torch.tensor([self._row_weight(row) for row, _ in rated]),
+            },
+        )
+
+
+def _prompt_alone(row: dict[str, Any]) -> dict[str, Any]:
+    """A row up to its verdict, the last token in the verdict's place."""
+    size = row["source"]
+    return {**row, "input_ids": row["input_ids"][:size], "length": size, "source": size - 1, "value_end": 0}
