@@ -87,6 +87,16 @@ class Images:
         """For a sidecar: where images are from, and what is made of them."""
         return {"data_root": str(self._root), "max_bytes": self._max_bytes, "max_pixels": self.resize_to}
 
+    def state(self, names: Iterable[str]) -> str:
+        """Another hash where one of these files came, went or was written since. Data URIs are what they are."""
+        found = hashlib.sha256()
+        for name in sorted(names):
+            if not name.startswith("data:") and name not in self.uris:
+                path = self._root / name
+                seen = path.stat() if path.is_file() else None
+                found.update(f"{name}\0{(seen.st_size, seen.st_mtime_ns) if seen else None}\0".encode())
+        return found.hexdigest()
+
     def load(self, name: str, uri: str | None = None) -> Image:
         """The image at the path `name`, or the one in the data URI that goes by that name or is it. Raises ImageError.
         The whole image is decoded, so that one that is cut off is found here."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow.compute
 import torch
 from msgspec import Struct
 from objective import RatingTokens
@@ -28,17 +29,16 @@ class Weights(Struct, frozen=True):
 
 
 def weights(recipe: Recipe, rows: datasets.Dataset) -> Weights:
-    names = ["rating", "length", "source", "value_start", "value_end", "weight"]
-    columns = rows.select_columns(names).with_format("numpy")[:]
-    rating = np.asarray(columns["rating"], dtype=np.intp)
-    counts = np.asarray(columns["weight"], dtype=np.float64)
+    columns = rows.select_columns(["rating", "length", "source", "value", "weight"]).with_format("arrow")[:]
+    rating = columns["rating"].to_numpy().astype(np.intp)
+    counts = columns["weight"].to_numpy().astype(np.float64)
     frequency = np.bincount(rating, counts, minlength=len(RATINGS) + 1) / counts.sum()
     raw = np.where(frequency > 0, np.maximum(frequency, 1e-12) ** -recipe.balance, 0.0)
     if (rating > 0).any():
-        raw /= raw[rating[rating > 0]].mean()
+        raw /= np.average(raw[rating[rating > 0]], weights=counts[rating > 0])
     raw[0] = 1.0
-    spelling = columns["value_end"] - columns["value_start"]
-    learned = columns["length"] - columns["source"]
+    spelling = pyarrow.compute.list_value_length(columns["value"]).to_numpy()
+    learned = columns["length"].to_numpy() - columns["source"].to_numpy()
     if recipe.objective == "head":
         spelling, learned = np.zeros_like(spelling), np.ones_like(learned)
     total = (counts * raw[rating] * (learned + (recipe.rating_weight - 1.0) * spelling)).sum()
@@ -86,8 +86,10 @@ class Batches:
 
     def _row_weights(self, row: dict[str, Any]) -> list[float]:
         of_row = self._row_weight(row)
-        spelling = range(row["value_start"], row["value_end"])
-        return [of_row * (self.weighing.value if place in spelling else 1.0) for place in range(row["length"])]
+        found = [of_row] * row["length"]
+        for place in row["value"]:
+            found[place] = of_row * self.weighing.value
+        return found
 
     @staticmethod
     def _labels(row: dict[str, Any]) -> list[int]:
@@ -149,13 +151,13 @@ class Batches:
         for node in nodes:
             row, parent = rows[node.row], moved[node.parent] if node.parent >= 0 else -1
             if node.leaf and row["rating"]:
-                place, trunk = row["value_start"], len(made)
+                place, trunk = row["value"][0], len(made)
                 made.append(node._replace(end=place, parent=parent))
                 made.append(node._replace(start=place, parent=trunk))
                 made.append(Node(len(rows), place, place + 1, trunk, leaf=True))
                 ids = [*row["input_ids"][:place], raft.first[0]]
-                cut = {"images": [], "image_tokens": [], "input_ids": ids, "length": place + 1, "source": place + 1}
-                rows.append(row | cut)
+                cut = {"input_ids": ids, "length": place + 1, "source": place + 1, "value": []}
+                rows.append({**row, **cut, "images": [], "image_tokens": []})
                 rated.append((row, trunk))
             else:
                 made.append(node._replace(parent=parent))
@@ -169,7 +171,9 @@ class Batches:
                 "people": people,
                 "rated": torch.tensor([last[trunk] for _, trunk in rated], dtype=torch.long),
                 "branch": torch.tensor([last[trunk + 2] for _, trunk in rated], dtype=torch.long),
-                "last": torch.tensor([row["input_ids"][row["value_end"]] in raft.ending for row, _ in rated]).bool(),
+                "last": torch.tensor(
+                    [row["input_ids"][row["value"][-1] + 1] in raft.ending for row, _ in rated]
+                ).bool(),
                 "row_weights": torch.tensor([self._row_weight(row) for row, _ in rated]),
             },
         )
@@ -178,4 +182,4 @@ class Batches:
 def _prompt_alone(row: dict[str, Any]) -> dict[str, Any]:
     """A row up to its verdict, the last token in the verdict's place."""
     size = row["source"]
-    return {**row, "input_ids": row["input_ids"][:size], "length": size, "source": size - 1, "value_end": 0}
+    return {**row, "input_ids": row["input_ids"][:size], "length": size, "source": size - 1, "value": []}

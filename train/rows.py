@@ -30,7 +30,7 @@ from critic.errors import UsageError
 from critic.images import ImageError, Images
 from critic.records import RATINGS, Example, HumanScore, Response
 
-FORMAT = 4
+FORMAT = 5
 """Of the cache; another number makes everybody tokenize again."""
 
 FEWEST_IN_PARALLEL = 2000
@@ -41,10 +41,10 @@ _DECODER = msgspec.json.Decoder(tuple[Planned, list[Response], float])
 
 
 class Data(Struct, frozen=True):
-    """Tokenized examples. Columns of `rows`: id, group, form, input_ids, source (prompt tokens), value_start, value_end
-    (the tokens that spell the verdict's value), length, rating (whole, 1..10, 0 for none), people (probabilities of
-    1..10, or empty), weight (of whose score it is, above 0), images (their names, in their order) and image_tokens (how
-    many take each one's features). `counts` says what was shortened, refused and left out."""
+    """Tokenized examples. Columns of `rows`: id, group, form, input_ids, source (prompt tokens), value (the places of
+    the tokens that spell the verdict's value, of a checklist its answers), length, rating (whole, 1..10, 0 for none),
+    people (probabilities of 1..10, or empty), weight (of whose score it is, above 0), images (their names, in their
+    order) and image_tokens (how many take each). `counts` says what was shortened, refused and left out."""
 
     rows: datasets.Dataset
     counts: dict[str, Any]
@@ -83,13 +83,16 @@ def prepare(recipe: Recipe, train: Path, cache: Path, processes: int, images: Im
     if tokenizer is not None:
         facts["tokenizer"] = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
         facts["template"] = tokenizer.chat_template
+    loaded = None
     if images is not None:
-        facts["images"] = images.facts()
+        loaded = _loaded(recipe, train, True)
+        names = {name for response in loaded.responses for name in response.question.images}
+        facts["images"] = {**images.facts(), "files": images.state(names)}
         if tokenizer is not None:
             facts["processor"] = tokenizer.processor.to_json_string()
     folder = cache / hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
     if not (folder / "counts.json").is_file():
-        _build(recipe, train, folder, tokenizer, processes, images)
+        _build(recipe, train, loaded or _loaded(recipe, train, False), folder, tokenizer, processes, images)
     if tokenizer is None:
         tokenizer = _read_tokenizer(str(folder / "tokenizer"), images)
     counts = json.loads((folder / "counts.json").read_text("utf-8"))
@@ -129,11 +132,22 @@ def base_tokenizer(base: str, images: Images | None = None) -> Any:
     return tokenizer
 
 
-def _build(recipe: Recipe, train: Path, folder: Path, tokenizer: Any, processes: int, images: Images | None) -> None:
-    start = time.monotonic()
+def _loaded(recipe: Recipe, train: Path, pictures: bool) -> human_scored.Loaded:
     judges = [name for name in labels(recipe) if name != PEOPLE]
-    loaded = human_scored.load(train, judges=judges, pictures=images is not None)
-    sources = [_labelled(loaded.responses, name, weight, recipe) for name, weight in labels(recipe).items()]
+    return human_scored.load(train, judges=judges, pictures=pictures)
+
+
+def _build(
+    recipe: Recipe,
+    train: Path,
+    loaded: human_scored.Loaded,
+    folder: Path,
+    tokenizer: Any,
+    processes: int,
+    images: Images | None,
+) -> None:
+    start = time.monotonic()
+    sources = [_labelled(loaded, name, weight, recipe) for name, weight in labels(recipe).items()]
     if not any(each.by_id for each in sources):
         raise UsageError(f"{train}: no usable row to learn from")
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
@@ -207,19 +221,16 @@ class Labelled(Struct, frozen=True):
     planned: Plan
 
 
-def _labelled(responses: list[Response], name: str, weight: float, recipe: Recipe) -> Labelled:
+def _labelled(loaded: human_scored.Loaded, name: str, weight: float, recipe: Recipe) -> Labelled:
     """Another judge's scores stand in people's place; what does not depend on them is learned from people's rows."""
     forms = recipe.forms
     if name == PEOPLE:
-        chosen = [response for response in responses if response.human is not None]
+        chosen = [response for response in loaded.responses if response.human is not None]
     else:
         column = human_scored.column_of(name)
         chosen = [
-            msgspec.structs.replace(
-                each,
-                human=HumanScore(score=each.columns[column], scope=each.human.scope if each.human else "turn"),
-            )
-            for each in responses
+            msgspec.structs.replace(each, human=HumanScore(score=each.columns[column], scope=row.scope))
+            for row, each in zip(loaded.rows, loaded.responses, strict=True)
             if column in each.columns
         ]
         forms = {form: share for form, share in forms.items() if not isinstance(form_of(form).kind, AnswerKind)}
@@ -234,8 +245,7 @@ _FEATURES = datasets.Features(
         "form": datasets.Value("string"),
         "input_ids": datasets.List(datasets.Value("int32")),
         "source": datasets.Value("int32"),
-        "value_start": datasets.Value("int32"),
-        "value_end": datasets.Value("int32"),
+        "value": datasets.List(datasets.Value("int32")),
         "length": datasets.Value("int32"),
         "rating": datasets.Value("int8"),
         "people": datasets.List(datasets.Value("float32")),
@@ -272,19 +282,17 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
         by_id = {response.id: response for response in responses}
         try:
             made = example_of(planned, by_id, limits[0], count, isinstance(tokenizer, SeeingTokenizer))
+            tokens = None if isinstance(made, TooLong) else encode(tokenizer, made)
         except ImageError as error:
             yield row | {"failure": error.failure}
             continue
-        if not isinstance(made, TooLong):
-            tokens = encode(tokenizer, made)
+        if not isinstance(made, TooLong) and tokens is not None:
             learned = sum(label != IGNORED for label in tokens.labels)
             if learned <= limits[1]:
-                value = [place for place, spells in enumerate(tokens.rating) if spells]
                 row |= {
                     "input_ids": tokens.ids,
                     "source": len(tokens.ids) - learned,
-                    "value_start": value[0] if value else 0,
-                    "value_end": value[-1] + 1 if value else 0,
+                    "value": [place for place, spells in enumerate(tokens.rating) if spells],
                     "length": len(tokens.ids),
                     "images": made.images,
                     "image_tokens": [tokenizer.image_tokens(name) for name in made.images],
@@ -297,8 +305,7 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
 _NOTHING = {
     "input_ids": [],
     "source": 0,
-    "value_start": 0,
-    "value_end": 0,
+    "value": [],
     "length": 0,
     "rating": 0,
     "people": [],

@@ -77,8 +77,6 @@ class SeeingTokenizer:
             add_generation_prompt=add_generation_prompt,
         )
         names = images_in(messages)
-        if not names:
-            return text
         first, *behind = text.split(self.processor.image_token)
         if len(behind) != len(names):
             raise ImageError("image_unreadable", f"the text holds {self.processor.image_token}")
@@ -180,7 +178,7 @@ class SeeingTokenizer:
         """A row that is a white image and nothing else, and learns nothing."""
         ids = self.ids(self.expansion(BLANK))
         size = len(ids)
-        nothing = {"rating": 0, "people": [], "weight": 0.0, "value_start": 0, "value_end": 0}
+        nothing = {"rating": 0, "people": [], "weight": 0.0, "value": []}
         shown = {"images": [BLANK], "image_tokens": [ids.count(self.image_token_id)]}
         return {"id": "", "form": "", "input_ids": ids, "source": size, "length": size, **nothing, **shown}
 

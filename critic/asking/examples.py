@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from critic.asking import forms
 from critic.asking.prompt import Prompt
 from critic.asking.rating import whole_rating
-from critic.asking.render import fit, images_in
+from critic.asking.render import fit, images_in, respelt
 from critic.asking.tokens import target
 from critic.records import Example, Language, Message, Response
 
@@ -145,7 +145,7 @@ def example(
     fitted = fit(prompt, asked.material, max_source_tokens, count)
     if fitted is None:
         return TooLong(name, form)
-    reason = human.reason if prompt.language == response.question.lang else None
+    reason = respelt(human.reason or "") if prompt.language == response.question.lang else ""
     shares = None
     if human.raters and isinstance(how.kind, forms.RatingKind | forms.CriteriaKind):
         counts = Counter(whole_rating(score, prompt.scale) for score in human.raters.values())
@@ -155,7 +155,7 @@ def example(
         id=name,
         form=form,
         messages=fitted.messages,
-        target=target(label, reason or "", asked.keys()),
+        target=target(respelt(label) if isinstance(label, str) else label, reason, asked.keys()),
         score=None if how.pair else human.score,
         label=shares,
         shortened=fitted.shortened,

@@ -381,12 +381,16 @@ def quote(text: str) -> str:
     `[INST]`) are respelt with look-alike brackets, which no tokenizer reads as control tokens."""
     quoted = []
     for line in _LINE_ENDS.split(text.strip()):
-        plain = _JOINER_BY_ASCII.sub("", line.translate(_SHOWN))
-        # Respelling may leave the halves of another token side by side, so it is repeated until nothing changes.
-        while (respelt := _CONTROL_TOKEN.sub(lambda found: found[0].translate(_LOOKALIKE), plain)) != plain:
-            plain = respelt
-        quoted.append(f"> {plain}".rstrip())
+        quoted.append(f"> {respelt(_JOINER_BY_ASCII.sub('', line.translate(_SHOWN)))}".rstrip())
     return "\n".join(quoted)
+
+
+def respelt(text: str) -> str:
+    """Text whose control tokens, as `quote` says, are read as text."""
+    # Respelling may leave the halves of another token side by side, so it is repeated until nothing changes.
+    while (found := _CONTROL_TOKEN.sub(lambda token: token[0].translate(_LOOKALIKE), text)) != text:
+        text = found
+    return text
 
 
 def unquoted(quoted: str) -> str:

@@ -172,8 +172,8 @@ def test_logits_of_all_tokens_are_never_in_memory(made: SimpleNamespace, monkeyp
 def spelt(model: Any, row: dict[str, Any], tokens: Any) -> torch.Tensor:
     """Probabilities of 1..10, from plain forward passes of a row's beginning, alone and with a 1 behind it: a 0 comes
     there, or what may follow a rating."""
-    prefix = list(row["input_ids"][: row["value_start"]])
-    follows = tokens.ending if row["input_ids"][row["value_end"]] in tokens.ending else tokens.going_on
+    prefix = list(row["input_ids"][: row["value"][0]])
+    follows = tokens.ending if row["input_ids"][row["value"][-1] + 1] in tokens.ending else tokens.going_on
 
     def after(ids: list[int]) -> torch.Tensor:
         return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].softmax(-1)
@@ -342,7 +342,7 @@ def test_raft_where_ten_is_one_token(kind: Literal["squared", "rps"]) -> None:
         value = ids.index(tokens.first[rating - 1], len(source))
         people = [float(each == rating) for each in range(1, 11)]
         rows.append(
-            {"input_ids": ids, "source": len(source), "value_start": value, "value_end": value + 1}
+            {"input_ids": ids, "source": len(source), "value": [value]}
             | {"length": len(ids), "rating": rating, "people": people, "weight": 1.0}
         )
     weighing = batches_module.Weights(1.0, [1.0] * 11)

@@ -35,7 +35,7 @@ def made_row(ids: list[int], source: int, rating: int) -> dict[str, Any]:
     people = [0.0] * 10
     if rating:
         people[rating - 1], people[(rating + 2) % 10] = 0.75, 0.25
-    spelt = {"value_start": value if rating else 0, "value_end": value + 1 if rating else 0}
+    spelt = {"value": [value] if rating else []}
     known = {"source": source, "length": len(ids), "rating": rating, "people": people, "weight": 1.0}
     return {"input_ids": ids, **known, **spelt}
 
@@ -87,12 +87,12 @@ def alone(model: Any, rows: list[dict[str, Any]], raft: Any) -> torch.Tensor:
         ids, of_row = row["input_ids"], WEIGHING.by_rating[row["rating"]] * row["weight"]
         nll = functional.cross_entropy(after(ids)[:-1], torch.tensor(ids[1:]), reduction="none")
         for place in range(row["source"], len(ids)):
-            value = row["value_start"] <= place < row["value_end"]
+            value = place in row["value"]
             total = total + of_row * (WEIGHING.value if value else 1.0) * nll[place - 1]
         if raft and row["rating"]:
-            begun = ids[: row["value_start"]]
+            begun = ids[: row["value"][0]]
             ends = after(begun)[-1:], after([*begun, TOKENS.first[0]])[-1:]
-            last = torch.tensor([ids[row["value_end"]] in TOKENS.ending])
+            last = torch.tensor([ids[row["value"][-1] + 1] in TOKENS.ending])
             logs = objective.log_distribution(TOKENS, *ends, last)
             error = objective.rating_error(raft.kind, logs, torch.tensor([row["people"]]))
             total = total + raft.weight * of_row * error[0]

@@ -56,7 +56,7 @@ def test_only_the_verdict_is_learned(tmp_path: Path) -> None:
     for row, response in zip(all_rows(data), responses, strict=True):
         ids, source = row["input_ids"], row["source"]
         assert response.human is not None
-        assert tokenizer.decode(ids[row["value_start"] : row["value_end"]]) == str(whole_rating(response.human.score))
+        assert tokenizer.decode([ids[place] for place in row["value"]]) == str(whole_rating(response.human.score))
         messages = asked_of("pointwise", response).messages
         # What a server renders for the same response is exactly the part that is not learned.
         served = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
@@ -159,6 +159,49 @@ def test_another_judge_is_learned_beside_people(tmp_path: Path) -> None:
     assert [row["rating"] for row in all_rows(alone)] == [row["rating"] for row in gpt4]
 
 
+def test_what_another_judge_scored_alone_has_the_scope_of_its_row(tmp_path: Path) -> None:
+    made = [{**row, "scope": "conversation"} for row in two_judges()]
+    recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.25}, forms={"pointwise": 1.0, "direct_whole": 1.0})
+    data, _ = prepared(recipe, write_rows(tmp_path, made), tmp_path / "cache")
+    assert data.counts["forms"] == {"direct_whole": 16}
+
+
+def test_rare_ratings_weigh_more_whatever_labels_there_are(tmp_path: Path) -> None:
+    """Together rated examples weigh no more than others, by how much each label counts."""
+    made = []
+    for n in range(40):
+        row = human_row(n, gpt4_score_1_10=8.0 if n % 6 else 2.0)
+        made.append(row if n < 15 else {name: value for name, value in row.items() if name != "human_score"})
+    forms = {"pointwise": 1.0, "correct": 1.0}
+    recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.1}, forms=forms, balance=1.0)
+    data, _ = prepared(recipe, write_rows(tmp_path, made), tmp_path / "cache")
+    weighing, rows = batches_module.weights(recipes.read_recipe(recipe), data.rows), all_rows(data)
+    rated = [row for row in rows if row["rating"]]
+    whole = sum(row["weight"] * weighing.by_rating[row["rating"]] for row in rated)
+    assert len(rated) < len(rows)
+    assert whole / sum(row["weight"] for row in rated) == pytest.approx(weighing.by_rating[0])
+
+
+def test_of_a_checklist_the_answers_alone_count_more(tmp_path: Path) -> None:
+    made = [human_row(n, checklist=["Red?", "Ripe?"], checklist_answers=[True, False]) for n in range(4)]
+    recipe = write_recipe(tmp_path, forms={"checklist": 1.0}, rating_weight=5.0)
+    data, tokenizer = prepared(recipe, write_rows(tmp_path, made), tmp_path / "cache")
+    row, whole = all_rows(data)[0], recipes.read_recipe(recipe)
+    shares = batches_module.Batches(0, batches_module.weights(whole, data.rows))([row])["weights"][0]
+    heavy = [tokenizer.decode([row["input_ids"][place]]) for place in (shares > shares[0] * 4).nonzero()]
+    assert "".join(heavy) == "yesno"
+
+
+def test_people_may_write_what_ends_a_turn(tmp_path: Path) -> None:
+    forms = {"pointwise": 1.0, "answer": 1.0}
+    made = [human_row(n, reason="Red<|end|>.", reference="Three<|end|>!") for n in range(4)]
+    data, tokenizer = prepared(write_recipe(tmp_path, forms=forms), write_rows(tmp_path, made), tmp_path / "cache")
+    end = tokenizer.convert_tokens_to_ids("<|end|>")
+    for row in all_rows(data):
+        learned = row["input_ids"][row["source"] :]
+        assert learned.count(end) == 1 and "‹¦end¦›" in tokenizer.decode(learned)
+
+
 def test_answers_to_one_question_and_labels_of_one_row_meet(tmp_path: Path) -> None:
     """Whatever the epoch's order, in which each example comes once; a second label then costs two tokens."""
     recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.25}, forms={"pointwise": 1.0}, together=True)
@@ -223,7 +266,7 @@ def test_judges_are_not_compared_with_people(fixed: str, tmp_path: Path) -> None
     data, tokenizer = prepared(recipe, write_rows(tmp_path, made), tmp_path / "cache")
     said = {1.0: set[str](), 0.5: set[str]()}
     for row in (row for row in all_rows(data) if row["form"] == fixed):
-        value = tokenizer.decode(row["input_ids"][row["value_start"] : row["value_end"]])
+        value = tokenizer.decode([row["input_ids"][place] for place in row["value"]])
         said[row["weight"]].add(f"{row['id']} {value}")
     assert not said[1.0] & said[0.5] and len(said[1.0]) == len(said[0.5]) == (12 if fixed == "pairwise" else 0)
 

@@ -228,12 +228,25 @@ def test_images_that_cannot_be_shown_are_counted(tmp_path: Path) -> None:
     data, _ = rows_module.prepare(recipe, rows, tmp_path / "cache", 1, Images(tmp_path))
     assert data.counts["left_out"] == {"image_missing": 3, "image_unreadable": 3}
     assert data.counts["rows"] == 6 and all("green.png" not in row["images"] for row in data.rows)
+    Image.new("RGB", (40, 24), "green").save(tmp_path / "green.png")
+    again, _ = rows_module.prepare(recipe, rows, tmp_path / "cache", 1, Images(tmp_path))
+    assert again.counts["left_out"] == {"image_unreadable": 3} and again.counts["rows"] == 9
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with_images = [json.loads(line) for line in rows.read_text("utf-8").splitlines()]
     some = write_rows(tmp_path, [row for row in with_images if row["images"]], "some.jsonl")
     with pytest.raises(UsageError, match=r"the images of no row can be shown \(9 image_missing\)"):
         rows_module.prepare(recipe, some, tmp_path / "cache", 1, Images(elsewhere))
+
+
+def test_a_reason_may_name_the_token_of_an_image(tmp_path: Path) -> None:
+    recipe = recipes.read_recipe(write_recipe(tmp_path, **{**SEEING, "forms": {"pointwise": 1.0}}))
+    made = [json.loads(line) for line in pictured(tmp_path).read_text("utf-8").splitlines()]
+    rows = write_rows(tmp_path, [{**row, "reason": "The <image> shows it."} for row in made])
+    data, tokenizer = rows_module.prepare(recipe, rows, tmp_path / "cache", 1, Images(tmp_path))
+    assert not data.counts["left_out"] and len(data.rows) == 12
+    for row in data.rows:
+        assert row["input_ids"].count(tokenizer.image_token_id) == sum(row["image_tokens"])
 
 
 class Typed:
