@@ -203,8 +203,8 @@ class Example(Struct, frozen=True, kw_only=True):
     """A training example: the messages of a judging prompt in one form (`critic.asking.forms`), the verdict to learn.
 
     `id` is the response's, of two answers both ("ID1+ID2"). `score` is people's mean on 1..10, None for two answers.
-    `label[i]` is the share of raters who gave the form's rating lowest + i, each score rounded half up on the form's
-    scale (the shares sum to 1); None where the raters are not known or the verdict is no rating. `free`: the target is
+    `label[i]` is the share of raters who gave the form's rating lowest + i, a score between two ratings shared between
+    them (the shares sum to 1); None where the raters are not known or the verdict is no rating. `free`: the target is
     no verdict with keys, but a text. `images` are those that the messages show, in their order.
     """
 

@@ -23,7 +23,7 @@ from critic import human_scored, jsonl
 from critic.asking.examples import Plan, Planned, TooLong, example_of, plan
 from critic.asking.forms import AnswerKind, form_of, prompt_name, prompt_of
 from critic.asking.prompt import prompt_hash
-from critic.asking.rating import whole_rating
+from critic.asking.rating import shares, whole_rating
 from critic.asking.tokens import IGNORED, encode, source_ids, target
 from critic.backends import parts_of
 from critic.errors import UsageError
@@ -319,14 +319,10 @@ _NOTHING = {
 
 
 def _people(made: Example) -> dict[str, Any]:
-    """The whole rating and the distribution over 1..10 that people gave; nothing for forms that are not on 1..10.
-
-    One score between two ratings is shared between them, so that the mean stays exact.
-    """
+    """The whole rating and the distribution over 1..10 that people gave; nothing for forms that are not on 1..10."""
     if made.score is None or not prompt_of(made.form, "en").on_ten:
         return {"rating": 0, "people": []}
-    shares = made.label or [max(0.0, 1.0 - abs(made.score - rating)) for rating in RATINGS]
-    return {"rating": whole_rating(made.score), "people": shares}
+    return {"rating": whole_rating(made.score), "people": made.label or shares(made.score)}
 
 
 def _texts(sources: list[Labelled], sees: bool) -> Iterator[tuple[str, str]]:

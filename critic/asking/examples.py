@@ -4,6 +4,7 @@ should say."""
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 
 import msgspec
 from msgspec import Struct
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from critic.asking import forms
 from critic.asking.prompt import Prompt
-from critic.asking.rating import whole_rating
+from critic.asking.rating import shares
 from critic.asking.render import fit, images_in, respelt
 from critic.asking.tokens import target
 from critic.records import Example, Language, Message, Response
@@ -146,18 +147,17 @@ def example(
     if fitted is None:
         return TooLong(name, form)
     reason = respelt(human.reason or "") if prompt.language == response.question.lang else ""
-    shares = None
+    soft = None
     if human.raters and isinstance(how.kind, forms.RatingKind | forms.CriteriaKind):
-        counts = Counter(whole_rating(score, prompt.scale) for score in human.raters.values())
-        low, high = prompt.scale
-        shares = [counts[rating] / len(human.raters) for rating in range(low, high + 1)]
+        of_raters = (shares(score, prompt.scale) for score in human.raters.values())
+        soft = [fmean(each) for each in zip(*of_raters, strict=True)]
     return Example(
         id=name,
         form=form,
         messages=fitted.messages,
         target=target(respelt(label) if isinstance(label, str) else label, reason, asked.keys()),
         score=None if how.pair else human.score,
-        label=shares,
+        label=soft,
         shortened=fitted.shortened,
         free=not asked.keys(),
         images=images_in(fitted.messages),

@@ -144,11 +144,23 @@ def of_distribution(found: Verdict, kind: str) -> float | None:
     return score(shares, kind, scale)
 
 
-def whole_rating(score: float, scale: Scale = TEN) -> int:
-    """A score on 1..10 as a whole rating, moved linearly onto `scale` where that is another one: halves go up."""
+def _moved(score: float, scale: Scale) -> float:
+    """A score on 1..10 moved linearly onto `scale`, without what arithmetic leaves behind a whole number."""
     low, high = scale
-    moved = score if scale == TEN else low + (high - low) * (score - TEN[0]) / (TEN[1] - TEN[0])
-    return min(max(math.floor(round(moved, 9) + 0.5), low), high)
+    return round(score if scale == TEN else low + (high - low) * (score - TEN[0]) / (TEN[1] - TEN[0]), 9)
+
+
+def whole_rating(score: float, scale: Scale = TEN) -> int:
+    """A score on 1..10 as a whole rating of `scale`: halves go up."""
+    low, high = scale
+    return min(max(math.floor(_moved(score, scale) + 0.5), low), high)
+
+
+def shares(score: float, scale: Scale = TEN) -> list[float]:
+    """A score on 1..10 as shares (0..1, their sum 1) of the ratings of `scale`, lowest first: one between two ratings
+    is shared between them, so that the mean is the score."""
+    low, high = scale
+    return [max(0.0, 1.0 - abs(_moved(score, scale) - rating)) for rating in range(low, high + 1)]
 
 
 def majority(ratings: Iterable[float], scale: Scale = TEN) -> float:

@@ -166,10 +166,12 @@ def test_raters_are_a_soft_label_on_the_forms_scale() -> None:
     row = human_row(0, human_score=3.5, annotators={"a": 3, "b": 3, "c": 4.5, "d": 3.5}, scale_min=1, scale_max=5)
     one = human_scored.response_of(msgspec.convert(row, human_scored.Row), {})
     # On 1..10 the raters gave 5.5, 5.5, 8.875 and 6.625.
-    assert made("pointwise", one).label == [0, 0, 0, 0, 0, 0.5, 0.25, 0, 0.25, 0]
+    soft = made("pointwise", one).label
+    assert soft == pytest.approx([0, 0, 0, 0, 0.25, 0.34375, 0.15625, 0.03125, 0.21875, 0])
+    assert sum(rating * share for rating, share in enumerate(soft, 1)) == pytest.approx(6.625)
     assert made("pointwise_reason_first", one).label == made("pointwise", one).label
-    assert made("scale_5", one).label == [0, 0, 0.5, 0.25, 0.25]
-    assert made("scale_0_10", one).label == [0, 0, 0, 0, 0, 0.5, 0.25, 0, 0, 0.25, 0]
+    assert made("scale_5", one).label == [0, 0, 0.625, 0.25, 0.125]
+    assert made("scale_0_10", one).label == pytest.approx([0, 0, 0, 0, 0, 0.5, 0.1875, 0.0625, 0.0625, 0.1875, 0])
     assert made("pointwise", one).score == to_ten(3.5, 1, 5) == 6.625
     assert made("pointwise", response(0, 5)).label is None
     assert made("correct", one).label is None and made("correct", one).score == 6.625
