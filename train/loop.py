@@ -242,7 +242,9 @@ class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # a base of ty
             found = "  ".join(
                 f"{name.removeprefix('eval_')} {value:.3f}" for name, value in logs.items() if name != "epoch"
             )
-            return f"step {state.global_step}/{state.max_steps}  held-out rows: {found}"
+            left_out = len(self.held_out.refused) if self.held_out is not None else 0
+            more = f"  {left_out} refused (too long, or without what the form shows)" if left_out else ""
+            return f"step {state.global_step}/{state.max_steps}  held-out rows: {found}{more}"
         rate = (state.global_step - self.first_step) / (time.monotonic() - self.began)
         left = (state.max_steps - state.global_step) / rate
         parts = [f"step {state.global_step}/{state.max_steps}", f"loss {logs['loss']:.3f}", f"{rate:.2f} steps/s"]

@@ -206,9 +206,12 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe) -> Any:
         task_type="SEQ_CLS" if recipe.objective == "head" else "CAUSAL_LM",  # the first trains the new layer whole
     )
     try:
-        return kernels.join_adapters(get_peft_model(model, config))
+        adapted = get_peft_model(model, config)
     except ValueError as error:
         raise UsageError(f"lora: {str(error).splitlines()[0]}") from None
+    if hasattr(getattr(export.bare(adapted), "lm_head", None), "base_layer"):
+        raise UsageError("lora: no adapter goes on lm_head, which computes the loss; leave it out of target_modules")
+    return kernels.join_adapters(adapted)
 
 
 def describe(recipe: Recipe, train: Path, init: Path | None = None) -> dict[str, Any]:

@@ -121,11 +121,12 @@ def test_the_log_says_what_the_folder_does(made: Any, tmp_path_factory: pytest.T
 @pytest.mark.parametrize("kind", ["median"])
 def test_the_models_own_weights_are_judged_where_asked(kind: str, tmp_path: Path) -> None:
     """With raft, whose training has a forward pass of its own, on two rows of three."""
-    rows = write_rows(tmp_path)
+    rows = write_rows(tmp_path, [human_row(99, question="8" * 6000), *sample_rows()])
     changes: dict[str, Any] = {"objective": "raft", "training": {"max_steps": 3}}
-    changes["evaluation"] = {"every": 1, "rows": 16, "batch_size": 7, "weights": "raw", "score": kind}
+    changes["evaluation"] = {"every": 1, "rows": 17, "batch_size": 7, "weights": "raw", "score": kind}
     out = tmp_path / "out"
-    train(write_recipe(tmp_path, **changes), rows, out)
+    run = train(write_recipe(tmp_path, **changes), rows, out)
+    assert run.stdout.count("1 refused (too long") == 3
     found = evaluations(out)
     assert list(found) == [1, 2, 3]
     best = json.loads((out / "best/critic.json").read_text("utf-8"))

@@ -309,6 +309,9 @@ def test_bases_that_cannot_be_loaded(tmp_path: Path) -> None:
     lora = msgspec.structs.replace(recipe, lora=recipes.LoraSpec(target_modules=["no_such"]))
     with pytest.raises(UsageError, match=r"lora: .*no_such"):
         sft.build_model(lora, None, None)
+    lora = msgspec.structs.replace(recipe, lora=recipes.LoraSpec(target_modules=["q_proj", "lm_head"]))
+    with pytest.raises(UsageError, match=r"lora: no adapter goes on lm_head"):
+        sft.build_model(lora, None, None)
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
