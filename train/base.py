@@ -404,17 +404,21 @@ def main(
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # saving imports DeepSpeed, which would warn that it finds no GPU
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    partial = out.with_name(f"{out.name}.partial")
+    place = out.absolute()  # "." has no name to make another one of
+    partial = place.with_name(f"{place.name}.partial")
     with alone(partial):
-        gguf = fetch(base, partial) if base else linked(Path(source), partial / "model.gguf")
+        # By where it is from, so that what another run left here is not taken for it.
+        got = partial / f"{source if base else 'own'}-{origin.sha256[:16]}"
+        got.mkdir(exist_ok=True)
+        gguf = fetch(base, got) if base else linked(Path(source), got / "model.gguf")
         fresh = partial / "folder"
         shutil.rmtree(fresh, ignore_errors=True)
         header = own or read_header(gguf)
         with parsed_once():
             convert(gguf, header, file.read_text("utf-8").strip() if file else str(header.template), fresh, layers)
-        copy_terms(partial if base else Path(source).parent, fresh)
+        copy_terms(got if base else Path(source).parent, fresh)
         jsonl.write_json(fresh / BASE_NOTES, msgspec.to_builtins(origin))
-        fresh.rename(out)
+        fresh.rename(place)
         shutil.rmtree(partial)
     print(f"base saved in {out}; licence: {origin.licence}")
 

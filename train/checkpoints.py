@@ -1,11 +1,9 @@
 """Checkpoints that are whole or do not count: a manifest is written last, and a killed run goes on from the newest."""
 
-import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +97,7 @@ def discard(out: Path, keep: int) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextmanager
-def alone(out: Path) -> Iterator[None]:
-    """Hold `out` for this run. Raises UsageError when another run does."""
+def alone(out: Path) -> AbstractContextManager[None]:
+    """Hold the folder `out`, which is made, for this run. Raises UsageError when another run does."""
     out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"another run writes into {out}; wait for it, or choose another --out") from None
-        yield
+    return jsonl.alone(out)

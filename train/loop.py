@@ -205,10 +205,15 @@ class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # a base of ty
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.meter.start()
 
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_log = control.should_log or control.should_save
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.ema is not None:
             self.ema.update()
         self.meter.stop()
+        # Each loss is looked at before what it was learned with is saved; a run that goes on then logs the same.
+        control.should_log = control.should_log or control.should_save or state.global_step >= state.max_steps
         evaluation = self.recipe.evaluation
         if evaluation is not None and (
             state.global_step % evaluation.every == 0 or state.global_step == state.max_steps

@@ -24,6 +24,19 @@ def _require_known(section: str, given: Iterable[str], known: Iterable[str], *, 
             raise UsageError(f"the recipe's {section} section: there is no {key}{hint}")
 
 
+_SECTIONS = {
+    "zero_optimization",
+    "bf16",
+    "fp16",
+    "optimizer",
+    "scheduler",
+    "tensorboard",
+    "flops_profiler",
+    "checkpoint",
+}
+"""What DeepSpeed reads keys and values of."""
+
+
 def check(recipe: Recipe) -> None:
     """Raises UsageError for what DeepSpeed and transformers pass over, or stumble over once the run is under way: a key
     that they do not know, a value of another type, a stage that there is not."""
@@ -46,9 +59,10 @@ def check(recipe: Recipe) -> None:
     names = {name for name in vars(deepspeed.runtime.constants).values() if isinstance(name, str)}
     _require_known("deepspeed", recipe.deepspeed, names | {"zero_optimization"}, all_known=False)
     config, section = deepspeed.runtime.zero.config.DeepSpeedZeroConfig, "deepspeed.zero_optimization"
+    for name in _SECTIONS & recipe.deepspeed.keys():
+        if not isinstance(given_there := recipe.deepspeed[name], dict):
+            raise UsageError(f"the recipe's deepspeed.{name} section: expected keys and values, got {given_there!r}")
     zero = recipe.deepspeed.get("zero_optimization", {})
-    if not isinstance(zero, dict):
-        raise UsageError(f"the recipe's {section} section: expected keys and values, got {zero!r}")
     aliases = {each.alias for each in config.model_fields.values() if each.alias}
     _require_known(section, zero, {*config.model_fields, *aliases})
     try:

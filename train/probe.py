@@ -5,10 +5,12 @@ Behind a fitted one they start from what the base knows already (linear probing,
 arXiv 2202.10054, section 4). Where nothing is trained behind it, it is the judge.
 """
 
+import math
 import os
 import time
 import warnings
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import datasets
@@ -102,7 +104,7 @@ def known(model: Any, rows: datasets.Dataset, pad: int, kept: Path) -> Floats:
 
 def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
     """The weights [10 × width] of a head that is fitted on the `states` [rows × width] of `rows`, and the cross-entropy
-    [nats] on held-out groups. Raises UsageError where all rows have one rating."""
+    [nats] on held-out groups. Raises UsageError where all rows have one rating, or no two groups share one."""
     from sklearn.model_selection import GroupKFold  # noqa: PLC0415 - takes a second to import
 
     scale = states.std(axis=0) + 1e-6
@@ -115,9 +117,11 @@ def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
     features = (states / scale)[row]
     parts = list(GroupKFold(min(_FOLDS, len(set(groups)))).split(features, rating, groups))
     losses = {
-        strength: float(np.nanmean([_held_out(features, rating, shares, part, strength) for part in parts]))
+        strength: _mean([_held_out(features, rating, shares, part, strength) for part in parts])
         for strength in STRENGTHS
     }
+    if np.isnan(list(losses.values())).any():
+        raise UsageError("probe: no group can be rated by what the others teach; leave it out")
     best = min(losses, key=losses.__getitem__)
     fitted = _regression(best, features, rating, shares)
     by_class = fitted.coef_ if len(fitted.classes_) > 2 else np.vstack([-fitted.coef_ / 2, fitted.coef_ / 2])
@@ -126,6 +130,12 @@ def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
     weights = np.tile(by_class[rarest], (people.shape[1], 1))
     weights[fitted.classes_] = by_class
     return weights / scale, losses[best]
+
+
+def _mean(losses: list[float]) -> float:
+    """Of those that could be computed; not a number where none could."""
+    known = [loss for loss in losses if not math.isnan(loss)]
+    return fmean(known) if known else math.nan
 
 
 def _regression(strength: float, features: Floats, rating: NDArray[np.intp], shares: Floats) -> Any:
@@ -150,5 +160,7 @@ def _held_out(
         return float("nan")
     fitted = _regression(strength, features[inside], rating[inside], shares[inside])
     seen = outside[np.isin(rating[outside], fitted.classes_)]
+    if not len(seen):
+        return float("nan")
     said = fitted.predict_proba(features[seen])
     return float(log_loss(rating[seen], said, sample_weight=shares[seen], labels=fitted.classes_))

@@ -9,6 +9,7 @@ newest whole checkpoint. Writes a Hugging Face folder that vLLM serves as it is.
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import sys
@@ -102,7 +103,9 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
             "the recipe's training section: no step to take: max_steps, or else num_train_epochs, is above 0 "
             "(num_train_epochs may be 0 where probe fits a scoring head)"
         )
-    if found.save_strategy == "steps" and found.save_steps % found.logging_steps:
+    both = found.save_strategy == found.logging_strategy == "steps" and found.logging_steps > 0
+    times = found.save_steps / found.logging_steps if both else 1.0
+    if not math.isclose(times, round(times), rel_tol=1e-9):
         raise UsageError(
             f"save_steps {found.save_steps:g} must be a multiple of logging_steps {found.logging_steps:g}, "
             "so that a run that is continued logs the same losses"
@@ -358,7 +361,8 @@ def _run(
     with one_after_the_other(first):
         if resumed is not None and resized and first:
             print(f"{resumed} is put together for {processes} processes", flush=True)
-            resize.put_together(resumed)
+            with told_of_a_full_disk(out):
+                resize.put_together(resumed)
         data, tokenizer = prepare(recipe, train, cache, os.cpu_count() or 1, images)
     recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)

