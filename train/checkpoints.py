@@ -59,7 +59,8 @@ def changed(made: dict[str, Any], facts: dict[str, Any]) -> list[str]:
     """The names of `facts` that a run which was `made` from others had otherwise. One of an earlier version does not
     tell what its base was."""
     given = json.loads(json.dumps(facts))
-    return [
+    begun = ["init"] if "init" in made and "init" not in given else []
+    return begun + [
         name for name, value in given.items() if made.get(name) != value and (name != "base_weights" or name in made)
     ]
 

@@ -1,6 +1,7 @@
 """The sections of a recipe that go to transformers and DeepSpeed as they are, checked beforehand."""
 
 import difflib
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -78,6 +79,17 @@ def require_free(recipe: Recipe, fixed: Iterable[str]) -> None:
         raise UsageError(f"training.{key} is set by the program")
 
 
+def require_logged_when_saved(found: transformers.TrainingArguments) -> None:
+    """Raises UsageError for steps at which a run that is continued would log other losses."""
+    both = found.save_strategy == found.logging_strategy == "steps" and found.logging_steps > 0
+    times = found.save_steps / found.logging_steps if both else 1.0
+    if not math.isclose(times, round(times), rel_tol=1e-9):
+        raise UsageError(
+            f"save_steps {found.save_steps:g} must be a multiple of logging_steps {found.logging_steps:g}, "
+            "so that a run that is continued logs the same losses"
+        )
+
+
 @contextmanager
 def telling() -> Iterator[None]:
     """Turns what transformers and PyTorch say against a value of the training section into one line."""
@@ -89,15 +101,19 @@ def telling() -> Iterator[None]:
         raise UsageError(f"the recipe's training section: {_words(error)}") from None
 
 
+_OF_A_VALUE = ("is not supported on your device", "DeepSpeed does not recognize")
+"""What DeepSpeed says where a value of its section is to blame."""
+
+
 @contextmanager
 def telling_of_deepspeed() -> Iterator[None]:
     """Turns what is said against the deepspeed section once training begins into one line: values that the training
     section has otherwise, and a precision that the device does not have."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, AssertionError) as error:
         unlike = [line.removeprefix("- ") for line in str(error).splitlines() if line.startswith("- ds ")]
-        if not unlike and "is not supported on your device" not in str(error):
+        if not unlike and not any(words in str(error) for words in _OF_A_VALUE):
             raise
         told = f"unlike the training section: {'; '.join(unlike)}" if unlike else _words(error)
         raise UsageError(f"the recipe's deepspeed section: {told}") from None

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from deepspeed.checkpoint import ds_to_universal
 
+from critic.errors import UsageError
+
 AVERAGES = "averages_universal"
 WEIGHTS = ("single_partition_of_fp32_groups", "fp32_flat_groups")
 """How ZeRO's stages 1 and 2, and 3, call this process's part of the fp32 weights in a checkpoint."""
@@ -22,9 +24,12 @@ WEIGHTS = ("single_partition_of_fp32_groups", "fp32_flat_groups")
 
 def put_together(folder: Path) -> None:
     """Write a checkpoint's states whole beside their parts, and the averaged weights where there are some. What a
-    killed run left half written of that goes first. As large as the checkpoint; `clear` takes it away again."""
+    killed run left half written of that goes first. As large as the checkpoint; `clear` takes it away again.
+    Raises UsageError for a checkpoint without parts."""
     clear(folder)
     parts = folder / (folder / "latest").read_text("utf-8").strip()
+    if not any(parts.glob("*_optim_states.pt")):
+        raise UsageError(f"{folder}: without ZeRO (stage 0) a run goes on with as many processes as it began with")
     if any(folder.glob("ema_*.pt")):
         with _averages_as_weights(parts) as averaged:
             _universal(averaged, folder / AVERAGES)

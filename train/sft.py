@@ -9,7 +9,6 @@ newest whole checkpoint. Writes a Hugging Face folder that vLLM serves as it is.
 import errno
 import hashlib
 import json
-import math
 import os
 import shutil
 import sys
@@ -103,13 +102,7 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
             "the recipe's training section: no step to take: max_steps, or else num_train_epochs, is above 0 "
             "(num_train_epochs may be 0 where probe fits a scoring head)"
         )
-    both = found.save_strategy == found.logging_strategy == "steps" and found.logging_steps > 0
-    times = found.save_steps / found.logging_steps if both else 1.0
-    if not math.isclose(times, round(times), rel_tol=1e-9):
-        raise UsageError(
-            f"save_steps {found.save_steps:g} must be a multiple of logging_steps {found.logging_steps:g}, "
-            "so that a run that is continued logs the same losses"
-        )
+    passed_on.require_logged_when_saved(found)
     return found
 
 
@@ -175,6 +168,8 @@ def _read_base(recipe: Recipe) -> Any:
         )
     except (OSError, ValueError, ImportError) as error:
         raise UsageError(f"base {recipe.base!r} cannot be loaded: {str(error).strip().splitlines()[0]}") from None
+    if not hasattr(model, "model") or not any("layers." in name for name, _ in model.named_parameters()):
+        raise UsageError(f"base {recipe.base!r}: no layers are found in a {type(model).__name__}; take another family")
     if recipe.objective == "head" and "score.weight" in loaded["missing_keys"]:
         # Every rating alike likely: a random head is far off at first, and what it tells the layers below is noise.
         with deepspeed.zero.GatheredParameters([model.score.weight], modifier_rank=0), torch.no_grad():
@@ -358,11 +353,10 @@ def _run(
         recipe = msgspec.structs.replace(recipe, deepspeed={**recipe.deepspeed, "checkpoint": {"load_universal": True}})
     settings = arguments(recipe, out)
     deepspeed.init_distributed()
-    with one_after_the_other(first):
+    with one_after_the_other(first), told_of_a_full_disk(out):
         if resumed is not None and resized and first:
             print(f"{resumed} is put together for {processes} processes", flush=True)
-            with told_of_a_full_disk(out):
-                resize.put_together(resumed)
+            resize.put_together(resumed)
         data, tokenizer = prepare(recipe, train, cache, os.cpu_count() or 1, images)
     recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)

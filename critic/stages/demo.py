@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -98,6 +99,10 @@ def choose_recipe(out: Path) -> Path:
     chosen = out / "judge.yaml"
     if chosen.is_file():
         return chosen
+    if lacking := [name for name in ("torch", "deepspeed") if find_spec(name) is None]:
+        raise UsageError(
+            f"the demo trains, and {' and '.join(lacking)} cannot be imported: pip install '.[train,serve]'"
+        )
     try:
         run([sys.executable, "train/base.py", *BASE])
         found = RECIPE

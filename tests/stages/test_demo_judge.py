@@ -46,6 +46,16 @@ def test_without_a_base_it_says_so_and_trains_a_tiny_judge(
     assert demo.choose_recipe(tmp_path).read_bytes() == demo.TINY.read_bytes() and not index
 
 
+def test_without_torch_no_judge_is_chosen(
+    index: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is missing would else look like a base that cannot be had, and the tiny judge would stay."""
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="torch and deepspeed cannot be imported: pip install"):
+        demo.choose_recipe(tmp_path)
+    assert not index and not (tmp_path / "judge.yaml").exists()
+
+
 def test_a_judge_is_asked_what_it_learned(tmp_path: Path) -> None:
     def asked(**forms: float) -> list[str]:
         (tmp_path / "critic.json").write_text(json.dumps({"recipe": {"forms": forms}}), "utf-8")

@@ -38,6 +38,7 @@ from training import (
 )
 
 import checkpoints  # isort: skip
+import resize  # isort: skip
 import loop  # isort: skip
 import sft  # isort: skip
 from recipe import read_recipe  # isort: skip
@@ -127,6 +128,19 @@ def test_a_base_that_was_made_anew_under_its_name_is_another(tmp_path: Path) -> 
         sft.finished(out, facts)
     made_checkpoint(out, 4, {name: value for name, value in facts.items() if name != "base_weights"})
     assert checkpoints.newest(out, facts, warn=pytest.fail) is not None, "one of an earlier version goes on"
+
+
+def test_a_run_that_began_with_a_judge_does_not_go_on_without(tmp_path: Path) -> None:
+    made_checkpoint(tmp_path, 3, {**FACTS, "init": {"folder": "judge", "weights": {}}})
+    with pytest.raises(UsageError, match="another init;"):
+        checkpoints.newest(tmp_path, FACTS, warn=pytest.fail)
+
+
+def test_without_zero_the_number_of_processes_stays(tmp_path: Path) -> None:
+    (tmp_path / "latest").write_text("global_step2")
+    (tmp_path / "global_step2").mkdir()
+    with pytest.raises(UsageError, match="as many processes as it began with"):
+        resize.put_together(tmp_path)
 
 
 def test_what_json_makes_of_facts_is_the_same(tmp_path: Path) -> None:

@@ -317,6 +317,10 @@ def test_bases_that_cannot_be_loaded(tmp_path: Path) -> None:
     lora = msgspec.structs.replace(recipe, lora=recipes.LoraSpec(target_modules=["no_such"]))
     with pytest.raises(UsageError, match=r"lora: .*no_such"):
         sft.build_model(lora, None, None)
+    gpt2 = {"vocab_size": 50, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**gpt2)).save_pretrained(tmp_path / "gpt2")
+    with pytest.raises(UsageError, match="no layers are found in a GPT2LMHeadModel"):
+        sft.build_model(msgspec.structs.replace(recipe, base=str(tmp_path / "gpt2")), None, None)
     lora = msgspec.structs.replace(recipe, lora=recipes.LoraSpec(target_modules=["q_proj", "lm_head"]))
     with pytest.raises(UsageError, match=r"lora: no adapter goes on lm_head"):
         sft.build_model(lora, None, None)
