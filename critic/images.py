@@ -92,9 +92,12 @@ class Images:
         found = hashlib.sha256()
         for name in sorted(names):
             if not name.startswith("data:") and name not in self.uris:
-                path = self._root / name
-                seen = path.stat() if path.is_file() else None
-                found.update(f"{name}\0{(seen.st_size, seen.st_mtime_ns) if seen else None}\0".encode())
+                try:
+                    file = (self._root / name).stat()
+                    seen = [file.st_size, file.st_mtime_ns]
+                except (OSError, ValueError):  # none, or a name that none can have
+                    seen = []
+                found.update(f"{name}\0{seen}\0".encode())
         return found.hexdigest()
 
     def load(self, name: str, uri: str | None = None) -> Image:
