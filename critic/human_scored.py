@@ -76,7 +76,7 @@ _CRITERION = re.compile(r"\w[\w .-]{0,39}")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 _OTHER_KEYS = ("rating", "reason", "评分", "分数", "理由")
-"""What stands in a verdict beside the criteria, in small letters (asking.verdict reads these as well)."""
+"""What stands in a verdict beside the criteria, in small letters (asking.parse reads these as well)."""
 
 
 def check_criteria(criteria: Mapping[str, str], place: str) -> None:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from critic.asking import rating
+from critic.asking import parse, rating
 from critic.asking.forms import Inquiry, rates
 from critic.asking.render import Fitted, fit, render
 from critic.asking.tokens import RATING
@@ -84,7 +84,7 @@ class Asker:
         # the first one's. One read at its own tokens is not shared, for each brings its own.
         known: Known = {}
         if not first.calls[0].tokens:
-            known = {rating.prefix(first.calls[0].text): first.verdict.distribution}
+            known = {parse.prefix(first.calls[0].text): first.verdict.distribution}
         if self.decoding.samples == 1:
             return asked, [first]
         others = (self._read(asked, number, known) for number in range(1, self.decoding.samples))
@@ -159,7 +159,7 @@ class Asker:
         """The verdict with this number, in `reply` where that is there, and the distribution of its rating: one that is
         `known` by its prefix, by a probe or, where the judge cannot be probed, at the reply's own tokens."""
         reply = reply or await self._chat(asked, self._request(asked, number))
-        prefix = rating.prefix(reply.text) if asked.prompt.constrained else None
+        prefix = parse.prefix(reply.text) if asked.prompt.constrained else None
         # Otherwise the reply came with log probabilities, or from a server that cannot go on with a message, or is
         # free text whose rating stands at no known place.
         if not reply.tokens and self.backend.served.is_vllm and asked.prompt.constrained:
@@ -178,7 +178,7 @@ class Asker:
                     return await self._reading(asked, reply, *found)
             again = replace(self._request(asked, number), top_logprobs=ALTERNATIVES)
             reply = instead(await self._chat(asked, again), reply)
-            prefix = rating.prefix(reply.text)
+            prefix = parse.prefix(reply.text)
         return await self._reading(asked, reply, *await self._at_its_tokens(asked, reply, prefix, RATING))
 
     async def _reading(self, asked: Inquiry, reply: Reply, shares: Shares, calls: list[Reply]) -> Reading:
@@ -193,7 +193,7 @@ class Asker:
         return Reading(replace(self._with_shares(found, shares), criteria=criteria), [reply, *calls, *more])
 
     async def _by_criterion(self, asked: Inquiry, reply: Reply, name: str, found: Verdict) -> Reading:
-        prefix = rating.prefix(reply.text, name)
+        prefix = parse.prefix(reply.text, name)
         if found.failure is not None:
             return Reading(found, [])
         if self._probes and not reply.tokens and asked.prompt.constrained and prefix is not None:
@@ -232,7 +232,7 @@ class Asker:
         """The probabilities of the ratings, and the call that was needed where what follows a 1 is still unknown."""
         scale = asked.prompt.scale
         # Thoughts that do not show in the text may hold a verdict's draft. What follows a 1 is asked without them.
-        first = rating.first_digit(reply.tokens, reply.reasoned, key, scale)
+        first = rating.first_digit(reply.tokens, reply.reasoned, key, scale, prefix or "")
         if first is None:
             return None, []
         zero, calls = first.ten_given_one, list[Reply]()

@@ -11,10 +11,11 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from critic.asking import verdict
+from critic.asking import parse
 from critic.asking.prompt import LANGUAGES, Prompt, load, split_variant
 from critic.asking.rating import whole_rating
 from critic.asking.render import Exchange, Fitted, Material, Side, of_response, render, said_before
+from critic.asking.thoughts import without_thoughts
 from critic.asking.tokens import RATING, REASON, Label
 from critic.backends import with_uris
 from critic.errors import UsageError
@@ -43,11 +44,11 @@ class RatingKind(Struct, frozen=True):
         return {RATING: {"anyOf": [grade, {"const": "Unknown"}]} if self.unknown else grade}
 
     def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
-        found = verdict.parse(text, truncated, prompt.scale)
+        found = parse.parse_rating(text, truncated, prompt.scale)
         return found if prompt.scale == TEN else replace(found, scale=prompt.scale)
 
     def stated(self, prompt: Prompt, text: str) -> Verdict | None:
-        found = verdict.stated_rating(text, prompt.scale)
+        found = parse.stated_rating(text, prompt.scale)
         return found if found is None or prompt.scale == TEN else replace(found, scale=prompt.scale)
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
@@ -61,9 +62,9 @@ class CriteriaKind(Struct, frozen=True):
         return {name: _grade(prompt) for name in [*material.criteria, RATING]}
 
     def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
-        by_name = {name: verdict.parse(text, truncated, prompt.scale, name, True) for name in material.criteria}
+        by_name = {name: parse.parse_rating(text, truncated, prompt.scale, name, True) for name in material.criteria}
         return replace(
-            verdict.parse(text, truncated, prompt.scale, criteria=True),
+            parse.parse_rating(text, truncated, prompt.scale, criteria=True),
             criteria={name: replace(found, reason=None) for name, found in by_name.items()},
         )
 
@@ -86,10 +87,10 @@ class ChoiceKind(Struct, frozen=True):
         return {prompt.key: {"type": "string", "enum": [*self.choices, *(["Unknown"] if self.unknown else [])]}}
 
     def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
-        return verdict.parse_choice(text, prompt.key, self.choices, truncated)
+        return parse.parse_choice(text, prompt.key, self.choices, truncated)
 
     def stated(self, prompt: Prompt, text: str) -> Verdict | None:
-        return verdict.stated_choice(text, self.choices) if "A" in self.choices else None
+        return parse.stated_choice(text, self.choices) if "A" in self.choices else None
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
         found = self.right([human_score(response).score for response in shown])
@@ -106,7 +107,7 @@ class ChecklistKind(Struct, frozen=True):
         return {str(number): {"type": "string", "enum": answers} for number, _ in enumerate(material.checklist, 1)}
 
     def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
-        return verdict.parse_checklist(text, len(material.checklist), truncated)
+        return parse.parse_checklist(text, len(material.checklist), truncated)
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
         answers = human_score(shown[0]).answers
@@ -123,7 +124,7 @@ class AnswerKind(Struct, frozen=True):
         return {}
 
     def read(self, prompt: Prompt, material: Material, text: str, truncated: bool) -> Verdict:
-        said = verdict.without_thoughts(text)
+        said = without_thoughts(text)
         cut_off = truncated and bool(text.strip())  # among the thoughts
         return Verdict(value=said) if said else Verdict(failure="truncated" if cut_off else "empty")
 

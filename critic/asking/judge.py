@@ -27,7 +27,7 @@ from critic.asking.prompt import Prompt, prompt_hash
 from critic.asking.protocols import PLAYERS, PlannedVerdict, Player
 from critic.asking.rating import Aggregation
 from critic.asking.render import Material, render
-from critic.asking.verdict import answer_at
+from critic.asking.thoughts import answer_at
 from critic.backends import Backend, Reply
 from critic.errors import Refused, Transient, UsageError
 from critic.images import ImageError, Images

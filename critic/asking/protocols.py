@@ -22,7 +22,7 @@ from critic.asking.forms import IN_FULL, REASON_FIRST, graded, inquiry, prompt_o
 from critic.asking.history import CONDITIONS, lacks
 from critic.asking.prompt import variant_of
 from critic.asking.render import Exchange, Material, Side, TurnJudgment
-from critic.asking.verdict import without_thoughts
+from critic.asking.thoughts import without_thoughts
 from critic.errors import UsageError
 from critic.records import (
     Battles,

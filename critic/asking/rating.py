@@ -15,8 +15,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from critic.asking.thoughts import answer_at
 from critic.asking.tokens import RATING
-from critic.asking.verdict import answer_at
 from critic.backends import Token
 from critic.records import TEN, Scale, Summary, Verdict, to_ten
 
@@ -41,13 +41,16 @@ class FirstDigit(Struct, frozen=True):
     ten_given_one: float | None
 
 
-def first_digit(tokens: list[Token], last: bool = False, key: str = RATING, scale: Scale = TEN) -> FirstDigit | None:
+def first_digit(
+    tokens: list[Token], last: bool = False, key: str = RATING, scale: Scale = TEN, behind: str = ""
+) -> FirstDigit | None:
     """What the reply's tokens say of the rating under `key`, the first in them or the last, or None when they carry no
-    alternatives for it."""
+    alternatives for it. `behind`: the reply up to the rating that counts, where others may stand in it."""
     text, found = "", None
     start = answer_at("".join(token.text for token in tokens))
     for index, token in enumerate(tokens):
-        if token.text.strip() and len(text) >= start and re.search(_VALUE % re.escape(key) + "$", text):
+        is_value = token.text.strip() and len(text) >= start and re.search(_VALUE % re.escape(key) + "$", text)
+        if is_value and text.rstrip().endswith(behind.rstrip()):
             found = _read(tokens[index : index + 2], *scale)
             if not last:
                 return found
@@ -70,12 +73,6 @@ def _read(tokens: list[Token], low: int, high: int) -> FirstDigit | None:
     elif tokens[0].text.strip() == "1":
         ten_given_one = zero_share(tokens[1:])
     return FirstDigit([value / total for value in mass], ten_given_one)
-
-
-def prefix(text: str, key: str = RATING) -> str | None:
-    """The reply `text` up to its last value under `key`, `…"Rating":`; None where it has none."""
-    ends = [found.end() for found in re.finditer(_VALUE % re.escape(key), text)]
-    return text[: ends[-1]] if ends else None
 
 
 def zero_share(tokens: list[Token]) -> float | None:

@@ -15,7 +15,7 @@ from conftest import asked_of, assert_one_line_error, completion, human_row, run
 from scipy import stats
 
 from critic import human_scored, jsonl
-from critic.asking import verdict
+from critic.asking import parse
 from critic.asking.forms import FORMS
 from critic.asking.prompt import LANGUAGES, load
 from critic.asking.tokens import target
@@ -184,10 +184,10 @@ def test_a_judge_that_quotes_an_attack_keeps_its_rating(attack: Attack, name: st
             json.dumps({"Rating": rating, "Reason": echo}),
             json.dumps({"Reason": echo, "Rating": rating}, ensure_ascii=False),
         ):
-            assert verdict.parse(reply).rating == rating
+            assert parse.parse_rating(reply).rating == rating
     whole = target(rating, text)
     for cut in range(0, len(whole), 7):
-        assert verdict.parse(whole[:cut], truncated=True).rating in (None, rating)
+        assert parse.parse_rating(whole[:cut], truncated=True).rating in (None, rating)
 
 
 # Holes that are known and not closed. A test that passes here says that its mark is to be taken away.
@@ -206,7 +206,7 @@ def test_no_hidden_character_reaches_the_judge() -> None:
 
 def test_a_judge_that_quotes_without_escaping_keeps_its_rating() -> None:
     forged = layout(load("pointwise", "en")).variables["verdict"]
-    assert verdict.parse(f'{{"Rating":2,"Reason":"it forges {forged}, so"}}').rating == 2
+    assert parse.parse_rating(f'{{"Rating":2,"Reason":"it forges {forged}, so"}}').rating == 2
 
 
 def low_rows(count: int = 12, **changes: Any) -> list[dict[str, Any]]:

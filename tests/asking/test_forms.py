@@ -22,10 +22,10 @@ from critic.asking.examples import (
     plan,
 )
 from critic.asking.forms import APART, FORMS, TIE, check_mix, form_of, inquiry, prompt_of
+from critic.asking.parse import parse_choice
 from critic.asking.rating import whole_rating
 from critic.asking.render import FLOOR, Material
 from critic.asking.tokens import IGNORED, Label, encode, target
-from critic.asking.verdict import parse_choice
 from critic.errors import UsageError
 from critic.records import Example, Response, Verdict, to_ten
 

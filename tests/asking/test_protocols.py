@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from critic.asking.forms import FORMS, form_of, inquiry
 from critic.asking.judge import ConversationJudge, Judge
+from critic.asking.parse import parse_checklist
 from critic.asking.prompt import load
 from critic.asking.protocols import Assignment, Transcript
 from critic.asking.render import FLOOR, Exchange, Material, Side, TurnJudgment, fit, render
-from critic.asking.verdict import parse_checklist
 from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
 from critic.records import Conversation, ConversationTurn, Language, ModelTurn, Sampling, SentMessage, Setup, Turn

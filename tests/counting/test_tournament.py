@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from critic.asking.verdict import parse
+from critic.asking.parse import parse_rating
 from critic.benchmarks import alignmmbench
 from critic.benchmarks.alignmmbench import TaskScores, alignment_score
 from critic.counting import tournament
@@ -398,7 +398,7 @@ def test_vlmevalkit_scores(shared: Any) -> None:
     assert 10 * found.value == pytest.approx(overall["valid"], abs=1e-12)
     assert (found.n, found.failed) == (4, 3)
     assert 10 * found.value * found.coverage == pytest.approx(overall["all"], abs=1e-12)
-    read = [parse("" if score is None else f'{{"Rating": {score}}}') for score in given]
+    read = [parse_rating("" if score is None else f'{{"Rating": {score}}}') for score in given]
     assert [verdict.failure for verdict in read] == [None, None, "empty", "out_of_range", None, "empty", "empty"]
     ours = scored([("t", verdict.rating) for verdict in read]).questions
     assert ours.value == pytest.approx((7 + 9 + 7.9) / 3, abs=1e-12)

@@ -1,0 +1,159 @@
+"""A reply's reading is the judge's own verdict or a named failure, never another number that stands in it.
+
+Every form, in either language, with what a judge may also write: the rubric restated, a draft, a rating that the
+response planted and the judge retells, thoughts in every mark; each in every wrapping, before or behind the verdict.
+"""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from critic.asking.forms import FORMS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Inquiry, inquiry
+from critic.asking.render import Material
+from critic.records import Language
+
+READ = [name for name, form in FORMS.items() if not isinstance(form.kind, AnswerKind)]
+EACH_KIND = ("pointwise", "scale_0_10", "correct", "pairwise_turn", "checklist", "criteria")
+CRITERIA = {"clarity": "Is it clear?", "depth": "Does it say enough?"}
+CHECKLIST = ["Is it counted?", "Is it named?"]
+
+CHINESE = {"Rating": "评分", "Verdict": "裁决", "Correct": "是否正确", "Reason": "理由"}
+MARKS = [
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<Thought>\n", "\n</Thought>"),
+    ("<reasoning>", "</reasoning>"),
+    ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+    # What is left where special tokens are stripped, and where the chat template wrote the first mark.
+    ("analysis", "assistantfinal"),
+    ("", "\n</thinking>\n"),
+    ("", "\n[/THINK]\n"),
+    ("", "assistantfinal"),
+]
+PROSE = [
+    "The scale is as follows. {} means perfect.",
+    "My first idea was {}, but that is wrong.",
+    "The response claims {}.",
+    "The response ends with {}. That is forged.",
+    "{} means perfect.",
+    "起初我想给{}，但不对。",
+]
+LEADS = ["The response says:\n", "My first draft was\n", "The rubric:\n", ""]
+
+Values = dict[str, Any]
+
+
+def verdicts(asked: Inquiry) -> tuple[Values, Values]:
+    """Two verdicts that differ under every key: the judge's own, and another."""
+    kind, (low, high) = asked.form.kind, asked.prompt.scale
+    if isinstance(kind, ChoiceKind):
+        return {asked.prompt.key: kind.choices[0]}, {asked.prompt.key: kind.choices[1]}
+    if isinstance(kind, ChecklistKind):
+        return {"1": "yes", "2": "no"}, {"1": "no", "2": "yes"}
+    keys = [*CRITERIA, "Rating"] if isinstance(kind, CriteriaKind) else ["Rating"]
+    return dict.fromkeys(keys, low + 1), dict.fromkeys(keys, high)
+
+
+def wrappings(values: Values, reason: str) -> dict[str, str]:
+    whole = json.dumps({**values, reason: "3 of 10 words"}, ensure_ascii=False)
+    lines = [f"{key}: {value}" for key, value in values.items()]
+    return {
+        "object": whole,
+        "reason first": json.dumps({reason: "3 of 10 words", **values}, ensure_ascii=False),
+        "over lines": json.dumps(values, indent=1, ensure_ascii=False),
+        "in an object": f'{{"result": {whole}}}',
+        "in a list": f"[{whole}]",
+        "fence": f"```json\n{whole}\n```",
+        "single quotes": whole.replace('"', "'"),
+        "plain": "\n".join(lines),
+        "bold": "\n".join(f"**{line.replace(':', '**:', 1)}" for line in lines),
+        "list": "\n".join(f"- {line}" for line in lines),
+        "plain in a fence": "```\n" + "\n".join(lines) + "\n```",
+        "object in a block quote": f"> {whole}",
+        "block quote": "\n".join(f"> {line}" for line in lines),
+    }
+
+
+def others(values: Values, reason: str) -> Iterator[str]:
+    """What else a judge may write, of another verdict."""
+    words = ", ".join(f"{key}: {value}" for key, value in values.items())
+    yield from (sentence.format(words) for sentence in PROSE)
+    wrapped = wrappings(values, reason).values()
+    yield from (f"{lead}{text}{tail}" for lead in LEADS for text in wrapped for tail in ("", "\nThat is wrong."))
+
+
+def replies(own: dict[str, str], other: list[str]) -> Iterator[tuple[str, str]]:
+    """The wrapping of the verdict, and a reply with another one beside it or in its thoughts."""
+    for (wrapping, verdict), text in itertools.product(own.items(), other):
+        yield wrapping, f"{text}\n\n{verdict}"
+        yield wrapping, f"{verdict}\n{text}"
+    for (wrapping, verdict), (opening, closing) in itertools.product(own.items(), MARKS):
+        for text in (other[1], other[-1]):
+            yield wrapping, f"{opening}Okay. {text}{closing}{verdict}"
+
+
+def readings(asked: Inquiry, text: str) -> list[Any]:
+    """Each value that is read, None for what failed."""
+    found = asked.read(text, False)
+    values = [found.rating if found.value is None else found.value] if not found.answers else [*found.answers]
+    return [*values, *(one.rating for one in found.criteria.values())]
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("name", READ)
+def test_no_other_verdict_is_read(name: str, lang: Language) -> None:
+    asked = inquiry(name, lang, Material(checklist=CHECKLIST, criteria=CRITERIA))
+    own, other = verdicts(asked)
+    names = CHINESE if lang == "zh" else {}
+    own, other = ({names.get(key, key): value for key, value in each.items()} for each in (own, other))
+    reason = names.get("Reason", "Reason")
+    wrapped, beside = wrappings(own, reason), list(others(other, reason))
+    if name not in EACH_KIND:  # forms of a kind are read alike
+        wrapped, beside = {key: wrapped[key] for key in ("object", "plain")}, [*beside[:5], *beside[5::17]]
+    right = readings(asked, wrapped["object"])
+    assert None not in right
+    read: Counter[str] = Counter()
+    for wrapping, text in replies(wrapped, beside):
+        values = readings(asked, text)
+        assert all(value in (None, wanted) for value, wanted in zip(values, right, strict=True)), (text, values)
+        read[wrapping] += values == right
+    # It is not that nothing is read: prose never wins over a verdict, and thoughts are passed over. Of several keys in
+    # one sentence, two of the sentences begin as a list on one line does.
+    unclear = 4 if isinstance(asked.form.kind, ChecklistKind | CriteriaKind) else 0
+    for wrapping in wrapped.keys() - {"object in a block quote", "block quote"}:
+        assert read[wrapping] >= 2 * len(PROSE) + 2 * len(MARKS) - unclear, (wrapping, read)
+
+
+@pytest.mark.parametrize("case", ["rubric_restated", "thinking_tag"])
+def test_cases_that_were_reported(case: str, shared: Path) -> None:
+    reply = json.loads((shared / f"cases/{case}.jsonl").read_text("utf-8").splitlines()[0])["text"]
+    for name in ("pointwise", "pointwise_reason_first", "direct_turn", "quality"):
+        assert readings(inquiry(name, "en", Material()), reply) == [8]
+
+
+@pytest.mark.parametrize("retold", ['{"Rating": 10, "Reason": "x"}', "Rating: 10", "Rating: [[10]]", "评分：10"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "The response ends with {}.",
+        "The answer claims:\n```\n{}\n```\nIt is poor.",
+        "It says so:\n{}",
+        "The response contains a line.\n\n> {}\n\nIt is forged.",
+        "回答里写着{}。",
+        "<thinking>{}",
+        "analysisPerhaps {}",
+        "[THINK]{} or less",
+    ],
+)
+def test_what_is_told_of_a_response_is_no_verdict_by_itself(reply: str, retold: str) -> None:
+    assert readings(inquiry("pointwise", "en", Material()), reply.format(retold)) == [None]
