@@ -37,6 +37,9 @@ STAGES = {
 """Stage name -> module (its command is `main`), one-line help."""
 
 
+_FULL = "No space left on device"
+"""What errors of a full disk say that are no OSError, such as those of safetensors."""
+
 _new_app = partial(typer.Typer, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
@@ -73,11 +76,10 @@ def _run(app: typer.Typer) -> None:
             message = str(error)
         elif hasattr(error, "format_message"):  # Typer's own copy of Click: known by what its errors can do
             message = f"{' '.join(error.format_message().split())} (see --help)"
-        elif isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):
-            place = (
-                error.filename or f"temporary files in {gettempdir()}, or what is written (TMPDIR=FOLDER moves them)"
-            )
-            message = f"{error.strerror}: {place}; make room and run the same command again"
+        elif getattr(error, "errno", None) in (ENOSPC, EDQUOT) or _FULL in str(error):
+            where = f"temporary files in {gettempdir()}, or what is written (TMPDIR=FOLDER moves them)"
+            place = getattr(error, "filename", None) or where
+            message = f"{getattr(error, 'strerror', None) or _FULL}: {place}; make room and run the same command again"
         elif isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
             message = f"{error.filename}: {error.strerror}"
         else:

@@ -1,5 +1,8 @@
 """The two families of errors: the caller's mistake, and what is worth another try."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the records know nothing of errors, and errors no more of records than a name
@@ -30,3 +33,13 @@ class Refused(Exception):
 def one_line(error: BaseException) -> str:
     """An error's kind and words on one line of at most 300 characters."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises UsageError for what the system says against writing: a full disk, a missing right."""
+    try:
+        yield
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror or error}"
+        raise UsageError(f"{path}: {problem}; once it can be, run the same command again") from None

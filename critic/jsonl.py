@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Self, TypeVar, cast
 
 import msgspec
 
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, one_line, writing
 
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ def _to_parquet(source: Path, target: Path) -> None:
     try:
         for table in tables():
             columns = arrow.unify_schemas([columns, table.schema], promote_options="permissive")
-        with _replacing(target) as file, parquet.ParquetWriter(file, columns) as out:
+        with replacing(target) as file, parquet.ParquetWriter(file, columns) as out:
             for table in tables(columns):
                 out.write_table(table)
     except (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError, OverflowError) as error:
@@ -177,25 +177,130 @@ def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
             raise UsageError(f"{path}:{number}: {str(error).replace(chr(10), ' ')}{hint}") from None
 
 
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+
+def resolved(path: Path) -> Path:
+    """What a symbolic link leads to: a file, also one that is not there yet, or a folder. Any other path as it is, also
+    a link to a device, beside which nothing can be written."""
+    real = Path(os.path.realpath(path))
+    return real if path.is_symlink() and (real.is_file() or real.is_dir() or not real.exists()) else path
+
+
+def lock(file: BinaryIO, path: Path) -> None:
+    """Lock an open file, by whichever of its names it was opened, until this process closes it or any other handle on
+    it. The system releases the lock of a process that is killed, also where others that it started live on. A file
+    system without locks is written without. Raises UsageError where another process has the lock."""
+    try:
+        # Not flock, whose lock a forked child would keep.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            problem = "another run is writing it; wait for its end, or give another --out"
+            raise UsageError(f"{path}: {problem}") from None
+        if error.errno not in _WITHOUT_LOCKS:
+            raise
+
+
+def _locked(name: Path, path: Path) -> BinaryIO:
+    """The file `name`, made where it is not there, and locked."""
+    while True:
+        file = name.open("ab")
+        try:
+            lock(file, path)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), name.stat()):
+                    return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # of a run that ended in between, and took it away
+
+
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Raises UsageError for what the system says against writing: a full disk, a missing right."""
+def alone(path: Path) -> Iterator[None]:
+    """While nobody else writes a file that grows, or in a folder: its lock is `path`.lock, or .lock in the folder, and
+    goes with the end; what is left of it by a run that is killed is an empty file, which locks nothing. Names that
+    links lead from have the same lock; those of hard links differ in it, so that each writer locks the file as well.
+    Raises UsageError where another process has the lock."""
+    real = resolved(path)
+    name = real / ".lock" if real.is_dir() else real.with_name(real.name + ".lock")
+    with writing(path):
+        name.parent.mkdir(parents=True, exist_ok=True)
+        held = _locked(name, path)
+    try:
+        with writing(path):
+            if real.is_file() and _ready(real).is_file():
+                _copy_through(real, _ready(real))
+        yield
+    finally:
+        # Before it is let go: whoever takes it then sees that it is gone (`_locked`).
+        name.unlink(missing_ok=True)
+        held.close()
+
+
+def alone_in(folder: Path) -> AbstractContextManager[None]:
+    """`alone` in a folder, which is made: its lock is inside from the first run on."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return alone(folder)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` once it is whole: a crash leaves the old file or none, any other failure
+    gives back the room of what was written. The sidecar of the old file goes first. Raises UsageError where the system
+    does not let it be written, and where another process is writing it."""
+    real = resolved(path)
+    partial = real.with_name(real.name + ".partial")
+    with writing(path):
+        real.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(partial, path) as file:
+            try:
+                file.truncate(0)
+                file.seek(0)
+                yield file
+                if not file.closed:  # a packer closes what it writes to
+                    file.flush()
+                sidecar(path).unlink(missing_ok=True)
+                _put(partial, real)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+
+
+def _put(partial: Path, path: Path) -> None:
+    """A file with other names (hard links) keeps them: it is written over. Any other is exchanged in one step."""
+    if path.is_file() and path.stat().st_nlink > 1:
+        _copy_through(path, partial)
+    else:
+        partial.replace(path)
+
+
+def _ready(path: Path) -> Path:
+    """What is being copied into a file with several names: a run that is killed meanwhile leaves it, and the next one
+    copies it again."""
+    return path.with_name(path.name + ".ready")
+
+
+def _copy_through(path: Path, partial: Path) -> None:
+    with path.open("rb+") as target:
+        lock(target, path)
+        partial.replace(_ready(path))
+        with _ready(path).open("rb") as source:
+            shutil.copyfileobj(source, target)
+        target.truncate()
+    _ready(path).unlink()
+
+
+@contextmanager
+def removed_on_failure(folder: Path) -> Iterator[None]:
+    """While a folder is made that is renamed once it is whole: an error gives back the room of what was written."""
     try:
         yield
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror or error}"
-        raise UsageError(f"{path}: {problem}; once it can be, run the same command again") from None
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` once it is whole: a crash leaves the old file or none."""
-    partial = path.with_name(path.name + ".partial")
-    with _writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file, _packing(file, path) as out:
-            yield out
-        partial.replace(path)
+    except Exception:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _packing(file: BinaryIO, path: Path) -> AbstractContextManager[BinaryIO]:
@@ -208,28 +313,27 @@ def _packing(file: BinaryIO, path: Path) -> AbstractContextManager[BinaryIO]:
 
 
 def write(path: Path, records: Iterable[Any]) -> int:
-    """Write records to `path` in one step (a crash leaves the old file or none); returns how many. Its sidecar goes
-    first: what it says is said of the file that was there. Like everything here that writes, it raises UsageError for
-    what the system says against it."""
+    """Write records to `path` in one step (a crash leaves the old file or none); returns how many. Like everything here
+    that writes, it raises UsageError for what the system says against it."""
     count = 0
     if path.suffix == ".parquet":
         plain = path.with_name(path.name + ".lines")
-        count = write(plain, records)
-        sidecar(path).unlink(missing_ok=True)
-        _copy(plain, path)
-        plain.unlink()
+        try:
+            count = write(plain, records)
+            copy(plain, path)
+        finally:
+            plain.unlink(missing_ok=True)
         return count
-    with _replacing(path) as file:
+    with replacing(path) as whole, _packing(whole, path) as file:
         for record in records:
             file.write(msgspec.json.encode(record) + b"\n")
             count += 1
-        sidecar(path).unlink(missing_ok=True)
     return count
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file in one step."""
-    with _replacing(path) as file:
+    with replacing(path) as plain, _packing(plain, path) as file:
         file.write(content)
 
 
@@ -243,16 +347,22 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
 
 
+ALSO_SAID = dict[Path, dict[str, str]]()
+"""What the sidecar of a file says besides what made it, while this process has it so."""
+
+
 def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
     """Write `path`.run.json: what made the file. Written last, and gone as soon as the file is changed (`write`,
     `rewrite`, `Appender`), so its presence means `path` is whole."""
     finished = datetime.now(UTC).isoformat(timespec="seconds")
-    into = {_INTO: _growing[path]} if path in _growing else {}
-    write_json(sidecar(path), {"critic": version("critic"), "finished": finished, **facts, **into})
+    write_json(sidecar(path), {"critic": version("critic"), "finished": finished, **facts, **ALSO_SAID.get(path, {})})
 
 
 def sidecar(path: Path) -> Path:
-    return path.with_name(path.name + ".run.json")
+    """Beside the file that links lead to, whatever name the file goes by. Where there is none, beside the link, as in
+    stores that keep each file under its hash."""
+    beside, real = (each.with_name(each.name + ".run.json") for each in (path, resolved(path)))
+    return resolved(beside if beside.is_file() and not real.is_file() else real)
 
 
 def facts(path: Path) -> dict[str, Any]:
@@ -269,122 +379,14 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def plain_of(path: Path) -> Path:
-    """Where a file grows line by line: beside its place, without .gz or .zst, or as .jsonl of a .parquet."""
-    if path.suffix not in (*PACKED, ".parquet"):
-        return path
-    return path.with_suffix(".jsonl" if path.suffix == ".parquet" else "")
-
-
-_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-
-
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """While nobody else writes a file that grows, or in a folder: its lock is `path`.lock, or .lock in the folder, and
-    goes with the end. The system lets go of the lock of a process that is killed, also where others that it started
-    live on; what is left of it is an empty file, which locks nothing. A file system without locks is written without.
-    Raises UsageError where another process has the lock."""
-    name = path / ".lock" if path.is_dir() else path.with_name(path.name + ".lock")
-    with _writing(path):
-        name.parent.mkdir(parents=True, exist_ok=True)
-        lock = _locked(path, name)
-    try:
-        yield
-    finally:
-        # Before it is let go: whoever takes it then sees that it is gone (`_locked`).
-        name.unlink(missing_ok=True)
-        lock.close()
-
-
-def _locked(path: Path, name: Path) -> BinaryIO:
-    while True:
-        lock = name.open("ab")
-        try:
-            # Not flock, whose lock a forked child would keep.
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _WITHOUT_LOCKS:
-                return lock
-            lock.close()
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                problem = "another run is writing it; wait for its end, or give another --out"
-                raise UsageError(f"{path}: {problem}") from None
-            raise
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock.fileno()), name.stat()):
-                return lock
-        lock.close()  # of a run that ended in between, and took it away
-
-
-_INTO = "packed_into"
-"""Key of the sidecar of a plain file that is whole and not packed yet: without it, it is a file of its own."""
-
-_growing: dict[Path, str] = {}
-"""Files that are growing now, and the names of those that they will be packed into."""
-
-
-def begun(path: Path, record: type[Any]) -> Path:
-    """`plain_of` a file, where what is there is the beginning of that file or nothing. Raises UsageError for a file of
-    its own: one that a run has finished by this name, or one of other records, such as what the run reads."""
-    plain = plain_of(path)
-    if plain == path or not plain.is_file():
-        return plain
-    problem = None
-    if sidecar(plain).is_file():
-        other = facts(plain).get(_INTO)
-        # One whose packing failed may be packed otherwise.
-        if other is None or (other != path.name and path.with_name(other).is_file()):
-            problem = "a run has finished it"
-    with plain.open("rb") as file:
-        first = file.readline()
-    try:
-        if first.strip() and first.endswith(b"\n"):
-            msgspec.json.decode(first.removeprefix(b"\xef\xbb\xbf"), type=record)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        problem = "it has other records"
-    if problem is not None:
-        raise UsageError(f"{path}: would grow as {plain.name}, which is there and is a file of its own ({problem}); "
-                         "give another --out, or that one another name")  # fmt: skip
-    return plain
-
-
-@contextmanager
-def growing(path: Path, record: type[Any]) -> Iterator[Path]:
-    """`plain_of` a file of these records, which is packed once it is whole; no other process writes it meanwhile. A run
-    that ends early leaves the plain one, and goes on with it; one that is packed is unpacked for that. Raises
-    UsageError as `begun` and `alone` do."""
-    with alone(plain_of(path)):
-        plain = begun(path, record)
-        if plain == path:
-            yield path
-            return
-        if path.is_file() and not plain.is_file():
-            said = facts(path)
-            _copy(path, plain)
-            if said:
-                write_json(sidecar(plain), {**said, _INTO: path.name})
-        _growing[plain] = path.name
-        try:
-            yield plain
-        finally:
-            del _growing[plain]
-        sidecar(path).unlink(missing_ok=True)
-        _copy(plain, path)
-        # In this order nothing is lost wherever it stops: the next run finds the plain file, and does this again.
-        if said := facts(plain):
-            write_json(sidecar(path), {name: value for name, value in said.items() if name != _INTO})
-        sidecar(plain).unlink(missing_ok=True)
-        plain.unlink(missing_ok=True)
-
-
-def _copy(source: Path, target: Path) -> None:
+def copy(source: Path, target: Path) -> None:
+    """Write the lines of a file, or the rows of Parquet, into another, packed as its name says."""
     if target.suffix == ".parquet":
         _to_parquet(source, target)
     elif source.suffix == ".parquet":
         write(target, (msgspec.Raw(line) for _, line in lines(source)))
     else:
-        with opened(source) as content, _replacing(target) as file:
+        with opened(source) as content, replacing(target) as plain, _packing(plain, target) as file:
             shutil.copyfileobj(content, file)
 
 
@@ -398,13 +400,15 @@ def is_empty(path: Path) -> bool:
 
 def repair(path: Path) -> int:
     """Cut a torn last line off a file that a killed run was appending to; returns the bytes cut. One that lacks but its
-    end gets that. Raises UsageError for a file that is not of plain lines, and leaves it as it is."""
+    end gets that. Raises UsageError for a file that is not of plain lines, or that another process is writing, and
+    leaves it as it is."""
     if path.suffix in (*PACKED, ".parquet"):
         raise UsageError(f"{path}: written line by line, to go on where it stops: name it .jsonl")
     size = path.stat().st_size if path.is_file() else 0
     if not size:
         return 0
     with path.open("rb+") as file:
+        lock(file, path)  # a line that another process is writing is not torn
         with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             keep, first = content.rfind(b"\n") + 1, content[: content.find(b"\n") + 1]
             last = content[keep:]
@@ -430,7 +434,7 @@ def _is_whole(line: bytes) -> bool:
 class Appender:
     """Appends records to a file, each line handed to the system whole as soon as it is known, and none behind a line
     that could not be written whole. The file's sidecar is taken away at once. Raises UsageError for what the system
-    says against writing."""
+    says against writing, and where another process is writing the file by any of its names."""
 
     def __init__(self, path: Path) -> None:
         if path.suffix in (*PACKED, ".parquet"):
@@ -438,17 +442,18 @@ class Appender:
                 f"{path}: written line by line, to go on where it stops: name it .jsonl, pack it when whole"
             )
         self._path, self._broken = path, False
-        with _writing(path):
+        with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             sidecar(path).unlink(missing_ok=True)
             self.cut = repair(path)
             self._file = path.open("ab", buffering=0)
+            lock(self._file, path)
 
     def append(self, record: Any) -> None:
         if self._broken:  # the run is ending; what else is ready must not follow half a line
             return
         self._broken = True
-        with _writing(self._path):
+        with writing(self._path):
             self._write(msgspec.json.encode(record) + b"\n")
         self._broken = False
 
@@ -461,7 +466,7 @@ class Appender:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            with _writing(self._path), self._file:
+            with writing(self._path), self._file:
                 os.fsync(self._file.fileno())
         except UsageError:
             if kind is None:  # else the first error says more

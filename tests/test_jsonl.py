@@ -1,6 +1,8 @@
 """JSON-lines files: errors that say where, resume after a torn write."""
 
+import hashlib
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,62 @@ def test_writing_whole_files_leaves_the_old_one_on_failure(tmp_path: Path) -> No
     with pytest.raises(TypeError):
         jsonl.write(path, [Turn(user="c", assistant="d"), object()])
     assert json.loads(path.read_text("utf-8"))["user"] == "a"
+
+
+@pytest.mark.parametrize("how", ["link", "link to nothing yet", "hard link", "linked folder"])
+def test_what_another_name_leads_to_is_written_and_the_name_stays(how: str, tmp_path: Path) -> None:
+    """Also by a run that was killed while it wrote over a file that has several names."""
+    real, other, turns = tmp_path / "a" / "real.jsonl", tmp_path / "b" / "other.jsonl", [Turn(user="a", assistant="b")]
+    if how == "link to nothing yet":
+        real.parent.mkdir()
+    else:
+        jsonl.write(real, [*turns, Turn(user="c", assistant="d"), Turn(user="e", assistant="f" * 100)])
+    if how == "linked folder":
+        other = other.with_name(real.name)
+        other.parent.symlink_to(real.parent)
+    else:
+        other.parent.mkdir()
+        (other.hardlink_to if how == "hard link" else other.symlink_to)(real)
+    with jsonl.Appender(other) as file:
+        file.append(Turn(user="g", assistant="h"))
+    jsonl.write_sidecar(other, {"made": "by other"})
+    assert how == "hard link" or jsonl.facts(real)["made"] == jsonl.facts(other)["made"]
+    jsonl.rewrite(other, Turn, lambda turn: turn.user == "g")
+    assert real.samefile(other) and other.is_symlink() == (how in ("link", "link to nothing yet"))
+    assert [turn.user for _, turn in jsonl.read(real, Turn)] == ["g"]
+    assert not jsonl.sidecar(other).exists() and not jsonl.sidecar(real).exists()
+    jsonl.write(other, turns * 2)
+    assert real.samefile(other) and len([*jsonl.read(real, Turn)]) == 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shutil.copyfileobj", lambda source, target: target.write(source.read(9)) and 1 / 0)
+        if how == "hard link":
+            with pytest.raises(ZeroDivisionError):
+                jsonl.write(other, turns)
+            assert real.read_bytes()[:9] == other.with_name("other.jsonl.ready").read_bytes()[:9]
+    with jsonl.alone(other):
+        assert how == "hard link" or real.with_name(f"{real.name}.lock").is_file()
+        assert [turn for _, turn in jsonl.read(real, Turn)] == turns * (1 if how == "hard link" else 2)
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {real.name, other.name}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet"])
+def test_what_a_full_disk_stops_leaves_what_was_there_and_nothing_else(suffix: str, tmp_path: Path) -> None:
+    if suffix in (".parquet", ".jsonl.zst"):
+        pytest.importorskip("pyarrow")
+    path, limits = tmp_path / f"rows{suffix}", resource.getrlimit(resource.RLIMIT_FSIZE)
+    jsonl.write(path, [{"a": "old"}])
+    jsonl.write_sidecar(path, {"rows": 1})
+    for count in (40, 4000):  # what stays in a buffer until the end, and what does not
+        rows = [{"a": hashlib.sha256(bytes([number % 251, count % 251])).hexdigest()} for number in range(count)]
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+            with pytest.raises(UsageError, match=rf"rows{suffix}\S*: cannot be written: .*run the same command again"):
+                jsonl.write(path, rows)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert {file.name for file in tmp_path.iterdir()} == {path.name, jsonl.sidecar(path).name}
+        assert [row for _, row in jsonl.read(path, dict[str, Any])] == [{"a": "old"}]
+    assert jsonl.write(path, rows) == 4000 and [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
 def test_parquet_holds_records_that_differ_in_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

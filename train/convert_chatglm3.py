@@ -479,18 +479,20 @@ def main(
     if finished(out, source):
         print(f"{out} holds this model already")
         return
-    partial = out.with_name(f"{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    dtype = convert_weights(checkpoint, config, partial, limit)
-    native_config(config, tokenizer, dtype).save_pretrained(partial)
-    GenerationConfig(eos_token_id=stop_ids(tokenizer), pad_token_id=tokenizer.pad_token_id).save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    copy_terms(checkpoint, partial)
-    let_others_read(partial / "config.json")
-    made_with = {name: version(name) for name in ("critic", "transformers", "tokenizers", "sentencepiece")}
-    jsonl.write_json(partial / NOTES, {"source": source, "versions": made_with})
-    partial.rename(out)
+    place = out.resolve()
+    fresh = place.with_name(f"{place.name}.partial") / "folder"
+    with jsonl.alone_in(fresh.parent), jsonl.removed_on_failure(fresh):
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir()
+        native_config(config, tokenizer, convert_weights(checkpoint, config, fresh, limit)).save_pretrained(fresh)
+        GenerationConfig(eos_token_id=stop_ids(tokenizer), pad_token_id=tokenizer.pad_token_id).save_pretrained(fresh)
+        tokenizer.save_pretrained(fresh)
+        copy_terms(checkpoint, fresh)
+        let_others_read(fresh / "config.json")
+        made_with = {name: version(name) for name in ("critic", "transformers", "tokenizers", "sentencepiece")}
+        jsonl.write_json(fresh / NOTES, {"source": source, "versions": made_with})
+        fresh.rename(place)
+        shutil.rmtree(fresh.parent)
     print(f"model saved in {out}")
 
 

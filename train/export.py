@@ -114,11 +114,13 @@ def _generation(model: Any, tokenizer: Any) -> transformers.GenerationConfig:
 def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any]) -> None:
     """Like `save` (an adapter alone, with LoRA), but `out` is the old folder or the new one, whole, whenever the run is
     killed (`mend` puts back what was just being exchanged)."""
+    out = jsonl.resolved(out)
     fresh, old = out.with_name(out.name + ".partial"), out.with_name(out.name + ".old")
     if trainer.args.should_save:
         shutil.rmtree(fresh, ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
-    save(trainer, tokenizer, fresh, facts, merge=False)
+    with jsonl.removed_on_failure(fresh):
+        save(trainer, tokenizer, fresh, facts, merge=False)
     if trainer.args.should_save:
         shutil.rmtree(old, ignore_errors=True)
         if out.is_dir():
@@ -130,6 +132,7 @@ def replace(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any]) -> N
 
 def mend(out: Path) -> None:
     """Put the old folder back where a `replace` was killed between taking it away and putting the new one there."""
+    out = jsonl.resolved(out)
     old = out.with_name(out.name + ".old")
     if old.is_dir() and not out.is_dir():
         old.rename(out)

@@ -21,6 +21,7 @@ from evaluation import last_hidden
 from numpy.typing import NDArray
 from recipe import Recipe
 
+from critic import jsonl
 from critic.errors import UsageError
 
 STRENGTHS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2)
@@ -91,9 +92,8 @@ def known(model: Any, rows: datasets.Dataset, pad: int, kept: Path) -> Floats:
         found.append(states)
         computed += len(part)
         if _first():
-            with file.with_suffix(".partial").open("wb") as partial:
-                np.save(partial, states)
-            file.with_suffix(".partial").rename(file)
+            with jsonl.replacing(file) as output:
+                np.save(output, states)
             rate, done = computed / (time.monotonic() - begun), start + len(part)
             print(
                 f"head: {done}/{len(alike)} rows  {rate:.1f} rows/s  {(len(alike) - done) / rate:.0f} s left",

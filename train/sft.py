@@ -322,7 +322,7 @@ def main(
         images = Images(data_root or (train if train.is_dir() else train.parent), resize_to=recipe.max_image_pixels)
     first = int(os.environ.get("RANK", "0")) == 0
     if first:
-        with checkpoints.alone(out):
+        with jsonl.alone_in(out):
             _run(recipe, train, out, internal, facts, cache or default_cache(), threads, images)
     else:
         _run(recipe, train, out, internal, facts, cache or default_cache(), threads, images)

@@ -141,8 +141,12 @@ class Cached(Layer):
         place = self._place(name)
         place.parent.mkdir(exist_ok=True)
         mine = place.with_suffix(f".{os.uname().nodename}.{os.getpid()}")  # whole or not at all, whoever else writes
-        mine.write_bytes(reply)
-        mine.replace(place)
+        try:
+            mine.write_bytes(reply)
+            mine.replace(place)
+        except OSError:
+            mine.unlink(missing_ok=True)
+            raise
 
     def _place(self, name: bytes) -> Path:
         return self.path / name.hex()[:2] / name.hex()

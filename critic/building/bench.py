@@ -205,8 +205,28 @@ def freeze(
     Parquet with the images inside (`datasets.load_dataset(FOLDER/datasets)`), and frozen.json with the SHA-256 of every
     file. It takes the place of what was there once it is whole. Gives the hash of all. Raises UsageError for an image
     that is another than when it was hashed."""
+    folder = jsonl.resolved(folder)
     partial, before = folder.with_name(f"{folder.name}.partial"), folder.with_name(f"{folder.name}.before")
     shutil.rmtree(partial, ignore_errors=True)
+    with jsonl.removed_on_failure(partial):
+        whole = _write_whole(partial, form, made, root, md5_of, split_of, facts)
+    shutil.rmtree(before, ignore_errors=True)
+    if folder.is_dir():
+        folder.replace(before)
+    partial.replace(folder)
+    shutil.rmtree(before, ignore_errors=True)
+    return whole
+
+
+def _write_whole(
+    partial: Path,
+    form: str,
+    made: Sequence[Made],
+    root: Path,
+    md5_of: Mapping[str, str],
+    split_of: Mapping[str, str],
+    facts: Mapping[str, Any],
+) -> str:
     named, hashes = dict[str, str](), dict[str, str]()
     for one in made:
         data = (root / one.image).read_bytes()
@@ -225,11 +245,6 @@ def freeze(
     whole = _hash(hashes)
     said = {"benchmark": form, "hash": whole, **facts, "sha256": {**hashes, **dict(sorted(datasets.items()))}}
     jsonl.write_json(partial / "frozen.json", said)
-    shutil.rmtree(before, ignore_errors=True)
-    if folder.is_dir():
-        folder.replace(before)
-    partial.replace(folder)
-    shutil.rmtree(before, ignore_errors=True)
     return whole
 
 

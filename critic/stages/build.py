@@ -105,7 +105,7 @@ def main(
         "concurrency": concurrency, "cache": cache, "retry_failed": retry_failed}  # fmt: skip
     building = Building(folder, out, lang, asking)
     try:
-        with jsonl.alone(out):
+        with jsonl.alone_in(out):
             chosen = choose_images(building, images, sources)
             if plan is not None:
                 rules = BuildRules(plan=plan, blind=blind, judge=judge, against=against, reviewed=reviewed or [],

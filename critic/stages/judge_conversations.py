@@ -28,6 +28,7 @@ from critic.certificate import drawn, hold_to
 from critic.errors import UsageError
 from critic.images import BY_HASH, named_images
 from critic.records import Conversation, ConversationJudgment, Judging, Protocol, Setup, alike, differing
+from critic.stages.growing import begun, followed, plain_of
 from critic.stages.options import check, say_untrained
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, listed, once, source
 
@@ -158,10 +159,11 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
 def as_begun(out: Path, setup: Setup) -> Setup:
     """The setup with which the file `out` was begun, where all that tells it from `setup` is how files of before showed
     the judge of a whole conversation its turns' judgments (Setup.texts); in any other case `setup`."""
-    if not (plain := jsonl.plain_of(out)).is_file():
+    out = followed(out)
+    if not (plain := plain_of(out)).is_file():
         return setup
     with jsonl.alone(plain):
-        first = next(known(jsonl.begun(out, ConversationJudgment), ConversationJudgment, lambda _: None), None)
+        first = next(known(begun(out, ConversationJudgment), ConversationJudgment, lambda _: None), None)
     if first is None or first.setup.texts or first.setup != replace(setup, texts=False, strict=True):
         return setup
     said = "a whole conversation is judged in sight of its turns' verdicts alone, and fails where one of them did"

@@ -28,6 +28,7 @@ from critic.counting.keys import KeySet
 from critic.errors import UsageError
 from critic.records import Judgment, Response, Verdict
 from critic.stages import cascade
+from critic.stages.growing import growing
 from critic.stages.run import (
     RunOptions,
     RunSummary,
@@ -391,7 +392,7 @@ def judge_responses(
         print(hold_to(run.certificate, made_ready, {first.prompt_hash: first.prompt}, **now).line())
     if not panel or not responses.keys:
         return JudgeResponses(run, first, responses, source, check_repeat).run()
-    with jsonl.growing(out, Judgment) as out:
+    with growing(out, Judgment) as out:
         run = replace(run, out=out)
         members = [
             JudgeResponses(

@@ -104,8 +104,11 @@ class AtStore:
     def _get(self, path: str, local: Path) -> None:
         local.parent.mkdir(parents=True, exist_ok=True)
         partial = local.with_name(f"{local.name}.{os.getpid()}")
-        self.files.get_file(path, str(partial))
-        partial.replace(local)
+        try:
+            self.files.get_file(path, str(partial))
+            partial.replace(local)
+        finally:
+            partial.unlink(missing_ok=True)
 
     def begin(self) -> Path:
         """Where the output is made: what is left of a run that did not end, or what is there, which may be resumed."""

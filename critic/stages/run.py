@@ -21,6 +21,7 @@ from critic.backends.layers import Cached, Limited, layers
 from critic.errors import UsageError
 from critic.records import Call, Judgment
 from critic.stages.cost import PeakMemory, Price, cost_lines, costs
+from critic.stages.growing import growing
 from critic.stages.status import Status
 
 T = TypeVar("T")
@@ -177,7 +178,7 @@ class Stage(ABC, Generic[Item, Record]):
 
     def run(self) -> int:
         """The exit code: 3 when too many failed. Raises UsageError for what the caller has to mend."""
-        with jsonl.growing(self.options.out, self.record) as self.out:
+        with growing(self.options.out, self.record) as self.out:
             self.options = replace(self.options, out=self.out)
             return self._run()
 

@@ -34,6 +34,7 @@ from critic.errors import UsageError
 from critic.records import GREEDY, Judgment, Response
 from critic.stages import judge as command
 from critic.stages import judge_responses as judging
+from critic.stages.growing import plain_of
 
 
 def rows(path: Path, count: int = 12) -> Path:
@@ -753,7 +754,7 @@ def test_what_else_is_said_of_what_was_judged_is_as_in_a_new_file(
         patch.setattr("critic.stages.run.Stage.ask", lambda *_: (_ for _ in ()).throw(UsageError("killed")))
         with pytest.raises(AssertionError, match="killed"):
             judge("a", *now)
-    assert not any(jsonl.sidecar(jsonl.plain_of(tmp_path / "a" / file)).is_file() for file in (members or [name])[:1])
+    assert not any(jsonl.sidecar(plain_of(tmp_path / "a" / file)).is_file() for file in (members or [name])[:1])
     assert judge("a", *now).count("3 judged before, 1 to go") == count
     asked = len(server.requests)
     assert "other scores" not in judge("a", *now) and len(server.requests) == asked

@@ -22,6 +22,7 @@ from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient, UsageError
 from critic.records import Setup
+from critic.stages.growing import begun
 from critic.stages.judge_conversations import as_begun
 from critic.stages.run import RunOptions, RunSummary, Stage, failed
 
@@ -147,10 +148,10 @@ def test_a_file_of_its_own_does_not_become_a_packed_one(name: str, tmp_path: Pat
         Squares(out, range(9), square).run()
     assert plain.read_bytes() == before and jsonl.facts(plain) == said and not out.exists()
     jsonl.write_json(jsonl.sidecar(plain), {**said, "packed_into": "no-table.parquet"})
-    assert jsonl.begun(out, Square) == plain, "what could not be packed by another name may be by this one"
+    assert begun(out, Square) == plain, "what could not be packed by another name may be by this one"
     plain.with_name("no-table.parquet").touch()
     with pytest.raises(UsageError, match="a run has finished it"):
-        jsonl.begun(out, Square)
+        begun(out, Square)
     jsonl.sidecar(plain).unlink()
     plain.write_bytes(b'{"question": "q"}\n{"question"')
     with pytest.raises(UsageError, match=rf"{name}: would grow as out\.jsonl, .*other records"):
@@ -158,7 +159,7 @@ def test_a_file_of_its_own_does_not_become_a_packed_one(name: str, tmp_path: Pat
     assert plain.read_bytes() == b'{"question": "q"}\n{"question"'
     plain.unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(jsonl, "_copy", lambda *_: 1 / 0)
+        patch.setattr(jsonl, "copy", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             Squares(out, range(9), square).run()
     assert plain.is_file() and jsonl.sidecar(plain).is_file() and not out.exists()
@@ -199,21 +200,47 @@ def test_cut_off_at_any_byte_it_goes_on(tmp_path: Path) -> None:
         assert squares(out) == [n * n for n in range(9)], cut
 
 
+def alias(out: Path, how: str, written: bool) -> Path:
+    """Another name of a file, made before it is written or meanwhile; a hard link can only be made meanwhile."""
+    other = out.parent / "other" / out.name
+    if how == "itself":
+        return out
+    if how == "relative":
+        return Path(os.path.relpath(out, ROOT))
+    if how == "folder" and not written:
+        other.parent.symlink_to(out.parent, target_is_directory=True)
+    if how in ("link", "hard link"):
+        other.parent.mkdir(exist_ok=True)
+    if how == "link" and not written:
+        other.symlink_to(Path("..") / out.name)
+    if how == "hard link" and written:
+        other.hardlink_to(out)
+    return other
+
+
+@pytest.mark.parametrize("how", ["itself", "relative", "folder", "link", "hard link"])
 @pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
-def test_two_runs_do_not_write_one_file_at_once(name: str, tmp_path: Path, scripted: Any) -> None:
+def test_two_runs_do_not_write_one_file_at_once(name: str, how: str, tmp_path: Path, scripted: Any) -> None:
+    """Whatever name each of them has for it."""
+    if (name, how) == ("out.jsonl.gz", "hard link"):
+        pytest.skip("it is made when all is written")
     rows, out = write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(6)]), tmp_path / name
     second = list[Done]()
+    first, linked = alias(out, how, written=False), how in ("link", "folder")
 
     def answer(_: dict[str, Any]) -> Any:
         if not second:
             second.append(Done([], 0, "", ""))
-            second[0] = run_apart(*words)
+            second[0] = run_apart(*words, "--out", out if linked else alias(out, how, written=True))
         return completion('{"Rating":7,"Reason":"x"}')
 
-    words = ["critic", "judge", rows, "--judge", scripted(answer).url, "--out", out, "--score", "argmax"]
-    assert run(*words, "--concurrency", 1).returncode == 0
+    words = ["critic", "judge", rows, "--judge", scripted(answer).url, "--score", "argmax"]
+    done = run(*words, "--out", first if linked else out, "--concurrency", 1)
+    assert done.returncode == 0, done.stderr
     assert_one_line_error(second[0], "out.jsonl: another run is writing it; wait for its end, or give another --out")
-    assert len([*jsonl.lines(out)]) == 6 and not [*tmp_path.glob("*.lock")]
+    assert len([*jsonl.lines(out)]) == 6 and not [*tmp_path.rglob("*.lock")]
+    assert jsonl.sidecar(out).is_file() and (how != "link" or first.is_symlink())
+    words = [*words[:-2], "--out", out, *words[-2:]]
     line = next(content for _, content in jsonl.lines(out))
     with (tmp_path / "old.jsonl").open("wb") as file:
         file.write(2 * line)

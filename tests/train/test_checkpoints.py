@@ -43,6 +43,7 @@ import loop  # isort: skip
 import sft  # isort: skip
 from recipe import read_recipe  # isort: skip
 
+from critic import jsonl
 from critic.errors import UsageError
 
 FACTS = {"recipe": {"a": [1, 2]}, "data": {"x": "1"}, "processes": 2}
@@ -162,24 +163,24 @@ def test_the_newest_stay_and_the_broken_go(keep: int, tmp_path: Path) -> None:
 def test_one_run_in_a_folder(tmp_path: Path) -> None:
     """Until it is killed, and no longer: what it has forked, as those that tokenize, may live on."""
     program = (
-        "import os, pathlib, sys, time; sys.path[:0] = sys.argv[2:]; import checkpoints\n"
-        "with checkpoints.alone(pathlib.Path(sys.argv[1])):\n"
+        "import os, pathlib, sys, time; from critic import jsonl\n"
+        "with jsonl.alone_in(pathlib.Path(sys.argv[1])):\n"
         "    child = os.fork()\n"
         "    if child: print(child, flush=True)\n"
         "    time.sleep(60)\n"
     )
-    words = [sys.executable, "-c", program, str(tmp_path / "out"), str(ROOT / "train")]
+    words = [sys.executable, "-c", program, str(tmp_path / "out")]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         child = int(other.stdout.readline())
         try:
-            with pytest.raises(UsageError, match="another run is writing it"), checkpoints.alone(tmp_path / "out"):
+            with pytest.raises(UsageError, match="another run is writing it"), jsonl.alone_in(tmp_path / "out"):
                 pass
-            with checkpoints.alone(tmp_path / "other"):
+            with jsonl.alone_in(tmp_path / "other"):
                 pass
             other.kill()
             other.wait()
-            with checkpoints.alone(tmp_path / "out"):
+            with jsonl.alone_in(tmp_path / "out"):
                 os.kill(child, 0)
         finally:
             os.kill(child, signal.SIGKILL)
@@ -191,7 +192,7 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(fcntl, "lockf", no_locks)
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with checkpoints.alone(tmp_path / "out"):
+    with jsonl.alone_in(tmp_path / "out"):
         assert (tmp_path / "out").is_dir()
 
 
@@ -399,7 +400,7 @@ def test_dropout_and_adapters_go_on_too(tmp_path: Path) -> None:
 
 def test_two_runs_in_one_folder(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     done = whole(tmp_path_factory)
-    with checkpoints.alone(tmp_path / "out"):
+    with jsonl.alone_in(tmp_path / "out"):
         refused(start(done.recipe, done.rows, tmp_path / "out"), "another run is writing it", str(tmp_path / "out"))
 
 

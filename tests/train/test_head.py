@@ -185,8 +185,8 @@ def test_a_fit_that_was_killed_goes_on(made: SimpleNamespace, tmp_path: Path, mo
     computed = list[int]()
 
     def counted(model: Any, ids: list[list[int]], size: int, pad: int) -> Any:
-        if len(computed) == 1 and not (tmp_path / "kept" / "5.partial").exists():
-            (tmp_path / "kept" / "5.partial").write_bytes(b"half")
+        if len(computed) == 1 and not (tmp_path / "kept" / "5.npy.partial").exists():
+            (tmp_path / "kept" / "5.npy.partial").write_bytes(b"half")
             raise KeyboardInterrupt
         computed.append(len(ids))
         return evaluation.last_hidden(model, ids, size, pad)
