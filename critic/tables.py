@@ -15,7 +15,7 @@ from zipfile import ZipFile
 
 from critic import jsonl
 from critic.counting.keys import KeySet
-from critic.errors import UsageError
+from critic.errors import UsageError, one_line
 
 Row = dict[str, Any]
 
@@ -130,9 +130,9 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
         computed = not any(map(_UNCOMPUTED.search, books))
         book = openpyxl.load_workbook(path, read_only=True, data_only=computed)
     except Exception as error:  # whatever a damaged archive makes zipfile and openpyxl raise
-        raise UsageError(f"{path}: not a spreadsheet: {error}") from None
+        raise UsageError(f"{path}: not a spreadsheet: {one_line(error)}") from None
     try:
-        lines = book.worksheets[0].iter_rows()
+        lines = _xlsx_lines(path, book)
         header = ["" if cell.value is None else str(cell.value).strip() for cell in next(lines, ())]
         _check_header(path, [column for column in header if column])
         for number, line in enumerate(lines, 2):
@@ -149,6 +149,17 @@ def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
                 yield number, row
     finally:
         book.close()
+
+
+def _xlsx_lines(path: Path, book: Any) -> Iterator[Any]:
+    """The first sheet's lines. Raises UsageError where it is torn, which shows only where it is read."""
+    number = 0
+    try:
+        for line in book.worksheets[0].iter_rows():
+            number += 1
+            yield line
+    except Exception as error:  # whatever a damaged archive makes zipfile and openpyxl raise
+        raise UsageError(f"{place(path, number + 1)}: the sheet is torn: {one_line(error)}") from None
 
 
 def _check_header(path: Path, header: list[str]) -> None:

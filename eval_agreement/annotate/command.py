@@ -181,9 +181,9 @@ def _check_images(items: Sequence[LabelItem], root: Path) -> None:
     """Raises UsageError for a picture that is not there, rather than hours later before a rater."""
     for item in items:
         for name in item.images:
-            path = (root / name).resolve()
-            if not name.startswith("data:") and not (path.is_relative_to(root) and path.is_file()):
-                raise UsageError(f"{item.id}: no image {name} under {root} (--data-root, or --no-images)")
+            path = root / name.replace("\0", "\ufffd")  # which no path can hold, and no file is named
+            if not name.startswith("data:") and not (path.resolve().is_relative_to(root) and path.is_file()):
+                raise UsageError(f"{item.id}: no image {name!r} under {root} (--data-root, or --no-images)")
 
 
 def _serve(store: Store, images: Images | None, host: str, port: int) -> None:

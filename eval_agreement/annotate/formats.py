@@ -6,20 +6,22 @@ item alone). AlignMMBench A.6.2's anonymised, shuffled sheet is `--to xlsx`.
 """
 
 import base64
+import codecs
 import html
-import json
+import io
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from critic import jsonl, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, one_line
 from critic.images import ImageError, Images
 from critic.page.page import render
 from critic.tables import harmless, write_csv
@@ -101,8 +103,7 @@ def _write_pictures(folder: Path, number: int, item: LabelItem, images: Images |
     names = []
     for place, (media, content) in enumerate(_seen(item, images), 1):
         names.append(f"images/{number}-{place}.{media.partition('/')[2]}")
-        (folder / "images").mkdir(exist_ok=True)
-        (folder / names[-1]).write_bytes(content)
+        jsonl.write_bytes(folder / names[-1], content)
     return names
 
 
@@ -147,12 +148,18 @@ def _sheet(tasks: Sequence[Open], scheme: Scheme, path: Path, images: Images | N
         for cell in cells:
             cell.alignment = openpyxl.styles.Alignment(wrap_text=True, vertical="top")
     sheet.freeze_panes = "B2"
-    book.save(path)
+    content = io.BytesIO()
+    book.save(content)
+    jsonl.write_bytes(path, content.getvalue())
+
+
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 (2.2) does not allow."""
 
 
 def _cell(value: str) -> str:
-    """A cell that Excel takes: no formula, no control characters, 32,767 characters at most."""
-    return str(harmless(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", "", value)))[:32_767]
+    """A cell that Excel takes: no formula, only characters of XML 1.0, 32,767 at most."""
+    return str(harmless(_NOT_IN_XML.sub("", value)))[:32_767]
 
 
 def _column(ask: Ask) -> str:
@@ -228,15 +235,16 @@ def _of_sheet(store: Store, scheme: Scheme, path: Path) -> Iterator[_Outside]:
 
 
 def _of_program(store: Store, scheme: Scheme, seed: int, path: Path) -> Iterator[_Outside]:
-    """Label Studio's export (JSON), or a user's state as Potato keeps it."""
+    """Label Studio's export (JSON or JSON-MIN), or a user's state as Potato keeps it."""
     try:
-        found = json.loads(path.read_text("utf-8-sig"))
+        found = msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8))
         of_potato = isinstance(found, dict) and "instance_id_to_label_to_value" in found
         labels = list(_of_potato(found) if of_potato else _of_label_studio(found if isinstance(found, list) else []))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise UsageError(f"{path}: not as Label Studio or Potato write it: {type(error).__name__} {error}") from None
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        problem = f"not as Label Studio or Potato write it ({one_line(error)})"
+        raise UsageError(f"{path}: {problem}; export as JSON from Label Studio") from None
     items = store.items()
     for rater, key, choices, said in labels:
         number = int(key) if key.isascii() and key.isdigit() else 0
@@ -261,21 +269,52 @@ def _of_potato(state: Mapping[str, Any]) -> Iterator[_Label]:
 
 
 def _of_label_studio(tasks: Sequence[Any]) -> Iterator[_Label]:
-    for about, one in [(task["data"], one) for task in tasks for one in task["annotations"]]:
+    yield from _of_json_min(row for row in tasks if "annotations" not in row)
+    whole = (task for task in tasks if "annotations" in task)
+    for about, one in [(task["data"], one) for task in whole for one in task["annotations"]]:
         who = one.get("completed_by", "label-studio")
         rater = str(who.get("email") or who["id"]) if isinstance(who, dict) else str(who)
         choices, reason = {}, ""
         for result in one["result"]:
             kind, value = result["type"], result["value"]
             if kind == "textarea":
-                reason = " ".join(value["text"])
+                reason = _written(value)
             elif kind in ("choices", "rating", "pairwise"):
-                chosen = value["choices"][0] if kind == "choices" else value.get("rating", value.get("selected"))
-                choices[_place(result["from_name"]) or 1] = {"left": "A", "right": "B"}.get(chosen, str(chosen))
+                choices[_place(result["from_name"]) or 1] = _chosen(value)
         skipped = "skipped in Label Studio" if one.get("was_cancelled") else ""
         if choices or skipped:
-            said = Said(reason=reason, skipped=skipped, seconds=one.get("lead_time"))
+            said = Said(reason=reason, skipped=skipped, seconds=_seconds(one))
             yield rater, str(about["item"]), choices, said
+
+
+def _of_json_min(rows: Iterable[Mapping[str, Any]]) -> Iterator[_Label]:
+    """Each row is one annotation: {"item": "4", …, "choice_1": "7", "reason": "clear", "annotator": 1}. An
+    annotation that was skipped is not among them."""
+    for row in rows:
+        choices = {place: _chosen(value) for name, value in row.items() if (place := _place(name))}
+        if choices:
+            said = Said(reason=_written(row.get("reason", "")), seconds=_seconds(row))
+            yield str(row.get("annotator", "label-studio")), str(row["item"]), choices, said
+
+
+def _seconds(annotation: Mapping[str, Any]) -> float | None:
+    found = annotation.get("lead_time")
+    return found if isinstance(found, int | float) else None
+
+
+def _chosen(value: Any) -> str:
+    """What a control holds: {"choices": ["7"]}, {"rating": 7}, {"selected": "left"}; in JSON-MIN also [{"rating": 7}],
+    or "7" alone."""
+    value = value[0] if isinstance(value, list) else value
+    if isinstance(value, dict):
+        value = value["choices"][0] if "choices" in value else value.get("rating", value.get("selected"))
+    return {"left": "A", "right": "B"}.get(value, str(value))
+
+
+def _written(value: Any) -> str:
+    """A text area's lines: {"text": ["a", "b"]}, or "a" alone."""
+    lines = value["text"] if isinstance(value, dict) else value
+    return lines if isinstance(lines, str) else " ".join(lines)
 
 
 def _place(name: str) -> int:

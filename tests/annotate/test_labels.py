@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from annotating import (
@@ -26,7 +27,7 @@ from annotating import (
 )
 from conftest import assert_one_line_error, run, write_jsonl
 
-from critic import human_scored, jsonl
+from critic import human_scored, jsonl, tables
 from critic.records import TurnVerdict
 from critic.stages.rewrite import Rewrite
 from critic.tables import write_csv
@@ -286,6 +287,28 @@ def test_a_sheet_goes_out_and_comes_back(tmp_path: Path, form: str) -> None:
     assert_one_line_error(run("critic", "annotate", "--db", fresh.path, "--import", tmp_path / "sheets"), "'C'", "tie")
 
 
+def test_a_sheet_holds_what_xml_allows_and_a_torn_one_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    strange = "".join(map(chr, [*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF]))
+    store = planned(tmp_path, rows=rows_file(tmp_path, 40, response=f"{strange}seven\t\U0001f34e\ufffd"))
+    assert run("critic", "annotate", "--db", store.path, "--to", "xlsx", "--export", tmp_path).returncode == 0
+    path = tmp_path / "rater-1.xlsx"
+    assert [row["answer"] for _, row in tables.rows(path)][1:] == ["seven\t\U0001f34e\ufffd"] * 40
+    _fill(path, lambda cells: "7")
+    whole, torn = path.read_bytes(), tmp_path / "torn.xlsx"
+    with ZipFile(path) as book:
+        parts = {name: book.read(name) for name in book.namelist()}
+    for sheet in (None, b"", parts["xl/worksheets/sheet1.xml"][:3000]):
+        with ZipFile(torn, "w") as book:
+            for name, content in (parts | {"xl/worksheets/sheet1.xml": sheet}).items():
+                if content is not None:
+                    book.writestr(name, content)
+        assert_one_line_error(run("critic", "annotate", "--db", store.path, "--import", torn), "torn.xlsx")
+    torn.write_bytes(whole[: len(whole) // 2])
+    assert_one_line_error(run("critic", "annotate", "--db", store.path, "--import", torn), "torn.xlsx", "not a zip")
+    assert not list(store.given())
+
+
 @pytest.mark.parametrize("form", ["csv", "xlsx"])
 def test_questions_come_back_from_a_sheet_however_they_are_written(tmp_path: Path, form: str) -> None:
     asked = {"checklist": [" Is it 3 ? \r\nAnd so\n", "Is it 4?"], "criteria": {"clarity": "Is it\r\n easy? "}}
@@ -402,6 +425,20 @@ def test_label_studio_and_potato_go_out_and_come_back(tmp_path: Path) -> None:
             assert f"{count} labels" in back.stdout, back.stderr
         given = list(store.given())
         assert {one.rater for one in given} == {"1", "2", "ann"} and {one.said.seconds for one in given} == {3.5, None}
+        minimal = [{**task["data"], "choice_1": choice, "reason": "clear", "annotator": "eve"} for task in tasks]
+        minimal[0]["choice_1"] = [{"rating": 7}] if scheme == "pointwise" else [{"selected": "left"}]
+        minimal[1] |= {"reason": {"text": ["clear", "too"]}, "lead_time": 3.5}
+        (tmp_path / scheme / "min.json").write_text(json.dumps([*minimal, {"item": "1", "annotator": "eve"}]))
+        back = run("critic", "annotate", "--db", store.path, "--import", tmp_path / scheme / "min.json")
+        assert f": {len(items)} labels" in back.stdout, back.stderr
+        by = {who: {one.number: one.said for one in store.given() if one.rater == who} for who in ("1", "eve")}
+        assert {number: said.choices for number, said in by["1"].items()} == {
+            number: said.choices for number, said in by["eve"].items()
+        }
+        assert Counter((said.reason, said.seconds) for said in by["eve"].values()) == {
+            ("clear", None): len(items) - 1,
+            ("clear too", 3.5): 1,
+        }
         if scheme == "pairwise":
             assert {one.said.choices["overall"] for one in given} == {"A", "B"}, "sides are exchanged item by item"
             for number in store.items():
@@ -472,6 +509,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
         ({"id": 5, "question": "q", "response": "r"}, ("$.id",)),
         ({"id": "a", "question": "q", "response": "r", "image": "no.png"}, ("no.png", "--no-images")),
         ({"id": "a", "question": "q", "response": "r", "image": "../../etc/passwd"}, ("passwd",)),
+        ({"id": "a", "question": "q", "response": "r", "image": "no\0.png"}, (r"no image 'no\x00.png'", "--no-images")),
     ):
         fails(write_jsonl(tmp_path / "wrong.jsonl", [wrong]), "--db", tmp_path / "w.sqlite", parts=parts)
     twice = write_jsonl(tmp_path / "twice.jsonl", [row(1), row(1)])
@@ -484,7 +522,14 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     fails("--db", store.path, "--scheme", "pairwise", parts=("--scheme",))
     known = write_jsonl(tmp_path / "known.jsonl", [row(500, known=11)])
     fails(rows, "--db", tmp_path / "k.sqlite", "--checks", known, parts=("known", "11"))
-    for content, part in (("{", "not JSON"), ("[1]", "not as"), ('[{"annotations": [], "data": {}}]', "no label")):
+    for content, part in (
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ('[{"item": "1", "choice_1": "7", "annotator": "\\ud800"}]', "not JSON"),
+        ("[1]", "not as"),
+        ('[{"question": "q", "choice_1": "7"}]', "'item'); export as JSON"),
+        ('[{"annotations": [], "data": {}}]', "no label"),
+    ):
         (tmp_path / "bad.json").write_text(content)
         fails("--db", store.path, "--import", tmp_path / "bad.json", parts=(part,))
     stray = [
