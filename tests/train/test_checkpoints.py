@@ -144,6 +144,21 @@ def test_without_zero_the_number_of_processes_stays(tmp_path: Path) -> None:
         resize.put_together(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["zero_pp_rank_0_mp_rank_00_optim_states.pt", "mp_rank_00_model_states.pt"])
+def test_a_checkpoint_that_would_run_code_is_not_read(name: str, tmp_path: Path) -> None:
+    class Runs:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    (tmp_path / "latest").write_text("global_step2")
+    (tmp_path / "global_step2").mkdir()
+    torch.save({}, tmp_path / "global_step2" / "zero_pp_rank_0_mp_rank_00_optim_states.pt")
+    torch.save({"optimizer_state_dict": Runs()}, tmp_path / "global_step2" / name)
+    with pytest.raises(UsageError, match=rf"{name}: names code .*mkdir.*; it is not read"):
+        resize.put_together(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_what_json_makes_of_facts_is_the_same(tmp_path: Path) -> None:
     made_checkpoint(tmp_path, 3, {"recipe": {"a": (1, 2)}, "data": {"x": "1"}, "processes": 2})
     assert checkpoints.newest(tmp_path, {**FACTS, "recipe": {"a": (1, 2)}}, warn=pytest.fail) is not None
