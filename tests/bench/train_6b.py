@@ -8,8 +8,12 @@ full fine-tune. Ends in one JSON line: `ratio` is its model FLOPs utilisation (f
 """
 
 import argparse
+import contextlib
 import json
+import os
 import shutil
+import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -66,10 +70,22 @@ def make_base(folder: Path, train: Path) -> None:
     torch.cuda.empty_cache()
 
 
+def end_all(program: "subprocess.Popen[bytes]") -> None:
+    """End the launcher and what it started, so that the next variant has the GPU for itself."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(program.pid, how)
+            program.wait(60)
+
+
 def measure(
     base: Path, train: Path, out: Path, settings: list[str], steps: int, timeout: float
 ) -> list[dict[str, Any]]:
-    words = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "1", str(ROOT / "train/sft.py")]
+    # What a variant has used stays taken for a while after it has ended.
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "1", "--master_port", str(port)]
+    words.append(str(ROOT / "train/sft.py"))
     words += ["--config", str(ROOT / "train/recipes/critic-6b-full.yaml"), "--train", str(train), "--out", str(out)]
     words += ["--cache", str(base / "cache")]
     changes = [f"base={base}", f"training.max_steps={steps}", "training.logging_steps=1", *settings]
@@ -78,13 +94,12 @@ def measure(
     log, found = out.with_suffix(".log"), out / "loss.jsonl"
     lines: list[str] = []
     with log.open("w") as file:
-        program = subprocess.Popen(words, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+        program = subprocess.Popen(words, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
         end = time.monotonic() + timeout
         while program.poll() is None and time.monotonic() < end and len(lines) < steps:
             time.sleep(1.0)
             lines = found.read_text("utf-8").splitlines() if found.is_file() else []
-        program.terminate()  # the launcher ends what it started; writing 12 GB is not what is measured
-        program.wait(60)
+        end_all(program)  # writing 12 GB is not what is measured
     if not lines:
         print(log.read_text("utf-8", "replace")[-3000:])
     return [json.loads(line) for line in lines]
