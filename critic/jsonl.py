@@ -254,6 +254,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     real = resolved(path)
     partial = real.with_name(real.name + ".partial")
     with writing(path):
+        if real.exists() and not (real.is_file() or real.is_dir()):  # a device or a pipe, which stays what it is
+            with real.open("wb") as file:
+                yield file
+            return
         real.parent.mkdir(parents=True, exist_ok=True)
         with _locked(partial, path) as file:
             try:

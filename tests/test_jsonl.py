@@ -149,6 +149,20 @@ def test_what_a_full_disk_stops_leaves_what_was_there_and_nothing_else(suffix: s
     assert jsonl.write(path, rows) == 4000 and [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".parquet"])
+def test_a_device_stays_one(suffix: str, tmp_path: Path) -> None:
+    for device in ("/dev/full", "/dev/null"):
+        (path := tmp_path / f"rows{suffix}").symlink_to(device)
+        if device == "/dev/full":
+            with pytest.raises(UsageError, match=rf"rows{suffix}: cannot be written: No space left on device"):
+                jsonl.write(path, [{"a": "b"}])
+        else:
+            assert jsonl.write(path, [{"a": "b"}]) == 1
+        assert path.is_char_device() and [*tmp_path.iterdir()] == [path]
+        path.unlink()
+
+
 def test_parquet_holds_records_that_differ_in_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
     monkeypatch.setattr(jsonl, "_ROWS", 2)  # the columns of later rows are not known at the first

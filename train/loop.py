@@ -200,7 +200,7 @@ class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # a base of ty
             jsonl.repair(self.log)
             lines = self.log.read_text("utf-8").splitlines() if state.global_step and self.log.is_file() else []
             kept = [line for line in lines if json.loads(line)["step"] <= state.global_step]
-            self.log.write_text("".join(line + "\n" for line in kept), "utf-8")
+            jsonl.write_text(self.log, "".join(line + "\n" for line in kept))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.meter.start()
