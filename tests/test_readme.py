@@ -59,6 +59,7 @@ def options(program: str) -> set[str]:
 def test_the_first_page_is_read_to_the_end() -> None:
     assert len(text("README.md").splitlines()) <= 135
     assert "data/samples/report.png" in text("README.md")
+    assert len(text("tests/bench/README.md").splitlines()) <= 150, "history goes to LOG.md"
 
 
 def test_every_room_has_its_line() -> None:
