@@ -1,13 +1,13 @@
 """Prompt packs: folders of prompt files that stand in for ours, tried out before anything is asked by them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import jinja2
 import msgspec
 
-from critic.asking.forms import FORMS, IN_FULL, Form, form_of
-from critic.asking.prompt import LANGUAGES, add_pack, has, load, variants
+from critic.asking.forms import IN_FULL, Form, form_of
+from critic.asking.prompt import LANGUAGES, add_pack, load
 from critic.asking.render import Exchange, Material, Side, TurnJudgment, render
 from critic.errors import UsageError
 from critic.records import Language
@@ -50,29 +50,6 @@ def try_turns(name: str, turns: Iterable[int], of: int) -> None:
             except UsageError as error:
                 what = f"at turn {turn} of {of} it shows a turn that is not there"
                 raise UsageError(f"{error}: {what}; --sight all shows those behind it, too") from None
-
-
-def lacks(pack: str) -> list[str]:
-    """The prompts that judging asks by beside those that a pack has, and that it lacks: ours are asked instead."""
-    own, given = variants(pack), {name for name in FORMS if has(pack, name)}
-    rated = given & {"checklist", "quality"}
-    asked = {"checklist", "quality"} if rated else set[str | None]()
-    asked |= {FORMS[name].extraction for name in rated if not all(_constrained(pack, name))}
-    for name in ("direct_turn", "pairwise_turn"):
-        whole, turns = name.replace("turn", "whole"), {f"{name}_{turn}" for turn in (1, 2, 3)}
-        if turns & own and name not in given:
-            given |= {name, *(turns & own)}
-            asked |= turns
-        asked |= {name, whole, FORMS[name].extraction} if given & {name, whole} else set()
-    return sorted(name for name in asked if name and name not in given)
-
-
-def _constrained(pack: str, name: str) -> Iterator[bool]:
-    """Whether a pack's own prompts by this name are answered in our JSON, by language."""
-    for language in LANGUAGES:
-        prompt = load(f"{pack}/{name}", language)
-        if prompt != load(name, language):
-            yield prompt.constrained
 
 
 def _specimen(form: Form, turn: int = 4, of: int = 4, references: int = 4) -> Material:

@@ -254,7 +254,7 @@ PromptName = Annotated[
 ]
 PromptPack = Annotated[
     Path | None,
-    typer.Option(help="A folder of prompt files (critic pack) that stand in for ours.", show_default="our prompts"),
+    typer.Option(help="A folder of prompt files that stand in for ours.", show_default="our prompts"),
 ]
 ScoreOf = Annotated[
     ScoreKind | None,

@@ -508,7 +508,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers) -> None:
     assert_one_line_error(judge(data, "--base-url", server.url, "--score", "mean"), "'expected', 'median', 'argmax'")
     assert_one_line_error(judge(data, "--base-url", server.url, "--prompt", "pairwice"), "unknown form 'pairwice'")
     assert_one_line_error(judge(data, "--concurrency", "0"), "--concurrency")
-    assert_one_line_error(run("critic", "juge"), "'juge'", "judge, merge, people, prefer, score, audit, attack, demo")
+    assert_one_line_error(run("critic", "juge"), "'juge'", "judge, merge, people, score, audit, attack, demo")
     assert_one_line_error(judge(tmp_path / "none.jsonl", "--base-url", server.url), "none.jsonl: no such file")
     assert not out.exists()
 

@@ -1,4 +1,4 @@
-"""critic pack: a module's string constants -> a prompt pack; critic judge --prompt-pack: what reaches the judge."""
+"""critic judge --prompt-pack: what reaches the judge of the prompts in a folder."""
 
 import json
 import re
@@ -8,101 +8,43 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import assert_one_line_error, completion, run
-from hypothesis import given
-from hypothesis import strategies as st
 from stages.test_judge_conversations import judge, judged, replies, sample
 
 from critic.asking.packs import open_pack
-from critic.asking.prompt import _compiled, load, prompt_hash
+from critic.asking.prompt import load, prompt_hash
 from critic.asking.render import Exchange, Material, Side, render
 from critic.errors import UsageError
-from critic.stages import pack
 
-MODULE = '''
-import os
-os.mkdir("it-was-run")
-SYSTEM = "You compare." + " Be strict."
-PAIR = """Task: {question}
-Truth: {ref} costs $1, a set {{"x": 1}} and {{% if %}}
-
-[A] {a}
-[B] {b}
-End with [[A]] or [[B]]. """
-GRADES = {"zh": "打分：<Q>\\n<A>", "n": 3}
-LISTS = ["first", "second"]
-class Wrap:
-    INNER: str = "inside"
-def build(caption):
-    prompt = f"Image: {caption.strip()}!"
-    return prompt
-def ask(question):
-    return f"Question {question.strip()}, answer it."
-WORK = os.environ["HOME"]
-'''
+PAIR = {
+    "template": "Task: {{ raw.question }}\nTruth: {{ raw.reference }} costs $$1, a set {{ '{' }}x}\n\n"
+    "[A] {{ raw.answer_a }}\n[B] {{ raw.answer_b }}\nEnd with [[A]] or [[B]]. ",
+    "verbatim": True,
+    "constrained": False,
+    "system": "You compare. Be strict.",
+}
 
 
-@pytest.fixture
-def module(tmp_path: Path) -> Path:
-    path = tmp_path / "prompts.py"
-    path.write_text(MODULE, "utf-8")
-    return path
-
-
-def mapping(path: Path, *entries: str) -> Path:
-    path.write_text("\n".join(f"[[prompt]]\n{entry}" for entry in entries), "utf-8")
-    return path
-
-
-PAIR = """constant = "PAIR"
-kind = "pairwise_turn"
-system = "SYSTEM"
-format = true
-[prompt.placeholders]
-"{question}" = "raw.question"
-"{ref}" = "raw.reference"
-"{a}" = "raw.answer_a"
-"{b}" = "raw.answer_b"
-"""
-
-
-def test_constants_are_read_and_nothing_is_run(module: Path) -> None:
-    found = pack.constants(module)
-    assert found["SYSTEM"] == "You compare. Be strict." and found["GRADES.zh"] == "打分：<Q>\n<A>"
-    assert (found["LISTS[1]"], found["Wrap.INNER"]) == ("second", "inside")
-    assert found["build.prompt"] == "Image: {caption.strip()}!"
-    assert found["ask.return"] == "Question {question.strip()}, answer it."
-    names = {"SYSTEM", "PAIR", "GRADES.zh", "LISTS[0]", "LISTS[1]", "Wrap.INNER", "build.prompt", "ask.return"}
-    assert set(found) == names
-    assert not Path("it-was-run").exists()
-
-
-def test_the_mapping_is_begun_and_taken_as_it_was_filled_in(module: Path, tmp_path: Path) -> None:
-    file, out = tmp_path / "map.toml", tmp_path / "theirs"
-    done = run("critic", "pack", module, "--mapping", file)
-    assert done.returncode == 0 and "8 constants" in done.stdout
-    begun = file.read_text("utf-8")
-    assert '"{question}" = ""' in begun and '"{a}" = ""' in begun
-    assert_one_line_error(run("critic", "pack", module, "--mapping", file), "--out")
-    assert_one_line_error(run("critic", "pack", module, "--mapping", file, "--out", out), "no constant has a kind")
-    values = {"question": "raw.question", "ref": "raw.reference", "a": "raw.answer_a", "b": "raw.answer_b"}
-    for name, value in values.items():
-        begun = begun.replace(f'"{{{name}}}" = ""', f'"{{{name}}}" = "{value}"')
-    ours = 'constant = "PAIR"\nkind = "pairwise_turn"\nformat = true'
-    file.write_text(begun.replace('constant = "PAIR"\nkind = ""', ours), "utf-8")
-    done = run("critic", "pack", module, "--mapping", file, "--out", out)
-    assert done.returncode == 0 and "pairwise_turn_en.toml" in done.stdout, done.stderr
-    assert [path.name for path in out.rglob("*.*")] == ["pairwise_turn_en.toml"]
-    assert_one_line_error(run("critic", "pack", module, "--mapping", file, "--out", out), "not empty")
-
-
-def made(module: Path, out: Path, *entries: str) -> Path:
-    out.mkdir()
-    for path, content in pack.files(mapping(out.with_suffix(".map"), *entries), pack.constants(module)).items():
-        (out / path).write_text(pack._written(content), "utf-8")
+def made(out: Path, prompts: dict[str, dict[str, Any]]) -> Path:
+    """A pack of these files. JSON's values are TOML's, but for tables."""
+    out.mkdir(exist_ok=True)
+    for name, content in prompts.items():
+        lines = [
+            f"{key} = [{', '.join(map(inline, value))}]" if isinstance(value, list) else f"{key} = {json.dumps(value)}"
+            for key, value in content.items()
+        ]
+        (out / f"{name}.toml").write_text("\n".join(lines), "utf-8")
     return out
 
 
-def test_their_words_reach_the_judge_and_its_free_text_is_read(module: Path, tmp_path: Path, scripted: Any) -> None:
+def inline(message: dict[str, str]) -> str:
+    return f"{{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in message.items())} }}"
+
+
+def dialogue(*texts: str) -> list[dict[str, str]]:
+    return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
+
+
+def test_their_words_reach_the_judge_and_its_free_text_is_read(tmp_path: Path, scripted: Any) -> None:
     """Who wins is settled by the second question, of which the first reply's text is all that is shown. The pack has
     no Chinese prompt: there ours is used."""
 
@@ -113,7 +55,7 @@ def test_their_words_reach_the_judge_and_its_free_text_is_read(module: Path, tmp
         assert chinese or "> Both have merit, A more of it." in body["messages"][0]["content"]
         return completion(json.dumps({"Verdict": "A"}))
 
-    server, folder = scripted(answer), made(module, tmp_path / "theirs", PAIR)
+    server, folder = scripted(answer), made(tmp_path / "theirs", {"pairwise_turn_en": PAIR})
     file, out = replies(tmp_path / "r.jsonl", "visitbench"), tmp_path / "j.jsonl"
     done = judge(file, out, "visitbench", server.url, "--prompt-pack", folder)
     assert done.returncode == 0, done.stderr
@@ -127,7 +69,7 @@ def test_their_words_reach_the_judge_and_its_free_text_is_read(module: Path, tmp
         {"role": "system", "content": "You compare. Be strict."},
         {
             "role": "user",
-            "content": f'Task: {turn.prompt}\nTruth:  costs $1, a set {{"x": 1}} and {{% if %}}\n\n[A] {first.answer}\n'
+            "content": f"Task: {turn.prompt}\nTruth:  costs $1, a set {{x}}\n\n[A] {first.answer}\n"
             f"[B] {turn.reference}\nEnd with [[A]] or [[B]]. ",
         },
     ] in shown
@@ -146,11 +88,9 @@ def test_their_words_reach_the_judge_and_its_free_text_is_read(module: Path, tmp
     )
 
 
-def test_a_pointwise_prompt_of_theirs(module: Path, tmp_path: Path, scripted: Any) -> None:
-    module.write_text('P = "$5 for {q}: {{r}} 写 {\\"Rating\\": n, \\"Reason\\": w}"', "utf-8")
-    entry = """constant = "P"\nkind = "pointwise"\nlanguage = "zh"\n[prompt.placeholders]
-"{q}" = "raw.question"\n"{r}" = "raw.response"\n"""
-    folder = made(module, tmp_path / "theirs", entry)
+def test_a_pointwise_prompt_of_theirs(tmp_path: Path, scripted: Any) -> None:
+    template = '$$5 for {{ raw.question }}: {{ "{" }}{{ raw.response }}} 写 {"Rating": n, "Reason": w}'
+    folder = made(tmp_path / "theirs", {"pointwise_zh": {"template": template, "verbatim": True}})
     server = scripted(lambda body: completion('{"Rating": 4, "Reason": "so"}'))
     file, out = replies(tmp_path / "r.jsonl", "alignmmbench"), tmp_path / "j.jsonl"
     done = judge(file, out, "alignmmbench", server.url, "--prompt-pack", folder)
@@ -164,50 +104,28 @@ def test_a_pointwise_prompt_of_theirs(module: Path, tmp_path: Path, scripted: An
     assert line.prompt_hash == prompt_hash(f"{name}/pointwise") != prompt_hash("pointwise")
 
 
-PAPER = """
-SYSTEM = "You compare conversations."
-HELLO = "I will show you two conversations."
-SURE = "Sure, go on."
-EXAMPLE = "A is good, hence I take A."
-EXAMPLE_ANSWER = "Final Answer: Response A"
-ASK = "Which one is it?"
-TURNS = [
-    "Turn one of {q1}, {q2}, {q3}: {a1} or {b1}? {focus}",
-    "Turn two of {q1}, {q2}, {q3}: {a2} or {b2}? {focus}",
-    "Turn three of {q1}, {q2}, {q3}: {a3} or {b3}? {focus}",
-]
-WHOLE = "All of {a1}, {a2}, {a3} or {b1}, {b2}, {b3}, by {j1} / {j2} / {j3}?"
-EXTRACT = "{text} Please extract the answer."
-"""
+def paper() -> dict[str, dict[str, Any]]:
+    """A pack as for ConvBench: a prompt for each turn, and examples before the second question."""
+    common = {"system": "You compare conversations.", "verbatim": True, "constrained": False}
+    hello = common | {"before": dialogue("I will show you two conversations.", "Sure, go on.")}
+    asked = ", ".join(f"{{{{ raw.questions[{n}] }}}}" for n in range(3))
+    prompts = {
+        f"pairwise_turn_{turn}_en": hello
+        | {
+            "template": f"Turn {name} of {asked}: {{{{ raw.answers_a[{turn - 1}] }}}} or "
+            f"{{{{ raw.answers_b[{turn - 1}] }}}}? {{{{ raw.focus }}}}"
+        }
+        for turn, name in enumerate(("one", "two", "three"), 1)
+    }
+    judged = " / ".join(f"{{{{ raw.judgments[{n}] }}}}" for n in range(3))
+    prompts["pairwise_whole_en"] = hello | {"template": f"All of {{{{ raw.answers_a[0] }}}}, by {judged}?"}
+    examples = dialogue("A is good, hence I take A.", "Final Answer: Response A")
+    extraction = {"template": "{{ raw.text }} Please extract the answer.", "before": examples}
+    return prompts | {"extraction_en": common | extraction}
 
 
-def paper(module: Path, turns: tuple[int, ...] = (1, 2, 3)) -> list[str]:
-    """A mapping as for ConvBench's own module: a prompt for each turn, and examples before the second question."""
-    shown = {f"{{q{n}}}": f"raw.questions[{n - 1}]" for n in (1, 2, 3)}
-    shown |= {f"{{{side}{n}}}": f"raw.answers_{side}[{n - 1}]" for side in "ab" for n in (1, 2, 3)}
-    shown |= {f"{{j{n}}}": f"raw.judgments[{n - 1}]" for n in (1, 2, 3)}
-    shown |= {"{focus}": "raw.focus", "{text}": "raw.text"}
-    module.write_text(PAPER, "utf-8")
-    texts = pack.constants(module)
-
-    def entry(constant: str, kind: str, *more: str) -> str:
-        places = [f'"{name}" = "{value}"' for name, value in shown.items() if name in texts[constant]]
-        lines = [f'constant = "{constant}"', f'kind = "{kind}"', 'system = "SYSTEM"', *more]
-        return "\n".join([*lines, "[prompt.placeholders]", *places, ""])
-
-    made = [
-        entry(f"TURNS[{turn - 1}]", "pairwise_turn", f"turn = {turn}", 'before = ["HELLO", "SURE"]') for turn in turns
-    ]
-    made.append(entry("WHOLE", "pairwise_whole", 'before = ["HELLO", "SURE"]'))
-    return [*made, entry("EXTRACT", "extraction", 'before = ["EXAMPLE", "EXAMPLE_ANSWER"]')]
-
-
-def test_a_papers_own_prompts_by_turn_with_preamble_examples_and_extraction(
-    module: Path, tmp_path: Path, scripted: Any
-) -> None:
-    out = tmp_path / "theirs"
-    done = run("critic", "pack", module, "--mapping", mapping(tmp_path / "m.toml", *paper(module)), "--out", out)
-    assert done.returncode == 0 and "lacks" not in done.stdout, done.stderr + done.stdout
+def test_a_papers_own_prompts_by_turn_with_preamble_examples_and_extraction(tmp_path: Path, scripted: Any) -> None:
+    out = made(tmp_path / "theirs", paper())
 
     def answer(body: dict[str, Any]) -> Any:
         last = body["messages"][-1]["content"]
@@ -241,27 +159,12 @@ def test_a_papers_own_prompts_by_turn_with_preamble_examples_and_extraction(
     assert "by Well.\n\nOverall, Response A is better. / Hard to say. / Well." in whole
 
 
-def test_a_pack_says_when_it_is_made_what_it_lacks(module: Path, tmp_path: Path) -> None:
-    entries = paper(module, (1, 3))[:2]
-    done = run("critic", "pack", module, "--mapping", mapping(tmp_path / "m.toml", *entries), "--out", tmp_path / "p")
-    assert "it lacks extraction, pairwise_turn_2, pairwise_whole: judging asks by ours" in done.stdout, done.stdout
-    for entry, part in [
-        (entries[0].replace('["HELLO", "SURE"]', '["HELLO"]'), "a user's and an assistant's message"),
-        (entries[0].replace("turn = 1", "turn = 1\nbacked = true"), "turn or backed"),
-        (entries[0].replace("turn = 1", "turn = 7"), "<= 4"),
-        (entries[0].replace('"SURE"', '"SURELY"'), "no string constant 'SURELY'"),
-    ]:
-        with pytest.raises(UsageError, match=part):
-            pack.files(mapping(tmp_path / "n.toml", entry), pack.constants(module))
-
-
-def test_a_prompt_for_the_sight_of_the_reference_and_one_without(module: Path, tmp_path: Path, scripted: Any) -> None:
+def test_a_prompt_for_the_sight_of_the_reference_and_one_without(tmp_path: Path, scripted: Any) -> None:
     """VisIT-Bench's two: against another model reference-backed, against the reference itself without."""
-    module.write_text('FREE = "Free: {q} {a} {b}"\nBACKED = "Backed: {q} {r} {a} {b}"', "utf-8")
-    places = '[prompt.placeholders]\n"{q}" = "raw.question"\n"{a}" = "raw.answer_a"\n"{b}" = "raw.answer_b"\n'
-    free = f'constant = "FREE"\nkind = "pairwise_turn"\n{places}'
-    backed = f'constant = "BACKED"\nkind = "pairwise_turn"\nbacked = true\n{places}"{{r}}" = "raw.reference"\n'
-    folder = made(module, tmp_path / "theirs", free, backed)
+    shown = "{{ raw.question }} {{ raw.answer_a }} {{ raw.answer_b }}"
+    free = {"template": f"Free: {shown}", "constrained": False}
+    backed = {"template": f"Backed: {shown} {{{{ raw.reference }}}}", "constrained": False}
+    folder = made(tmp_path / "theirs", {"pairwise_turn_en": free, "pairwise_turn_backed_en": backed})
     server = scripted(lambda body: completion("Overall, Response A is better."))
     one, other = (replies(tmp_path / f"{name}.jsonl", "visitbench", system=name) for name in ("m", "n"))
     for words, expected in [
@@ -275,18 +178,6 @@ def test_a_prompt_for_the_sight_of_the_reference_and_one_without(module: Path, t
         assert done.returncode == 0, done.stderr
         said = {body["messages"][-1]["content"].split(":")[0] for body in server.requests}
         assert expected in said and not said & ({"Free", "Backed"} - {expected})
-
-
-@given(st.text("{}%#$ab\n<", max_size=30), st.text("{}%#$ab\n<", max_size=30))
-def test_the_template_says_the_text_word_for_word(before: str, after: str) -> None:
-    text = f"{before}@Q@{after}"
-    shown = _compiled(pack.template(text, {"@Q@": "raw.question"}))
-    assert shown.render(raw={"question": "{{ x }}"}) == text.replace("@Q@", "{{ x }}")
-
-
-def test_of_two_placeholders_the_longer_one_is_meant() -> None:
-    places = {"$Q": "raw.question", "$Q2": "raw.answer"}
-    assert pack.template("$Q2, $Q", places) == "{{ raw.answer }}, {{ raw.question }}"
 
 
 def test_texts_are_shown_without_marks_but_never_with_control_tokens(tmp_path: Path) -> None:
@@ -324,21 +215,7 @@ def test_packs_of_one_file_a_language_are_still_read(tmp_path: Path) -> None:
     assert [message["content"] for message in shown] == ["Be strict.", "$5 for q\n"]
 
 
-def test_mistakes_end_in_one_line(module: Path, tmp_path: Path, scripted: Any) -> None:
-    found = pack.constants(module)
-    for entry, part in [
-        (PAIR.replace('"PAIR"', '"PEAR"'), "no string constant 'PEAR'"),
-        (PAIR.replace("pairwise_turn", "pair"), "choose pointwise"),
-        (PAIR.replace("raw.answer_a", "open('x')"), "expected raw."),
-        (PAIR.replace("raw.answer_a", "raw.answer.__class__"), "expected raw."),
-        (PAIR.replace('"{a}" = "raw.answer_a"', ""), "{a} has nothing"),
-        (PAIR.replace("{a}", "{z}"), "'{z}' is not in the constant"),
-        (PAIR.replace("format", "fromat"), "fromat"),
-    ]:
-        with pytest.raises(UsageError, match=part.replace("(", r"\(").replace("{", r"\{")):
-            pack.files(mapping(tmp_path / "m.toml", entry), found)
-    with pytest.raises(UsageError, match="a second pairwise_turn"):
-        pack.files(mapping(tmp_path / "m.toml", PAIR, PAIR), found)
+def test_mistakes_end_in_one_line(tmp_path: Path, scripted: Any) -> None:
     folder = tmp_path / "bad"
     folder.mkdir()
     for name, content, part in [
@@ -356,7 +233,7 @@ def test_mistakes_end_in_one_line(module: Path, tmp_path: Path, scripted: Any) -
     with pytest.raises(UsageError, match="no prompt pack"):
         open_pack(folder)
     file = replies(tmp_path / "r.jsonl", "convbench")
-    words = ["--prompt-pack", made(module, tmp_path / "p", PAIR)]
+    words = ["--prompt-pack", made(tmp_path / "p", {"pairwise_turn_en": PAIR})]
     url = scripted(lambda body: None).url
     for more, part in [
         (["--protocol", "direct"], "has no prompt of direct"),
@@ -366,12 +243,6 @@ def test_mistakes_end_in_one_line(module: Path, tmp_path: Path, scripted: Any) -
         assert_one_line_error(judge(file, tmp_path / "j.jsonl", "convbench", url, *words, *more), part)
     rows = run("critic", "judge", sample("alignmmbench"), "--out", tmp_path / "j.jsonl", *words)
     assert_one_line_error(rows, "says nothing of the prompt pointwise")
-    begun = tmp_path / "new/m.toml"
-    assert run("critic", "pack", module, "--mapping", begun).returncode == 0 and begun.is_file()
-    filled = ("critic", "pack", module, "--mapping", mapping(tmp_path / "m.toml", PAIR))
-    assert_one_line_error(run(*filled, "--out", file), "r.jsonl: is a file")
-    assert_one_line_error(run(*filled, "--out", file.parent), "not empty")
-    assert_one_line_error(run(*filled, "--out", file / "pack"), "r.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,14 @@
 
 import csv
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from conftest import assert_one_line_error, completion, run, write_jsonl
-from msgspec.structs import replace
 from stages.test_judge_conversations import judge, judged, replies, sample
 
-from critic import benchmarks, jsonl
-from critic.records import Call, ConversationJudgment
+from critic import benchmarks
 
 Row = dict[str, object]
 
@@ -109,65 +105,6 @@ def test_answers_of_other_programs_and_two_models(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (line,) = judged(out)
     assert (line.verdict.score, line.verdict.opponent, line.verdict.system) == (0.0, "other model", "m")
-
-
-def test_people_prefer_one_of_two_judgments_without_knowing_whose(tmp_path: Path, scripted: Any) -> None:
-    file, outs = replies(tmp_path / "m.jsonl", "convbench"), [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-    for out, said in zip(outs, ("short", "long and good"), strict=True):
-        server = scripted(lambda body, said=said: completion(json.dumps({"Rating": 5, "Reason": said})))
-        assert judge(file, out, "convbench", server.url, "--protocol", "direct", "--name", said[:5]).returncode == 0
-    _, line = next(jsonl.read(outs[1], ConversationJudgment))
-    verdict = replace(line.verdict, condition="no_history", score=None, failure="server_error")
-    lost = msgspec.json.encode(replace(line, verdict=verdict, calls=[Call(reply="half of it")]))
-    for out in outs:
-        out.write_bytes(out.read_bytes() + lost + b"\n")
-    sheet = tmp_path / "sheet.csv"
-    words = ["critic", "prefer", *outs, "--sheet", sheet]
-    assert "24 judgments; fill in" in run(*words).stdout, "a call that was made for one that was lost says nothing"
-    with sheet.open(newline="") as lines:
-        rows: list[Row] = list(csv.DictReader(lines))
-    assert {row["first"] for row in rows} == {"5: short", "5: long and good"}, "either may come first"
-    assert_one_line_error(run(*words), "no judgment is preferred yet")
-    for number, row in enumerate(rows):
-        row["better"] = "equal" if number < 4 else "first" if "good" in str(row["first"]) else "second"
-    done = run("critic", "prefer", *outs, "--sheet", table(sheet, rows))
-    assert "b.jsonl: preferred in 100.0 % of 20" in done.stdout and "4 equal or open" in done.stdout, done.stderr
-    done = run("critic", "prefer", *outs[::-1], "--sheet", sheet)
-    assert "a.jsonl: preferred in 0.0 % of 20" in done.stdout, "whose is which is told by the texts, not by the order"
-    spaced = [{**row, "first": str(row["first"]).replace(" ", " \r\n")} for row in rows]
-    assert "100.0 % of 20" in run("critic", "prefer", *outs, "--sheet", table(tmp_path / "spaced.csv", spaced)).stdout
-    for other in ({"seed": 1}, {"limit": 3}):
-        words_of = [word for name, value in other.items() for word in (f"--{name}", value)]
-        refused = run(*words, *words_of)
-        assert_one_line_error(refused, "sheet.csv:", "--seed" if "seed" in other else "number '4'")
-    for column, cell in (("first", "5: third"), ("conversation", "none"), ("turn", 9)):
-        of_others = table(tmp_path / "others.csv", [*rows[:2], {**rows[2], column: cell}, *rows[3:]])
-        assert_one_line_error(run("critic", "prefer", *outs, "--sheet", of_others), ":4: not what these files say")
-    rows[0]["better"] = "left"
-    assert_one_line_error(
-        run("critic", "prefer", *outs, "--sheet", table(sheet, rows)), ":2: number '1', better 'left'"
-    )
-
-
-def test_a_sheet_whose_ids_a_spreadsheet_made_dates_is_counted(tmp_path: Path, scripted: Any) -> None:
-    file, outs = replies(tmp_path / "m.jsonl", "convbench"), [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-    for out, name in zip(outs, ("one", "two"), strict=True):
-
-        def said(body: dict[str, Any], name: str = name) -> Any:
-            reason = f"{name} of {zlib.crc32(body['messages'][-1]['content'].encode())}"
-            return completion(json.dumps({"Rating": 5, "Reason": reason}))
-
-        words = ["--protocol", "direct", "--name", name]
-        assert judge(file, out, "convbench", scripted(said).url, *words).returncode == 0
-    sheet, dated = tmp_path / "sheet.csv", tmp_path / "dated.csv"
-    run("critic", "prefer", *outs, "--sheet", sheet)
-    with sheet.open(newline="") as lines:
-        rows: list[Row] = [{**row, "conversation": "1-Jan", "better": "first"} for row in csv.DictReader(lines)]
-    done = run("critic", "prefer", *outs, "--sheet", table(dated, rows))
-    assert done.returncode == 0 and f"of {len(rows)}" in done.stdout, done.stderr
-    rows[2]["first"] = "another"
-    done = run("critic", "prefer", *outs, "--sheet", table(dated, rows))
-    assert_one_line_error(done, ":4: not what these files say")
 
 
 @pytest.mark.parametrize(
