@@ -5,6 +5,7 @@ from collections.abc import Callable
 from errno import EDQUOT, ENOSPC
 from functools import partial
 from importlib import import_module
+from io import TextIOWrapper
 from tempfile import gettempdir
 from typing import Any
 
@@ -64,6 +65,8 @@ class _OnDemand(TyperGroup):
 def _run(app: typer.Typer) -> None:
     """Run a command and exit with what it returns: its own code (0 for None), 2 with one line for the
     caller's mistake, 130 for Ctrl-C."""
+    if isinstance(sys.stdout, TextIOWrapper):  # a file's name may hold bytes that the locale cannot write
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with local_paths(sys.argv[1:]) as (words, outputs):
             code = app(words, standalone_mode=False) or 0

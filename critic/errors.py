@@ -1,12 +1,17 @@
-"""The two families of errors: the caller's mistake, and what is worth another try."""
+"""The two families of errors, the caller's mistake and what is worth another try; text from outside made sound."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 if TYPE_CHECKING:  # the records know nothing of errors, and errors no more of records than a name
     from critic.records import Failure
+
+T = TypeVar("T")
 
 
 class UsageError(Exception):
@@ -43,3 +48,46 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         problem = f"cannot be written: {error.strerror or error}"
         raise UsageError(f"{path}: {problem}; once it can be, run the same command again") from None
+
+
+def whole(value: Any) -> Any:
+    """A JSON value without halves of characters (lone surrogates), which no file can hold: U+FFFD stands for each. What
+    stands for a file name's bytes outside the locale's encoding (surrogateescape) is read as UTF-8."""
+    if isinstance(value, str):
+        try:
+            return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        except UnicodeEncodeError:
+            return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, dict):
+        return {whole(name): whole(item) for name, item in value.items()}
+    return [whole(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def encode(record: Any) -> bytes:
+    """A record as JSON, its texts `whole`. Raises RecursionError."""
+    try:
+        return msgspec.json.encode(record)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(whole(msgspec.to_builtins(record)))
+
+
+def loads(content: bytes | str) -> Any:
+    """JSON of another program, its texts `whole`; NaN is taken. Raises ValueError for what is no JSON, and for what is
+    nested too deep."""
+    text = content if isinstance(content, str) else content.decode("utf-8", "replace")
+    try:
+        return whole(json.loads(text))
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def decode(content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """What the decoder reads, its texts `whole`. Raises ValueError as `loads` does."""
+    try:
+        return decoder.decode(content)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    except msgspec.DecodeError:
+        if b"\\ud" not in content.lower():  # the escape of half a character
+            raise
+        return decoder.decode(encode(loads(content)))

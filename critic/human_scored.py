@@ -12,7 +12,6 @@ and `scope?`, which says what people scored (records.Scope). `label_probability?
 of being drawn for people to score, where that was not the same for all.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ import msgspec
 from msgspec import Struct, field
 
 from critic import jsonl, tables
-from critic.errors import UsageError
+from critic.errors import UsageError, loads
 from critic.records import RATINGS, HumanScore, Language, ModelTurn, Question, Response, Scope, Turn, to_ten
 
 UNUSABLE_FLAGS = {
@@ -198,8 +197,8 @@ def _with_json(place: str, raw: dict[str, Any]) -> dict[str, Any]:
     for name in _JSON_COLUMNS:
         if isinstance(raw.get(name), str):
             try:
-                raw[name] = json.loads(raw[name])
-            except json.JSONDecodeError:
+                raw[name] = loads(raw[name])
+            except ValueError:
                 raise UsageError(f"{place}: column {name} must hold JSON") from None
     return raw
 

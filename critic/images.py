@@ -8,6 +8,7 @@ import binascii
 import hashlib
 import io
 import math
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -93,7 +94,7 @@ class Images:
         for name in sorted(names):
             if not name.startswith("data:") and name not in self.uris:
                 try:
-                    file = (self._root / name).stat()
+                    file = (self._root / os.fsdecode(name.encode())).stat()
                     seen = [file.st_size, file.st_mtime_ns]
                 except (OSError, ValueError):  # none, or a name that none can have
                     seen = []
@@ -127,7 +128,7 @@ class Images:
         if "://" in name:
             raise ImageError("image_outside_root", f"URLs are not fetched; images come from {self._root}")
         try:
-            path = (self._root / name).resolve()
+            path = (self._root / os.fsdecode(name.encode())).resolve()  # also where the locale is not UTF-8
             if not path.is_relative_to(self._root):
                 raise ImageError("image_outside_root", f"leaves the data root {self._root}")
             if not path.is_file():

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import version
-from itertools import islice
+from itertools import accumulate, islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Self, TypeVar, cast
 
 import msgspec
 
-from critic.errors import UsageError, one_line, writing
+from critic.errors import UsageError, decode, encode, loads, one_line, whole, writing
 
 T = TypeVar("T")
 
@@ -34,6 +34,11 @@ PACKED = (".gz", ".zst")
 
 _MALFORMED = re.compile(r"malformed.*\(byte (\d+)\)")
 """Where the decoder stopped."""
+
+_DEEPEST = 200
+"""Levels of lists and objects in a line that is written. A decoder gives up at 1000 less what calls it."""
+
+_NO_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[^][{}]')
 
 _ROWS, _ROWS_WITH_BYTES = 4096, 32
 """Rows of a Parquet file in memory at a time; few where images may be inside."""
@@ -89,6 +94,19 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     yield number, row
         except (OSError, ValueError, NotImplementedError) as error:
             raise UsageError(f"{path}:row {number + 1}: not to be read: {one_line(error)}") from None
+
+
+def _line(path: Path, record: Any) -> bytes:
+    """A record as a line that can be read again. Raises UsageError for one that is nested deeper than _DEEPEST."""
+    try:
+        line = encode(record)
+        if line.count(b"[") + line.count(b"{") > _DEEPEST:
+            levels = accumulate(1 if mark in b"[{" else -1 for mark in _NO_BRACKET.sub(b"", line))
+            if max(levels) > _DEEPEST:
+                raise RecursionError
+    except RecursionError:
+        raise UsageError(f"{path}: a record is nested more than {_DEEPEST} levels deep") from None
+    return line + b"\n"
 
 
 def _said(value: Any) -> Any:
@@ -169,8 +187,8 @@ def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
     decoder = msgspec.json.Decoder(record)
     for number, line in lines(path):
         try:
-            yield number, decoder.decode(line)
-        except msgspec.DecodeError as error:
+            yield number, decode(line, decoder)
+        except ValueError as error:
             where = _MALFORMED.search(str(error))
             no_number = where and line[int(where[1]) :].startswith((b"NaN", b"Infinity"))
             hint = "; NaN and Infinity are no JSON: write null" if no_number else ""
@@ -328,9 +346,9 @@ def write(path: Path, records: Iterable[Any]) -> int:
         finally:
             plain.unlink(missing_ok=True)
         return count
-    with replacing(path) as whole, _packing(whole, path) as file:
+    with replacing(path) as plain, _packing(plain, path) as file:
         for record in records:
-            file.write(msgspec.json.encode(record) + b"\n")
+            file.write(_line(path, record))
             count += 1
     return count
 
@@ -343,7 +361,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text as UTF-8 in one step."""
-    write_bytes(path, text.encode())
+    write_bytes(path, whole(text).encode())
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -372,7 +390,7 @@ def sidecar(path: Path) -> Path:
 def facts(path: Path) -> dict[str, Any]:
     """What the file's sidecar says; nothing where there is none, or none that can be read."""
     try:
-        found = json.loads(sidecar(path).read_text("utf-8"))
+        found = loads(sidecar(path).read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -430,7 +448,7 @@ def repair(path: Path) -> int:
 
 def _is_whole(line: bytes) -> bool:
     """Whether it is a record: a number could be the beginning of another."""
-    with suppress(msgspec.DecodeError):
+    with suppress(msgspec.DecodeError, RecursionError):
         return isinstance(msgspec.json.decode(line), dict | list)
     return False
 
@@ -441,15 +459,11 @@ class Appender:
     says against writing, and where another process is writing the file by any of its names."""
 
     def __init__(self, path: Path) -> None:
-        if path.suffix in (*PACKED, ".parquet"):
-            raise UsageError(
-                f"{path}: written line by line, to go on where it stops: name it .jsonl, pack it when whole"
-            )
         self._path, self._broken = path, False
         with writing(path):
+            self.cut = repair(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             sidecar(path).unlink(missing_ok=True)
-            self.cut = repair(path)
             self._file = path.open("ab", buffering=0)
             lock(self._file, path)
 
@@ -458,7 +472,7 @@ class Appender:
             return
         self._broken = True
         with writing(self._path):
-            self._write(msgspec.json.encode(record) + b"\n")
+            self._write(_line(self._path, record))
         self._broken = False
 
     def _write(self, line: bytes) -> None:

@@ -3,7 +3,6 @@
 import base64
 import csv
 import io
-import json
 import math
 import re
 from collections import deque
@@ -15,7 +14,7 @@ from zipfile import ZipFile
 
 from critic import jsonl
 from critic.counting.keys import KeySet
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError, loads, one_line
 
 Row = dict[str, Any]
 
@@ -83,7 +82,7 @@ def first(path: Path) -> Row | None:
 def _json(path: Path) -> Iterable[tuple[int, Row]]:
     """A list of objects, or such a list under `logs`."""
     try:
-        found = json.loads(path.read_bytes())
+        found = loads(path.read_bytes())
     except ValueError as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
     found = found.get("logs") if isinstance(found, dict) else found

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import resource
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,63 @@ def test_errors_say_file_line_and_key(tmp_path: Path) -> None:
         list(jsonl.read(tmp_path / "none.jsonl", Turn))
 
 
+@pytest.mark.parametrize(
+    ("escaped", "text"),
+    [
+        (r"a\ud83d", "a\ufffd"),
+        (r"\uDC00 b", "\ufffd b"),
+        (r"\ud83d\ud83d\ude00", "\ufffd\U0001f600"),
+        (r"\ude00\ud83d", "\ufffd\ufffd"),
+        (r"a \\ud83d stays", r"a \ud83d stays"),
+    ],
+)
+def test_half_a_character_in_a_line_is_replaced(tmp_path: Path, escaped: str, text: str) -> None:
+    path = tmp_path / "turns.jsonl"
+    path.write_text(f'{{"user": "{escaped}", "assistant": "b"}}\n', "utf-8")
+    assert [turn for _, turn in jsonl.read(path, Turn)] == [Turn(user=text, assistant="b")]
+
+
+def test_a_line_that_is_nested_too_deep_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "turns.jsonl"
+    for deep in ("[" * 2000 + "]" * 2000, '{"a":' * 50_000 + "1" + "}" * 50_000):
+        path.write_text(f'{{"user": "a", "assistant": "b"}}\n{{"user": "a", "assistant": "b", "more": {deep}}}\n')
+        with pytest.raises(UsageError, match=r"turns.jsonl:2: nested too deep"):
+            list(jsonl.read(path, Turn))
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(), max_size=4), inner, max_size=4)
+    ),
+)
+"""JSON values and what only looks like one: halves of characters, NaN, numbers of any size."""
+
+
+def nested(value: Any, levels: int) -> Any:
+    for level in range(levels):
+        value = [value] if level % 2 else {"[": value}
+    return value
+
+
+@given(st.lists(ANYTHING, max_size=3), st.sampled_from([0, 3, 199, 200, 230, 950, 3000]))
+def test_no_line_is_written_that_cannot_be_read(values: list[Any], levels: int) -> None:
+    """Through both writers; what is nested too deep for any reader is refused, and the lines before it stay."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, written = Path(folder) / "any.jsonl", list[Any]()
+        with jsonl.Appender(path) as file:
+            try:
+                for value in [*values, nested(values, levels)]:
+                    file.append({"value": value})
+                    written.append(value)
+            except UsageError as error:
+                assert levels >= 199 and "nested" in str(error)
+        found = [record["value"] for _, record in jsonl.read(path, dict[str, Any])] if written else []
+        assert len(found) == len(written)
+        jsonl.write(path, [{"value": value} for value in written])
+        assert not written or [record["value"] for _, record in jsonl.read(path, dict[str, Any])] == found
+
+
 def test_a_byte_order_mark_and_a_missing_last_line_end_are_no_matter(tmp_path: Path) -> None:
     path = tmp_path / "turns.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"user": "a", "assistant": "b"}')
@@ -40,8 +98,6 @@ def test_a_byte_order_mark_and_a_missing_last_line_end_are_no_matter(tmp_path: P
 
 @given(st.integers(0, 400))
 def test_after_a_cut_at_any_byte_whole_lines_stay(cut: int) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "turns.jsonl"
         turns = [Turn(user=f"用户{i}", assistant="x" * i) for i in range(6)]

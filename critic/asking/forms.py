@@ -18,7 +18,7 @@ from critic.asking.render import Exchange, Fitted, Material, Side, of_response, 
 from critic.asking.thoughts import without_thoughts
 from critic.asking.tokens import RATING, REASON, Label
 from critic.backends import with_uris
-from critic.errors import UsageError
+from critic.errors import UsageError, whole
 from critic.records import TEN, Call, HumanScore, Language, Message, Response, Scope, Verdict
 
 UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
@@ -355,11 +355,11 @@ class Inquiry(Struct, frozen=True, kw_only=True):
         """The verdict in a reply: in our form or, where that is not there, as the papers' judges state one. In a reply
         in free text the latter comes first, for it may grade by the way what it does not come to."""
         kind = self.form.kind
-        found, stated = kind.read(self.prompt, self.material, text, truncated), None
+        found = kind.read(self.prompt, self.material, text, truncated)
         unread = not self.prompt.constrained or found.failure in UNREADABLE
         if isinstance(kind, RatingKind | ChoiceKind) and unread and not truncated:
-            stated = kind.stated(self.prompt, text)
-        return stated or found
+            found = kind.stated(self.prompt, text) or found
+        return replace(found, reason=whole(found.reason))  # JSON in the text can spell half a character
 
 
 def inquiry(name: str, language: Language, material: Material, key: str = "", sees: bool = False) -> Inquiry:

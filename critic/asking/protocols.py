@@ -23,7 +23,7 @@ from critic.asking.history import CONDITIONS, lacks
 from critic.asking.prompt import variant_of
 from critic.asking.render import Exchange, Material, Side, TurnJudgment
 from critic.asking.thoughts import without_thoughts
-from critic.errors import UsageError
+from critic.errors import UsageError, whole
 from critic.records import (
     Battles,
     Conversation,
@@ -346,7 +346,7 @@ def read_transcripts(
     if not replies.is_table(path):
         lines = jsonl.read(path, ModelTurn)
     elif asked:
-        lines = enumerate(replies.read(path, asked, name or path.stem), 1)
+        lines = enumerate(replies.read(path, asked, name or whole(path.stem)), 1)
     else:
         raise UsageError(f"{path}: a table of replies, not critic infer's; give the benchmark's file with --questions")
     for number, line in lines:

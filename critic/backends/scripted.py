@@ -7,6 +7,7 @@ from typing import Self
 
 from critic import jsonl
 from critic.backends import CONNECTIONS, ChatMessage, Reply, Request, Served, parts_of, text
+from critic.errors import whole
 
 IMAGE_TOKENS = 100
 
@@ -54,4 +55,4 @@ def from_file(path: Path) -> ScriptedBackend:
         digest = hashlib.sha256("\0".join(text(message) for message in request.messages).encode()).digest()
         return replies[int.from_bytes(digest[:8], "big") % len(replies)]
 
-    return ScriptedBackend(answer, name=path.stem)
+    return ScriptedBackend(answer, name=whole(path.stem))

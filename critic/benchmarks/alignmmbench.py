@@ -22,7 +22,7 @@ from critic.counting.aggregate import SCALES, Aggregate, Cell, by_cell, combine,
 from critic.counting.columns import Spooled
 from critic.counting.judged import Groups, as_asked
 from critic.counting.leaderboard import Entry, Score, Term
-from critic.errors import UsageError
+from critic.errors import UsageError, whole
 from critic.page import blocks
 from critic.page import svg as pictures
 from critic.page.aggregates import AGGREGATE_HEAD, aggregate
@@ -128,7 +128,7 @@ def read_responses(path: Path, questions: dict[str, Question], system: str | Non
                 f"{place}: question_id {line.question_id!r} asks {question.prompt!r}, the line has {asked!r}"
             )
         responses[line.question_id] = Response(
-            id=line.question_id, question=question, text=line.predict, system=system or path.stem
+            id=line.question_id, question=question, text=line.predict, system=system or whole(path.stem)
         )
     return list(responses.values())
 

@@ -12,7 +12,6 @@ GPT-4 answer that serves as the reference once they found it right:
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts, l
 from critic.counting.aggregate import Aggregate, Cell, by_cell, mean, means
 from critic.counting.leaderboard import Entry, score_of
 from critic.counting.tournament import WinRate, win_rate
-from critic.errors import UsageError
+from critic.errors import UsageError, loads
 from critic.page import blocks
 from critic.page.aggregates import aggregates
 from critic.page.blocks import Section, Table
@@ -118,7 +117,7 @@ def _listed(place: str, row: tables.Row, column: str) -> list[object]:
         return [value]
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = loads(value)
         except ValueError:
             raise UsageError(f"{place}: {column!r} is not a JSON list") from None
     if not isinstance(value, list):

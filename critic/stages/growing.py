@@ -38,7 +38,7 @@ def begun(path: Path, record: type[Any]) -> Path:
     try:
         if first.strip() and first.endswith(b"\n"):
             msgspec.json.decode(first.removeprefix(b"\xef\xbb\xbf"), type=record)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         problem = "it has other records"
     if problem is not None:
         raise UsageError(

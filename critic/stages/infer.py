@@ -20,7 +20,7 @@ from critic import benchmarks, jsonl
 from critic.asking import history
 from critic.asking.history import CONDITIONS, HistoryMessage
 from critic.backends import ATTEMPTS, TIMEOUT, Backend, ChatMessage, Reply, Request, image_part, spent
-from critic.errors import Refused, Transient, UsageError
+from critic.errors import Refused, Transient, UsageError, whole
 from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
 from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure, alike
 from critic.stages import options, usage
@@ -278,7 +278,8 @@ def main(
     model: Model = None,
     base_url: options.BaseUrl = None,
     name: Annotated[
-        str | None, typer.Option(help="The model's name in the records.", show_default="the model's own")
+        str | None,
+        typer.Option(parser=whole, metavar="TEXT", help="The model's name in the records.", show_default="its own"),
     ] = None,
     condition: Conditions = None,
     data_root: options.DataRoot = None,

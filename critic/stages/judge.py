@@ -35,7 +35,7 @@ from critic.asking.replies import benchmark_of
 from critic.asking.tokens import REASON
 from critic.backends import ATTEMPTS, TIMEOUT, Backend
 from critic.benchmarks import BENCHMARKS, alignmmbench
-from critic.errors import UsageError
+from critic.errors import UsageError, whole
 from critic.images import MAX_BYTES, Images
 from critic.records import GREEDY, Battles, Decoding, Judging, Order, Protocol, Response, Setup, Sight, Unread
 from critic.stages import options
@@ -180,7 +180,10 @@ JudgeNames = Annotated[
         show_default="the server at --base-url",
     ),
 ]
-JudgeName = Annotated[str | None, typer.Option(help="The judge's name in the records.", show_default="the model's")]
+JudgeName = Annotated[
+    str | None,
+    typer.Option(parser=whole, metavar="TEXT", help="The judge's name in the records.", show_default="the model's"),
+]
 JudgeUrl = Annotated[
     str | None,
     typer.Option(help="An OpenAI-compatible server, such as serve/judge.py starts.", show_default=DEFAULT_URL),
@@ -242,7 +245,10 @@ UnreadPairs = Annotated[
     ),
 ]
 SystemName = Annotated[
-    str | None, typer.Option(help="Name of the model that gave the responses.", show_default="the file's stem")
+    str | None,
+    typer.Option(
+        parser=whole, metavar="TEXT", help="Name of the model that gave the responses.", show_default="the file's stem"
+    ),
 ]
 PromptName = Annotated[
     str,

@@ -49,7 +49,8 @@ DataRoot = Annotated[
 def root_of(rows: Path, questions: Path | None = None) -> Path:
     """Where images lie, unless said otherwise: of replies alone, where those lay that their model was shown."""
     told = jsonl.facts(rows).get("data_root") if questions is None else None
-    return root if isinstance(told, str) and (root := Path(told)).is_dir() else (questions or rows).parent
+    root = Path(os.fsdecode(told.encode())) if isinstance(told, str) else None
+    return root if root is not None and root.is_dir() else (questions or rows).parent
 
 
 MaxImagePixels = Annotated[

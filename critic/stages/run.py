@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, M
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 from tqdm import tqdm
@@ -18,7 +17,7 @@ from tqdm import tqdm
 from critic import human_scored, jsonl
 from critic.backends import Backend
 from critic.backends.layers import Cached, Limited, layers
-from critic.errors import UsageError
+from critic.errors import UsageError, encode
 from critic.records import Call, Judgment
 from critic.stages.cost import PeakMemory, Price, cost_lines, costs
 from critic.stages.growing import growing
@@ -301,7 +300,7 @@ def source(path: Path) -> dict[str, str]:
     if not path.is_dir():
         return {"file": str(path), "sha256": jsonl.sha256(path)}
     inside = [(one.name, jsonl.sha256(one)) for one in human_scored.files(path)]
-    return {"file": str(path), "sha256": hashlib.sha256(msgspec.json.encode(inside)).hexdigest()}
+    return {"file": str(path), "sha256": hashlib.sha256(encode(inside)).hexdigest()}
 
 
 def wherever(found: Any) -> Any:

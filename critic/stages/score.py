@@ -23,7 +23,7 @@ from critic.counting import tournament
 from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, asked_of, by_cell, compare, mean
 from critic.counting.diversity import tokenizer as tokens_of
 from critic.counting.judged import AskedConversations
-from critic.errors import UsageError
+from critic.errors import UsageError, whole
 from critic.images import named_images
 from critic.page import blocks, leaderboards, page
 from critic.page.aggregates import aggregates, differences
@@ -203,7 +203,7 @@ def _answers(path: Path, benchmark: str, texts: bool) -> Iterator[Judged]:
         response = line.response
         verdict = TurnVerdict(
             conversation=response.id,
-            system=response.system or path.stem,
+            system=response.system or whole(path.stem),
             condition="own",
             protocol=_protocol(line),
             opponent=None if line.other is None else line.other.system or "another",
