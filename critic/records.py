@@ -101,13 +101,14 @@ Failure = (
         "no_distribution",
         "context_length_exceeded",
         "refused",
+        "content_filter",
         "server_error",
         "budget",
     ]
     | ImageFailure
 )
-"""Why a judgment has no score. `truncated`: the reply ended at the token limit before a rating. `budget`: nothing was
-asked, for what the run might spend was spent."""
+"""Why a judgment has no score. `truncated`: the reply ended at the token limit before a rating. `refused`: by the
+server or by the model. `budget`: nothing was asked, for what the run might spend was spent."""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -292,7 +293,11 @@ class TurnVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
 Overflow = Literal["fail", "drop-oldest"]
 """What becomes of a prompt that does not fit: a named failure, or the oldest exchanges are left out."""
 
-TurnFailure = Literal["empty", "context_length_exceeded", "refused", "server_error", "budget", "not_run"] | ImageFailure
+TurnFailure = (
+    Literal["empty", "truncated", "context_length_exceeded", "refused", "content_filter", "server_error", "budget"]
+    | Literal["not_run"]
+    | ImageFailure
+)
 """Why a turn has no reply. `not_run`: an earlier turn failed, and its reply was to be shown."""
 
 

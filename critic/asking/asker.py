@@ -183,7 +183,7 @@ class Asker:
 
     async def _reading(self, asked: Inquiry, reply: Reply, shares: Shares, calls: list[Reply]) -> Reading:
         """The verdict in `reply` with the distribution of its rating and, side by side, of those by each criterion."""
-        found = asked.read(reply.text, reply.truncated)
+        found = asked.answer(reply)
         if not found.criteria:
             return Reading(self._with_shares(found, shares), [reply, *calls])
         named = found.criteria.items()

@@ -17,7 +17,7 @@ from critic.asking.rating import whole_rating
 from critic.asking.render import Exchange, Fitted, Material, Side, of_response, render, said_before
 from critic.asking.thoughts import without_thoughts
 from critic.asking.tokens import RATING, REASON, Label
-from critic.backends import with_uris
+from critic.backends import Reply, unanswered, with_uris
 from critic.errors import UsageError, whole
 from critic.records import TEN, Call, HumanScore, Language, Message, Response, Scope, Verdict
 
@@ -360,6 +360,14 @@ class Inquiry(Struct, frozen=True, kw_only=True):
         if isinstance(kind, RatingKind | ChoiceKind) and unread and not truncated:
             found = kind.stated(self.prompt, text) or found
         return replace(found, reason=whole(found.reason))  # JSON in the text can spell half a character
+
+    def answer(self, reply: Reply) -> Verdict:
+        """The verdict in a reply, or why there is none."""
+        if lost := unanswered(reply):
+            return Verdict(failure=lost[0])
+        found = self.read(reply.text, reply.truncated)
+        cut_off = found.failure is not None and reply.finish == "content_filter"
+        return replace(found, failure="content_filter") if cut_off else found
 
 
 def inquiry(name: str, language: Language, material: Material, key: str = "", sees: bool = False) -> Inquiry:

@@ -28,7 +28,7 @@ from critic.asking.protocols import PLAYERS, PlannedVerdict, Player
 from critic.asking.rating import Aggregation
 from critic.asking.render import Material, render
 from critic.asking.thoughts import answer_at
-from critic.backends import Backend, Reply
+from critic.backends import Backend, Reply, unanswered
 from critic.errors import Refused, Transient, UsageError
 from critic.images import ImageError, Images
 from critic.records import (
@@ -99,10 +99,10 @@ class Judge:
             # The judge's own answer to the question, which it gives before it sees the one it judges.
             question = replace(asked.material, sides=[replace(side, answer=None) for side in asked.material.sides])
             first, reply = await self._asker.ask(self._beside(asked, asked.form.first, question))
-            said = first.read(reply.text, reply.truncated)
+            said = first.answer(reply)
             before = [_call(first, reply, said)]
             if said.failure is not None:
-                return Opinion(verdict=Verdict(failure=said.failure), calls=before)
+                return Opinion(verdict=Verdict(failure=said.failure), calls=before, detail=_detail(reply))
             asked = replace(asked, material=replace(asked.material, own_answer=said.value))
         if asked.form.pair:
             found = await self._compared(asked, firsts)
@@ -131,19 +131,21 @@ class Judge:
         found, more = await self._extracted(asked, text, pooled(drawn))
         score = rating.scored(found, "argmax" if more else self.setup.score_kind)
         samples = drawn if len(drawn) > 1 else []
-        return Opinion(verdict=found, score=score, reply=text, calls=[*calls, *more], samples=samples)
+        detail = _detail(readings[0].calls[0]) if found.failure is not None else None
+        return Opinion(verdict=found, score=score, reply=text, calls=[*calls, *more], samples=samples, detail=detail)
 
     async def _chosen(self, asked: Inquiry, first: Player | None = None) -> Opinion:
         """A choice, or the answers to a checklist, of what is shown as it stands."""
         asked, reply = await self._asker.ask(asked)
-        found = asked.read(reply.text, reply.truncated)
+        found = asked.answer(reply)
         call = _call(asked, reply, found, first)
         found, more = await self._extracted(asked, reply.text, found, first)
         unread = asked.form.pair and self.setup.unread == "tie" and found.failure in (*UNREADABLE, "empty")
         found, score = Verdict(value="tie", reason=found.reason) if unread else found, None
         if found.failure is None:  # of a checklist the share of yes (MultiVerse §4)
             score = sum(map(bool, found.answers)) / len(found.answers) if found.answers else POINTS[found.value or ""]
-        return Opinion(verdict=found, score=score, reply=reply.text, calls=[call, *more], unread=unread)
+        made = Opinion(verdict=found, score=score, reply=reply.text, calls=[call, *more], unread=unread)
+        return replace(made, detail=_detail(reply))
 
     async def _compared(self, asked: Inquiry, firsts: Sequence[Player]) -> Opinion:
         """Two sides compared in each order: where the verdicts differ, a tie."""
@@ -162,6 +164,7 @@ class Judge:
             score=None if value is None else POINTS[value],
             reply=both[0].reply,
             calls=[call for found in both for call in found.calls],
+            detail=next((found.detail for found in both if found.detail is not None), None),
             unread=failed is None and any(found.unread for found in both),
         )
 
@@ -175,7 +178,7 @@ class Judge:
             return found, []
         second = self._beside(asked, form, Material(text=text, checklist=items))
         _, reply = await self._extractor.ask(second, max(self._extractor.max_tokens, TOKENS_AN_ITEM * len(items)))
-        read = second.read(reply.text, reply.truncated)
+        read = second.answer(reply)
         # A verdict that stays unread keeps the failure of the reply itself; of a checklist what could be read.
         settled = read if read.failure is None else replace(found, answers=read.answers)
         return replace(settled, reason=found.reason), [_call(second, reply, read, first, extracted=True)]
@@ -198,6 +201,12 @@ def _call(
 ) -> Call:
     made = replace(call_of(asked, reply), first=first, extracted=extracted)
     return replace(made, value=_shown(found), failure=found.failure) if found else made
+
+
+def _detail(reply: Reply) -> str | None:
+    """What is known of a reply that is no answer."""
+    lost = unanswered(reply)
+    return lost[1] if lost else None
 
 
 def _shown(found: Verdict) -> str | None:

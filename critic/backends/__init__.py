@@ -1,7 +1,7 @@
 """How text is generated: what is asked, what comes back, and what every source of replies can do."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -26,6 +26,9 @@ FAVOUR = 100.0
 NO_ANSWER = "no OpenAI-compatible server answers"
 
 NO_TEXT = "a scoring head writes no text: it gives ratings on 1..10 alone"
+
+
+NoAnswer = Literal["empty", "truncated", "refused", "content_filter"]
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -55,7 +58,8 @@ class Token(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended.
+    """What came back. `truncated`: it ended at `max_tokens`; `finish` is the server's own word for why it ended: by
+    "refusal" the text is what the model said in place of an answer.
     `tokens` is empty unless log probabilities were asked for and given. `cached_known`: the server says how many
     tokens of the prompt were cached. `reasoned`: the model reasoned before `text`, where it does not show. `classes`
     are the probabilities that a scoring head gives. `attempts` is 0 of a reply from a cache. `counted`: the server says
@@ -118,6 +122,17 @@ class Backend(Protocol):
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Tokens of a prompt as the model's chat template renders it. Raises Refused where that cannot be told."""
+
+
+def unanswered(reply: Reply) -> tuple[NoAnswer, str | None] | None:
+    """Why a reply is no answer and, where more is known, how the server says that; None where it may be one."""
+    if reply.finish == "refusal":
+        return "refused", " ".join(reply.text.split())[:300] or None
+    if reply.text.strip():
+        return None
+    if reply.finish == "content_filter":
+        return "content_filter", "the server's content filter ended the reply"
+    return "truncated" if reply.truncated else "empty", None
 
 
 def spent(reply: Reply) -> dict[str, Any]:

@@ -70,6 +70,13 @@ def layers(backend: Backend) -> Iterator[Backend]:
         yield backend
 
 
+def lacking(backend: Backend) -> set[str]:
+    """What was left out of requests because a server refused it."""
+    *_, inner = layers(backend)
+    sources = [inner, *(one.backend for one in getattr(inner, "endpoints", ()))]
+    return {name for one in sources for name in getattr(one, "lacks", ())}
+
+
 class Cached(Layer):
     """Replies are kept at `path` by all that they follow from: the model's name with the mark of its weights, the hash
     of its processor, and the request (prompt, material, decoding). One that is there is not asked for again, unless

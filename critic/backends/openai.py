@@ -1,8 +1,9 @@
 """Any OpenAI-compatible server, over HTTP: bounded, jittered, visible retries."""
 
 import asyncio
-import json
 import random
+import re
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 import httpx
 import msgspec
+from msgspec import Struct
 
 from critic.backends import (
     ATTEMPTS,
@@ -30,7 +32,7 @@ from critic.backends import (
     Token,
     image_part,
 )
-from critic.errors import Refused, Transient, UsageError, one_line
+from critic.errors import Refused, Transient, UsageError, loads, one_line
 from critic.records import RATINGS
 
 TOO_LONG = (
@@ -41,6 +43,16 @@ TOO_LONG = (
     "context size",  # llama.cpp
 )
 """How servers say that a prompt does not fit."""
+
+LEFT_OUT = {
+    "response_format": re.compile(r"response.?format|json.?schema|structured|guided", re.IGNORECASE),
+    "logprobs": re.compile(r"log.?prob", re.IGNORECASE),
+    "logit_bias": re.compile(r"logit.?bias", re.IGNORECASE),
+}
+"""What is left out of requests to a server that refuses it, and how refusals name it."""
+
+ODD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+"""What reading an answer raises that is not as it should be."""
 
 RED = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAJ0lEQVR42u3NsQkAAAjAsP7/tF7hIASyp6lTCQQC"
@@ -72,7 +84,8 @@ class OpenAIBackend:
     """Chat completions at `base_url` (with or without `/v1`). Every call is tried up to `attempts` times. An answer
     that is not whole after `timeout` seconds, a lost or cut-off connection, a reply that is not a completion, 408, 409,
     425, 429 and 5xx count as transient; the pause doubles from FIRST_PAUSE, is jittered, and yields to the server's
-    Retry-After. `choose` a model first. Once closed it may be used again: connections are made as they are needed."""
+    Retry-After. `lacks` are those of LEFT_OUT that the server refused. `choose` a model first. Once closed it may be
+    used again: connections are made as they are needed."""
 
     served: Served
 
@@ -92,7 +105,7 @@ class OpenAIBackend:
         self.root, self.attempts, self.timeout = root, attempts, timeout
         self.place, self.in_flight, self.retries = root, connections, 0
         self._headers = headers
-        self._favours = True
+        self.lacks = set[str]()
         self._tokens: dict[str, asyncio.Future[int | None]] = {}
 
     async def __aenter__(self) -> Self:
@@ -136,21 +149,23 @@ class OpenAIBackend:
             if answer.status_code in (401, 403):
                 raise UsageError(f"{self.root} does not take the API key: give its own by --api-key or OPENAI_API_KEY")
             answer.raise_for_status()
-            offered = {model["id"]: model for model in answer.json()["data"]}
-        except (httpx.HTTPError, httpx.InvalidURL, KeyError, TypeError, ValueError) as error:
+            models = loads(answer.content)["data"]
+            offered = {str(model["id"]): {**model, "id": str(model["id"])} for model in models}
+        except (httpx.HTTPError, httpx.InvalidURL, *ODD) as error:
             raise UsageError(f"{NO_ANSWER} at {self.root}/v1: {one_line(error)}") from None
         if not offered:
             raise UsageError(f"{NO_ANSWER} at {self.root}/v1: it offers no model")
         if name is not None and name not in offered:
             raise UsageError(f"the server at {self.root} has no model {name!r}; it offers {', '.join(offered)}")
         chosen = offered[name] if name is not None else next(iter(offered.values()))
-        is_vllm, processor = chosen.get("owned_by") == "vllm", chosen.get("processor")
-        forms = tuple(form for form in chosen.get("forms") or () if isinstance(form, str))
+        is_vllm, processor, forms = chosen.get("owned_by") == "vllm", chosen.get("processor"), chosen.get("forms")
+        forms = tuple(form for form in forms if isinstance(form, str)) if isinstance(forms, list) else ()
         if is_vllm and chosen.get("root"):  # of a judge's names its own has a mark of its weights
             same = (one for one in offered.values() if one.get("root") == chosen["root"] and "@" in one["id"])
             chosen = next(same, chosen)
         is_head = is_vllm and self._classifies(chosen["id"])
-        self.served = Served(chosen["id"], chosen.get("max_model_len"), is_vllm, processor, is_head, forms)
+        processor = processor if isinstance(processor, str) else None
+        self.served = Served(chosen["id"], _count(chosen.get("max_model_len")), is_vllm, processor, is_head, forms)
         return self.served
 
     @cache  # noqa: B019 - of the few backends of a run
@@ -169,8 +184,8 @@ class OpenAIBackend:
         """Whether a vLLM gives ten classes, as a scoring head does. Others do not have the route."""
         try:
             answer = self._plain.post("/classify", json=_to_classify(name, [{"role": "user", "content": "?"}]))
-            return answer.is_success and len(answer.json()["data"][0]["probs"]) == len(RATINGS)
-        except (httpx.HTTPError, LookupError, TypeError, ValueError):
+            return answer.is_success and len(loads(answer.content)["data"][0]["probs"]) == len(RATINGS)
+        except (httpx.HTTPError, *ODD):
             return False
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
@@ -180,14 +195,14 @@ class OpenAIBackend:
             return int(self._tokenized(messages, add_generation_prompt=True)["count"])
         except httpx.TransportError as error:
             raise Transient(f"no tokens can be counted: {one_line(error)}") from None
-        except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
+        except (httpx.HTTPError, *ODD) as error:
             message = f"too long, and no tokens can be counted: {one_line(error)}"
             raise Refused("context_length_exceeded", message) from None
 
     def _tokenized(self, messages: Sequence[ChatMessage], **how: bool) -> Any:
         answer = self._plain.post("/tokenize", json={"model": self.served.name, "messages": messages, **how})
         answer.raise_for_status()
-        return answer.json()
+        return loads(answer.content)
 
     async def chat(self, request: Request) -> Reply:
         """Raises Refused for what the server will never accept, Transient when the tries are used up."""
@@ -196,20 +211,30 @@ class OpenAIBackend:
         if request.classify:
             return await self._tried(_to_classify(self.served.name, request.messages), "/classify")
         body = self._body(request)
-        token = await self._token(request)
-        if token is not None:
+        if (token := await self._token(request)) is not None:
+            body["logit_bias"] = {str(token): FAVOUR}
+        refusals: dict[str, Refused] = {}
+        while True:
+            sent = {name: value for name, value in body.items() if name.removeprefix("top_") not in self.lacks}
+            sent = {name: value for name, value in sent.items() if name.removeprefix("top_") not in refusals}
             try:
-                return await self._tried({**body, "logit_bias": {str(token): FAVOUR}})
+                reply = await self._tried(sent)
             except Refused as error:
-                if "logit_bias" not in str(error):
+                named = (name for name, words in LEFT_OUT.items() if name in sent and words.search(str(error)))
+                if error.failure == "context_length_exceeded" or (name := next(named, None)) is None:
                     raise
-                self._favours = False  # vLLM that speculates takes none
-        return await self._tried(body)
+                refusals[name] = error
+                continue
+            # Only a reply shows that it was this which was refused: some servers repeat the request in what they say.
+            for name in refusals.keys() - self.lacks:
+                print(f"{self.place} takes no {name}, and is asked without: {refusals[name]}", file=sys.stderr)
+            self.lacks |= refusals.keys()
+            return reply
 
     async def _token(self, request: Request) -> int | None:
         """The id of the token that is favoured, asked for once; None where that cannot be done."""
         text = request.favoured
-        if text is None or not self._favours:
+        if text is None or "logit_bias" in self.lacks:
             return None
         if text not in self._tokens:
             self._tokens[text] = asyncio.ensure_future(asyncio.to_thread(self._last_token, request.messages, text))
@@ -222,7 +247,7 @@ class OpenAIBackend:
         try:
             found = self._tokenized(prefixed, return_token_strs=True, **begun)
             return int(found["tokens"][-1]) if found["token_strs"][-1] == text else None
-        except (httpx.HTTPError, LookupError, TypeError, ValueError):
+        except (httpx.HTTPError, *ODD):
             return None
 
     async def _tried(self, body: dict[str, Any], route: str = "/v1/chat/completions") -> Reply:
@@ -265,69 +290,138 @@ class OpenAIBackend:
                 status, said = answer.status, await answer.read()
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError among them
             raise Transient(one_line(error)) from None
-        if status in RETRIED_STATUS or status >= 500:
-            raise Transient(f"HTTP {status}: {_message(said)}", _retry_after(answer.headers.get("retry-after", "")))
+        answered = _decoded(said)
+        message = f"HTTP {status}: {_message(said, answered)}"
+        if status == httpx.codes.OK and _error_in(answered) is not None:
+            status = _status(answered, message)
+        if status in RETRIED_STATUS or (status >= 500 and status != httpx.codes.NOT_IMPLEMENTED):
+            raise Transient(message, _retry_after(answer.headers.get("retry-after", "")))
         if status >= 400:
-            message = _message(said)
-            too_long = any(sign in message for sign in TOO_LONG)
-            raise Refused("context_length_exceeded" if too_long else "refused", f"HTTP {status}: {message}")
+            if any(sign in message for sign in TOO_LONG):
+                raise Refused("context_length_exceeded", message)
+            raise Refused("content_filter" if "content_filter" in message else "refused", message)
         try:
-            return (_classes if route == "/classify" else _reply)(_decoded(said), attempt)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise Transient(f"not a chat completion: {one_line(error)}") from None
+            return (_classes if route == "/classify" else _reply)(answered, attempt)
+        except ODD as error:
+            raise Transient(f"not a chat completion ({one_line(error)}): {message}") from None
 
 
 def _decoded(said: bytes) -> Any:
+    """What an answer holds, None where it is no JSON."""
     try:
         return msgspec.json.decode(said)
-    except msgspec.DecodeError:  # json takes halves of characters and NaN, and five times as long
-        return json.loads(said)
+    except (ValueError, RecursionError):  # json takes halves of characters and NaN, and five times as long
+        with suppress(ValueError):
+            return loads(said)
+    return None
 
 
 def _to_classify(name: str, messages: Sequence[ChatMessage]) -> dict[str, Any]:
     return {"model": name, "messages": messages, "add_generation_prompt": True, "add_special_tokens": False}
 
 
+def _count(value: Any) -> int | None:
+    """A number of tokens, None for what is none; what no file can hold is none either."""
+    return value if type(value) is int and 0 <= value < 1 << 53 else None
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _classes(answer: dict[str, Any], attempt: int) -> Reply:
     shares = [float(share) for share in answer["data"][0]["probs"]]
-    return Reply(text="", prompt_tokens=answer["usage"]["prompt_tokens"], attempts=attempt, classes=shares)
+    if not all(0 <= share <= 1 for share in shares):
+        raise ValueError("probabilities outside 0..1")
+    prompt = _count(_table(answer.get("usage")).get("prompt_tokens"))
+    return Reply(text="", prompt_tokens=prompt or 0, attempts=attempt, classes=shares)
+
+
+class _Alternative(Struct):
+    token: str
+    logprob: float
+
+
+class _Written(Struct):
+    token: str
+    top_logprobs: list[_Alternative] | None = None
+
+
+class _LogProbs(Struct):
+    content: list[_Written] | None = None
+
+
+def _tokens(logprobs: Any) -> list[Token]:
+    """The tokens with their alternatives. A server may give each token's own log probability alone, which says nothing
+    of the others: there are none then, nor where what it gives is something else."""
+    try:
+        written = msgspec.convert(logprobs, _LogProbs | None)
+    except msgspec.ValidationError:
+        return []
+    tokens = [
+        # Of NaN and of what is beyond 700 (some servers give logits) there is no probability.
+        Token(one.token, [(other.token, other.logprob) for other in one.top_logprobs or [] if other.logprob < 700])
+        for one in (written.content if written else None) or []
+    ]
+    return tokens if any(token.alternatives for token in tokens) else []
 
 
 def _reply(answer: dict[str, Any], attempt: int) -> Reply:
-    choice, usage = answer["choices"][0], answer.get("usage") or {}
-    message = choice["message"]
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-    tokens = [
-        Token(token["token"], [(other["token"], other["logprob"]) for other in token.get("top_logprobs") or []])
-        for token in (choice.get("logprobs") or {}).get("content") or []
-    ]
+    choice, usage = answer["choices"][0], _table(answer.get("usage"))
+    message, finish = choice["message"], choice.get("finish_reason")
+    text, refusal = message.get("content") or "", message.get("refusal")
+    if isinstance(text, list):
+        text = "".join(part["text"] for part in text if part["type"] == "text")
+    if not isinstance(text, str):
+        raise TypeError(f"the content is no text but {type(text).__name__}")
+    if not text.strip() and isinstance(refusal, str) and refusal.strip():
+        text, finish = refusal, "refusal"
+    prompt, completion = (_count(usage.get(f"{name}_tokens")) for name in ("prompt", "completion"))
+    cached = _count(_table(usage.get("prompt_tokens_details")).get("cached_tokens"))
     return Reply(
-        # JSON can spell half a character, which no file can hold.
-        text=(message.get("content") or "").encode("utf-8", "replace").decode("utf-8"),
-        truncated=choice.get("finish_reason") == "length",
-        # A server may give each token's own log probability alone, which says nothing of the others.
-        tokens=tokens if any(token.alternatives for token in tokens) else [],
-        prompt_tokens=usage.get("prompt_tokens") or 0,
+        text=text,
+        truncated=finish == "length",
+        tokens=_tokens(choice.get("logprobs")),
+        prompt_tokens=prompt or 0,
         cached_tokens=cached or 0,
-        completion_tokens=usage.get("completion_tokens") or 0,
+        completion_tokens=completion or 0,
         attempts=attempt,
-        finish=choice.get("finish_reason") or "stop",
+        finish=finish if isinstance(finish, str) and finish else "stop",
         cached_known=cached is not None,
-        counted=bool(usage.get("prompt_tokens") or usage.get("completion_tokens")),
+        counted=bool(prompt or completion),
         reasoned=bool(message.get("reasoning") or message.get("reasoning_content")),
     )
 
 
-def _message(said: bytes) -> str:
+def _error_in(answer: Any) -> Any:
+    """What an answer says went wrong, in place of choices or of a choice's message; None where nothing did."""
+    if not isinstance(answer, dict):
+        return None
+    choices = answer.get("choices")
+    if isinstance(choices, list) and choices:
+        return _table(choices[0]).get("error")
+    return answer.get("error")
+
+
+def _status(answer: Any, message: str) -> int:
+    """The HTTP status that an error came without: its own code or, where it has none, 400 for what is not worth
+    another try."""
+    code = _table(_error_in(answer)).get("code")
+    if type(code) is int and 400 <= code < 600:
+        return code
+    refused = any(sign in message for sign in TOO_LONG) or any(words.search(message) for words in LEFT_OUT.values())
+    return 400 if refused or "invalid_request" in str(_error_in(answer)) else 500
+
+
+def _message(said: bytes, answer: Any) -> str:
     """The server's own words on an error, on one line of at most 300 characters."""
-    try:
-        body = json.loads(said)
-        error = body.get("error", body)
-        error = error if isinstance(error, dict) else {"message": str(error)}
-        text, code = error.get("message", ""), error.get("code")
-        text = f"{text} ({code})" if isinstance(code, str) else text
-    except (ValueError, AttributeError):
+    error = _error_in(answer)
+    table = _table(answer if error is None else error)
+    text, code = table.get("message", error), table.get("code")
+    if not (isinstance(text, str) and text.strip()):
         text = said.decode(errors="replace")
+    elif isinstance(code, str):
+        text = f"{text} ({code})"
     return " ".join(text.split())[:300]
 
 

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.asking.render import quote
-from critic.backends import Backend, Request, image_part
+from critic.backends import Backend, Request, image_part, unanswered
 from critic.building import replies
 from critic.building.pictures import DroppedImage, ImageFile
 from critic.building.replies import Problem, StepReply
-from critic.errors import Refused, Transient, UsageError
+from critic.errors import Refused, Transient, UsageError, decode
 from critic.images import ImageError, Images
 from critic.records import Language, Sampling
 from critic.stages.run import RunOptions, RunSummary, Stage, known, listed
@@ -53,7 +53,9 @@ STEPS = {
 SUB_GOALS = 4
 """Of MultiVerse's sub-goals of a goal (between 30 and 123) as many are named to a model."""
 
-LOST = ("server_error", "refused", "budget", "context_length_exceeded", "truncated", "image_missing")
+LOST = (
+    *("server_error", "refused", "content_filter", "budget", "context_length_exceeded", "truncated", "image_missing"),
+)
 """Failures of the run, not of what was said: these count for --max-failed. All others are rejections."""
 
 
@@ -207,15 +209,17 @@ class AskRows(Stage[BuildRow, AskedRow]):
         return replace(self._request, messages=[{"role": "user", "content": [*shown, text]}])
 
     def _read(self, row: BuildRow, made: AskedRow, reply: Any) -> AskedRow:
+        if lost := unanswered(reply):
+            return replace(made, failure=lost[0], detail=lost[1])
         if reply.truncated:
             return replace(made, failure="truncated")
         text = reply.text.strip()
         try:
-            said = msgspec.json.decode(text[text.find("{") : text.rfind("}") + 1], type=self._step.reply)
+            said = decode(text[text.find("{") : text.rfind("}") + 1].encode(), msgspec.json.Decoder(self._step.reply))
         except msgspec.ValidationError as error:
             return replace(made, failure="not_as_asked", detail=str(error))
-        except msgspec.DecodeError as error:
-            return replace(made, failure="no_json" if text else "empty", detail=str(error))
+        except ValueError as error:
+            return replace(made, failure="no_json", detail=str(error))
         # What is turned down stays in the file, for whoever wants to see it.
         return replace(made, reply=msgspec.to_builtins(said), failure=self._step.check(said, row))
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from critic import benchmarks, jsonl
 from critic.asking import history
 from critic.asking.history import CONDITIONS, HistoryMessage
-from critic.backends import ATTEMPTS, TIMEOUT, Backend, ChatMessage, Reply, Request, image_part, spent
+from critic.backends import ATTEMPTS, TIMEOUT, Backend, ChatMessage, Reply, Request, image_part, spent, unanswered
 from critic.errors import Refused, Transient, UsageError, whole
 from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
 from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure, alike
@@ -190,11 +190,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         context, used = self.backend.served.context, reply.prompt_tokens + reply.completion_tokens
         if reply.truncated and reply.completion_tokens < self.sampling.max_tokens and context and used >= context:
             return "context_length_exceeded", f"the reply was cut at the end of the context of {context} tokens"
-        if reply.text.strip():
-            return None, None
-        if reply.finish == "content_filter":
-            return "refused", "the server's content filter ended the reply"
-        return "empty", None
+        return unanswered(reply) or (None, None)
 
     def summary(self, records: Iterable[ModelTurn]) -> RunSummary:
         return usage.summary(records, self.out, self.options.prices)

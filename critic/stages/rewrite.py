@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.asking.render import quote
-from critic.backends import CONNECTIONS, Backend, Request
+from critic.backends import CONNECTIONS, Backend, Request, unanswered
 from critic.benchmarks import alignmmbench
 from critic.errors import Refused, Transient, UsageError
 from critic.records import Language, Message, Question
@@ -173,7 +173,8 @@ class AskForRewrites(Stage[Question, Rewrite]):
         detail = None
         try:
             reply = await self.backend.chat(replace(self._request, messages=prompt(item.prompt, item.lang)))
-            found = rewrites(item, reply.text)
+            lost = unanswered(reply)
+            found, detail = ([_failed(item, lost[0])], lost[1]) if lost else (rewrites(item, reply.text), None)
         except Transient as error:
             found, detail = [_failed(item, "server_error")], str(error)
         except Refused as error:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from critic import human_scored, jsonl
 from critic.backends import Backend
-from critic.backends.layers import Cached, Limited, layers
+from critic.backends.layers import Cached, Limited, lacking, layers
 from critic.errors import UsageError, encode
 from critic.records import Call, Judgment
 from critic.stages.cost import PeakMemory, Price, cost_lines, costs
@@ -121,7 +121,7 @@ class Stage(ABC, Generic[Item, Record]):
         # For items that ask for much at once: what is under way is bounded here, not by the items.
         self._gate = asyncio.Semaphore(self.concurrency)
         self.wanted, self.done = wanted, dict[Hashable, Record]()
-        self._lost = 0
+        self._lost, self.without = 0, set[str]()
 
     @abstractmethod
     def key(self, record: Record) -> Hashable:
@@ -208,6 +208,8 @@ class Stage(ABC, Generic[Item, Record]):
             **memory.facts(),
             f"{self.counted}_in_this_run": left,
         }
+        if without := {*self.without, *lacking(self.backend), *earlier.get("server_lacks", ())}:
+            facts["server_lacks"] = sorted(without)
         for one in layers(self.backend):
             if isinstance(one, Cached):
                 facts["cache"] = {"hits": one.hits, "misses": one.misses}

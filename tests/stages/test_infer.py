@@ -576,7 +576,7 @@ def test_faults_of_a_server(tmp_path: Path, scripted: Servers) -> None:
         "empty": ("empty", ""),
         "refused": ("refused", "no such thing"),
         "too long": ("context_length_exceeded", "maximum model length"),
-        "filtered": ("refused", "content filter"),
+        "filtered": ("content_filter", "content filter"),
     }
     for number, fault in enumerate(FAULTS):
         turns = [found[str(number), "own", turn] for turn in (1, 2, 3)]
@@ -589,7 +589,7 @@ def test_faults_of_a_server(tmp_path: Path, scripted: Servers) -> None:
         else:
             assert turns[1]["reply"] and turns[2]["reply"], fault
     assert busy_since[1] - busy_since[0] >= 1.0 and found["1", "own", 2]["attempts"] == 2
-    assert found["9", "own", 3]["seen"][3]["content"] == "? and more"
+    assert found["9", "own", 3]["seen"][3]["content"] == "\ufffd and more"
     third = [body for body in server.requests if len(body["messages"]) == 5]
     assert len(third) == 3, "turn 3 was asked after a failed turn 2"
 
