@@ -346,7 +346,7 @@ def write(path: Path, records: Iterable[Any]) -> int:
         finally:
             plain.unlink(missing_ok=True)
         return count
-    with replacing(path) as plain, _packing(plain, path) as file:
+    with replacing(path) as unpacked, _packing(unpacked, path) as file:
         for record in records:
             file.write(_line(path, record))
             count += 1

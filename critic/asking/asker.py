@@ -10,6 +10,7 @@ writes a 1 whatever they are (log probabilities do not show it), and the second 
 import asyncio
 import hashlib
 import math
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from statistics import fmean
@@ -22,7 +23,7 @@ from critic.asking import parse, rating
 from critic.asking.forms import Inquiry, rates
 from critic.asking.render import Fitted, fit, render
 from critic.asking.tokens import RATING
-from critic.backends import NO_TEXT, Backend, Reply, Request, Token, images, instead, spent
+from critic.backends import NO_TEXT, Backend, Reply, Request, Token, images, instead, spent, unanswered
 from critic.errors import Refused, UsageError
 from critic.records import GREEDY, RATINGS, TEN, Call, Decoding, Message, Verdict
 
@@ -59,10 +60,24 @@ class Reading(Struct, frozen=True):
 
 
 class Asker:
-    """A judge model, and how its verdicts are drawn and its ratings scored (rating.ScoreKind)."""
+    """A judge model, and how its verdicts are drawn and its ratings scored (rating.ScoreKind). Where its first replies
+    come without log probabilities and nothing `needs` them, the ratings count that are stated (`score_kind` is argmax
+    from then on). What needs them is the option that was given; a UsageError then names it, after one verdict."""
 
-    def __init__(self, backend: Backend, score_kind: str, max_tokens: int, decoding: Decoding = GREEDY) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        score_kind: str,
+        max_tokens: int,
+        decoding: Decoding = GREEDY,
+        needs: str | None = "--score",
+    ) -> None:
         self.backend, self.score_kind, self.max_tokens, self.decoding = backend, score_kind, max_tokens, decoding
+        self.needs, self._first, self._tried = needs, asyncio.Lock(), False
+        # Whether the server gives log probabilities, None until the first reply tells; whether ratings are taken as
+        # they are stated; whether log probabilities are asked for all the same, so that a cache knows the requests.
+        self.logprobs: bool | None = None
+        self.stated, self._asks = False, score_kind != "argmax"
         # True until a server shows that it cannot be probed: it refuses to go on with a message, or it reasons out of
         # sight, so that what the rating follows from is not in the reply. From then on every distribution is read at
         # the reply's own tokens, which have to be asked for with log probabilities.
@@ -71,15 +86,35 @@ class Asker:
     async def rate(self, asked: Inquiry) -> tuple[Inquiry, list[Reading]]:
         """The question as it was sent, and each verdict drawn: a rating, or a named failure; of several criteria the
         rating by each as well. Raises Refused and Transient as the backend does."""
+        if self.needs is None or self.score_kind == "argmax" or self._tried:
+            return await self._rate(asked)
+        # One verdict alone shows whether there are log probabilities, before others are paid for.
+        async with self._first:
+            if not self._tried:
+                try:
+                    return await self._rate(asked)
+                finally:
+                    self._tried = True
+        return await self._rate(asked)
+
+    async def _rate(self, asked: Inquiry) -> tuple[Inquiry, list[Reading]]:
+        if self.logprobs is False and not self.stated:
+            self.take_stated()
+        probed: list[Reply] = []
         if self.backend.served.is_head:
             asked, reply = await self._fitted(asked, _classified, 0)
             return asked, [_by_head(asked, reply)]
-        if not self.decoding.reason and self.backend.served.is_vllm and asked.keys(False) == (RATING,):
+        if not self.decoding.reason and self._can_probe and asked.keys(False) == (RATING,):
             # Without a reason nothing is generated: the probe behind the empty verdict is the verdict.
             asked, reply = await self._fitted(asked, lambda asked: probe(asked, RATING_ALONE), self.max_tokens)
-            return asked, [await self._alone(asked, reply)]
+            alone = await self._alone(asked, reply)
+            if self._can_probe:
+                return asked, [alone]
+            self.take_stated()  # what a probe writes is forced: the rating is asked for
+            probed = alone.calls
         asked, reply = await self._fitted(asked, lambda asked: self._request(asked, 0), self.max_tokens)
         first = await self._read(asked, 0, {}, reply)
+        first = replace(first, calls=[*first.calls, *probed])
         # Verdicts that begin alike up to the rating have one distribution: samples of a rating-first verdict all share
         # the first one's. One read at its own tokens is not shared, for each brings its own.
         known: Known = {}
@@ -126,11 +161,28 @@ class Asker:
     async def _chat(self, asked: Inquiry, request: Request) -> Reply:
         reply = await self.backend.chat(request)
         asked.paid.append(call_of(asked, reply))
+        if request.top_logprobs and self.logprobs is None and (reply.tokens or unanswered(reply) is None):
+            self.logprobs = bool(reply.tokens)
         return reply
+
+    @property
+    def _can_probe(self) -> bool:
+        return self.backend.served.is_vllm and not self.stated and self.logprobs is not False
+
+    def take_stated(self, said: str = "") -> None:
+        """From now on ratings count as they are stated, for the reason `said`. Raises UsageError where something needs
+        their distributions."""
+        said = said or f"{self.backend.place} gives no log probabilities"
+        if self.needs is not None and self.score_kind != "argmax":
+            remedy = "--score argmax takes the ratings as they are stated, into another --out where some have more"
+            raise UsageError(f"{said}, which {self.needs} needs; {remedy}")
+        if self.score_kind != "argmax":
+            print(f"{said}: the ratings count as they are stated (--score argmax)", file=sys.stderr)
+        self.score_kind, self.stated = "argmax", True
 
     def _request(self, asked: Inquiry, number: int) -> Request:
         """What is asked for the verdict with this number, from 0."""
-        by_its_tokens = self.backend.served.is_vllm or self.score_kind != "argmax"
+        by_its_tokens = self.backend.served.is_vllm or self._asks
         if self._probes and asked.prompt.constrained:
             by_its_tokens = False
         seed = None
@@ -162,7 +214,7 @@ class Asker:
         prefix = parse.prefix(reply.text) if asked.prompt.constrained else None
         # Otherwise the reply came with log probabilities, or from a server that cannot go on with a message, or is
         # free text whose rating stands at no known place.
-        if not reply.tokens and self.backend.served.is_vllm and asked.prompt.constrained:
+        if not reply.tokens and self._can_probe and asked.prompt.constrained:
             if reply.reasoned:  # what the rating follows from is not in the reply
                 self._probes = False
             elif prefix is None or known.get(prefix) is not None:  # a verdict cut off before its rating has none
@@ -196,7 +248,7 @@ class Asker:
         prefix = parse.prefix(reply.text, name)
         if found.failure is not None:
             return Reading(found, [])
-        if self._probes and not reply.tokens and asked.prompt.constrained and prefix is not None:
+        if self._probes and self._can_probe and not reply.tokens and asked.prompt.constrained and prefix is not None:
             probed = await self._chat(asked, probe(asked, prefix, name))
             shares, calls = await self._probed(asked, prefix, probed, name)
         else:
@@ -205,8 +257,13 @@ class Asker:
 
     def _with_shares(self, found: Verdict, shares: Shares) -> Verdict:
         """A rating with its distribution; without one it fails unless it is itself what counts."""
+        if self.stated:
+            return found
         if shares is None and found.failure is None and self.score_kind != "argmax":
-            return replace(found, failure="no_distribution")
+            if self.logprobs is not False:
+                return replace(found, failure="no_distribution")
+            self.take_stated()
+            return found
         return found if shares is None else with_mixture(found, [shares])
 
     async def _probed(self, asked: Inquiry, prefix: str, probed: Reply, key: str) -> Found:
@@ -238,7 +295,7 @@ class Asker:
         zero, calls = first.ten_given_one, list[Reply]()
         if zero is None and first.mass[1 - scale[0]] < NEGLIGIBLE:
             zero = 0.0
-        elif zero is None and prefix is not None and self.backend.served.is_vllm:
+        elif zero is None and prefix is not None and self._can_probe:
             regex = f"[0{_end(asked, key)}].*"
             calls = [await self._chat(asked, _behind(asked, f"{prefix}1", regex, max_tokens=1))]
             zero = rating.zero_share(calls[0].tokens)

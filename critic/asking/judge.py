@@ -68,14 +68,22 @@ class Judge:
     """A judge model with one setup. Questions beside a form's own are those of the form's pack, or else of the
     setup's."""
 
-    def __init__(self, backend: Backend, setup: Setup, max_tokens: int, images: Images | None = None) -> None:
-        """`images` are those that a judge is shown; without them it is asked as one that cannot see."""
+    def __init__(
+        self,
+        backend: Backend,
+        setup: Setup,
+        max_tokens: int,
+        images: Images | None = None,
+        needs: str | None = "--score",
+    ) -> None:
+        """`images` are those that a judge is shown; without them it is asked as one that cannot see. What `needs` log
+        probabilities is as in Asker."""
         if images is not None:
             shown = replace(setup.decoding, images="show", max_image_pixels=images.resize_to)
             setup = replace(setup, decoding=shown)
         self.backend, self.setup, self.max_tokens = backend, setup, max_tokens
         self.images, self.sees = images, images is not None
-        self._asker = Asker(backend, setup.score_kind, max_tokens, setup.decoding)
+        self.asker = Asker(backend, setup.score_kind, max_tokens, setup.decoding, needs)
         self._extractor = Asker(backend, "argmax", min(EXTRACTION_TOKENS, max_tokens))
 
     async def opinion(self, asked: Inquiry, firsts: Sequence[Player] = ("model",)) -> Opinion:
@@ -98,7 +106,7 @@ class Judge:
         if asked.form.first is not None:
             # The judge's own answer to the question, which it gives before it sees the one it judges.
             question = replace(asked.material, sides=[replace(side, answer=None) for side in asked.material.sides])
-            first, reply = await self._asker.ask(self._beside(asked, asked.form.first, question))
+            first, reply = await self.asker.ask(self._beside(asked, asked.form.first, question))
             said = first.answer(reply)
             before = [_call(first, reply, said)]
             if said.failure is not None:
@@ -120,7 +128,7 @@ class Judge:
         return replace(beside, uris=asked.uris, paid=asked.paid)
 
     async def _rated(self, asked: Inquiry) -> Opinion:
-        asked, readings = await self._asker.rate(asked)
+        asked, readings = await self.asker.rate(asked)
         # The first of a verdict's calls has its rating.
         calls = [
             _call(asked, reply, reading.verdict if number == 0 else None)
@@ -129,14 +137,14 @@ class Judge:
         ]
         drawn, text = [reading.verdict for reading in readings], calls[0].reply
         found, more = await self._extracted(asked, text, pooled(drawn))
-        score = rating.scored(found, "argmax" if more else self.setup.score_kind)
+        score = rating.scored(found, "argmax" if more else self.asker.score_kind)
         samples = drawn if len(drawn) > 1 else []
         detail = _detail(readings[0].calls[0]) if found.failure is not None else None
         return Opinion(verdict=found, score=score, reply=text, calls=[*calls, *more], samples=samples, detail=detail)
 
     async def _chosen(self, asked: Inquiry, first: Player | None = None) -> Opinion:
         """A choice, or the answers to a checklist, of what is shown as it stands."""
-        asked, reply = await self._asker.ask(asked)
+        asked, reply = await self.asker.ask(asked)
         found = asked.answer(reply)
         call = _call(asked, reply, found, first)
         found, more = await self._extracted(asked, reply.text, found, first)
@@ -233,13 +241,18 @@ class ResponseJudge(Judge):
         max_tokens: int,
         decoding: Decoding = GREEDY,
         images: Images | None = None,
+        needs: str | None = "--score",
     ) -> None:
         setup = Setup(judge=name, score_kind=score_kind, decoding=decoding, extraction=False)
-        super().__init__(backend, setup, max_tokens, images)
+        super().__init__(backend, setup, max_tokens, images, needs)
         if backend.served.is_head and not rates(form):
             raise UsageError(f"--prompt {form}: {name} is a scoring head, which gives one rating on 1..10")
-        self.name, self.prompt, self.score_kind, self.decoding = name, form, score_kind, self.setup.decoding
+        self.name, self.prompt, self.decoding = name, form, self.setup.decoding
         self.form, self.prompt_hash = form_of(form), prompt_hash(prompt_name(form), self.sees)
+
+    @property
+    def score_kind(self) -> str:
+        return self.asker.score_kind
 
     async def judge(self, response: Response, other: Response | None = None) -> Judgment:
         """One judgment: a score, or a named failure; of a form that compares, on `response` beside the `other`. Never

@@ -143,11 +143,14 @@ def _judges(
     max_tokens: int,
     decoding: Decoding,
     images: Images | None,
+    measured: Path | str | None = None,
 ) -> list[ResponseJudge]:
-    """Judges of single responses; warns of each that was trained in other forms than it is asked in."""
+    """Judges of single responses; warns of each that was trained in other forms than it is asked in. They need log
+    probabilities where the score is named, or judgments were `measured` (--cascade, --certificate)."""
     for each in backends:
         options.say_untrained(each, [form], "prompt")
-    how = form, score or "expected", max_tokens, decoding, images
+    needs = f"--score {score}" if score else None if measured is None else str(measured)
+    how = form, score or "expected", max_tokens, decoding, images, needs
     return [ResponseJudge(one, name or one.served.name, *how) for one in backends]
 
 
@@ -386,8 +389,8 @@ def main(
         _refuse("without --benchmark", **_of_conversations(locals()))
         backends = endpoint.open("--judge", judge)
         rows = _responses(responses, questions, system, form, criteria, run, lambda: see.tell(backends))
-        shown = see.shown(backends, rows.pictured)
-        judges = _judges(backends, None if panel else name, form, score, max_tokens or most, decoding, shown)
+        how = form, score, max_tokens or most, decoding, see.shown(backends, rows.pictured), cascade or certificate
+        judges = _judges(backends, None if panel else name, *how)
         return judge_responses(run, judges, rows, source(responses), check_repeat, aggregate, name, cascade)
     _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0, cascade=cascade, several=panel)
     chosen = _chosen(protocol or [], judging or ["standard"])

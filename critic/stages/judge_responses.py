@@ -15,20 +15,20 @@ import msgspec
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.asking import rating
 from critic.asking.examples import ALONE, comparable, partner, question_key
 from critic.asking.forms import CriteriaKind, form_of
 from critic.asking.judge import ResponseJudge, key_of, panel_judgment
 from critic.asking.rating import Aggregation
 from critic.asking.replies import lost
 from critic.backends import processors
-from critic.backends.layers import Cached, layers
+from critic.backends.layers import Cached, lacking, layers
 from critic.certificate import drawn, hold_to
 from critic.counting.keys import KeySet
 from critic.errors import UsageError
 from critic.records import Judgment, Response, Verdict
 from critic.stages import cascade
 from critic.stages.growing import growing
+from critic.stages.rescoring import has_distribution, scored_by
 from critic.stages.run import (
     RunOptions,
     RunSummary,
@@ -208,16 +208,49 @@ class JudgeResponses(Stage[Shown, Judgment]):
 
     def resume(self) -> None:
         """Where nothing but the score differs that an earlier run took of the judgments' probabilities, and this run is
-        told which one to take, it takes that one of them."""
-        if self.options.rescores and (was := self._rescored()):
-            kind, facts = self.judge.score_kind, jsonl.facts(self.out)
-            count = jsonl.write(self.out, (_scored_by(kind, one) for _, one in jsonl.read(self.out, Judgment)))
-            if facts:  # they were made as it says there, and only the score is another
-                facts |= {"sampling": facts.get("sampling", {}) | {"score": kind}}
-                jsonl.write_sidecar(self.out, facts)
-            print(f"{self.out}: of {count} judgments the {kind} rating is taken, before it was {was}", file=sys.stderr)
+        told which one to take, it takes that one of them; the ratings as they are stated where those came without."""
+        self.go_on_as_begun()
+        if was := self._rescored():
+            self._rescore(was)
         super().resume()
         self._renew()
+        self.facts["sampling"]["score"] = self.judge.score_kind
+
+    def go_on_as_begun(self) -> None:
+        """Take ratings as they are stated where those in the file were taken so, or are all that came of its calls.
+        Raises UsageError where they are, and something needs log probabilities."""
+        asker, count, without, stated, came = self.judge.asker, 0, True, False, False
+        if asker.score_kind == "argmax":
+            return
+        for one in known(self.out, Judgment, lambda one: self.problem(one, score_kind=one.score_kind)):
+            count += 1
+            without &= not has_distribution(one)
+            stated |= one.score_kind == "argmax"
+            came |= one.verdict.failure == "no_distribution" and one.verdict.rating is not None
+            if one.score is not None and one.score_kind != "argmax" and not self._goes(one):
+                asker.needs = asker.needs or f"what {self.out} has"
+        # Where some are left to ask, their replies will tell.
+        last = self.options.retry_failed or count >= len(self._responses.keys)
+        if without and (stated or (came and last)):
+            asker.take_stated(f"{self.out} was judged without log probabilities")
+
+    def _rescore(self, was: str) -> None:
+        kind, facts = self.judge.score_kind, jsonl.facts(self.out)
+        count = jsonl.write(self.out, (scored_by(kind, one) for _, one in jsonl.read(self.out, Judgment)))
+        if facts:  # they were made as it says there, and only the score is another
+            facts |= {"sampling": facts.get("sampling", {}) | {"score": kind}}
+            jsonl.write_sidecar(self.out, facts)
+        print(f"{self.out}: of {count} judgments the {kind} rating is taken, before it was {was}", file=sys.stderr)
+
+    async def ask(self, left: int) -> None:
+        was = self.judge.score_kind
+        await super().ask(left)
+        if self.judge.asker.logprobs is False:
+            self.without.add("logprobs")
+        if self.judge.score_kind != was:
+            self.facts["sampling"]["score"] = self.judge.score_kind
+            if self._rescored():  # what failed before the first reply showed it
+                self._rescore(was)
 
     def _renew(self) -> None:
         """Where responses that were judged have other scores by people, another system or group now, the judgments get
@@ -235,17 +268,18 @@ class JudgeResponses(Stage[Shown, Judgment]):
                     yield replace(one, response=response, other=other)
 
     def _rescored(self) -> str | None:
-        """Which score the judgments in the file have, if it is another one that can give way to this run's. Elsewhere
-        than on vLLM a run that takes argmax asks for no probabilities: what it adds would be of another kind."""
-        first = next(known(self.out, Judgment, lambda _: None), None)
-        kind = self.judge.score_kind
-        if first is None or first.score_kind == kind or (kind == "argmax" and not self.judge.backend.served.is_vllm):
+        """Which score judgments in the file have, if it is another one that can give way to this run's. Elsewhere than
+        on vLLM a run that takes argmax asks for no probabilities: what it adds is of the kind of those without."""
+        kind, kinds = self.judge.score_kind, set[str]()
+        if kind != "argmax" and not self.options.rescores:
             return None
-        alike = all(
-            one.score_kind == first.score_kind and _scored_by(kind, one) is not None
-            for one in known(self.out, Judgment, lambda one: self.problem(one, score_kind=one.score_kind))
-        )
-        return first.score_kind if alike else None
+        whole = self.judge.backend.served.is_vllm or kind != "argmax"
+        for one in known(self.out, Judgment, lambda one: self.problem(one, score_kind=one.score_kind)):
+            if scored_by(kind, one) is None or (has_distribution(one) and not whole):
+                return None
+            kinds.add(one.score_kind)
+        others = kinds - {kind}
+        return others.pop() if len(others) == 1 else None
 
     def know(self, record: Judgment) -> None:
         # Only hashes are in memory.
@@ -293,18 +327,6 @@ class JudgeResponses(Stage[Shown, Judgment]):
             + (f"; {again['failed']} failed" if again["failed"] else "")
         )
         return replace(found, facts={"judged_again": again, **found.facts}, lines=[said, *found.lines])
-
-
-def _scored_by(kind: str, one: Judgment) -> Judgment | None:
-    """With the score that `kind` takes of its probabilities. None where its score is not of its own ones (a panel's, by
-    several criteria, of a rating alone), and where it failed for having none, but would not have failed by `kind`."""
-    if one.members or (one.verdict.failure == "no_distribution" and kind == "argmax"):
-        return None
-    if one.verdict.failure is not None:
-        return replace(one, score_kind=kind)
-    if one.score != rating.of_distribution(one.verdict, one.score_kind):
-        return None
-    return replace(one, score_kind=kind, score=rating.of_distribution(one.verdict, kind))
 
 
 def summary(judgments: Iterable[Judgment], options: RunOptions, repeats: Iterable[Judgment] = ()) -> RunSummary:
@@ -404,7 +426,9 @@ def judge_responses(
             )
             for number, judge in enumerate(judges, 1)
         ]
-        for _ in known(out, Judgment, partial(members[0].problem, judge=panel)):
+        for member in members:
+            member.go_on_as_begun()
+        for _ in known(out, Judgment, partial(_other_panel, members[0], panel)):
             pass  # only looked at: another panel's file is not written over
         if labelled is not None:
             return _in_turn(run, members, labelled, panel)
@@ -419,6 +443,12 @@ def judge_responses(
             "processors": made_ready,
         }
         return _finish_panel(run, members, facts, [])
+
+
+def _other_panel(member: JudgeResponses, panel: str, one: Judgment) -> str | None:
+    """Why a judgment is not of this panel; one that failed is of no kind of score."""
+    kind = member.judge.score_kind if one.score is not None else one.score_kind
+    return member.problem(one, judge=panel, score_kind=kind)
 
 
 def _in_turn(run: RunOptions, members: Sequence[JudgeResponses], labelled: str, name: str) -> int:
@@ -457,6 +487,8 @@ def _finish_panel(run: RunOptions, asked: Sequence[JudgeResponses], facts: dict[
     whole = summary(judgments(), run, (one for member in asked for one in member.repeats))
     whole.lines.extend(lines)
     facts = {**facts, "judged_in_this_run": now}
+    if without := {name for member in asked for name in member.without | lacking(member.backend)}:
+        facts["server_lacks"] = sorted(without)
     return finish(run, whole, facts, changed=True, too_many=JudgeResponses.too_many)
 
 

@@ -35,7 +35,8 @@ def judged(
 ) -> Judgment:
     backend = ScriptedBackend(answer)
     backend.served = msgspec.structs.replace(backend.served, is_vllm=vllm)
-    return asyncio.run(ResponseJudge(backend, "judge", form, "expected", 256, decoding).judge(*shown))
+    judge = ResponseJudge(backend, "judge", form, "expected", 256, decoding, needs=None)
+    return asyncio.run(judge.judge(*shown))
 
 
 def chances(**shares: float) -> Token:

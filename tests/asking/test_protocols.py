@@ -16,7 +16,7 @@ from critic.asking.parse import parse_checklist
 from critic.asking.prompt import load
 from critic.asking.protocols import Assignment, Transcript
 from critic.asking.render import FLOOR, Exchange, Material, Side, TurnJudgment, fit, render
-from critic.backends import Reply, Request
+from critic.backends import Reply, Request, Token
 from critic.backends.scripted import ScriptedBackend
 from critic.records import Conversation, ConversationTurn, Language, ModelTurn, Sampling, SentMessage, Setup, Turn
 
@@ -327,9 +327,10 @@ def test_a_whole_needs_its_turns_verdicts() -> None:
 
 
 def test_a_grade_without_its_distribution_is_shown_to_the_whole_as_not_judged() -> None:
-    """The judge wrote an 8, but what counts is its distribution, which the server did not give."""
+    """The judge wrote an 8, but what counts is its distribution, and its log probabilities are of something else."""
     setup = Setup(judge="j", score_kind="expected", texts=True, strict=False)
-    judge = ConversationJudge(ScriptedBackend(lambda request: Reply(text='{"Rating":8,"Reason":"x"}')), setup, 256)
+    said = Reply(text='{"Rating":8,"Reason":"x"}', tokens=[Token("x", [("x", 0.0)])])
+    judge = ConversationJudge(ScriptedBackend(lambda request: said), setup, 256)
     direct = Assignment(one=talk(), protocol="direct")
     lines = [asyncio.run(judge.judge(direct.planned(turn, setup))) for turn in (1, 2)]
     assert {(line.verdict.failure, line.calls[-1].value) for line in lines} == {("no_distribution", "8")}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Done, Scripted, Servers, assert_one_line_error, completion, human_row, run, write_jsonl
+from conftest import Done, Scripted, Servers, assert_one_line_error, human_row, run, write_jsonl
 from stages.test_judge import LikeVllm, judged, reply_with
 
 from critic import jsonl
@@ -102,15 +102,6 @@ def test_a_file_of_which_it_cannot_be_taken_stays_as_it_is(tmp_path: Path, serve
     before = out.read_bytes()
     assert_one_line_error(judge(server, out, "median"), "out.jsonl:", "made with score_kind", "choose another --out")
     assert out.read_bytes() == before
-
-
-def test_what_argmax_would_not_fail_on_is_judged_anew(tmp_path: Path, scripted: Servers) -> None:
-    """Without log probabilities there is but the rating in the text, which argmax takes."""
-    out = tmp_path / "out.jsonl"
-    server = scripted(lambda body: completion('{"Rating":7,"Reason":"fine"}'))
-    assert judge(server, out, "expected", "--max-failed", "1").returncode == 0
-    assert {line["verdict"]["failure"] for line in judged(out)} == {"no_distribution"}
-    assert_one_line_error(judge(server, out, "argmax"), "made with score_kind 'expected', now 'argmax'")
 
 
 def test_elsewhere_than_on_vllm_argmax_is_of_the_text_alone(

@@ -1,10 +1,13 @@
 """What comes from outside ends no run and loses nothing that was paid for: replies, bodies, counts, rows, names."""
 
+import asyncio
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import (
     Done,
@@ -17,12 +20,19 @@ from conftest import (
     run_apart,
     write_jsonl,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 from stages.test_infer import infer, sheet
-from stages.test_judge import judged, reply_with, rows
+from stages.test_judge import LikeVllm, judged, reply_with, rows, token
 
 from critic import jsonl
+from critic.asking.forms import inquiry
+from critic.asking.judge import ResponseJudge
+from critic.asking.render import Material
 from critic.backends.openai import OpenAIBackend
 from critic.backends.scripted import from_file
+from critic.human_scored import Row, response_of
+from critic.records import Judgment
 
 RATED = '{"Rating":7,"Reason":"fine"}'
 
@@ -41,6 +51,69 @@ def raw(text: str) -> tuple[int, dict[str, str], bytes]:
 
 def failing(out: Path) -> list[tuple[str | None, str]]:
     return [(line["verdict"].get("failure"), line.get("detail", "")) for line in judged(out)]
+
+
+COUNTS: dict[str, list[Any]] = {
+    "text": ["eleven", "7", ""],
+    "list": [[], [11]],
+    "not whole": [12.0, float("nan"), float("inf")],
+    "not a count": [-1, True, 10**30, 10**400, None, {}],
+}
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+@pytest.mark.parametrize("stage", ["judge", "infer"])
+def test_counts_that_are_none_are_left_out(tmp_path: Path, scripted: Servers, kind: str, stage: str) -> None:
+    file = sheet(tmp_path / "b", 1)
+    for value in COUNTS[kind]:
+        whole = dict.fromkeys(["prompt_tokens", "completion_tokens", "prompt_tokens_details", "cost"], value)
+        for usage in (whole, whole | {"prompt_tokens_details": {"cached_tokens": value}}, value):
+            server = scripted(lambda body, usage=usage: {**completion(RATED), "usage": usage})
+            out = tmp_path / "out.jsonl"
+            out.unlink(missing_ok=True)
+            for _ in range(2):  # it can be read again
+                if stage == "infer":
+                    done = infer(file, out, "--condition", "no_image", "--base-url", server.url)
+                else:
+                    done = judge(server, out)
+                assert done.returncode == 0, (usage, done.stderr)
+            assert all(not line.get("prompt_tokens") for line in judged(out)), usage
+
+
+def bodies(data: st.DataObject) -> dict[str, Any]:
+    """A completion in which anything may stand anywhere."""
+    odd = st.none() | st.booleans() | st.integers() | st.floats() | st.text("a7\ud83d\udc80\0", max_size=6)
+    odd |= st.lists(odd, max_size=2) | st.dictionaries(st.sampled_from(["content", "token", "cached_tokens"]), odd)
+    body = data.draw(st.fixed_dictionaries({}, optional={"error": odd, "usage": odd, "choices": odd}))
+    message = st.fixed_dictionaries({}, optional={"content": odd | st.just(RATED), "refusal": odd})
+    logprobs = odd | st.builds(lambda share: {"content": [token("{"), token("7", {"7": share})]}, st.floats(0.1, 1))
+    choice = {"message": message, "finish_reason": odd, "logprobs": logprobs}
+    if data.draw(st.booleans()):
+        body["choices"] = [data.draw(st.fixed_dictionaries(choice, optional={"error": odd}))]
+    return body
+
+
+def test_whatever_a_body_holds_there_is_a_judgment_that_can_be_read(tmp_path: Path, scripted: Servers) -> None:
+    body, out = dict[str, Any](), tmp_path / "out.jsonl"
+    server = scripted(lambda _: raw(json.dumps(body)))
+    of = response_of(msgspec.convert(human_row(1), Row), {})
+
+    @given(st.data())
+    def holds(data: st.DataObject) -> None:
+        body.clear()
+        body.update(bodies(data))
+        backend = OpenAIBackend(server.url, attempts=1)
+        backend.choose(None)
+
+        async def made() -> Judgment:
+            async with backend:
+                return await ResponseJudge(backend, "j", "pointwise", "expected", 64, needs=None).judge(of)
+
+        jsonl.write(out, [asyncio.run(made())])
+        ((_, found),) = jsonl.read(out, Judgment)
+        assert (found.score is None) == (found.verdict.failure is not None) and found.score in (None, 7.0)
+
+    holds()
 
 
 LOST: dict[str, tuple[Any, str, str]] = {
@@ -104,6 +177,17 @@ def test_a_reply_that_is_none_is_named_in_the_provider_s_words(
     assert all(detail in each and "KeyError: 'choices'" not in each[:30] for _, each in found), found
 
 
+@pytest.mark.parametrize("logprobs", ["text", 5, [1], {"content": "text"}, {"content": [{"token": 7}]}, {"content": 1}])
+def test_log_probabilities_that_are_none_lose_no_rating(tmp_path: Path, scripted: Servers, logprobs: Any) -> None:
+    def answer(_: dict[str, Any]) -> Any:
+        made = completion(RATED)
+        made["choices"][0]["logprobs"] = logprobs
+        return made
+
+    assert judge(scripted(answer), out := tmp_path / "out.jsonl").returncode == 0
+    assert [line["score"] for line in judged(out)] == [7.0] * 3
+
+
 @pytest.mark.parametrize("logprob", ["NaN", "1e999", "Infinity", "-Infinity", "1000"])
 def test_a_log_probability_that_is_no_number_is_left_out(tmp_path: Path, scripted: Servers, logprob: str) -> None:
     made = json.dumps(reply_with({"7": 0.5, "3": 0.5})).replace(
@@ -113,6 +197,186 @@ def test_a_log_probability_that_is_no_number_is_left_out(tmp_path: Path, scripte
     assert judge(server, out).returncode == 0
     assert judge(server, out).returncode == 0
     assert {line["score"] for line in judged(out)} == {3.0}
+
+
+WITHOUT: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "ignores them": lambda body: completion(RATED),
+    "gives null": lambda body: {"choices": [{"message": {"content": RATED}, "logprobs": None}]},
+    "refuses them": lambda body: (
+        (400, {}, b'{"error": {"message": "logprobs is not supported by this model"}}')
+        if "top_logprobs" in body or "logprobs" in body
+        else completion(RATED)
+    ),
+}
+
+
+@pytest.mark.parametrize("owner", ["someone", "vllm"])
+@pytest.mark.parametrize("name", WITHOUT)
+def test_without_log_probabilities_the_stated_rating_counts(
+    tmp_path: Path, scripted: Servers, name: str, owner: str
+) -> None:
+    server, out = scripted(WITHOUT[name], owner=owner), tmp_path / "out.jsonl"
+    for count in (3, 5):
+        done = judge(server, out, "--concurrency", "1", count=count)
+        assert done.returncode == 0, done.stderr
+        assert [(line["score"], line["score_kind"]) for line in judged(out)] == [(7.0, "argmax")] * count
+        assert jsonl.facts(out)["sampling"]["score"] == "argmax"
+        if count == 3:
+            assert done.stderr.count("gives no log probabilities") == 1
+        assert "logprobs" in jsonl.facts(out)["server_lacks"]
+    paid = sum(not isinstance(WITHOUT[name](body), tuple) for body in server.requests)
+    assert paid == (5 if owner == "someone" else 6), "on vLLM one probe shows it"
+    asked = len(server.requests)
+    assert judge(server, out, "--retry-failed", count=5).returncode == 0 and len(server.requests) == asked
+    write_jsonl(one := tmp_path / "one.jsonl", judged(out)[::2])
+    assert run("critic", "score", one, "--out", tmp_path / "scores").returncode == 0
+    audited = run("critic", "audit", "--human", tmp_path / "rows.jsonl", "--judge", f"mine={out}", "--html", "")
+    assert "Traceback" not in audited.stderr
+
+
+def test_where_some_replies_come_with_them_all_are_stated_and_a_cache_knows_the_requests(
+    tmp_path: Path, scripted: Servers
+) -> None:
+    """As through a gateway: what the first reply shows holds for the file."""
+    calls = 0
+
+    def answer(_: dict[str, Any]) -> Any:
+        nonlocal calls
+        calls += 1
+        return completion(RATED) if calls == 1 else reply_with({"7": 0.5, "3": 0.5})
+
+    server = scripted(answer)
+    for number in range(2):
+        out = tmp_path / f"{number}.jsonl"
+        done = judge(server, out, "--concurrency", "1", "--cache", tmp_path / "cache.db", count=4)
+        assert done.returncode == 0 and calls == 4, done.stderr
+        assert [(line["score"], line["score_kind"]) for line in judged(out)] == [(7.0, "argmax")] * 4
+    assert judge(server, out, "--concurrency", "1", count=5).returncode == 0, "it goes on as it was begun"
+    assert not any("distribution" in line["verdict"] for line in judged(out))
+
+
+@pytest.mark.parametrize("owner", ["someone", "vllm"])
+@pytest.mark.parametrize("words", [["--score", "expected"], ["--score", "median"]])
+def test_what_needs_log_probabilities_stops_after_one_verdict(
+    tmp_path: Path, scripted: Servers, words: list[str], owner: str
+) -> None:
+    server, out = scripted(WITHOUT["ignores them"], owner=owner), tmp_path / "out.jsonl"
+    for _ in range(2):
+        before = len(server.requests)
+        assert_one_line_error(judge(server, out, *words, count=40), "no log probabilities", *words, "--score argmax")
+        assert len(server.requests) - before == (1 if owner == "someone" else 2)
+    done = judge(server, out, "--score", "argmax")
+    assert done.returncode == 0 and [line["score"] for line in judged(out)] == [7.0] * 3, done.stderr
+
+
+def test_without_a_reason_or_by_criteria_the_stated_ratings_count(tmp_path: Path, scripted: Servers) -> None:
+    out = tmp_path / "out.jsonl"
+    server = scripted(
+        lambda body: completion("1," if "continue_final_message" in body else '{"Rating":6}'), owner="vllm"
+    )
+    assert judge(server, out, "--no-reason", "--concurrency", "1").returncode == 0
+    assert [line["score"] for line in judged(out)] == [6.0] * 3, "not what a probe was made to write"
+    assert len(server.requests) == 1 + 3 and judged(out)[0]["prompt_tokens"] == 22
+    by_name = scripted(lambda body: completion('{"clarity":4,"Rating":6,"Reason":"x"}'))
+    (criteria := tmp_path / "criteria.toml").write_text('clarity = "Is it easy to follow?"', "utf-8")
+    words = ["--prompt", "criteria", "--criteria", criteria, "--samples", "2"]
+    assert judge(by_name, out := tmp_path / "by_name.jsonl", *words).returncode == 0
+    assert all(line["verdict"]["criteria"]["clarity"]["rating"] == 4 and line["score"] == 6 for line in judged(out))
+
+
+def old(path: Path, *words: object) -> list[str]:
+    """A file as it was written before: every call paid, each reply with a rating, all failed."""
+    server = Scripted(lambda body: reply_with({"7": 1.0}))
+    path.unlink(missing_ok=True)
+    try:
+        assert judge(server, path, *words).returncode == 0
+    finally:
+        server.close()
+    lines = judged(path)
+    for line in lines:
+        for found in (line["verdict"], *line.get("samples", []), *line["verdict"].get("criteria", {}).values()):
+            found["failure"] = "no_distribution"
+            found.pop("distribution", None)
+            found.pop("summary", None)
+        del line["score"]
+    write_jsonl(path, lines)
+    return [line["reply"] for line in lines]
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize(
+    "words", [[], ["--retry-failed"], ["--score", "argmax"], ["--score", "argmax", "--retry-failed"]]
+)
+def test_a_file_that_failed_for_want_of_them_is_salvaged(
+    tmp_path: Path, scripted: Servers, words: list[str], samples: int
+) -> None:
+    out, how = tmp_path / "out.jsonl", ["--samples", samples] if samples > 1 else []
+    replies = old(out, *how)
+    server = scripted(WITHOUT["ignores them"])
+    done = judge(server, out, *how, *words)
+    assert done.returncode == 0 and not server.requests, done.stderr
+    assert [(line["score"], line["score_kind"], line["reply"]) for line in judged(out)] == [
+        (7.0, "argmax", reply) for reply in replies
+    ]
+    assert all("failure" not in each for line in judged(out) for each in line.get("samples", []))
+    assert jsonl.facts(out)["sampling"]["score"] == "argmax"
+
+
+def test_a_score_that_needs_them_does_not_throw_such_a_file_away(tmp_path: Path, scripted: Servers) -> None:
+    old(out := tmp_path / "out.jsonl")
+    before, server = out.read_bytes(), scripted(WITHOUT["ignores them"])
+    done = judge(server, out, "--score", "expected", "--retry-failed")
+    assert_one_line_error(done, "out.jsonl", "--score expected", "--score argmax")
+    assert out.read_bytes() == before and not server.requests
+
+
+def test_what_failed_before_the_first_rating_is_of_the_same_kind(tmp_path: Path, scripted: Servers) -> None:
+    """Killed or not: of one file all have one kind of score, which scoring and merging ask for."""
+    calls = 0
+
+    def answer(body: dict[str, Any]) -> Any:
+        nonlocal calls
+        calls += 1
+        return completion("" if calls == 1 else RATED)
+
+    server, out = scripted(answer), tmp_path / "out.jsonl"
+    judge(server, out, "--concurrency", "1", "--max-failed", "1")
+    assert [line["score_kind"] for line in judged(out)] == ["argmax"] * 3
+    lines = judged(out)
+    lines[0]["score_kind"] = "expected"  # as a run leaves it that was killed
+    write_jsonl(out, lines[:2])
+    judge(server, out, "--concurrency", "1", "--max-failed", "1")
+    assert [line["score_kind"] for line in judged(out)] == ["argmax"] * 3
+    assert judge(server, out, "--retry-failed").returncode == 0 and calls == 5
+    assert [line["score"] for line in judged(out)] == [7.0] * 3
+
+
+def test_a_file_with_distributions_takes_no_stated_ratings(tmp_path: Path, scripted: Servers) -> None:
+    out = tmp_path / "out.jsonl"
+    assert judge(scripted(lambda body: reply_with({"7": 0.5, "3": 0.5})), out, count=2).returncode == 0
+    before = out.read_bytes()
+    assert_one_line_error(judge(scripted(WITHOUT["ignores them"]), out), "gives no log probabilities", "out.jsonl")
+    assert out.read_bytes() == before
+
+
+def test_a_panel_takes_the_stated_rating_of_whoever_gives_no_more(tmp_path: Path, scripted: Servers) -> None:
+    one, other = scripted(WITHOUT["ignores them"]), scripted(lambda body: reply_with({"5": 0.5, "3": 0.5}, chosen="5"))
+    out = tmp_path / "panel.jsonl"
+    words = ["critic", "judge", rows(tmp_path / "rows.jsonl", 3), "--judge", one.url, "--judge", other.url]
+    for number in range(2):
+        done = run(*words, "--out", out, "--name", "both", "--retry-failed")
+        assert done.returncode == 0, done.stderr
+        assert [line["score"] for line in judged(out)] == [5.5] * 3
+        assert number or "logprobs" in jsonl.facts(out)["server_lacks"]
+    assert (len(one.requests), len(other.requests)) == (3, 3)
+    lines = judged(out)
+    for line in lines:
+        line["verdict"]["failure"], line["score_kind"] = "no_distribution", "expected"
+        del line["score"]
+    write_jsonl(out, lines)
+    old(tmp_path / "panel.1.jsonl")
+    assert run(*words, "--out", out, "--name", "both", "--retry-failed").returncode == 0
+    assert [line["score"] for line in judged(out)] == [5.5] * 3 and len(one.requests) == 3
 
 
 @pytest.mark.parametrize(
@@ -148,6 +412,37 @@ def test_another_refusal_is_no_reason_to_ask_without_the_format(tmp_path: Path, 
         assert judge(server, out := tmp_path / f"{asked}.jsonl").returncode == 3
         assert len(server.requests) == asked and {each for each, _ in failing(out)} == {"refused"}
         assert "server_lacks" not in jsonl.facts(out)
+
+
+HALVES = [r"{\"Rating\":7,\"Reason\":\"so \ud83d\"}", r"\ude00 {\"Rating\":7,\"Reason\":\"so \\ud83d\"}"]
+
+
+@pytest.mark.parametrize("text", HALVES)
+def test_half_a_character_in_a_reply_ends_no_run(tmp_path: Path, scripted: Servers, text: str) -> None:
+    body = f'{{"choices": [{{"message": {{"content": "{text}"}}, "finish_reason": "stop \\ud83d"}}]}}'
+    scripts = tmp_path / "scripts.jsonl"
+    scripts.write_text(f'{{"text": "{text}"}}\n', "utf-8")
+    data = rows(tmp_path / "rows.jsonl", 2)
+    for number, words in enumerate((["--base-url", scripted(lambda _: raw(body)).url], ["--judge", scripts])):
+        out = tmp_path / f"{number}.jsonl"
+        for _ in range(2):
+            assert run("critic", "judge", data, "--out", out, *words, "--score", "argmax").returncode == 0
+        assert all(line["score"] == 7 and "\ufffd" in line["verdict"]["reason"] for line in judged(out))
+    for name in ("judge_half_surrogate", "judge_one_in_ten_surrogate"):
+        case = f'{{"text": "{{\\"Reason\\": \\"fine {chr(92) * 2}ud83d\\", \\"Rating\\": 7}}", "finish": "{name}"}}\n'
+        scripts.write_text(case, "utf-8")
+        out = tmp_path / f"{name}.jsonl"
+        assert run("critic", "judge", data, "--judge", scripts, "--out", out).returncode == 0
+        assert all(line["verdict"]["reason"] == "fine \ufffd" for line in judged(out))
+    # Before it is written as well: a reason may stand in a later question.
+    assert inquiry("pointwise", "en", Material()).read(r'{"Rating":7,"Reason":"\ud83d"}', False).reason == "\ufffd"
+
+
+def test_bytes_that_are_no_utf_8_and_nul_in_a_body(tmp_path: Path, scripted: Servers) -> None:
+    text = rb"{\"Rating\":7,\"Reason\":\"a %b \\u0000\u0000\"}" % b"\xed\xa0\xbd\xff"
+    broken = b'{"choices": [{"message": {"content": "%b"}}]}' % text
+    assert judge(scripted(lambda body: (200, {}, broken)), out := tmp_path / "out.jsonl").returncode == 0
+    assert all("\ufffd" in line["reply"] and "\0" in line["reply"] for line in judged(out))
 
 
 def test_what_a_server_says_of_its_models_may_be_anything(scripted: Servers) -> None:
@@ -239,3 +534,12 @@ def test_scripted_replies_say_why_they_are_none(tmp_path: Path) -> None:
     assert run("critic", "judge", rows(tmp_path / "rows.jsonl", 2), "--judge", path, "--out", out).returncode == 3
     assert failing(out) == [("refused", "No.")] * 2
     assert from_file(path).served.name == "judge"
+
+
+def test_a_probe_that_is_answered_keeps_its_distribution(tmp_path: Path, scripted: Servers) -> None:
+    """The guard of all above: where log probabilities come, nothing of this happens."""
+    server, out = scripted(LikeVllm({"7": 0.5, "3": 0.5}, 0.0), owner="vllm"), tmp_path / "out.jsonl"
+    done = judge(server, out, "--score", "expected")
+    assert done.returncode == 0 and "no log probabilities" not in done.stderr
+    assert [line["score"] for line in judged(out)] == [5.0] * 3 and "server_lacks" not in jsonl.facts(out)
+    assert token("7")["token"] == "7"

@@ -176,6 +176,9 @@ def test_mixtures_are_refused_by_name(tmp_path: Path, how: str) -> None:
     files = parts(tmp_path, 2)
     if how == "rows":
         rows(tmp_path, 63)
+    if how == "score":  # a median is of probabilities
+        tokens = [{"text": '{"Rating":', "alternatives": []}, {"text": "3", "alternatives": [["3", 0.0]]}]
+        write_jsonl(tmp_path / "judge3.jsonl", [{"text": '{"Rating":3}', "tokens": tokens}])
     words: dict[str, list[object]] = {
         "judge": ["--judge", replies(tmp_path, 4)],
         "prompt": ["--prompt", "pointwise_short"],
