@@ -171,16 +171,27 @@ def test_the_house_can_be_taken_in_at_a_glance() -> None:
     assert len(longest) <= 8, " > ".join(longest)
 
 
-def test_functions_and_files_are_short_and_names_are_one_things() -> None:
+PRODUCT_LINES = 41_500
+"""It only falls."""
+
+
+def test_the_house_shrinks_and_its_functions_are_short() -> None:
     places: dict[str, list[str]] = {}
     for name, tree in modules().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                assert node.end_lineno is not None
-                assert node.end_lineno - node.lineno < 80, f"{name}.{node.name}"
+                assert statements(node) <= 50, f"{name}.{node.name}"
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(name)
     assert not {name: found for name, found in places.items() if len(found) > 1}
-    for file in (file for room in PRODUCT for file in (ROOT / room).rglob("*.py")):
-        assert file.read_text("utf-8").count("\n") <= 500, file
+    files = [file for room in PRODUCT for file in (ROOT / room).rglob("*.py")]
+    assert sum(file.read_text("utf-8").count("\n") for file in files) <= PRODUCT_LINES
+
+
+def statements(node: ast.AST) -> int:
+    """Of a function, without those of functions inside it."""
+    inner = [
+        each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return sum(isinstance(each, ast.stmt) + statements(each) for each in inner)
