@@ -22,11 +22,20 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import stats
 
-from critic.counting.resampling import FEWEST_GROUPS, LEVEL, Floats, Group, Interval, group_numbers
+from critic.counting.resampling import FEWEST_GROUPS, LEVEL, SEED, Floats, Group, Interval, group_numbers
 from eval_agreement.metrics import Indices, Scores, on_scale, same_length
 
 _NOT_RANDOM = 0.001
 """Below this p, the labelled answers are said not to be a random draw."""
+
+_DRAWS = 1_999
+"""Random draws of the labels, none of which may differ as far: p is then 1 / (_DRAWS + 1), half of _NOT_RANDOM."""
+
+_MANY_GROUPS = 1_000
+"""With as many groups of either kind means are normal enough for Student's test alone."""
+
+_MOST_ROWS = 20_000
+"""Of more answers in fewer groups nothing is claimed: to draw their labels again takes minutes."""
 
 _A_GAIN = 1.1
 """Labels worth less than so many times their number show no gain: a useless judge comes to that by chance."""
@@ -352,15 +361,50 @@ def _error(sample: _Sample, variance: float) -> float:
 
 
 def _caution(sample: _Sample, parts: _Parts) -> str | None:
-    """A warning where the judge sees another quality in the labelled answers than chance allows."""
+    """A warning where the judge sees another quality in the labelled answers than chance allows.
+
+    Student's test alone does not hold its level with few unlabelled answers, or scores that crowd at one value, so what
+    it finds must stand against random draws as well. With a known chance for each answer the draw is taken as known.
+    """
+    if sample.weight is not None:
+        return None
     error = _error(sample, float((parts.excess_by_group**2).sum()))
-    if not error or 2 * stats.t.sf(abs(parts.excess) / error, sample.groups - 1) >= _NOT_RANDOM:
+    if not parts.excess or (error and 2 * stats.t.sf(abs(parts.excess) / error, sample.groups - 1) >= _NOT_RANDOM):
+        return None
+    if not _beyond_random_draws(sample):
         return None
     way = "above" if parts.excess > 0 else "below"
     return (
         f"The labelled answers are no random draw: the judge's mean on them is {abs(parts.excess):.2f} points {way} "
         "that on the others."
     )
+
+
+def _beyond_random_draws(sample: _Sample) -> bool:
+    """Whether no random draw of the labels leaves the judge's means as far apart (a permutation test, which holds its
+    level at any size: Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero").
+
+    Labels change places within groups, and whole groups with others of their size: a draw of answers and a draw of
+    groups are both as likely after such a change as before it.
+    """
+    member, labelled, rows = sample.member, sample.labelled, len(sample.human)
+    if min(len(np.unique(member[labelled])), len(np.unique(member[~labelled]))) >= _MANY_GROUPS:
+        return True
+    if rows > _MOST_ROWS:
+        return False
+    sizes = np.bincount(member)
+
+    def difference(order: Indices) -> float:
+        judge = sample.judge[order]
+        return abs(float(judge[mask].mean() - judge[~mask].mean()))
+
+    by_size = np.lexsort((member, sizes[member]))
+    mask = labelled[by_size]
+    least, random = difference(by_size) - 1e-9, np.random.default_rng(SEED)
+    orders = (
+        np.lexsort((random.random(rows), random.random(len(sizes))[member], sizes[member])) for _ in range(_DRAWS)
+    )
+    return not any(difference(order) >= least for order in orders)
 
 
 def _mean_reading(result: CorrectedMean) -> str:
