@@ -28,6 +28,12 @@ _WORKBOOK = re.compile(r"xl/workbook\d*\.xml")
 _UNCOMPUTED = re.compile(rb'<(\w+:)?calcPr\b[^>]*\bfullCalcOnLoad="(1|true)"')
 """How a workbook says that its formulas are yet to be computed, as those do that pandas, xlsxwriter, openpyxl write."""
 
+_ROUNDED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d+")
+"""What spreadsheet programs and data frames make of a long whole number."""
+
+_EXACT = 1e15
+"""Whole numbers from here up have digits that a spreadsheet program does not keep."""
+
 _LINES = (".csv", ".tsv", ".jsonl")
 """What may be packed as well: .jsonl.gz, .csv.zst."""
 
@@ -123,31 +129,59 @@ def _csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, Row]]:
 def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
     openpyxl = jsonl.optional_module("openpyxl", path, "or save the sheet as CSV UTF-8")
     try:
-        # What stands beside formulas that were never computed is no value: there they are read as they are.
         with ZipFile(path) as parts:
             books = [parts.read(name) for name in parts.namelist() if _WORKBOOK.fullmatch(name)]
-        computed = not any(map(_UNCOMPUTED.search, books))
-        book = openpyxl.load_workbook(path, read_only=True, data_only=computed)
+        book, formulas = (openpyxl.load_workbook(path, read_only=True, data_only=only) for only in (True, False))
     except Exception as error:  # whatever a damaged archive makes zipfile and openpyxl raise
         raise UsageError(f"{path}: not a spreadsheet: {one_line(error)}") from None
     try:
+        _check_computed(path, book, formulas, computed=not any(map(_UNCOMPUTED.search, books)))
         lines = _xlsx_lines(path, book)
-        header = ["" if cell.value is None else str(cell.value).strip() for cell in next(lines, ())]
+        header = _header(cell.value for cell in next(lines, ()))
         _check_header(path, [column for column in header if column])
         for number, line in enumerate(lines, 2):
-            read = (cell for column, cell in zip(header, line, strict=False) if column)
-            if formula := next((cell for cell in read if cell.data_type == "f" and not computed), None):
-                raise UsageError(
-                    f"{place(path, number)}: {formula.coordinate} is a formula that may not be computed; a text that "
-                    'begins with "=" became one when the file was written: write it as .csv or .jsonl; what is meant '
-                    "to be one is computed when a spreadsheet program opens the file and saves it"
-                )
             cells = [cell.value for cell in line]
             if any(cell is not None for cell in cells):
-                row = {column: cell for column, cell in zip(header, cells, strict=False) if column}
+                row = {column: _number(cell) for column, cell in zip(header, cells, strict=False) if column}
                 yield number, row
     finally:
         book.close()
+        formulas.close()
+
+
+def _number(cell: Any) -> Any:
+    """A cell of a sheet, where every number is a float, also one that its writer wrote out as a whole one."""
+    return float(cell) if type(cell) is int and abs(cell) >= _EXACT else cell
+
+
+def _header(cells: Iterable[Any]) -> list[str]:
+    return ["" if cell is None else str(cell).strip() for cell in cells]
+
+
+def _check_computed(path: Path, values: Any, formulas: Any, *, computed: bool) -> None:
+    """Raises UsageError for formulas whose value a workbook does not hold: read as values they are empty cells. A text
+    of no characters is a value. Without `computed` what stands beside a formula is none, as its program says."""
+    lines = _xlsx_lines(path, formulas)
+    named = {column for column, name in enumerate(_header(cell.value for cell in next(lines, ()))) if name}
+    cells = {
+        (number, column): cell.coordinate
+        for number, line in enumerate(lines, 2)
+        for column, cell in enumerate(line)
+        if cell.data_type == "f" and column in named
+    }
+    if computed and cells:  # most sheets have none and are not read again
+        for number, line in enumerate(_xlsx_lines(path, values), 1):
+            for column, cell in enumerate(line):
+                if cell.value is not None or cell.data_type == "str":
+                    cells.pop((number, column), None)
+    if not cells:
+        return
+    (number, _), coordinate = next(iter(cells.items()))
+    raise UsageError(
+        f"{place(path, number)}: {coordinate}{first_of(len(cells))} is a formula that may not be computed; a text that "
+        'begins with "=" became one when the file was written: write it as .csv or .jsonl; what is meant to be one is '
+        "computed when a spreadsheet program opens the file and saves it"
+    )
 
 
 def _xlsx_lines(path: Path, book: Any) -> Iterator[Any]:
@@ -177,11 +211,39 @@ def text(place: str, row: Mapping[str, Any], column: str) -> str:
 
 
 def optional_text(row: Mapping[str, Any], column: str) -> str | None:
-    """A cell as text; None where it is empty, absent or NaN. Whole numbers lose the .0 that spreadsheets add."""
-    value = row.get(column)
+    """A cell as text; None where it is empty, absent or NaN."""
+    text = cell_text(row.get(column))
+    return text and (text.strip() or None)
+
+
+def cell_text(value: Any) -> str | None:
+    """A cell as text; None where it is empty or NaN. Whole numbers lose the .0 that spreadsheets add; those that a
+    float may have rounded are written with an exponent, which `check_id` refuses."""
     if isinstance(value, float):
-        value = int(value) if value.is_integer() else None if math.isnan(value) else value
-    return None if value is None else str(value).strip() or None
+        if math.isnan(value):
+            return None
+        if value.is_integer():
+            value = int(value) if abs(value) < _EXACT else f"{value:.14e}"
+    return None if value is None or value == "" else str(value)
+
+
+def first_of(count: int) -> str:
+    """What an error says behind the first of several cells or rows."""
+    return f", the first of {count}," if count > 1 else ""
+
+
+def check_ids(keys: Iterable[str | None], place: str | Callable[[int], str], column: str = "id") -> None:
+    """Raises UsageError for ids that were longer numbers before a spreadsheet program or a data frame rounded them:
+    different ones may be the same now. `place` is where they stand, `place(i)` where id i does."""
+    rounded = [(number, key) for number, key in enumerate(keys) if key and "+" in key and _ROUNDED.fullmatch(key)]
+    if not rounded:
+        return
+    number, key = rounded[0]
+    raise UsageError(
+        f"{place if isinstance(place, str) else place(number)}: the {column} {key!r}{first_of(len(rounded))} is a long "
+        "number that a spreadsheet program or a data frame has rounded; write the file again from its source with the "
+        f"{column} as text, and open it in no such program before"
+    )
 
 
 def language(place: str, row: Mapping[str, Any]) -> Any:
@@ -215,6 +277,7 @@ class Ids:
         self._seen, self._files = KeySet(numbered=8), list[str]()
 
     def add(self, place: str, key: str) -> str:
+        check_ids([key], place)
         file, number = _PLACE.fullmatch(place).groups()  # type: ignore[union-attr]  # fits any text
         if not self._files or self._files[-1] != file:
             self._files.append(file)

@@ -69,7 +69,7 @@ class ColumnTable(Struct, frozen=True):
         None where there is no such column."""
         if name not in self.columns:
             return Column(repeat(None, len(self.line)))
-        return self.columns[name].map(_text)
+        return self.columns[name].map(tables.cell_text)
 
     def numbers(self, name: str, scale: Scale = SCALE, option: str = "--scale") -> Coded:
         """A column of scores on `scale`, which `option` names, moved onto 1..10; NaN where empty. Raises UsageError
@@ -112,12 +112,6 @@ class ColumnTable(Struct, frozen=True):
         if math.isinf(number):
             raise UsageError(f"{self.place(row)}: {name} {value!r} is not a finite number")
         return None if math.isnan(number) else number
-
-
-def _text(cell: Any) -> str | None:
-    if isinstance(cell, float):
-        cell = None if math.isnan(cell) else int(cell) if cell.is_integer() else cell
-    return None if cell is None or cell == "" else str(cell)
 
 
 def _plain(cell: Any) -> float:
@@ -193,6 +187,8 @@ def keys_of(table: ColumnTable) -> Column[str]:
     keys = table.texts("id")
     if None in keys:
         raise UsageError(f"{table.place(keys.index(None))}: the id is empty")
+    tables.check_ids(keys, table.place)
+    tables.check_ids(table.texts("group"), table.place, "group")
     return cast(Column[str], keys)
 
 
