@@ -6,10 +6,13 @@
     {"index": 3, "prediction": "A red kite."}        VLMEvalKit, of several turns prediction_0, prediction_1 …
     {"doc_id": 0, "filtered_resps": ["Two."]}        lmms-eval (--log_samples): doc_id counts the questions from 0
 
-Ids are those of the benchmark's file. Beside them a table may have `condition` (asking.history; own unless said).
+Ids are those of the benchmark's file. Beside them a table may have `condition` (asking.history; own unless said), and
+the question (`question`, `prompt` …, lmms-eval also in `doc`), which has to be the benchmark's.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +24,12 @@ from critic.errors import UsageError
 from critic.records import Conversation, ModelTurn, Sampling, SentMessage, TurnFailure
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".json", ".xlsx", ".parquet")
+
+QUESTIONS = ("question", "instruction", "prompt", "query", "input")
+"""Columns in which harnesses keep what was asked, often with more around it."""
+
+_IMAGE = re.compile(r"<\W*(image|img|video)\W*\d*\W*>|\\\\n", re.IGNORECASE)
+"""Where an image stands in a prompt, and a line break that was written as two characters."""
 
 LOST = "Failed to obtain answer"
 """How VLMEvalKit's files begin a reply whose call failed: "via API.", or behind it the error."""
@@ -77,6 +86,28 @@ def _texts(value: Any) -> Iterator[str | None]:
         yield tables.optional_text({"": value}, "")
 
 
+def _words(text: str) -> str:
+    """The words of a text in small letters, between blanks: harnesses change white space and punctuation."""
+    spoken = unicodedata.normalize("NFKC", _IMAGE.sub(" ", text)).casefold()
+    return " ".join(["", *re.findall(r"[^\W_]+", spoken), ""])
+
+
+def _other_question(row: tables.Row, prompts: Sequence[str], known: Collection[str]) -> str | None:
+    """The question of a row, where it holds one that is none of `prompts`: the words of another one, which are in
+    `known`, or neither part of these nor these with more around them."""
+    doc = row.get("doc")
+    cells = [part.get(name) for part in (row, doc if isinstance(doc, dict) else {}) for name in QUESTIONS]
+    texts = {words: text for cell in cells for text in _texts(cell) if text and (words := _words(text)).strip()}
+    expected = [_words(prompt) for prompt in prompts]
+    if texts.keys() & set(expected):
+        return None
+    if other := next((text for words, text in texts.items() if words in known), None):
+        return other
+    if any(words in prompt or prompt in words for words in texts for prompt in expected):
+        return None
+    return next(iter(texts.values()), None)
+
+
 def benchmark_of(path: Path, questions: Path | None) -> str | None:
     """The benchmark that the records of a file name, None for rows of no benchmark. Raises UsageError for replies that
     name none."""
@@ -104,24 +135,32 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
     by_id = {one.id: one for one in conversations}
     said: dict[tuple[str, str], dict[int, str | None]] = {}
     layout: Layout | None = None
+    known, differ = {_words(turn.prompt) for one in conversations for turn in one.turns}, list[str]()
     for place, row in tables.rows(path, FORMATS):
         layout = layout or next((one for one in LAYOUTS if one.fits(row)), None)
         if layout is None:
-            known = "; ".join(f"{one.id}, {one.text}" for one in LAYOUTS)
-            raise UsageError(f"{place}: columns {', '.join(row)} are no known layout of replies: {known}")
+            layouts = "; ".join(f"{one.id}, {one.text}" for one in LAYOUTS)
+            raise UsageError(f"{place}: columns {', '.join(row)} are no known layout of replies: {layouts}")
         key = tables.text(place, row, layout.id)
+        tables.check_ids([key], place, layout.id)
         if layout.numbered and key.isdigit() and int(key) < len(conversations):
             key = conversations[int(key)].id
         condition = tables.optional_text(row, "condition") or "own"
         if key not in by_id or condition not in CONDITIONS:
             problem = f"{layout.id} {key!r} is not in the benchmark's file" if key not in by_id else f"no {condition!r}"
             raise UsageError(f"{place}: {problem}")
-        turns = by_id[key].turns
-        for turn, text in layout.replies(place, row):
+        turns, replied = by_id[key].turns, list(layout.replies(place, row))
+        for turn, text in replied:
             if turn not in CONDITIONS[condition].asked(len(turns)) or turn in said.get((key, condition), {}):
                 twice = "is there twice" if turn <= len(turns) else f"is not there: it has {len(turns)}"
                 raise UsageError(f"{place}: turn {turn} of {key!r} ({condition}) {twice}")
             said.setdefault((key, condition), {})[turn] = text
+        prompts = [turns[turn - 1].prompt for turn, _ in replied]
+        if prompts and (other := _other_question(row, prompts, known)) is not None:
+            differ.append(f"{place}: {layout.id} {key!r} asks {prompts[0][:200]!r}, the row has {other[:200]!r}")
+    if differ:
+        count = f" ({len(differ)} rows differ)" if len(differ) > 1 else ""
+        raise UsageError(f"{differ[0]}{count}; give as --questions the file that was asked, in its order")
     return [
         turn for (key, name), replies in said.items() for turn in _turns(by_id[key], name, dict(replies), system, path)
     ]

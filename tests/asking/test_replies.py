@@ -45,7 +45,11 @@ def plain(path: Path) -> Path:
 
 def vlmevalkit(path: Path) -> Path:
     rows = [
-        {"index": int(one.id), "question": "q", **{f"prediction_{turn - 1}": said(one, turn) for turn in (1, 2, 3)}}
+        {
+            "index": int(one.id),
+            "question": one.turns[0].prompt,
+            **{f"prediction_{turn - 1}": said(one, turn) for turn in (1, 2, 3)},
+        }
         for one in CONVBENCH
     ]
     if path.suffix == ".json":
@@ -56,7 +60,12 @@ def vlmevalkit(path: Path) -> Path:
 
 def lmms_eval(path: Path) -> Path:
     lines = [
-        {"doc_id": number, "target": "t", "filtered_resps": [[said(one, turn) for turn in (1, 2, 3)]], "input": "x"}
+        {
+            "doc_id": number,
+            "target": "t",
+            "filtered_resps": [[said(one, turn) for turn in (1, 2, 3)]],
+            "input": f"<image>\n{one.turns[0].prompt}\nBe brief.",
+        }
         for number, one in enumerate(CONVBENCH)
     ]
     return write_jsonl(path, lines)
@@ -111,6 +120,38 @@ def test_a_turn_behind_a_lost_one_is_there_where_its_history_shows_no_own_reply(
     found = read_transcripts(write_jsonl(tmp_path / "t.jsonl", rows), "convbench", CONVBENCH)
     answers = [each.answer for each in found["1", "oracle"].earlier(3)]
     assert answers == [turn.reference for turn in CONVBENCH[0].turns[:2]]
+
+
+def asks(layout: str, number: int, question: str) -> dict[str, Any]:
+    """An answer to a question of VisIT-Bench, and what was asked."""
+    key: Any = VISITBENCH[number].id
+    return {
+        "plain": {"id": key, "text": "x", "prompt": question},
+        "vlmevalkit": {"index": key, "question": question, "prediction": "x"},
+        "lmms-eval": {"doc_id": number, "doc": {"question": question}, "filtered_resps": ["x"], "input": "<image>"},
+        "alignmmbench": {"question_id": key, "predict": "x", "question": question and ["an earlier one", question]},
+    }[layout]
+
+
+@pytest.mark.parametrize("layout", ["plain", "vlmevalkit", "lmms-eval", "alignmmbench"])
+def test_replies_to_other_questions_are_refused(tmp_path: Path, layout: str) -> None:
+    """Rows of which the first asks its own question with other white space, the second another one of the file, the
+    third one that is not there; a cell without a question says nothing."""
+    own, other = (VISITBENCH[number].turns[0].prompt for number in (0, 2))
+    rows = [asks(layout, 0, f"<image>\n{own.upper().replace(' ', '  ')} Be brief."), asks(layout, 1, other)]
+    rows.append(asks(layout, 3, "How deep is the sea at Dover?"))
+    file = write_jsonl(tmp_path / "m.jsonl", rows)
+    with pytest.raises(UsageError, match=r"m\.jsonl:2: .* asks .*, the row has .* \(2 rows differ\); give as"):
+        read_transcripts(file, "visitbench", VISITBENCH)
+    file = write_jsonl(tmp_path / "m.jsonl", [rows[0], asks(layout, 1, "")])
+    assert len(read_transcripts(file, "visitbench", VISITBENCH)) == 2
+
+
+def test_a_question_inside_another_is_another_one() -> None:
+    known = {" name 1 ", " name 10 ", " name 1 in detail "}
+    assert tables_of_replies._other_question({"question": "name 10"}, ["Name 1."], known) == "name 10"
+    assert tables_of_replies._other_question({"question": "Name 1 in detail."}, ["Name 1."], known)
+    assert tables_of_replies._other_question({"question": "Name 1, please."}, ["Name 1."], known) is None
 
 
 def test_all_of_alignmmbench_in_its_own_layout(tmp_path: Path, shared: Path) -> None:
