@@ -94,12 +94,17 @@ class Images:
         for name in sorted(names):
             if not name.startswith("data:") and name not in self.uris:
                 try:
-                    file = (self._root / os.fsdecode(name.encode())).stat()
+                    file = self._file(name).stat()
                     seen = [file.st_size, file.st_mtime_ns]
                 except (OSError, ValueError):  # none, or a name that none can have
                     seen = []
                 found.update(f"{name}\0{seen}\0".encode())
         return found.hexdigest()
+
+    def _file(self, name: str) -> Path:
+        """Where an image lies; one that is not there under its name by the path as Windows writes it."""
+        file = self._root / os.fsdecode(name.encode())  # also where the locale is not UTF-8
+        return file if "\\" not in name or file.exists() else self._root / os.fsdecode(name.replace("\\", "/").encode())
 
     def load(self, name: str, uri: str | None = None) -> Image:
         """The image at the path `name`, or the one in the data URI that goes by that name or is it. Raises ImageError.
@@ -128,7 +133,7 @@ class Images:
         if "://" in name:
             raise ImageError("image_outside_root", f"URLs are not fetched; images come from {self._root}")
         try:
-            path = (self._root / os.fsdecode(name.encode())).resolve()  # also where the locale is not UTF-8
+            path = self._file(name).resolve()
             if not path.is_relative_to(self._root):
                 raise ImageError("image_outside_root", f"leaves the data root {self._root}")
             if not path.is_file():

@@ -54,7 +54,7 @@ def _words(text: str) -> str:
 
 def _path(image: str) -> str:
     """One spelling of an image's path; an address (data:, https:) stays as it is."""
-    return image if re.match(r"\w+:", image) else posixpath.normpath(image)
+    return image if re.match(r"\w+:", image) else posixpath.normpath(image.replace("\\", "/"))
 
 
 def split(

@@ -79,6 +79,12 @@ def test_paths_that_leave_the_root(root: Path) -> None:
         assert failure(images, name) == "image_outside_root", name
     for name in ("in/no.png", "in", "", "a\0b", "self.png", "x" * 5000):
         assert failure(images, name) == "image_missing", name
+    # A name from Windows: found, held to the root, and no more than a name where a file is called so.
+    assert failure(images, "..\\secret.png") == failure(images, "in\\..\\../secret.png") == "image_outside_root"
+    assert images.load(".\\in\\a.png").sha256 == images.load("in/a.png").sha256
+    assert images.state(["in\\a.png"]) != Images(root.parent).state(["in\\a.png"])
+    other = picture(root / "in\\a.png", (5, 5))
+    assert base64.b64decode(Images(root).load("in\\a.png").uri.partition(",")[2]) == other.read_bytes()
     assert images.load("in/fine.png").sha256 == images.load("in/a.png").sha256 == images.load("./in//a.png").sha256
 
 

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -125,12 +125,12 @@ def found(root: Path, made: Path | None = None) -> tuple[list[str], int]:
 
 
 def sources(path: Path | None) -> dict[str, dict[str, str]]:
-    """Where images are from, by path or folder: a table with `image` and any of `source`, `licence`. Raises UsageError
-    naming the place of an empty or repeated `image`."""
+    """Where images are from, by path or folder, also as Windows writes it: a table with `image` and any of `source`,
+    `licence`. Raises UsageError naming the place of an empty or repeated `image`."""
     said: dict[str, dict[str, str]] = {}
     ids = tables.Ids()
     for place, row in tables.rows(path, (".csv", ".tsv", ".jsonl", ".xlsx")) if path else ():
-        name = ids.add(place, PurePosixPath(tables.text(place, row, "image")).as_posix())
+        name = ids.add(place, PureWindowsPath(tables.text(place, row, "image")).as_posix())
         values = {column: tables.optional_text(row, column) for column in ("source", "licence")}
         said[name] = {column: value for column, value in values.items() if value}
     return said

@@ -134,6 +134,7 @@ def test_leaks_are_taken_out_of_training(tmp_path: Path) -> None:
     leaking: list[dict[str, Any]] = [
         {"image": inside["image"]},
         {"image": f"./{inside['image']}"},
+        {"image": inside["image"].replace("/", "\\")},
         {"image": None, "images": ["other.png", f"{folder}/../{folder}//{name}"]},
         {"question": inside["question"].upper() + "!", "reference": inside["reference"]},
         {"question": "１＋１＝？", "reference": "2。"},
