@@ -23,7 +23,7 @@ from msgspec import Struct, field
 
 from critic import jsonl, tables
 from critic.errors import UsageError, loads
-from critic.records import RATINGS, HumanScore, Language, ModelTurn, Question, Response, Scope, Turn, to_ten
+from critic.records import NO_VERDICT, RATINGS, HumanScore, Language, ModelTurn, Question, Response, Scope, Turn, to_ten
 
 UNUSABLE_FLAGS = {
     "no_reference": "no reference answer",
@@ -72,8 +72,6 @@ class Row(Struct, kw_only=True):
 
 _CRITERION = re.compile(r"\w[\w .-]{0,39}")
 
-CHINESE = re.compile(r"[\u4e00-\u9fff]")
-
 _OTHER_KEYS = ("rating", "reason", "评分", "分数", "理由")
 """What stands in a verdict beside the criteria, in small letters (asking.parse reads these as well)."""
 
@@ -114,6 +112,8 @@ def _other_scores(raw: dict[str, Any], place: str) -> dict[str, float]:
                 score = float(value)
             except (TypeError, ValueError):
                 raise UsageError(f"{place}: {name} must be a number, got {value!r}") from None
+            if score == NO_VERDICT:
+                continue
             if not RATINGS[0] <= score <= RATINGS[-1]:
                 raise UsageError(f"{place}: {name} {score:g} is outside 1..10")
             columns[name] = score
@@ -218,7 +218,7 @@ def _yet_to_score(raw: dict[str, Any]) -> dict[str, Any]:
     # Null is what a data frame that was written as JSON has for an empty cell.
     given = {name: one for name, one in own.items() if one is not None or name in UNSCORED_COLUMNS}
     scale = {"scale_min": RATINGS[0], "scale_max": RATINGS[-1], "human_score": given.get("scale_min", RATINGS[0])}
-    lang = "zh" if CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
+    lang = "zh" if tables.CHINESE.search(f"{raw.get('question')}{raw.get('response')}") else "en"
     default = {"task": "", "lang": lang, "reference": None, "system": None, "group": raw.get("id"), **scale}
     return {**given, **default, **given}  # what is given comes first: an error names the row's own column
 

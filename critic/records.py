@@ -17,6 +17,9 @@ Showing = Literal["blind", "show"]
 RATINGS = tuple(range(1, 11))
 """The ratings a judge may give (AlignMMBench §4.1): whole numbers 1..10."""
 
+NO_VERDICT = -1.0
+"""What FastChat writes as the score of a reply in which it found no verdict."""
+
 Scale = tuple[int, int]
 """The lowest and the highest rating of a scale."""
 

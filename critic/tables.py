@@ -21,6 +21,8 @@ Row = dict[str, Any]
 _PLACE = re.compile(r"(.*?)([0-9]{0,12})", re.DOTALL)
 """What a place begins with, and the number that it ends in."""
 
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
+
 FORMATS = (".csv", ".jsonl", ".parquet", ".xlsx")
 """What can be read, .parquet and .xlsx by libraries that are not part of a plain installation."""
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.counting.coded import Coded
-from critic.counting.columns import as_column, as_ratings
+from critic.counting.columns import Reread, as_column, as_ratings
 from critic.counting.resampling import Floats
 from critic.records import RATINGS, Response
 from eval_agreement import bias, calibration
@@ -266,7 +266,8 @@ def trivial(sample: Sample, training: Sequence[Response]) -> dict[str, tuple[Cod
     if not training:
         median = _median(sample.human, sample.weight)
         return {"constant": (Coded.one(median, len(sample.ids)), f"always {median:.3g}, people's median here")}
-    responses = [response for response in sample.responses if response]
+    texts = [] if isinstance(sample.responses, Reread) else sample.responses  # tables: texts are read to be shown only
+    responses = [response for response in texts if response]
     if len(responses) < len(sample.ids):
         predicted = without_texts(
             training, len(sample.ids), None if sample.length is None else np.asarray(sample.length)

@@ -109,6 +109,14 @@ Gates = Annotated[
 CertificateFile = Annotated[
     Path | None, typer.Option(help="Write what was found of the judge, for critic judge and the server to hold to.")
 ]
+GroupColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Tables: the column of the question or image, instead of group.")
+]
+IdColumn = Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Tables: instead of id.")]
+SystemColumn = Annotated[str | None, typer.Option(metavar="COLUMN", help="Tables: who answered, instead of system.")]
+TextColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Tables: the answer, instead of response or text.")
+]
 Loss = Annotated[Path | None, typer.Option(help='Training log (JSONL, {"step": …, "loss": …}) to draw.')]
 Title = Annotated[str, typer.Option(help="Title of the report.")]
 MaxFailed = Annotated[float, typer.Option(min=0, max=1, help="Exit with 3 when a larger share of any sample failed.")]
@@ -161,6 +169,10 @@ def main(
     loss: Loss = None,
     title: Title = "Audit of {judge}",
     max_failed: MaxFailed = 0.02,
+    group: GroupColumn = None,
+    id_column: IdColumn = None,
+    system: SystemColumn = None,
+    text: TextColumn = None,
 ) -> int:
     """How well a judge agrees with people, with 95 % intervals, beside other judges, trivial judges and people.
 
@@ -187,19 +199,25 @@ def main(
         raise UsageError("give files of judgments, or --human with --judge, not both")
     give_back()
     target = _Target(out=out, title=title, gates=gates, max_failed=max_failed, certificate=certificate)
-    kind, of = _kind(judgments or [], human)
+    named = {"group": group, "id": id_column, "system": system, "response": text}
+    if judgments:
+        _refuse({"--group": group, "--id": id_column, "--system": system, "--text": text}, "files of judgments")
+    people, judges = inputs.parse_sources(human, judge or [], named)
+    kind, of = _kind(judgments or [], people)
     if kind != "score":
         unused: dict[str, object] = {"--train": train, "--own": own, "--within": within, "--attacked": attacked}
         unused |= {"--loss": loss, "--scale": scale != _SCALE, "--judge-scale": judge_scale}
-        unused |= {"--margin": margin != _MARGINS, "--epsilon": epsilon != EPSILON}
+        unused |= {"--text": text, "--margin": margin != _MARGINS, "--epsilon": epsilon != EPSILON}
         _refuse(unused, f"{_MANY[kind]}; {of} holds {_MANY[kind]}")
-        return _audit_labels(judgments or [], human, judge or [], kind, target)
+        return _audit_labels(judgments or [], people, judges, kind, target)
     limits = target.limits()
     margins = inputs.parse_margins(margin)
     scales = inputs.parse_scale(scale), inputs.parse_scale(judge_scale or scale)
     if judgments:
         _refuse({"--scale": scale != _SCALE, "--judge-scale": judge_scale}, f"judgments, which are on {_SCALE}")
-    samples = _samples(judgments or [], human, judge or [], *scales, texts=train is not None)
+    samples = _samples(judgments or [], people, judges, *scales, texts=train is not None)
+    for sample, files in samples:
+        inputs.check_no_attacks(sample.ids, files.get(PEOPLE, files[sample.judge]).path)
     training = human_scored.load(train).responses if train else []
     if train and not training:
         raise UsageError(f"{train}: no usable row to fit the baselines on")
@@ -222,10 +240,10 @@ def _refuse(given: Mapping[str, object], what: str) -> None:
             raise UsageError(f"{option} says nothing about {what}")
 
 
-def _kind(judgments: Sequence[str], human: str | None) -> tuple[Kind, str]:
+def _kind(judgments: Sequence[str], people: Source | None) -> tuple[Kind, str]:
     """What is audited, and the file that says so."""
-    if human:
-        return kind_of(Source.parse(human)), human
+    if people:
+        return kind_of(people), str(people.path)
     for path in inputs.named_files(judgments).values():
         if file_kind(Source(path)) == "judgments" and (kind := kind_of(Source(path))) != "score":
             return kind, str(path)
@@ -233,7 +251,7 @@ def _kind(judgments: Sequence[str], human: str | None) -> tuple[Kind, str]:
 
 
 def _samples(
-    judgments: Sequence[str], human: str | None, judges: Sequence[str], scale: Scale, judge_scale: Scale, *, texts: bool
+    judgments: Sequence[str], people: Source | None, judges: Files, scale: Scale, judge_scale: Scale, *, texts: bool
 ) -> list[tuple[Sample, Files]]:
     """The samples that the command line names, files of judgments or tables, with their files. Raises UsageError."""
     if judgments:
@@ -243,14 +261,13 @@ def _samples(
             for name, path in files
             for sample in of_judgments(name, path, texts=texts)
         ]
-    if not human or not judges:
+    if not people:
         raise UsageError("nothing to audit: give a file of judgments, or --human FILE and --judge NAME=FILE")
-    people, sources = Source.parse(human), inputs.parse_judges(judges)
-    if taken := sorted({*BASELINES, PEOPLE} & sources.keys()):
+    if taken := sorted({*BASELINES, PEOPLE} & judges.keys()):
         raise UsageError(f"--judge {taken[0]}: people, or a trivial judge, are called that; give yours another name")
-    sample = of_tables(people, sources, scale, judge_scale, texts=texts)
+    sample = of_tables(people, judges, scale, judge_scale, texts=texts)
     sample = replace(sample, name=inputs.sample_name(people.path))
-    return [(sample, {PEOPLE: people, **sources})]
+    return [(sample, {PEOPLE: people, **judges})]
 
 
 def _audit_scores(
@@ -340,15 +357,12 @@ def _next(out: Path, samples: Sequence[tuple[Sample, Files]], found: Mapping[str
     return said
 
 
-def _audit_labels(
-    judgments: Sequence[str], human: str | None, judges: Sequence[str], kind: Kind, target: _Target
-) -> int:
+def _audit_labels(judgments: Sequence[str], people: Source | None, sources: Files, kind: Kind, target: _Target) -> int:
     """An audit of preferences, or of yes and no; the exit code."""
     from eval_agreement.page import report  # noqa: PLC0415 - keeps --help fast
 
     limits = target.limits(gate.PREFERENCES)
-    if human:
-        people, sources = Source.parse(human), inputs.parse_judges(judges)
+    if people:
         name = inputs.sample_name(people.path)
     elif len(judgments) > 1:
         raise UsageError("of preferences, or verdicts of yes or no, one file of judgments is audited at a time")
@@ -356,6 +370,7 @@ def _audit_labels(
         ((name, path),) = inputs.named_files(judgments).items()
         people, sources = Source(path), {judge_in(path): Source(path)}
     given, how = of_labels(people, sources, kind), None
+    inputs.check_no_attacks(given.ids, people.path)
     if target.certificate is not None:
         judge, source = next(iter(sources.items()))
         items = () if file_kind(source) == "table" else read_items(source)

@@ -1,17 +1,22 @@
 """What an audit is asked for on the command line: its files as samples, and its other options, checked."""
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from critic import jsonl
+from msgspec.structs import replace
+
+from critic import jsonl, tables
 from critic.errors import UsageError
 from critic.records import Judgment
+from eval_agreement.attacks import SEPARATOR, suite
 from eval_agreement.injection import Injection, injection
-from eval_agreement.looking import Looking, has_arms, looking
+from eval_agreement.items import file_kind
+from eval_agreement.looking import ARMS, Looking, has_arms, looking
 from eval_agreement.metrics import METRICS
 from eval_agreement.sample import Sample
-from eval_agreement.tables import Scale, Source
+from eval_agreement.tables import Scale, Source, read_table
 
 RESERVED = ("baselines", "gate", "injection", "judges", "looking", "people", "provenance")
 """Keys of summary.json beside the names of the samples."""
@@ -50,6 +55,28 @@ def sample_name(path: Path) -> str:
     return path.name if path.stem in RESERVED else path.stem
 
 
+def parse_sources(
+    human: str | None, judges: Iterable[str], named: Mapping[str, str | None]
+) -> tuple[Source | None, dict[str, Source]]:
+    """FILE[:COLUMN] of people and NAME=FILE[:COLUMN] of judges -> their sources, with the columns that are `named` by
+    options (usual name -> name in the files). Raises UsageError, also for a column that no table has."""
+    if human is None:
+        return None, {}
+    people, sources = Source.parse(human), parse_judges(judges)
+    columns = {usual: name for usual, name in named.items() if name is not None}
+    if columns:
+        people, *others = (replace(one, named=tuple(columns.items())) for one in (people, *sources.values()))
+        sources = dict(zip(sources, others, strict=True))
+        files = [one.path for one in (people, *others) if file_kind(one) == "table"]
+        there = {path: read_table(path).columns for path in dict.fromkeys(files)}
+        for usual, name in columns.items():
+            if not any(name in names for names in there.values()):
+                listed = "; ".join(f"{path} has {', '.join(names)}" for path, names in there.items())
+                option = {"response": "text"}.get(usual, usual)
+                raise UsageError(f"--{option} {name!r}: no table has such a column; {listed or 'there is none'}")
+    return people, sources
+
+
 def parse_judges(texts: Iterable[str]) -> dict[str, Source]:
     """NAME=FILE[:COLUMN] -> sources by judge. Raises UsageError."""
     sources: dict[str, Source] = {}
@@ -86,6 +113,18 @@ def attacks_of(path: Path) -> Injection | Looking:
         return looking(judgments) if has_arms(judgments) else injection(judgments)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
+
+
+def check_no_attacks(ids: Iterable[str], path: Path) -> None:
+    """Raises UsageError for copies of answers that `critic attack` made: as answers like the others they would count
+    for one many times over, and for what no model wrote."""
+    names = "|".join((*suite().entries, *ARMS))
+    marked = re.compile(rf"{SEPARATOR}({names})(?=$|[+/])")  # behind an id: a second answer, a criterion, an item
+    if copies := [key for key in ids if SEPARATOR in key and marked.search(key)]:
+        raise UsageError(
+            f"{path}: {copies[0]!r}{tables.first_of(len(copies))} is a copy of an answer that critic attack made; give "
+            f"judgments of these to --attacked, and audit the answers as they are"
+        )
 
 
 def named_files(arguments: Iterable[str]) -> dict[str, Path]:

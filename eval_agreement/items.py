@@ -38,7 +38,7 @@ from critic.records import (
     Verdict,
 )
 from eval_agreement.sample import PARTS, Sample
-from eval_agreement.tables import Source, places, read_table
+from eval_agreement.tables import Source, places, table_of
 
 Kind = Literal["score", "preference", "yes or no"]
 AnyJudgment = Judgment | ConversationJudgment
@@ -438,9 +438,9 @@ def check_common(human: Source, people: Sequence[str], judge: Source, judged: Se
     if (places(people, judged) >= 0).any():
         return
     for source in (human, judge):
-        if file_kind(source) == "table" and human.path != judge.path and "id" not in read_table(source.path).columns:
-            columns = ", ".join(read_table(source.path).columns)
-            raise UsageError(f"{source.path}: no column 'id' to join by; there are {columns}")
+        if file_kind(source) == "table" and human.path != judge.path and "id" not in table_of(source).columns:
+            columns = ", ".join(table_of(source).columns)
+            raise UsageError(f"{source.path}: no column 'id' to join by; there are {columns} (--id names it)")
     raise UsageError(
         f"{human.path} and {judge.path} have no id in common: the first holds {people[0]!r}, the second {judged[0]!r}"
     )

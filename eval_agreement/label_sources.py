@@ -16,7 +16,7 @@ from eval_agreement.items import HELD, Kind, check_common, file_kind, items_of, 
 from eval_agreement.preferences import PEOPLE, Preferences
 from eval_agreement.sample import own_groups, scores
 from eval_agreement.sources import unmatched
-from eval_agreement.tables import ColumnTable, Source, read_table
+from eval_agreement.tables import ColumnTable, Source, table_of
 
 LABELS: dict[Kind, dict[str, Label]] = {
     "preference": {"a": "a", "b": "b", "tie": "tie"},
@@ -47,7 +47,7 @@ def kind_of(source: Source) -> Kind:
         return next((item.kind for item in items_of(first)), "score")
     if held != "table":
         return "score"
-    table = read_table(source.path)
+    table = table_of(source)
     if source.column is None:
         named = [kind for kind, column in COLUMNS.items() if column in table.columns]
         return named[0] if named and "score" not in table.columns else "score"
@@ -92,6 +92,8 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     for name, found in given.items():
         notes += unmatched(ids, list(found.by), ids, things, name, "it was not asked about them")
     people = _described_labels(people, next(iter(given.values())))
+    held_in_tables = [source for source in (human, *judges.values()) if file_kind(source) == "table"]
+    notes += tables.column_notes(held_in_tables, COLUMNS[kind], any(people.group))
     known = people.lengths.shape[1] == 2 and not np.isnan(people.lengths).any()
     parts = {part: [value or "unknown" for value in values] for part, values in people.parts.items()}
     try:
@@ -133,7 +135,7 @@ def _people_labels(source: Source, kind: Kind) -> _Labels:
         both = both_orders(_both(found.by.values())).tolist()
         one: list[Label | None] = ["a", "tie", "b", None, None]
         return replace(found, raters={PEOPLE: {key: one[code] for key, code in zip(found.by, both, strict=True)}})
-    table = read_table(source.path)
+    table = table_of(source)
     name = {label: name for name, label in LABELS[kind].items()}
 
     def two_labels(now: Label | None, before: Label | None, rater: str | None) -> str:
@@ -157,7 +159,7 @@ def _people_labels(source: Source, kind: Kind) -> _Labels:
 def _judge_labels(source: Source, kind: Kind) -> _Labels:
     if file_kind(source) in HELD:
         return _labels_of_items(source, kind)
-    by = _orders(read_table(source.path), source.column or COLUMNS[kind], kind)
+    by = _orders(table_of(source), source.column or COLUMNS[kind], kind)
     return _Labels(by=by, raters={}, group=[None] * len(by), parts={}, lengths=np.full((len(by), 2), np.nan))
 
 
@@ -203,19 +205,22 @@ def _cells(table: ColumnTable, column: str, kind: Kind) -> list[Label | None]:
 
 
 def _orders(table: ColumnTable, column: str, kind: Kind) -> dict[str, list[Label | None]]:
-    """By id, the verdict with a shown first and with b shown first; one verdict where the order is not known."""
-    known = "first" in table.columns
+    """By id, the verdict with a shown first and with b shown first; one verdict where the order is not known. Where
+    there is a column `rater`, the judge's verdict may stand beside each rater's."""
+    known, by_rater = "first" in table.columns, "rater" in table.columns
     found: dict[str, list[Label | None]] = {}
     given = zip(tables.keys_of(table), table.texts("first"), _cells(table, column, kind), strict=True)
     for row, (key, first, label) in enumerate(given):
         if known and (first or "").lower() not in ("a", "b"):
             raise UsageError(f"{table.place(row)}: first {first!r} is neither a nor b")
         place = int(known and (first or "").lower() == "b")
-        mine = found.setdefault(key, [None, None] if known else [None])
-        if mine[place] is not None:
+        mine, verdict = found.setdefault(key, [None, None] if known else [None]), label or "failed"
+        if mine[place] is None or (by_rater and mine[place] == "failed"):
+            mine[place] = verdict
+        elif not by_rater or verdict not in (mine[place], "failed"):
             order = f" with {first} shown first" if known else "; a column first would tell two orders apart"
+            order = "; beside several raters a judge has one verdict on each id" if by_rater else order
             raise UsageError(f"{table.place(row)}: {key!r} was judged before{order}")
-        mine[place] = label or "failed"
     return found
 
 

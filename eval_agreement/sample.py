@@ -119,6 +119,11 @@ class Sample(Struct, frozen=True, kw_only=True):
         return as_column(self.group).map(lambda name: None if not name or name.startswith(_ALONE) else name)
 
     @property
+    def ungrouped(self) -> bool:
+        """Whether no row has a group: each counts as one of its own."""
+        return not any(self.named_groups.present())
+
+    @property
     def grouped(self) -> bool:
         """Whether it is known how answers without a label go together with labelled ones: not where groups are known of
         labelled ones only."""

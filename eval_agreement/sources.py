@@ -14,7 +14,7 @@ from critic.counting.coded import Coded
 from critic.counting.columns import Column, Reread, as_column, as_ratings
 from critic.counting.resampling import FEWEST_TO_DECIDE
 from critic.errors import UsageError
-from critic.records import Judgment
+from critic.records import NO_VERDICT, Judgment
 from eval_agreement import tables
 from eval_agreement.items import (
     COLUMN_SUFFIX,
@@ -27,7 +27,7 @@ from eval_agreement.items import (
     read_items,
 )
 from eval_agreement.sample import Sample, own_groups
-from eval_agreement.tables import SCALE, ColumnTable, Scale, Source, forget, places, read_table
+from eval_agreement.tables import SCALE, ColumnTable, Scale, Source, forget, places, table_of
 
 _NO_REFERENCE = frozenset({"no_reference"})
 """Rows that lack a reference are audited as well: whoever judged them did without."""
@@ -95,17 +95,17 @@ def of_tables(
     judge_scale = scale if judge_scale is None else judge_scale
     given: dict[str, Sample] = {}
     for name, source in judges.items():
-        judge = _with_ids_of(people, _graded(_scored(source, judge_scale), people))
+        judge = _with_ids_of(people, _graded(_scored(source, judge_scale, name), people))
         check_common(human, people.ids, source, judge.ids)
-        if judge.raters:
-            raise UsageError(f"{source.path}: the judge {name} has several raters; give each a file of its own")
         # Of others than the first nothing but scores counts.
         given[name] = replace(judge, group=judge.ids, parts={}, length=None, probability=None) if given else judge
     if not people.human.known.any():
         raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
-    forget()  # from here on there are only samples
     first = next(iter(given.values()))
     people = _described(people, first)
+    held_in_tables = [source for source in (human, *judges.values()) if file_kind(source) == "table"]
+    columns = tables.column_notes(held_in_tables, "score", not people.ungrouped)
+    forget()  # from here on there are only samples
     unsettled = places(people.ids, first.ids) < 0
     if file_kind(human) == "human-scored rows":  # those that people scored, but that cannot be used
         unusable = {str(row.get("id")) for _, row in jsonl.read(human.path, dict[str, Any])}
@@ -127,7 +127,7 @@ def of_tables(
         responses=_at(people.responses, np.r_[:count, np.full(more, -1)]) if people.responses else [],
         judgments=_at(first.judgments, places(first.ids, ids)) if first.judgments else [],
         records=first.records and first.records.rows(places(first.ids, ids)),
-        notes=_notes(people, given, ids, scale, judge_scale),
+        notes=_notes(people, given, ids, scale, judge_scale) + columns,
     )
 
 
@@ -231,13 +231,13 @@ def _people(source: Source, scale: Scale, texts: bool) -> Sample:
             usable = Reread(lambda: human_scored.walk(path, Counter(), _NO_REFERENCE), np.arange(len(sample.ids)))
             sample = replace(sample, responses=usable.of(itemgetter(2)))
         return replace(sample, judges={}, notes=notes)
-    return _of_table(read_table(path), source.column or "score", scale, "--scale", tables.SEVERAL_RATERS)
+    return _of_table(source, scale)
 
 
-def _scored(source: Source, scale: Scale) -> Sample:
+def _scored(source: Source, scale: Scale, judge: str = "") -> Sample:
     """A judge's scores as a sample; they stand in `human`."""
     if file_kind(source) not in HELD:
-        return _of_table(read_table(source.path), source.column or "score", scale, "--judge-scale", "")
+        return _of_table(source, scale, judge)
     rows = SampleRows(texts=False)
     for item in read_items(source):
         if item.kind == "score":
@@ -282,43 +282,57 @@ def _described(people: Sample, judge: Sample) -> Sample:
     return replace(people, group=own_groups(parts.pop("group"), people.ids), parts=parts, length=known)
 
 
-def _of_table(table: ColumnTable, column: str, scale: Scale, option: str, twice: str) -> Sample:
-    """`option` says another scale, `twice` what to do where an id has two scores."""
-    ids, scores = tables.keys_of(table), table.numbers(column, scale, option)
+def _of_table(source: Source, scale: Scale, judge: str | None = None) -> Sample:
+    """The scores in a table, people's or those of a `judge`, which may stand beside each rater's."""
+    table, column, option = table_of(source), source.column or "score", "--scale" if judge is None else "--judge-scale"
+    ids, scores = tables.keys_of(table), table.numbers(column, scale, option, None if judge is None else NO_VERDICT)
     notes = _low(table, column, scores, option) if scale == SCALE else []
-    if "rater" not in table.columns and tables.all_differ(ids):
-        return Sample(
-            name=table.path.stem,
-            ids=ids,
-            human=scores,
-            judges={},
-            group=own_groups(table.texts("group"), ids),
-            parts=tables.parts_of(table),
-            length=_known(tables.lengths_of(table)),
-            probability=tables.probabilities_of(table),
-            notes=notes,
+    if judge is not None and (count := table.count(column, NO_VERDICT)) and not scale[0] <= NO_VERDICT <= scale[1]:
+        notes.append(
+            f"{table.path}: {count} cells of {column} are {NO_VERDICT:g}, which FastChat writes where it found no "
+            "verdict; they count as failed"
         )
-
-    def two_scores(score: float, before: float, rater: str | None) -> str:
-        texts = [f"{one:g}" for one in (score, before)]
-        who = f" by {rater}" if rater else twice
-        return f"score {texts[0]}, but {texts[1]} before{who}"
-
-    rows, raters, repeated = tables.ratings_in(table, np.asarray(scores), two_scores)
-    _, item, _, score = raters.entries()
-    mean = np.bincount(item, score, len(rows.first)) / np.maximum(raters.sizes, 1)
+    rows, raters, repeated = None, None, 0
+    if "rater" in table.columns or not tables.all_differ(ids):
+        if judge is None:
+            rows, raters, repeated = tables.ratings_in(table, np.asarray(scores), _two_scores)
+            _, item, _, score = raters.entries()
+            mean = np.bincount(item, score, len(rows.first)) / np.maximum(raters.sizes, 1)
+            scores = Coded.of(np.where(raters.sizes == 0, np.nan, mean))
+        else:
+            rows = tables.RowsOfIds.of(table)
+            repeated = 0 if "rater" in table.columns else len(table.line) - len(rows.first)
+            scores = _one_score(rows, column, scores, judge)
+        ids = ids.rows(rows.first)
+    if repeated:
+        notes.append(f"{table.path}: {repeated} rows repeat another row and count once")
     return Sample(
         name=table.path.stem,
-        ids=(own := ids.rows(rows.first)),
-        human=Coded.of(np.where(raters.sizes == 0, np.nan, mean)),
+        ids=ids,
+        human=scores,
         judges={},
-        group=own_groups(rows.texts("group"), own),
-        raters=raters if "rater" in table.columns else [],
+        group=own_groups((rows or table).texts("group"), ids),
+        raters=raters if raters is not None and "rater" in table.columns else [],
         parts=tables.parts_of(table, rows),
         length=_known(tables.lengths_of(table, ids=rows)),
         probability=tables.probabilities_of(table, rows),
-        notes=[*notes, *([f"{table.path}: {repeated} rows repeat another row and count once"] if repeated else [])],
+        responses=tables.responses_of(source, np.arange(len(table.line)) if rows is None else rows.first),
+        notes=notes,
     )
+
+
+def _two_scores(score: float, before: float, rater: str | None) -> str:
+    who = f" by {rater}" if rater else tables.SEVERAL_RATERS
+    return f"score {score:g}, but {before:g} before{who}"
+
+
+def _one_score(rows: tables.RowsOfIds, column: str, scores: Coded, judge: str) -> Coded:
+    """A judge's score of each id, which has to be the same on all lines that hold one."""
+    try:
+        return Coded.of(rows.numbers(column, np.asarray(scores)))
+    except UsageError as error:
+        several = f"the judge {judge} has several raters; give each a file of its own"
+        raise UsageError(f"{error}; {several}" if "rater" in rows.table.columns else str(error)) from None
 
 
 def _low(table: ColumnTable, column: str, scores: Coded, option: str) -> list[str]:

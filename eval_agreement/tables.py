@@ -7,16 +7,17 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from critic import tables
 from critic.counting.coded import Coded
-from critic.counting.columns import BLOCK, Column, RatingColumns, Spooled, as_column
+from critic.counting.columns import BLOCK, Column, RatingColumns, Reread, Spooled, as_column
 from critic.counting.resampling import Floats
 from critic.errors import UsageError
-from critic.records import RATINGS
+from critic.records import RATINGS, Question, Response
 from eval_agreement.metrics import Indices
 
 V = TypeVar("V")
@@ -32,11 +33,25 @@ PART_COLUMNS = {"task": "task", "category": "category", "lang": "lang", "system"
 """Columns of a table that break a sample down, and the property each stands for."""
 
 
+NO_GROUP = (
+    "no column group says which rows are on the same question: each row counts as a question of its own, and intervals "
+    "are too narrow where several share one; --group COLUMN names another column that says so"
+)
+
+MOST_NAMED = 8
+"""Unused columns that are named."""
+
+USED = ("id", "rater", "group", *PART_COLUMNS, "question", "reference", "label_probability", "first")
+"""Columns that an audit reads beside scores, lengths and texts."""
+
+
 class Source(Struct, frozen=True):
-    """A file and the column that holds the scores; None: the usual one."""
+    """A file and the column that holds the scores; None: the usual one. `named` are pairs of the usual name of another
+    column and the name that it has here, if it is here at all."""
 
     path: Path
     column: str | None = None
+    named: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "Source":
@@ -71,16 +86,19 @@ class ColumnTable(Struct, frozen=True):
             return Column(repeat(None, len(self.line)))
         return self.columns[name].map(tables.cell_text)
 
-    def numbers(self, name: str, scale: Scale = SCALE, option: str = "--scale") -> Coded:
-        """A column of scores on `scale`, which `option` names, moved onto 1..10; NaN where empty. Raises UsageError
-        with the line."""
+    def numbers(self, name: str, scale: Scale = SCALE, option: str = "--scale", none: float | None = None) -> Coded:
+        """A column of scores on `scale`, which `option` names, moved onto 1..10; NaN where empty, or `none` and that is
+        off the scale. Raises UsageError with the line."""
         low, high = scale
+        none = none if none is not None and not low <= none <= high else None
         plain = self.plain(name)
+        if plain is not None and none is not None:
+            plain = plain.map(lambda given: np.where(given == none, np.nan, given))
         if plain is None or ((plain.values < low) | (plain.values > high)).any():
             found = np.full(len(self.line), np.nan)
             for row, value in enumerate(self.column(name)):
                 number = self.number(row, name, value)
-                if number is None:
+                if number is None or number == none:
                     continue
                 if not low <= number <= high:
                     there = f"{self.place(row)}: {name} {number:g}"
@@ -89,6 +107,11 @@ class ColumnTable(Struct, frozen=True):
             plain = Coded.of(found)
         first, last = SCALE
         return plain.map(lambda given: (given - low) * (last - first) / (high - low) + first)
+
+    def count(self, name: str, number: float) -> int:
+        """How often a column of numbers says it."""
+        plain = self.plain(name)
+        return 0 if plain is None else int((np.asarray(plain) == number).sum())
 
     def plain(self, name: str) -> Coded | None:
         """A column of numbers as it is, NaN where empty; None where a cell has to be looked at by itself."""
@@ -126,6 +149,34 @@ def read_table(path: Path) -> ColumnTable:
     naming file and line."""
     facts = path.stat() if path.is_file() else None
     return _read_table(path, facts and (facts.st_mtime_ns, facts.st_size, facts.st_ino))
+
+
+def table_of(source: Source) -> ColumnTable:
+    """The table in a file, with the columns that `source` names under their usual names as well."""
+    table = read_table(source.path)
+    named = {usual: table.columns[name] for usual, name in source.named if name in table.columns}
+    return msgspec.structs.replace(table, columns={**table.columns, **named}) if named else table
+
+
+def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:
+    """What to say of the columns of tables, of which `column` is the usual one of the scores: those that an audit does
+    not read, and that none names the question, unless it is `grouped`."""
+    notes = []
+    lengths = [f"{name}{which}" for name in ("length", *TEXTS) for which in ("", "_a", "_b")]
+    for path in dict.fromkeys(source.path for source in sources):
+        of_path = [source for source in sources if source.path == path]
+        read = {
+            *USED,
+            *lengths,
+            *(source.column or column for source in of_path),
+            *(name for _, name in sources[0].named),
+        }
+        if left := [name for name in read_table(path).columns if name not in read]:
+            more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
+            notes.append(f"{path}: columns that are not used: {', '.join(left[:MOST_NAMED])}{more}")
+    if sources and not grouped:
+        notes.append(NO_GROUP)
+    return notes
 
 
 @lru_cache(maxsize=2)
@@ -231,7 +282,8 @@ class RowsOfIds(Struct, frozen=True):
         place = self._place(rows)
         if len(differ := rows[number[rows] != number[place[self.item[rows]]]]):
             row = int(differ[0])
-            now, before = values[row], values[int(place[self.item[row]])]
+            said = values[row], values[int(place[self.item[row]])]
+            now, before = (f"{one:g}" if isinstance(one, float) else one for one in said)
             key = self.table.texts("id")[row]
             raise UsageError(f"{self.table.place(row)}: {key!r} has the {name} {now}, but {before} before")
         return place
@@ -347,6 +399,39 @@ def _numbers_in(table: ColumnTable, name: str) -> Coded:
     return Coded.of(given)
 
 
+TEXTS = ("response", "text")
+"""Columns that hold the answer; the first that is there counts."""
+
+
+def text_column(table: ColumnTable, which: str = "") -> str | None:
+    """The column of the answers, or of one of two."""
+    return next((f"{name}{which}" for name in TEXTS if f"{name}{which}" in table.columns), None)
+
+
+def responses_of(source: Source, record: Indices) -> Sequence[Response | None]:
+    """The answers' texts with what the table says of their questions, read again where they are shown; `record` are
+    their rows. Empty where there are none."""
+    table = table_of(source)
+    if (column := text_column(table)) is None:
+        return []
+    named = dict(source.named)
+
+    def response(row: Mapping[str, Any]) -> Response:
+        cells = {name: tables.cell_text(row.get(named.get(name, name))) for name in (column, *USED)}
+        text, prompt = cells[column] or "", cells["question"] or ""
+        question = Question(
+            id="",
+            prompt=prompt,
+            reference=cells["reference"],
+            task=cells["task"] or "",
+            group=cells["group"] or "",
+            lang="zh" if tables.CHINESE.search(prompt + text) else "en",
+        )
+        return Response(id=cells["id"] or "", question=question, text=text, system=cells["system"])
+
+    return Reread(lambda: (response(row) for _, row in tables.numbered(source.path)), record)
+
+
 def lengths_of(table: ColumnTable, which: str = "", ids: RowsOfIds | None = None) -> Coded:
     """Characters of each row's, or id's, answer, from a column `length`, `response` or `text` (`length_a` …); NaN where
     unknown."""
@@ -356,7 +441,7 @@ def lengths_of(table: ColumnTable, which: str = "", ids: RowsOfIds | None = None
         if (found.values < 0).any():
             raise UsageError(f"{table.place(int(np.argmax(np.asarray(found) < 0)))}: {length} is below 0")
         return found if ids is None else Coded.of(ids.numbers(length, np.asarray(found)))
-    name = next((name for name in (f"response{which}", f"text{which}") if name in table.columns), None)
+    name = text_column(table, which)
     if name is None:
         return Coded.one(np.nan, len(table.line if ids is None else ids.first))
     found = Coded.each(table.columns[name], lambda text: math.nan if text is None else len(str(text)))

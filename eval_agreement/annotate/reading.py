@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from critic import human_scored, jsonl
+from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
 from critic.records import ModelTurn, Response, Turn, TurnVerdict
 from critic.stages.judge_responses import FormResponses
@@ -136,7 +136,7 @@ def _of_rewrites(path: Path) -> Iterator[LabelItem]:
     for _, line in jsonl.read(path, Rewrite):
         if line.prompt is not None:
             yield LabelItem(
-                lang="zh" if human_scored.CHINESE.search(line.question) else "en",
+                lang="zh" if tables.CHINESE.search(line.question) else "en",
                 parts=[ShownPart("seed", line.question), ShownPart("question", line.prompt)],
                 asks=[Ask(OVERALL)],
                 id=f"{line.seed}/{line.variant}",

@@ -25,10 +25,11 @@ def verdict(name: str, findings: Findings, outcomes: Sequence[Outcome], most_fai
     if constant:
         about = constant.about.replace("always", "always answering")
         trivial = f", against {number(constant.result.mae)} for {about}"
+    questions = f"to {judge.groups} questions" if not findings.sample.ungrouped else "without groups by question"
     return [
         not_kept(outcome for outcome in outcomes if outcome.sample == name) or _decision(findings, most_failed),
         f"On {name} {who} is off by {judge.mae:.2f} points on average{_within(judge)}{trivial}; Pearson "
-        f"{number(judge.pearson)}. {judge.n} answers to {judge.groups} questions, {judge.failed} failed.",
+        f"{number(judge.pearson)}. {judge.n} answers {questions}, {judge.failed} failed.",
         *_against_people(findings),
         *_against_judges(findings),
     ]

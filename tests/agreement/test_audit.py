@@ -23,7 +23,7 @@ from eval_agreement.analysis import people, trivial
 from eval_agreement.baselines import BASELINES
 from eval_agreement.page import report
 from eval_agreement.page.pictures import Loss, bland_altman, calibration, confusion, curve, pictures, ticks
-from eval_agreement.page.report import failures, worst
+from eval_agreement.page.report import WORST, failures, worst
 from eval_agreement.sample import Sample
 from eval_agreement.sources import of_judgments
 
@@ -692,6 +692,54 @@ def test_preferences_have_a_page_of_their_own(tmp_path: Path) -> None:
     for option, value in {"--own": "j=x", "--scale": "1:5", "--epsilon": "0.1", "--margin": "mae=1"}.items():
         assert f"{option} says nothing about preferences" in run(tmp_path, *arguments, option, value).stderr
     assert "no metric 'mae'; there are accuracy" in run(tmp_path, *arguments, "--gate", "mae<=1").stderr
+
+
+def test_the_texts_of_a_table_are_shown_and_its_columns_named(tmp_path: Path) -> None:
+    """60 questions and 4 systems: without the question's column the intervals are too narrow, and it is said."""
+    random, lines = np.random.default_rng(0), ["key,score,judge,question,q,text"]
+    for number in range(240):
+        human = 2 + number // 4 % 8
+        judge = np.clip(human + number // 4 % 3 - 1 + random.integers(0, 2), 1, 10)
+        lines.append(f"{number},{human},{judge},What is {number}?,q{number // 4},{HOSTILE} {number}")
+    (tmp_path / "t.csv").write_text("\n".join(lines), "utf-8")
+    arguments = ["--human", "t.csv", "--judge", "j=t.csv:judge", "--out", "out"]
+    done = run(tmp_path, *arguments)
+    assert "240 answers without groups by question" in (tmp_path / "out/report.md").read_text("utf-8")
+    assert "no column group says" in done.stdout and "not used: key, q\n" in done.stdout, done
+    page = (tmp_path / "out/report.html").read_text("utf-8")
+    assert "Without their texts" not in page and page.count("What is ") == WORST and "<script>alert" not in page
+    narrow = np.ptp(summary_of(tmp_path)["t"]["interval"]["mae"])
+    done = run(tmp_path, *arguments, "--group", "q", "--id", "key")
+    assert "no column group says" not in done.stdout and "not used" not in done.stdout, done
+    assert "240 answers to 60 questions" in (tmp_path / "out/report.md").read_text("utf-8")
+    assert np.ptp(summary_of(tmp_path)["t"]["interval"]["mae"]) > 1.3 * narrow
+    for option in ("--group", "--id", "--system", "--text"):
+        assert (
+            f"error: {option} 'x': no table has such a column; t.csv has key"
+            in run(tmp_path, *arguments, option, "x").stderr
+        )
+
+
+@pytest.mark.parametrize(("name", "copies"), [("authority", 39), ("padding", 39), ("blind", 1), ("clean", 0), ("b", 0)])
+def test_attacked_copies_are_no_answers(tmp_path: Path, name: str, copies: int) -> None:
+    """As judgments, and joined from tables; the answers as they are, and ids like those of copies, are audited."""
+    made = [
+        msgspec.structs.replace(one, response=msgspec.structs.replace(one.response, id=f"{one.response.id}#{name}"))
+        for one in judgments()[: copies or 40]
+    ]
+    rest = judgments()[len(made) :]
+    jsonl.write(tmp_path / "j.jsonl", [*rest, *made])
+    (tmp_path / "t.csv").write_text("id,score\n" + "".join(f"{one.response.id},5\n" for one in [*rest, *made]), "utf-8")
+    for arguments in (["j.jsonl"], ["--human", "t.csv", "--judge", "j=t.csv"]):
+        done = run(tmp_path, *arguments, "--out", "out")
+        if copies:
+            count = f", the first of {copies}," if copies > 1 else ""
+            assert (
+                done.returncode == 2
+                and f"#{name}'{count} is a copy of an answer that critic attack made" in done.stderr
+            )
+        else:
+            assert done.returncode == 0, done
 
 
 def test_loss_curve() -> None:

@@ -10,7 +10,8 @@ import pytest
 from conftest import ROOT, human_row, write_jsonl
 from msgspec.structs import replace
 
-from critic.counting.columns import Column
+from critic import human_scored
+from critic.counting.columns import Column, Reread
 from critic.counting.verdicts import FAILED, TIE, UNASKED, A, B
 from critic.errors import UsageError
 from critic.records import Judgment
@@ -125,6 +126,77 @@ def test_questions_of_labelled_answers_alone_give_no_corrected_mean(tmp_path: Pa
     assert all(one.value for one in found("group system", "group system").corrected.values())
 
 
+def one_file(folder: Path, lines: str, *columns: tuple[str, str]) -> Sample:
+    """People's scores and a judge's out of one table, whose other columns are named."""
+    (folder / "t.csv").write_text(lines, "utf-8")
+    named = tuple(columns)
+    judge = Source(folder / "t.csv", "judge", named)
+    return of_tables(Source(folder / "t.csv", named=named), {"ours": judge})
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_judge_may_stand_beside_several_raters(tmp_path: Path, order: int) -> None:
+    """On all lines of an id or on one; on one line an id, under one rater; of preferences too."""
+    rows = ["a,ann,4,5,g", "a,bob,6,,g", "b,ann,9,8,g", "b,bob,7,8,g", "c,ann,3,,h", "c,bob,3,,h"][::order]
+    head = "id,rater,score,judge,group"
+    found = one_file(tmp_path, "\n".join([head, *rows]))
+    by_id = dict(zip(found.ids, found.scores, strict=True))
+    assert (by_id["a"], by_id["b"]) == (5.0, 8.0) and np.isnan(by_id["c"]) and found.notes == []
+    assert {*map(len, found.raters)} == {2} and sorted(found.human) == [3.0, 5.0, 8.0]
+    single = one_file(tmp_path, f"{head}\na,r,4,5,g\nb,r,9,8,g\n")
+    assert list(single.scores) == [5.0, 8.0] and single.raters == [{"r": 4.0}, {"r": 9.0}]
+    with pytest.raises(UsageError, match=r"t\.csv:3: 'a' has the judge 6, but 5 before; the judge ours has several"):
+        one_file(tmp_path, f"{head}\na,ann,4,5,g\na,bob,4,6,g\n")
+    pairs = ["p,ann,a,b", "p,bob,b,", "q,ann,a,a", "q,bob,a,a", "r,ann,a,"][::order]
+    (tmp_path / "p.csv").write_text("\n".join(["id,rater,preference,judge", *pairs]), "utf-8")
+    source = Source(tmp_path / "p.csv")
+    labels = of_labels(source, {"ours": Source(source.path, "judge")}, "preference")
+    assert dict(zip(labels.ids, labels.judges["ours"].tolist(), strict=True)) == {"p": B, "q": A, "r": FAILED}
+    with source.path.open("a", encoding="utf-8") as file:
+        file.write("\nq,zoe,a,b")
+    with pytest.raises(UsageError, match=r"p\.csv:7: 'q' was judged before; beside several raters a judge has one"):
+        of_labels(source, {"ours": Source(source.path, "judge")}, "preference")
+
+
+def test_minus_one_is_no_verdict_where_the_scale_has_none(tmp_path: Path) -> None:
+    people = "id,score\na,1\nb,5\nc,9\n"
+    for cells in (("-1", "5", "-1.0"), ("-1", "5", "x")):
+        rows = "id,score\n" + "".join(f"{key},{cell}\n" for key, cell in zip("abc", cells, strict=True))
+        if "x" in cells:
+            with pytest.raises(UsageError, match="score 'x' is not a number"):
+                joined(tmp_path, people, rows)
+            continue
+        found = joined(tmp_path, people, rows)
+        assert np.isnan(found.scores[0]) and np.isnan(found.scores[2]) and found.scores[1] == 5
+        assert any("2 cells of score are -1, which FastChat writes" in note for note in found.notes)
+        whole = joined(tmp_path, people, rows, judge_scale=(-1, 5))
+        assert list(whole.scores) == [1.0, 10.0, 1.0] and not any("FastChat" in note for note in whole.notes)
+    with pytest.raises(UsageError, match="score -1 is outside"):
+        joined(tmp_path, "id,score\na,-1\n", people)
+    row = human_row(0, gpt4_score_1_10=-1, other_score_1_10=3)
+    (loaded,) = human_scored.load(write_jsonl(tmp_path / "r.jsonl", [row])).responses
+    assert loaded.columns == {"other_score_1_10": 3.0}
+
+
+def test_columns_of_other_names_are_named_and_what_is_not_used_is_said(tmp_path: Path) -> None:
+    lines = "item,score,judge,q,who,answer,note\n1,4,5,x,m1,four,n\n2,6,5,x,m2,a longer one,n\n3,7,7,y,m1,,n\n"
+    found = one_file(tmp_path, lines)
+    assert found.notes == [
+        f"{tmp_path / 't.csv'}: columns that are not used: item, q, who, answer, note",
+        tables.NO_GROUP,
+    ]
+    assert found.ungrouped and not found.responses
+    named = (("id", "item"), ("group", "q"), ("system", "who"), ("response", "answer"))
+    found = one_file(tmp_path, lines, *named)
+    assert found.notes == [f"{tmp_path / 't.csv'}: columns that are not used: note"]
+    assert (found.ids, found.group, found.ungrouped) == (["1", "2", "3"], ["x", "x", "y"], False)
+    assert found.parts["answerer"] == ["m1", "m2", "m1"] and found.length is not None
+    assert list(found.length) == [4.0, 12.0, 0.0]
+    texts = found.labelled.rows(np.array([False, True, True])).responses
+    assert isinstance(texts, Reread)
+    assert [(one.text, one.system) for one in texts.few([0, 1]).values()] == [("a longer one", "m2"), ("", "m1")]
+
+
 def test_other_scales_are_moved_onto_one_to_ten(tmp_path: Path) -> None:
     found = joined(tmp_path, "id,score\na,1\nb,3\nc,5\n", "id,score\na,5\nb,2\nc,1\n", scale=(1, 5))
     assert list(found.human) == [1.0, 5.5, 10.0] and list(found.scores) == [10.0, 3.25, 1.0]
@@ -206,7 +278,7 @@ def test_rows_of_which_none_can_be_used_are_one_line(tmp_path: Path) -> None:
 def test_repeated_rows_count_once_and_are_said(tmp_path: Path) -> None:
     found = joined(tmp_path, "id,score\na,4\na,4\nb,5\n")
     assert list(found.human)[:2] == [4.0, 5.0]
-    assert found.notes == [f"{tmp_path / 'people.csv'}: 1 rows repeat another row and count once"]
+    assert found.notes == [f"{tmp_path / 'people.csv'}: 1 rows repeat another row and count once", tables.NO_GROUP]
 
 
 def test_raters_stand_in_any_order_and_say_one_thing_of_an_answer(tmp_path: Path) -> None:
@@ -232,12 +304,13 @@ def test_what_the_join_leaves_out_is_said(tmp_path: Path) -> None:
         "2 answers only in the file of other are left out, 'x' the first",
         "1 of 3 answers have no length: what length does is not measured",
         "people's scores on 1..5 are moved onto 1..10: a point there is 2.25 here",
+        tables.NO_GROUP,
     ]
     for judges, said in (
         ((1, 5), ["scores on 1..5"]),
         ((0, 100), ["people's scores on 1..5", "judges' scores on 0..100"]),
     ):
-        notes = of_tables(Source(tmp_path / "people.csv"), files, (1, 5), judges).notes[4:]
+        notes = of_tables(Source(tmp_path / "people.csv"), files, (1, 5), judges).notes[4:-1]
         assert [note.partition(" are moved onto 1..10: a point there is ")[0] for note in notes] == said
 
 
@@ -249,7 +322,7 @@ def test_scores_that_look_like_another_scale_are_said(tmp_path: Path, rows: int,
         found = joined(tmp_path, people, table).notes
         options = [note.rpartition(" ")[2] for note in found if "no score is above 5, and they are taken" in note]
         assert options == (["--scale", "--judge-scale"] if said else [])
-    assert not joined(tmp_path, table, table, scale=(1, 10.5)).notes[1:]
+    assert joined(tmp_path, table, table, scale=(1, 10.5)).notes[1:] == [tables.NO_GROUP]
 
 
 def test_rows_without_a_reference_are_audited(tmp_path: Path) -> None:
@@ -301,7 +374,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "two lengths of one id": (
         "id,rater,score,length\na,x,3,2\na,y,4,3\n",
         JUDGE,
-        "people.csv:3: 'a' has the length 3.0, but 2.0 before",
+        "people.csv:3: 'a' has the length 3, but 2 before",
     ),
     "several raters of a judge": (PEOPLE, "id,rater,score\na,x,3\na,y,4\n", "the judge ours has several raters"),
 }
@@ -405,6 +478,7 @@ def test_what_the_join_of_preferences_leaves_out_is_said(tmp_path: Path) -> None
         f"{tmp_path / 'pairs.csv'}: 1 rows repeat another row and count once",
         "1 of 2 pairs are not in the file of ours, 'q' the first: it was not asked about them",
         "2 pairs only in the file of ours are left out, 'q ' the first",
+        tables.NO_GROUP,
     ]
 
 
