@@ -179,7 +179,8 @@ _Outside = tuple[Said, Callable[[], Open | None]]
 
 
 def take(store: Store, path: Path) -> str:
-    """Keep the labels in a file, or in all files of a folder; say how many were new. What is there already stays.
+    """Keep the labels in a file, or in all files of a folder; say how many were new, and how many say another thing
+    than what the rater said before. What is there already stays.
 
     Raises UsageError, before anything is kept, for an item that is not known, and a choice that the scheme does not
     have, naming file and item.
@@ -192,13 +193,18 @@ def take(store: Store, path: Path) -> str:
             found += _of_sheet(store, SCHEMES[facts["scheme"]], file)
     if not found:
         raise UsageError(f"--import {path}: no label; expected what Label Studio or Potato exports, or sheets of --to")
-    new = 0
+    new, differ = 0, list[str]()
     for said, task in found:
         opened = task()
         if opened is not None and not opened.label:
             store.label(opened.rater, opened.task, f"import/{opened.task}", 0, said)
             new += 1
-    return f"{path}: {new} labels, {len(found) - new} more were there already"
+        elif opened is not None and opened.said is not None and opened.said.choices != said.choices:
+            differ.append(f"{opened.item.id!r} by {opened.rater}")
+    kept = f"{path}: {new} labels, {len(found) - new} more were there already"
+    if not differ:
+        return kept
+    return f"{kept}; {len(differ)} of these say another thing, {differ[0]} the first: what was there stays"
 
 
 def _whole(
