@@ -14,7 +14,7 @@ of being drawn for people to score, where that was not the same for all.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,9 @@ UNUSABLE_FLAGS = {
     "score_conflict_for_same_response": "the same response has two different scores",
 }
 """Flags that take a row out of training and testing, and why."""
+
+CONFLICT = 5.0
+"""Points on 1..10 by which a person's scores of one answer differ that are no noise: half of the scale."""
 
 BLIND = "blind"
 """The flag of a row whose images are not shown, even to a judge that sees."""
@@ -295,23 +298,6 @@ def column_of(judge: str) -> str:
     return f"{judge}_score_1_10"
 
 
-def _has(judge: str, raw: dict[str, Any]) -> bool:
-    return raw.get(column_of(judge)) not in (None, "")
-
-
-def _scored_by(judges: Sequence[str], raw: dict[str, Any], place: str) -> dict[str, Any]:
-    """The row with a score in people's place, where they gave none but these judges did. Raises UsageError for a row
-    that one of them did not score."""
-    for judge in judges:
-        if not _has(judge, raw):
-            column = column_of(judge)
-            there = ", ".join(name for name in raw if name.endswith(column_of(""))) or "none of another judge"
-            raise UsageError(f"{place}: {column} is missing; the row's columns on 1..10: {there}")
-    if not judges or raw.get("human_score") is not None:
-        return raw
-    return {**raw, "human_score": raw.get("scale_min"), "annotators": None, "criteria_scores": {}}
-
-
 def walk(
     path: Path,
     left_out: Counter[str],
@@ -323,24 +309,25 @@ def walk(
     """The usable rows of a file or folder, one after the other: as read, as they stand there, in the project's words.
     Rows that carry an unusable flag (unless in `keep_flags`) or lack a reference (unless the flag that says so is in
     `keep_flags`) are counted in `left_out` by reason;
-    the rest is checked. With `judges` each row must have these judges' scores, and may lack people's; of several files
-    one that begins without a judge's scores has none of them. With `pictures` a row that has images needs no reference:
-    they tell what is right. Without `scored` a row may lack people's score, and then all but UNSCORED_COLUMNS. Raises
-    UsageError, naming file, line and column, for a missing column, a score outside its scale, or an id that comes
-    twice."""
-    ids, together = tables.Ids(), files(path)
-    seen = set[str]()
-    for file in together:
-        of_file: list[str] | None = None
+    the rest is checked. With `judges` a row may lack people's score where one of these judges gave one; rows without a
+    judge's are counted as well. With `pictures` a row that has images needs no reference: they tell what is right.
+    Without `scored` a row may lack people's score, and then all but UNSCORED_COLUMNS. Raises UsageError, naming file,
+    line and column, for a missing column, a score outside its scale, or an id that comes twice, and where no row has a
+    judge's score."""
+    ids, seen = tables.Ids(), set[str]()
+    for file in files(path):
         for place, raw in _rows(file) if scored else _rows(file, UNSCORED_COLUMNS):
-            lacks = not scored and raw.get("human_score") is None
-            if of_file is None:
-                of_file = [judge for judge in judges if len(together) == 1 or _has(judge, raw)]
-                seen.update(of_file)
-            whole = _yet_to_score(raw) if lacks else _scored_by(of_file, raw, place)
-            for judge in judges:
-                if judge not in of_file and _has(judge, raw):
-                    raise UsageError(f"{place}: {column_of(judge)} is given, which the file's first row has not")
+            columns, lacks = _other_scores(raw, place), raw.get("human_score") is None
+            seen.update(columns)
+            unscored_by = [column_of(judge) for judge in judges if column_of(judge) not in columns]
+            if lacks and scored and judges and len(unscored_by) == len(judges):
+                left_out[f"no score by people, nor {', '.join(unscored_by)}"] += 1
+                continue
+            whole = raw
+            if lacks and not scored:
+                whole = _yet_to_score(raw)
+            elif lacks and judges:
+                whole = {**raw, "human_score": raw.get("scale_min"), "annotators": None, "criteria_scores": {}}
             try:
                 row = msgspec.convert(whole, Row, strict=jsonl.suffix(file) != ".csv")
             except msgspec.ValidationError as error:
@@ -353,24 +340,60 @@ def walk(
                 left_out[UNUSABLE_FLAGS[flags[0] if flags else "no_reference"]] += 1
                 continue
             _check_scores(row, place)
-            columns = _other_scores(raw, place)
+            left_out.update(f"no {name}" for name in unscored_by)
             response = response_of(row, columns)
-            if raw.get("human_score") is None:
+            if lacks:
                 response = msgspec.structs.replace(response, human=None)
             typed = msgspec.to_builtins(row) | columns if jsonl.suffix(file) == ".csv" else {}  # whose numbers are text
             yield row, {name: typed.get(name, one) for name, one in raw.items()} if typed else raw, response
     for judge in judges:
-        if judge not in seen:
-            raise UsageError(f"{path}: no file of it has {column_of(judge)}")
+        if column_of(judge) not in seen:
+            there = ", ".join(sorted(seen)) or "none of another judge"
+            raise UsageError(f"{path}: no row has {column_of(judge)}; the columns on 1..10: {there}")
 
 
 def load(
     path: Path, keep_flags: frozenset[str] = frozenset(), judges: Sequence[str] = (), pictures: bool = False
 ) -> Loaded:
-    """All that `walk` gives, in memory."""
+    """All that `walk` gives, in memory. Rows in which a person gives one answer two scores are left out as well, unless
+    the flag that says so is in `keep_flags`."""
     loaded = Loaded([], [], [], Counter())
     for row, raw, response in walk(path, loaded.left_out, keep_flags, judges, pictures):
         loaded.rows.append(row)
         loaded.raw.append(raw)
         loaded.responses.append(response)
+    if (conflict := "score_conflict_for_same_response") not in keep_flags and (wrong := _conflicting(loaded.responses)):
+        loaded.left_out[UNUSABLE_FLAGS[conflict]] += len(wrong)
+        for number in sorted(wrong, reverse=True):
+            del loaded.rows[number], loaded.raw[number], loaded.responses[number]
     return loaded
+
+
+def _conflicting(responses: Sequence[Response]) -> set[int]:
+    """The rows of the same answer to which the same person gives scores CONFLICT points or more apart; where no person
+    is named, those of the same answerer."""
+    first, wrong = dict[Hashable, tuple[float, int]](), set[int]()
+    for number, response in enumerate(responses):
+        human, question = response.human, response.question
+        if human is None:
+            continue
+        history = [(turn.user, turn.assistant) for turn in question.history]
+        shown = [question.prompt, question.reference, *question.references, *question.images, *history, response.text]
+        answer = (human.scope, *shown)
+        for who, score in human.raters.items() or [(None, human.score)]:
+            by = who if who is not None else ("answer by", response.system)
+            before, row = first.setdefault((by, answer), (score, number))
+            if abs(score - before) >= CONFLICT:
+                wrong |= {row, number}
+    return wrong
+
+
+def one_class(responses: Sequence[Response]) -> str | None:
+    """What to say where people say the same of all rows, so that nothing can be learned from them or tested on them."""
+    said = [(one.human.score, one.human.answers, one.human.criteria) for one in responses if one.human is not None]
+    if len(said) < 2 or any(one != said[0] for one in said):
+        return None
+    return (
+        f"every row has the score {said[0][0]:g} ({len(said)} rows, on 1..10): a judge that learns from them says it "
+        "of any answer; give rows with different scores"
+    )

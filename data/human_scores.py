@@ -139,6 +139,8 @@ def main(
     print(f"{out}: " + ", ".join(f"{name} {len(lines)} rows" for name, lines in parts.items()))
     if loaded.left_out:
         print(f"left out: {_listed(loaded.left_out)}", file=sys.stderr)
+    if one_class := human_scored.one_class(loaded.responses):
+        print(f"{rows}: {one_class}", file=sys.stderr)
     for finding, count in leak_check.items():
         print(f"leak check: {finding}: {count}")
 

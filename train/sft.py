@@ -470,6 +470,8 @@ def _announce(model: Any, data: Data, resumed: Path | None) -> None:
     parts += [f"{n} scored by {name}" for name, n in counts.get("labels", {}).items()]
     part = "" if trained == whole else f", {trained / 1e6:.1f} M of them trained"
     print(f"{whole / 1e6:.1f} M parameters{part}; {len(data.rows)} examples, {', '.join(parts)}", flush=True)
+    if one_class := counts.get("one_class"):
+        print(f"warning: {one_class}", file=sys.stderr, flush=True)
     if resumed is not None:
         print(f"continuing from {resumed}", flush=True)
 

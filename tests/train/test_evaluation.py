@@ -233,10 +233,11 @@ def test_what_is_not_defined_is_left_out() -> None:
 
 
 def test_all_scores_equal_trains(tmp_path: Path) -> None:
-    """What is not defined without a spread of scores is left out; the rest is there."""
+    """It is said. What is not defined without a spread of scores is left out; the rest is there."""
     rows = write_rows(tmp_path, [human_row(n, human_score=6.0, reason="Fine.") for n in range(8)])
     recipe = write_recipe(tmp_path, balance=1.0, training={"max_steps": 2}, objective="raft")
-    train(recipe, rows, tmp_path / "out")
+    done = train(recipe, rows, tmp_path / "out")
+    assert "warning: every row has the score 6 (8 rows, on 1..10)" in done.stderr
     (found,) = evaluations(tmp_path / "out").values()
     assert set(found) == {"n", "mae", "fuzzy", "strict", "qwk"}
     assert "pearson" not in (tmp_path / "out/README.md").read_text("utf-8")

@@ -246,15 +246,55 @@ def test_a_set_that_another_judge_did_not_score_is_learned_beside_one_that_it_di
     recipe = write_recipe(tmp_path, labels={"people": 1, "gpt4": 0.25})
     data, _ = prepared(recipe, folder, tmp_path / "cache")
     assert data.counts["labels"] == {"people": 10, "gpt4": 10}
-    late = [*people_alone[:3], {**people_alone[3], "gpt4_score_1_10": 5.0}]
-    write_rows(folder, late).rename(folder / "a.jsonl")
-    with pytest.raises(UsageError, match=r"a.jsonl:4: gpt4_score_1_10 is given, which the file's first row has not"):
-        prepared(recipe, folder, tmp_path / "cache")
-    write_rows(folder, people_alone).rename(folder / "a.jsonl")
     (folder / "b.jsonl").rename(tmp_path / "b.jsonl")
     write_rows(folder, [human_row(9)]).rename(folder / "c.jsonl")
-    with pytest.raises(UsageError, match="sets: no file of it has gpt4_score_1_10"):
+    with pytest.raises(UsageError, match=r"sets: no row has gpt4_score_1_10; the columns on 1\.\.10: none"):
         prepared(recipe, folder, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+@pytest.mark.parametrize("none", [None, -1, "", "absent"])
+def test_rows_that_a_judge_did_not_score_have_no_such_example(suffix: str, none: Any, tmp_path: Path) -> None:
+    """The first row and another one, of which people scored one: what nobody scored is left out; all is counted."""
+    made = [{**human_row(n), "gpt4_score_1_10": 11.0 - n} for n in range(1, 7)]
+    for row in (made[0], made[3]):
+        row["gpt4_score_1_10"] = none
+    made[1]["human_score"] = made[3]["human_score"] = None
+    if none == "absent":
+        made = [{name: value for name, value in row.items() if value != "absent"} for row in made]
+    rows = write_rows(tmp_path, made)
+    if suffix == "csv":
+        cells = [
+            {name: "" if one is None else one for name, one in row.items() if not isinstance(one, list)} for row in made
+        ]
+        rows = tmp_path / "rows.csv"
+        columns = list(cells[1])
+        text = [columns, *([str(row.get(name, "")) for name in columns] for row in cells)]
+        rows.write_text("\n".join(",".join(line) for line in text), "utf-8")
+    labels = {"people": 1, "gpt4": 0.5}
+    data, _ = prepared(write_recipe(tmp_path, labels=labels), rows, tmp_path / "cache")
+    assert data.counts["labels"] == {"people": 4, "gpt4": 4}
+    assert data.counts["left_out"] == {"no gpt4_score_1_10": 1, "no score by people, nor gpt4_score_1_10": 1}
+    assert {row["id"] for row in all_rows(data)} == {row["id"] for row in made if row is not made[3]}
+
+
+def test_one_score_in_all_rows_is_said(tmp_path: Path, shared: Path) -> None:
+    """On whatever scales; not where another judge's scores differ, or people's answers to checklists do."""
+
+    def said(rows: Path, **changes: Any) -> str | None:
+        return prepared(write_recipe(tmp_path, **changes), rows, tmp_path / "cache")[0].counts["one_class"]
+
+    same = [human_row(n, human_score=5, scale_max=10) for n in range(6)]
+    whole = [human_row(n, human_score=n + 5, scale_max=n + 5) for n in range(6)]
+    for made, score in ((same, "5"), (whole, "10")):
+        text = said(write_rows(tmp_path, made))
+        assert text and text.startswith(f"every row has the score {score} (6 rows, on 1..10): a judge that")
+    text = said(shared / "cases/one_class.jsonl")
+    assert text and text.startswith("every row has the score 5 (120 rows")
+    judged = [{**row, "gpt4_score_1_10": 3 + n % 2} for n, row in enumerate(same)]
+    assert said(write_rows(tmp_path, judged), labels={"people": 1, "gpt4": 1}) is None
+    lists = [{**row, "checklist": ["Red?"], "checklist_answers": [n > 2]} for n, row in enumerate(same)]
+    assert said(write_rows(tmp_path, lists), forms={"checklist": 1.0}) is None
 
 
 @pytest.mark.parametrize("fixed", ["pairwise", "criteria"])
@@ -277,8 +317,7 @@ def test_judges_are_not_compared_with_people(fixed: str, tmp_path: Path) -> None
         ({"gpt4_score_1_10": 55}, {"people": 1, "gpt4": 1}, r"rows.jsonl:3: gpt4_score_1_10 55 is outside 1\.\.10"),
         ({"gpt4_score_1_10": 0}, {"people": 1, "gpt4": 1}, "rows.jsonl:3: gpt4_score_1_10 0 is outside"),
         ({"gpt4_score_1_10": "good"}, {"people": 1, "gpt4": 1}, "rows.jsonl:3: gpt4_score_1_10 must be a number"),
-        ({"gpt4_score_1_10": None}, {"people": 1, "gpt4": 1}, "rows.jsonl:3: gpt4_score_1_10 is missing"),
-        ({}, {"people": 1, "gpt3": 1}, r"rows.jsonl:1: gpt3_score_1_10 is missing.*: gpt4_score_1_10"),
+        ({}, {"people": 1, "gpt3": 1}, r"rows.jsonl: no row has gpt3_score_1_10; .*: gpt4_score_1_10"),
         ({"human_score": None}, {"people": 1}, "rows.jsonl:3: .*human_score"),
         ({"human_score": None}, None, "rows.jsonl:3: .*human_score"),
         ({"human_score": 11}, {"people": 1, "gpt4": 1}, "rows.jsonl:3: human_score 11 is outside its scale"),
