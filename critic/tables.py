@@ -220,7 +220,7 @@ def optional_text(row: Mapping[str, Any], column: str) -> str | None:
 
 def cell_text(value: Any) -> str | None:
     """A cell as text; None where it is empty or NaN. Whole numbers lose the .0 that spreadsheets add; those that a
-    float may have rounded are written with an exponent, which `check_id` refuses."""
+    float may have rounded are written with an exponent, which `check_ids` refuses."""
     if isinstance(value, float):
         if math.isnan(value):
             return None

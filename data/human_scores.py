@@ -137,12 +137,16 @@ def main(
     }
     jsonl.write_json(out / "splits.json", facts)
     print(f"{out}: " + ", ".join(f"{name} {len(lines)} rows" for name, lines in parts.items()))
+    _warn(rows, loaded)
+    for finding, count in leak_check.items():
+        print(f"leak check: {finding}: {count}")
+
+
+def _warn(rows: Path, loaded: Loaded) -> None:
     if loaded.left_out:
         print(f"left out: {_listed(loaded.left_out)}", file=sys.stderr)
     if one_class := human_scored.one_class(loaded.responses):
         print(f"{rows}: {one_class}", file=sys.stderr)
-    for finding, count in leak_check.items():
-        print(f"leak check: {finding}: {count}")
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -38,7 +38,7 @@ from critic.records import (
     Verdict,
 )
 from eval_agreement.sample import PARTS, Sample
-from eval_agreement.tables import Source, places, table_of
+from eval_agreement.tables import Source, column_notes, places, table_of
 
 Kind = Literal["score", "preference", "yes or no"]
 AnyJudgment = Judgment | ConversationJudgment
@@ -431,6 +431,12 @@ def file_kind(source: Source) -> FileKind:
     if {"response", "verdict"} <= set(first):
         return "judgments"
     return "human-scored rows" if {"human_score", "scale_min", "response"} <= set(first) else "table"
+
+
+def table_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:
+    """`column_notes` of files that are nothing but tables."""
+    held = {source.path for source in sources if file_kind(source) != "table"}
+    return column_notes([source for source in sources if source.path not in held], column, grouped)
 
 
 def check_common(human: Source, people: Sequence[str], judge: Source, judged: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from critic.counting.verdicts import Codes, Label, both_orders, codes
 from critic.errors import UsageError
 from critic.records import Judgment
 from eval_agreement import tables
-from eval_agreement.items import HELD, Kind, check_common, file_kind, items_of, read_items
+from eval_agreement.items import HELD, Kind, check_common, file_kind, items_of, read_items, table_notes
 from eval_agreement.preferences import PEOPLE, Preferences
 from eval_agreement.sample import own_groups, scores
 from eval_agreement.sources import unmatched
@@ -92,8 +92,7 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
     for name, found in given.items():
         notes += unmatched(ids, list(found.by), ids, things, name, "it was not asked about them")
     people = _described_labels(people, next(iter(given.values())))
-    held_in_tables = [source for source in (human, *judges.values()) if file_kind(source) == "table"]
-    notes += tables.column_notes(held_in_tables, COLUMNS[kind], any(people.group))
+    notes += table_notes([human, *judges.values()], COLUMNS[kind], any(people.group))
     known = people.lengths.shape[1] == 2 and not np.isnan(people.lengths).any()
     parts = {part: [value or "unknown" for value in values] for part, values in people.parts.items()}
     try:

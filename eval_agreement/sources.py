@@ -25,6 +25,7 @@ from eval_agreement.items import (
     file_kind,
     of_response,
     read_items,
+    table_notes,
 )
 from eval_agreement.sample import Sample, own_groups
 from eval_agreement.tables import SCALE, ColumnTable, Scale, Source, forget, places, table_of
@@ -103,8 +104,9 @@ def of_tables(
         raise UsageError(f"{human.path}: no answer has a score; an audit needs people's")
     first = next(iter(given.values()))
     people = _described(people, first)
-    held_in_tables = [source for source in (human, *judges.values()) if file_kind(source) == "table"]
-    columns = tables.column_notes(held_in_tables, "score", not people.ungrouped)
+    if first.responses and not people.responses:
+        people = replace(people, responses=_at(first.responses, places(first.ids, people.ids)))
+    columns = table_notes([human, *judges.values()], "score", not people.ungrouped)
     forget()  # from here on there are only samples
     unsettled = places(people.ids, first.ids) < 0
     if file_kind(human) == "human-scored rows":  # those that people scored, but that cannot be used

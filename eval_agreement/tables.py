@@ -92,8 +92,6 @@ class ColumnTable(Struct, frozen=True):
         low, high = scale
         none = none if none is not None and not low <= none <= high else None
         plain = self.plain(name)
-        if plain is not None and none is not None:
-            plain = plain.map(lambda given: np.where(given == none, np.nan, given))
         if plain is None or ((plain.values < low) | (plain.values > high)).any():
             found = np.full(len(self.line), np.nan)
             for row, value in enumerate(self.column(name)):

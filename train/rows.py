@@ -7,6 +7,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,7 @@ def _build(
             "refused": refused,
             "left_out": dict(sum((Counter(each.planned.left_out) for each in sources), loaded.left_out + unseen)),
             **({"labels": {each.name: len(each.planned.examples) for each in sources}} if recipe.labels else {}),
-            "one_class": human_scored.one_class([one for each in sources for one in each.by_id.values()]),
+            "one_class": human_scored.one_class(list(chain.from_iterable(each.by_id.values() for each in sources))),
             "seconds": round(time.monotonic() - start, 1),
         }
         del made, kept

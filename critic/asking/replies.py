@@ -28,7 +28,7 @@ FORMATS = (".csv", ".tsv", ".jsonl", ".json", ".xlsx", ".parquet")
 QUESTIONS = ("question", "instruction", "prompt", "query", "input")
 """Columns in which harnesses keep what was asked, often with more around it."""
 
-_IMAGE = re.compile(r"<\W*(image|img|video)\W*\d*\W*>|\\\\n", re.IGNORECASE)
+_IMAGE = re.compile(r"<\W*(image|img|video)\W*\d*\W*>|\\n", re.IGNORECASE)
 """Where an image stands in a prompt, and a line break that was written as two characters."""
 
 LOST = "Failed to obtain answer"
@@ -92,20 +92,26 @@ def _words(text: str) -> str:
     return " ".join(["", *re.findall(r"[^\W_]+", spoken), ""])
 
 
-def _other_question(row: tables.Row, prompts: Sequence[str], known: Collection[str]) -> str | None:
-    """The question of a row, where it holds one that is none of `prompts`: the words of another one, which are in
-    `known`, or neither part of these nor these with more around them."""
+def _contradiction(row: tables.Row, prompts: Sequence[str], known: Collection[str]) -> str | None:
+    """What a row holds as its question where that is none of `prompts`: the words of another one, which are in `known`,
+    or neither part of these nor these with more around them."""
     doc = row.get("doc")
     cells = [part.get(name) for part in (row, doc if isinstance(doc, dict) else {}) for name in QUESTIONS]
     texts = {words: text for cell in cells for text in _texts(cell) if text and (words := _words(text)).strip()}
-    expected = [_words(prompt) for prompt in prompts]
-    if texts.keys() & set(expected):
+    expected = {_words(prompt) for prompt in prompts}
+    if not texts or not expected or texts.keys() & expected:
         return None
-    if other := next((text for words, text in texts.items() if words in known), None):
-        return other
-    if any(words in prompt or prompt in words for words in texts for prompt in expected):
+    other = next((text for words, text in texts.items() if words in known), None)
+    if other is None and any(words in prompt or prompt in words for words in texts for prompt in expected):
         return None
-    return next(iter(texts.values()), None)
+    return f"asks {prompts[0][:200]!r}, the row has {(other or next(iter(texts.values())))[:200]!r}"
+
+
+def _check_questions(differ: Sequence[str]) -> None:
+    """Raises UsageError for the first of the rows that differ."""
+    if differ:
+        count = f" ({len(differ)} rows differ)" if len(differ) > 1 else ""
+        raise UsageError(f"{differ[0]}{count}; give as --questions the file that was asked, in its order")
 
 
 def benchmark_of(path: Path, questions: Path | None) -> str | None:
@@ -156,11 +162,9 @@ def read(path: Path, conversations: Sequence[Conversation], system: str) -> Iter
                 raise UsageError(f"{place}: turn {turn} of {key!r} ({condition}) {twice}")
             said.setdefault((key, condition), {})[turn] = text
         prompts = [turns[turn - 1].prompt for turn, _ in replied]
-        if prompts and (other := _other_question(row, prompts, known)) is not None:
-            differ.append(f"{place}: {layout.id} {key!r} asks {prompts[0][:200]!r}, the row has {other[:200]!r}")
-    if differ:
-        count = f" ({len(differ)} rows differ)" if len(differ) > 1 else ""
-        raise UsageError(f"{differ[0]}{count}; give as --questions the file that was asked, in its order")
+        if why := _contradiction(row, prompts, known):
+            differ.append(f"{place}: {layout.id} {key!r} {why}")
+    _check_questions(differ)
     return [
         turn for (key, name), replies in said.items() for turn in _turns(by_id[key], name, dict(replies), system, path)
     ]

@@ -720,7 +720,9 @@ def test_the_texts_of_a_table_are_shown_and_its_columns_named(tmp_path: Path) ->
         )
 
 
-@pytest.mark.parametrize(("name", "copies"), [("authority", 39), ("padding", 39), ("blind", 1), ("clean", 0), ("b", 0)])
+@pytest.mark.parametrize(
+    ("name", "copies"), [("authority", 39), ("padding", 39), ("blind", 1), ("clean", 0), ("padding-b", 0)]
+)
 def test_attacked_copies_are_no_answers(tmp_path: Path, name: str, copies: int) -> None:
     """As judgments, and joined from tables; the answers as they are, and ids like those of copies, are audited."""
     made = [

@@ -195,6 +195,8 @@ def test_columns_of_other_names_are_named_and_what_is_not_used_is_said(tmp_path:
     texts = found.labelled.rows(np.array([False, True, True])).responses
     assert isinstance(texts, Reread)
     assert [(one.text, one.system) for one in texts.few([0, 1]).values()] == [("a longer one", "m2"), ("", "m1")]
+    found = joined(tmp_path, "id,score\na,3\nb,4\n", "id,score,text\nb,4,two\na,3,one\n")  # of the judge's file
+    assert [one.text for one in found.responses] == ["one", "two"]
 
 
 def test_other_scales_are_moved_onto_one_to_ten(tmp_path: Path) -> None:
@@ -246,6 +248,7 @@ def test_human_scored_rows_keep_raters_texts_and_say_what_they_leave_out(tmp_pat
     assert found.parts["answerer"] == ["alpha", "beta", "alpha"]
     assert found.raters[1] == {"x": 2.0, "y": 2.0}
     assert any("1 rows left out: a human score lies below its scale" in note for note in found.notes)
+    assert not any("not used" in note or "no column group" in note for note in found.notes)
 
 
 def test_of_judgments_texts_stay_only_where_they_are_asked_for(tmp_path: Path) -> None:

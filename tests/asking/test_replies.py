@@ -138,7 +138,7 @@ def test_replies_to_other_questions_are_refused(tmp_path: Path, layout: str) -> 
     """Rows of which the first asks its own question with other white space, the second another one of the file, the
     third one that is not there; a cell without a question says nothing."""
     own, other = (VISITBENCH[number].turns[0].prompt for number in (0, 2))
-    rows = [asks(layout, 0, f"<image>\n{own.upper().replace(' ', '  ')} Be brief."), asks(layout, 1, other)]
+    rows = [asks(layout, 0, f"<image>\\n{own.upper().replace(' ', '  ')} Be brief."), asks(layout, 1, other)]
     rows.append(asks(layout, 3, "How deep is the sea at Dover?"))
     file = write_jsonl(tmp_path / "m.jsonl", rows)
     with pytest.raises(UsageError, match=r"m\.jsonl:2: .* asks .*, the row has .* \(2 rows differ\); give as"):
@@ -147,11 +147,13 @@ def test_replies_to_other_questions_are_refused(tmp_path: Path, layout: str) -> 
     assert len(read_transcripts(file, "visitbench", VISITBENCH)) == 2
 
 
-def test_a_question_inside_another_is_another_one() -> None:
+@pytest.mark.parametrize(
+    ("question", "differs"), [("name 10", True), ("Name 1 in detail.", True), ("Name 1, please.", False)]
+)
+def test_a_question_inside_another_is_another_one(question: str, differs: bool) -> None:
     known = {" name 1 ", " name 10 ", " name 1 in detail "}
-    assert tables_of_replies._other_question({"question": "name 10"}, ["Name 1."], known) == "name 10"
-    assert tables_of_replies._other_question({"question": "Name 1 in detail."}, ["Name 1."], known)
-    assert tables_of_replies._other_question({"question": "Name 1, please."}, ["Name 1."], known) is None
+    why = tables_of_replies._contradiction({"question": question}, ["Name 1."], known)
+    assert why == (f"asks 'Name 1.', the row has {question!r}" if differs else None)
 
 
 def test_all_of_alignmmbench_in_its_own_layout(tmp_path: Path, shared: Path) -> None:
