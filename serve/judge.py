@@ -58,7 +58,12 @@ def check_model(model: str) -> dict[str, Any]:
 
 
 def check_address(host: str, port: int, api_key: str | None) -> None:
-    """Raises UsageError for a port in use, and for an open address without a key."""
+    """Raises UsageError for a port in use, for an open address without a key, and for a key that no header carries."""
+    if api_key is not None and not re.fullmatch("[!-~]([ -~]*[!-~])?", api_key):
+        raise UsageError(
+            "the key (VLLM_API_KEY or --api-key) is blank, or has blanks around it or characters beyond ASCII: "
+            "no client could send it; take another, or none on 127.0.0.1"
+        )
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:

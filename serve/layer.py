@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import request_limits
+from connections import IDLE_SECONDS, MOST_HEADERS, TOO_LARGE, guard, header_bytes
 from contracts import Contract, Tight, constrain, fingerprint, judges, load, recognise
 from dialects import Chat, Dialect, Known, Responses, Unanswerable, forced_tool, without_images
 from pictures import Gate, Rules
@@ -111,15 +113,20 @@ class JudgeLayer:
         self.counts: Counter[tuple[str, str]] = Counter()
         sys.setrecursionlimit(max(sys.getrecursionlimit(), MOST_FRAMES))
         watch()
+        guard()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
         path = re.sub("//+", "/", scope["path"])
+        if header_bytes(scope) > MOST_HEADERS:
+            await _refuse_connection(scope, send, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, None, TOO_LARGE)
+            return
         path = CHAT if CHAT_PATH.fullmatch(path) else "/v1/responses" if RESPONSES_PATH.fullmatch(path) else path
         if path != "/health" and not self._authorised(scope):
-            await _refuse_connection(scope, send)
+            message = "the API key is missing or wrong"
+            await _refuse_connection(scope, send, HTTPStatus.UNAUTHORIZED, "invalid_api_key", message)
             return
         if scope["type"] == "websocket":
             await self.app(scope, receive, send)
@@ -129,6 +136,7 @@ class JudgeLayer:
             send = with_headers(send, [(b"x-critic-certificate", mark[:16].encode())])
         try:
             body = await self._read(scope, receive) if scope["method"] == "POST" else b""
+            request = request_limits.read(body) if body else None
             if self.gate is not None:
                 await asyncio.to_thread(self.gate.check, body)
             if path == "/metrics":
@@ -136,11 +144,12 @@ class JudgeLayer:
             elif path == "/v1/models" and scope["method"] == "GET" and self.settings.about:
                 await send_answer(send, await self._models(scope, receive))
             elif path in DIALECTS and scope["method"] == "POST":
-                await self._generate(scope, body, receive, send)
+                await self._generate(scope, body, request, receive, send)
             else:
                 await self._inner(scope, body, receive, shaping(send))
         except Refusal as refusal:
-            await send_error(send, refusal.status, refusal.code, str(refusal))
+            ends = [(b"connection", b"close")] * (refusal.status == HTTPStatus.REQUEST_TIMEOUT)
+            await send_error(send, refusal.status, refusal.code, str(refusal), ends)
 
     def _authorised(self, scope: Scope) -> bool:
         if self.key_hash is None:
@@ -157,7 +166,11 @@ class JudgeLayer:
             raise _too_large(limit)
         more = True
         while more:
-            message = await receive()
+            try:
+                message = await asyncio.wait_for(receive(), IDLE_SECONDS)
+            except TimeoutError:
+                silent = f"nothing came for {IDLE_SECONDS} s within the request"
+                raise Refusal(HTTPStatus.REQUEST_TIMEOUT, None, silent) from None
             if message["type"] == "http.disconnect":
                 raise Refusal(HTTPStatus.BAD_REQUEST, None, "the connection was closed within the request")
             size += len(message.get("body", b""))
@@ -197,12 +210,8 @@ class JudgeLayer:
             one = ("unknown_forms", fingerprint(chat))
             self.counts[one if known < MOST_UNKNOWN or one in self.counts else ("unknown_forms", "others")] += 1
 
-    async def _generate(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    async def _generate(self, scope: Scope, body: bytes, request: Any, receive: Receive, send: Send) -> None:
         dialect = DIALECTS[scope["path"]]
-        try:
-            request = json.loads(body)
-        except (ValueError, RecursionError):
-            request = None
         if not isinstance(request, dict) or dialect.turns not in request:
             await self._inner(scope, body, receive, shaping(send))  # vLLM says what is wrong with it
             return
@@ -298,7 +307,7 @@ class JudgeLayer:
         tokens, needed = reply_tokens(chat, contract, plain, context, count or 0)
         open_ended = bool(contract and contract.verdict is None and wish_of(chat) is None)
         tokens = min(tokens, MOST_TOKENS) if tokens and open_ended else tokens
-        held = constrain(contract, chat, tokens) if contract and tokens else None
+        held = await asyncio.to_thread(constrain, contract, chat, tokens) if contract and tokens else None
         tool = tight = None
         if held and tokens:
             tool, asking = forced_tool(chat), held.sent(tokens)[0]
@@ -387,7 +396,7 @@ class JudgeLayer:
             return shaped(answer, asked.headers)
         headers = asked.headers
         if asked.tight and asked.dialect.cut_off in answer.body:
-            shorter, limits = asked.tight(self._left(asked.tokens))
+            shorter, limits = await asyncio.to_thread(asked.tight, self._left(asked.tokens))
             again = await self._capture(scope, shorter, receive)
             if again.status == HTTPStatus.OK:
                 answer, headers = again, [*headers, (b"x-critic-limits", str(limits).encode())]
@@ -448,12 +457,12 @@ def _must_say_something(body: bytes) -> bytes:
     return json.dumps({**json.loads(body), "response_format": None, "structured_outputs": SOME_TEXT}).encode()
 
 
-async def _refuse_connection(scope: Scope, send: Send) -> None:
+async def _refuse_connection(scope: Scope, send: Send, status: HTTPStatus, code: str | None, message: str) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
-    else:
-        message = "the API key is missing or wrong"
-        await send_error(send, HTTPStatus.UNAUTHORIZED, "invalid_api_key", message, [(b"www-authenticate", b"Bearer")])
+        return
+    unauthorised = status == HTTPStatus.UNAUTHORIZED
+    await send_error(send, status, code, message, [(b"www-authenticate", b"Bearer")] * unauthorised)
 
 
 def _too_large(limit: int) -> Refusal:

@@ -65,6 +65,13 @@ def test_an_open_address_needs_a_key(folder: Path) -> None:
     assert_one_line_error(run("serve/judge.py", folder, "--host", "no.such.host.invalid"), "--host")
 
 
+@pytest.mark.parametrize("key", ["", " ", " \t ", "\u3000", "\u200b", "secret ", "schlüssel"])
+def test_a_key_that_no_client_can_send_is_refused_on_any_host(folder: Path, key: str) -> None:
+    for host in ("127.0.0.1", "0.0.0.0"):
+        done = run("serve/judge.py", folder, "--host", host, "--port", str(free_port()), f"--api-key={key}")
+        assert_one_line_error(done, "blank", "--api-key")
+
+
 def test_a_log_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
     for log in (tmp_path, folder / "config.json" / "serve.log"):
         done = run("serve/judge.py", folder, "--port", str(free_port()), "--log", log)

@@ -1,0 +1,239 @@
+"""What a server of the layer does with requests that would cost it too much: a real one, on the loopback address."""
+
+import importlib
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+from clients.inner import Inner
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "serve"))
+uvicorn = pytest.importorskip("uvicorn", reason="needs a serve extra")
+connections: ModuleType = importlib.import_module("connections")
+layer: ModuleType = importlib.import_module("layer")
+
+CHAT, KEY = "/v1/chat/completions", {"Authorization": "Bearer secret"}
+TURNS = [{"role": "user", "content": "hello"}]
+NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "required": ["next"]}
+CIRCLE = {
+    "$defs": {
+        "one": {"type": "object", "properties": {"two": {"$ref": "#/$defs/two"}}, "required": ["two"]},
+        "two": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/one"}, {"$ref": "#/$defs/two"}]}, "minItems": 1},
+    },
+    "allOf": [{"$ref": "#/$defs/one"}],
+}
+
+
+def either(branch: dict[str, Any]) -> dict[str, Any]:
+    """A list of nodes that ends where `branch` allows it."""
+    following = {"anyOf": [{"$ref": "#/$defs/node"}, branch]}
+    return {"$ref": "#/$defs/node", "$defs": {"node": {**NODE, "properties": {"next": following}}}}
+
+
+@pytest.fixture
+def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server of the layer before an inner one that answers at once."""
+    settings = {"model": "judge@1", "aliases": [], "contracts": [], "max_bytes": 32_000_000, "images": False}
+    monkeypatch.setenv(layer.SETTINGS, json.dumps(settings))
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    answering = Inner()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/health":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await answering(scope, receive, send)
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(layer.JudgeLayer(app), log_level="error", lifespan="off", timeout_keep_alive=30)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+def schema(wanted: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": wanted}}}
+
+
+def answered_at_once(waits: list[float]) -> bool:
+    """Whether /health was; another process on the same cores may take some tenths of a second now and then."""
+    return sorted(waits)[int(0.95 * len(waits))] < 0.1 and max(waits) < 0.6
+
+
+REFUSED = {
+    "choices": ({"structured_outputs": {"choice": [f"label {number}" for number in range(100_000)]}}, "2,000"),
+    "a million choices": ({"structured_outputs": {"choice": list(map(str, range(1_000_000)))}}, "500,000"),
+    "enum": (schema({"properties": {"a": {"enum": list(range(2001))}}}), "enum has 2,001 entries; at most 2,000"),
+    "branches": ({"structured_outputs": {"json": json.dumps({"anyOf": [{"const": 1}] * 3000})}}, "anyOf has 3,000"),
+    "stop": ({"stop": ["x"] * 3000}, "stop has 3,000"),
+    "regex": ({"structured_outputs": {"regex": "a" * 1_000_000}}, "at most 20,000"),
+    "grammar": ({"structured_outputs": {"grammar": "a" * 1_000_000}}, "at most 20,000"),
+    "pattern": (schema({"type": "string", "pattern": "(a|b)?" * 170_000}), "pattern has 1,020,000 characters"),
+    "long words": (schema({"const": "x" * 600_000}), "response_format has more than 500,000 characters"),
+    "itself": (schema({"$ref": "#"}), "requires itself"),
+    "a node": (schema({**NODE, "$defs": {"node": NODE}}), "requires itself"),
+    "a circle": ({"structured_outputs": {"json": CIRCLE}}, "requires itself"),
+    "a circle in a text": ({"structured_outputs": {"json": json.dumps(CIRCLE)}}, "requires itself"),
+    "a tool's": ({"tools": [{"type": "function", "function": {"name": "f", "parameters": CIRCLE}}]}, "requires itself"),
+    "no way out": (schema(either({"type": "array", "items": {"$ref": "#"}, "minItems": 1})), "requires itself"),
+    "half in stop": ({"stop": ["\ud800"]}, "'stop' holds half"),
+    "half in a turn": ({"messages": [{"role": "user", "content": "a\udfffb"}]}, "'messages' holds half"),
+    "half in a key": ({"metadata": {"\udc00": 1}}, "'metadata' holds half"),
+    "half in arguments": ({"tools": [{"arguments": '"\\ud800"'}]}, "'tools' holds half"),
+    "halves in order": ({"user": "\udc00\ud800"}, "'user' holds half"),
+}
+
+
+@pytest.mark.usefixtures("without_collection")
+def test_what_costs_too_much_is_refused_at_once_and_health_is_answered(url: str) -> None:
+    turns = {"messages": TURNS, "input": "hello"}
+    bodies = [(json.dumps({**turns, **fields}).encode(), said) for fields, said in REFUSED.values()]
+    waits: list[float] = []
+    done = threading.Event()
+
+    def asking() -> None:
+        with httpx.Client() as client:
+            while not done.is_set():
+                began = time.monotonic()
+                assert client.get(f"{url}/health").status_code == 200
+                waits.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=asking)
+    thread.start()
+    with httpx.Client() as client:
+        for body, said in bodies:
+            for path in (CHAT, "/v1/completions", "/v1/responses"):
+                began = time.monotonic()
+                answer = client.post(url + path, content=body, headers=KEY)
+                assert answer.status_code == 400 and said in answer.json()["error"]["message"], answer.text
+                assert time.monotonic() - began < 2, said
+    done.set()
+    thread.join()
+    assert answered_at_once(waits)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"structured_outputs": {"choice": [f"label {number}" for number in range(2000)]}},
+        {"structured_outputs": {"regex": "a" * 20_000}},
+        schema(either({"type": "null"})),
+        schema(either({"$ref": "#/$defs/none"})),
+        schema({"type": "object", "properties": {"schema": {"$ref": "#"}}}),
+        schema({"type": "object", "properties": {"enum": {"type": "array", "items": {"$ref": "#"}}}}),
+        {"messages": [{"role": "user", "content": "half is \\ud800, a whole one \U0001f600"}]},
+        {"messages": [{"role": "user", "content": json.dumps({"stop": ["x"] * 3000, "regex": "a" * 30_000})}]},
+        {"messages": [{"role": "user", "content": '{"text": {"$ref": "#"}}'}]},
+    ],
+)
+def test_what_stays_within_the_bounds_goes_on(url: str, fields: dict[str, Any]) -> None:
+    for dumped in (
+        json.dumps({"messages": TURNS, **fields}),
+        json.dumps({"messages": TURNS, **fields}, ensure_ascii=False),
+    ):
+        assert httpx.post(url + CHAT, content=dumped.encode(), headers=KEY).status_code == 200
+
+
+def test_half_a_character_is_found_in_every_encoding(url: str) -> None:
+    body = '{"messages":[{"role":"user","content":"\ud800"}]}'
+    for encoded in (body.encode("utf-8", "surrogatepass"), body.encode("utf-16", "surrogatepass")):
+        answer = httpx.post(url + CHAT, content=encoded, headers=KEY)
+        assert answer.status_code == 400 and "half of a surrogate pair" in answer.text
+    whole = '{"messages":[{"role":"user","content":"\U0001f600"}]}'
+    assert httpx.post(url + CHAT, content=whole.encode("utf-16"), headers=KEY).status_code == 200
+
+
+@pytest.mark.usefixtures("without_collection")
+def test_a_schema_that_takes_long_leaves_health_answered(url: str) -> None:
+    names = {f"k{number}": {"type": "integer"} for number in range(700)}
+    patterns = {f"^k{number}$": {"minimum": 1} for number in range(300)}
+    body = {"messages": TURNS, **schema({"type": "object", "properties": names, "patternProperties": patterns})}
+    answers: list[int] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(httpx.post(url + CHAT, json=body, headers=KEY, timeout=60).status_code)
+    )
+    thread.start()
+    waits = []
+    with httpx.Client() as client:
+        while thread.is_alive():
+            began = time.monotonic()
+            client.get(f"{url}/health")
+            waits.append(time.monotonic() - began)
+    assert answers == [200] and len(waits) > 10 and answered_at_once(waits)
+
+
+def test_large_headers_are_refused_before_the_key_is_looked_at(url: str) -> None:
+    for size in (66_000, 300_000, 2_000_000):
+        for headers in ({}, KEY, {"Authorization": "Bearer wrong"}):
+            answer = httpx.get(f"{url}/health", headers={**headers, "x-large": "x" * size})
+            assert answer.status_code == 431 and "65,536 bytes" in answer.json()["error"]["message"]
+    many = [(f"x-{number}", "x" * 90) for number in range(700)]
+    assert httpx.get(f"{url}/v1/models?{'q' * 60_000}", headers={"x-large": "x" * 6_000}).status_code == 431
+    assert httpx.get(f"{url}/v1/models", headers=[*many, *KEY.items()]).status_code == 431
+    assert httpx.get(f"{url}/v1/models", headers={**KEY, "x-large": "x" * 60_000}).status_code == 200
+    assert httpx.get(f"{url}/v1/models", headers={"x-large": "x" * 60_000}).status_code == 401
+
+
+def test_headers_without_an_end_are_refused_as_they_come(url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nx-large: ")
+        for _ in range(8):
+            client.sendall(b"x" * 100_000)
+        assert client.recv(1000).startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_connection_goes_on_with_large_bodies(url: str) -> None:
+    """What follows the headers is none of them, in a request that is refused early, too."""
+    long = {"messages": [{"role": "user", "content": "x" * 500_000}]}
+    with httpx.Client(base_url=url) as client:
+        for headers, status in ((KEY, 200), (KEY, 200), ({}, 401), (KEY, 200)):
+            assert client.post(CHAT, json=long, headers=headers).status_code == status
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /health HTT",
+        b"GET /health HTTP/1.1\r\nHost: a\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret\r\nContent-Length: 9\r\n\r\n{",
+        b"GET /health HTTP/1.1\r\nHost: a\r\n\r\nGET /hea",
+    ],
+)
+def test_idle_connections_end(url: str, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(layer, "IDLE_SECONDS", 0.3)
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as client:
+        began = time.monotonic()
+        for byte in sent:
+            client.sendall(bytes([byte]))
+        while client.recv(1000):
+            pass
+        assert 0.2 < time.monotonic() - began < 5
+
+
+def test_a_slow_answer_is_no_idle_connection(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slow(self: Any, scope: Any, receive: Any) -> Any:
+        await importlib.import_module("asyncio").sleep(1)
+        return importlib.import_module("replies").Answer(200, [], b"late")
+
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(layer.JudgeLayer, "_metrics", slow)
+    assert httpx.get(f"{url}/metrics", headers=KEY).text == "late"
