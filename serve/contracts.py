@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import general
 import msgspec
+from chinese import in_english
 from dialects import forced_tool, parameters
 from layouts import Found, escaped
 from merging import Unbounded
@@ -224,7 +225,7 @@ def fingerprint(request: Request) -> str:
 
 def judges(request: Request) -> bool:
     """Whether the request's words speak of judging."""
-    return any(JUDGING.search(text[: general.HEAD]) for text in texts(request))
+    return any(JUDGING.search(in_english(text[: general.HEAD])) for text in texts(request))
 
 
 def _found(request: Request, form: Form) -> Found | None:
@@ -318,7 +319,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     if not properties:
         told = None if contract.schema else _found(request, form or "text")
         wanted = with_fields(wanted, (told.schema or {}).get("properties", {})) if told else wanted
-        wanted = with_ranges(wanted, *_by_trust(request))
+        wanted = with_ranges(wanted, *map(in_english, _by_trust(request)))
     if form == "text":
         wanted = without_braces(wanted)
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from chinese import in_english
 from layouts import (
     WHY,
     Found,
@@ -101,6 +102,7 @@ ELSE = re.compile(
 def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
     """The form that the messages (role and text) ask their reply in; None where that is not sure. `wants_object`
     says that the request asks for a JSON object by itself."""
+    texts = [(role, in_english(text)) for role, text in texts]
     system = "\n\n".join(text for role, text in texts if role == "system")
     whole = "\n\n".join(text for _, text in texts)
     whole = whole if len(whole) <= HEAD + TAIL else f"{whole[:HEAD]}\n\n{whole[-TAIL:]}"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
+from chinese import HAN
 from reading import digits_of, named_ranges, names_verdict, range_in, said_of, scale_of, widest
 from sections import JUDGING
 
@@ -18,7 +19,7 @@ WHY = re.compile(
 )
 """What asks for more than a number."""
 
-WORD = r"(?:N/A|[A-Za-z0-9][A-Za-z0-9_ ()+-]{0,23})"
+WORD = rf"(?:N/A|[A-Za-z0-9{HAN}][A-Za-z0-9{HAN}_ ()+-]{{0,23}})"
 QUOTED = rf"(?:\"{WORD}\"|'{WORD}'|`{WORD}`|“{WORD}”|\*\*{WORD}\*\*)"
 NUMERAL = r"-?[0-9]{1,3}(?:\.[0-9]{1,2})?(?![0-9]|\.[0-9])"
 BARE = (
@@ -103,7 +104,8 @@ LINES = re.compile(
     r"(?P<lines>(?:[^\w\n]{0,3}[A-Za-z][\w ]{0,24}: ?[^\n]+\n?){2,4})"
 )
 CLOSING = re.compile(
-    r"(?i)\b(?:end|finish|conclude|final line|last line)\b[^\n\"'`]{0,80}[\"'`](?P<name>[A-Za-z][A-Za-z ]{1,20}): ?"
+    r"(?i)\b(?:end|finish|conclude|final line|last line)\b[^\n\"'`]{0,80}[\"'`]"
+    rf"(?P<name>[A-Za-z{HAN}][A-Za-z{HAN} ]{{1,20}})(?P<colon>[:：]) ?"
     r"(?P<open>[\[<{(]{0,2})(?P<value>[^\"'`\n\]>})]{1,40})[\]>})]{0,2}[\"'`](?P<rest>[^\n]{0,120})"
 )
 
@@ -332,11 +334,12 @@ def closing(text: str) -> Found | None:
     if not JUDGING.search(text.replace(found[0][0], "")):
         return None
     name, value, rest = found[0]["name"], found[0]["value"].strip(), found[0]["rest"]
-    each = re.findall(rf"[\"'`]{escaped(name)}: ?({WORD})[\"'`]", found[0][0])
+    named = name + found[0]["colon"] + " " * (found[0]["colon"] == ":")
+    each = re.findall(rf"[\"'`]{escaped(name)}[:：] ?({WORD})[\"'`]", found[0][0])
     values = list(dict.fromkeys(each)) if len(set(each)) > 1 else _first_said([value, rest])
     if values and found[0]["open"] == "[[":  # the verdict's own; others stand around what is to be put in
-        return held("line", [f"[[{one}]]" for one in values], "before", lead=f"\n{name}: ")
-    return held("line", values, "before", f"\n{name}: ", never=_any_value(name)) if values else None
+        return held("line", [f"[[{one}]]" for one in values], "before", lead=f"\n{named}")
+    return held("line", values, "before", f"\n{named}", never=_any_value(name)) if values else None
 
 
 def lines(text: str) -> Found | None:
@@ -365,7 +368,7 @@ def lines(text: str) -> Found | None:
 
 
 def _any_value(name: str) -> str:
-    return rf"(?i:{escaped(name)}): ?[A-Za-z0-9]"
+    return rf"(?i:{escaped(name)})[:：] ?[A-Za-z0-9{HAN}]"
 
 
 def choices(words: str) -> list[str] | None:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import chinese
 from sections import IMPERATIVE, SENTENCE_END, told
 
 Schema = dict[str, Any]
@@ -223,12 +224,12 @@ def with_ranges(schema: Schema, *texts: str) -> Schema:
     open. What stands by no field's name is the range of the verdict, if only one field can be that. Of the texts the
     first that names any range for a field counts."""
     told_in = [part for text in texts for part in told(text[:MOST_TEXT])]
-    open_fields = [name for name, field in _fields(schema).items() if _open_number(field)]
+    open_fields = [name for name, field in _fields(schema).items() if _open_numbers(field, schema)]
     verdicts = [name for name in open_fields if VERDICT.search(name) or names_verdict(name)]
     numbers = {name for name, field in _fields(schema).items() if field.get("type") not in NO_NUMBER}
 
     def of(name: str, field: Schema) -> Schema:
-        told = str(field.get("description") or "")
+        told = " ".join(str(part.get("description") or "") for part in (field, *_open_numbers(field, schema)))
         if values := SEVERAL.search(told):
             return {"enum": sorted({int(one) for one in re.findall("[0-9]+", values["values"])})}
         if EITHER.search(told) or (verdicts == [name] and any(map(YES_NO.search, told_in))):
@@ -240,17 +241,53 @@ def with_ranges(schema: Schema, *texts: str) -> Schema:
             found = _first(told_in, lambda text: named_ranges(name, text))
         return _bounds(found)
 
-    ranges = {name: of(name, field) for name, field in _fields(schema).items() if _open_number(field)}
-    filled: Schema = _filled(schema, {name: found for name, found in ranges.items() if found})
+    ranges = {name: of(name, field) for name, field in _fields(schema).items() if _open_numbers(field, schema)}
+    filled: Schema = _filled(schema, {name: found for name, found in ranges.items() if found}, schema)
     return filled
 
 
-def _open_number(schema: Any) -> bool:
-    limits = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"}
-    if not isinstance(schema, dict) or limits & schema.keys():
-        return False
-    types = schema.get("type")
-    return bool({"integer", "number"} & set(types if isinstance(types, list) else [types]))
+BRANCHES = ("anyOf", "oneOf", "allOf")
+SET = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"}
+
+
+def _unfolded(field: Any, root: Schema, within: tuple[str, ...]) -> tuple[Schema, tuple[str, ...]]:
+    """The field with the definition that it names written out, and the definitions that it then stands in; nothing
+    where that is one of these."""
+    while isinstance(field, dict) and "$ref" in field:
+        name = str(field["$ref"])
+        if name in within:
+            return {}, within
+        rest = {key: value for key, value in field.items() if key != "$ref"}
+        within, field = (*within, name), {**(_named(field, root) or {}), **rest}
+    return (field if isinstance(field, dict) else {}), within
+
+
+def _has_number(field: Schema) -> bool:
+    types = field.get("type")
+    return not SET & field.keys() and bool({"integer", "number"} & set(types if isinstance(types, list) else [types]))
+
+
+def _open_numbers(field: Any, root: Schema, within: tuple[str, ...] = ()) -> list[Schema]:
+    """The parts of a field that are numbers without limits: itself, or what its branches and references come to, as
+    where it may be null."""
+    field, within = _unfolded(field, root, within)
+    if SET & field.keys():
+        return []
+    branches = [part for key in BRANCHES for part in field.get(key) or []]
+    found = [number for part in branches for number in _open_numbers(part, root, within)]
+    return [field, *found] if _has_number(field) else found
+
+
+def _narrowed(field: Any, bounds: Schema, root: Schema, within: tuple[str, ...] = ()) -> Any:
+    """The field with these bounds for the numbers that it leaves open."""
+    if not _open_numbers(field, root, within):
+        return field
+    field, within = _unfolded(field, root, within)
+    branched = {key: [_narrowed(part, bounds, root, within) for part in field[key]] for key in BRANCHES if key in field}
+    if not _has_number(field):
+        return {**field, **branched}
+    nullable = "enum" in bounds and "null" in field["type"]
+    return {**field, **branched, **bounds} | ({"enum": [*bounds["enum"], None]} if nullable else {})
 
 
 def _fields(schema: Any) -> dict[str, Schema]:
@@ -269,21 +306,21 @@ def _fields(schema: Any) -> dict[str, Schema]:
     return found
 
 
-def _filled(schema: Any, ranges: dict[str, Schema]) -> Any:
+def _filled(schema: Any, ranges: dict[str, Schema], root: Schema) -> Any:
     """The schema with these ranges for the open numbers of these names."""
     if not ranges:
         return schema
     if isinstance(schema, list):
-        return [_filled(one, ranges) for one in schema]
+        return [_filled(one, ranges, root) for one in schema]
     if not isinstance(schema, dict):
         return schema
     filled = {}
     for key, value in schema.items():
-        filled[key] = value if key in ("enum", "const", "default", "examples") else _filled(value, ranges)
+        filled[key] = value if key in ("enum", "const", "default", "examples") else _filled(value, ranges, root)
     properties = filled.get("properties")
     if isinstance(properties, dict):
         filled["properties"] = {
-            name: {**field, **ranges[name]} if name in ranges and _open_number(field) else field
+            name: _narrowed(field, ranges[name], root) if name in ranges else field
             for name, field in properties.items()
         }
     return filled
@@ -298,7 +335,7 @@ def _bounds(found: Range | None) -> Schema:
 
 def names_verdict(name: str) -> bool:
     """Whether the name of a field or function speaks of a verdict."""
-    return bool(VERDICTS.search(re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", name)))
+    return bool(chinese.VERDICT.search(name) or VERDICTS.search(re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", name)))
 
 
 def with_fields(schema: Schema, known: dict[str, Schema]) -> Schema:
@@ -310,12 +347,11 @@ def with_fields(schema: Schema, known: dict[str, Schema]) -> Schema:
     for name, field in properties.items():
         open_text = isinstance(field, dict) and field.get("type") == "string" and not OPEN & field.keys()
         told = known.get(name, {})
-        takes = (open_text and all(isinstance(one, str) for one in told.get("enum", [0]))) or (
-            _open_number(field) and "minimum" in told
-        )
-        filled[name] = (
-            {**field, **{key: told[key] for key in ("enum", "minimum", "maximum") if key in told}} if takes else field
-        )
+        limits: Schema = {key: told[key] for key in ("enum", "minimum", "maximum") if key in told}
+        if open_text and all(isinstance(one, str) for one in told.get("enum", [0])):
+            filled[name] = {**field, **limits}
+        else:
+            filled[name] = _narrowed(field, limits, schema) if "minimum" in told else field
     return {**schema, "properties": filled}
 
 

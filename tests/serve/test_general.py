@@ -308,6 +308,102 @@ def test_a_range_that_stands_only_in_words_is_kept(words: str, described: str, w
     assert (found["minimum"], found["maximum"]) == (wanted or (-1_000_000, 1_000_000))
 
 
+NULL, WHOLE_NUMBER, DESCRIBED = (
+    {"type": "null"},
+    {"type": "integer"},
+    {"description": "How good, from 1 (worst) to 5 (best)"},
+)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"anyOf": [WHOLE_NUMBER, NULL], "default": None, **DESCRIBED},
+        {"oneOf": [NULL, {"type": "number"}], **DESCRIBED},
+        {"anyOf": [{**WHOLE_NUMBER, **DESCRIBED}, NULL]},
+        {"anyOf": [{"$ref": "#/$defs/Score"}, NULL], **DESCRIBED},
+        {"anyOf": [{"anyOf": [WHOLE_NUMBER, NULL]}, {"type": "number"}], **DESCRIBED},
+        {"type": ["integer", "null"], **DESCRIBED},
+        {"$ref": "#/$defs/Optional", **DESCRIBED},
+        {"allOf": [{"$ref": "#/$defs/Score"}], **DESCRIBED},
+    ],
+)
+def test_a_number_that_may_be_null_keeps_its_described_range(field: dict[str, Any]) -> None:
+    nullable = {"anyOf": [{"$ref": "#/$defs/Score"}, NULL]}
+    schema = {
+        "type": "object",
+        "properties": {"why": {"type": "string"}, "score": field},
+        "required": ["why"],
+        "$defs": {"Score": WHOLE_NUMBER, "Optional": nullable},
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    request = user("Grade the answer.", response_format=form)
+    held = contracts.constrain(contracts.recognise(request, TABLE), request, 900).request
+    for score in (1, 5, None, 0, 6):
+        said = json.dumps({"why": "so", "score": score}, separators=(",", ":"))
+        decoder = Decoder(held)
+        taken = decoder.feed(said) == len(said) and decoder.may_end
+        assert taken == (score in (1, 5) or (score is None and "allOf" not in field)), score
+
+
+ASKED_IN_CHINESE = "\n\n【问题】公交车是什么颜色？\n【回答】红色。请打0到3分。"
+JSON_1_10 = {"score": (1, 10), "reason": None}
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ('请你作为评委，为下面的回答打1到10分。请以JSON格式输出：{"score": 8, "reason": "理由"}', JSON_1_10),
+        ('请你作为评委，为下面的回答打１至１０分。请用ＪＳＯＮ回复：{"score": 8, "reason": "理由"}', JSON_1_10),
+        ('你是评分员。请按一～十分给答案打分，并返回JSON对象，如{"score": 3, "reason": "理由"}', JSON_1_10),
+        ('请评价下面的回答，满分10分。只输出JSON：{"得分": 7, "原因": "为什么"}', {"得分": (0, 10), "原因": None}),
+        ('请评估回答，给出0到100之间的分数。用如下 JSON 返回：{"score": 85}', {"score": (0, 100)}),
+        ('请对回答评分。请按照以下JSON格式输出：{"评分": <1-5的整数>, "理由": "..."}', {"评分": (1, 5), "理由": None}),
+        ("请判断下面的回答是否正确。只回答“是”或“否”。", {"是", "否"}),
+        ("请判断回答是否正确，只输出“正确”、“部分正确”或“错误”，不要输出其他内容。", {"正确", "部分正确", "错误"}),
+        ("请比较两个回答，只输出A、B或C。", {"A", "B", "C"}),
+        ("请为下面的回答打分（1-5分），只输出数字。", set("12345")),
+        ("请评价下面的回答，先说明理由，最后以“评分：X”结尾，其中X是1到5的整数。", set("12345")),
+        ("请评价下面的回答，先说明理由，最后一行输出“Score: X”，X为1到5的整数。", set("12345")),
+    ],
+)
+def test_a_chinese_request_is_read_as_an_english_one(words: str, wanted: Any) -> None:
+    """Its verdict is written as its client looks for it, with the wide colon, too."""
+    if not isinstance(wanted, dict):
+        assert values_of(words + ASKED_IN_CHINESE) == wanted
+        assert "：" not in words or "评分：" in contracts.recognise(user(words), TABLE).verdict
+        return
+    request = user(words + ASKED_IN_CHINESE)
+    contract = contracts.recognise(request, TABLE)
+    held = contracts.constrain(contract, request, 900).request["structured_outputs"]["json"]["properties"]
+    assert {
+        name: (one["minimum"], one["maximum"]) if "minimum" in one else None for name, one in held.items()
+    } == wanted
+
+
+def test_no_chinese_request_that_asks_for_no_verdict_is_constrained() -> None:
+    for words in (
+        "你好，请介绍一下你自己。",
+        "总结下面的影评：这部电影评分8分（满分10分）。",
+        '写一个Python函数，返回JSON：{"score": 3, "reason": "x"}。',
+        '请提取文本中的人名，以JSON格式输出：{"people": []}',
+        "从1到10选一个数字，只输出数字。",
+        "请把下面的句子翻译成英文：评委给了他八分。",
+        "巴黎是法国的首都吗？只回答是或否。",
+        '解释这个JSON：{"verdict": "guilty", "score": 9}',
+    ):
+        assert contracts.recognise(user(words), TABLE) is None, words
+
+
+def test_the_shared_requests_are_explained(shared: Path) -> None:
+    said = {name: run("serve/contracts.py", "explain", shared / f"cases/{name}.json").stdout for name in CASES}
+    assert said["zh_json"] == said["en_json"] and "general-json" in said["en_json"]
+    for name in ("plain_int", "optional_int"):
+        assert '"maximum": 5' in said[name] and "1000000" not in said[name]
+    assert '"type": "null"' in said["optional_int"]
+
+
+CASES = ("zh_json", "en_json", "plain_int", "optional_int")
 RATED = "Rate the answer from 1 to 10."
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}, "why": {"type": "string"}}}
 TOOL = {"type": "function", "function": {"name": "grade", "parameters": SCHEMA}}

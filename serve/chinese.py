@@ -1,0 +1,97 @@
+"""What Chinese requests say of their reply, in the English words that the reader knows: enough to read the form that
+is asked for, and no translation. What stands in quotation marks is left as it is: a reply has to say it. All is pure.
+"""
+
+import re
+from string import ascii_letters, digits
+
+HAN = "\u4e00-\u9fff"
+WIDE = {ord(mark) + 0xFEE0: mark for mark in digits + ascii_letters}
+WIDE |= str.maketrans({"“": '"', "”": '"', "「": '"', "」": '"', "『": '"', "』": '"', "‘": "'", "’": "'"})
+MARKS = str.maketrans(
+    {"（": "(", "）": ")", "【": "[", "】": "]", "～": "~", "－": "-", "—": "-", "，": ", ", "、": ", "}
+    | {"。": ". ", "；": "; ", "！": "! ", "？": "? ", "：": ": "}
+)
+QUOTED = re.compile(r"(?P<mark>[\"'`])(?P<words>[^\"'`\n]{1,80})(?P=mark)")
+ENDS = re.compile(rf"(?:以|用) ?(?P<quoted>{QUOTED.pattern}) ?(?:作为)?(?:结尾|结束|收尾)")
+VERDICT = re.compile(
+    "分数|评分|得分|打分|总分|分值|评级|等级|判断|判定|判决|结论|结果|裁决|胜者|优胜|更好|正确|选择|标签"
+)
+"""Names of fields that hold a verdict."""
+
+NUMERALS = dict(zip("零一二三四五六七八九十", range(11), strict=True))
+ANSWER = "(?:输出|返回|给出|回复|回答|作答|写出|提供|生成)"
+
+RANGES = [
+    (r"([零一二三四五六七八九十])(?= ?(?:到|至|-|~) ?[一二三四五六七八九十])", None),
+    (r"(?<=[0-9][到至~-]) ?([一二三四五六七八九十])", None),
+    (r"(?<=[0-9]) ?分? ?(?:到|至) ?(?=-?[0-9])", " to "),
+    (r"介于 ?(-?[0-9.]+) ?分? ?(?:和|与) ?(-?[0-9.]+)", r"between \1 and \2 "),
+    (r"满分(?:为|是)? ?([0-9]+) ?分?", r" score out of \1 "),
+    (r"([0-9]+) ?分制", r" \1-point scale "),
+    (r"(?<=[0-9]) ?(?:个?字|词|句)", " words "),
+    (r"([0-9]+ ?(?:to|-|~) ?[0-9]+) ?分? ?(?:之间)? ?的? ?(?:分数|得分|评分|分值|分)", r" score from \1 points "),
+    (r"(?<=[0-9]) ?分", " points "),
+]
+WORDS = [
+    (rf"(?:以|用|按照?|使用|采用|请按)[^。\n{{}}]{{0,20}}?JSON[^。\n{{}}]{{0,12}}?{ANSWER}", " Output in JSON format "),
+    (rf"(?:只|仅|直接)(?:能|需要?|要|可以?|须)?{ANSWER}", " Output only "),
+    (rf"(?:请|必须|应该?|要|并){ANSWER}|输出|返回|给出", " output "),
+    (r"(?:两个?|两位) ?(?:回答|答案|助手|回复|响应)", " two answers "),
+    (r"一个(?= ?(?:整数|数字|分数|字母|词|单词))", " a "),
+    (r"最后一行", " the last line "),
+    (r"参考答案|标准答案", " reference answer "),
+    (r"评委|裁判|评审员?|判官", " judge "),
+    (r"评价|评估|评判|评测|判断|判定", " evaluate "),
+    (r"打(?= ?[0-9])", " score it "),
+    (r"分数|得分|总分|评分|打分", " score "),
+    (r"等级|评级", " grade "),
+    (r"比较|对比", " compare "),
+    (r"更好|较好", " better "),
+    (r"回答|答案|答复|作答", " answer "),
+    (r"回复|响应", " response "),
+    (r"问题|提问", " question "),
+    (r"指令", " instruction "),
+    (r"对话", " conversation "),
+    (r"上下文", " context "),
+    (r"整数", " integer "),
+    (r"小数", " decimal "),
+    (r"数字", " number "),
+    (r"格式", " format "),
+    (r"字段|键", " fields "),
+    (r"如下|以下|下面|下列", " following "),
+    (r"例如|比如", " e.g. "),
+    (r"理由|原因|解释|说明", " reason "),
+    (r"不要|不得|请勿", " do not "),
+    (r"其他|其它|额外|多余", " other "),
+    (r"或者|或", " or "),
+    (r"从(?= ?[0-9])", " from "),
+    (r"表示|代表|意味着", " means "),
+    (r"只|仅", " only "),
+]
+
+
+def in_english(text: str) -> str:
+    """The text with its Chinese words for a reply's form in English; one without Chinese as it is."""
+    if not re.search(f"[{HAN}]", text):
+        return text
+    text = ENDS.sub(r"end with \g<quoted>", text.translate(WIDE))
+    done, at = [], 0
+    for quoted in QUOTED.finditer(text):
+        done += [_words(text[at : quoted.start()]), f'"{_ranges(quoted["words"])}"']
+        at = quoted.end()
+    return "".join([*done, _words(text[at:])])
+
+
+def _ranges(text: str) -> str:
+    for pattern, english in RANGES:
+        text = re.sub(pattern, english if english is not None else lambda found: str(NUMERALS[found[1]]), text)
+    return text
+
+
+def _words(text: str) -> str:
+    text = _ranges(text.translate(MARKS))
+    for pattern, english in WORDS:
+        text = re.sub(pattern, english, text)
+    text = re.sub(f"(?<=[{HAN}])(?=[!-~])|(?<=[!-~])(?=[{HAN}])", " ", text)
+    return re.sub(r"(?<=[\[(]) +| +(?=[\])])", "", re.sub(" +", " ", text))
