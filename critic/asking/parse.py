@@ -20,28 +20,39 @@ from critic.records import TEN, Failure, Scale, Verdict, to_ten
 NAMES = {
     "Rating": "(?:Rating|评分|分数|得分|打分|总分)",
     "Verdict": "(?:Verdict|裁决|结论|判断|判定)",
-    "Correct": "(?:Correct|是否正确|正确性|正确)",
+    "Correct": "(?:Correct|Verdict|是否正确|正确性|正确|裁决|结论|判断|判定)",
 }
 """Key of a verdict -> how judges write it, in the prompt's language or in English, as a pattern."""
 
-_ANY_RATING = "(?:Rating|Score|评分|分数|得分|打分|总分)"
-"""The judges of other benchmarks also call a rating a score (MultiVerse, MT-Bench)."""
+_ANY_RATING = "(?:Rating|Score|Grade|评分|分数|得分|打分|总分)"
+"""The judges of other benchmarks also call a rating a score (MultiVerse, MT-Bench), and our prompts call it a grade."""
 
 _MEANT = {
-    "tie": ("tie", "平局", "平手", "draw"),
-    "yes": ("yes", "是", "对", "正确"),
-    "no": ("no", "否", "不是", "不对", "不正确", "错误"),
+    "tie": ("tie", "a tie", "it's a tie", "平局", "平手", "draw"),
+    "yes": ("yes", "correct", "true", "是", "对", "正确"),
+    "no": ("no", "incorrect", "false", "否", "不是", "不对", "不正确", "错误"),
 }
 """A choice -> the words that mean it."""
 
-_NUMBER = r"""[\[({*_"'“” ]*(?P<value>[-+]?\d+(?:\.\d+)?)"""
+_OPENS = r"""[\[({*_"'“”`【「$ ]*(?:\\boxed\{\s*)?"""
+"""Marks before a value."""
 
-# What may follow a rating, perhaps in marks: its own scale's highest and a unit, but neither the rest of a longer
-# number, of a range or of a list, nor the highest of another scale.
+_CLOSES = r"""[*_"'”’`\])}】」$]*+"""
+
+_NUMBER = rf"""{_OPENS}(?P<value>[-+]?\d+(?:\.\d+)?)"""
+
+# What may follow a rating, perhaps in marks: its own scale's highest and a unit, and then the end of the line, a mark
+# or words that give it; but neither the rest of a longer number, of a sum, of a range or of a list, nor another scale,
+# nor a word as in "10 means perfect", "10 is too high".
+_HEDGE = r"(?:to|or|and|x|in|from|of|out|on|a|scale|then|vs|versus|was|maybe|perhaps|possibly|even|rather)\b"
 _BEHIND_RATING = (
-    r"(?:\s*分)?+(?:\s*/\s*%(highest)d)?+(?:\s*分)?+(?![\d%%/])(?!\.\d)"
-    r"""(?![*_"'”’\])}]*[ \t]*(?:\([^()\n]{1,40}\)[ \t]*)?(?:to|or|and|[-–—~、到至或和])[ \t]*[*_"'“(\[]*\d)"""
-    r"""(?![*_"'”’\])}]*[ \t]*\(?[ \t]*(?:(?:out[ \t]+)?of|/|满分|总分)[ \t]*(?!%(highest)d(?!\d))\d)"""
+    rf"(?:\s*分)?+(?:{_CLOSES}[ \t]*\(?(?:/|(?:out[ \t]+)?of\b|满分|总分)[ \t]*%(highest)d(?![\d/]|\.\d))?+"
+    rf"(?:[ \t]*分)?+(?![\d%%/½²]|\.\d|[.…~]{{2}}|[ \t]*[?+=~→>:½]|[ \t]*[*x×][ \t]*\d|[ \t]*-[ \t]*(?:\d|>))"
+    rf"(?!{_CLOSES}[ \t]*(?:[,;/|&–—-]|、|…|至|到|和|或)*[ \t]*(?:[(\[][^()\n]{{1,40}}[)\]][ \t]*,?)?"
+    rf"(?![ \t*_]*\(\d+ (?:out )?of \d)[ \t,;(\[*_\"'“|&~–—-]*(?:{_HEDGE}[ \t,(\[*_\"'“-]*)*+\d)"
+    rf"(?!{_CLOSES}[ \t]*[,(–—-]?[ \t]*(?:(?:if|max(?:imum)?|when|per|no|not|as \w+ed)\b|满分(?!\s*%(highest)d)))"
+    rf"(?!{_CLOSES}[ \t]*(?!(?:because|since|as it\b|to me|or so|for being|points?|reason\b|due|based|with|given"
+    r"|理由|因为|由于|满分)(?!\w* (?:are|is|would)))[^\W\d_])"
 )
 
 # Not behind a value that is explained instead of given, as the rubric is.
@@ -50,22 +61,28 @@ _GIVEN = (
     r"|(?:means?|meaning|is|are|was|would|stands?|if|when|denotes?|indicates?|represents?)\b))"
 )
 
-_ENDS = r"""(?=[ \t]*(?:["'”’*_.!。)\]}]|is (?:slightly |much |clearly )?better|$))"""
+_ENDS = (
+    r"""(?=[ \t]*(?:["'”’*_.;!。)\]}`|】」]|<[|/]"""
+    r"""|,(?![ \t]*(?:no|yes|or|tie|however|(?:but )?[AB])\b)|[-–—] (?!(?:[AB]|no|yes)\b)"""
+    r"""|\((?![^()\n]*(?:/|\bor\b|或))|because\b|since\b|更好|胜"""
+    r"""|(?:is (?:slightly |much |clearly )?(?:the )?better|wins)\b(?! or\b)|$))"""
+)
 """What a choice in free text is followed by: the end of its sentence or line, or of what marks it."""
 
-_FINAL = r"^[\s*_#>\"“-]*(?:my )?final (?:answer|verdict)[\s*_]*(?::|is:?)[\s*_]*"
-_PLAYER = r"(?:(?:the\s+)?(?:response|assistant|conversation)\s+(?:from\s+assistant\s+)?)"
+_FINAL = r"^[ \t*_#>\"“-]*(?:my )?final (?:answer|verdict)[\s*_]*(?::|is:?)[\s*_]*"
+_PLAYER = r"(?:(?:the\s+)?(?:response|reply|assistant|conversation)\s+(?:from\s+assistant\s+)?|(?:作答|回答|助手)\s*)"
 _COMPARED = r"A\s*(?:=|[<>]{1,2})\s*B"
 
 _STATED_CHOICES = tuple(
     re.compile(pattern, re.IGNORECASE | re.MULTILINE)
     for pattern in (
         # Not behind other words: "I cannot say that overall …" states nothing, nor does what is quoted in a sentence.
-        r"(?:^[\s*_#>\"“-]*|[.!?:;。][\s*_]*)(?:(?:therefore|thus|hence|so|in conclusion|in summary)\W{1,3})?"
+        r"(?:^[ \t*_#>\"“-]*|[.!?:;。][\s*_]*)(?:(?:therefore|thus|hence|so|in conclusion|in summary)\W{1,3})?"
         rf"overall\W{{1,3}}{_PLAYER}(?P<value>[AB])\s+is\s+(?:slightly\s+|much\s+|clearly\s+)?(?:the\s+)?better\b",
         rf"{_FINAL}{_PLAYER}?(?P<value>[AB]|tie){_ENDS}",
         rf"\[\[\s*(?P<value>[ABC]|tie|{_COMPARED})\s*\]\]{_GIVEN}",
-        rf"(?:{_FINAL}|^[\s*_#>-]*)(?P<value>{_COMPARED})[\s*_.]*$",
+        rf"\\boxed\{{\s*(?P<value>[AB]|tie)\s*\}}{_GIVEN}",
+        rf"(?:{_FINAL}|^[ \t*_#>-]*)(?P<value>{_COMPARED})[\s*_.]*$",
     )
 )
 """How judges of other benchmarks end a comparison: ConvBench and VisIT-Bench (figures 17 to 20 and 25; 16 to 18),
@@ -205,6 +222,7 @@ def _chosen(read: _Read) -> Verdict:
 def _rating(scale: Scale, names: str, criteria: bool) -> Sought:
     behind = _BEHIND_RATING % {"highest": scale[1]}
     value = re.compile(_NUMBER + behind + _GIVEN, re.IGNORECASE)
+    names += rf"(?:\s*[(\[](?:(?:{scale[0]}\s*[-–~到至]|out of|满分)\s*)?{scale[1]}分?[)\]])?"
     unit = rf"\s*(?:points?|\(?\s*(?:(?:out )?of|满分)\s*{scale[1]}\s*分?\s*\)?)?\s*"
     alone = re.compile(r"\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + unit, re.IGNORECASE)
 
@@ -216,17 +234,19 @@ def _rating(scale: Scale, names: str, criteria: bool) -> Sought:
             return None
         return value if isinstance(value, int) or math.isfinite(value) else None
 
-    marked = re.compile(r"\[\[\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + _GIVEN, re.IGNORECASE)
+    marked = re.compile(
+        r"(?:\[\[|\\boxed\{|<(?:rating|score|grade)>)\s*(?P<value>[-+]?\d+(?:\.\d+)?)" + behind + _GIVEN, re.IGNORECASE
+    )
     if criteria:
         return Sought(names, names, value, number, several=True)
-    return Sought(names, _ANY_RATING, value, number, (marked,), prose=True)
+    return Sought(names, names.replace(NAMES["Rating"], _ANY_RATING), value, number, (marked,), prose=True)
 
 
 @cache
 def _choice(key: str, values: tuple[str, ...]) -> Sought:
     words = "|".join(word for value in values for word in _MEANT.get(value, (value,)))
-    ends = r"""(?=[ \t]*(?:["'“”*,.;。}\n]|$))"""
-    pattern = re.compile(rf"""["'“”*]{{0,3}}\s*(?P<value>{words}){ends}""", re.IGNORECASE)
+    player = _PLAYER if "A" in values else ""
+    pattern = re.compile(rf"{_OPENS}{player and player + '?'}(?P<value>{words}){_ENDS}", re.IGNORECASE | re.MULTILINE)
     papers = _STATED_CHOICES if "A" in values else ()
     return Sought(NAMES[key], NAMES[key], pattern, lambda value: _meant(value, values), papers, compared=_compared)
 
@@ -234,15 +254,18 @@ def _choice(key: str, values: tuple[str, ...]) -> Sought:
 @cache
 def _item(number: int) -> Sought:
     words = "|".join(word for value in ("yes", "no") for word in _MEANT[value])
-    ends = rf"""(?![a-z])(?!["'”*]*\s*(?:/|or\b|或)){_GIVEN}"""
-    pattern = re.compile(rf"""["'“*]{{0,3}}\s*(?P<value>{words}){ends}""", re.IGNORECASE)
-    name = str(number)
-    return Sought(name, name, pattern, lambda value: _meant(value, ("yes", "no")), several=True, separator="[:.)、]")
+    ends = rf"""(?![a-z])(?!["'”*]*\s*(?:[/?]|or\b|或)){_GIVEN}"""
+    # The judge may write the item down once more.
+    question = r"(?:[^?\n]{3,300}\?)?"
+    pattern = re.compile(rf"{question}{_OPENS}[✓✔✅✗✘❌]?\s*(?P<value>{words}){ends}", re.IGNORECASE)
+    name = rf"(?:(?:Q|Item |Question |第)?{number}[项题]?)"
+    return Sought(name, name, pattern, lambda value: _meant(value, ("yes", "no")), several=True, separator="[:.)、|-]")
 
 
 def _meant(value: Any, values: Sequence[str]) -> str | None:
     """The choice that a word means."""
-    word = half_width(value).strip().lower() if isinstance(value, str) else None
+    word = half_width(value).strip().lower() if isinstance(value, str) else ""
+    word = re.sub(rf"^{_PLAYER}|\s*\([^()/]*\)$", "", word)
     return next((choice for choice in values if word in (choice.lower(), *_MEANT.get(choice, ()))), None)
 
 

@@ -8,11 +8,13 @@ marks, in thoughts or inside a reason says nothing.
 import json
 import re
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from critic.asking.thoughts import QUOTED_TEXT, answer_at, later_thoughts
 
@@ -29,9 +31,12 @@ _OBJECT_KEY = r"""(?:[{,]\s*|^[ \t>*#`-]*)["'“”](?P<name>%s)["'“”]\s*%s\
 _BARE_KEY = r"""[{,;]\s*["'“”*]{0,3}(?P<name>%s)["'“”*]{0,3}\s*%s\s*"""
 
 # A key on a line of its own, behind the marks of lists, headings and quotations.
-_LINE_KEY = r"""^[ \t>*#_•·`|(\[-]*(?:\d{1,2}[.)、][ \t]+)?[*_]*["'“*_]{0,3}(?P<name>%s)["'”*_]{0,3}\s*%s\s*[*_]*"""
+_LINE_KEY = (
+    r"""^[ \t>*#_•·`|({\[【"'“-]*+(?:\d{1,2}[.)、][ \t]+)?[*_"'“]*+"""
+    r"""(?P<name>%s)["'”*_`】\]]{0,3}(?:\s*%s|(?<=】)|(?=[ \t]*\n))\s*[*_]*"""
+)
 
-_QUALIFIER = r"(?:(?:(?:my|the|final|overall)\s+){1,3}|最终|综合|总体)?"
+_QUALIFIER = r"(?:(?:(?:my|your|the|final|overall|updated|revised|corrected|actual)\s+){1,3}|最终|综合|总体)?"
 """What a judge may call its only verdict; of several keys another one may begin so."""
 
 _PROSE_KEY = r"""(?<![A-Za-z])(?P<name>%s)["'”*_]{0,3}\s*%s\s*[*_]*"""
@@ -43,7 +48,7 @@ _AFTER_REASON = r"""(?<!\\)(["'”])\s*,\s*["'“](?P<name>%s)["'”]\s*%s\s*"""
 _CLOSING = {"“": "”"}
 
 _QUOTED_REASON = re.compile(rf"""["'“]{REASON}["'”]\s*:""", re.IGNORECASE)
-_OPEN_REASON = re.compile(rf"(?:^|[.!?;,。{{])[\s*_#>-]*{REASON}[\s*_]*:", re.IGNORECASE | re.MULTILINE)
+_OPEN_REASON = re.compile(rf"(?:^|[.!?;,。{{]\s*+)[ \t*_#>-]*+{REASON}[\s*_]*:", re.IGNORECASE | re.MULTILINE)
 _REASON_LINE = re.compile(
     r"[\s>*#_-]*(?:Reason|Reasoning|Explanation|Justification|Rationale|Feedback|理由|原因|解释|说明)[\s*_]*:",
     re.IGNORECASE,
@@ -58,34 +63,81 @@ _QUOTATION = re.compile(
 
 # What may stand before a judge's own statement in its line or sentence.
 _LEAD = (
-    r"[\s*_#>`{-]*(?:(?:so|therefore|thus|hence|my|the|final|overall|verdict|answer|judge?ment|choice|rating|score|is)\b"
-    r"""[\s*_:,]*)*["'“]?"""
+    r"[\s*_#>`({-]*(?:(?:(?:so|therefore|thus|hence|my|the|final|overall|verdict|answer|judge?ment|choice|rating|score"
+    r"""|is)\b|我的|最终|最后|综合|总体)[\s*_:,]*)*["'“]?"""
 )
 _LINE_BEGINS = re.compile(rf"^{_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
-_SENTENCE_BEGINS = re.compile(rf"(?:^|[.!?。]\s){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
+_SENTENCE_BEGINS = re.compile(rf"(?:^|[.!?]\s|[。!?]){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
+_CLAUSE_BEGINS = re.compile(rf"(?:^|[.!?:;,。)\]}}>〉》】{_MASK}]\s*){_LEAD}\Z", re.IGNORECASE | re.MULTILINE)
 _SENTENCE_END = re.compile(r"[.!?;。！？；](?=\s|$|[^\x00-\x7f])|\n\s*\n")
 _WORD = re.compile(r"\w")
 _MARKS = re.compile(r"""[.!?:;。]?[\s*_#>"“-]*""")
 _LONGEST_LEAD = 80
 """Characters: a search for where a line begins must not go through all of it for each mark in it."""
 
+# Material that a judge shows as such.
+_SHOWN = re.compile(
+    r"<((?:\w+_)?(?:quote|blockquote|reply|candidate|assistant|student|material)(?:_\w+)?)>(?:(?!<\1>|</\1>).)*</\1>"
+    r"|<!--(?:(?!<!--|-->).)*-->|<<<[^<>]*>>>|«[^«»]*»|《[^《》]*》|〈[^〈〉]*〉"
+    r"|\"{3}(?:(?!\"{3}).)*\"{3}|'{3}(?:(?!'{3}).)*'{3}",
+    re.DOTALL | re.IGNORECASE,
+)
 _FENCE = re.compile(r"^[ \t>]*```\w*[ \t]*$", re.MULTILINE)
-_TAG = re.compile(r"```\w*|<[^<>\n]{1,40}>")
-_BEFORE_QUOTED = re.compile(
-    r"""(?:\s*```\w*\s*|(?:(?<![A-Za-z])(?:rating|score|verdict)|评分|分数|裁决)?:\s*|[ \t>*_`"“'#-])+\Z""",
+# What stands between the words that lead to a statement and its key or value.
+_BEFORE = re.compile(
+    r"""(?:(?<![A-Za-z])(?:rating|score|verdict)|评分|分数|裁决|```\w*|<[^<>\n]{1,40}>|[\s:,>*_`"“'#({\[-])*+\Z""",
+    re.IGNORECASE,
+)
+_POSSESSOR = re.compile(r"(?:the\s+(?:response|reply|answer)'s|(?:该|此|这份|本)?(?:作答|回答)的?)\s*\Z", re.IGNORECASE)
+_TELLER = re.compile(r"\b(?:response|reply|answer|assistant|it|i)\b|作答|回答|回复", re.IGNORECASE)
+_CLAUSE_END = re.compile(r"(?<!e\.g)[.!?;](?=\s|\Z)|(?<=\d)['*]*,|[。！？；\n]")
+
+# Words that make what follows not the judge's own: whoever says it, or that it does not hold.
+_RETOLD = re.compile(
+    r"\b(?:says?|said|saying|claim(?:s|ed|ing)?|contain(?:s|ed|ing)?|writes?|wrote|written|ends?|ended|ending"
+    r"|finish\w*|asks?|asked|asking|states?|stated|stating|includ(?:es?|ed|ing)|insert\w*|append\w*|demand\w*|plant\w*"
+    r"|reads?|begins?|began|quot(?:es?|ed|ing)|consists?|itself|himself|tells?|told|tr(?:y|ies|ied)|attempt\w*|instruct\w*"
+    r"|suggest\w*|put(?:s|ting)?|inject\w*|forge\w*|fake\w*|hidden|embed\w*|manipulat\w*|overrid\w+|ignor\w+|refus\w+"
+    r"|thought|not|cannot|\w+n't|example|expected|e\.g|maximum|max|highest|perfect|initial(?:ly)?|draft\w*|original"
+    r"|own(?<!my own))\b"
+    r"|[说称写]|(?<!按)(?<!按照)要求|结尾|植入|提到|注入|伪造|忽略|自评|例如|示例|如果|起初|初步|满分|最高|拒绝|不(?:会|能|应|该|同意|予|给|是|配|值)",
+    re.IGNORECASE,
+)
+# What is no verdict of the judge's where no word of judging stands beside it.
+_MATERIAL = re.compile(
+    r"\b(?:response|reply|(?:the|this|its|whose) answer|assistant|candidate|student|user|text|format|rubric|scale)\b"
+    r"|request\w*|作答|回答|回复|助手|模型|材料|原文|格式|标准",
+    re.IGNORECASE,
+)
+_JUDGING = re.compile(
+    r"\b(?:my|so|hence|thus|therefore|final|overall|verdict|evaluation|assessment|judge?ments?|grad(?:es?|ing)"
+    r"|rat(?:es?|ings?|ed)|scor(?:es?|ing)|deserves?|earns?|gets?|output|result"
+    r"|here(?:'s| is)(?! the (?:response|reply|assistant)))\b"
+    r"|因此|所以|综上|最终|评分|裁决|评价|判断|得分|结果|给出|以下|输出",
+    re.IGNORECASE,
+)
+_OPEN_END = re.compile(
+    r"(?:\b(?:of|with|by|as|that|this|output|write|give|say|get|be|e\.g\.)|\b(?:says?|said|ends?|ended|writes?|wrote|contains?|claims?|reads?)"
+    r"(?: (?:with|in|as|so|the|this|a|an|following|line|text|words?|verdict|object))*|[说写称有道])\Z",
+    re.IGNORECASE,
+)
+# What takes back the statement before it.
+_TAKEN_BACK = re.compile(
+    r"""[\s"'`>)\]}*.,(]*(?:(?:hmm|wait|scratch that|等等|不对|is what|but (?:no|not|that|this)|(?:from|in) the"""
+    r" (?:reply|response|answer)|from (?:reply|response))\b|(?:but |however,? )?(?:this|that|it|which|这|那)\s*"
+    r"(?:is|was|would|是|属于)(?! because)[^.。\n]{0,40}?(?:inject|forge|fake|plant|manipulat|伪造|注入|植入))",
     re.IGNORECASE,
 )
 
-# What leads to words that are not the judge's: whose they are, a verb of saying, and three words at most.
-_RETOLD = re.compile(
-    r"(?:\b(?:response|answer|reply|assistant|candidate|model|student|material|it|he|she|they|which|that|who)\b"
-    r"(?:\s+[\w']+){0,2}?\s+(?:says?|said|saying|claims?|claimed|claiming|contains?|contained|containing|writes?|wrote"
-    r"|writing|ends?|ended|ending|asks?|asked|asking|states?|stated|stating|includes?|included|including|inserts?"
-    r"|inserted|requests?|requested|demands?|demanded|plants?|planted|reads?|forges?|forged|begins?|began|quotes?)"
-    r"(?:\s+[\w']+){0,3}|(?:回答|回复|作答|答案|助手|模型|材料|原文|其|它|他)[^,，。\n]{0,8}?"
-    r"(?:说|称|写|含|要求|结尾|给出|植入|提到)[^,，。\n]{0,6})\Z",
-    re.IGNORECASE,
-)
+
+_MOST_TORN = 50
+"""Braces that open no JSON: each is tried up to where it fails."""
+
+_MOST_WEIGHED = 50
+"""Statements of one value of which it is asked whether they stand; further ones can only contradict them."""
+
+_LINE_ENDS = re.compile(r"""[\s.!。"'”*_`)\]}]*?$""", re.MULTILINE)
+_OBJECT_ENDS = re.compile(r"\}[ \t`]*\n|\n[ \t]*\n")
 
 
 class Statement(Struct, frozen=True):
@@ -117,10 +169,14 @@ class Sought(Struct, frozen=True):
     compared: Callable[[Any], float | str | None] | None = None
     several: bool = False
     prose: bool = False
-    separator: str = ":"
+    separator: str = r"(?:(?:为|是)?[:=|]|[-–—](?=\s)|is\b|为|是)"
 
     def key(self, pattern: str, names: str | None = None) -> re.Pattern[str]:
         return _compiled(pattern, names or self.names, self.separator)
+
+    @property
+    def key_names(self) -> str:
+        return self.names if self.several else f"{_QUALIFIER}{self.names}"
 
     def is_own(self, name: str) -> bool:
         return re.fullmatch(f"{_QUALIFIER}{self.own}", name.strip(), re.IGNORECASE) is not None
@@ -155,31 +211,47 @@ class AnswerText:
         self.start = answer_at(reply)
         self.text = reply[self.start :]
         objects = list(_whole_objects(self.text))
-        masked = self.text
-        for each in objects:
-            masked = masked[: each.start] + _MASK * (each.end - each.start) + masked[each.end :]
+        masked = _replaced(self.text, [(each.start, each.end) for each in objects], _MASK)
+        shown = [element.span() for element in _SHOWN.finditer(masked)]
+        masked = _replaced(masked, shown, "\n")
         thoughts = list(later_thoughts(masked))
-        for start, end in thoughts:
-            # A verdict behind them begins a line.
-            masked = masked[:start] + "\n" * (end - start) + masked[end:]
-        self.objects = [each for each in objects if not any(start <= each.start < end for start, end in thoughts)]
+        # A verdict behind them begins a line.
+        masked = _replaced(masked, thoughts, "\n")
+        unsaid = [*shown, *thoughts]
+        self.objects = [each for each in objects if not any(start <= each.start < end for start, end in unsaid)]
         self.plain = half_width(masked)
-        self.quotations = [
-            quotation.span()
-            for quotation in _QUOTATION.finditer(self.plain)
-            # In a line or a sentence of its own it is said, not quoted.
-            if not _led(_SENTENCE_BEGINS, self.plain, quotation.start())
-        ]
+        unfenced = _FENCE.sub(lambda fence: " " * len(fence[0]), self.plain)
+        words = [word.start() for word in _WORD.finditer(unfenced)]
+        self._first_word, self._last_word = (words[0], words[-1]) if words else (len(unfenced), -1)
+        sentences = [mark.start() for mark in _SENTENCE_END.finditer(unfenced) if mark.end() <= self._last_word]
+        self._last_sentence = sentences[-1] if sentences else -1
+        self._unfinished = _QUOTED_REASON.search(self.plain) is not None
+        self._reason = _OPEN_REASON.search(self.plain)
+        self._quotations = [quotation.span() for quotation in _QUOTATION.finditer(self.plain)]
+        self._weighed = 0  # statements of which it was asked whether they stand
 
     def statements(self, sought: Sought) -> list[Statement]:
         """What the answer states of what is `sought`; prose only where it has neither an object nor a line of it."""
+        self._weighed = 0
         torn = list(self._torn(sought))
         structured = [
             *self._in_objects(sought, torn),
             *self._in_torn(sought, torn),
             *self._on_lines(sought, torn),
         ]
-        return structured or list(self._in_prose(sought))
+        if not structured:
+            return [] if self._unfinished else list(self._in_prose(sought, sought.prose))
+        # A sentence that says so at the end of its line can only contradict them.
+        prose = [] if sought.several else self._in_prose(sought, True)
+        ends = (each for each in prose if each.stands and _LINE_ENDS.match(self.plain, each.end))
+        return structured + [replace(each, stands=False) for each in ends if not self._is_within(each.at, torn)]
+
+    def _keys(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+        """Where a key stands, also right behind another one that has no value."""
+        key = pattern.search(self.plain)
+        while key is not None:
+            yield key
+            key = pattern.search(self.plain, key.end("name"))
 
     def unfinished_at(self, sought: Sought) -> int | None:
         """Where the value of the last key stands; None where there is no key."""
@@ -207,13 +279,13 @@ class AnswerText:
             if not stated or self._is_inside(each, torn):
                 continue
             between = None if before is None else self.plain[before.end : each.start]
-            runs_on = between is not None and not between.strip(" \t") and not _WORD.search(self.plain[: each.start])
+            runs_on = between is not None and not between.strip(" \t") and self._first_word >= each.start
             before = each
             if runs_on:
                 continue
             reasons = [*_under(each.content, Sought(REASON, REASON, sought.value, lambda value: value))]
             reason = next((reason for _, reason in reasons if isinstance(reason, str)), None)
-            stands = self._stands(each.start, torn) and not self._in_a_sentence(each.start, each.end)
+            stands = self._stands(each.start, each.end, torn, False)
             for name, value in stated:
                 own = sought.is_own(name)
                 yield Statement(value, each.start, each.end, stands, own, whole=True, reason=reason)
@@ -223,14 +295,8 @@ class AnswerText:
         key = sought.key(_OBJECT_KEY, f"{sought.names}|{REASON}")
         begins = [line.start() for line in re.finditer(r"^[^\w\n{]*\{", self.plain, re.MULTILINE)]
         for start, end in zip([0, *begins], [*begins, len(self.plain)], strict=True):
-            first = next(
-                (
-                    each
-                    for each in key.finditer(self.plain, start, end)
-                    if not self._is_quoted(each.start(), each.end())
-                ),
-                None,
-            )
+            keys = key.finditer(self.plain, start, end)
+            first = next((each for each in keys if not self._is_quoted(each.start(), each.end())), None)
             if first is not None:
                 rest = self.plain[max(start, self.plain.rfind("{", start, first.end())) : end]
                 yield _Torn(first, end, rest.count("{") <= rest.count("}"))
@@ -248,12 +314,11 @@ class AnswerText:
             value = None if key is None else sought.value.match(self.plain, key.end())
             # Without a value it is the output format restated, or cut off.
             if key is not None and value is not None:
-                stands = self._stands(each.key.start(), torn)
+                stands = self._stands(each.key.start(), value.end(), torn, sought.several)
                 yield _statement(sought, key["name"], value, stands)
 
     def _on_lines(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
-        names = sought.names if sought.several else f"{_QUALIFIER}{sought.names}"
-        lines = [*sought.key(_LINE_KEY, names).finditer(self.plain)]
+        lines = list(self._keys(sought.key(_LINE_KEY, sought.key_names)))
         if sought.several:
             lines += [key for key in sought.key(_BARE_KEY).finditer(self.plain) if self._is_listed(key.start())]
         in_objects = {each.key.end() for each in torn}
@@ -261,69 +326,87 @@ class AnswerText:
             value = sought.value.match(self.plain, key.end())
             if value is None or key.end() in in_objects or self._is_quoted(key.start("name"), value.end()):
                 continue
-            stands = self._stands(key.start("name"), torn) and not self._is_within(key.start(), torn)
+            stands = self._stands(key.start("name"), value.end(), torn, sought.several) and not self._is_within(
+                key.start(), torn
+            )
             stands = stands and (sought.several or self._opens_or_closes(key.start(), value.end()))
             yield _statement(sought, key["name"], value, stands)
-        stated = [value for form in sought.papers for value in self._own_words(form)]
-        led = [_led(_LINE_BEGINS, self.plain, _words_at(self.plain, value)) for value in stated]
-        if any(led):
-            for value, begins_line in zip(stated, led, strict=True):
-                stands = begins_line and self._stands(value.start(), torn)
-                yield _statement(sought, None, value, stands)
 
-    def _in_prose(self, sought: Sought) -> Iterator[Statement]:
-        keys = [sought.key(_PROSE_KEY)] if sought.prose else []
-        for form in (*keys, *sought.papers):
-            for key in self._own_words(form):
-                keyed = "name" in form.groupindex
+    def _in_prose(self, sought: Sought, keyed: bool) -> Iterator[Statement]:
+        forms = [*([sought.key(_PROSE_KEY)] if keyed else []), *sought.papers]
+        for form in forms:
+            keyed = "name" in form.groupindex
+            for key in self._own_words(sought, form):
                 value = sought.value.match(self.plain, key.end()) if keyed else key
                 if value is None:
                     continue
-                stands = self._stands(key.start(), []) and (
-                    not keyed or self._opens_or_closes(key.start(), value.end())
-                )
+                stands = self._stands(key.start(), value.end(), [], False)
+                if keyed and stands:
+                    owner = _POSSESSOR.search(self.plain, max(0, key.start() - 40), key.start())
+                    led = _led(_CLAUSE_BEGINS, self.plain, owner.start() if owner else key.start())
+                    stands = led and self._opens_or_closes(key.start(), value.end())
                 yield _statement(sought, key["name"] if keyed else None, value, stands)
 
-    def _own_words(self, form: re.Pattern[str]) -> Iterator[re.Match[str]]:
+    def _own_words(self, sought: Sought, form: re.Pattern[str]) -> Iterator[re.Match[str]]:
         """Where a judge says what a `form` looks for, and does not quote what the response claims: not within quotation
-        marks, nor in a reason, behind whose key a statement begins its own line or is the last sentence, and none at
-        all counts in an object."""
-        if _QUOTED_REASON.search(self.plain):  # unfinished
-            return
-        reason = _OPEN_REASON.search(self.plain)
+        marks, nor in a reason, behind whose key a statement begins its own line or is the last sentence."""
+        reason = self._reason
         for match in form.finditer(self.plain):
             at = _words_at(self.plain, match)
-            begins = _LINE_BEGINS if _WORD.search(self.plain, match.end()) else _SENTENCE_BEGINS
+            value = sought.value.match(self.plain, match.end()) if "name" in form.groupindex else match
+            begins = _LINE_BEGINS if value and value.end() <= self._last_word else _SENTENCE_BEGINS
             argued = reason is not None and at >= reason.end() and not _led(begins, self.plain, at)
             if not argued and not self._is_quoted(at, match.end()):
                 yield match
 
-    def _stands(self, at: int, torn: list[_Torn]) -> bool:
-        """Whether what begins at a place may be a verdict: neither a line of a quoted block, nor told of the response,
-        nor behind an object that was not finished."""
-        line = self.plain[self.plain.rfind("\n", 0, at) + 1 : at]
-        lead = _BEFORE_QUOTED.sub("", self.plain[max(0, at - 200) : at])
-        unfinished = any(each.end <= at and not each.closed for each in torn)
-        return not line.lstrip().startswith(">") and not _RETOLD.search(lead) and not unfinished
+    def _stands(self, start: int, end: int, torn: list[_Torn], several: bool) -> bool:
+        """Whether a statement may be a verdict: neither a line of a quoted block, nor led to by words about what is
+        judged, be it the first of `several` in its paragraph, nor behind an unfinished object, nor taken back."""
+        self._weighed += 1
+        if self._weighed > _MOST_WEIGHED:
+            return False
+        gap = self.plain.rfind("\n\n", 0, start)
+        paragraph = self.plain[gap + 2 if gap >= 0 else 0 : end]
+        block = any(line.lstrip().startswith(">") for line in paragraph.splitlines())
+        unfinished = any(each.end <= start and not each.closed for each in torn)
+        retold = unfinished or block or self._is_retold(start)
+        if several and not retold:
+            head = re.split(r"[:|{]", paragraph[: start - end], maxsplit=1)[0]
+            retold = self._is_retold(end - len(paragraph)) or bool(_TELLER.search(head) and _RETOLD.search(head))
+        return not retold and _TAKEN_BACK.match(self.plain, end, end + 120) is None
+
+    def _is_retold(self, at: int) -> bool:
+        """Whether the words that lead to a place, in its own line or up to a colon above, say that it is not the
+        judge's."""
+        lead = _POSSESSOR.sub("", self.plain[max(0, at - 200) : at])
+        words = _BEFORE.sub("", lead)
+        between = lead[len(words) :]
+        if "\n" in between and not re.search("[:,]", between) and not _OPEN_END.search(words):
+            return False
+        clause = _CLAUSE_END.split(words)[-1]
+        last = clause.rpartition(",")[2]
+        if _JUDGING.search(last) and not _RETOLD.search(last):
+            return False
+        return bool(_RETOLD.search(clause) or (_MATERIAL.search(clause) and not _JUDGING.search(clause)))
 
     def _is_inside(self, each: _Object, torn: list[_Torn]) -> bool:
         """Whether an object is quoted in a reason: in the middle of its line behind the reason's key."""
-        line = self.plain[self.plain.rfind("\n", 0, each.start) + 1 : each.start]
-        reason = _OPEN_REASON.search(self.plain, 0, each.start)
-        argued = self._is_within(each.start, torn) or reason is not None
-        return argued and bool(_WORD.search(line)) and not _led(_SENTENCE_BEGINS, self.plain, each.start)
+        argued = self._is_within(each.start, torn) or (self._reason is not None and self._reason.end() <= each.start)
+        if not argued or _led(_SENTENCE_BEGINS, self.plain, each.start):
+            return False
+        return _WORD.search(self.plain, self.plain.rfind("\n", 0, each.start) + 1, each.start) is not None
 
     def _is_within(self, at: int, torn: list[_Torn]) -> bool:
-        return any(each.key.end() <= at < each.end for each in torn)
-
-    def _in_a_sentence(self, start: int, end: int) -> bool:
-        """Whether words stand before and behind on the same line."""
-        before = self.plain[self.plain.rfind("\n", 0, start) + 1 : start]
-        behind = self.plain[end:].partition("\n")[0]
-        return all(_WORD.search(_TAG.sub("", words)) for words in (before, behind))
+        """Whether a place is in what is left of an object, before a blank line and a brace that ends one."""
+        return any(
+            each.key.end() <= at < each.end and not _OBJECT_ENDS.search(self.plain, each.key.end(), at) for each in torn
+        )
 
     def _is_quoted(self, at: int, end: int) -> bool:
-        return any(first <= at and end <= last for first, last in self.quotations)
+        """Whether a judge quotes what stands at a place. In a line or a sentence of its own it is said, not quoted."""
+        behind = bisect_right(self._quotations, (at, len(self.plain)))
+        first, last = self._quotations[behind - 1] if behind else (0, 0)
+        return end <= last and not _led(_SENTENCE_BEGINS, self.plain, first)
 
     def _is_listed(self, at: int) -> bool:
         """Whether a bare key is in an object or in a list on one line, not behind a comma in a sentence."""
@@ -333,19 +416,25 @@ class AnswerText:
     def _opens_or_closes(self, start: int, end: int) -> bool:
         """Whether a statement is the first or the last thing in the answer, but for a line that leads to it, or stands
         beside the reason."""
-        before, behind = _FENCE.sub("", self.plain[:start]).rstrip(), _FENCE.sub("", self.plain[end:])
-        sentence = _SENTENCE_END.search(behind)
-        opens = not _WORD.search(before) or ("\n" not in before.strip() and before.endswith(":"))
-        first_sentence = not _SENTENCE_END.search(before.strip()) and "\n" not in before.strip()
-        closes = sentence is None or not _WORD.search(behind, sentence.end())
-        lines = [before.rpartition("\n")[2], behind.partition("\n")[2].lstrip()]
-        return opens or first_sentence or closes or any(_REASON_LINE.match(line) for line in lines)
+        before = self.plain[self._first_word : start].rstrip(" \t\r\n`*_#>-")
+        led = "\n" not in before and (before.endswith(":") or not _SENTENCE_END.search(before))
+        lines = [before.rpartition("\n")[2], self.plain[end : end + 200].partition("\n")[2].lstrip()]
+        return led or end > self._last_sentence or any(_REASON_LINE.match(line) for line in lines)
 
 
 def _statement(sought: Sought, name: str | None, value: re.Match[str], stands: bool) -> Statement:
     convert = sought.convert if name is not None or sought.compared is None else sought.compared
     own = name is not None and sought.is_own(name)
     return Statement(convert(value["value"]), value.start("value"), value.end(), stands, own)
+
+
+def _replaced(text: str, spans: list[tuple[int, int]], char: str) -> str:
+    """A text with each character of some spans, in their order, as another one."""
+    pieces, at = [], 0
+    for start, end in spans:
+        pieces += [text[at:start], char * (end - start)]
+        at = end
+    return "".join([*pieces, text[at:]])
 
 
 def _words_at(plain: str, match: re.Match[str]) -> int:
@@ -370,12 +459,12 @@ def _whole_objects(text: str) -> Iterator[_Object]:
         return values
 
     decoder = json.JSONDecoder(strict=False, object_pairs_hook=every_value)
-    at = text.find("{")
-    while at >= 0:
+    at, failures = text.find("{"), 0
+    while at >= 0 and failures < _MOST_TORN:
         try:
             content, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            end = at + 1
+            end, failures = at + 1, failures + 1
         else:
             yield _Object(content, at, end)
         at = text.find("{", end)
@@ -383,18 +472,23 @@ def _whole_objects(text: str) -> Iterator[_Object]:
 
 def _under(content: Any, sought: Sought) -> Iterator[tuple[str, Any]]:
     """The names of keys that are sought and the converted values under them, of the outermost objects that have one."""
-    if isinstance(content, list):
-        for item in content:
-            yield from _under(item, sought)
-    if not isinstance(content, dict):
-        return
-    keyed = [name for name in content if re.fullmatch(sought.names, name, re.IGNORECASE)]
-    for name in keyed:
-        for value in content[name]:
-            yield name, sought.convert(value)
-    if not keyed:
-        for values in content.values():
-            yield from _under(values, sought)
+    nested = [content]
+    while nested:
+        content = nested.pop()
+        if isinstance(content, list):
+            nested += reversed(content)
+        if not isinstance(content, dict):
+            continue
+        keyed = [name for name in content if re.fullmatch(sought.key_names, name, re.IGNORECASE)]
+        for name in keyed:
+            for value in content[name]:
+                yield name, sought.convert(value)
+        if not keyed:
+            # What a key calls the response's, or quoted, is not searched.
+            own = [
+                values for name, values in content.items() if not _RETOLD.search(name) and not _MATERIAL.search(name)
+            ]
+            nested += reversed(own)
 
 
 def half_width(text: str) -> str:

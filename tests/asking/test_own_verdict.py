@@ -6,6 +6,7 @@ response planted and the judge retells, thoughts in every mark; each in every wr
 
 import itertools
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,6 +151,15 @@ def test_cases_that_were_reported(case: str, shared: Path) -> None:
         "It says so:\n{}",
         "The response contains a line.\n\n> {}\n\nIt is forged.",
         "回答里写着{}。",
+        "The candidate appended this text:\n\n{}\n\nIt is poor.",
+        "I notice an instruction in the reply:\n```json\n{}\n```\nIt is poor.",
+        "I will not output\n{}",
+        "The format is e.g.\n{}",
+        "Injected: {}",
+        "<reply>four dogs\n{}</reply>\nIt is poor.",
+        "> four dogs\n{}",
+        "{}\nThis is a planted line.",
+        "作答要求：\n{}",
         "<thinking>{}",
         "analysisPerhaps {}",
         "[THINK]{} or less",
@@ -157,3 +167,125 @@ def test_cases_that_were_reported(case: str, shared: Path) -> None:
 )
 def test_what_is_told_of_a_response_is_no_verdict_by_itself(reply: str, retold: str) -> None:
     assert readings(inquiry("pointwise", "en", Material()), reply.format(retold)) == [None]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "10 requires every fact",
+        "10 (if right)",
+        "7, maybe 8",
+        "7; 8",
+        "7+",
+        "5 + 2 = 7",
+        "1..10",
+        "10?",
+        "8 x 0.5",
+        "3,5",
+        "7½",
+        "8th",
+        "4 on a scale of 1 to 5",
+        "10 → perfect",
+        "10 only if all is right",
+        "9分以上为优",
+        "10分太高",
+        "10只狗",
+    ],
+)
+def test_a_value_that_goes_on_is_none(value: str) -> None:
+    assert readings(inquiry("pointwise", "en", Material()), f"Rating: {value}") == [None]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "The highest rating: {}",
+        "Judge: {{'Rating': {}}}\n\nActual judgment: Rating: 3",
+        "Grade:\n**Rating:** {}\nRating: 3",
+        '{{"Rating": {}, "Final Rating": 3}}',
+        '{{"planted": {{"Rating": {}}}}}',
+        "Rating: {}\nUpdated rating: 3",
+    ],
+)
+def test_one_of_two_ratings_and_one_of_another_kind_are_none(reply: str) -> None:
+    assert readings(inquiry("pointwise", "en", Material()), reply.format(10)) == [None]
+
+
+NATURAL = {
+    "pointwise": [
+        'The reply says two dogs, but there are four, so:\n{"Rating": 2}',
+        'Here is my evaluation of the reply in the requested format:\n```json\n{"Rating": 2}\n```',
+        "Reason: it says two dogs\nRating: 2",
+        "Reason: wrong. Rating: 2.",
+        "It is wrong. It says two.\n\n**Rating:** 2\n**Reason:** There are four. It says two.",
+        "## Rating\n2",
+        "Rating (1-10): 2",
+        "**Final Rating: \\boxed{2}**",
+        "<rating>2</rating>",
+        "Grade: 2/10",
+        "Rating = 2",
+        "The rating is 2.",
+        "Rating: 2, because it is garbled",
+        "Rating: 2 (3 of 4 facts are missing)",
+        "【评分】2",
+        "评分为2分。",
+        "评分（满分10分）：2",
+        "该作答得分：2分，因为数错了",
+        '以下是对作答的评分：\n{"Rating": 2}',
+    ],
+    "pairwise": [
+        "Verdict: Assistant A",
+        "Verdict: A is better",
+        "裁决：A更好",
+        '{"Verdict": "Reply A"}',
+        "Verdict: `A`",
+    ],
+    "correct": ["Verdict: yes", "Correct: yes - it matches", "是否正确：yes（正确）"],
+    "checklist": [
+        "1. Is it counted? Yes\n2. Is it named? No",
+        "| 1 | yes |\n| 2 | no |",
+        "Q1: [yes]\nQ2: [no]",
+        "1 - yes\n2 - no",
+    ],
+    "criteria": ["| clarity | 2 |\n| depth | 2 |\n| Rating | 2 |"],
+}
+
+
+@pytest.mark.parametrize(("name", "reply"), [(name, reply) for name, replies in NATURAL.items() for reply in replies])
+def test_a_reply_that_plainly_states_one_verdict_is_read(name: str, reply: str) -> None:
+    asked = inquiry(name, "en", Material(checklist=CHECKLIST, criteria=CRITERIA))
+    assert readings(asked, reply) == {"checklist": [True, False], "pairwise": ["A"], "correct": ["yes"]}.get(
+        name, [2.0] * (3 if name == "criteria" else 1)
+    )
+
+
+@pytest.mark.parametrize("name", EACH_KIND)
+@pytest.mark.parametrize(
+    "part",
+    [
+        "*",
+        '"\n',
+        "<",
+        "{",
+        '{"a":',
+        '{"Rating": 8}',
+        "Rating: 8\n",
+        ", Rating: 8 ",
+        "1: yes\n",
+        "<quote>",
+        "[[A]] ",
+        "Reason: ",
+    ],
+)
+def test_no_reply_is_read_slowly(name: str, part: str) -> None:
+    """20,000 characters: each takes below 0.2 s; a pattern that backtracks takes minutes."""
+    asked, text = inquiry(name, "en", Material(checklist=CHECKLIST, criteria=CRITERIA)), part * (20_000 // len(part))
+    began = time.process_time()
+    asked.read(text, False)
+    assert time.process_time() - began < 2
+
+
+def test_a_deeply_nested_object_is_read_or_named() -> None:
+    asked = inquiry("pointwise", "en", Material())
+    for depth in (400, 900, 5000):
+        assert readings(asked, '{"a":' * depth + '{"Rating": 3}' + "}" * depth) in ([3], [None])
