@@ -136,7 +136,7 @@ class JudgeLayer:
             send = with_headers(send, [(b"x-critic-certificate", mark[:16].encode())])
         try:
             body = await self._read(scope, receive) if scope["method"] == "POST" else b""
-            request = request_limits.read(body) if body else None
+            request = await asyncio.to_thread(request_limits.read, body) if body else None
             if self.gate is not None:
                 await asyncio.to_thread(self.gate.check, body)
             if path == "/metrics":

@@ -107,8 +107,11 @@ def _check_constraint(name: str, constraint: Any) -> None:
             raise _refused(f"{key} has {len(value):,} entries; at most {MOST_ITEMS:,}")
         if key in SCHEMAS and not in_schema and isinstance(value, dict):
             in_schema = True
-            if not _Endings(value).has_one():
-                raise _refused("a schema requires itself, so that no reply to it ends: make that part optional")
+            try:
+                if not _Endings(value).has_one():
+                    raise _refused("a schema requires itself, so that no reply to it ends: make that part optional")
+            except RecursionError:
+                raise _refused("a schema is nested too deep") from None
         entries = value.items() if isinstance(value, dict) else [(key, item) for item in value]
         waiting += [(inner, item, in_schema) for inner, item in entries]
     if len(json.dumps(constraint, ensure_ascii=False)) > MOST_CONSTRAINT:

@@ -75,6 +75,8 @@ def answered_at_once(waits: list[float]) -> bool:
     return sorted(waits)[int(0.95 * len(waits))] < 0.1 and max(waits) < 0.6
 
 
+CHAIN = {f"d{at}": {"type": "object", "properties": {"a": {"$ref": f"#/$defs/d{at + 1}"}}} for at in range(1900)}
+CHAIN = {name: {**each, "required": ["a"]} for name, each in CHAIN.items()} | {"d1900": {"type": "null"}}
 REFUSED = {
     "choices": ({"structured_outputs": {"choice": [f"label {number}" for number in range(100_000)]}}, "2,000"),
     "a million choices": ({"structured_outputs": {"choice": list(map(str, range(1_000_000)))}}, "500,000"),
@@ -91,6 +93,7 @@ REFUSED = {
     "a circle in a text": ({"structured_outputs": {"json": json.dumps(CIRCLE)}}, "requires itself"),
     "a tool's": ({"tools": [{"type": "function", "function": {"name": "f", "parameters": CIRCLE}}]}, "requires itself"),
     "no way out": (schema(either({"type": "array", "items": {"$ref": "#"}, "minItems": 1})), "requires itself"),
+    "a chain": (schema({"$ref": "#/$defs/d0", "$defs": CHAIN}), "nested too deep"),
     "half in stop": ({"stop": ["\ud800"]}, "'stop' holds half"),
     "half in a turn": ({"messages": [{"role": "user", "content": "a\udfffb"}]}, "'messages' holds half"),
     "half in a key": ({"metadata": {"\udc00": 1}}, "'metadata' holds half"),
