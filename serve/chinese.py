@@ -13,6 +13,9 @@ MARKS = str.maketrans(
     | {"。": ". ", "；": "; ", "！": "! ", "？": "? ", "：": ": "}
 )
 QUOTED = re.compile(r"(?P<mark>[\"'`])(?P<words>[^\"'`\n]{1,80})(?P=mark)")
+KEPT = "\ue000"
+"""Stands for what is quoted while the words around it are read."""
+
 ENDS = re.compile(rf"(?:以|用) ?(?P<quoted>{QUOTED.pattern}) ?(?:作为)?(?:结尾|结束|收尾)")
 VERDICT = re.compile(
     "分数|评分|得分|打分|总分|分值|评级|等级|判断|判定|判决|结论|结果|裁决|胜者|优胜|更好|正确|选择|标签"
@@ -75,12 +78,9 @@ def in_english(text: str) -> str:
     """The text with its Chinese words for a reply's form in English; one without Chinese as it is."""
     if not re.search(f"[{HAN}]", text):
         return text
-    text = ENDS.sub(r"end with \g<quoted>", text.translate(WIDE))
-    done, at = [], 0
-    for quoted in QUOTED.finditer(text):
-        done += [_words(text[at : quoted.start()]), f'"{_ranges(quoted["words"])}"']
-        at = quoted.end()
-    return "".join([*done, _words(text[at:])])
+    text = ENDS.sub(r"end with \g<quoted>", text.translate(WIDE).replace(KEPT, ""))
+    quoted = (_ranges(match["words"]) for match in QUOTED.finditer(text))
+    return re.sub(KEPT, lambda _: next(quoted), _words(QUOTED.sub(f'"{KEPT}"', text)))
 
 
 def _ranges(text: str) -> str:

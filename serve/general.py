@@ -102,17 +102,16 @@ ELSE = re.compile(
 def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
     """The form that the messages (role and text) ask their reply in; None where that is not sure. `wants_object`
     says that the request asks for a JSON object by itself."""
-    texts = [(role, in_english(text)) for role, text in texts]
-    system = "\n\n".join(text for role, text in texts if role == "system")
-    whole = "\n\n".join(text for _, text in texts)
-    whole = whole if len(whole) <= HEAD + TAIL else f"{whole[:HEAD]}\n\n{whole[-TAIL:]}"
+    system = in_english("\n\n".join(text for role, text in texts if role == "system")[:HEAD])
+    whole = in_english(_clipped("\n\n".join(text for _, text in texts)))
+    last = in_english(texts[-1][1][: 2 * EDGE]) if texts else ""
     given = whole
     system, whole = (without_data(text, _spans(text)) for text in (system[:HEAD], whole))
     judging = bool(JUDGING.search(_without_objects(whole)))
     if not judging and not INSTANCE.search(whole):
         return None
-    for text, last in ((system, system), (whole, texts[-1][1] if texts else "")):
-        if ABOUT.search(last if len(last) < 2 * EDGE else last[:EDGE]):
+    for text, begins in ((system, system), (whole, last)):
+        if ABOUT.search(begins if len(begins) < 2 * EDGE else begins[:EDGE]):
             continue
         found = _one([*_objects(text, wants_object, judging), *(_listed(text) if judging else ())])
         if found is None and judging and not wants_object:
@@ -124,6 +123,11 @@ def find(texts: list[tuple[str, str]], wants_object: bool) -> Found | None:
         if found:
             return None
     return None
+
+
+def _clipped(text: str) -> str:
+    """The beginning and the end of a long text."""
+    return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]}\n\n{text[-TAIL:]}"
 
 
 def _one(found: list[Found]) -> Found | None:

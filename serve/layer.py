@@ -293,7 +293,7 @@ class JudgeLayer:
                 raise Refusal(HTTPStatus.BAD_REQUEST, "image_not_supported", f"{warnings[0]} (--strict-images)")
         chat = before = dialect.as_chat(request, self.settings.auto_tools)
         none = _header(scope, b"x-critic-contract") == "none"
-        contract = None if none else recognise(chat, self.contracts)
+        contract = None if none else await asyncio.to_thread(recognise, chat, self.contracts)
         if not none and count is None:
             self._counted(chat, contract)
         copies = _replies(chat)

@@ -259,7 +259,16 @@ def test_a_score_in_an_object_has_the_digits_that_its_words_allow(words: str, sc
 
 
 FILLINGS = (" ", "\n", "{", "}", '{"score": ', "A, ", '"yes" or ', "score 1: ", "[[A]]", "[", "0 to ", "return ")
-FILLINGS += ("score 0 to 1.\n", "rate 1-5. ", "only A, B or ", "Rate it 0.5 to 1\n", '"yes", ', "half points. ")
+FILLINGS += (
+    "“是”或",
+    "以“一到",
+    "score 0 to 1.\n",
+    "rate 1-5. ",
+    "only A, B or ",
+    "Rate it 0.5 to 1\n",
+    '"yes", ',
+    "half points. ",
+)
 
 
 @pytest.mark.usefixtures("without_collection")
