@@ -18,6 +18,9 @@ MOST_VALUES = 500_000
 MOST_ITEMS = 2000
 """Choices, values of an `enum`, branches, properties, tools: the length of any list or object in a constraint."""
 
+MOST_COMPARED = 64
+"""Branches of `oneOf`, and `patternProperties`: each is compared with every other, or with every property."""
+
 MOST_PATTERN = 20_000
 """Characters of a pattern or a grammar. One of 50,000 optional letters takes the decoder more than a second."""
 
@@ -103,8 +106,9 @@ def _check_constraint(name: str, constraint: Any) -> None:
             value = _written(value)
         if not isinstance(value, dict | list):
             continue
-        if len(value) > MOST_ITEMS:
-            raise _refused(f"{key} has {len(value):,} entries; at most {MOST_ITEMS:,}")
+        most = MOST_COMPARED if key in ("oneOf", "patternProperties") else MOST_ITEMS
+        if len(value) > most:
+            raise _refused(f"{key} has {len(value):,} entries; at most {most:,}")
         if key in SCHEMAS and not in_schema and isinstance(value, dict):
             in_schema = True
             try:

@@ -82,6 +82,8 @@ REFUSED = {
     "a million choices": ({"structured_outputs": {"choice": list(map(str, range(1_000_000)))}}, "500,000"),
     "enum": (schema({"properties": {"a": {"enum": list(range(2001))}}}), "enum has 2,001 entries; at most 2,000"),
     "branches": ({"structured_outputs": {"json": json.dumps({"anyOf": [{"const": 1}] * 3000})}}, "anyOf has 3,000"),
+    "compared": (schema({"oneOf": [{"const": number} for number in range(65)]}), "oneOf has 65 entries; at most 64"),
+    "patterns": (schema({"patternProperties": {f"^{at}": {} for at in range(65)}}), "patternProperties has 65"),
     "stop": ({"stop": ["x"] * 3000}, "stop has 3,000"),
     "regex": ({"structured_outputs": {"regex": "a" * 1_000_000}}, "at most 20,000"),
     "grammar": ({"structured_outputs": {"grammar": "a" * 1_000_000}}, "at most 20,000"),
@@ -163,8 +165,8 @@ def test_half_a_character_is_found_in_every_encoding(url: str) -> None:
 
 @pytest.mark.usefixtures("without_collection")
 def test_a_schema_that_takes_long_leaves_health_answered(url: str) -> None:
-    names = {f"k{number}": {"type": "integer"} for number in range(700)}
-    patterns = {f"^k{number}$": {"minimum": 1} for number in range(300)}
+    names = {f"k{number}": {"type": "integer"} for number in range(1800)}
+    patterns = {f"^k{number}$": {"minimum": 1} for number in range(64)}
     body = {"messages": TURNS, **schema({"type": "object", "properties": names, "patternProperties": patterns})}
     answers: list[int] = []
     thread = threading.Thread(
