@@ -120,13 +120,9 @@ class JudgeLayer:
             await self.app(scope, receive, send)
             return
         path = re.sub("//+", "/", scope["path"])
-        if header_bytes(scope) > MOST_HEADERS:
-            await _refuse_connection(scope, send, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, None, TOO_LARGE)
-            return
         path = CHAT if CHAT_PATH.fullmatch(path) else "/v1/responses" if RESPONSES_PATH.fullmatch(path) else path
-        if path != "/health" and not self._authorised(scope):
-            message = "the API key is missing or wrong"
-            await _refuse_connection(scope, send, HTTPStatus.UNAUTHORIZED, "invalid_api_key", message)
+        if refusal := self._refusal(scope, path):
+            await _refuse_connection(scope, send, refusal)
             return
         if scope["type"] == "websocket":
             await self.app(scope, receive, send)
@@ -147,9 +143,17 @@ class JudgeLayer:
                 await self._generate(scope, body, request, receive, send)
             else:
                 await self._inner(scope, body, receive, shaping(send))
-        except Refusal as refusal:
-            ends = [(b"connection", b"close")] * (refusal.status == HTTPStatus.REQUEST_TIMEOUT)
-            await send_error(send, refusal.status, refusal.code, str(refusal), ends)
+        except Refusal as problem:
+            ends = [(b"connection", b"close")] * (problem.status == HTTPStatus.REQUEST_TIMEOUT)
+            await send_error(send, problem.status, problem.code, str(problem), ends)
+
+    def _refusal(self, scope: Scope, path: str) -> Refusal | None:
+        """Why nothing of the request is read: its headers are too large, or the key is not the server's."""
+        if header_bytes(scope) > MOST_HEADERS:
+            return Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, None, TOO_LARGE)
+        if path != "/health" and not self._authorised(scope):
+            return Refusal(HTTPStatus.UNAUTHORIZED, "invalid_api_key", "the API key is missing or wrong")
+        return None
 
     def _authorised(self, scope: Scope) -> bool:
         if self.key_hash is None:
@@ -169,8 +173,7 @@ class JudgeLayer:
             try:
                 message = await asyncio.wait_for(receive(), IDLE_SECONDS)
             except TimeoutError:
-                silent = f"nothing came for {IDLE_SECONDS} s within the request"
-                raise Refusal(HTTPStatus.REQUEST_TIMEOUT, None, silent) from None
+                raise Refusal(HTTPStatus.REQUEST_TIMEOUT, None, f"nothing came for {IDLE_SECONDS} s") from None
             if message["type"] == "http.disconnect":
                 raise Refusal(HTTPStatus.BAD_REQUEST, None, "the connection was closed within the request")
             size += len(message.get("body", b""))
@@ -457,12 +460,12 @@ def _must_say_something(body: bytes) -> bytes:
     return json.dumps({**json.loads(body), "response_format": None, "structured_outputs": SOME_TEXT}).encode()
 
 
-async def _refuse_connection(scope: Scope, send: Send, status: HTTPStatus, code: str | None, message: str) -> None:
+async def _refuse_connection(scope: Scope, send: Send, refusal: Refusal) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
-    unauthorised = status == HTTPStatus.UNAUTHORIZED
-    await send_error(send, status, code, message, [(b"www-authenticate", b"Bearer")] * unauthorised)
+    asks = [(b"www-authenticate", b"Bearer")] * (refusal.status == HTTPStatus.UNAUTHORIZED)
+    await send_error(send, refusal.status, refusal.code, str(refusal), asks)
 
 
 def _too_large(limit: int) -> Refusal:

@@ -111,15 +111,20 @@ def _check_constraint(name: str, constraint: Any) -> None:
             raise _refused(f"{key} has {len(value):,} entries; at most {most:,}")
         if key in SCHEMAS and not in_schema and isinstance(value, dict):
             in_schema = True
-            try:
-                if not _Endings(value).has_one():
-                    raise _refused("a schema requires itself, so that no reply to it ends: make that part optional")
-            except RecursionError:
-                raise _refused("a schema is nested too deep") from None
+            _check_end(value)
         entries = value.items() if isinstance(value, dict) else [(key, item) for item in value]
         waiting += [(inner, item, in_schema) for inner, item in entries]
     if len(json.dumps(constraint, ensure_ascii=False)) > MOST_CONSTRAINT:
         raise _refused(f"{name} has more than {MOST_CONSTRAINT:,} characters")
+
+
+def _check_end(schema: dict[str, Any]) -> None:
+    """Raises Refusal for a schema that only a reply without an end fits."""
+    try:
+        if not _Endings(schema).has_one():
+            raise _refused("a schema requires itself, so that no reply to it ends: make that part optional")
+    except RecursionError:
+        raise _refused("a schema is nested too deep") from None
 
 
 class _Endings:
