@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
+from critic.counting import estimate
 from critic.counting.coded import Coded
 from critic.counting.resampling import Resamples
 from eval_agreement import (
@@ -22,6 +23,7 @@ from eval_agreement import (
     agreement,
     agreement_interval,
     joint,
+    pairs,
     rank_product,
     sorted_pairs,
 )
@@ -87,7 +89,7 @@ KNOWN: dict[str, tuple[list[float], list[float], tuple[float, ...]]] = {
 }
 
 whole = st.integers(1, 10)
-pairs = st.lists(st.tuples(whole, whole), min_size=1, max_size=40)
+whole_pairs = st.lists(st.tuples(whole, whole), min_size=1, max_size=40)
 fractional = st.lists(st.tuples(st.integers(4, 40), st.integers(4, 40)), min_size=1, max_size=25)
 
 
@@ -278,7 +280,7 @@ def assert_brute_force(human: list[float], judge: list[float]) -> None:
     assert result.kendall == pytest.approx(brute_tau_b(human, judge), abs=1e-9)
 
 
-@given(pairs)
+@given(whole_pairs)
 def test_brute_force_on_whole_scores(both: list[tuple[int, int]]) -> None:
     assert_brute_force([float(h) for h, _ in both], [float(j) for _, j in both])
 
@@ -288,7 +290,7 @@ def test_brute_force_on_quarters(both: list[tuple[int, int]]) -> None:
     assert_brute_force([h / 4 for h, _ in both], [j / 4 for _, j in both])
 
 
-@given(pairs, st.randoms(use_true_random=False))
+@given(whole_pairs, st.randoms(use_true_random=False))
 def test_order_and_direction_do_not_matter(both: list[tuple[int, int]], random: Any) -> None:
     human, judge = zip(*both, strict=True)
     shuffled = list(both)
@@ -299,7 +301,7 @@ def test_order_and_direction_do_not_matter(both: list[tuple[int, int]], random: 
             assert getattr(other, name) == pytest.approx(getattr(first, name), abs=1e-9), name
 
 
-@given(pairs)
+@given(whole_pairs)
 def test_what_always_holds(both: list[tuple[int, int]]) -> None:
     human, judge = zip(*both, strict=True)
     result = agreement(human, judge)
@@ -470,6 +472,25 @@ def test_the_short_way_without_groups_draws_from_the_same_distribution() -> None
     assert short.mean(axis=1) == pytest.approx(long.mean(axis=1), abs=0.01)
     assert short.std(axis=1) == pytest.approx(long.std(axis=1), rel=0.1)
     assert not np.array_equal(short, long)
+
+
+@pytest.mark.parametrize("weighed", [True, False])
+@pytest.mark.parametrize(("kind", "groups"), [("whole", 60), ("mixed", 60), ("continuous", 60), ("continuous", 400)])
+def test_the_one_estimator_says_what_the_engines_say(kind: str, groups: int, weighed: bool) -> None:
+    """Values to 1e-12; ends of intervals too, but for ranks of many values within .009 (70 groups) and .0014 (400)."""
+    human, judge, _ = simulated(kind, 5 * groups)
+    group = np.arange(5 * groups) % groups
+    weight = np.resize([1.0, 2.0, 3.0], 5 * groups).astype(np.float64) if weighed else None
+    draws, old = estimate.Bootstrap(group), Resamples(group)
+    (found,) = pairs.resampled(Coded.of(human), [Coded.of(judge)], draws, weight)
+    engines = resampled(Coded.of(human), Coded.of(judge), old, weight)
+    values = joint.values_of(Coded.of(human), Coded.of(judge), weight)
+    for name, drawn in engines.items():
+        assert found[name][0] == pytest.approx(values[name], abs=1e-12), name
+        coarse = kind != "whole" and name in ("spearman", "kendall")
+        within = (0.009 if groups < 100 else 0.0014) if coarse else 1e-12
+        ends, expected = draws.interval(found[name][1:]), old.interval(drawn)
+        assert ends is not None and ends == pytest.approx(expected, abs=within), name
 
 
 def test_a_resample_without_variation_is_undefined() -> None:

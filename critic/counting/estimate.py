@@ -1,0 +1,181 @@
+"""The bootstrap over groups: where the project's intervals and p-values come from.
+
+Rows that share a question or an image are not independent, so whole groups are drawn with replacement. A statistic is a
+function of sums over rows: it is computed from the sums of the sample and from those of each resample, and all that is
+said of it follows from these values in `Bootstrap.estimate`. A paired difference is the difference of two such arrays.
+Intervals are percentile intervals, widened for few groups (Hesterberg 2015, "What Teachers Should Know About the
+Bootstrap", §3.2).
+
+There are two p-values, both two-sided. `Bootstrap.p_value` is the interval read backwards: it goes with every statistic
+that can be resampled and never contradicts its interval; audits give it. `sign_flip_p` is for means of paired
+differences alone, where changing the signs of whole groups is exact if differences are as likely as their opposites;
+tables of scores give it.
+
+SciPy, which the rest of `critic` does without, may stand in this folder: it is installed with the project, and a stage
+is loaded when it is run, so that `critic --help` does not wait for it. `scipy.special` holds the functions behind
+`scipy.stats` and loads in a third of the time.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse, special
+
+from critic.counting.resampling import (
+    FEWEST_GROUPS,
+    LEVEL,
+    MANY_GROUPS,
+    RESAMPLES,
+    RESAMPLES_OF_MANY,
+    SEED,
+    Codes,
+    Estimate,
+    Floats,
+    Group,
+    Interval,
+    counted,
+    group_numbers,
+)
+
+_DEFINED = 0.9
+"""The share of resamples that must have a value for an interval."""
+
+_DRAWN_AT_ONCE = 400_000
+"""Numbers drawn at once: few enough for the processor's cache, enough for NumPy. What a seed draws depends on it."""
+
+_ROWS_OF_A_CELL = 4
+"""Where every row is a group, cells are drawn in place of rows if they are so many times fewer."""
+
+
+class Bootstrap:
+    """`resamples` draws of G groups out of the G groups of `group` (one name a row), with replacement.
+
+    What is computed from `drawn`, `tables` or `sums` has the sample first and then each resample. All draws of a seed
+    are the same, except where every row is a group of its own: there `tables` and `sums` draw the counts of alike rows,
+    so a paired difference has to come from one call.
+    """
+
+    def __init__(self, group: Group, resamples: int | None = None, seed: int = SEED) -> None:
+        self.member = group_numbers(group)
+        self.groups = int(self.member.max()) + 1 if len(self.member) else 0
+        usual = RESAMPLES if self.groups <= MANY_GROUPS else RESAMPLES_OF_MANY
+        self.resamples = usual if resamples is None else resamples
+        self.seed = seed
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are groups enough for an interval."""
+        return self.groups >= FEWEST_GROUPS
+
+    def drawn(self) -> Iterator[Floats]:
+        """How often each group occurs, in blocks of shape (G, r): once in the sample, which is the first block, then as
+        drawn. With fewer than FEWEST_GROUPS groups there is no other block."""
+        yield np.ones((self.groups, 1))
+        if not self.enough:
+            return
+        random = np.random.default_rng(self.seed)
+        kind = np.uint16 if self.groups <= np.iinfo(np.uint16).max else np.int64
+        block = max(1, _DRAWN_AT_ONCE // self.groups)
+        for start in range(0, self.resamples, block):
+            shape = min(block, self.resamples - start), self.groups
+            drawn = random.integers(self.groups, size=shape, dtype=kind)
+            # Counted as the entries of a sparse matrix, which adds those of one place up: four times as fast as NumPy's
+            # bincount. That 256 draws, too many for 8 bits, are of one group never happens: it takes as many groups,
+            # and all draws of these but one in 256! differ.
+            ends = np.arange(shape[0] + 1) * self.groups
+            counts = sparse.csr_array((np.ones(drawn.size, dtype=np.uint8), drawn.ravel(), ends), shape=shape)
+            yield np.ascontiguousarray(counts.toarray().T, dtype=np.float64)
+
+    def _drawn_cells(self, cells: NDArray[np.intp]) -> Iterator[Floats]:
+        """`drawn` of rows that are each a group of their own, as counts of those that are alike: how often each cell
+        occurs follows a multinomial distribution. `cells` (k,) are the counts in the sample."""
+        yield cells[:, None].astype(np.float64)
+        random = np.random.default_rng(self.seed)
+        block = max(1, _DRAWN_AT_ONCE // len(cells))
+        for start in range(0, self.resamples, block):
+            drawn = random.multinomial(self.groups, cells / self.groups, size=min(block, self.resamples - start))
+            yield np.ascontiguousarray(drawn.T, dtype=np.float64)
+
+    def units(self, cell: Codes, cells: int, weight: Floats | None = None) -> tuple[Any, Iterator[Floats]]:
+        """What is drawn: a sparse table (cells, U) of how many rows of each cell a unit has (with a `weight` (n,), how
+        much they weigh), and how often each unit occurs, in blocks of shape (U, r). `cell` is the cell of each row.
+        Units are the groups or, if every row is one, the cells."""
+        alone = self.enough and self.groups == len(cell) and weight is None
+        if alone and cells * _ROWS_OF_A_CELL <= len(cell):
+            return sparse.eye_array(cells, format="csr"), self._drawn_cells(counted(cell, cells))
+        times = np.ones(len(cell)) if weight is None else weight
+        table = sparse.coo_array((times, (cell, self.member)), shape=(cells, self.groups))
+        return table.tocsr(), self.drawn()
+
+    def tables(self, cell: Codes, cells: int, weight: Floats | None = None) -> Iterator[Floats]:
+        """How many rows fall into each of the cells, in blocks of shape (cells, r). Arguments as in `units`."""
+        table, blocks = self.units(cell, cells, weight)
+        return (table @ block for block in blocks)
+
+    def sums(self, cell: Codes, columns: Floats | sparse.csr_array, weight: Floats | None = None) -> Floats:
+        """The columns' sums over rows: shape (1 + resamples, k). `columns`, shape (k, cells), says what a row of each
+        cell adds to each sum; other arguments as in `units`."""
+        table, blocks = self.units(cell, columns.shape[1], weight)
+        by_unit = columns @ table
+        return np.concatenate([(by_unit @ block).T for block in blocks])
+
+    def of_groups(self, by_group: Floats) -> Floats:
+        """`sums` of what each group adds, shape (k, G): (1 + resamples, k)."""
+        return np.concatenate([(by_group @ block).T for block in self.drawn()])
+
+    def estimate(
+        self,
+        values: Floats,
+        n: int,
+        *,
+        undefined: str = "",
+        share: bool = False,
+        null: float | None = None,
+        groups: int | None = None,
+    ) -> Estimate:
+        """Of a statistic over `n` cases from its `values`, the sample's first, NaN where it is undefined; `undefined`
+        says why it could be on the sample. With a `null` there is a p-value. `share` and `groups` as in `interval`."""
+        if np.isnan(values[0]):
+            return Estimate(n=n, undefined=undefined)
+        reason = None
+        interval = self.interval(values[1:], share=share, groups=groups)
+        if interval is None:
+            there = groups or self.groups
+            few = f"{there} groups; an interval needs at least {FEWEST_GROUPS}"
+            reason = few if there < FEWEST_GROUPS else "undefined in more than a tenth of the resamples"
+        p = None if null is None else self.p_value(values[1:], null, groups)
+        return Estimate(value=float(values[0]), n=n, interval=interval, p_value=p, undefined=reason)
+
+    def interval(self, values: Floats, *, share: bool = False, groups: int | None = None) -> Interval | None:
+        """The 95 % interval of a statistic from its value in each resample (NaN where it is undefined there), which
+        is about `groups` of them where it is not about all.
+
+        Resamples without a value are left out; None where they are more than a tenth, or with fewer than
+        FEWEST_GROUPS groups. A `share` that is 0 or 1 in every resample gets the exact interval of G trials
+        (Clopper and Pearson 1934), because no resample can show what the sample does not hold.
+        """
+        defined, groups = values[~np.isnan(values)], groups or self.groups
+        if groups < FEWEST_GROUPS or len(defined) < max(1, _DEFINED * self.resamples):
+            return None
+        wide = special.stdtrit(groups - 1, (1 + LEVEL) / 2) * np.sqrt(groups / (groups - 1))
+        tail = special.ndtr(-wide)
+        low, high = np.quantile(defined, [tail, 1 - tail])
+        if share and low == high and low in (0.0, 1.0):
+            furthest = ((1 - LEVEL) / 2) ** (1 / groups)
+            return (furthest, 1.0) if low else (0.0, 1 - furthest)
+        return float(low), float(high)
+
+    def p_value(self, values: Floats, null: float = 0.0, groups: int | None = None) -> float | None:
+        """Two-sided p of "the statistic is `null`": 1 minus the level at which `interval` just excludes it.
+
+        None where `interval` is. At least about 2 / resamples, because no resample says more.
+        """
+        defined, groups = values[~np.isnan(values)], groups or self.groups
+        if groups < FEWEST_GROUPS or len(defined) < max(1, _DEFINED * self.resamples):
+            return None
+        beyond = min(int((defined <= null).sum()), int((defined >= null).sum()))
+        tail = min(0.5, (beyond + 1) / (len(defined) + 1))
+        narrow = special.ndtri(tail) * np.sqrt((groups - 1) / groups)
+        return float(2 * special.stdtr(groups - 1, narrow))
