@@ -19,8 +19,8 @@ from eval_agreement.baselines import BASELINES, without_texts
 from eval_agreement.calibration import Calibration
 from eval_agreement.compare import MARGINS, Comparison, compare, comparisons
 from eval_agreement.corrected import CorrectedMean, LabelPlan, corrected_mean, labels_needed
-from eval_agreement.joint import measured
 from eval_agreement.metrics import Agreement
+from eval_agreement.pairs import measured
 from eval_agreement.parallel import MANY_ROWS, in_parallel
 from eval_agreement.raters import RaterAgreement, rater_agreement
 from eval_agreement.ratings import leave_one_out

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.coded import Coded, chosen
+from critic.counting.coded import Coded, chosen, distinct
 from critic.counting.columns import as_column
 from critic.counting.resampling import LEVEL, Codes, Floats, Interval, counted, groups_in, holm, ratio, taken
 from eval_agreement.metrics import Indices, half_up, same_length
-from eval_agreement.rows import JudgedRows, distinct, sums_and_resampled
+from eval_agreement.rows import JudgedRows, sums_and_resampled
 
 FEWEST_LABEL_GROUPS = 20
 """A label that lies in fewer groups than this has no offset: the bootstrap's interval would be too narrow."""

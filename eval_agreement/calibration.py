@@ -13,11 +13,11 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 from scipy import optimize, sparse
 
-from critic.counting.coded import quantile
+from critic.counting.coded import distinct, quantile
 from critic.counting.resampling import Codes, Floats, Interval, counted, groups_in, ratio, taken
 from critic.records import RATINGS
 from eval_agreement.metrics import Indices, half_up
-from eval_agreement.rows import JudgedRows, distinct, sums_and_resampled
+from eval_agreement.rows import JudgedRows, sums_and_resampled
 
 Method = Literal["isotonic", "linear"]
 Mode = Literal["held out", "cross-fitted"]

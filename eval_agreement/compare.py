@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from itertools import combinations
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.counting.coded import chosen
-from critic.counting.resampling import LEVEL, Interval, Resamples, holm
-from eval_agreement.joint import resampled, values_of
+from critic.counting.estimate import Bootstrap
+from critic.counting.resampling import LEVEL, Interval, holm
 from eval_agreement.metrics import METRICS
+from eval_agreement.pairs import resampled
 from eval_agreement.sample import Sample
 
 MARGINS = {"mae": 0.1, "pearson": 0.05}
@@ -67,23 +67,21 @@ def compare(sample: Sample, first: str, second: str, margins: Mapping[str, float
     """The paired differences of all metrics, on the same resamples of groups."""
     both = sample.judges[first].known & sample.judges[second].known
     human, one, other = (chosen(both, scores) for scores in (sample.human, sample.judges[first], sample.judges[second]))
-    draws = Resamples(chosen(both, sample.groups))
+    draws = Bootstrap(chosen(both, sample.groups))
     weight = None if sample.weight is None else sample.weight[both]
-    drawn = [resampled(human, scores, draws, weight) for scores in (one, other)] if draws.enough else None
-    mine, theirs = (values_of(human, scores, weight) for scores in (one, other))
+    mine, theirs = resampled(human, [one, other], draws, weight) if both.any() else ({}, {})
     found = []
-    for name in METRICS:
-        values = mine[name], theirs[name]
-        if values[0] is not None and values[1] is not None:
-            spread = drawn[0][name] - drawn[1][name] if drawn else np.zeros(0)
+    for name in mine:
+        estimate = draws.estimate(mine[name] - theirs[name], len(human), null=0.0)
+        if estimate.value is not None:
             found.append(
                 MetricDifference(
                     metric=name,
-                    first=values[0],
-                    second=values[1],
-                    value=values[0] - values[1],
-                    interval=draws.interval(spread),
-                    p=draws.p_value(spread),
+                    first=float(mine[name][0]),
+                    second=float(theirs[name][0]),
+                    value=estimate.value,
+                    interval=estimate.interval,
+                    p=estimate.p_value,
                 )
             )
     adjusted = []

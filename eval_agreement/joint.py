@@ -9,32 +9,21 @@ from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.counting.coded import Coded, chosen
+from critic.counting.coded import Coded
 from critic.counting.resampling import (
-    SEED,
     Codes,
     Drawn,
     Floats,
-    Group,
-    Interval,
     Resamples,
     counted,
-    group_numbers,
-    groups_in,
     totals_of,
 )
 from eval_agreement.metrics import (
     METRICS,
-    Agreement,
     OfPairs,
     PairCounts,
-    Scores,
-    agreement,
-    paired,
-    same_length,
     values_of_pairs,
 )
 from eval_agreement.rank_product import RankProduct
@@ -54,46 +43,6 @@ _NEAR, _FEW = 80, 256
 
 _MANY_ROWS = 100_000
 """From so many rows on a table of counts gives a metric sooner than the pairs do."""
-
-
-def agreement_interval(
-    human: Scores,
-    judge: Scores,
-    group: Group,
-    resamples: int | None = None,
-    seed: int = SEED,
-    weight: Floats | None = None,
-) -> dict[str, Interval | None]:
-    """95 % intervals of all metrics from a bootstrap over groups (rows that share a question).
-
-    Failed judgments are dropped first; `weight` as in `measured`. None where the metric is undefined on the sample or
-    in more than a tenth of the resamples, is the same in all of them, or where there are fewer than FEWEST_GROUPS
-    groups. Raises ValueError as `agreement` does.
-    """
-    people, judged, used = paired(human, judge)
-    same_length(human, {"groups": group})
-    people, judged = chosen(used, people), chosen(used, judged)
-    draws = Resamples(chosen(used, group_numbers(group)), resamples, seed, shared=False)
-    if not draws.enough:
-        return dict.fromkeys(METRICS)
-    found: dict[str, Interval | None] = dict.fromkeys(METRICS)
-    for name, values in resampled(people, judged, draws, None if weight is None else weight[used]).items():
-        bounds = draws.interval(values, share=METRICS[name].share)
-        # A sample in which every resample is alike (a judge that is never off) says nothing of how far it could be.
-        # Where a metric is undefined on the sample it is so in every resample: that holds no other values.
-        if bounds and bounds[1] - bounds[0] >= _DUST:
-            found[name] = bounds
-    return found
-
-
-def measured(human: Scores, judge: Scores, group: Group, weight: Floats | None = None) -> Agreement:
-    """`agreement` with its `agreement_interval`. With a `weight` (n,) each row stands for so many: where it is 1 over
-    the chance that the row had of being labelled, both are those of all rows (Hájek 1971)."""
-    *_, used = paired(human, judge)
-    result = agreement(human, judge, values_of=partial(values_of, weight=None if weight is None else weight[used]))
-    intervals = agreement_interval(human, judge, group, weight=weight)
-    estimates = {name: replace(one, interval=intervals[name]) for name, one in result.estimates.items()}
-    return replace(result, estimates=estimates, groups=groups_in(group_numbers(group), used))
 
 
 def values_of(human: Coded, judge: Coded, weight: Floats | None = None) -> dict[str, float | None]:

@@ -128,7 +128,7 @@ def _same_band(ranges: Sequence[Range]) -> OfPairs:
     return lambda human, judge: np.asarray(bands(human, ranges) == bands(judge, ranges), dtype=np.float64)
 
 
-def _no_correlation(human: Floats | Coded, judge: Floats | Coded) -> str | None:
+def no_correlation(human: Floats | Coded, judge: Floats | Coded) -> str | None:
     """Why two samples have no correlation; None when they have one."""
     if len(human) < 2:
         return "a correlation needs at least two pairs"
@@ -147,7 +147,7 @@ def _scipy(test: Callable[..., Any]) -> Callable[[Floats, Floats], float | None]
     """A correlation of SciPy's; None with fewer than two pairs or where either side is constant."""
 
     def correlation(human: Floats, judge: Floats) -> float | None:
-        if _no_correlation(human, judge):
+        if no_correlation(human, judge):
             return None
         return float(np.clip(test(human, judge).statistic, -1, 1))
 
@@ -167,8 +167,9 @@ def _spearman(counts: PairCounts) -> Floats:
 
 def _kendall(counts: PairCounts) -> Floats:
     """Tau-b: `balance` over the root of the pairs of pairs not tied on each side, all counted in both orders."""
-    size, (human, judge) = counts.size**2, counts.ties
-    return counts.correlation(ratio(2 * counts.balance, np.sqrt((size - human) * (size - judge))))
+    size = counts.size**2
+    human, judge = (np.maximum(size - ties, 0) for ties in counts.ties)
+    return counts.correlation(ratio(2 * counts.balance, np.sqrt(human * judge)))
 
 
 def _qwk(human: Floats, judge: Floats) -> float | None:
@@ -309,7 +310,7 @@ def agreement(
     """
     people, judged, used = paired(human, judge)
     people, judged = chosen(used, people), chosen(used, judged)
-    reason = "no pairs" if not len(people) else _no_correlation(people, judged) or "undefined on these scores"
+    reason = "no pairs" if not len(people) else no_correlation(people, judged) or "undefined on these scores"
     values = values_of(people, judged)
     return Agreement(
         n=len(people),

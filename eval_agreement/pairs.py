@@ -12,16 +12,17 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.coded import Coded
+from critic.counting.coded import Coded, chosen, distinct
 from critic.counting.estimate import Bootstrap
-from critic.counting.resampling import Floats
+from critic.counting.resampling import SEED, Estimate, Floats, Group, Interval, group_numbers
 from eval_agreement import metrics
-from eval_agreement.metrics import METRICS, Indices, OfPairs
-from eval_agreement.rows import distinct
+from eval_agreement.metrics import METRICS, Agreement, Indices, OfPairs, Scores, no_correlation, paired, same_length
 
+_DUST = 1e-9
 _CELLS, _SIDE = 1024, 32
 """Cells of a table of counts, and values of a side where both sides have many."""
 
@@ -205,6 +206,56 @@ def _concordant(human: Indices, judge: Indices, weight: Floats) -> float:
 EXACT = {"spearman": exact_spearman, "kendall": exact_kendall}
 
 
+def agreement_interval(
+    human: Scores,
+    judge: Scores,
+    group: Group,
+    resamples: int | None = None,
+    seed: int = SEED,
+    weight: Floats | None = None,
+) -> dict[str, Interval | None]:
+    """The 95 % interval of every metric by name, as `measured` gives it."""
+    return measured(human, judge, group, weight, resamples, seed).interval
+
+
+def measured(
+    human: Scores,
+    judge: Scores,
+    group: Group,
+    weight: Floats | None = None,
+    resamples: int | None = None,
+    seed: int = SEED,
+) -> Agreement:
+    """`agreement` with 95 % intervals from a bootstrap over groups (rows that share a question).
+
+    With a `weight` (n,) each row stands for so many: where it is 1 over the chance that the row had of being labelled,
+    values and intervals are those of all rows (Hájek 1971). No interval where the metric is undefined on the sample or
+    in more than a tenth of the resamples, is the same in all of them, or where there are fewer than FEWEST_GROUPS
+    groups. Raises ValueError as `agreement` does.
+    """
+    people, judged, used = paired(human, judge)
+    same_length(human, {"groups": group})
+    people, judged = chosen(used, people), chosen(used, judged)
+    draws = Bootstrap(chosen(used, group_numbers(group)), resamples, seed)
+    about = {"n": len(people), "failed": int((~used).sum()), "groups": draws.groups}
+    if not len(people):
+        return Agreement(**about, estimates={name: Estimate(n=0, undefined="no pairs") for name in METRICS})
+    (values,) = resampled(people, [judged], draws, None if weight is None else weight[used])
+    reason = no_correlation(people, judged) or "undefined on these scores"
+    estimates = {
+        name: _varying(draws.estimate(values[name], len(people), undefined=reason, share=metric.share))
+        for name, metric in METRICS.items()
+    }
+    return Agreement(**about, estimates=estimates)
+
+
+def _varying(found: Estimate) -> Estimate:
+    """A sample in which every resample is alike (a judge that is never off) says nothing of how far it could be."""
+    if found.interval is None or found.interval[1] - found.interval[0] >= _DUST:
+        return found
+    return replace(found, interval=None, undefined="the same in every resample")
+
+
 def resampled(
     human: Coded, judges: Sequence[Coded], draws: Bootstrap, weight: Floats | None = None
 ) -> list[dict[str, Floats]]:
@@ -215,7 +266,7 @@ def resampled(
     weight = None if weight is None else weight / weight.mean()
     table, blocks = draws.units(cell, len(first), weight)
     start = next(blocks)
-    samples = [Cells(human[first], judge[first], table, np.asarray(table @ start)[:, 0]) for judge in judges]
+    samples = [_cells(human[first], judge[first], table, start) for judge in judges]
     found: list[dict[str, list[Floats]]] = [{name: [] for name in METRICS} for _ in judges]
     for block in chain([start], blocks):
         for cells, values in zip(samples, found, strict=True):
@@ -226,6 +277,14 @@ def resampled(
         {name: _exact(name, cells, np.concatenate(parts)) for name, parts in values.items()}
         for cells, values in zip(samples, found, strict=True)
     ]
+
+
+def _cells(human: Floats, judge: Floats, by_unit: Any, once: Floats) -> Cells:
+    """The cells of one judge, from those that several judges have together; `once` (U, 1) is the sample."""
+    first, place = distinct(human, judge)
+    ones = np.ones(len(place)), (place, np.arange(len(place)))
+    own = sparse.csr_array(ones, shape=(len(first), len(place))) @ by_unit
+    return Cells(human[first], judge[first], own, np.asarray(own @ once)[:, 0])
 
 
 def _exact(name: str, cells: Cells, values: Floats) -> Floats:

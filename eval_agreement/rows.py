@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from critic.counting.coded import Coded, chosen
+from critic.counting.coded import chosen
 from critic.counting.resampling import (
     FEWEST_GROUPS,
     SEED,
@@ -12,18 +12,14 @@ from critic.counting.resampling import (
     Floats,
     Group,
     Resamples,
-    blocks,
-    coded,
     counted,
     held,
-    joined,
     parts_by_group,
 )
-from eval_agreement.metrics import Indices, Scores, paired, same_length
+from eval_agreement.metrics import Scores, paired, same_length
 
 _MOST_CELLS = 20_000
 _ROWS_OF_A_CELL = 4
-_AT_ONCE = 1 << 14
 
 
 class JudgedRows:
@@ -77,23 +73,6 @@ def _pick(names: Group, kept: NDArray[np.bool_]) -> Group:
     if isinstance(names, np.ndarray):
         return chosen(kept, names)
     return [name for name, keep in zip(names, kept, strict=True) if keep]
-
-
-def distinct(*keys: NDArray[np.generic] | Coded) -> tuple[Indices, Codes]:
-    """Rows that are alike in every key share a cell: (one row of each cell, the cell of each row)."""
-    cell, cells = np.zeros(len(keys[0]), dtype=np.uint8), min(1, len(keys[0]))
-    for key in keys:
-        values, number = (key.values, key.code) if isinstance(key, Coded) else coded(key)
-        wide = np.min_scalar_type(cells * len(values))
-        pairs = zip(blocks(cell), blocks(number), strict=True)
-        both = (one.astype(wide) * wide.type(len(values)) + other for one, other in pairs)
-        there, cell = coded(joined(both, len(cell), wide))
-        cells = len(there)
-    first = np.empty(cells, dtype=np.intp)
-    for start in reversed(range(0, len(cell), _AT_ONCE)):
-        part = cell[start : start + _AT_ONCE]
-        first[part[::-1]] = np.arange(start + len(part) - 1, start - 1, -1)  # of several the last stays
-    return first, cell
 
 
 def sums_and_resampled(resamples: Resamples, cell: Codes, columns: Floats | sparse.csr_array) -> Floats:

@@ -10,6 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from critic.counting.columns import Column, Spooled
 from critic.counting.resampling import Codes, Floats, blocks, coded, counted, joined, occurring, small, taken
 
+_AT_ONCE = 1 << 14
+"""Rows of which the first of each cell is found together."""
+
 
 class Coded:
     """n numbers: `values`, shape (k,), are those that occur, ascending, NaN behind; `code`, shape (n,), is the place
@@ -123,3 +126,20 @@ def chosen(which: NDArray[np.bool_], values: Any) -> Any:
     if which.all():
         return values
     return values.rows(which) if isinstance(values, Coded) else values[which]
+
+
+def distinct(*keys: NDArray[np.generic] | Coded) -> tuple[NDArray[np.intp], Codes]:
+    """Rows that are alike in every key share a cell: (one row of each cell, the cell of each row)."""
+    cell, cells = np.zeros(len(keys[0]), dtype=np.uint8), min(1, len(keys[0]))
+    for key in keys:
+        values, number = (key.values, key.code) if isinstance(key, Coded) else coded(key)
+        wide = np.min_scalar_type(cells * len(values))
+        pairs = zip(blocks(cell), blocks(number), strict=True)
+        both = (one.astype(wide) * wide.type(len(values)) + other for one, other in pairs)
+        there, cell = coded(joined(both, len(cell), wide))
+        cells = len(there)
+    first = np.empty(cells, dtype=np.intp)
+    for start in reversed(range(0, len(cell), _AT_ONCE)):
+        part = cell[start : start + _AT_ONCE]
+        first[part[::-1]] = np.arange(start + len(part) - 1, start - 1, -1)  # of several the last stays
+    return first, cell

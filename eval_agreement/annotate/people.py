@@ -17,8 +17,8 @@ from critic.page.page import render
 from critic.records import to_ten
 from eval_agreement.annotate.schemes import SCHEMES, Scheme
 from eval_agreement.annotate.store import Given, Store
-from eval_agreement.joint import measured
 from eval_agreement.page.words import percent, points, within
+from eval_agreement.pairs import measured
 from eval_agreement.raters import Level, rater_agreement
 from eval_agreement.ratings import entries_of, mean_of_others
 

@@ -8,11 +8,11 @@ import numpy as np
 from msgspec import Struct
 
 from critic import jsonl
-from critic.counting.coded import Coded, chosen
+from critic.counting.coded import Coded, chosen, distinct
 from critic.counting.resampling import Interval, Resamples, counted
 from critic.records import RATINGS
 from eval_agreement.metrics import half_up
-from eval_agreement.rows import distinct, sums_and_resampled
+from eval_agreement.rows import sums_and_resampled
 from eval_agreement.sample import Sample
 
 SLICES = 10

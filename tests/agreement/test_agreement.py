@@ -23,11 +23,12 @@ from eval_agreement import (
     agreement,
     agreement_interval,
     joint,
+    measured,
     pairs,
     rank_product,
     sorted_pairs,
 )
-from eval_agreement.joint import measured, resampled
+from eval_agreement.joint import resampled
 from eval_agreement.metrics import half_up
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "fixtures" / "golden.json"

@@ -156,7 +156,7 @@ def test_summary_holds_what_agreement_says(audited: Path) -> None:
             assert found["coverage"] == pytest.approx(expected.n / len(records))
             assert found["undefined"] == expected.undefined
             for metric in METRICS:
-                assert found[metric] == getattr(expected, metric)
+                assert found[metric] == pytest.approx(getattr(expected, metric), abs=1e-12)
                 assert found["interval"][metric] == (None if bounds[metric] is None else list(bounds[metric] or ()))
 
 

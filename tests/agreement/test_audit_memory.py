@@ -9,7 +9,7 @@ import numpy as np
 from critic.counting.coded import Coded
 from critic.counting.columns import Column
 from eval_agreement import bias, calibration
-from eval_agreement.joint import agreement_interval, values_of
+from eval_agreement import agreement_interval
 from eval_agreement.page.pictures import bland_altman
 from eval_agreement.parallel import give_back
 from eval_agreement.rows import JudgedRows
@@ -28,7 +28,6 @@ bias.severity(audited), bias.central_tendency(audited), bias.verbosity(audited, 
 bias.offsets("answerer", audited, system)
 calibration.reliability(audited), calibration.recalibration(audited), calibration.conformal(audited)
 agreement_interval(human, judge, group, few), bland_altman(audited.human, audited.judge)
-values_of(audited.human, audited.judge)
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 

@@ -13,7 +13,7 @@ from critic.errors import UsageError
 from eval_agreement import METRICS, agreement
 from eval_agreement.compare import Comparison, compare, comparisons
 from eval_agreement.gate import PREFERENCES, Limit, check, of_preferences, parse
-from eval_agreement.joint import measured
+from eval_agreement.pairs import measured
 from eval_agreement.sample import Sample
 
 
@@ -42,7 +42,8 @@ def test_differences_are_those_of_the_metrics_on_the_rows_both_scored() -> None:
     assert [difference.metric for difference in found.differences] == list(METRICS)
     for difference in found.differences:
         one, other = getattr(first, difference.metric), getattr(second, difference.metric)
-        assert (difference.first, difference.second, difference.value) == (one, other, one - other)
+        assert (difference.first, difference.second) == pytest.approx((one, other), abs=1e-12)
+        assert difference.value == difference.first - difference.second
         assert difference.interval is not None and difference.interval[0] < difference.value < difference.interval[1]
         assert difference.better == "judge0" and difference.p_holm is not None and difference.p_holm < 0.05
 

@@ -23,10 +23,10 @@ from eval_agreement.analysis import trivial
 from eval_agreement.annotate.doubtful import chances, doubt, doubts, drawn, next_rows
 from eval_agreement.compare import compare
 from eval_agreement.corrected import corrected_mean, labels_needed
-from eval_agreement.joint import measured
 from eval_agreement.label_sources import of_labels
 from eval_agreement.metrics import agreement
 from eval_agreement.page.preferences import preference_sections, preference_verdict
+from eval_agreement.pairs import measured
 from eval_agreement.preferences import Preferences, preference_audit
 from eval_agreement.sample import Sample
 from eval_agreement.sources import of_tables

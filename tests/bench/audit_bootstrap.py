@@ -24,7 +24,8 @@ from sklearn.metrics import mean_absolute_error
 
 from critic.counting.coded import Coded
 from critic.counting.resampling import Resamples
-from eval_agreement.joint import _blocks, agreement_interval, resampled
+from eval_agreement import agreement_interval
+from eval_agreement.joint import _blocks, resampled
 from eval_agreement.metrics import FUZZY_RANGES, METRICS, STRICT_RANGES
 
 PAIRS, GROUPS, RESAMPLES, LOOP_RESAMPLES, ROUNDS = 5000, 1000, 10_000, 40, 5
