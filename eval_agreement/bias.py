@@ -24,7 +24,7 @@ from critic.counting.coded import Coded, chosen, distinct
 from critic.counting.columns import as_column
 from critic.counting.resampling import LEVEL, Codes, Floats, Interval, counted, groups_in, holm, ratio, taken
 from eval_agreement.metrics import Indices, half_up, same_length
-from eval_agreement.rows import JudgedRows, sums_and_resampled
+from eval_agreement.rows import JudgedRows
 
 FEWEST_LABEL_GROUPS = 20
 """A label that lies in fewer groups than this has no offset: the bootstrap's interval would be too narrow."""
@@ -137,7 +137,7 @@ def severity(rows: JudgedRows) -> BiasEffect:
     """Severity (below 0) or leniency (above 0): the mean of judge - human, in points."""
     first, cell = distinct(rows.human, rows.judge)
     columns = np.stack([np.ones(len(first)), rows.judge[first] - rows.human[first]])
-    n, difference = sums_and_resampled(rows.resamples, cell, columns).T
+    n, difference = rows.resamples.sums(cell, columns).T
     details = {"human_mean": float(rows.human.mean()), "judge_mean": float(rows.judge.mean())} if rows.n else {}
     return _effect(_SEVERITY, ratio(difference, n), rows, details=details)
 
@@ -154,7 +154,7 @@ def central_tendency(rows: JudgedRows) -> BiasEffect:
     first, cell = distinct(rows.human, rows.judge)
     h, j = (scores[first] - (scores.mean() if rows.n else 0) for scores in (rows.human, rows.judge))
     columns = np.stack([np.ones(len(first)), h, j, h * h, j * j, h * j])
-    n, h_sum, j_sum, hh, jj, hj = sums_and_resampled(rows.resamples, cell, columns).T
+    n, h_sum, j_sum, hh, jj, hj = rows.resamples.sums(cell, columns).T
     h_spread, j_spread = _beyond(hh, ratio(h_sum**2, n)), _beyond(jj, ratio(j_sum**2, n))
     details = {"human_sd": float(rows.human.std()), "judge_sd": float(rows.judge.std())} if rows.n else {}
     if h_spread[0] > 0:
@@ -289,7 +289,7 @@ def _at_equal_score(rows: JudgedRows, first: Indices, cell: Codes, x: sparse.csr
     """
     human, judge = rows.human[first], rows.judge[first]
     columns, solve = _levels(human, judge, x) if rows.noise is None else _line(human, judge, x, rows.noise[first])
-    return solve(sums_and_resampled(rows.resamples, cell, columns))
+    return solve(rows.resamples.sums(cell, columns))
 
 
 _Regression = tuple[sparse.csr_array, Callable[[Floats], Floats]]
@@ -354,23 +354,17 @@ def _beyond(total: Floats, part: Floats) -> Floats:
 
 def _effect(kind: _Kind, values: Floats, rows: JudgedRows, reason: str = "", **about: Any) -> BiasEffect:
     """The effect from its value on the sample and in each resample. `reason`: why it can be NaN."""
-    value = None if np.isnan(values[0]) else float(values[0])
-    draws = rows.resamples
-    interval = None if value is None else draws.interval(values[1:])
-    undefined = None
-    if value is None:
-        undefined = reason if rows.n else "no judged rows"
-    elif interval is None:
-        undefined = rows.too_few or "undefined in more than a tenth of the resamples"
+    undefined = reason if rows.n else "no judged rows"
+    found = rows.resamples.estimate(values, rows.n, undefined=undefined, null=kind.neutral)
     effect = BiasEffect(
         name=kind.name,
         about=kind.about,
         unit=kind.unit,
         neutral=kind.neutral,
-        value=value,
-        interval=interval,
-        p=None if interval is None else draws.p_value(values[1:], kind.neutral),
-        undefined=undefined,
+        value=found.value,
+        interval=found.interval,
+        p=found.p_value,
+        undefined=found.undefined,
         reading="",
         **{"n": rows.n, "failed": rows.failed, **about},
     )

@@ -17,7 +17,7 @@ from critic.counting.coded import distinct, quantile
 from critic.counting.resampling import Codes, Floats, Interval, counted, groups_in, ratio, taken
 from critic.records import RATINGS
 from eval_agreement.metrics import Indices, half_up
-from eval_agreement.rows import JudgedRows, sums_and_resampled
+from eval_agreement.rows import JudgedRows
 
 Method = Literal["isotonic", "linear"]
 Mode = Literal["held out", "cross-fitted"]
@@ -159,7 +159,7 @@ def reliability(rows: JudgedRows) -> Reliability:
     places = (np.ones(len(first)), (rounded.code[first].astype(np.intp), np.arange(len(first))))
     at = sparse.csr_array(places, shape=(len(scores), len(first)))
     columns = sparse.vstack([at, at * h, at * j], format="csr")
-    n, human_sum, judge_sum = np.split(sums_and_resampled(rows.resamples, cell, columns), 3, axis=1)
+    n, human_sum, judge_sum = np.split(rows.resamples.sums(cell, columns), 3, axis=1)
     # A bin's part in mean human - mean judge score, and what of a resample's is due to a gap other than the sample's.
     share = (human_sum - judge_sum) / n.sum(axis=1, keepdims=True)
     noise = share[1:] - n[1:] / n[1:].sum(axis=1, keepdims=True) * (share[0] * rows.n / n[0])
@@ -278,7 +278,7 @@ def conformal(rows: JudgedRows, method: Method = "isotonic", fit_on: JudgedRows 
     covered = np.abs(tested.human - centre) <= half_width + _DUST
     first, place = distinct(covered)
     columns = np.stack([np.ones(len(first)), covered[first].astype(np.float64)])
-    n, inside = sums_and_resampled(rows.resamples, taken(place, tested.cell), columns).T
+    n, inside = rows.resamples.sums(taken(place, tested.cell), columns).T
     coverage, *drawn = ratio(inside, n)
     interval = rows.resamples.interval(np.array(drawn), share=True)
     order = np.argsort(half_width)
@@ -406,7 +406,7 @@ def _errors(rows: JudgedRows, cells: _Cells, recalibrated: Floats) -> tuple[list
     for scores in (cells.judge, recalibrated):
         error = (scores - cells.human)[first]
         columns += [np.abs(error), error, error**2]
-    n, *sums = sums_and_resampled(draws, taken(place, cells.cell), np.stack(columns)).T
+    n, *sums = draws.sums(taken(place, cells.cell), np.stack(columns)).T
     mae, mean, square, new_mae, new_mean, new_square = (total / n for total in sums)
     rmse, new_rmse = np.sqrt(square), np.sqrt(new_square)
     moved = {"mae": new_mae - mae, "rmse": new_rmse - rmse, "mean_error": np.abs(new_mean) - np.abs(mean)}

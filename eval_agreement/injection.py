@@ -12,7 +12,8 @@ import numpy as np
 from msgspec import Struct, field
 from scipy import stats
 
-from critic.counting.resampling import FEWEST_GROUPS, LEVEL, Estimate, Floats, Interval, Resamples, group_numbers
+from critic.counting.estimate import Bootstrap
+from critic.counting.resampling import FEWEST_GROUPS, LEVEL, Estimate, Floats, Interval, group_numbers
 from critic.errors import UsageError
 from critic.records import Failure, Judgment
 from eval_agreement.attacks import CLEAN, SEPARATOR, suite
@@ -237,11 +238,11 @@ def means(parts: Sequence[Floats], group: Indices) -> list[Estimate]:
         alike.setdefault((columns[:, 1] > 0).tobytes(), []).append(number)
     for numbers in alike.values():
         used = sums[numbers[0]][:, 1] > 0
-        resamples = Resamples(np.flatnonzero(used))
-        if resamples.enough:
-            totals = resamples.totals(np.concatenate([sums[number][used] for number in numbers], axis=1))
+        draws = Bootstrap(np.flatnonzero(used))
+        if draws.enough:
+            totals = draws.of_groups(np.concatenate([sums[number][used] for number in numbers], axis=1).T)
             for number, values in zip(numbers, (totals[:, ::2] / totals[:, 1::2]).T, strict=True):
-                intervals[number] = resamples.interval(values)
+                intervals[number] = draws.interval(values[1:])
     found = []
     for columns, interval in zip(sums, intervals, strict=True):
         total, count = columns.sum(axis=0).tolist()

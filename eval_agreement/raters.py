@@ -3,15 +3,18 @@
 Krippendorff's alpha (Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability").
 """
 
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from scipy import sparse
 
-from critic.counting.resampling import FEWEST_GROUPS, Estimate, Floats, Group, Resamples
+from critic.counting.estimate import Bootstrap
+from critic.counting.resampling import Estimate, Floats, Group
 from eval_agreement.metrics import Indices
-from eval_agreement.ratings import Judge, RatedItems, RatingEntries, Ratings, rated_items
+from eval_agreement.ratings import Judge, RatedItems, Ratings, rated_items
 
 Level = Literal["ordinal", "interval", "nominal"]
 
@@ -77,13 +80,12 @@ def rater_agreement(
     """
     counted = rated_items(ratings, judge, group if resamples != 0 else np.arange(len(ratings)))
     tables = _tables(counted, judge is not None)
-    # One call of `tables` serves people and judge alike, so its draws need not be shared with others.
-    draws = Resamples(counted.group, resamples, shared=False)
-    point = _alphas(np.bincount(tables.kind)[:, None].astype(np.float64), tables, level)
-    resampled, refused = _resampled(tables, draws, level)
+    draws = Bootstrap(counted.group, resamples)
+    values, refused = _resampled(tables, draws, level)
+    reason = "people gave every item the same score" if counted.entries.items else "no item has two ratings"
     people, everyone, difference = (
-        _estimate(value, drawn, draws, counted.entries, refused)
-        for value, drawn in zip(point[:, 0], resampled, strict=True)
+        replace(one, undefined=refused) if refused and one.value is not None else one
+        for one in (draws.estimate(each, counted.entries.items, undefined=reason) for each in values)
     )
     return RaterAgreement(
         level=level,
@@ -173,23 +175,12 @@ def _alpha(times: Floats, sets: _Sets, level: Level) -> Floats:
     return np.where((marginal > 0).sum(axis=0) > 1, alpha, np.nan)
 
 
-def _resampled(tables: _Tables, draws: Resamples, level: Level) -> tuple[Floats, str | None]:
-    """`_alphas` of every resample, or of none and why."""
-    if not draws.resamples:
-        return np.zeros((3, 0)), "no resamples were asked for"
-    if not draws.enough:
-        return np.zeros((3, 0)), f"an interval needs at least {FEWEST_GROUPS} groups, not {draws.groups}"
+def _resampled(tables: _Tables, draws: Bootstrap, level: Level) -> tuple[Floats, str | None]:
+    """`_alphas` of the sample and of every resample, or of the sample alone and why."""
     sets = int(tables.kind.max(initial=-1)) + 1
+    refused = None if draws.resamples else "no resamples were asked for"
     if sets > _MOST_SETS:
-        return np.zeros((3, 0)), f"{sets} different sets of scores are too many for an interval"
-    blocks = [_alphas(times, tables, level) for times in draws.tables(tables.kind, sets)]
-    return np.concatenate(blocks, axis=1), None
-
-
-def _estimate(value: float, drawn: Floats, draws: Resamples, entries: RatingEntries, refused: str | None) -> Estimate:
-    if not entries.items or np.isnan(value):
-        reason = "people gave every item the same score" if entries.items else "no item has two ratings"
-        return Estimate(n=entries.items, undefined=reason)
-    interval = None if refused else draws.interval(drawn)
-    undefined = refused or (None if interval else "undefined in too many resamples")
-    return Estimate(n=entries.items, value=float(value), interval=interval, undefined=undefined)
+        refused = f"{sets} different sets of scores are too many for an interval"
+    blocks = draws.tables(tables.kind, sets)
+    found = [_alphas(times, tables, level) for times in (islice(blocks, 1) if refused else blocks)]
+    return np.concatenate(found, axis=1), refused

@@ -1,25 +1,12 @@
-"""Judged rows, and the sums over them that the bootstrap resamples: what bias and calibration are made from."""
+"""Judged rows and their resamples: what bias and calibration are made from."""
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from critic.counting.coded import chosen
-from critic.counting.resampling import (
-    FEWEST_GROUPS,
-    SEED,
-    Codes,
-    Floats,
-    Group,
-    Resamples,
-    counted,
-    held,
-    parts_by_group,
-)
+from critic.counting.estimate import Bootstrap
+from critic.counting.resampling import SEED, Floats, Group
 from eval_agreement.metrics import Scores, paired, same_length
-
-_MOST_CELLS = 20_000
-_ROWS_OF_A_CELL = 4
 
 
 class JudgedRows:
@@ -47,13 +34,12 @@ class JudgedRows:
         self.human, self.judge = chosen(kept, self._human), chosen(kept, self._judge)
         self.noise = None if noise is None else noise[kept]
         self.n, self.failed = len(self.human), int((~kept).sum())
-        self.resamples = Resamples(_pick(group, kept), resamples, seed, shared=False)
+        self.resamples = Bootstrap(_pick(group, kept), resamples, seed)
 
     @property
     def too_few(self) -> str | None:
         """Why nothing has an interval."""
-        few = f"{self.resamples.groups} groups; an interval needs at least {FEWEST_GROUPS}"
-        return None if self.resamples.enough else few
+        return self.resamples.too_few()
 
     def of(self, which: NDArray[np.bool_]) -> "JudgedRows":
         """The rows for which `which`, of all rows, is true."""
@@ -73,22 +59,3 @@ def _pick(names: Group, kept: NDArray[np.bool_]) -> Group:
     if isinstance(names, np.ndarray):
         return chosen(kept, names)
     return [name for name, keep in zip(names, kept, strict=True) if keep]
-
-
-def sums_and_resampled(resamples: Resamples, cell: Codes, columns: Floats | sparse.csr_array) -> Floats:
-    """The columns' sums over the sample (first row) and over each resample: shape (1 + resamples, k).
-
-    `columns`, shape (k, cells), holds what a row of each cell adds to each sum; `cell` is the cell of each row.
-    Only the sample's row comes back where there are too few groups. Where every row is its own group, few
-    cells are drawn instead of many rows.
-    """
-    columns, cells = sparse.csr_array(columns), columns.shape[1]
-    found = [np.atleast_2d(columns @ counted(cell, cells).astype(np.float64)).T]
-    few_cells = cells <= min(_MOST_CELLS, len(cell) // _ROWS_OF_A_CELL)
-    if resamples.enough and resamples.groups == len(cell) and few_cells:
-        found += [columns @ table for table in resamples.tables(cell, cells)]
-    elif resamples.enough:
-        # What groups add to the sums takes more memory than how many rows of each cell they have.
-        tables = held(parts_by_group(cell, resamples.member, (cells, resamples.groups)))
-        found.append(resamples.sums(tables, columns).T)
-    return np.asarray(np.concatenate(found, axis=1).T)

@@ -11,8 +11,9 @@ from msgspec.structs import asdict
 from critic.asking.history import CONDITIONS, lacks
 from critic.counting import judged
 from critic.counting.columns import Column, Spooled
+from critic.counting.estimate import mean_interval
 from critic.counting.judged import Scores, as_asked, scores_of
-from critic.counting.resampling import FEWEST_GROUPS, Interval, group_numbers, mean_interval, sign_flip_p
+from critic.counting.resampling import FEWEST_GROUPS, Interval, group_numbers, sign_flip_p
 from critic.counting.verdicts import VerdictStatistic, estimates, share_of
 from critic.errors import UsageError
 from critic.records import Conversation, Protocol, TurnVerdict

@@ -67,7 +67,12 @@ class Bootstrap:
     @property
     def enough(self) -> bool:
         """Whether there are groups enough for an interval."""
-        return self.groups >= FEWEST_GROUPS
+        return self.too_few() is None
+
+    def too_few(self, groups: int | None = None) -> str | None:
+        """Why what is about so many groups (None: all) has no interval; None where they are enough."""
+        groups = self.groups if groups is None else groups
+        return f"{groups} groups; an interval needs at least {FEWEST_GROUPS}" if groups < FEWEST_GROUPS else None
 
     def drawn(self) -> Iterator[Floats]:
         """How often each group occurs, in blocks of shape (G, r): once in the sample, which is the first block, then as
@@ -139,14 +144,10 @@ class Bootstrap:
         says why it could be on the sample. With a `null` there is a p-value. `share` and `groups` as in `interval`."""
         if np.isnan(values[0]):
             return Estimate(n=n, undefined=undefined)
-        reason = None
         interval = self.interval(values[1:], share=share, groups=groups)
-        if interval is None:
-            there = groups or self.groups
-            few = f"{there} groups; an interval needs at least {FEWEST_GROUPS}"
-            reason = few if there < FEWEST_GROUPS else "undefined in more than a tenth of the resamples"
         p = None if null is None else self.p_value(values[1:], null, groups)
-        return Estimate(value=float(values[0]), n=n, interval=interval, p_value=p, undefined=reason)
+        none = self.too_few(groups) or "undefined in more than a tenth of the resamples"
+        return Estimate(value=float(values[0]), n=n, interval=interval, p_value=p, undefined=None if interval else none)
 
     def interval(self, values: Floats, *, share: bool = False, groups: int | None = None) -> Interval | None:
         """The 95 % interval of a statistic from its value in each resample (NaN where it is undefined there), which
@@ -156,7 +157,7 @@ class Bootstrap:
         FEWEST_GROUPS groups. A `share` that is 0 or 1 in every resample gets the exact interval of G trials
         (Clopper and Pearson 1934), because no resample can show what the sample does not hold.
         """
-        defined, groups = values[~np.isnan(values)], groups or self.groups
+        defined, groups = values[~np.isnan(values)], self.groups if groups is None else groups
         if groups < FEWEST_GROUPS or len(defined) < max(1, _DEFINED * self.resamples):
             return None
         wide = special.stdtrit(groups - 1, (1 + LEVEL) / 2) * np.sqrt(groups / (groups - 1))
@@ -172,10 +173,18 @@ class Bootstrap:
 
         None where `interval` is. At least about 2 / resamples, because no resample says more.
         """
-        defined, groups = values[~np.isnan(values)], groups or self.groups
+        defined, groups = values[~np.isnan(values)], self.groups if groups is None else groups
         if groups < FEWEST_GROUPS or len(defined) < max(1, _DEFINED * self.resamples):
             return None
         beyond = min(int((defined <= null).sum()), int((defined >= null).sum()))
         tail = min(0.5, (beyond + 1) / (len(defined) + 1))
         narrow = special.ndtri(tail) * np.sqrt((groups - 1) / groups)
         return float(2 * special.stdtr(groups - 1, narrow))
+
+
+def mean_interval(sums: Floats, counts: Floats) -> Interval | None:
+    """The 95 % interval of a mean over rows, from each group's sum and number of rows, shape (G,) each; None with fewer
+    than FEWEST_GROUPS groups."""
+    draws = Bootstrap(np.arange(len(sums)))
+    totals = draws.of_groups(np.stack([sums, counts]))[1:]
+    return draws.interval(totals[:, 0] / totals[:, 1])

@@ -14,8 +14,9 @@ from msgspec.structs import asdict, replace
 
 from critic.counting.aggregate import Aggregate, Difference, Scale, combine, mean
 from critic.counting.columns import BLOCK
+from critic.counting.estimate import Bootstrap
 from critic.counting.judged import scores_of
-from critic.counting.resampling import FEWEST_GROUPS, Floats, Interval, Resamples, group_numbers, ratio
+from critic.counting.resampling import Floats, Interval, ratio
 
 
 class Term(Struct, frozen=True):
@@ -113,8 +114,8 @@ class _Sums:
             self._number[name] = number
         self._columns: list[Floats] = []
         self._held: dict[Hashable, tuple[int, int]] = {}
-        self.draws = Resamples(group_numbers(np.arange(len(names))))
-        self.observed, self.drawn = np.zeros((1, 0)), np.zeros((0, 0))
+        self.draws = Bootstrap(np.arange(len(names)))
+        self.totals = np.zeros((1, 0))
 
     def add(self, part: Term, other: Term | None = None) -> tuple[int, int]:
         """The places of the sum and of the count of a part's verdicts, as far as the `other` has them too; one that
@@ -139,30 +140,23 @@ class _Sums:
         return self._held[known]
 
     def close(self) -> None:
-        # One after the other, as sums over rows of a table are.
-        self.observed = np.array([[np.cumsum(column)[-1:].sum() for column in self._columns]])
         by_group = np.stack(self._columns)
         self._columns.clear()
-        self.groups = by_group > 0
-        self.drawn = self.draws.sums(by_group) if self.draws.enough else np.zeros((0, len(by_group)))
+        self._there = by_group > 0
+        self.totals = self.draws.of_groups(by_group)
 
-    def of(self, score: Score, places: Sequence[tuple[int, int]], totals: Floats) -> Floats:
-        """The score of each row of totals, shape (R,)."""
+    def of(self, score: Score, places: Sequence[tuple[int, int]]) -> Floats:
+        """The score of the sample and of each resample, shape (1 + R,)."""
         means = [
-            part.weight * ratio(totals[:, top], totals[:, count])
+            part.weight * ratio(self.totals[:, top], self.totals[:, count])
             for part, (top, count) in zip(score.parts, places, strict=True)
         ]
-        found = np.sum(means, axis=0) if means else np.full(len(totals), np.nan)
+        found = np.sum(means, axis=0) if means else np.full(len(self.totals), np.nan)
         return ratio(np.ones_like(found), found) if score.inverse else found
 
-    def interval(
-        self, drawn: Floats, counts: Iterable[int], share: bool = False
-    ) -> tuple[Interval | None, float | None]:
-        """The interval of what was drawn, and the p-value of its being 0; None where too few groups have a verdict."""
-        groups = int(self.groups[list(counts)].any(axis=0).sum())
-        if groups < FEWEST_GROUPS:
-            return None, None
-        return self.draws.interval(drawn, share=share, groups=groups), self.draws.p_value(drawn, groups=groups)
+    def groups(self, counts: Iterable[int]) -> int:
+        """How many groups have a verdict in any of these columns of counts."""
+        return int(self._there[list(counts)].any(axis=0).sum())
 
 
 def standings(entries: Sequence[Entry], less: Mapping[str, str] | None = None) -> Standings:
@@ -190,7 +184,7 @@ def standings(entries: Sequence[Entry], less: Mapping[str, str] | None = None) -
     found: Standings = {row: {} for row in rows}
     drawn: dict[str, dict[str, Floats]] = {}
     for (row, column), where in places.items():
-        score, values = rows[row][column], sums.of(rows[row][column], where, sums.drawn)
+        score, values = rows[row][column], sums.of(rows[row][column], where)
         drawn.setdefault(column, {})[row] = values
         pair, whole = paired.get((row, column)), aggregate_of(score)
         found[row][column] = Standing(
@@ -212,12 +206,13 @@ def standings(entries: Sequence[Entry], less: Mapping[str, str] | None = None) -
     return found
 
 
-def _interval(sums: _Sums, score: Score, drawn: Floats, counts: Sequence[int]) -> Interval | None:
+def _interval(sums: _Sums, score: Score, values: Floats, counts: Sequence[int]) -> Interval | None:
     """A plain mean is a share of its scale: all of it, or nothing, in every resample has an interval, too."""
+    groups = sums.groups(counts)
     if score.inverse or len(score.parts) > 1:
-        return sums.interval(drawn, counts)[0]
+        return sums.draws.interval(values[1:], groups=groups)
     low, high = (score.parts[0].weight * end for end in score.parts[0].scale)
-    found, _ = sums.interval((drawn - low) / (high - low), counts, share=True)
+    found = sums.draws.interval((values[1:] - low) / (high - low), share=True, groups=groups)
     return found and (low + found[0] * (high - low), low + found[1] * (high - low))
 
 
@@ -247,33 +242,24 @@ def _over(score: Score, parts: Sequence[Term]) -> Score:
 
 def _difference(sums: _Sums, score: Score, base: Score, pairs: Sequence[_Pair]) -> Difference:
     # A mean over parts is compared on those in which both have something.
-    pairs = [pair for pair in pairs if not pair.mine.name or sums.observed[0, pair.place[1]]]
+    pairs = [pair for pair in pairs if not pair.mine.name or sums.totals[0, pair.place[1]]]
     mine, theirs = _over(score, [pair.mine for pair in pairs]), _over(base, [pair.theirs for pair in pairs])
-    values, drawn = (
-        sums.of(mine, [pair.place for pair in pairs], totals) - sums.of(theirs, [pair.other for pair in pairs], totals)
-        for totals in (sums.observed, sums.drawn)
-    )
+    values = sums.of(mine, [pair.place for pair in pairs]) - sums.of(theirs, [pair.other for pair in pairs])
     counts = [pair.place[1] for pair in pairs]
-    interval, p_value = sums.interval(drawn, counts)
-    n, groups = int(sums.observed[0, counts].sum()), int(sums.groups[counts].any(axis=0).sum())
-    few = groups < FEWEST_GROUPS
-    undefined = {}
-    if np.isnan(values[0]):
-        undefined = dict.fromkeys(("mean", "interval", "p_value"), "no pairs" if not n else "not defined")
-    elif interval is None:
-        reason = f"fewer than {FEWEST_GROUPS} groups" if few else "undefined in more than a tenth of the resamples"
-        undefined = dict.fromkeys(("interval", "p_value"), reason)
+    n, groups = int(sums.totals[0, counts].sum()), sums.groups(counts)
+    found = sums.draws.estimate(values, n, undefined="not defined" if n else "no pairs", null=0.0, groups=groups)
+    missing = ("mean", "interval", "p_value") if found.value is None else ("interval", "p_value")
     one, other = aggregate_of(score), aggregate_of(base)
     return Difference(
-        mean=None if np.isnan(values[0]) else float(values[0]),
+        mean=found.value,
         n=n,
         missing=one.asked - n,
         groups=groups,
         low=None if one.low is None or other.high is None else one.low - other.high,
         high=None if one.high is None or other.low is None else one.high - other.low,
-        interval=interval,
-        p_value=p_value if interval else None,
-        undefined=undefined,
+        interval=found.interval,
+        p_value=found.p_value,
+        undefined=dict.fromkeys(missing, found.undefined) if found.undefined else {},
         partly=score.partly(len(pairs)),
     )
 
@@ -284,7 +270,7 @@ def _mean_of(parts: Sequence[Standing], drawn: Sequence[Floats], sums: _Sums) ->
     held = [parts[number] for number in known]
     interval = None
     if held and all(one.interval for one in held):
-        interval = sums.draws.interval(np.mean([drawn[number] for number in known], axis=0))
+        interval = sums.draws.interval(np.mean([drawn[number][1:] for number in known], axis=0))
     return Standing(
         **asdict(combine([(1 / len(held or parts), one) for one in held or parts])),
         interval=interval,

@@ -392,18 +392,6 @@ class Resamples:
         return float(2 * special.stdtr(groups - 1, narrow))
 
 
-def mean_interval(sums: Floats, counts: Floats) -> Interval | None:
-    """The 95 % interval of a mean over rows, from each group's sum and number of rows, shape (G,) each; None with fewer
-    than FEWEST_GROUPS groups."""
-    groups = np.arange(len(sums))
-    draws = Resamples(groups, shared=False)
-    if not draws.enough:
-        return None
-    return draws.interval(
-        np.concatenate([(sums @ drawn) / (counts @ drawn) for drawn in draws.tables(groups, len(groups))])
-    )
-
-
 def sign_flip_p(sums: Floats) -> float:
     """Two-sided p of "the differences are as likely as their opposites", from each group's sum, shape (G,): the share
     of random signs whose total is at least as far from 0 (Phipson and Smyth 2010: the data count as one draw)."""

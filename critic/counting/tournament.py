@@ -7,6 +7,7 @@ and is what the tests check ours against; it would bring pandas, and knows neith
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.counting.aggregate import check, name
-from critic.counting.resampling import FEWEST_GROUPS, Floats, Interval, Resamples, group_numbers
+from critic.counting.estimate import Bootstrap
+from critic.counting.resampling import Floats, Interval, group_numbers
 from critic.errors import UsageError
 from critic.records import TurnVerdict
 
@@ -197,11 +199,11 @@ def mean_elo(
     random = np.random.default_rng(seed)
     orders = [random.permutation(sorted_games) for _ in range(shuffles)]
     found = games.rated(_fought(games, orders, k).mean(axis=1))
-    draws = Resamples(games.member, resamples, seed)
+    draws = Bootstrap(games.member, resamples, seed)
     if not resamples or not draws.enough:
-        return replace(found, no_intervals=f"fewer than {FEWEST_GROUPS} groups") if resamples else found
+        return replace(found, no_intervals=draws.too_few()) if resamples else found
     drawn = []
-    for block in draws.counts():
+    for block in islice(draws.drawn(), 1, None):
         for start in range(0, block.shape[1], _ORDERS):
             counts = block[games.member[sorted_games], start : start + _ORDERS].astype(np.intp)
             drawn.append(_fought(games, [random.permutation(np.repeat(sorted_games, count)) for count in counts.T], k))
@@ -250,10 +252,10 @@ def bradley_terry(battles: Sequence[Battle], resamples: int = 1000, seed: int = 
     found = games.rated(INITIAL + points_per_logit * strength)
     if not resamples:
         return found
-    draws = Resamples(games.member, resamples, seed)
+    draws = Bootstrap(games.member, resamples, seed)
     if not draws.enough:
-        return replace(found, no_intervals=f"fewer than {FEWEST_GROUPS} groups")
-    tables = draws.tables(games.cell, 3 * models**2)
+        return replace(found, no_intervals=draws.too_few())
+    tables = islice(draws.tables(games.cell, 3 * models**2), 1, None)
     drawn = np.concatenate([_maximum_likelihood(_wins(block.T, models)) for block in tables])
     intervals = [draws.interval(points) for points in (INITIAL + points_per_logit * drawn).T]
     known = {model: interval for model, interval in zip(games.models, intervals, strict=True) if interval}

@@ -12,7 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.counting.resampling import Estimate, Floats, Group, Resamples, group_numbers, ratio
+from critic.counting.estimate import Bootstrap
+from critic.counting.resampling import Estimate, Floats, Group, group_numbers, ratio
 
 Integers = NDArray[np.intp]
 Codes = NDArray[np.int8]
@@ -91,29 +92,15 @@ def estimates(
 ) -> dict[Key, Estimate]:
     """Every statistic of the items' cells (0..cells - 1), on the sample and in the same resamples of its groups. With a
     `weight` (n,) each item counts for so many, as many as there are in all."""
-    # All of them come from the same tables, so these draws need not be those of any other call.
-    draws = Resamples(group, shared=False)
+    draws = Bootstrap(group)
     weight = weight if weight is None or not len(weight) else weight / weight.mean()
-    counts = np.bincount(cell, weight, minlength=cells).astype(np.float64)[:, None]
-    drawn: dict[Key, list[Floats]] = {name: [] for name in wanted}
-    if draws.enough:
-        for block in draws.tables(cell, cells, weight):
-            for name, one in wanted.items():
-                drawn[name].append(one.statistic(block)[0])
-    return {name: _estimate(one, counts, drawn[name], draws) for name, one in wanted.items()}
-
-
-def _estimate(wanted: VerdictStatistic, counts: Floats, drawn: list[Floats], draws: Resamples) -> Estimate:
-    (value,), (n,) = wanted.statistic(counts)
-    if np.isnan(value):
-        return Estimate(value=None, n=round(n), undefined=wanted.undefined if counts.any() else "no items")
-    if not draws.enough:
-        return Estimate(value=float(value), n=round(n))
-    values = np.concatenate(drawn)
-    p_value = draws.p_value(values) if wanted.p_value else None
-    return Estimate(
-        value=float(value), n=round(n), interval=draws.interval(values, share=wanted.share), p_value=p_value
-    )
+    counts = np.concatenate(list(draws.tables(cell, cells, weight)), axis=1)
+    found = {}
+    for name, one in wanted.items():
+        values, n = one.statistic(counts)
+        undefined, null = one.undefined if len(cell) else "no items", 0.0 if one.p_value else None
+        found[name] = draws.estimate(values, round(n[0]), undefined=undefined, share=one.share, null=null)
+    return found
 
 
 def share_of(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> Statistic:

@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from critic import jsonl
 from critic.counting.coded import Coded, chosen, distinct
-from critic.counting.resampling import Interval, Resamples, counted
+from critic.counting.estimate import Bootstrap
+from critic.counting.resampling import Interval, counted
 from critic.records import RATINGS
 from eval_agreement.metrics import half_up
-from eval_agreement.rows import sums_and_resampled
 from eval_agreement.sample import Sample
 
 SLICES = 10
@@ -143,10 +143,10 @@ def by_length(sample: Sample) -> list[Slice]:
         rows = (first <= length.code) & (length.code < last)
         if not rows.any():
             continue
-        draws, pair = Resamples(group[rows]), (human.rows(rows), scores.rows(rows))
+        draws, pair = Bootstrap(group[rows]), (human.rows(rows), scores.rows(rows))
         one, cell = distinct(*pair)
         less = pair[1][one] - pair[0][one]
-        n, total = sums_and_resampled(draws, cell, np.stack([np.ones(len(one)), less])).T
+        n, total = draws.sums(cell, np.stack([np.ones(len(one)), less])).T
         mean = total / n
         slices.append(
             Slice(float(length.rows(rows).quantile(0.5)), int(n[0]), float(mean[0]), draws.interval(mean[1:]))

@@ -229,7 +229,7 @@ def test_alpha_does_not_depend_on_the_order_of_items_or_raters() -> None:
     assert rater_agreement(ratings[order], group[order], judge[order], resamples=100) == first
     assert rater_agreement(ratings[:, [2, 0, 3, 1]], group, judge, resamples=100) == first
     own = rater_agreement(ratings, np.arange(80), judge, resamples=100)
-    assert rater_agreement(ratings[order], np.arange(80), judge[order], resamples=100) == own
+    assert rater_agreement(ratings[order], order, judge[order], resamples=100) == own
 
 
 def test_no_interval_where_none_can_be_had() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from critic.counting import judged
 from critic.counting.aggregate import Aggregate, Cell, asked_of, by_cell, combine, compare, difference, mean
-from critic.counting.resampling import mean_interval
+from critic.counting.estimate import mean_interval
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, Protocol, TurnVerdict
 

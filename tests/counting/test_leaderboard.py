@@ -143,7 +143,7 @@ def test_no_interval_has_its_own_reason() -> None:
     assert found.undefined == dict.fromkeys(("interval", "p_value"), "undefined in more than a tenth of the resamples")
     few = {f"c{number}": f"g{number}" for number in range(4)}
     some = [score_of(dict.fromkeys(few, value), few, (0, 10)) for value in (4.0, 1.0)]
-    assert less(*some).undefined == dict.fromkeys(("interval", "p_value"), "fewer than 5 groups")
+    assert less(*some).undefined == dict.fromkeys(("interval", "p_value"), "4 groups; an interval needs at least 5")
 
 
 def test_one_over_a_mean_is_the_alignment_score() -> None:

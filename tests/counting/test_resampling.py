@@ -5,7 +5,8 @@ import pytest
 from scipy import stats
 
 from critic.counting import resampling
-from critic.counting.resampling import FEWEST_GROUPS, Resamples, mean_interval, sign_flip_p
+from critic.counting.estimate import mean_interval
+from critic.counting.resampling import FEWEST_GROUPS, Resamples, sign_flip_p
 
 
 def tail(groups: int) -> float:

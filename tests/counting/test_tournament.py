@@ -250,7 +250,7 @@ def test_intervals_resample_groups() -> None:
 def test_intervals_that_cannot_be_had_are_explained() -> None:
     rows = simulated([0, 0], 40, seed=0)
     few = bradley_terry(battles([(row.a, row.b, row.outcome) for row in rows], lambda place: f"{place % 4}"))
-    assert few.ratings and few.intervals is None and few.no_intervals == "fewer than 5 groups"
+    assert few.ratings and few.intervals is None and few.no_intervals == "4 groups; an interval needs at least 5"
     sparse = bradley_terry(
         battles([("a", "b", "a"), ("b", "c", "a"), ("c", "d", "a"), ("d", "e", "a"), ("e", "a", "a")])
     )
@@ -474,7 +474,7 @@ def test_the_interval_of_elo_is_about_groups_and_orders() -> None:
     assert wide.ratings is not None and wide.intervals is not None and narrow.intervals is not None
     for model, (low, high) in wide.intervals.items():
         assert low < wide.ratings[model] < high
-    assert tournament.mean_elo(battles[:6], resamples=300).no_intervals == "fewer than 5 groups"
+    assert tournament.mean_elo(battles[:6], resamples=300).no_intervals == "2 groups; an interval needs at least 5"
     table = tournament.head_to_head(battles)
     assert table["a"]["b"].wins == table["b"]["a"].losses and table["a"]["b"].ties == table["b"]["a"].ties
     assert sum(one.n for met in table.values() for one in met.values()) == 2 * len(battles)
