@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from critic import jsonl
-from critic.counting.resampling import Estimate
+from critic.counting.estimate import Estimate
 from critic.errors import UsageError
 from critic.records import ConversationJudgment, Judgment, Setup
 

@@ -1,6 +1,13 @@
 """How well a judge's scores agree with people's: `agreement(human, judge)`, with intervals and a report."""
 
-from eval_agreement.metrics import FUZZY_RANGES, METRICS, STRICT_RANGES, Agreement, agreement
-from eval_agreement.pairs import agreement_interval, measured
+from eval_agreement.metrics import (
+    FUZZY_RANGES,
+    METRICS,
+    STRICT_RANGES,
+    Agreement,
+    agreement,
+    agreement_interval,
+    measured,
+)
 
 __all__ = ["FUZZY_RANGES", "METRICS", "STRICT_RANGES", "Agreement", "agreement", "agreement_interval", "measured"]

@@ -9,9 +9,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from critic.counting.arrays import Floats
 from critic.counting.coded import Coded
 from critic.counting.columns import Reread, as_column, as_ratings
-from critic.counting.resampling import Floats
 from critic.records import RATINGS, Response
 from eval_agreement import bias, calibration
 from eval_agreement.alternative_annotator import EPSILON, AlternativeAnnotator, alternative_annotator
@@ -19,8 +19,7 @@ from eval_agreement.baselines import BASELINES, without_texts
 from eval_agreement.calibration import Calibration
 from eval_agreement.compare import MARGINS, Comparison, compare, comparisons
 from eval_agreement.corrected import CorrectedMean, LabelPlan, corrected_mean, labels_needed
-from eval_agreement.metrics import Agreement
-from eval_agreement.pairs import measured
+from eval_agreement.metrics import Agreement, measured
 from eval_agreement.parallel import MANY_ROWS, in_parallel
 from eval_agreement.raters import RaterAgreement, rater_agreement
 from eval_agreement.ratings import leave_one_out

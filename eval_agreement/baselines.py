@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tqdm import tqdm
 
-from critic.counting.resampling import Floats
+from critic.counting.arrays import Floats
 from critic.records import RATINGS, Response
 
 Predict = Callable[[Sequence[Response]], Floats]

@@ -20,9 +20,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import sparse
 
+from critic.counting.arrays import Codes, Floats, counted, groups_in, ratio, taken
 from critic.counting.coded import Coded, chosen, distinct
 from critic.counting.columns import as_column
-from critic.counting.resampling import LEVEL, Codes, Floats, Interval, counted, groups_in, holm, ratio, taken
+from critic.counting.estimate import LEVEL, Interval, holm
 from eval_agreement.metrics import Indices, half_up, same_length
 from eval_agreement.rows import JudgedRows
 

@@ -13,8 +13,9 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 from scipy import optimize, sparse
 
+from critic.counting.arrays import Codes, Floats, counted, groups_in, ratio, taken
 from critic.counting.coded import distinct, quantile
-from critic.counting.resampling import Codes, Floats, Interval, counted, groups_in, ratio, taken
+from critic.counting.estimate import Interval
 from critic.records import RATINGS
 from eval_agreement.metrics import Indices, half_up
 from eval_agreement.rows import JudgedRows

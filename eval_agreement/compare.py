@@ -7,10 +7,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic.counting.coded import chosen
-from critic.counting.estimate import Bootstrap
-from critic.counting.resampling import LEVEL, Interval, holm
-from eval_agreement.metrics import METRICS
-from eval_agreement.pairs import resampled
+from critic.counting.estimate import LEVEL, Bootstrap, Interval, holm
+from eval_agreement.metrics import METRICS, resampled
 from eval_agreement.sample import Sample
 
 MARGINS = {"mae": 0.1, "pearson": 0.05}

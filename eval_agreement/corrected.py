@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy import stats
 
-from critic.counting.resampling import FEWEST_GROUPS, LEVEL, SEED, Floats, Group, Interval, group_numbers
+from critic.counting.arrays import Floats, Group, group_numbers
+from critic.counting.estimate import FEWEST_GROUPS, LEVEL, SEED, Interval
 from eval_agreement.metrics import Indices, Scores, on_scale, same_length
 
 _NOT_RANDOM = 0.001

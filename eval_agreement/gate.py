@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
-from critic.counting.resampling import FEWEST_TO_DECIDE
+from critic.counting.estimate import FEWEST_TO_DECIDE
 from critic.counting.verdicts import VerdictAgreement
 from critic.errors import UsageError
 from eval_agreement.metrics import METRICS, Agreement

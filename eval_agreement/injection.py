@@ -12,8 +12,8 @@ import numpy as np
 from msgspec import Struct, field
 from scipy import stats
 
-from critic.counting.estimate import Bootstrap
-from critic.counting.resampling import FEWEST_GROUPS, LEVEL, Estimate, Floats, Interval, group_numbers
+from critic.counting.arrays import Floats, group_numbers
+from critic.counting.estimate import FEWEST_GROUPS, LEVEL, Bootstrap, Estimate, Interval
 from critic.errors import UsageError
 from critic.records import Failure, Judgment
 from eval_agreement.attacks import CLEAN, SEPARATOR, suite

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from critic import jsonl
-from critic.counting.resampling import Floats
+from critic.counting.arrays import Floats
 from critic.counting.verdicts import Codes, Label, both_orders, codes
 from critic.errors import UsageError
 from critic.records import Judgment

@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
+from critic.counting.arrays import group_numbers
 from critic.counting.coded import Coded
-from critic.counting.resampling import Estimate, group_numbers
+from critic.counting.estimate import Estimate
 from critic.errors import UsageError
 from critic.human_scored import BLIND, Loaded
 from critic.records import Judgment

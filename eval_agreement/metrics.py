@@ -1,28 +1,38 @@
 """Agreement between people's scores and a judge's, both on 1..10: one entry of METRICS for each way to measure it.
 
 Definitions: AlignMMBench §5.2 (mean absolute error, Pearson, Spearman, Kendall, fuzzy and strict ranges), and
-the quadratic weighted kappa. Each has two forms: of the pairs of one sample, and of many resamples at once, which
-depend on the pairs only through how often each pair of values occurs (`PairCounts`).
+Cohen's kappa with quadratic weights. A metric is a function of sums over pairs (`PairSums`), which gives its value on a
+sample and on each resample alike.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Sized
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
-from critic.counting.coded import Coded, chosen
-from critic.counting.resampling import Estimate, Floats, Interval, blocks, ratio
+from critic.counting.arrays import Floats, Group, blocks, group_numbers, ratio
+from critic.counting.coded import Coded, chosen, distinct
+from critic.counting.estimate import SEED, Bootstrap, Estimate, Interval
 from critic.records import RATINGS
+from eval_agreement.pairs import (
+    Cells,
+    PairSums,
+    around,
+    exact_kendall,
+    exact_spearman,
+    kendall,
+    pearson,
+    spearman,
+)
 
 Scores = Sequence[float | None] | Coded | NDArray[np.floating] | NDArray[np.integer]
 Indices = NDArray[np.intp]
 Range = tuple[int, int]
-OfPairs = Callable[[Floats, Floats], Floats]
-"""People's and the judge's scores, arrays of one shape, to a number for each pair."""
 
 FUZZY_RANGES: tuple[Range, ...] = ((1, 2), (3, 5), (6, 8), (9, 10))
 """AlignMMBench §5.2: unusable, mostly wrong, mostly right, right. Both ends included."""
@@ -31,71 +41,20 @@ STRICT_RANGES: tuple[Range, ...] = ((1, 1), (2, 2), (3, 3), (4, 5), (6, 6), (7, 
 """AlignMMBench §5.2: the bands of the scoring rubric. Both ends included."""
 
 _LOW, _HIGH = RATINGS[0], RATINGS[-1]
-_DECIMALS = 12
-
-
-class PairCounts(ABC):
-    """R samples of pairs of scores, known by how often every pair of values occurs in each. No sample is empty."""
-
-    @abstractmethod
-    def total(self, of: OfPairs) -> Floats:
-        """The sum over pairs of a function of both scores, in each sample: shape (R,)."""
-
-    @property
-    @abstractmethod
-    def size(self) -> Floats:
-        """Pairs of each sample: shape (R,)."""
-
-    @property
-    @abstractmethod
-    def varied(self) -> NDArray[np.bool_]:
-        """Whether neither side of a sample is constant: shape (R,)."""
-
-    @property
-    @abstractmethod
-    def moments(self) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-        """Mean and variance of people's scores and of the judge's, shape (R,) each."""
-
-    @property
-    @abstractmethod
-    def rank_squares(self) -> tuple[Floats, Floats]:
-        """The sums over pairs of people's and of the judge's average ranks, less their mean, squared: (R,) each."""
-
-    @property
-    @abstractmethod
-    def rank_product(self) -> Floats:
-        """The sum over pairs of the product of both ranks, less their means: shape (R,)."""
-
-    @property
-    @abstractmethod
-    def ties(self) -> tuple[Floats, Floats]:
-        """How often each value of people's and of the judge's occurs, squared and summed: shape (R,) each."""
-
-    @property
-    @abstractmethod
-    def balance(self) -> Floats:
-        """Concordant less discordant pairs of pairs: shape (R,)."""
-
-    def mean(self, of: OfPairs) -> Floats:
-        """The mean over pairs of a function of both scores, in each sample: shape (R,)."""
-        return self.total(of) / self.size
-
-    def correlation(self, values: Floats) -> Floats:
-        """`values` cut to -1..1, NaN in samples where either side is constant."""
-        return np.where(self.varied, np.clip(values, -1, 1), np.nan)
+_DECIMALS, _DUST = 12, 1e-9
 
 
 class Metric(Struct, frozen=True, kw_only=True):
     """A way to say how far a judge's scores agree with people's.
 
-    `name` is what people write. `of_pairs` takes both sides' scores, shape (n,) each, and gives None where the metric
-    is undefined; `of_counts` takes R samples and gives one number for each, shape (R,), NaN where it is undefined.
-    A `share` lies in 0..1. `note` explains the metric, and those after it without one, in the report's small print.
+    `name` is what people write. `of` takes the sums of R samples and gives one number for each, shape (R,), NaN where
+    it is undefined. `exact` gives the sample's own value where `of` uses a coarse table. A `share` lies in 0..1. `note`
+    explains the metric, and those after it without one, in the report's small print.
     """
 
     name: str
-    of_pairs: Callable[[Floats, Floats], float | None]
-    of_counts: Callable[[PairCounts], Floats]
+    of: Callable[[PairSums], Floats]
+    exact: Callable[[Cells], float] | None = None
     lower_is_better: bool = False
     share: bool = False
     note: str = ""
@@ -111,11 +70,6 @@ def bands(scores: Floats, ranges: Sequence[Range]) -> Indices:
     return np.searchsorted([high for _, high in ranges], half_up(scores))
 
 
-def _mean_of_pairs(of: OfPairs) -> Callable[[Floats, Floats], float | None]:
-    """The form for pairs of a metric that is the mean over pairs of a function; None without pairs."""
-    return lambda human, judge: float(np.mean(of(human, judge))) if human.size else None
-
-
 def _distance(human: Floats, judge: Floats) -> Floats:
     return np.abs(human - judge)
 
@@ -124,109 +78,45 @@ def _squared_distance(human: Floats, judge: Floats) -> Floats:
     return (human - judge) ** 2
 
 
-def _same_band(ranges: Sequence[Range]) -> OfPairs:
-    return lambda human, judge: np.asarray(bands(human, ranges) == bands(judge, ranges), dtype=np.float64)
+def _same_band(human: Floats, judge: Floats, ranges: Sequence[Range]) -> Floats:
+    return np.asarray(bands(human, ranges) == bands(judge, ranges), dtype=np.float64)
 
 
-def no_correlation(human: Floats | Coded, judge: Floats | Coded) -> str | None:
-    """Why two samples have no correlation; None when they have one."""
-    if len(human) < 2:
-        return "a correlation needs at least two pairs"
-    if _constant(judge):
-        return "the judge gave every response the same score"
-    if _constant(human):
-        return "people gave every response the same score"
-    return None
-
-
-def _constant(scores: Floats | Coded) -> bool:
-    return len(scores.values) == 1 if isinstance(scores, Coded) else bool(np.ptp(scores) == 0)
-
-
-def _scipy(test: Callable[..., Any]) -> Callable[[Floats, Floats], float | None]:
-    """A correlation of SciPy's; None with fewer than two pairs or where either side is constant."""
-
-    def correlation(human: Floats, judge: Floats) -> float | None:
-        if no_correlation(human, judge):
-            return None
-        return float(np.clip(test(human, judge).statistic, -1, 1))
-
-    return correlation
-
-
-def _pearson(counts: PairCounts) -> Floats:
-    (human_mean, human_variance), (judge_mean, judge_variance) = counts.moments
-    covariance = counts.mean(np.multiply) - human_mean * judge_mean
-    return counts.correlation(ratio(covariance, np.sqrt(human_variance * judge_variance)))
-
-
-def _spearman(counts: PairCounts) -> Floats:
-    human, judge = counts.rank_squares
-    return counts.correlation(ratio(counts.rank_product, np.sqrt(human * judge)))
-
-
-def _kendall(counts: PairCounts) -> Floats:
-    """Tau-b: `balance` over the root of the pairs of pairs not tied on each side, all counted in both orders."""
-    size = counts.size**2
-    human, judge = (np.maximum(size - ties, 0) for ties in counts.ties)
-    return counts.correlation(ratio(2 * counts.balance, np.sqrt(human * judge)))
-
-
-def _qwk(human: Floats, judge: Floats) -> float | None:
+def _kappa(sums: PairSums) -> Floats:
     """Cohen's kappa with quadratic weights over the whole scale 1..10 (Cohen 1968).
 
-    1 - sum (h - j)^2 / expected sum under independence: for whole scores what scikit-learn gives with
-    labels 1..10, for others Lin's concordance coefficient, which is the same formula. None without pairs
-    and where both sides are one and the same constant.
+    1 - sum (h - j)^2 / expected sum under independence: for whole scores what scikit-learn gives with labels 1..10, for
+    others Lin's concordance coefficient, which is the same formula. Undefined where both sides are one and the same
+    constant.
     """
-    if not human.size:
-        return None
-    expected = np.var(human) + np.var(judge) + (np.mean(human) - np.mean(judge)) ** 2
-    return float(1 - np.mean((human - judge) ** 2) / expected) if expected else None
+    human, judge, _ = sums.moments
+    return 1 - ratio(sums.mean(_squared_distance), human + judge + sums.mean(np.subtract) ** 2)
 
 
-def _qwk_of_counts(counts: PairCounts) -> Floats:
-    (human_mean, human_variance), (judge_mean, judge_variance) = counts.moments
-    expected = human_variance + judge_variance + (human_mean - judge_mean) ** 2
-    return 1 - ratio(counts.mean(_squared_distance), expected)
-
-
-_same_fuzzy, _same_strict = _same_band(FUZZY_RANGES), _same_band(STRICT_RANGES)
+_same_fuzzy, _same_strict = (partial(_same_band, ranges=ranges) for ranges in (FUZZY_RANGES, STRICT_RANGES))
 
 METRICS: dict[str, Metric] = {
     "mae": Metric(
         name="MAE",
-        of_pairs=_mean_of_pairs(_distance),
-        of_counts=lambda counts: counts.mean(_distance),
+        of=lambda sums: sums.mean(_distance),
         lower_is_better=True,
         note="MAE: mean distance in points, lower is better.",
     ),
-    "pearson": Metric(
-        name="Pearson",
-        of_pairs=_scipy(stats.pearsonr),
-        of_counts=_pearson,
-        note="Correlations: −1 to 1, Kendall is tau-b.",
-    ),
-    "spearman": Metric(name="Spearman", of_pairs=_scipy(stats.spearmanr), of_counts=_spearman),
-    "kendall": Metric(name="Kendall", of_pairs=_scipy(stats.kendalltau), of_counts=_kendall),
+    "pearson": Metric(name="Pearson", of=pearson, note="Correlations: −1 to 1, Kendall is tau-b."),
+    "spearman": Metric(name="Spearman", of=spearman, exact=exact_spearman),
+    "kendall": Metric(name="Kendall", of=kendall, exact=exact_kendall),
     "fuzzy": Metric(
         name="fuzzy",
-        of_pairs=_mean_of_pairs(_same_fuzzy),
-        of_counts=lambda counts: counts.mean(_same_fuzzy),
+        of=lambda sums: sums.mean(_same_fuzzy),
         share=True,
         note="Fuzzy and strict: share of answers in the same range, {1–2, 3–5, 6–8, 9–10} and "
         "{1, 2, 3, 4–5, 6, 7–8, 9–10}; scores between whole numbers are rounded half up first.",
     ),
-    "strict": Metric(
-        name="strict",
-        of_pairs=_mean_of_pairs(_same_strict),
-        of_counts=lambda counts: counts.mean(_same_strict),
-        share=True,
-    ),
-    "qwk": Metric(name="kappa", of_pairs=_qwk, of_counts=_qwk_of_counts, note="Kappa: quadratic weights."),
+    "strict": Metric(name="strict", of=lambda sums: sums.mean(_same_strict), share=True),
+    "qwk": Metric(name="kappa", of=_kappa, note="Kappa: quadratic weights."),
 }
 """Every metric by its name in options and files. What reports, gates, comparisons and training measure follows from
-this table: a metric is added by its two functions and an entry."""
+this table: a metric is added by a function and an entry."""
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
@@ -287,17 +177,8 @@ def paired(human: Scores, judge: Scores) -> tuple[Coded, Coded, NDArray[np.bool_
     return people, judged, judged.known
 
 
-def values_of_pairs(human: ArrayLike, judge: ArrayLike) -> dict[str, float | None]:
-    """Every metric of two samples without failures, shape (n,) each, by name; None where it is undefined."""
-    people, judged = np.asarray(human, dtype=np.float64), np.asarray(judge, dtype=np.float64)
-    return {name: metric.of_pairs(people, judged) for name, metric in METRICS.items()}
-
-
-def agreement(
-    human: Scores, judge: Scores, *, values_of: Callable[[Coded, Coded], Mapping[str, float | None]] = values_of_pairs
-) -> Agreement:
-    """The agreement of two equally long samples on 1..10; None or NaN in `judge` is a failed judgment. `values_of`
-    measures.
+def agreement(human: Scores, judge: Scores) -> Agreement:
+    """The agreement of two equally long samples on 1..10; None or NaN in `judge` is a failed judgment.
 
     - Failed judgments are dropped and counted; nothing is put in their place.
     - What is undefined is None with a reason, never 0 and never NaN: everything without pairs; the
@@ -308,15 +189,93 @@ def agreement(
 
     Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
     """
+    result = measured(human, judge, np.zeros(len(human), dtype=np.uint8))
+    plain = {name: one if one.value is None else replace(one, undefined=None) for name, one in result.estimates.items()}
+    return replace(result, estimates=plain, groups=None)
+
+
+def measured(
+    human: Scores,
+    judge: Scores,
+    group: Group,
+    weight: Floats | None = None,
+    resamples: int | None = None,
+    seed: int = SEED,
+) -> Agreement:
+    """`agreement` with 95 % intervals from a bootstrap over groups (rows that share a question).
+
+    With a `weight` (n,) each row stands for so many: where it is 1 over the chance that the row had of being labelled,
+    values and intervals are those of all rows (Hájek 1971). No interval where the metric is undefined on the sample or
+    in more than a tenth of the resamples, is the same in all of them, or where there are fewer than FEWEST_GROUPS
+    groups. Raises ValueError as `agreement` does.
+    """
     people, judged, used = paired(human, judge)
+    same_length(human, {"groups": group})
     people, judged = chosen(used, people), chosen(used, judged)
-    reason = "no pairs" if not len(people) else no_correlation(people, judged) or "undefined on these scores"
-    values = values_of(people, judged)
-    return Agreement(
-        n=len(people),
-        failed=int((~used).sum()),
-        estimates={
-            name: Estimate(value=value, n=len(people), undefined=reason if value is None else None)
-            for name, value in values.items()
-        },
-    )
+    draws = Bootstrap(chosen(used, group_numbers(group)), resamples, seed)
+    about: dict[str, Any] = {"n": len(people), "failed": int((~used).sum()), "groups": draws.groups}
+    if not len(people):
+        return Agreement(**about, estimates={name: Estimate(n=0, undefined="no pairs") for name in METRICS})
+    (values,) = resampled(people, [judged], draws, None if weight is None else weight[used])
+    reason = _no_correlation(people, judged)
+    estimates = {
+        name: _varying(draws.estimate(values[name], len(people), undefined=reason, share=metric.share))
+        for name, metric in METRICS.items()
+    }
+    return Agreement(**about, estimates=estimates)
+
+
+def agreement_interval(
+    human: Scores,
+    judge: Scores,
+    group: Group,
+    resamples: int | None = None,
+    seed: int = SEED,
+    weight: Floats | None = None,
+) -> dict[str, Interval | None]:
+    """The 95 % interval of every metric by name, as `measured` gives it."""
+    return measured(human, judge, group, weight, resamples, seed).interval
+
+
+def _no_correlation(human: Coded, judge: Coded) -> str:
+    """Why a metric has no value on two samples."""
+    if len(human) < 2:
+        return "a correlation needs at least two pairs"
+    if len(judge.values) == 1:
+        return "the judge gave every response the same score"
+    return "people gave every response the same score" if len(human.values) == 1 else "undefined on these scores"
+
+
+def _varying(found: Estimate) -> Estimate:
+    """A sample in which every resample is alike (a judge that is never off) says nothing of how far it could be."""
+    if found.interval is None or found.interval[1] - found.interval[0] >= _DUST:
+        return found
+    return replace(found, interval=None, undefined="the same in every resample")
+
+
+def resampled(
+    human: Coded, judges: Sequence[Coded], draws: Bootstrap, weight: Floats | None = None
+) -> list[dict[str, Floats]]:
+    """Every metric of each judge by name, the sample's value first and then each resample's: shape (1 + resamples,),
+    NaN where undefined. `human` and `judges` are the scores of the n rows that `draws` were made for, `weight` (n,)
+    what each counts for. All judges have the same resamples, so their values may be subtracted."""
+    first, cell = distinct(human, *judges)
+    weight = None if weight is None else weight / weight.mean()
+    by_unit, drawn = draws.units(cell, len(first), weight)
+    once = next(drawn)
+    samples = [Cells(human[first], judge[first], by_unit, once) for judge in judges]
+    found: list[dict[str, list[Floats]]] = [{name: [] for name in METRICS} for _ in judges]
+    for block in chain([once], drawn):
+        for cells, values in zip(samples, found, strict=True):
+            sums = PairSums(cells, block)
+            for name, metric in METRICS.items():
+                values[name].append(metric.of(sums))
+    return [
+        {name: _exact(METRICS[name], cells, np.concatenate(parts)) for name, parts in values.items()}
+        for cells, values in zip(samples, found, strict=True)
+    ]
+
+
+def _exact(metric: Metric, cells: Cells, values: Floats) -> Floats:
+    coarse = metric.exact is not None and cells.coarse and not np.isnan(values[0])
+    return around(metric.exact(cells), values) if coarse and metric.exact else values

@@ -4,7 +4,8 @@ people. All from counts of verdicts, as in `critic.counting.verdicts`."""
 import numpy as np
 from msgspec import Struct
 
-from critic.counting.resampling import Estimate, Floats, Group, group_numbers, ratio
+from critic.counting.arrays import Floats, Group, group_numbers, ratio
+from critic.counting.estimate import Estimate
 from critic.counting.verdicts import (
     CODES,
     DECIDED,

@@ -9,7 +9,8 @@ from itertools import combinations, product
 import numpy as np
 from msgspec import Struct, field
 
-from critic.counting.resampling import Estimate, Floats, Group, group_numbers
+from critic.counting.arrays import Floats, Group, group_numbers
+from critic.counting.estimate import Estimate
 from critic.counting.verdicts import (
     LABELS,
     TIE,

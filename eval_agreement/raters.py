@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from scipy import sparse
 
-from critic.counting.estimate import Bootstrap
-from critic.counting.resampling import Estimate, Floats, Group
+from critic.counting.arrays import Floats, Group
+from critic.counting.estimate import Bootstrap, Estimate
 from eval_agreement.metrics import Indices
 from eval_agreement.ratings import Judge, RatedItems, Ratings, rated_items
 

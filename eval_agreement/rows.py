@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from critic.counting.arrays import Floats, Group
 from critic.counting.coded import chosen
-from critic.counting.estimate import Bootstrap
-from critic.counting.resampling import SEED, Floats, Group
+from critic.counting.estimate import SEED, Bootstrap
 from eval_agreement.metrics import Scores, paired, same_length
 
 

@@ -9,9 +9,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from critic.counting.arrays import Floats, counted, group_numbers
 from critic.counting.coded import Coded
 from critic.counting.columns import Column, RatingColumns, Reread, as_column
-from critic.counting.resampling import Floats, counted, group_numbers
 from critic.errors import UsageError
 from critic.records import ConversationJudgment, Judgment, Response
 from eval_agreement.metrics import Scores

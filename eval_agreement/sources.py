@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from critic import human_scored, jsonl
 from critic.counting.coded import Coded
 from critic.counting.columns import Column, Reread, as_column, as_ratings
-from critic.counting.resampling import FEWEST_TO_DECIDE
+from critic.counting.estimate import FEWEST_TO_DECIDE
 from critic.errors import UsageError
 from critic.records import NO_VERDICT, Judgment
 from eval_agreement import tables

@@ -13,7 +13,7 @@ import msgspec
 from critic import jsonl
 from critic.certificate import Certificate, HowJudged, Labels
 from critic.counting.columns import as_column
-from critic.counting.resampling import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
+from critic.counting.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
 from critic.errors import UsageError
 from critic.records import Response
 from eval_agreement.analysis import Findings, Kind

@@ -13,9 +13,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from critic import tables
+from critic.counting.arrays import Floats
 from critic.counting.coded import Coded
 from critic.counting.columns import BLOCK, Column, RatingColumns, Reread, Spooled, as_column
-from critic.counting.resampling import Floats
 from critic.errors import UsageError
 from critic.records import RATINGS, Question, Response
 from eval_agreement.metrics import Indices

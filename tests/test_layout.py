@@ -61,7 +61,7 @@ def test_heavy_libraries_stay_in_their_room() -> None:
         "critic/backends/vllm.py": {"vllm"},
         "critic/building/pictures.py": {"scipy"},
         "critic/counting/estimate.py": {"scipy"},
-        "critic/counting/resampling.py": {"scipy"},
+        "critic/counting/least_squares.py": {"scipy"},
         "serve/options.py": {"vllm"},
         "train/probe.py": {"sklearn"},
     }

@@ -24,7 +24,7 @@ from critic.asking.history import CONDITIONS
 from critic.benchmarks import Benchmark, Conversations, Report, Run, Verdicts
 from critic.counting.aggregate import Aggregate, Cell, Difference, Scale, by_cell, combine, difference, means
 from critic.counting.leaderboard import Entry, Score, Term, aggregate_of, score_of
-from critic.counting.resampling import Fit, fit
+from critic.counting.least_squares import Fit, fit
 from critic.errors import UsageError
 from critic.page import blocks
 from critic.page import svg as pictures

@@ -10,11 +10,10 @@ from msgspec.structs import asdict
 
 from critic.asking.history import CONDITIONS, lacks
 from critic.counting import judged
+from critic.counting.arrays import Floats, group_numbers, ratio
 from critic.counting.columns import Column, Spooled
-from critic.counting.estimate import mean_interval
+from critic.counting.estimate import FEWEST_GROUPS, SEED, Bootstrap, Interval, mean_interval
 from critic.counting.judged import Scores, as_asked, scores_of
-from critic.counting.resampling import FEWEST_GROUPS, Interval, group_numbers, sign_flip_p
-from critic.counting.verdicts import VerdictStatistic, estimates, share_of
 from critic.errors import UsageError
 from critic.records import Conversation, Protocol, TurnVerdict
 
@@ -29,6 +28,10 @@ SCALES: dict[Protocol, Scale] = {
     "quality": (1, 10),
 }
 """The lowest and the highest score of each protocol."""
+
+
+FLIPS, _SIGNS = 10_000, 4_000_000
+"""Random signs behind every `sign_flip_p`, and numbers of a block of them."""
 
 
 class Aggregate(Struct, frozen=True, kw_only=True):
@@ -171,6 +174,21 @@ def difference(
     )
 
 
+def sign_flip_p(sums: Floats) -> float:
+    """Two-sided p of "the differences are as likely as their opposites", from each group's sum, shape (G,): the share
+    of random signs whose total is at least as far from 0 (Phipson and Smyth 2010: the data count as one draw). Exact
+    where that is so."""
+    random = np.random.default_rng(SEED)
+    block = max(1, _SIGNS // len(sums))
+    # Totals that are equal but for rounding count as equal.
+    bar = abs(float(sums.sum())) * (1 - 1e-12) - 1e-12 * float(np.abs(sums).sum())
+    beyond = 0
+    for start in range(0, FLIPS, block):
+        signs = random.choice((-1.0, 1.0), size=(min(block, FLIPS - start), len(sums)))
+        beyond += int((np.abs(signs @ sums) >= bar).sum())
+    return (beyond + 1) / (FLIPS + 1)
+
+
 class EqualVerdicts(Aggregate, frozen=True, kw_only=True):
     """How often two judges give equal verdicts, in per cent of the `n` on which both have one; the other counts and
     bounds as in Aggregate. `interval` is a 95 % bootstrap interval over groups, None with fewer than FEWEST_GROUPS."""
@@ -185,14 +203,13 @@ def equal_verdicts(
     None is a failed judgment of either, and an id that either lacks was not judged."""
     pairs = {key: (one[key], other[key]) for key in groups if key in one and key in other}
     equal = {key: None if a is None or b is None else 100.0 * (a == b) for key, (a, b) in pairs.items()}
-    known = {key: bool(same) for key, same in equal.items() if same is not None}
-    cell, group = np.array(list(known.values()), dtype=np.intp), group_numbers([groups[key] for key in known])
-    share = estimates(cell, 2, group, {"equal": _EQUAL})["equal"]
-    interval = share.interval and (100 * share.interval[0], 100 * share.interval[1])
-    return EqualVerdicts(**asdict(mean(equal, groups, (0, 100))), interval=interval)
-
-
-_EQUAL = VerdictStatistic(share_of(np.array([False, True]), np.array([True, True])), "no items", share=True)
+    known = {key: int(same > 0) for key, same in equal.items() if same is not None}
+    draws = Bootstrap([groups[key] for key in known])
+    n, alike = draws.sums(np.array(list(known.values()), dtype=np.intp), np.array([[1.0, 1.0], [0.0, 1.0]])).T
+    interval = draws.interval(ratio(alike, n)[1:], share=True)
+    return EqualVerdicts(
+        **asdict(mean(equal, groups, (0, 100))), interval=interval and (100 * interval[0], 100 * interval[1])
+    )
 
 
 class Cell(Struct, frozen=True):

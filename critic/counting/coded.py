@@ -7,11 +7,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from critic.counting.arrays import Codes, Floats, blocks, coded, counted, joined, occurring, small, taken
 from critic.counting.columns import Column, Spooled
-from critic.counting.resampling import Codes, Floats, blocks, coded, counted, joined, occurring, small, taken
-
-_AT_ONCE = 1 << 14
-"""Rows of which the first of each cell is found together."""
 
 
 class Coded:
@@ -139,7 +136,5 @@ def distinct(*keys: NDArray[np.generic] | Coded) -> tuple[NDArray[np.intp], Code
         there, cell = coded(joined(both, len(cell), wide))
         cells = len(there)
     first = np.empty(cells, dtype=np.intp)
-    for start in reversed(range(0, len(cell), _AT_ONCE)):
-        part = cell[start : start + _AT_ONCE]
-        first[part[::-1]] = np.arange(start + len(part) - 1, start - 1, -1)  # of several the last stays
+    first[cell[::-1]] = np.arange(len(cell))[::-1]  # of several the last stays
     return first, cell

@@ -13,10 +13,10 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from critic.counting.aggregate import Aggregate, Difference, Scale, combine, mean
+from critic.counting.arrays import Floats, ratio
 from critic.counting.columns import BLOCK
-from critic.counting.estimate import Bootstrap
+from critic.counting.estimate import Bootstrap, Interval
 from critic.counting.judged import scores_of
-from critic.counting.resampling import Floats, Interval, ratio
 
 
 class Term(Struct, frozen=True):

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from critic.counting.aggregate import check, name
-from critic.counting.estimate import Bootstrap
-from critic.counting.resampling import Floats, Interval, group_numbers
+from critic.counting.arrays import Floats, group_numbers
+from critic.counting.estimate import Bootstrap, Interval
 from critic.errors import UsageError
 from critic.records import TurnVerdict
 

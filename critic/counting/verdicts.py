@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.counting.estimate import Bootstrap
-from critic.counting.resampling import Estimate, Floats, Group, group_numbers, ratio
+from critic.counting.arrays import Floats, Group, group_numbers, ratio
+from critic.counting.estimate import Bootstrap, Estimate
 
 Integers = NDArray[np.intp]
 Codes = NDArray[np.int8]

@@ -18,9 +18,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import jsonl
+from critic.counting.arrays import Floats, group_numbers
 from critic.counting.estimate import mean_interval
 from critic.counting.keys import KeySet
-from critic.counting.resampling import Floats, group_numbers
 from critic.errors import UsageError
 from critic.records import Judgment, Member, Verdict
 

@@ -10,15 +10,16 @@ import numpy as np
 from msgspec import Struct, field
 
 from critic.asking.forms import POINTS
-from critic.counting.resampling import Estimate, group_numbers
+from critic.counting.arrays import group_numbers
+from critic.counting.estimate import Estimate
 from critic.counting.verdicts import VerdictStatistic, estimates, share_of
 from critic.page.blocks import Columns, Section, number
 from critic.page.page import render
 from critic.records import to_ten
 from eval_agreement.annotate.schemes import SCHEMES, Scheme
 from eval_agreement.annotate.store import Given, Store
+from eval_agreement.metrics import measured
 from eval_agreement.page.words import percent, points, within
-from eval_agreement.pairs import measured
 from eval_agreement.raters import Level, rater_agreement
 from eval_agreement.ratings import entries_of, mean_of_others
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from critic.counting.resampling import FEWEST_TO_DECIDE
+from critic.counting.estimate import FEWEST_TO_DECIDE
 from critic.page.blocks import interval, listed, number
 from eval_agreement.analysis import Findings
 from eval_agreement.compare import Comparison

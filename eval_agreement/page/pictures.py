@@ -8,9 +8,9 @@ import numpy as np
 from msgspec import Struct
 
 from critic import jsonl
+from critic.counting.arrays import counted
 from critic.counting.coded import Coded, chosen, distinct
-from critic.counting.estimate import Bootstrap
-from critic.counting.resampling import Interval, counted
+from critic.counting.estimate import Bootstrap, Interval
 from critic.records import RATINGS
 from eval_agreement.metrics import half_up
 from eval_agreement.sample import Sample

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from critic.counting.resampling import FEWEST_TO_DECIDE, Estimate
+from critic.counting.estimate import FEWEST_TO_DECIDE, Estimate
 from critic.counting.verdicts import VerdictAgreement
 from critic.page.blocks import Columns, Part, Section, Table, TableRow, bar, listed, number, row, share, shares
 from eval_agreement.gate import Outcome

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from critic.counting.resampling import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
+from critic.counting.estimate import FEWEST_GROUPS, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY
 from critic.page import blocks
 from critic.page.blocks import Bar, Columns, Part, Section, Table, TableCell, axis_of, bar, number, share
 from eval_agreement.alternative_annotator import RaterTest

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from critic.counting.resampling import RESAMPLES, Estimate
+from critic.counting.estimate import RESAMPLES, Estimate
 from critic.page.blocks import Bounds, Part, Section, TableCell, interval, listed, number, share, shares
 from eval_agreement.gate import Outcome
 

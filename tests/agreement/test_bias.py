@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from draws import times_of
 from numpy.typing import NDArray
 
-from critic.counting.resampling import Resamples
+from critic.counting.estimate import Bootstrap
 from eval_agreement import bias
 from eval_agreement.bias import (
     BiasEffect,
@@ -63,14 +64,14 @@ def design(human: Floats, x: Floats) -> Floats:
     return np.column_stack([*(half_up(human) == level for level in levels), x]).astype(float)
 
 
-def refitted(draws: Resamples, fit: Callable[[NDArray[np.intp]], float]) -> Floats:
+def refitted(draws: Bootstrap, fit: Callable[[NDArray[np.intp]], float]) -> Floats:
     """`fit` on the rows of each resample, repeated as often as they were drawn."""
-    weights = np.concatenate(list(draws.weights()), axis=1).astype(int)
+    weights = times_of(draws)
     rows = np.arange(len(weights))
     return np.array([fit(np.repeat(rows, weights[:, index])) for index in range(weights.shape[1])])
 
 
-def assert_same(effect: BiasEffect, whole: float, draws: Resamples, values: Floats) -> None:
+def assert_same(effect: BiasEffect, whole: float, draws: Bootstrap, values: Floats) -> None:
     assert effect.value == pytest.approx(whole, abs=1e-9)
     assert effect.interval == pytest.approx(draws.interval(values), abs=1e-9)
     assert effect.p == pytest.approx(draws.p_value(values, effect.neutral), abs=1e-9)
@@ -90,7 +91,7 @@ def test_verbosity_is_least_squares_in_every_resample() -> None:
         x = design(world.human[rows], world.doublings[rows])
         return float(np.linalg.lstsq(x, world.judge[rows], rcond=None)[0][-1])
 
-    draws = Resamples(world.group, 200)
+    draws = Bootstrap(world.group, 200)
     lacking = refitted(draws, lambda rows: float((world.human[rows] == 10).any()))
     assert 0 < lacking.mean() < 1
     assert_same(effect, fit(np.arange(300)), draws, refitted(draws, fit))
@@ -103,7 +104,7 @@ def test_offsets_are_least_squares_in_every_resample(people: str) -> None:
         world.human = np.clip(world.human + np.tile([-0.5, 0.3, 0.499], 100), 1, 10)
     rare_level(world)
     family = offsets("answerer", JudgedRows(world.human, world.judge, world.group, resamples=150), list(world.system))
-    draws = Resamples(world.group, 150)
+    draws = Bootstrap(world.group, 150)
     uncorrected = []
     for effect in family.effects:
 
@@ -134,7 +135,7 @@ def test_without_noise_is_corrected_least_squares_in_every_resample() -> None:
     own = self_preference(
         JudgedRows(world.human, world.judge, world.group, noise, resamples=150), list(world.system), ["a"]
     )
-    draws = Resamples(world.group, 150)
+    draws = Bootstrap(world.group, 150)
     for effect, x in ((length, world.doublings), (own, (world.system == "a").astype(float))):
 
         def fit(rows: NDArray[np.intp], x: Floats = x) -> float:
@@ -149,7 +150,7 @@ def test_without_noise_is_corrected_least_squares_in_every_resample() -> None:
 def test_severity_and_central_tendency_in_every_resample() -> None:
     world = World(4)
     world.judge = np.round(5.5 + (world.judge - 5.5) * 1.02 * world.human.std() / world.judge.std(), 1)
-    draws = Resamples(world.group, 150)
+    draws = Bootstrap(world.group, 150)
 
     def mean(rows: NDArray[np.intp]) -> float:
         return float((world.judge - world.human)[rows].mean())
@@ -259,9 +260,10 @@ def test_a_noisy_judge_does_not_pay_for_length_though_longer_is_better() -> None
     for seed in range(200):
         w = World(seed)
         effects.append(verbosity(JudgedRows(w.human, w.judge, w.group, resamples=300, seed=seed), w.length))
-        draws = Resamples(w.group, 300, seed)
+        draws = Bootstrap(w.group, 300, seed)
         x, residual = w.doublings, w.judge - w.human
-        n, x_sum, y_sum, xx, xy = draws.totals(np.stack([np.ones(300), x, residual, x * x, x * residual], axis=1)).T
+        columns = np.stack([np.ones(300), x, residual, x * x, x * residual])
+        n, x_sum, y_sum, xx, xy = draws.sums(np.arange(300), columns)[1:].T
         interval = draws.interval((xy - x_sum * y_sum / n) / (xx - x_sum**2 / n))
         naive.append(interval is not None and interval[0] <= 0 <= interval[1])
     assert covered(effects, 0) > 0.92

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draws import times_of
 from numpy.typing import NDArray
 from scipy import stats
 
-from critic.counting.resampling import Resamples
+from critic.counting.estimate import Bootstrap
 from eval_agreement import calibration
 from eval_agreement.calibration import conformal, fitted, recalibration, reliability
 from eval_agreement.metrics import half_up
@@ -47,8 +48,8 @@ def test_bins_and_error_by_hand() -> None:
 def test_intervals_of_bins_are_those_of_rows_drawn_group_by_group() -> None:
     human, judge, group = answers(np.random.default_rng(1), 60, 4)
     result = reliability(JudgedRows(human, judge, group, resamples=300))
-    draws = Resamples(group, 300)
-    weights = np.concatenate(list(draws.weights()), axis=1)
+    draws = Bootstrap(group, 300)
+    weights = times_of(draws)
     for part in result.bins:
         inside = judge == part.score
         means = (weights[inside] * human[inside, None]).sum(axis=0) / weights[inside].sum(axis=0)
@@ -173,8 +174,8 @@ def test_held_out_errors_are_those_of_the_map_applied() -> None:
     assert result.after.mae == pytest.approx(np.abs(after - human).mean())
     assert result.changes["mean_error"].value == pytest.approx(abs((after - human).mean()) - (human - judge).mean())
     assert stats.pearsonr(after, human).statistic == pytest.approx(stats.pearsonr(judge, human).statistic)
-    draws = Resamples(group, 200)
-    weights = np.concatenate(list(draws.weights()), axis=1)
+    draws = Bootstrap(group, 200)
+    weights = times_of(draws)
     gain = np.abs(after - human) - np.abs(judge - human)
     expected = draws.interval((weights * gain[:, None]).sum(axis=0) / weights.sum(axis=0))
     assert result.changes["mae"].interval == pytest.approx(expected, abs=1e-9)

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from critic.counting.arrays import Floats
 from critic.counting.coded import Coded
-from critic.counting.resampling import Floats, holm
+from critic.counting.estimate import holm
 from critic.counting.verdicts import codes, verdict_agreement
 from critic.errors import UsageError
 from eval_agreement import METRICS, agreement
 from eval_agreement.compare import Comparison, compare, comparisons
 from eval_agreement.gate import PREFERENCES, Limit, check, of_preferences, parse
-from eval_agreement.pairs import measured
+from eval_agreement.metrics import measured
 from eval_agreement.sample import Sample
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from critic.counting.resampling import Resamples
+from critic.counting.estimate import Bootstrap
 from eval_agreement import METRICS, agreement, agreement_interval
 
 ROWS, GROUPS, EACH = 200, 40, 5
@@ -97,9 +97,10 @@ def simulated(make: Make, by_group: bool = True, fewer: int = 1) -> dict[str, Fo
     values: dict[str, list[Any]] = {name: [] for name in STATISTICS}
     for index, stream in enumerate(np.random.SeedSequence(1).spawn(number // fewer)):
         world = make(np.random.default_rng(stream))
-        draws = Resamples(world.group if by_group else np.arange(ROWS), resamples, seed=index)
+        draws = Bootstrap(world.group if by_group else np.arange(ROWS), resamples, seed=index)
         sums = [rows(world.human, judge) for rows, _ in STATISTICS.values() for judge in (world.one, world.other)]
-        totals = iter(np.split(draws.totals(np.hstack(sums)), np.cumsum([part.shape[1] for part in sums])[:-1], axis=1))
+        drawn = draws.sums(np.arange(ROWS), np.hstack(sums).T)[1:]
+        totals = iter(np.split(drawn, np.cumsum([part.shape[1] for part in sums])[:-1], axis=1))
         for name, (_, statistic) in STATISTICS.items():
             one, other = statistic(next(totals)), statistic(next(totals))
             interval = draws.interval(one)

@@ -19,7 +19,7 @@ from critic.asking import parse
 from critic.asking.forms import FORMS
 from critic.asking.prompt import LANGUAGES, load
 from critic.asking.tokens import target
-from critic.counting.resampling import Estimate
+from critic.counting.estimate import Estimate
 from critic.errors import UsageError
 from critic.records import Judgment, Language, Question, Response, Turn, Verdict
 from eval_agreement.attack import layout, main

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from draws import counts_of
 
-from critic.counting.resampling import Estimate, Resamples
+from critic.counting.estimate import Bootstrap, Estimate
 from critic.counting.verdicts import (
     FAILED,
     TIE,
@@ -123,9 +124,9 @@ def test_intervals_are_those_of_repeated_rows() -> None:
     judge[:15] = people[:15]
     found = verdict_agreement(people, judge, group)
     kept = judge < 3
-    draws = Resamples(group[kept])
+    draws = Bootstrap(group[kept])
     drawn: dict[str, list[float]] = {name: [] for name in ("accuracy", "decided", "coverage", "kappa")}
-    for count in np.concatenate([block.T for block in draws.counts()]).astype(int):
+    for count in counts_of(draws).T:
         rows = np.repeat(np.flatnonzero(kept), count[draws.member])
         pairs = list(zip(people[rows].tolist(), judge[rows].tolist(), strict=True))
         decided = [(p, j) for p, j in pairs if TIE not in (p, j)]

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draws import counts_of
 from scipy import stats
 
-from critic.counting.resampling import FEWEST_GROUPS, Resamples
+from critic.counting.estimate import FEWEST_GROUPS, Bootstrap
 from eval_agreement.alternative_annotator import FEWEST_BLOCKS, alternative_annotator
 from eval_agreement.raters import Level, rater_agreement
 from eval_agreement.ratings import Ratings, leave_one_out
@@ -156,11 +157,11 @@ def test_interval_is_that_of_alpha_on_repeated_rows(level: Level, step: float) -
     ratings, judge, group = scored(60, 3, 3, step=step, missing=0.1)
     kept = (~np.isnan(ratings)).sum(axis=1) > 1
     found = rater_agreement(ratings, group, judge, level, resamples=40)
-    draws = Resamples(group[kept], 40)
+    draws = Bootstrap(group[kept], 40)
     ratings, judge = ratings[kept], judge[kept]
     everyone = np.column_stack([ratings, judge])
     people, both = [], []
-    for count in np.concatenate(list(draws.counts()), axis=1).T:
+    for count in counts_of(draws).T:
         rows = repeated(draws.member, count)
         people.append(alpha_of(ratings[rows], level))
         both.append(alpha_of(everyone[rows], level))
@@ -174,10 +175,10 @@ def test_items_of_their_own_have_about_the_interval_of_the_drawn_rows() -> None:
     """Without groups the sets of scores are drawn at once; the interval must be as wide as with drawn rows."""
     ratings, judge, _ = scored(300, 3, 4, missing=0.0)
     found = rater_agreement(ratings, np.arange(300), judge, resamples=2000).difference
-    draws = Resamples(np.arange(300), 300)
+    draws = Bootstrap(np.arange(300), 300)
     everyone = np.column_stack([ratings, judge])
     values = []
-    for count in np.concatenate(list(draws.counts()), axis=1).T:
+    for count in counts_of(draws).T:
         rows = repeated(draws.member, count)
         both = alpha_of(everyone[rows]), alpha_of(ratings[rows])
         values.append(both[0] - both[1])  # type: ignore[operator]

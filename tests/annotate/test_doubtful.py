@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from critic.counting import resampling
+from critic.counting import estimate
 from critic.counting.coded import Coded
 from critic.counting.verdicts import A, B, verdict_agreement
 from critic.records import Call, Judgment, Member, Question, Response, Verdict
@@ -24,9 +24,8 @@ from eval_agreement.annotate.doubtful import chances, doubt, doubts, drawn, next
 from eval_agreement.compare import compare
 from eval_agreement.corrected import corrected_mean, labels_needed
 from eval_agreement.label_sources import of_labels
-from eval_agreement.metrics import agreement
+from eval_agreement.metrics import agreement, measured
 from eval_agreement.page.preferences import preference_sections, preference_verdict
-from eval_agreement.pairs import measured
 from eval_agreement.preferences import Preferences, preference_audit
 from eval_agreement.sample import Sample
 from eval_agreement.sources import of_tables
@@ -87,7 +86,7 @@ def world(rng: np.random.Generator, n: int) -> tuple[Any, Any, dict[str, float],
 def test_means_and_agreement_of_doubtful_rows_are_those_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Coverage by simulation: 95 % intervals that hold the truth about 95 times of 100 with the chances known, and
     far less often where they are ignored."""
-    monkeypatch.setattr(resampling, "RESAMPLES", 400)
+    monkeypatch.setattr(estimate, "RESAMPLES", 400)
     human, judge, _, _ = world(np.random.default_rng(99), 200_000)
     truth = {"mean": human.mean(), "mae": np.abs(human - judge).mean(), "pearson": np.corrcoef(human, judge)[0, 1]}
     rng, runs = np.random.default_rng(5), 40

@@ -13,6 +13,7 @@ import platform
 import resource
 import time
 from collections.abc import Callable
+from itertools import islice
 from statistics import median
 
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
@@ -22,11 +23,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.metrics import mean_absolute_error
 
-from critic.counting.coded import Coded
-from critic.counting.resampling import Resamples
-from eval_agreement import agreement_interval
-from eval_agreement.joint import _blocks, resampled
-from eval_agreement.metrics import FUZZY_RANGES, METRICS, STRICT_RANGES
+from critic.counting.estimate import Bootstrap
+from eval_agreement import agreement, agreement_interval
+from eval_agreement.metrics import FUZZY_RANGES, STRICT_RANGES
 
 PAIRS, GROUPS, RESAMPLES, LOOP_RESAMPLES, ROUNDS = 5000, 1000, 10_000, 40, 5
 Scores = NDArray[np.float64]
@@ -60,10 +59,10 @@ def by_library(human: Scores, judge: Scores) -> list[float]:
     return [metric(human, judge) for metric in LIBRARY.values()]
 
 
-def loop(human: Scores, judge: Scores, draws: Resamples) -> Scores:
+def loop(human: Scores, judge: Scores, draws: Bootstrap) -> Scores:
     """The metrics of each resample (6, R), rows repeated as often as their group was drawn."""
     found = []
-    for block in draws.counts():
+    for block in islice(draws.drawn(), 1, None):
         for count in block.T:
             rows = np.repeat(np.arange(len(human)), count[draws.member].astype(int))
             found.append(by_library(human[rows], judge[rows]))
@@ -72,11 +71,11 @@ def loop(human: Scores, judge: Scores, draws: Resamples) -> Scores:
     return values
 
 
-def largest_difference(human: Scores, judge: Scores, group: NDArray[np.intp]) -> float:
-    """Between our metrics and the libraries', on the same resamples."""
-    draws = Resamples(group, LOOP_RESAMPLES)
-    ours, theirs = list(resampled(Coded.of(human), Coded.of(judge), draws).values()), loop(human, judge, draws)
-    return float(np.abs(np.stack(ours[:6]) - theirs).max())
+def largest_difference(human: Scores, judge: Scores) -> float:
+    """Between our metrics and the libraries', on the sample."""
+    found = agreement(human, judge)
+    ours = [getattr(found, name) for name in LIBRARY]
+    return float(np.abs(np.subtract(ours, by_library(human, judge))).max())
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -86,38 +85,16 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def compare(name: str, human: Scores, judge: Scores, group: NDArray[np.intp], resamples: int) -> dict[str, float]:
-    difference = largest_difference(human, judge, group)
+    difference = largest_difference(human, judge)
     assert difference <= 1e-12, difference
     ours, theirs = [], []
     for _ in range(ROUNDS):
         ours.append(seconds(lambda: agreement_interval(human, judge, group, resamples)) / resamples)
-        theirs.append(seconds(lambda: loop(human, judge, Resamples(group, LOOP_RESAMPLES))) / LOOP_RESAMPLES)
+        theirs.append(seconds(lambda: loop(human, judge, Bootstrap(group, LOOP_RESAMPLES))) / LOOP_RESAMPLES)
     ratio = median(theirs) / median(ours)
     micros = median(ours) * 1e6
     print(f"{name}: a resample takes {micros:.1f} us, the loop's {median(theirs) * 1e6:.0f} us: {ratio:.0f} x")
     return {"ratio": round(ratio, 1), "us": round(micros, 1), "largest_difference": difference}
-
-
-def each(human: Scores, judge: Scores, group: NDArray[np.intp]) -> dict[str, float]:
-    """The ratio of each metric alone, drawing groups and making ready included on both sides."""
-    found = {}
-    for name, library in LIBRARY.items():
-
-        def ours(name: str = name) -> None:
-            draws = Resamples(group, RESAMPLES // 5, shared=False)
-            for counts in _blocks(Coded.of(human), Coded.of(judge), draws, None):
-                METRICS[name].of_counts(counts)
-
-        def theirs(library: Callable[[Scores, Scores], float] = library) -> None:
-            draws = Resamples(group, LOOP_RESAMPLES)
-            for count in (count for block in draws.counts() for count in block.T):
-                rows = np.repeat(np.arange(PAIRS), count[draws.member].astype(int))
-                library(human[rows], judge[rows])
-
-        times = [(seconds(theirs) / LOOP_RESAMPLES, seconds(ours) / (RESAMPLES // 5)) for _ in range(ROUNDS)]
-        found[name] = round(median(loop / mine for loop, mine in times), 1)
-    print("each alone: " + ", ".join(f"{name} {ratio:.0f} x" for name, ratio in found.items()))
-    return found
 
 
 def sizes() -> None:
@@ -129,7 +106,7 @@ def sizes() -> None:
         for each, (sides, human) in itertools.product((1, 10, 20), (("one", np.rint(smooth)), ("both", smooth))):
             group, times = np.arange(rows) // each, []
             for _ in range(ROUNDS):
-                theirs = seconds(lambda: loop(human, judge, Resamples(group, looped))) / looped  # noqa: B023 - run at once
+                theirs = seconds(lambda: loop(human, judge, Bootstrap(group, looped))) / looped  # noqa: B023 - run at once
                 ours = seconds(lambda: agreement_interval(human, judge, group, resamples)) / resamples  # noqa: B023
                 times.append((theirs / ours, ours * 1e6, theirs * 1e6))
             ratio, mine, library = np.median(times, axis=0)
@@ -153,7 +130,6 @@ def main() -> None:
         "continuous": compare("continuous", human, smooth, grouped, RESAMPLES // 5),
         "both": compare("continuous on both sides", rough, smooth, grouped, RESAMPLES // 5),
     }
-    found["continuous"] |= each(human, smooth, grouped)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     agreement_interval(human, judge, grouped, 10 * RESAMPLES)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024

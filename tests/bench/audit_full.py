@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from critic.counting.resampling import RESAMPLES
+from critic.counting.estimate import RESAMPLES
 from eval_agreement.metrics import FUZZY_RANGES, STRICT_RANGES, bands
 
 ROUNDS, LOOP_RESAMPLES, ANSWERERS, TASKS = 3, 20, 20, 10

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from audit_full import ANSWERERS, TASKS, simulated
 
-from eval_agreement.pairs import agreement_interval
+from eval_agreement.metrics import agreement_interval
 from eval_agreement.parallel import in_parallel
 
 RESAMPLES = 2000

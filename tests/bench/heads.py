@@ -45,8 +45,7 @@ from critic.asking import rating  # noqa: E402
 from critic.asking.examples import TooLong, example  # noqa: E402
 from critic.asking.tokens import source_ids  # noqa: E402
 from critic.records import RATINGS, Response  # noqa: E402
-from eval_agreement.metrics import agreement  # noqa: E402
-from eval_agreement.pairs import agreement_interval  # noqa: E402
+from eval_agreement.metrics import agreement, agreement_interval  # noqa: E402
 
 FORM, LIMIT, TOGETHER = "pointwise_short", 560, 12
 """What is asked, in how many tokens at most, and rows that are computed together."""

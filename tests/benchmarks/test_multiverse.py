@@ -21,8 +21,8 @@ from scipy import stats
 
 from critic import benchmarks
 from critic.benchmarks import multiverse
-from critic.counting import resampling
 from critic.counting.leaderboard import aggregate_of
+from critic.counting.least_squares import fit
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, TurnVerdict
 from critic.stages.score import read_runs
@@ -326,11 +326,11 @@ def test_fits_are_those_of_scipy() -> None:
         assert found.r_squared == pytest.approx(line.rvalue**2) and found.slope == pytest.approx(line.slope)
     theirs = [msgspec.structs.replace(one, condition="own", length=1) for one in verdicts]
     assert multiverse.length_against_score([*verdicts, *theirs]) == per_turn
-    assert resampling.fit([]).undefined == dict.fromkeys(("r_squared", "slope"), "needs two turns")
-    assert resampling.fit([(1, 2), (1, 3)]).undefined["r_squared"] == "the first does not vary"
-    assert resampling.fit([(1, 2), (2, 2)]).undefined["slope"] == "the second does not vary"
-    assert resampling.fit([(None, 2), (2, 2), (3, None)]).missing == 2
-    assert resampling.fit([(1, 2), (2, 4)]).p_value is None and resampling.fit([(1, 2), (2, 4), (3, 6)]).p_value == 0
+    assert fit([]).undefined == dict.fromkeys(("r_squared", "slope"), "needs two turns")
+    assert fit([(1, 2), (1, 3)]).undefined["r_squared"] == "the first does not vary"
+    assert fit([(1, 2), (2, 2)]).undefined["slope"] == "the second does not vary"
+    assert fit([(None, 2), (2, 2), (3, None)]).missing == 2
+    assert fit([(1, 2), (2, 4)]).p_value is None and fit([(1, 2), (2, 4), (3, 6)]).p_value == 0
 
 
 def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from critic.counting import resampling
+from critic.counting import arrays
 from critic.counting.coded import Coded, chosen
 from critic.counting.columns import Column, Spooled
 
@@ -11,7 +11,7 @@ from critic.counting.columns import Column, Spooled
 @pytest.mark.parametrize("rows_at_once", [7, 1 << 14])
 @pytest.mark.parametrize("kind", ["whole", "fractions", "large", "missing", "none"])
 def test_a_row_says_what_its_number_was(monkeypatch: pytest.MonkeyPatch, kind: str, rows_at_once: int) -> None:
-    monkeypatch.setattr(resampling, "_ROWS", rows_at_once)
+    monkeypatch.setattr(arrays, "_ROWS", rows_at_once)
     random = np.random.default_rng(0)
     given = {
         "whole": random.integers(1, 11, 300).astype(float),
@@ -56,9 +56,9 @@ def test_rows_that_are_not_there_have_no_number() -> None:
 @pytest.mark.parametrize("most", [3, 40, 10**9])
 def test_whole_numbers_are_coded_whether_they_are_looked_up_or_sorted(most: int) -> None:
     given = np.random.default_rng(2).integers(0, most, 200)
-    there, place = resampling.coded(given)
+    there, place = arrays.coded(given)
     expected = np.unique(given, return_inverse=True)
     assert (there == expected[0]).all() and (place == expected[1]).all()
     few = place < 2
-    assert resampling.counted(place, len(there)).tolist() == np.bincount(place).tolist()
-    assert resampling.occurring(place, len(there), few).tolist() == [True, True, *[False] * (len(there) - 2)]
+    assert arrays.counted(place, len(there)).tolist() == np.bincount(place).tolist()
+    assert arrays.occurring(place, len(there), few).tolist() == [True, True, *[False] * (len(there) - 2)]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from critic.counting import columns
+from critic.counting.arrays import group_numbers
 from critic.counting.columns import Column, RatingColumns, Reread, Spooled
-from critic.counting.resampling import group_numbers
 
 VALUES: dict[str, list[Any]] = {
     "few": ["b", None, "a", "c"],

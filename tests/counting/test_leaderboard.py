@@ -5,12 +5,14 @@ from statistics import fmean, pstdev
 
 import numpy as np
 import pytest
+from draws import counts_of
 
 from critic.benchmarks import alignmmbench
 from critic.counting import aggregate
 from critic.counting.aggregate import Difference, combine, mean
+from critic.counting.arrays import group_numbers
+from critic.counting.estimate import Bootstrap
 from critic.counting.leaderboard import MEAN, Entry, Score, Standings, Term, score_of, standings
-from critic.counting.resampling import Resamples, group_numbers
 from critic.records import Conversation
 
 GROUPS = {f"c{number}": f"g{number // 2}" for number in range(40)}
@@ -43,8 +45,9 @@ def test_a_mean_has_the_interval_of_the_bootstrap_over_groups() -> None:
     names = sorted(set(GROUPS.values()))
     sums = np.array([sum(v for k, v in known.items() if GROUPS[k] == name) for name in names])
     counts = np.array([sum(GROUPS[k] == name for k in known) for name in names], dtype=float)
-    draws = Resamples(groups)
-    drawn = np.concatenate([(sums @ block) / (counts @ block) for block in draws.counts()])
+    draws = Bootstrap(groups)
+    times = counts_of(draws)
+    drawn = (sums @ times) / (counts @ times)
     # Both groups of c0 and c1 failed: the interval is about one group less than was drawn from.
     assert found.interval == pytest.approx(draws.interval(drawn, groups=19))
     assert found.low == pytest.approx(sum(known.values()) / 40)
