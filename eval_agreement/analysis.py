@@ -1,7 +1,6 @@
 """Everything an audit says of a sample: the judge, other judges, trivial judges and people through the same metrics."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +19,6 @@ from eval_agreement.calibration import Calibration
 from eval_agreement.compare import MARGINS, Comparison, compare, comparisons
 from eval_agreement.corrected import CorrectedMean, LabelPlan, corrected_mean, labels_needed
 from eval_agreement.metrics import Agreement, measured
-from eval_agreement.parallel import MANY_ROWS, in_parallel
 from eval_agreement.raters import RaterAgreement, rater_agreement
 from eval_agreement.ratings import leave_one_out
 from eval_agreement.rows import JudgedRows
@@ -97,8 +95,7 @@ STEPS = 12
 def examine(
     sample: Sample, asked: AuditRequest, first: Sample | None = None, got_on: Callable[[], object] = lambda: None
 ) -> Findings:
-    """Audit the first judge of a sample beside the others, people and trivial judges; what does not depend on each
-    other side by side, where there are many rows.
+    """Audit the first judge of a sample beside the others, people and trivial judges.
 
     Trivial judges are fitted on training rows and computed on every labelled row, also on those where the judge failed.
     Without training rows there is one: people's own median, which has seen the answers.
@@ -124,6 +121,7 @@ def examine(
         return labels_needed(asked.within, *scored, weight=sample.weight, undefined=why)
 
     tasks: dict[str, Callable[[], Any]] = {
+        "biases": lambda: {name: biases(labelled, name, asked.own.get(name, ())) for name in judges},
         "lines": lambda: scorers(labelled, baselines),
         "by": lambda: breakdown(labelled),
         "comparisons": lambda: comparisons(labelled, asked.margins),
@@ -135,14 +133,11 @@ def examine(
         "corrected": lambda: corrected(sample),
         "plan": needed,
     }
-    of_judges = [partial(biases, labelled, name, asked.own.get(name, ())) for name in judges]
-    found = in_parallel([*of_judges, *tasks.values()], got_on, apart=len(sample.ids) >= MANY_ROWS)
-    return Findings(
-        sample=labelled,
-        unlabelled=len(sample.ids) - len(labelled.ids),
-        biases=dict(zip(judges, found, strict=False)),
-        **dict(zip(tasks, found[len(judges) :], strict=True)),
-    )
+    found = {}
+    for name, task in tasks.items():
+        found[name] = task()
+        got_on()
+    return Findings(sample=labelled, unlabelled=len(sample.ids) - len(labelled.ids), **found)
 
 
 def scorers(sample: Sample, baselines: Mapping[str, tuple[Coded, str]]) -> list[Line]:

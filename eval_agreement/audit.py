@@ -35,7 +35,6 @@ from eval_agreement.page.looking import looking_sections
 from eval_agreement.page.preferences import preference_sections, preference_verdict
 from eval_agreement.page.scores import score_kinds_ahead, sections
 from eval_agreement.page.words import gate_sections
-from eval_agreement.parallel import give_back
 from eval_agreement.preferences import PEOPLE, preference_audit
 from eval_agreement.sample import Sample
 from eval_agreement.sources import judge_in, of_judgments, of_tables
@@ -197,7 +196,6 @@ def main(
     """
     if judgments and (human or judge):
         raise UsageError("give files of judgments, or --human with --judge, not both")
-    give_back()
     target = _Target(out=out, title=title, gates=gates, max_failed=max_failed, certificate=certificate)
     named = {"group": group, "id": id_column, "system": system, "response": text}
     if judgments:

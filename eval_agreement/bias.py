@@ -356,16 +356,16 @@ def _beyond(total: Floats, part: Floats) -> Floats:
 def _effect(kind: _Kind, values: Floats, rows: JudgedRows, reason: str = "", **about: Any) -> BiasEffect:
     """The effect from its value on the sample and in each resample. `reason`: why it can be NaN."""
     undefined = reason if rows.n else "no judged rows"
-    found = rows.resamples.estimate(values, rows.n, undefined=undefined, null=kind.neutral)
+    estimate = rows.resamples.estimate(values, rows.n, undefined=undefined, null=kind.neutral)
     effect = BiasEffect(
         name=kind.name,
         about=kind.about,
         unit=kind.unit,
         neutral=kind.neutral,
-        value=found.value,
-        interval=found.interval,
-        p=found.p_value,
-        undefined=found.undefined,
+        value=estimate.value,
+        interval=estimate.interval,
+        p=estimate.p_value,
+        undefined=estimate.undefined,
         reading="",
         **{"n": rows.n, "failed": rows.failed, **about},
     )

@@ -190,8 +190,11 @@ def agreement(human: Scores, judge: Scores) -> Agreement:
     Raises ValueError for unequal lengths, a missing human score, or a score outside 1..10.
     """
     result = measured(human, judge, np.zeros(len(human), dtype=np.uint8))
-    plain = {name: one if one.value is None else replace(one, undefined=None) for name, one in result.estimates.items()}
-    return replace(result, estimates=plain, groups=None)
+    estimates = {
+        name: replace(estimate, undefined=None if estimate.value is not None else estimate.undefined)
+        for name, estimate in result.estimates.items()
+    }
+    return replace(result, estimates=estimates, groups=None)
 
 
 def measured(
@@ -246,11 +249,11 @@ def _no_correlation(human: Coded, judge: Coded) -> str:
     return "people gave every response the same score" if len(human.values) == 1 else "undefined on these scores"
 
 
-def _varying(found: Estimate) -> Estimate:
+def _varying(estimate: Estimate) -> Estimate:
     """A sample in which every resample is alike (a judge that is never off) says nothing of how far it could be."""
-    if found.interval is None or found.interval[1] - found.interval[0] >= _DUST:
-        return found
-    return replace(found, interval=None, undefined="the same in every resample")
+    if estimate.interval is None or estimate.interval[1] - estimate.interval[0] >= _DUST:
+        return estimate
+    return replace(estimate, interval=None, undefined="the same in every resample")
 
 
 def resampled(
@@ -264,18 +267,19 @@ def resampled(
     by_unit, drawn = draws.units(cell, len(first), weight)
     once = next(drawn)
     samples = [Cells(human[first], judge[first], by_unit, once) for judge in judges]
-    found: list[dict[str, list[Floats]]] = [{name: [] for name in METRICS} for _ in judges]
+    blocks_of: list[dict[str, list[Floats]]] = [{name: [] for name in METRICS} for _ in judges]
     for block in chain([once], drawn):
-        for cells, values in zip(samples, found, strict=True):
+        for cells, values in zip(samples, blocks_of, strict=True):
             sums = PairSums(cells, block)
             for name, metric in METRICS.items():
                 values[name].append(metric.of(sums))
     return [
         {name: _exact(METRICS[name], cells, np.concatenate(parts)) for name, parts in values.items()}
-        for cells, values in zip(samples, found, strict=True)
+        for cells, values in zip(samples, blocks_of, strict=True)
     ]
 
 
 def _exact(metric: Metric, cells: Cells, values: Floats) -> Floats:
-    coarse = metric.exact is not None and cells.coarse and not np.isnan(values[0])
-    return around(metric.exact(cells), values) if coarse and metric.exact else values
+    if metric.exact is None or not cells.coarse or np.isnan(values[0]):
+        return values
+    return around(metric.exact(cells), values)

@@ -28,7 +28,7 @@ class Cells:
     """A sample of pairs: rows with the same scores on both sides are one cell, and some rows one unit of resampling.
 
     `human` and `judge`, shape (C,), are the scores of each cell, `by_unit`, shape (C, U), how many rows of it each
-    unit has, and `once`, shape (U, 1), how often each unit is in the sample. Cells may be given several times.
+    unit has, and `once`, shape (U, 1), how often each unit is in the sample. A cell may come in several parts.
     """
 
     def __init__(self, human: Floats, judge: Floats, by_unit: Any, once: Floats) -> None:
@@ -75,9 +75,9 @@ class Cells:
         return dict(zip(self._columns, np.stack(list(self._columns.values())) @ drawn, strict=True))
 
 
-def _added_up(place: Ranks, places: int) -> Any:
-    """The matrix (places, n) that adds the rows of another one up, each into its place."""
-    return sparse.csr_array((np.ones(len(place)), (place, np.arange(len(place)))), shape=(places, len(place)))
+def _added_up(target: Ranks, targets: int) -> Any:
+    """The matrix (targets, n) that adds n rows of another matrix up, each into the row that `target` says."""
+    return sparse.csr_array((np.ones(len(target)), (target, np.arange(len(target)))), shape=(targets, len(target)))
 
 
 class PairSums:
@@ -129,8 +129,8 @@ class PairSums:
 
     def correlation(self, top: Floats, left: Floats, right: Floats) -> Floats:
         """`top` over the root of `left` times `right`, cut to -1..1; NaN in samples where either side is constant."""
-        found = ratio(top, np.sqrt(np.maximum(left, 0) * np.maximum(right, 0)))
-        return np.where(self.varied[0] & self.varied[1], np.clip(found, -1, 1), np.nan)
+        values = ratio(top, np.sqrt(np.maximum(left, 0) * np.maximum(right, 0)))
+        return np.where(self.varied[0] & self.varied[1], np.clip(values, -1, 1), np.nan)
 
 
 def _one(human: Floats, _: Floats) -> Floats:
@@ -192,17 +192,17 @@ def _concordant(human: Ranks, judge: Ranks, weight: Floats) -> float:
     """The weight of all pairs of cells of which one is lower on both sides. In the order of people's ranks, two of the
     judge's compare by the highest bit in which they differ: a one counts the zeros before it."""
     order = np.lexsort((-judge, human))  # among equal ranks of people's, no rank of the judge's is below a later one
-    code, weight, found = judge[order], weight[order], 0.0
+    code, weight, total = judge[order], weight[order], 0.0
     for bit in reversed(range(int(code.max()).bit_length())):
         key = code >> bit  # cells that agree in all higher bits lie together
-        one = (key & 1) == 1
-        zeros = np.where(one, 0.0, weight)
+        is_set = (key & 1) == 1
+        zeros = np.where(is_set, 0.0, weight)
         before, start = np.cumsum(zeros), np.flatnonzero(np.diff(key >> 1, prepend=-1))
         outside = np.repeat((before - zeros)[start], np.diff(start, append=len(code)))
-        found += float((weight * (before - outside))[one].sum())
+        total += float((weight * (before - outside))[is_set].sum())
         order = np.argsort(key, kind="stable")
         code, weight = code[order], weight[order]
-    return found
+    return total
 
 
 def around(exact: float, values: Floats) -> Floats:

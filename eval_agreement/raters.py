@@ -83,10 +83,10 @@ def rater_agreement(
     draws = Bootstrap(counted.group, resamples)
     values, refused = _resampled(tables, draws, level)
     reason = "people gave every item the same score" if counted.entries.items else "no item has two ratings"
-    people, everyone, difference = (
-        replace(one, undefined=refused) if refused and one.value is not None else one
-        for one in (draws.estimate(each, counted.entries.items, undefined=reason) for each in values)
-    )
+    estimates = [draws.estimate(each, counted.entries.items, undefined=reason) for each in values]
+    if refused:
+        estimates = [each if each.value is None else replace(each, undefined=refused) for each in estimates]
+    people, everyone, difference = estimates
     return RaterAgreement(
         level=level,
         items=counted.entries.items,
@@ -182,5 +182,5 @@ def _resampled(tables: _Tables, draws: Bootstrap, level: Level) -> tuple[Floats,
     if sets > _MOST_SETS:
         refused = f"{sets} different sets of scores are too many for an interval"
     blocks = draws.tables(tables.kind, sets)
-    found = [_alphas(times, tables, level) for times in (islice(blocks, 1) if refused else blocks)]
-    return np.concatenate(found, axis=1), refused
+    alphas = [_alphas(times, tables, level) for times in (islice(blocks, 1) if refused else blocks)]
+    return np.concatenate(alphas, axis=1), refused

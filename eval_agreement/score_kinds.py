@@ -8,8 +8,10 @@ from critic.asking import rating
 from critic.counting.coded import Coded
 from critic.counting.columns import as_column
 from critic.records import ConversationJudgment, Judgment
-from eval_agreement.parallel import MANY_ROWS
 from eval_agreement.sample import Sample
+
+MANY_ROWS = 50_000
+"""From so many rows on no other score is looked at: reading every distribution again takes minutes."""
 
 _AS_RECORDED = 1e-6
 """By how many points a score may differ from that of its distribution, which files may hold with fewer digits."""

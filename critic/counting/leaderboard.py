@@ -212,8 +212,8 @@ def _interval(sums: _Sums, score: Score, values: Floats, counts: Sequence[int]) 
     if score.inverse or len(score.parts) > 1:
         return sums.draws.interval(values[1:], groups=groups)
     low, high = (score.parts[0].weight * end for end in score.parts[0].scale)
-    found = sums.draws.interval((values[1:] - low) / (high - low), share=True, groups=groups)
-    return found and (low + found[0] * (high - low), low + found[1] * (high - low))
+    ends = sums.draws.interval((values[1:] - low) / (high - low), share=True, groups=groups)
+    return ends and (low + ends[0] * (high - low), low + ends[1] * (high - low))
 
 
 class _Pair(NamedTuple):
@@ -247,19 +247,19 @@ def _difference(sums: _Sums, score: Score, base: Score, pairs: Sequence[_Pair]) 
     values = sums.of(mine, [pair.place for pair in pairs]) - sums.of(theirs, [pair.other for pair in pairs])
     counts = [pair.place[1] for pair in pairs]
     n, groups = int(sums.totals[0, counts].sum()), sums.groups(counts)
-    found = sums.draws.estimate(values, n, undefined="not defined" if n else "no pairs", null=0.0, groups=groups)
-    missing = ("mean", "interval", "p_value") if found.value is None else ("interval", "p_value")
+    estimate = sums.draws.estimate(values, n, undefined="not defined" if n else "no pairs", null=0.0, groups=groups)
+    missing = ("mean", "interval", "p_value") if estimate.value is None else ("interval", "p_value")
     one, other = aggregate_of(score), aggregate_of(base)
     return Difference(
-        mean=found.value,
+        mean=estimate.value,
         n=n,
         missing=one.asked - n,
         groups=groups,
         low=None if one.low is None or other.high is None else one.low - other.high,
         high=None if one.high is None or other.low is None else one.high - other.low,
-        interval=found.interval,
-        p_value=found.p_value,
-        undefined=dict.fromkeys(missing, found.undefined) if found.undefined else {},
+        interval=estimate.interval,
+        p_value=estimate.p_value,
+        undefined=dict.fromkeys(missing, estimate.undefined) if estimate.undefined else {},
         partly=score.partly(len(pairs)),
     )
 

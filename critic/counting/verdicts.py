@@ -95,12 +95,12 @@ def estimates(
     draws = Bootstrap(group)
     weight = weight if weight is None or not len(weight) else weight / weight.mean()
     counts = np.concatenate(list(draws.tables(cell, cells, weight)), axis=1)
-    found = {}
-    for name, one in wanted.items():
-        values, n = one.statistic(counts)
-        undefined, null = one.undefined if len(cell) else "no items", 0.0 if one.p_value else None
-        found[name] = draws.estimate(values, round(n[0]), undefined=undefined, share=one.share, null=null)
-    return found
+    result = {}
+    for name, about in wanted.items():
+        values, n = about.statistic(counts)
+        undefined, null = about.undefined if len(cell) else "no items", 0.0 if about.p_value else None
+        result[name] = draws.estimate(values, round(n[0]), undefined=undefined, share=about.share, null=null)
+    return result
 
 
 def share_of(part: NDArray[np.bool_], whole: NDArray[np.bool_]) -> Statistic:

@@ -11,10 +11,8 @@ from critic.counting.columns import Column
 from eval_agreement import bias, calibration
 from eval_agreement import agreement_interval
 from eval_agreement.page.pictures import bland_altman
-from eval_agreement.parallel import give_back
 from eval_agreement.rows import JudgedRows
 
-give_back()
 rows, few = int(sys.argv[1]), 20
 random, number = np.random.default_rng(0), np.arange(rows, dtype=np.int32)
 human = Coded.of(random.integers(1, 11, rows, dtype=np.int8))

@@ -21,7 +21,6 @@ from eval_agreement.annotate.doubtful import doubt
 from eval_agreement.corrected import corrected_mean
 from eval_agreement.items import how_asked
 from eval_agreement.label_sources import kind_of, of_labels
-from eval_agreement.parallel import in_parallel
 from eval_agreement.preferences import Preferences
 from eval_agreement.sample import Sample
 from eval_agreement.sources import _with_ids_of, of_judgments, of_tables
@@ -501,16 +500,3 @@ def test_ids_are_found_by_hashes_and_told_apart_where_these_are_alike(
     assert tables.places(known, ["b", "x", "c", "d"]).tolist() == [2, -1, 0, 3]
     assert tables.places([], ["b"]).tolist() == [-1] and tables.places(known, []).tolist() == []
     assert tables.all_differ(known) and not tables.all_differ([*known, "a"])
-
-
-def test_work_in_processes_of_its_own_comes_back_in_order_and_fails_as_it_would_here() -> None:
-    def fails() -> int:
-        raise UsageError("no such thing")
-
-    for apart in (False, True):
-        counted: list[int] = []
-        tasks = [lambda number=number: number**2 for number in range(5)]
-        assert in_parallel(tasks, lambda: counted.append(1), apart=apart) == [0, 1, 4, 9, 16]  # noqa: B023
-        assert len(counted) == 5
-        with pytest.raises(UsageError, match="no such thing"):
-            in_parallel([*tasks, fails], apart=apart)

@@ -1,10 +1,10 @@
 """How the audit grows: seconds and peak memory at 10,000 rows and up, two judges, questions with 20 answers each.
 
-python tests/bench/audit_size.py [--most 10000000] [--fractional] [--whole] [--picture audit_size.png]
+python tests/bench/audit_size.py [--most 1000000] [--fractional] [--whole] [--picture audit_size.png]
 
-Without --whole: all metrics of both judges with intervals from 2,000 resamples over groups, in a process each. With
-it: `critic audit` on a Parquet table, reading, breakdowns, bias, calibration and report included. Seconds are those of
-the clock, and of the processor in brackets; memory is that of the largest process.
+Without --whole: all metrics of both judges with intervals from 2,000 resamples over groups. With it: `critic audit` on
+a Parquet table, reading, breakdowns, bias, calibration and report included. Seconds are those of the clock, and of the
+processor in brackets; memory is the most that the process held.
 """
 
 import argparse
@@ -15,14 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from audit_full import ANSWERERS, TASKS, simulated
 
 from eval_agreement.metrics import agreement_interval
-from eval_agreement.parallel import in_parallel
 
 RESAMPLES = 2000
 
@@ -33,7 +31,8 @@ def metrics(rows: int, fractional: bool) -> None:
         noise = np.random.default_rng(1).normal(0, 0.3, (2, rows))
         judges = [np.clip(judge + one, 1, 10) for judge, one in zip(judges, noise, strict=True)]
     group = np.arange(rows) // ANSWERERS
-    in_parallel([partial(agreement_interval, human, judge, group, RESAMPLES) for judge in judges])
+    for judge in judges:
+        agreement_interval(human, judge, group, RESAMPLES)
 
 
 def audit(table: Path) -> None:
@@ -45,7 +44,7 @@ def audit(table: Path) -> None:
 
 
 def say_peak() -> None:
-    """At the end, the kilobytes of the largest process. This one's `ru_maxrss` would begin with the peak of the process
+    """At the end, the most kilobytes. This one's `ru_maxrss` would begin with the peak of the process
     that started it, which wrote the table."""
 
     def largest() -> int:
