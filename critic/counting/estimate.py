@@ -15,6 +15,7 @@ is loaded when it is run, so that `critic --help` does not wait for it. `scipy.s
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,9 @@ _DEFINED = 0.9
 _DRAWN_AT_ONCE = 400_000
 """Numbers drawn at once: few enough for the processor's cache, enough for NumPy. What a seed draws depends on it."""
 
+_KEPT = 1 << 26
+"""Bytes of draws that are kept at most, for one number of groups."""
+
 _ROWS_OF_A_CELL = 4
 """Where every row is a group, cells are drawn in place of rows if they are so many times fewer."""
 
@@ -61,6 +65,28 @@ class Estimate(Struct, frozen=True, kw_only=True):
     interval: Interval | None = None
     p_value: float | None = None
     undefined: str | None = None
+
+
+def _counts(groups: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint8]]:
+    """How often each group is drawn in each resample, in blocks of shape (G, r)."""
+    random = np.random.default_rng(seed)
+    kind = np.uint16 if groups <= np.iinfo(np.uint16).max else np.int64
+    block = max(1, _DRAWN_AT_ONCE // groups)
+    for start in range(0, resamples, block):
+        shape = min(block, resamples - start), groups
+        drawn = random.integers(groups, size=shape, dtype=kind)
+        # Counted as the entries of a sparse matrix, which adds those of one place up: four times as fast as NumPy's
+        # bincount. That 256 draws, too many for 8 bits, are of one group never happens: it takes as many groups, and
+        # all draws of these but one in 256! differ.
+        ends = np.arange(len(drawn) + 1) * groups
+        counts = sparse.csr_array((np.ones(drawn.size, dtype=np.uint8), drawn.ravel(), ends), shape=shape)
+        yield np.ascontiguousarray(counts.toarray().T)
+
+
+@lru_cache(maxsize=2)
+def _kept_counts(groups: int, resamples: int, seed: int) -> list[NDArray[np.uint8]]:
+    """`_counts`, kept: an audit asks for the same draws some forty times."""
+    return list(_counts(groups, resamples, seed))
 
 
 class Bootstrap:
@@ -92,20 +118,9 @@ class Bootstrap:
         """How often each group occurs, in blocks of shape (G, r): once in the sample, which is the first block, then as
         drawn. With fewer than FEWEST_GROUPS groups there is no other block."""
         yield np.ones((self.groups, 1))
-        if not self.enough:
-            return
-        random = np.random.default_rng(self.seed)
-        kind = np.uint16 if self.groups <= np.iinfo(np.uint16).max else np.int64
-        block = max(1, _DRAWN_AT_ONCE // self.groups)
-        for start in range(0, self.resamples, block):
-            shape = min(block, self.resamples - start), self.groups
-            drawn = random.integers(self.groups, size=shape, dtype=kind)
-            # Counted as the entries of a sparse matrix, which adds those of one place up: four times as fast as NumPy's
-            # bincount. That 256 draws, too many for 8 bits, are of one group never happens: it takes as many groups,
-            # and all draws of these but one in 256! differ.
-            ends = np.arange(shape[0] + 1) * self.groups
-            counts = sparse.csr_array((np.ones(drawn.size, dtype=np.uint8), drawn.ravel(), ends), shape=shape)
-            yield np.ascontiguousarray(counts.toarray().T, dtype=np.float64)
+        if self.enough:
+            blocks = _kept_counts if self.groups * self.resamples <= _KEPT else _counts
+            yield from (block.astype(np.float64) for block in blocks(self.groups, self.resamples, self.seed))
 
     def _drawn_cells(self, cells: NDArray[np.intp]) -> Iterator[Floats]:
         """`drawn` of rows that are each a group of their own, as counts of those that are alike: how often each cell
