@@ -6,6 +6,7 @@ from errno import EDQUOT, ENOSPC
 from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
@@ -24,6 +25,9 @@ STAGES = {
     "card": ("critic.stages.card", "What a benchmark is made of: counts, lengths, diversity, distributions."),
     "rewrite": ("critic.stages.rewrite", "Seed questions in five other wordings each, for a person to review."),
     "infer": ("critic.stages.infer", "Run a vision-language model through a benchmark's conversations, turn by turn."),
+    "train": ("train/launch.py", "Fine-tune a judge on answers that people scored, with DeepSpeed."),
+    "base": ("train/base.py", "A pretrained base for a judge, without a model hub."),
+    "serve": ("serve/judge.py", "Serve a judge with vLLM behind its OpenAI-compatible API."),
     "annotate": ("eval_agreement.annotate.command", "People's labels of answers: a blind, planned page, or sheets."),
     "judge": ("critic.stages.judge", "Score responses with a judge: a checkpoint, a server, or a panel of several."),
     "merge": ("critic.stages.merge", "Put the files of all shards together: one file, as of one run."),
@@ -33,13 +37,33 @@ STAGES = {
     "attack": ("eval_agreement.attack", "Low-scored answers with prompt injections, for the judge to judge."),
     "demo": ("critic.stages.demo", "The whole main job on a small sample world: train, serve, judge, audit."),
 }
-"""Stage name -> module (its command is `main`), one-line help."""
+"""Stage name -> module or program (its command is `main`), one-line help."""
+
+_INSTALLED, _CLONE = Path(__file__).with_name("programs"), Path(__file__).parents[1]
+"""Where the folders of the programs lie: within the package in a wheel (pyproject.toml), beside it in a clone."""
 
 
 _FULL = "No space left on device"
 """What errors of a full disk say that are no OSError, such as those of safetensors."""
 
 _new_app = partial(typer.Typer, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def _load(stage: str) -> Callable[..., int | None]:
+    """The command of a stage. A program's folder goes on the path, as where Python is started on it: its modules have
+    names too general for packages. Raises UsageError where an extra is not installed."""
+    name = STAGES[stage][0]
+    if not name.endswith(".py"):
+        command: Callable[..., int | None] = import_module(name).main
+        return command
+    program = (_INSTALLED if _INSTALLED.is_dir() else _CLONE) / name
+    sys.path.insert(0, str(program.parent))
+    try:
+        command = import_module(program.stem).main
+    except ImportError as error:
+        problem = " ".join(str(error).split())
+        raise UsageError(f"critic {stage}: {problem}; pip install 'critic[{program.parent.name}]'") from None
+    return command
 
 
 def _app(name: str, function: Callable[..., int | None]) -> typer.Typer:
@@ -55,7 +79,7 @@ class _OnDemand(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in STAGES:
             raise UsageError(f"no stage {cmd_name!r}; there are {', '.join(STAGES)}")
-        return get_command(_app(cmd_name, import_module(STAGES[cmd_name][0]).main))
+        return get_command(_app(cmd_name, _load(cmd_name)))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Stages"):

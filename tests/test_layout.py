@@ -1,15 +1,20 @@
 """The house: rooms, direction of imports, what is installed, how fast the command line answers."""
 
 import ast
+import os
+import shutil
 import statistics
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, assert_one_line_error, run, run_apart
+from conftest import ROOT, Done, assert_one_line_error, free_port, needs, run, run_apart
 
 from critic.cli import STAGES
 
@@ -88,20 +93,67 @@ def test_no_eval_no_pickle_no_remote_code() -> None:
                     assert not any(keyword.arg == "trust_remote_code" for keyword in node.keywords), file
 
 
-def test_the_wheel_holds_two_packages_and_their_data(tmp_path: Path) -> None:
-    words = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(tmp_path), str(ROOT)]
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.rmtree(ROOT / "build/lib", ignore_errors=True)  # files of an earlier build would come along
+    words = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(folder), str(ROOT)]
     built = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"critic", "eval_agreement"}
-    inside = {name for name in names if not name.endswith(".py")}
-    prompts = ("pointwise_zh", "pointwise_en", "direct_turn_en", "_conversation_zh", "rewrite/zh")
-    pages = {f"critic/page/{name}.html.jinja" for name in ("base", "macros", "report")}
-    assert {*(f"critic/prompts/{name}.toml" for name in prompts), *pages} <= inside
-    assert {
-        f"eval_agreement/{name}"
-        for name in ("page/report.html.jinja", "page/report.md.jinja", "attacks.toml", "annotate/page/page.js")
-    } <= inside
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_two_packages_and_their_data(wheel: Path) -> None:
+    """Every file of the rooms, and no other: programs, which are no packages, lie below `critic/programs/`."""
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info" not in name}
+    files = [path for path in tracked() if path.suffix != ".md"]
+    packaged = {path.as_posix() for path in files if path.parts[0] in ("critic", "eval_agreement")}
+    programs = {path.as_posix() for path in files if path.parts[0] in ("train", "serve", "LICENSE")}
+    assert {"critic/prompts/rewrite/zh.toml", "eval_agreement/annotate/page/page.js"} <= packaged
+    assert {"LICENSE", "train/recipes/tiny.yaml", "serve/contracts.toml"} <= programs
+    assert names == packaged | {f"critic/programs/{path}" for path in programs}
+
+
+@pytest.mark.e2e
+def test_a_wheel_trains_and_serves(wheel: Path, tmp_path: Path) -> None:
+    """Installed into an environment of its own, which sees the libraries of this one, and run far from the clone."""
+    needs("deepspeed")
+    venv.create(tmp_path / "venv", symlinks=True)
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "DS_ACCELERATOR")}
+    (empty := tmp_path / "empty").mkdir()
+
+    def program(*words: object) -> Done:
+        command = [str(word) for word in words]
+        return subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, check=False)
+
+    python = tmp_path / "venv/bin/python"
+    words = ["--python", python, "install", "-q", "--no-deps", "--no-index", wheel]
+    assert program(sys.executable, "-m", "pip", *words).returncode == 0
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (packages / "libraries.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+    assert str(packages) in program(python, "-c", "import critic; print(critic.__file__)").stdout
+
+    critic = partial(program, python.with_name("critic"))
+    for stage, option in (("serve", "--alias"), ("train", "--num_gpus")):
+        helped = critic(stage, "--help")
+        assert helped.returncode == 0 and option in helped.stdout and not helped.stderr, helped.stderr
+    assert_one_line_error(critic("serve", "none"), "none: no such model folder")
+    mistaken = critic("train", "tiny", "--train", "none.jsonl", "--out", "judge")
+    assert mistaken.returncode == 2 and mistaken.stderr == "error: none.jsonl: No such file or directory\n"
+    assert not list(empty.iterdir())
+    rows = ROOT / "data/samples/human_scored.jsonl"
+    step = ("--set", "training.max_steps=1", "--master_port", free_port())
+    trained = critic("train", "tiny", "--train", rows, "--out", "judge", "--cache", "cache", *step)
+    assert trained.returncode == 0 and trained.stdout.endswith("judge saved in judge\n"), trained.stderr
+    assert (empty / "judge/model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(("stage", "extra", "library"), [("train", "train", "torch"), ("base", "train", "gguf")])
+def test_a_stage_names_the_extra_that_it_needs(stage: str, extra: str, library: str) -> None:
+    hidden = f"import sys; sys.modules['{library}'] = None; from critic.cli import main; main()"
+    words = [sys.executable, "-c", hidden, stage, "--help"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert_one_line_error(done, f"critic {stage}: ", library, f"pip install 'critic[{extra}]'")
 
 
 def test_help_is_quick_and_names_the_stages() -> None:
@@ -122,6 +174,8 @@ def test_help_is_quick_and_names_the_stages() -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_starts(stage: str) -> None:
     """A mistake in a process of its own, where what libraries say would stand beside its one line."""
+    if STAGES[stage][0].startswith("train/"):
+        needs("deepspeed")
     helped = run("critic", stage, "--help")
     assert helped.returncode == 0 and "Options" in helped.stdout and not helped.stderr, helped.stderr
     mistaken = run_apart("critic", stage, "--no-such-option")

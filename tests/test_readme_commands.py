@@ -19,8 +19,9 @@ from critic import jsonl
 
 LEFT_OUT = {
     "deepspeed ": "trains for long: tests/train",
-    "python train/base.py": "downloads a base from the package index: tests/train/test_base.py",
-    "python serve/judge.py": "serves for good, with vLLM: tests/serve",
+    "critic train ": "trains for long: tests/train",
+    "critic base ": "downloads a base from the package index: tests/train/test_base.py",
+    "critic serve ": "serves for good, with vLLM: tests/serve",
     "critic annotate rows.jsonl --db labels.sqlite": "serves a page for good: tests/annotate",
     "critic annotate rows.jsonl --db doubtful.sqlite": "serves a page for good: tests/annotate/test_doubtful.py",
     "critic annotate runs/answers.jsonl": "serves a page for good: tests/building",

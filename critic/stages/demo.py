@@ -43,7 +43,7 @@ SEEING = Path("train/recipes/tiny-vl.yaml")
 
 
 def check_programs(programs: Iterable[str]) -> None:
-    """Raises UsageError where one is not here: they are not part of an installation."""
+    """Raises UsageError where one is not here: those of data/ are not part of an installation."""
     for program in programs:
         if not Path(program).is_file():
             raise UsageError(f"run this in the root of a clone of the repository: {program} is not here")

@@ -42,6 +42,7 @@ from tiny import TinySpec, random_model  # isort: skip
 import torch
 import transformers
 import yaml
+from deepspeed.launcher import runner
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig
 
@@ -252,6 +253,55 @@ def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     words[2] = write_recipe(tmp_path, evaluation=None)
     assert_one_line_error(run_program(*words), "start it by its launcher: deepspeed train/sft.py")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What DeepSpeed's launcher is started with, instead of starting it."""
+    calls: list[list[str]] = []
+    monkeypatch.setattr(runner, "main", calls.append)
+    return calls
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny.yaml", str(ROOT / "train/recipes/tiny.yaml")])
+def test_the_command_hands_all_options_on(name: str, handed: list[list[str]], tmp_path: Path) -> None:
+    launcher = ["--num_gpus", "2", "--include", "localhost:0,1", "--no_ssh", "--master_port", "29501"]
+    program = ["--train", str(write_rows(tmp_path)), "--out", str(tmp_path / "out"), "--set", "keep=2"]
+    program += ["--set", "training.max_steps=3", "--cache", "a folder", "--keep", "1", "--threads", "2"]
+    done = run_program("critic", "train", name, *program, *launcher, "--", "--bind_cores_to_rank")
+    assert done.returncode == 0, done.stderr
+    begun = ["--log_level", "critical", *launcher, "--bind_cores_to_rank", sft.__file__]
+    assert handed == [[*begun, "--config", str(ROOT / "train/recipes/tiny.yaml"), *program]]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tyni"], "tyni: no such recipe; give a file, or one of chatglm3-6b, "),
+        (["tiny", "--train", "none.jsonl"], "none.jsonl: No such file"),
+        (["tiny", "--internal", "none.jsonl"], "an evaluation section in the recipe"),
+        (["tiny", "--set", "training.max_step=3"], "did you mean max_steps?"),
+        (["tiny", "--hostfile", "none"], "none"),
+        (["tiny", "--", "--num_gpu"], "DeepSpeed's launcher: argument --num_gpus"),
+        (["tiny", "--", "other.py"], "takes options alone, not 'other.py'"),
+    ],
+)
+def test_a_mistake_starts_no_process(words: list[str], message: str, handed: list[list[str]], tmp_path: Path) -> None:
+    rest = ["--out", tmp_path / "out", *(["--train", write_rows(tmp_path)] if "--train" not in words else [])]
+    done = run_program("critic", "train", words[0], *rest, *words[1:])
+    assert_one_line_error(done, message)
+    assert done.stderr.count("\n") == 1 and not handed
+
+
+@pytest.mark.parametrize(
+    ("code", "line"), [(2, ""), (247, "training ended with code 247; run the same command again to")]
+)
+def test_the_code_of_training_is_that_of_the_command(
+    code: int, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(runner, "main", lambda words: sys.exit(code))
+    done = run_program("critic", "train", "tiny", "--train", write_rows(tmp_path), "--out", tmp_path / "out")
+    assert done.returncode == code and done.stderr.startswith(line) and bool(done.stderr) == bool(line)
 
 
 def test_empty_data_is_one_line(tmp_path: Path) -> None:
