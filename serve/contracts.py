@@ -16,15 +16,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import general
 import msgspec
+import reader
 from chinese import in_english
 from dialects import forced_tool, parameters
-from layouts import Found, escaped
-from merging import Unbounded
-from reading import with_fields, with_ranges, with_verdict, without_braces
-from schemas import Limits, Overlap, bounded, loose
-from sections import JUDGING
+from labels import JUDGING, SEVERAL, any_of, choices, escaped, scale
+from reader import closed
+from scales import filler, with_verdict
+from schemas import Limits, Overlap, Unbounded, bounded, loose
 
 from critic.errors import UsageError
 
@@ -78,7 +77,7 @@ class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unkn
     client: str
     room: int
     asks: str | None = None
-    where: Literal["head", "tail"] = "head"
+    where: Literal["head", "tail", "asked"] = "head"
     data: str | None = None
     forms: tuple[Form, ...] = ("text",)
     tool: str | None = None
@@ -100,7 +99,7 @@ class Contract(msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unkn
         """What recognises the words asked with; of a tail only at the end of a text without space behind it."""
         if self.asks is None:
             return None
-        return re.compile(self.asks if self.where == "head" else rf"(?:{self.asks})\Z", re.DOTALL)
+        return re.compile(rf"(?:{self.asks})\Z" if self.where == "tail" else self.asks, re.DOTALL)
 
     @property
     def least_tokens(self) -> int:
@@ -130,10 +129,10 @@ def load(files: Sequence[Path] = ()) -> Contracts:
 
     Raises UsageError, with file and entry, for what is not a table of contracts.
     """
-    return Contracts([_read(file) for file in (*files, TABLE)])
+    return Contracts([_read_table(file) for file in (*files, TABLE)])
 
 
-def _read(file: Path) -> list[Contract]:
+def _read_table(file: Path) -> list[Contract]:
     try:
         table = msgspec.convert(tomllib.loads(file.read_text("utf-8")), File).contract
     except (OSError, ValueError) as error:
@@ -158,7 +157,7 @@ def _check(file: Path, contract: Contract) -> None:
         raise UsageError(f"{where}: a verdict is plain text; forms must be ['text']")
     if not given and {"text", "json_object"} & set(contract.forms):
         raise UsageError(f"{where}: verdict, properties or keys must say what the reply is")
-    if wide := re.search(r"\\[wWsSdDpPbB]", f"{contract.verdict} {contract.never}"):
+    if wide := re.search(r"(?<!\\)\\[wWsSdDpPbB]", f"{contract.verdict} {contract.never}"):
         raise UsageError(f"{where}: {wide[0]} is too wide for the decoder; write the characters themselves")
     if contract.verdict is None and (
         contract.reasoning != "none" or contract.never or contract.opening or contract.lead or contract.begin
@@ -171,7 +170,9 @@ def _check(file: Path, contract: Contract) -> None:
     ):
         raise UsageError(f"{where}: bounds is one of properties, and asks has the groups low and high")
     if contract.opening is not None and (
-        contract.never or not contract.opening or not (contract.verdict or "").startswith(escaped(contract.opening))
+        contract.never
+        or not contract.opening
+        or not (PLACE.search(contract.opening) or _begins(contract.verdict or "", contract.opening))
     ):
         raise UsageError(f"{where}: opening is what the verdict begins with, and takes the place of never")
     if contract.begin and contract.reasoning != "before":
@@ -179,6 +180,12 @@ def _check(file: Path, contract: Contract) -> None:
     check_name(where, contract.name)
     if contract.room < 1:
         raise UsageError(f"{where}: room must be at least 1")
+
+
+def _begins(verdict: str, opening: str) -> str:
+    """The part of a verdict's expression that is its opening; nothing where it begins with something else."""
+    plain = re.sub(r"[][\\.^$*+?{}|()]", r"\\\g<0>", opening).replace("\n", "\\n")
+    return next((words for words in (escaped(opening), plain) if verdict.startswith(words)), "")
 
 
 def check_name(where: str, name: str) -> None:
@@ -204,16 +211,57 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
         fitting = [one for one in table if form in one.forms and one.tool in (None, tool)]
         if contract := _asked_for(fitting, head, text):
             return contract
-    return _general(request, form)
+    return _read(request, form, [one for table in contracts.tables for one in table if one.where == "asked"])
 
 
-def _general(request: Request, form: Form) -> Contract | None:
-    """A contract for this request alone, of what its own words say."""
-    if form not in ("text", "json_object") or (found := _found(request, form)) is None:
+def _read(request: Request, form: Form, laid_out: list[Contract]) -> Contract | None:
+    """A contract for this request alone, of what its own words say: in the system's message before all."""
+    if form not in ("text", "json_object"):
         return None
-    fields = found.text if found.schema is None else {"schema": found.schema, "room": 32}
-    said = {"name": f"general-{found.kind}", "client": "any whose words say it", "found": found.what}
-    return msgspec.convert({**said, **(fields or {})}, Contract)
+    for part in reader.parts(_turns(request)):
+        if form == "text" and (contract := _laid_out(laid_out, part.text)):
+            return contract
+        if found := reader.find(part, form != "text"):
+            fields = found.text if found.schema is None else {"schema": found.schema, "room": 32}
+            said = {"name": f"general-{found.kind}", "client": "any whose words say it", "found": found.what}
+            return msgspec.convert({**said, **(fields or {})}, Contract) if found is not SEVERAL else None
+    return None
+
+
+REGEXES, TEXTS = ("verdict", "never"), ("lead", "opening", "begin", "follow")
+"""Fields in which a place is filled with an expression, or with the text itself."""
+
+PLACE = re.compile(r"\{(?P<name>[a-z]+)\}")
+
+
+def _laid_out(contracts: list[Contract], text: str) -> Contract | None:
+    """The first of the contracts whose words stand in what a request asks that judges answers, with what is put in the
+    place of `{scale}`, `{labels}`, `{options}` and the other groups of `asks`; none that lacks one."""
+    if not reader.ABOUT_ANSWERS.search(text):
+        return None
+    for contract in contracts:
+        match = contract.pattern.search(text) if contract.pattern else None
+        if match is None:
+            continue
+        places = {name: [group] for name, group in match.groupdict().items() if group}
+        places["scale"] = scale(text, match.groupdict().get("name") or "")
+        places["options"] = reader.options(text)
+        places["labels"] = choices(match["labels"]) or [] if "labels" in places else []
+        if all(places.get(place["name"]) for place in PLACE.finditer(contract.verdict or "")):
+            return _in_places(contract, places)
+    return None
+
+
+def _in_places(contract: Contract, places: dict[str, list[str]]) -> Contract:
+    as_regex = {name: any_of(values) for name, values in places.items()}
+    as_text = {name: values[0] for name, values in places.items() if values}
+    done = {
+        field: PLACE.sub(lambda place: as_regex[place["name"]], getattr(contract, field) or "") for field in REGEXES
+    }
+    done |= {field: PLACE.sub(lambda place: as_text[place["name"]], getattr(contract, field) or "") for field in TEXTS}
+    longest = re._parser.parse(done["verdict"]).getwidth()[1]  # type: ignore[attr-defined]
+    kept = {field: words or None if field in ("never", "opening") else words for field, words in done.items()}
+    return msgspec.structs.replace(contract, **kept, room=len(done["lead"].encode()) + 4 * longest)
 
 
 def fingerprint(request: Request) -> str:
@@ -225,12 +273,20 @@ def fingerprint(request: Request) -> str:
 
 def judges(request: Request) -> bool:
     """Whether the request's words speak of judging."""
-    return any(JUDGING.search(in_english(text[: general.HEAD])) for text in texts(request))
+    return any(JUDGING.search(in_english(text[: reader.HEAD])) for text in texts(request))
 
 
-def _found(request: Request, form: Form) -> Found | None:
-    turns = [(str(one.get("role")), " ".join(texts({"messages": [one]}))) for one in request.get("messages") or []]
-    return general.find(turns, form != "text")
+def _known(request: Request, form: Form) -> dict[str, Schema]:
+    """The fields of the object that the request's words show, for what a schema beside them leaves open."""
+    found = (reader.find(part, form != "text") for part in reader.parts(_turns(request)))
+    schema: Schema = next((each.schema for each in found if each and each.schema), {})
+    fields: dict[str, Schema] = schema.get("properties", {})
+    return fields
+
+
+def _turns(request: Request) -> list[tuple[str, str]]:
+    """The role and the text of each message."""
+    return [(str(one.get("role")), " ".join(texts({"messages": [one]}))) for one in request.get("messages") or []]
 
 
 def _asked_for(contracts: list[Contract], head: str, text: str) -> Contract | None:
@@ -240,6 +296,8 @@ def _asked_for(contracts: list[Contract], head: str, text: str) -> Contract | No
     for contract in contracts:
         if contract.pattern is None:
             wordless.append(contract)
+        elif contract.where == "asked":
+            continue
         elif found := contract.pattern.search(head if contract.where == "head" else text):
             (heads if contract.where == "head" else tails).append((found.start(), contract))
     if heads:
@@ -316,18 +374,19 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
     else:
         return None
     wanted = with_verdict(_overlaid(schema, properties))
-    if not properties:
-        told = None if contract.schema else _found(request, form or "text")
-        wanted = with_fields(wanted, (told.schema or {}).get("properties", {})) if told else wanted
-        wanted = with_ranges(wanted, *map(in_english, _by_trust(request)))
-    if form == "text":
-        wanted = without_braces(wanted)
+    known = {} if contract.schema or properties else _known(request, form or "text")
+    texts = (
+        ()
+        if properties
+        else tuple(reader.asked(in_english(reader.clipped(text)), all_data=True) for text in _by_trust(request))
+    )
+    fill = filler(wanted, texts, known, form == "text")
 
     def asking(schema: Schema) -> Request:
         return free | {"structured_outputs": {"json": schema}}
 
     try:
-        restricted, size = loose(wanted)
+        restricted, size = loose(wanted, fill)
     except Overlap:
         raise
     except Unbounded:
@@ -336,7 +395,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> Held | None:
         return None
 
     def tight(tokens: int) -> tuple[Request, Limits]:
-        schema, limits = bounded(wanted, tokens)
+        schema, limits = bounded(wanted, tokens, fill)
         return asking(schema), limits
 
     return Held(asking(restricted), size + 1, tight)
@@ -368,16 +427,6 @@ def _from_keys(keys: Keys, request: Request) -> dict[str, Schema]:
     return {key: {"type": "integer", "minimum": 0, "maximum": 10} for key in found}
 
 
-def closed(properties: dict[str, Schema]) -> Schema:
-    """An object of exactly these keys, in this order."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
 def grammar(contract: Contract, reasoning: int) -> str:
     """A grammar (Lark, as llguidance reads it) of the contract's reply with up to `reasoning` tokens besides
     the verdict."""
@@ -395,7 +444,7 @@ def grammar(contract: Contract, reasoning: int) -> str:
     if contract.begin:
         start = f"{json.dumps(contract.begin)} ({start})"
     if contract.opening:
-        opening = escaped(contract.opening)
+        opening = _begins(contract.verdict, contract.opening)
         rest = _literal(contract.verdict.removeprefix(opening))
         before = f"~{_literal(f'(?s:.*){opening}(?s:.*)')}"
         return (

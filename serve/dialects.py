@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import msgspec
-from reading import names_verdict
+from scales import names_verdict
 
 Request = dict[str, Any]
 Choice = dict[str, Any]

@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import contracts
-import general
 import msgspec
 import typer
 from dialects import Chat, Known, Responses, Unanswerable
+from labels import ANSWERS
+from reader import OBJECT
 from replies import Refusal
 from room import MOST_TOKENS, wish_of
 from schemas import Overlap
 
 from critic.errors import UsageError
+
+FIELDS = ("verdict", "reasoning", "lead", "never", "opening", "begin", "follow", "room", "properties", "keys")
 
 
 def explain(request: Path, tables: list[Path]) -> None:
@@ -65,19 +68,20 @@ def draft(prompt: Path, name: str) -> None:
         text = prompt.read_text("utf-8").strip()
     except (OSError, ValueError) as error:
         raise UsageError(f"{prompt}: {error}") from None
-    found = general.find([("user", text)], wants_object=False)
+    contract = contracts.recognise({"messages": [{"role": "user", "content": text}]}, contracts.load())
     lines = [line.strip() for line in text.split("\n") if len(line.strip()) > 20] or [text]
-    asking = [line for line in lines if general.ANSWERS.search(line) or general.OBJECT.search(line)]
+    asking = [line for line in lines if ANSWERS.search(line) or OBJECT.search(line)]
     words = (asking or lines)[-1]
     entry: dict[str, Any] = {"name": name, "client": f"the prompt of {prompt.name}"}
     entry |= {"asks": re.escape(words[:120]).replace(r"\ ", " "), "where": "head", "room": 64}
-    if found is None:
+    if contract is None:
         entry |= {"verdict": "[1-5]", "room": 1}
         print("# No form was found in the words: `verdict` is only an example.")
-    elif found.schema is not None:
-        entry |= {"forms": ["text", "json_object"], "schema": found.schema}
+    elif contract.schema is not None:
+        entry |= {"forms": ["text", "json_object"], "schema": contract.schema}
     else:
-        entry |= found.text or {}
+        said = {field: getattr(contract, field) for field in FIELDS}
+        entry |= {field: value for field, value in said.items() if value}
     print("[[contract]]")
     for key, value in entry.items():
         print(f"{key} = {_toml(value)}")

@@ -50,7 +50,7 @@ from replies import (
     with_headers,
 )
 from room import MOST_TOKENS, ROOM, Room, limit_to, reply_tokens, watch, wish_of
-from schemas import Limits, Overlap, most_items
+from schemas import Limits, Overlap
 
 SETTINGS = "CRITIC_SERVE_LAYER"
 """The environment variable that carries the settings (JSON) from judge.py to the server process."""
@@ -60,9 +60,6 @@ CHAT_PATH = re.compile(r"(/v1|/chat/completions)*/chat/completions/?")
 RESPONSES_PATH = re.compile(r"(/v1)*/responses/?")
 DIALECTS: dict[str, Dialect] = {CHAT: Chat(), "/v1/responses": Responses()}
 BLANK = re.compile(rb'"content":(null|"(\s|\\[nrtf])*")')
-MOST_ITEMS = 99_999
-"""Items of a list in a schema, in whatever request."""
-
 OF_JSON = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 """What JSON calls the types that a checker names in Python's words."""
 
@@ -376,8 +373,8 @@ class JudgeLayer:
     async def _inner(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """vLLM's answer. What it does not catch itself (an image that cannot be had) is an error of its own, too."""
         begun = False
-        if most_items(body) > MOST_ITEMS:
-            raise Refusal(HTTPStatus.BAD_REQUEST, None, f"minItems and maxItems of a schema are at most {MOST_ITEMS}")
+        if b"Items" in body or b"\\u" in body or not body.isascii():
+            await asyncio.to_thread(request_limits.read, body, sent=True)
 
         async def sending(message: Message) -> None:
             nonlocal begun

@@ -11,9 +11,13 @@ from http import HTTPStatus
 from typing import Any
 
 from replies import Refusal
+from schemas import ends
 
 MOST_VALUES = 500_000
 """Commas in a body: while Python reads it, nobody is answered."""
+
+MOST_REPEATED = 99_999
+"""Items that a list in a reply may have or need: the decoder writes them out, and a large number takes all memory."""
 
 MOST_ITEMS = 2000
 """Choices, values of an `enum`, branches, properties, tools: the length of any list or object in a constraint."""
@@ -36,12 +40,11 @@ WRITTEN = {"json", "structural_tag", "arguments"}
 """Fields whose text is JSON itself."""
 
 ESCAPED_HALF = re.compile(rb"(?i)\\ud[89a-f]")
-PASSES = 20
-"""Rounds in which it is decided which definitions have a reply that ends; of more nobody has seen a schema."""
 
 
-def read(body: bytes) -> Any:
-    """The JSON of a body, None if it is none: vLLM says what is wrong with it. Raises Refusal beyond a bound."""
+def read(body: bytes, *, sent: bool = False) -> Any:
+    """The JSON of a body, None if it is none: vLLM says what is wrong with it. Raises Refusal beyond a bound; how often
+    something is repeated counts once the body is `sent` on, as a contract sets limits of its own."""
     if body.count(b",") > MOST_VALUES:
         raise _refused(f"a request has at most {MOST_VALUES:,} values")
     try:
@@ -52,7 +55,7 @@ def read(body: bytes) -> Any:
             raise _refused(f"{where} holds half of a surrogate pair (\\ud800 to \\udfff), which is no character")
         for name, value in _fields(request):
             if name in CONSTRAINTS and isinstance(value, dict | list):
-                _check_constraint(name, value)
+                _check_constraint(name, value, sent)
     except (ValueError, RecursionError):
         return None
     return request
@@ -95,15 +98,19 @@ def _written(text: str) -> Any:
         return None
 
 
-def _check_constraint(name: str, constraint: Any) -> None:
+def _check_constraint(name: str, constraint: Any, sent: bool) -> None:
     """Raises Refusal where a constraint of the reply is too large, or asks for a reply without an end."""
     waiting: list[tuple[str, Any, bool]] = [(name, constraint, False)]
+    schemas: list[dict[str, Any]] = []
     while waiting:
         key, value, in_schema = waiting.pop()
         if isinstance(value, str) and key in PATTERNS and len(value) > MOST_PATTERN:
             raise _refused(f"{key} has {len(value):,} characters; at most {MOST_PATTERN:,}")
         if isinstance(value, str) and key in WRITTEN and not in_schema and len(value) <= MOST_CONSTRAINT:
             value = _written(value)
+        repeated = sent and key in ("minItems", "maxItems") and isinstance(value, int | float)
+        if repeated and value > MOST_REPEATED:
+            raise _refused(f"{key} of a schema is {value:g}; at most {MOST_REPEATED:,}")
         if not isinstance(value, dict | list):
             continue
         most = MOST_COMPARED if key in ("oneOf", "patternProperties") else MOST_ITEMS
@@ -111,103 +118,16 @@ def _check_constraint(name: str, constraint: Any) -> None:
             raise _refused(f"{key} has {len(value):,} entries; at most {most:,}")
         if key in SCHEMAS and not in_schema and isinstance(value, dict):
             in_schema = True
-            _check_end(value)
+            schemas.append(value)
         entries = value.items() if isinstance(value, dict) else [(key, item) for item in value]
         waiting += [(inner, item, in_schema) for inner, item in entries]
     if len(json.dumps(constraint, ensure_ascii=False)) > MOST_CONSTRAINT:
         raise _refused(f"{name} has more than {MOST_CONSTRAINT:,} characters")
-
-
-def _check_end(schema: dict[str, Any]) -> None:
-    """Raises Refusal for a schema that only a reply without an end fits."""
     try:
-        if not _Endings(schema).has_one():
+        if not all(map(ends, schemas)):
             raise _refused("a schema requires itself, so that no reply to it ends: make that part optional")
     except RecursionError:
         raise _refused("a schema is nested too deep") from None
-
-
-class _Endings:
-    """Whether some reply to a schema ends. A definition counts once it is known to have such a reply: what only a
-    circle of definitions needs is never known."""
-
-    def __init__(self, root: dict[str, Any]) -> None:
-        self.root, self.known, self.open = root, set[str](), set[str]()
-
-    def has_one(self) -> bool:
-        for _ in range(PASSES):
-            before, self.open = len(self.known), set()
-            if self.ends(self.root):
-                return True
-            if len(self.known) == before:
-                return False
-        return True
-
-    def ends(self, schema: Any) -> bool:
-        if not isinstance(schema, dict):
-            return True
-        if "$ref" in schema and not self._named(schema["$ref"]):
-            return False
-        if "const" in schema or "enum" in schema:
-            return True
-        if not all(self.ends(part) for part in _listed(schema, "allOf")):
-            return False
-        for kind in ("anyOf", "oneOf"):
-            branches = [self.ends(branch) for branch in _listed(schema, kind)]
-            if branches and not any(branches):
-                return False
-        return self._typed(schema)
-
-    def _named(self, name: Any) -> bool:
-        if not isinstance(name, str) or name in self.known or not (name == "#" or name.startswith("#/")):
-            return True
-        if name in self.open:
-            return False
-        self.open.add(name)
-        target: Any = self.root
-        for part in name.split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(target, list) and key.isdecimal():
-                target = target[int(key)] if int(key) < len(target) else None
-            else:
-                target = target.get(key) if isinstance(target, dict) else None
-        if self.ends(target):
-            self.known.add(name)
-        return name in self.known
-
-    def _typed(self, schema: dict[str, Any]) -> bool:
-        """Whether a value of any of the types ends; without a type it is the one that the keywords are for."""
-        implied = "object" if {"required", "minProperties"} & schema.keys() else "array"
-        types = schema.get("type", implied)
-        types = types if isinstance(types, list) and types else [types]
-        return any(
-            {"object": self._object, "array": self._array}.get(str(kind), lambda _: True)(schema) for kind in types
-        )
-
-    def _object(self, schema: dict[str, Any]) -> bool:
-        properties = schema.get("properties")
-        named = properties if isinstance(properties, dict) else {}
-        others = schema.get("additionalProperties")
-        required = [name for name in _listed(schema, "required") if isinstance(name, str)]
-        if not all(self.ends(named.get(name, others)) for name in required):
-            return False
-        least = schema.get("minProperties")
-        if not isinstance(least, int) or least <= len(required):
-            return True
-        ending = sum(map(self.ends, named.values()))
-        return ending >= least or (others is not False and not named and self.ends(others))
-
-    def _array(self, schema: dict[str, Any]) -> bool:
-        least, first = schema.get("minItems", 0), _listed(schema, "prefixItems")
-        if not isinstance(least, int | float) or least < 1:
-            return True
-        needed = first[: int(least)] + ([schema.get("items")] if least > len(first) else [])
-        return all(self.ends(item) for item in needed)
-
-
-def _listed(schema: dict[str, Any], key: str) -> list[Any]:
-    value = schema.get(key)
-    return value if isinstance(value, list) else []
 
 
 def _refused(message: str) -> Refusal:

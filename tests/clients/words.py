@@ -459,6 +459,23 @@ ASKED += [
         marked("reasoning", "faithful", "label"),
     ),
     Asked(
+        "a marked truth value",
+        "fields",
+        user(
+            f"[[ ## answer ## ]]\n{RESPONSE}\nRespond with the corresponding output fields, starting with the field `[[ ## reasoning ## ]]`, "
+            f"then `[[ ## faithful ## ]]` (must be formatted as a valid Python bool), and then ending with the marker for {END}",
+            DSPY,
+        )
+        | {"max_tokens": 400},
+        marked("reasoning", "faithful"),
+    ),
+    Asked(
+        "alternatives in a tag",
+        "tag",
+        user(f"Evaluate the answer. {RESPONSE}Explain, and end with <verdict>yes, no or unclear</verdict>."),
+        tag("verdict", "yes|no|unclear"),
+    ),
+    Asked(
         "one marked field",
         "fields",
         user(

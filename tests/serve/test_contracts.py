@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from clients.decoder import Decoder, shortest
 from clients.forms import FORMS, RESPONSE, Form
+from clients.words import ASKED
 from conftest import ROOT
 
 from critic.errors import UsageError
@@ -37,13 +38,14 @@ def replaced(form: Form, response: str) -> dict[str, Any]:
 
 
 def test_every_contract_has_a_form_and_every_name_one_contract() -> None:
-    assert {form.contract for form in FORMS} == set(BY_NAME)
-    assert len(BY_NAME) == len(BUILT_IN) == 31
+    asked = {contracts.recognise(asked.request, TABLE).name for asked in ASKED}
+    assert {form.contract for form in FORMS} | {name for name in asked if name in BY_NAME} == set(BY_NAME)
+    assert len(BY_NAME) == len(BUILT_IN) == 31 + 22
 
 
 def test_there_is_room_for_the_longest_verdict() -> None:
     for contract in BUILT_IN:
-        if contract.verdict:
+        if contract.verdict and contract.where != "asked":  # there it is counted when its places are filled
             longest = re._parser.parse(contract.verdict).getwidth()[1]  # type: ignore[attr-defined]
             assert longest + len(contract.lead) <= contract.room <= longest + len(contract.lead) + 12, contract.name
 

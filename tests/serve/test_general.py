@@ -27,7 +27,8 @@ EACH = pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)
 def test_the_words_are_read_and_the_client_reads_its_verdict(asked: Asked) -> None:
     """Of a model that never stops by itself."""
     contract = contracts.recognise(asked.request, TABLE)
-    assert contract is not None and contract.name == f"general-{asked.kind}" and contract.found
+    assert contract is not None
+    assert contract.where == "asked" or (contract.name == f"general-{asked.kind}" and contract.found)
     for tokens in (max(contract.least_tokens, 150), 600):
         held = contracts.constrain(contract, asked.request, tokens)
         for seed in range(4):
@@ -107,8 +108,8 @@ def values_of(words: str, *, system: str = "") -> set[str] | None:
         ("Output only A, B, C, D, E, F, G, H, I, J, K or L.", list("ABCDEFGHIJKL")),
         ("Output only a letter: A, B, C, D (if they are valid options), and Z.", list(ascii_uppercase)),
         ("Output only a letter: A, B, C (if they are valid options), and Z.\nA. an E\nB. F\nC. G\nD. H", list("ABCDZ")),
-        ("Output only one letter: A, B, C, ... or Z.", list(ascii_uppercase)),
-        ("Output only one letter: A, B, …, E.", list("ABCDE")),
+        ("Output only one letter: A, B, C, ... or Z.", None),
+        ("Output only one letter: A, B, …, E.", None),
         ("Output only A, B or C (if they are equal).", ["A", "B", "C"]),
         ("Output only A (if valid) or B (if invalid).", ["A", "B"]),
         ("Output [[A]] or [[B]], or [[C]] for a tie; if both are bad [[BB]].", ["[[A]]", "[[B]]", "[[C]]", "[[BB]]"]),
@@ -590,7 +591,6 @@ ONE_TO_FIVE = (
     "Rate it from 1 to 5 with a rationale of 20 to 100 characters for the score.",
     "You get an answer, 100-200 words long. Assign a grade from 1 to 5.",
     "Rate relevance 1-5, fluency 1-3, coherence 0-10, and then give the overall score from 1 to 5.",
-    "Rate coherence (0-10) and fluency (0-3). Then give an overall score from 1 to 5.",
     "Score it from 1 to 5. Scores of 0-1 mean that it is wrong.",
     "Score it from 1 to 5 (scores of 0 to 1 are never given).",
     "Rate it from 1 to 5: 1-2 is bad, 3-4 fair, 5 good.",
