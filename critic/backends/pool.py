@@ -49,8 +49,8 @@ class Upstream:
 
     def __init__(self, url: str, backend: Choosing) -> None:
         self.url, self.backend = url, backend
-        self.under_way = self.asked = self.failed = self.lost = 0
-        self.rests = self.seconds = 0.0
+        self.under_way = self.asked = self.lost = 0
+        self.rests = 0.0
         self.proven, self.problem = False, ""
 
     def is_free(self, now: float) -> bool:
@@ -60,7 +60,7 @@ class Upstream:
     def lose(self, why: str, wish: float | None = None) -> None:
         """Leave it out for a while: for longer each time, and for as long as it asks for itself."""
         now = time.monotonic()
-        self.failed, self.problem = self.failed + 1, why
+        self.problem = why
         self.proven = self.proven and "HTTP 429" in why  # one that is only busy is still the same
         self.lost += self.rests <= now  # what was under way together is lost once
         pause = max(min(FIRST_PAUSE * 2 ** min(self.lost - 1, 10), LONGEST_PAUSE), min(wish or 0.0, LONGEST_WISH))
@@ -147,7 +147,6 @@ class Pool:
     async def _asked(self, one: Upstream, request: Request) -> Reply:
         """One try at one endpoint. Raises Transient where another should be asked."""
         one.under_way += 1
-        start = time.monotonic()
         try:
             if not one.proven:
                 await self._prove_again(one)
@@ -163,7 +162,6 @@ class Pool:
         finally:
             one.under_way -= 1
         one.asked, one.lost, one.problem = one.asked + 1, 0, ""
-        one.seconds += time.monotonic() - start
         return reply
 
     async def _free(self) -> list[Upstream]:

@@ -297,7 +297,6 @@ def main(
     shard: options.ShardOf = None,
     cache: options.CacheOf = None,
     budget: options.BudgetOf = None,
-    metrics: options.Metrics = None,
     engine: options.Engine = None,
     ray_address: options.RayAddress = None,
     replicas: options.Replicas = 1,
@@ -330,7 +329,7 @@ def main(
     source = {"benchmark": benchmark, "conversations": file, "data_root": str(root)}
     run = RunOptions(
         out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed, prices=prices,
-        shard=Shard.read(shard), metrics=metrics,
+        shard=Shard.read(shard),
     )  # fmt: skip
     conversations = [one for one in conversations if run.takes(one.group)]
     return Infer(run, backend, name or backend.served.name, names, sampling, conversations, load, source).run()

@@ -365,7 +365,6 @@ def main(
     shard: options.ShardOf = None,
     cache: options.CacheOf = None,
     budget: options.BudgetOf = None,
-    metrics: options.Metrics = None,
     cascade: CascadeOf = None,
     engine: options.Engine = None,
     ray_address: options.RayAddress = None,
@@ -377,7 +376,7 @@ def main(
     """Score responses with a judge or a panel of several; conversations by protocol (--benchmark), by one judge."""
     benchmark = benchmark or benchmark_of(responses, questions)
     run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed,
-        prices=read_prices(price_file), certificate=certificate, shard=Shard.read(shard), metrics=metrics,
+        prices=read_prices(price_file), certificate=certificate, shard=Shard.read(shard),
         rescores=score is not None)  # fmt: skip
     endpoint = Endpoint(model=model, cache=cache, api_key=api_key, concurrency=concurrency, attempts=attempts,
         engine=engine, vllm_options=vllm_options, timeout=timeout, fresh=retry_failed, budget=spend(budget, run.prices),

@@ -106,7 +106,6 @@ RayAddress = Annotated[
     str | None, typer.Option(help="The Ray cluster: HOST:PORT, ray://…, auto.", show_default="RAY_ADDRESS, or one here")
 ]
 Replicas = Annotated[int, typer.Option(min=1, help="Actors of --engine ray, each with a model and its GPUs.")]
-Metrics = Annotated[str | None, typer.Option(help="[HOST:]PORT where Prometheus may ask while it runs.")]
 
 
 def spend(words: str | None, prices: Mapping[str, Price]) -> Budget | None:

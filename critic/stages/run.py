@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Never, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,11 +21,13 @@ from critic.errors import UsageError, encode
 from critic.records import Call, Judgment
 from critic.stages.cost import PeakMemory, Price, cost_lines, costs
 from critic.stages.growing import growing
-from critic.stages.status import Status
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 Record = TypeVar("Record")
+
+LOG_PAUSE = 60.0
+"""Seconds between two displays of progress where standard error is no terminal."""
 
 
 class Shard(Struct, frozen=True):
@@ -55,8 +57,8 @@ class Shard(Struct, frozen=True):
 
 class RunOptions(Struct, frozen=True, kw_only=True):
     """How a stage is run, whatever it asks. `concurrency` None is what keeps the source of replies busy. The judge has
-    to be as its `certificate` says. Of the groups only those of the `shard` are worked on. `metrics` is the address
-    ([HOST:]PORT) at which they are given. `rescores`: another score may be taken of judgments that are there."""
+    to be as its `certificate` says. Of the groups only those of the `shard` are worked on.
+    `rescores`: another score may be taken of judgments that are there."""
 
     out: Path
     concurrency: int | None
@@ -65,7 +67,6 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     prices: Mapping[str, Price] = {}
     certificate: Path | None = None
     shard: Shard | None = None
-    metrics: str | None = None
     rescores: bool = False
 
     def takes(self, group: str) -> bool:
@@ -116,7 +117,6 @@ class Stage(ABC, Generic[Item, Record]):
 
     def __init__(self, options: RunOptions, record: type[Record], backend: Backend, wanted: Wanted) -> None:
         self.options, self.out, self.record, self.backend = options, options.out, record, backend
-        self._named = options.out  # where the records go in the end: `out` is where they grow
         self.concurrency = options.concurrency or backend.in_flight
         # For items that ask for much at once: what is under way is bounded here, not by the items.
         self._gate = asyncio.Semaphore(self.concurrency)
@@ -251,22 +251,16 @@ class Stage(ABC, Generic[Item, Record]):
     async def ask(self, left: int) -> None:
         """Work on the items, `concurrency` at a time; each record is in the file once it is known."""
         waiting, failed = iter(self.items()), 0
-        with jsonl.Appender(self.out) as file, tqdm(total=left, desc=self.name, unit=self.unit, disable=None) as bar:
-            async with (
-                self.backend as backend,
-                Status(self._named, self.name, self.unit, left, backend, self.options.metrics) as status,
-            ):
+        with jsonl.Appender(self.out) as file, progress(self.name, self.unit, left) as bar:
+            async with self.backend as backend:
 
                 def keep(*records: Record) -> None:
                     nonlocal failed
                     for record in records:
                         file.append(record)
                         failed += failure_of(record) is not None
-                        status.add(failure_of(record))
-                    status.done += 1
-                    if not bar.disable:
-                        bar.set_postfix(failed=failed, retries=backend.retries, refresh=False)
-                        bar.update()
+                    bar.set_postfix(failed=failed, retries=backend.retries, refresh=False)
+                    bar.update()
 
                 async def worker() -> None:
                     for item in waiting:
@@ -294,6 +288,13 @@ class Stage(ABC, Generic[Item, Record]):
                 f"{self.backend.place} failed {self._lost} {self.unit}s in a row ({detail}); "
                 f"see to the server, then run again with --retry-failed"
             )
+
+
+def progress(name: str, unit: str, total: int) -> "tqdm[Never]":
+    """Done and total, rate and time left, on standard error. In a log, such as a batch job's, it is shown once a minute
+    and not before the first one is over."""
+    pause, delay = (0.1, 0.0) if sys.stderr.isatty() else (LOG_PAUSE, LOG_PAUSE)
+    return tqdm(total=total, desc=name, unit=unit, mininterval=pause, maxinterval=max(pause, 10.0), delay=delay)
 
 
 def source(path: Path) -> dict[str, str]:

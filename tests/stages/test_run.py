@@ -5,6 +5,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +101,15 @@ def test_a_run_keeps_all_and_says_so_and_asks_nothing_twice(tmp_path: Path, caps
     assert "left" in jsonl.sidecar(out).read_text("utf-8")
     assert Squares(out, range(22), square).run() == 0 and squares(out)[20:] == [400, 441]
     assert "20 squared before, 2 to go" in capsys.readouterr().err
+
+
+def test_a_log_shows_progress_once_the_run_is_long(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    assert Squares(tmp_path / "short.jsonl", range(20), fails(3)).run() == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("critic.stages.run.LOG_PAUSE", 1e-9)
+    assert Squares(tmp_path / "long.jsonl", range(20), fails(3)).run() == 0
+    shown = capsys.readouterr().err.replace("\r", "\n").splitlines()
+    assert re.search(r"100%.* 20/20 \[.*<.*/s, failed=1, retries=0\]", shown[-1]), shown
 
 
 def test_too_many_failures_exit_3_and_are_asked_again_on_request_only(tmp_path: Path, capsys: Any) -> None:

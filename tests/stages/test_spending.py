@@ -1,4 +1,4 @@
-"""What is not asked again, what is asked no more, and what is seen meanwhile."""
+"""What is not asked again, and what is asked no more."""
 
 import asyncio
 import json
@@ -6,19 +6,14 @@ import re
 import sqlite3
 import sys
 import threading
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Done, assert_one_line_error, free_port, human_row, run, write_jsonl
+from conftest import ROOT, Done, assert_one_line_error, human_row, run, write_jsonl
 
 from critic import jsonl
-from critic.backends import Reply
-from critic.backends.scripted import ScriptedBackend
-from critic.stages import status
 
 sys.path.insert(0, str(ROOT / "tests/bench"))
 from _standin import StandIn
@@ -224,74 +219,6 @@ def test_a_budget_has_a_number_and_a_unit(tmp_path: Path, stand: Stands, words: 
     assert_one_line_error(
         judge(tmp_path, stand(), "o.jsonl", "--budget", words), f"--budget {words}: expected a number"
     )
-
-
-def test_a_run_is_seen_while_it_runs(tmp_path: Path, stand: Stands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "EVERY", 0.2)
-    one, two, port = stand(seconds=0.1), stand(seconds=0.05), free_port()
-    late = time.monotonic() + 30
-    file, seen = tmp_path / "o.jsonl.gz.status.json", dict[str, Any]()
-
-    def look() -> None:
-        while not file.is_file():
-            time.sleep(0.01)
-            assert time.monotonic() < late
-        two.fault = "500"
-        texts = {file.read_text("utf-8")}
-        facts = json.loads(file.read_text("utf-8"))
-        while facts["state"] == "running" and not (
-            len(texts) > 3 and facts["endpoints"][two.url]["left_out"] and facts["endpoints"][one.url]["per_second"]
-        ):
-            time.sleep(0.05)
-            texts.add(file.read_text("utf-8"))
-            facts = json.loads(file.read_text("utf-8"))
-        seen["facts"] = facts
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-            seen["type"], seen["metrics"] = answer.headers["Content-Type"], answer.read().decode()
-        two.fault, one.seconds = None, 0.0
-
-    looking = threading.Thread(target=look)
-    looking.start()
-    data = write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(240)])
-    words = ["--judge", f"{one.url},{two.url}", "--concurrency", 6, "--metrics", port, "--cache", tmp_path / "cache"]
-    done = run("critic", "judge", data, "--out", tmp_path / "o.jsonl.gz", *words)
-    looking.join()
-    assert done.returncode == 0, done.stderr
-    said = [
-        line
-        for line in done.stderr.replace("\r", "\n").splitlines()
-        if line.startswith("judge: ") and "of 240 rows" in line
-    ]
-    assert len(said) > 2 and f"{two.url} left out" in done.stderr and "min left" in said[-1]
-    facts = seen["facts"]
-    assert facts["state"] == "running" and facts["done"] + facts["left"] == 240 and facts["eta_seconds"] >= 0
-    assert facts["cache"]["hits"] == 0 and facts["endpoints"][one.url]["per_second"] > 0
-    assert "HTTP 500" in facts["endpoints"][two.url]["left_out"]
-    parser = pytest.importorskip("prometheus_client.parser")
-    families = {one.name: one for one in parser.text_string_to_metric_families(seen["metrics"])}
-    assert {"critic_done", "critic_left", "critic_endpoint_up", "critic_cache"} <= families.keys()
-    up = {sample.labels["endpoint"]: sample.value for sample in families["critic_endpoint_up"].samples}
-    assert up == {one.url: 1.0, two.url: 0.0} and seen["type"].startswith("text/plain; version=0.0.4")
-    ended = json.loads(file.read_text("utf-8"))
-    assert (ended["state"], ended["done"], ended["left"]) == ("ended", 240, 0)
-
-
-def test_failures_are_seen_by_name(tmp_path: Path) -> None:
-    seen = status.Status(tmp_path / "o.jsonl", "judge", "row", 9, ScriptedBackend(lambda _: Reply(text="")), None)
-    for failure in ("truncated", None, "empty", "truncated"):
-        seen.done += 1
-        seen.add(failure)
-    facts = seen.facts()
-    assert facts["failed"] == {"truncated": 2, "empty": 1} and facts["left"] == 5
-    assert "4 of 9 rows" in seen.line(facts) and "3 failed (truncated 2, empty 1)" in seen.line(facts)
-    assert 'critic_failed_total{stage="judge",failure="truncated"} 2\n' in seen.metrics()
-
-
-def test_a_short_run_leaves_no_status_and_a_wrong_address_is_one_line(tmp_path: Path, stand: Stands) -> None:
-    server = stand()
-    assert judge(tmp_path, server, "o.jsonl").returncode == 0
-    assert not status.status_file(tmp_path / "o.jsonl").exists()
-    assert_one_line_error(judge(tmp_path, server, "p.jsonl", "--metrics", "nowhere"), "--metrics nowhere: expected")
 
 
 def test_before_the_first_reply_says_what_one_costs_one_is_asked(tmp_path: Path, stand: Stands) -> None:
