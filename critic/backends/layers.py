@@ -160,15 +160,13 @@ class Cached(Layer):
 
 
 class Budget(Struct, kw_only=True):
-    """What a run may spend: `limit` in tokens, seconds, or money by `prices` (input, cached input and output, each a
-    token). Once it is `spent` it stays so. `used` is all that was taken, `probes` what a pool's probes took of that,
-    which are no calls. `uncounted` is where a reply came from that does not say what it took.
-    Judges of a panel share one."""
+    """What a run may spend: `limit` in tokens, cached ones included, or in seconds. Once it is `spent` it stays so.
+    `used` is all that was taken, `probes` what a pool's probes took of that, which are no calls. `uncounted` is where a
+    reply came from that does not say what it took. Judges of a panel share one."""
 
     words: str
     limit: float
     seconds: bool = False
-    prices: tuple[float, float, float] = (1.0, 1.0, 1.0)
     used: float = 0.0
     probes: float = 0.0
     calls: int = 0
@@ -190,12 +188,10 @@ class Budget(Struct, kw_only=True):
     def add(self, reply: Reply) -> None:
         self.calls += 1
         if not self.seconds:
-            self.used += (took := self._cost(*spent(reply).values()))
-            self.probes += took - self._cost(*spent(replace(reply, probes=(0, 0, 0))).values())
-
-    def _cost(self, prompt: int, cached: int, completion: int) -> float:
-        fresh, again, out = self.prices
-        return (prompt - cached) * fresh + cached * again + completion * out
+            probed_prompt, _, probed_completion = reply.probes
+            self.probes += probed_prompt + probed_completion
+            tokens = spent(reply)
+            self.used += tokens["prompt_tokens"] + tokens["completion_tokens"]
 
 
 class Limited(Layer):

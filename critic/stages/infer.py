@@ -24,7 +24,6 @@ from critic.errors import Refused, Transient, UsageError, whole
 from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
 from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure, alike
 from critic.stages import options, usage
-from critic.stages.cost import read_prices
 from critic.stages.run import RunOptions, RunSummary, Shard, Stage, once, side_by_side
 
 
@@ -193,7 +192,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         return unanswered(reply) or (None, None)
 
     def summary(self, records: Iterable[ModelTurn]) -> RunSummary:
-        return usage.summary(records, self.out, self.options.prices)
+        return usage.summary(records, self.out)
 
 
 def _asked(conversation: Conversation, condition: str) -> range:
@@ -293,7 +292,6 @@ def main(
     retry_failed: Annotated[
         bool, options.retry_failed("Ask again where an earlier run failed, and go on from there.")
     ] = False,
-    price_file: options.Prices = None,
     shard: options.ShardOf = None,
     cache: options.CacheOf = None,
     budget: options.BudgetOf = None,
@@ -305,7 +303,6 @@ def main(
     api_key: options.ApiKey = None,
 ) -> int:
     """Run a vision-language model through whole conversations, each turn on the history that a condition says."""
-    prices = read_prices(price_file)
     names = options.chosen("condition", condition or ["own"], CONDITIONS)
     conversations, uris = named_images(benchmarks.read(benchmark, benchmark_file)[:limit])
     _check(benchmark_file, conversations, names)
@@ -316,7 +313,7 @@ def main(
     load = Images(root, max_bytes=max_image_bytes, resize_to=max_image_pixels, uris=uris).load if shown else _no_image
     backend = options.Endpoint(
         model=model, base_url=base_url, api_key=api_key, timeout=timeout, attempts=attempts, concurrency=concurrency,
-        vllm_options=vllm_options or (), cache=cache, fresh=retry_failed, budget=options.spend(budget, prices),
+        vllm_options=vllm_options or (), cache=cache, fresh=retry_failed, budget=options.spend(budget),
         engine=engine, ray_address=ray_address, replicas=replicas,
     ).open_one()  # fmt: skip
     sampling = Sampling(
@@ -328,7 +325,7 @@ def main(
         file["sha256"] = jsonl.sha256(benchmark_file)
     source = {"benchmark": benchmark, "conversations": file, "data_root": str(root)}
     run = RunOptions(
-        out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed, prices=prices,
+        out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed,
         shard=Shard.read(shard),
     )  # fmt: skip
     conversations = [one for one in conversations if run.takes(one.group)]

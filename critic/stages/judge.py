@@ -39,7 +39,6 @@ from critic.errors import UsageError, whole
 from critic.images import MAX_BYTES, Images
 from critic.records import GREEDY, Battles, Decoding, Judging, Order, Protocol, Response, Setup, Sight, Unread
 from critic.stages import options
-from critic.stages.cost import read_prices
 from critic.stages.judge_conversations import as_begun, judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
 from critic.stages.options import Endpoint, ShownImages, check, root_of, spend
@@ -360,7 +359,6 @@ def main(
     data_root: options.DataRoot = None,
     max_image_pixels: options.MaxImagePixels = None,
     max_image_bytes: options.MaxImageBytes = MAX_BYTES,
-    price_file: options.Prices = None,
     certificate: CertificateFile = None,
     shard: options.ShardOf = None,
     cache: options.CacheOf = None,
@@ -376,10 +374,10 @@ def main(
     """Score responses with a judge or a panel of several; conversations by protocol (--benchmark), by one judge."""
     benchmark = benchmark or benchmark_of(responses, questions)
     run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed,
-        prices=read_prices(price_file), certificate=certificate, shard=Shard.read(shard),
+        certificate=certificate, shard=Shard.read(shard),
         rescores=score is not None)  # fmt: skip
     endpoint = Endpoint(model=model, cache=cache, api_key=api_key, concurrency=concurrency, attempts=attempts,
-        engine=engine, vllm_options=vllm_options, timeout=timeout, fresh=retry_failed, budget=spend(budget, run.prices),
+        engine=engine, vllm_options=vllm_options, timeout=timeout, fresh=retry_failed, budget=spend(budget),
         base_url=base_url or (None if judge else DEFAULT_URL), ray_address=ray_address, replicas=replicas)  # fmt: skip
     see = ShownImages(images, data_root or root_of(responses, questions), max_image_pixels, max_image_bytes)
     form, pack, most = _prompt(prompt, prompt_pack, benchmark)

@@ -118,7 +118,7 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
 
     def summary(self, records: Iterable[ConversationJudgment]) -> RunSummary:
         """What several judgments share was asked once, and its tokens count once."""
-        failures, spent, asked = Counter[str](), Spent(self.options.prices), set[tuple[str, str]]()
+        failures, spent, asked = Counter[str](), Spent(), set[tuple[str, str]]()
         count = unanswered = extractions = unread = partly = 0
         for one in records:
             count += 1

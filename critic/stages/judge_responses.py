@@ -331,7 +331,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
 
 def summary(judgments: Iterable[Judgment], options: RunOptions, repeats: Iterable[Judgment] = ()) -> RunSummary:
     """What a file of judgments adds up to; what `repeats` took, which are not in it, is in the sums of tokens."""
-    out, failures, spent, count = options.out, Counter[str](), Spent(options.prices), 0
+    out, failures, spent, count = options.out, Counter[str](), Spent(), 0
     for one in judgments:
         count += 1
         spent.add(one)
@@ -373,7 +373,7 @@ async def _judged_again(
     both = [(line, after[name]) for name, line in before.items()]
     pairs = [(one, other) for one, other in both if other.verdict.failure is None]
     moves = [abs(one.score - other.score) for one, other in pairs if one.score is not None and other.score is not None]
-    spent = Spent({})
+    spent = Spent()
     for other in after.values():
         spent.pay(other)
     facts = {

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from critic.backends.vllm import IN_FLIGHT, VllmBackend, gpus
 from critic.errors import UsageError, one_line
 from critic.images import MAX_BYTES, Images
 from critic.records import Showing
-from critic.stages.cost import Price, cost
 
 MAX_FAILED = 0.02
 """The share of failures above which a stage exits with 3."""
@@ -58,10 +57,6 @@ MaxImagePixels = Annotated[
 ]
 MaxImageBytes = Annotated[int, typer.Option(min=1, help="Refuse larger image files.")]
 
-Prices = Annotated[
-    Path | None, typer.Option("--prices", help="Price lists (TOML: critic/stages/cost.py): what it would cost.")
-]
-
 ShardOf = Annotated[
     str | None,
     typer.Option(
@@ -94,8 +89,8 @@ BudgetOf = Annotated[
     str | None,
     typer.Option(
         "--budget",
-        help="What this run may spend: 2000000tokens, 3600s, or 12.50@NAME, money by the list NAME of --prices. "
-        "What is not asked then fails as budget, and the same command goes on with it.",
+        help="What this run may spend: 2000000tokens or 3600s. What is not asked then fails as budget, and the same "
+        "command goes on with it.",
     ),
 ]
 Engine = Annotated[
@@ -108,23 +103,16 @@ RayAddress = Annotated[
 Replicas = Annotated[int, typer.Option(min=1, help="Actors of --engine ray, each with a model and its GPUs.")]
 
 
-def spend(words: str | None, prices: Mapping[str, Price]) -> Budget | None:
+def spend(words: str | None) -> Budget | None:
     """What --budget says. Raises UsageError for anything else."""
     if words is None:
         return None
     number, unit = re.fullmatch(r"([0-9.]*)(.*)", words, re.DOTALL).groups()  # type: ignore[union-attr]  # fits any text
-    name = unit.removeprefix("@")
-    try:
+    with suppress(ValueError):
         limit = float(number)
         if unit in ("tokens", "s"):
             return Budget(words=words, limit=limit, seconds=unit == "s")
-        if unit == f"@{name}" and name in prices:
-            each = [cost(prices[name], *counts) for counts in ((1, 0, 0), (1, 1, 0), (0, 0, 1))]
-            return Budget(words=words, limit=limit, prices=(each[0], each[1], each[2]))
-    except ValueError:
-        pass
-    known = ", ".join(f"@{name}" for name in prices) or "@NAME with --prices"
-    raise UsageError(f"--budget {words}: expected a number and its unit: tokens, s, {known}")
+    raise UsageError(f"--budget {words}: expected a number and its unit, tokens or s, such as 2000000tokens or 3600s")
 
 
 ShowImages = Annotated[

@@ -6,7 +6,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Never, Protocol, TypeVar
 
@@ -19,8 +19,8 @@ from critic.backends import Backend
 from critic.backends.layers import Cached, Limited, lacking, layers
 from critic.errors import UsageError, encode
 from critic.records import Call, Judgment
-from critic.stages.cost import PeakMemory, Price, cost_lines, costs
 from critic.stages.growing import growing
+from critic.stages.memory import PeakMemory
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -64,7 +64,6 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     concurrency: int | None
     max_failed: float
     retry_failed: bool
-    prices: Mapping[str, Price] = {}
     certificate: Path | None = None
     shard: Shard | None = None
     rescores: bool = False
@@ -340,11 +339,10 @@ def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any], chan
 
 
 class Spent:
-    """What judging took: tokens by kind, what they would have cost, and prompts that were shortened by what is left out
-    of them."""
+    """What judging took: tokens by kind, and prompts that were shortened by what is left out of them."""
 
-    def __init__(self, prices: Mapping[str, Price]) -> None:
-        self.prices, self.uncounted, self.repeated = prices, 0, 0
+    def __init__(self) -> None:
+        self.uncounted = self.repeated = 0
         self.tokens, self.shortened = Counter(prompt=0, cached=0, completion=0), Counter[str]()
 
     def add(self, made: Judgment | Call) -> None:
@@ -358,19 +356,18 @@ class Spent:
         self.tokens.update(prompt=made.prompt_tokens, cached=made.cached_tokens, completion=made.completion_tokens)
 
     def facts(self) -> dict[str, Any]:
-        found = {"tokens": dict(self.tokens), "costs": costs(self.prices, *self.tokens.values())}
-        return {**found, "from_cache": self.repeated} if self.repeated else found
+        cached = {"from_cache": self.repeated} if self.repeated else {}
+        return {"tokens": dict(self.tokens), **cached}
 
     def lines(self) -> list[str]:
         lines = [f"prompts shortened to fit: {listed(self.shortened)}"] if self.shortened else []
         if self.repeated:
             lines.append(f"{self.repeated} from the cache, which cost nothing")
-        if self.prices:
+        if self.tokens.total():
             prompt, cached, completion = self.tokens.values()
             lines.append(f"tokens: {prompt} in, {completion} out, {cached} cached")
-            lines += cost_lines(self.prices, self.facts()["costs"])
             if self.uncounted:
-                lines.append(f"{self.uncounted} calls without token counts: they are in no sum of tokens or costs")
+                lines.append(f"{self.uncounted} calls without token counts: they are in no sum of tokens")
         return lines
 
 

@@ -462,11 +462,10 @@ def _resources(runs: Sequence[Run]) -> list[Section]:
         for stage, path, facts in (("infer", replies, jsonl.facts(replies)), ("judge", run.path, judged)):
             if "seconds" in facts:
                 rows.setdefault(path, _took(f"{run.system if stage == 'infer' else run.name}, {stage}", facts))
-    head = ["", "GPUs", "minutes", "memory, MiB", "of each GPU", "tokens in", "cached", "tokens out", "cost"]
+    head = ["", "GPUs", "minutes", "memory, MiB", "of each GPU", "tokens in", "cached", "tokens out"]
     table = Table(caption="By model and stage (ConvBench's table 10)", head=head, rows=list(rows.values()))
     note = (
-        "Of this machine, the most at once; what a server elsewhere held is not known. Minutes are of runs that ended; "
-        "costs at the prices given to --prices."
+        "Of this machine, the most at once; what a server elsewhere held is not known. Minutes are of runs that ended."
     )
     return [Section(heading="What it took", tables=[table], note=note)] if rows else []
 
@@ -475,7 +474,6 @@ def _took(name: str, facts: Mapping[str, Any]) -> TableRow:
     gpus, tokens = facts.get("gpus", []), facts.get("tokens", {})
     counts = [tokens.get(kind, facts.get(f"{kind}_tokens", 0)) for kind in ("prompt", "cached", "completion")]
     kinds = Counter(str(one["name"]) for one in gpus)
-    spent = ", ".join(f"{amount:.4f} ({name})" for name, amount in facts.get("costs", {}).items())
     return row(
         name,
         ", ".join(f"{count} × {kind}" for kind, count in kinds.items()) or "–",
@@ -483,7 +481,6 @@ def _took(name: str, facts: Mapping[str, Any]) -> TableRow:
         facts.get("peak_memory_mib", "–"),
         max((one["mib"] for one in gpus), default="–"),
         *counts,
-        spent or "–",
     )
 
 

@@ -1,4 +1,4 @@
-"""Tokens, seconds and failures of a file of replies, and what its calls would have cost at prices the user gives."""
+"""Tokens, seconds and failures of a file of replies."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from critic.records import ModelTurn
-from critic.stages.cost import Price, cost_lines, costs
 from critic.stages.run import RunSummary
 
 
-def summary(records: Iterable[ModelTurn], out: Path, prices: Mapping[str, Price]) -> RunSummary:
-    """What the records of a file of replies add up to, at the prices of each list; a generation that several records
-    share counts once."""
+def summary(records: Iterable[ModelTurn], out: Path) -> RunSummary:
+    """What the records of a file of replies add up to; a generation that several records share counts once."""
     conditions = defaultdict[str, Counter[str]](Counter)
     counts, failures, details, calls, resized = Counter[str](), Counter[str](), dict[str, str](), set[str](), set[str]()
     by_turn = defaultdict[int, Counter[str]](Counter)
@@ -49,7 +47,6 @@ def summary(records: Iterable[ModelTurn], out: Path, prices: Mapping[str, Price]
             continue
         counts["cached_tokens"] += line.cached_tokens
         by_turn[line.turn].update(prompt=line.prompt_tokens, cached=line.cached_tokens)
-    spent = counts["prompt_tokens"], counts["cached_tokens"], counts["completion_tokens"]
     facts = {
         "conditions": {name: dict(found) for name, found in sorted(conditions.items())},
         "failed": dict(failures),
@@ -58,17 +55,16 @@ def summary(records: Iterable[ModelTurn], out: Path, prices: Mapping[str, Price]
         **{name: count for name, count in counts.items() if count},
         "tokens_by_turn": {str(turn): dict(found) for turn, found in sorted(by_turn.items())},
         "seconds_of_calls": round(seconds, 1),
-        "costs": costs(prices, *spent),
     }
     failed = [
         f"{name}: {count} turns" + (f", first: {details[name]}" if name in details else "")
         for name, count in failures.most_common()
     ]
-    lines = [*_lines(defaultdict(int, facts), prices), *failed, f"{out}: {turns} turns"]
+    lines = [*_lines(defaultdict(int, facts)), *failed, f"{out}: {turns} turns"]
     return RunSummary(count=turns, failures=failures, facts=facts, lines=lines)
 
 
-def _lines(facts: Mapping[str, Any], prices: Mapping[str, Price]) -> Iterator[str]:
+def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     """What is said of the facts. Those that are not there count nothing."""
     yield f"{'condition':<30}{'answered':>9}{'failed':>8}{'not run':>9}"
     for name, found in facts["conditions"].items():
@@ -79,9 +75,8 @@ def _lines(facts: Mapping[str, Any], prices: Mapping[str, Price]) -> Iterator[st
     known = f"{facts['cached_tokens']} cached ({', '.join(shares)} of the prompt)"
     cached = known if shares else "cached: not said by the server"
     yield f"tokens: {facts['prompt_tokens']} in, {facts['completion_tokens']} out, {cached}"
-    yield from cost_lines(prices, facts["costs"])
     for name, text in (
-        ("calls_without_token_counts", "calls without token counts: they are in no sum of tokens or costs"),
+        ("calls_without_token_counts", "calls without token counts: they are in no sum of tokens"),
         ("calls_from_cache", "replies from the cache, which cost nothing"),
         ("calls_cut_at_max_tokens", "replies cut at --max-tokens"),
         ("calls_shortened", f"prompts shortened to fit ({facts['exchanges_dropped']} oldest exchanges left out)"),

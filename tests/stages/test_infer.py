@@ -26,7 +26,7 @@ from critic.backends.scripted import ScriptedBackend
 from critic.errors import Refused, Transient, UsageError
 from critic.images import Image, named_images
 from critic.records import Conversation, ConversationTurn, ModelTurn, Sampling
-from critic.stages import cost, usage
+from critic.stages import usage
 from critic.stages.infer import Infer, main
 from critic.stages.run import RunOptions
 
@@ -170,7 +170,7 @@ def test_what_conditions_share_is_generated_once() -> None:
     assert len(set(sent)) == len(sent)
     for line in made:
         assert digest([{"role": one.role, "content": one.content} for one in line.seen]) in (line.reply or "")
-    totals = usage.summary(made, Path("out.jsonl"), {})
+    totals = usage.summary(made, Path("out.jsonl"))
     assert totals.count == len(made) and totals.facts["prompt_tokens"] == 10 * len(backend.requests)
 
 
@@ -297,7 +297,7 @@ def test_overflow_drops_whole_oldest_exchanges_and_counts_them() -> None:
     found = by_place(made)
     assert [found["own", turn].dropped for turn in (1, 2, 3, 4)] == [0, 0, 1, 2]
     assert [one.content for one in found["own", 4].seen] == ["c0 ask 3", found["own", 3].reply, "c0 ask 4"]
-    facts = usage.summary(made, Path("out.jsonl"), {}).facts
+    facts = usage.summary(made, Path("out.jsonl")).facts
     assert facts["calls_shortened"] == 2 and facts["exchanges_dropped"] == 3
     again = converse(talks(1, turns=4), Recorder(small), "own", overflow="drop-oldest", known=made[:3])
     assert again[0].reply == made[3].reply
@@ -335,7 +335,7 @@ def test_a_reply_cut_at_max_tokens_is_a_reply() -> None:
     cut = Recorder(lambda request: Reply(text="and so on", truncated=True, prompt_tokens=5, completion_tokens=64))
     made = converse(talks(1), cut, "own")
     assert [line.finish for line in made] == ["length"] * 3 and all(line.reply for line in made)
-    assert usage.summary(made[:1], Path("out.jsonl"), {}).facts["calls_cut_at_max_tokens"] == 1
+    assert usage.summary(made[:1], Path("out.jsonl")).facts["calls_cut_at_max_tokens"] == 1
 
 
 def test_seeds_are_of_the_prompt_and_the_run() -> None:
@@ -395,38 +395,14 @@ def test_data_uris_have_short_names() -> None:
     assert uris == {short: uri} and short.startswith("sha256:") and path == "b.png"
 
 
-# --- prices
-
-
-def test_costs(tmp_path: Path) -> None:
-    file = tmp_path / "prices.toml"
-    file.write_text(
-        '[dear]\ncurrency = "EUR"\ninput = 2.0\ncached_input = 0.5\noutput = 8.0\n[plain]\ninput = 1\noutput = 0\n'
-    )
-    table = cost.read_prices(file)
-    assert cost.cost(table["dear"], 3_000_000, 1_000_000, 500_000) == pytest.approx(4.0 + 0.5 + 4.0)
-    assert cost.cost(table["plain"], 3_000_000, 1_000_000, 500_000) == pytest.approx(3.0)
-
-
-@pytest.mark.parametrize(
-    "body", ["[a]\ninput = 1\n", "[a]\ninput = -1\noutput = 1\n", "[a]\ninput=1\noutput=1\ncache=1\n", "x"]
-)
-def test_a_price_file_with_a_mistake(tmp_path: Path, body: str) -> None:
-    file = tmp_path / "prices.toml"
-    file.write_text(body)
-    with pytest.raises(UsageError, match=r"prices\.toml: "):
-        cost.read_prices(file)
-
-
 # --- the command, against a server
 
 
 def test_what_is_sent_and_what_is_written(tmp_path: Path, scripted: Servers) -> None:
     server = scripted(echo)
     out = tmp_path / "out.jsonl"
-    (tmp_path / "prices.toml").write_text("[list]\ninput = 1.0\noutput = 1.0\n")
     words = ("--base-url", server.url, "--condition", "own", "--condition", "oracle", "--max-tokens", "9")
-    done = infer(sheet(tmp_path / "b", 5), out, *words, "--prices", tmp_path / "prices.toml")
+    done = infer(sheet(tmp_path / "b", 5), out, *words)
     assert done.returncode == 0, done.stderr
     found = lines(out)
     assert len(found) == 5 * 6 and len(server.requests) == 5 * 5
@@ -451,8 +427,7 @@ def test_what_is_sent_and_what_is_written(tmp_path: Path, scripted: Servers) -> 
     facts = json.loads((tmp_path / "out.jsonl.run.json").read_text("utf-8"))
     assert facts["conditions"] == {"own": {"answered": 15}, "oracle": {"answered": 15}}
     assert facts["calls"] == 25 and facts["prompt_tokens"] == 25 * 11
-    assert facts["costs"] == {"list": pytest.approx(25 * 18 / 1e6)}
-    assert "at the prices of list: 0.0005 USD" in done.stdout or "0.0004 USD" in done.stdout
+    assert f"tokens: {25 * 11} in, {25 * 7} out" in done.stdout
 
 
 def test_a_rerun_asks_nothing_and_another_condition_only_what_is_new(tmp_path: Path, scripted: Servers) -> None:
@@ -652,7 +627,6 @@ def test_the_callers_mistakes_end_in_one_line(tmp_path: Path, scripted: Servers)
         ("no model 'big'; it offers tiny", {"base_url": server.url, "model": "big"}),
         ("--data-root .*no: no such folder", {"base_url": server.url, "data_root": tmp_path / "no"}),
         ("options of vLLM need", {"base_url": server.url, "vllm_options": ["--max-model-len", "9"]}),
-        ("prices.*No such file", {"base_url": server.url, "price_file": tmp_path / "prices"}),
     ]
     for message, options in cases:
         with pytest.raises(UsageError, match=message):

@@ -1,74 +1,11 @@
-"""What calls would have cost at prices the user gives, and the memory and the GPUs that a stage took.
-
-The price file (`--prices FILE`) is TOML, one table a price list, per million tokens and in any currency;
-without `cached_input`, cached tokens of a prompt cost what the others do:
-
-    [some-provider-model-x]     # an example: put in the prices you were quoted
-    currency = "EUR"
-    input = 1.0
-    cached_input = 0.5
-    output = 4.0
-"""
+"""The memory and the GPUs that a stage took."""
 
 import os
 import shutil
 import subprocess
-import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
-
-import msgspec
-from msgspec import Meta, Struct
-
-from critic.errors import UsageError
-
-Cost = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
-
-
-class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Prices per million tokens."""
-
-    input: Cost
-    output: Cost
-    cached_input: Cost | None = None
-    currency: str = "USD"
-
-
-def read_prices(path: Path | None) -> dict[str, Price]:
-    """The price lists of a file by name; none without a file. Raises UsageError naming file and key."""
-    if path is None:
-        return {}
-    try:
-        return msgspec.toml.decode(path.read_bytes(), type=dict[str, Price])
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{path}: {error}; expected [NAME] tables with input, output, cached_input?, currency?"
-        ) from None
-
-
-def cost(price: Price, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> float:
-    """In the price's currency. `cached_tokens` are those of the prompt tokens that were cached."""
-    cached = price.input if price.cached_input is None else price.cached_input
-    fresh = prompt_tokens - cached_tokens
-    return (fresh * price.input + cached_tokens * cached + completion_tokens * price.output) / 1e6
-
-
-def costs(
-    prices: Mapping[str, Price], prompt_tokens: int, cached_tokens: int, completion_tokens: int
-) -> dict[str, float]:
-    """By price list."""
-    return {
-        name: round(cost(price, prompt_tokens, cached_tokens, completion_tokens), 6) for name, price in prices.items()
-    }
-
-
-def cost_lines(prices: Mapping[str, Price], found: Mapping[str, float]) -> list[str]:
-    return [f"at the prices of {name}: {amount:.4f} {prices[name].currency}" for name, amount in found.items()]
-
+from typing import Any
 
 EVERY = 5.0
 """Seconds between two looks at memory."""

@@ -1,0 +1,103 @@
+"""What stages took: tokens, seconds, memory, and the table of them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Servers, completion, human_row, run, write_jsonl
+
+from critic import jsonl
+from critic.stages import memory
+
+SHEET = ROOT / "data" / "samples" / "convbench" / "ConvBench.csv"
+
+
+def answer(body: dict[str, Any]) -> dict[str, Any]:
+    """Eleven tokens in, seven out; what comes of a pair is A."""
+    keys = json.dumps(body.get("response_format", ""))
+    verdict = {"Rating": 7} if "Rating" in keys else {"Verdict": "A"}
+    return completion(json.dumps({"Reason": "so", **verdict}) if keys != '""' else "a reply")
+
+
+def test_judging_counts_tokens_as_replies_do(tmp_path: Path, scripted: Servers) -> None:
+    """Of conversations, what several verdicts share is counted once; a second run counts it from the file."""
+    server = scripted(answer)
+    replies, judged = tmp_path / "replies.jsonl", tmp_path / "judged.jsonl"
+    words = ["--benchmark", "convbench", "--base-url", server.url]
+    done = run("critic", "infer", SHEET, *words, "--out", replies, "--name", "m")
+    assert done.returncode == 0, done.stderr
+    turns = len(server.requests)
+    assert f"tokens: {11 * turns} in, {7 * turns} out" in done.stdout
+    words += ["--out", judged, "--protocol", "direct"]
+    done = run("critic", "judge", replies, *words)
+    assert done.returncode == 0, done.stderr
+    calls = len(server.requests) - turns
+    counted = f"tokens: {11 * calls} in, {7 * calls} out, 0 cached"
+    assert calls > 20 and counted in done.stdout
+    facts = jsonl.facts(judged)
+    assert facts["tokens"] == {"prompt": 11 * calls, "cached": 0, "completion": 7 * calls}
+    assert facts["seconds_in_all"] >= 0 and facts["peak_memory_mib"] > 20
+    again = run("critic", "judge", replies, *words)
+    assert counted in again.stdout and len(server.requests) == turns + calls
+    scored = run("critic", "score", judged, "--benchmark", "convbench", "--out", tmp_path / "out")
+    assert scored.returncode == 0, scored.stderr
+    printed = {line.partition("  ")[0]: line.split() for line in scored.stdout.splitlines()}
+    for stage, count in (("m, infer", turns), ("m, judge", calls)):
+        assert str(11 * count) in printed[stage] and str(7 * count) in printed[stage], printed[stage]
+    assert "What it took" in (tmp_path / "out" / "report.html").read_text("utf-8")
+
+
+def test_a_panels_tokens_are_those_of_all_its_judges(tmp_path: Path, scripted: Servers) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(n) for n in range(4)])
+    words = [word for _ in range(2) for word in ("--judge", f"{scripted(answer).url}#tiny")]
+    done = run("critic", "judge", rows, *words, "--score", "argmax", "--out", tmp_path / "p.jsonl")
+    assert done.returncode == 0, done.stderr
+    tokens = [jsonl.facts(tmp_path / name)["tokens"]["prompt"] for name in ("p.1.jsonl", "p.2.jsonl", "p.jsonl")]
+    assert tokens == [44, 44, 88] and "tokens: 88 in, 56 out, 0 cached" in done.stdout
+
+
+def test_calls_without_token_counts_are_said(tmp_path: Path, scripted: Servers) -> None:
+    """The tokens of a run are not those of some of its calls, in silence."""
+    rows = write_jsonl(tmp_path / "rows.jsonl", [human_row(n) for n in range(4)])
+    calls = iter(range(99))
+    server = scripted(lambda body: {**answer(body), **({"usage": None} if next(calls) % 4 == 3 else {})})
+    words = ["--judge", f"{server.url}#tiny", "--score", "argmax", "--concurrency", "1"]
+    done = run("critic", "judge", rows, *words, "--out", tmp_path / "j.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert "tokens: 33 in, 21 out" in done.stdout
+    assert "1 calls without token counts: they are in no sum of tokens" in done.stdout
+
+
+def test_the_peak_of_memory_is_that_of_all_processes_and_of_each_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that holds 200 MiB is seen; of two GPUs the one that was used, by what came on top."""
+    count, tool = tmp_path / "count", tmp_path / "nvidia-smi"
+    tool.write_text(
+        f"#!{sys.executable}\nfrom pathlib import Path\npath = Path({str(count)!r})\n"
+        "n = len(path.read_text()) if path.exists() else 0\npath.write_text('x' * (n + 1))\n"
+        "print(f'NVIDIA H100 80GB HBM3, {[500, 16390, 900][min(n, 2)]}\\nNVIDIA H100 80GB HBM3, 10')\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(memory, "EVERY", 0.05)
+    with memory.PeakMemory() as alone:
+        pass
+    count.unlink()
+    hold = "held = bytearray(200 * 2**20); print('held', flush=True); input()"
+    with memory.PeakMemory() as seen:
+        child = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None and child.stdout.readline() == "held\n"
+        seen._look()
+        child.communicate("\n")
+    facts = seen.facts()
+    assert facts["peak_memory_mib"] >= alone.facts()["peak_memory_mib"] + 150
+    assert facts["gpus"] == [{"name": "NVIDIA H100 80GB HBM3", "mib": 15890}]
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    with memory.PeakMemory() as broken:
+        pass
+    assert "gpus" not in broken.facts()
