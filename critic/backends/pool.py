@@ -1,4 +1,4 @@
-"""One judge behind many endpoints: work goes to whoever is free, and what begins alike to one that has seen it."""
+"""One judge behind many endpoints: work goes to the one with the fewest requests in flight."""
 
 import asyncio
 import math
@@ -15,13 +15,6 @@ from msgspec.structs import replace
 from critic.backends import NO_ANSWER, Backend, ChatMessage, Reply, Request, Served, instead, spent
 from critic.backends.openai import FIRST_PAUSE, LONGEST_PAUSE, LONGEST_WISH
 from critic.errors import Refused, Transient, UsageError
-
-AHEAD = 1.25
-"""How many times the mean load an endpoint may carry before what it has seen goes elsewhere (consistent hashing with
-bounded loads, Mirrokni et al. 2018)."""
-
-BLOCK, LONGEST_PREFIX, REMEMBERED = 128, 128, 1 << 17
-"""Prompts are compared in blocks of so many characters, so many blocks deep; the blocks that are remembered."""
 
 APART = 0.05
 """The most by which probabilities of one judge may differ between endpoints: batches and kernels round otherwise."""
@@ -72,11 +65,10 @@ class Pool:
     and processor (`Served`) and, in reply to the first request, the same distributions. `connect` gives a backend that
     tries once and has its model chosen; it raises UsageError where no server answers.
 
-    A request goes to the endpoint that has answered the longest beginning of its prompt, unless that one has AHEAD
-    times the mean under way, and then to the one with the least. One that fails is left out, each time for longer, and
-    then has to prove itself again; its request goes elsewhere. One that turns out to be another judge is left out with
-    a line on standard error; before the first row that is a UsageError. What these probes take counts with the next
-    reply (`Reply.probes`). Raises UsageError where none answers.
+    A request goes to the endpoint with the fewest requests in flight. One that fails is left out, each time for longer,
+    and then has to prove itself again; its request goes elsewhere. One that turns out to be another judge is left out
+    with a line on standard error; before the first row that is a UsageError. What these probes take counts with the
+    next reply (`Reply.probes`). Raises UsageError where none answers.
     """
 
     def __init__(
@@ -90,7 +82,6 @@ class Pool:
         self.retries = 0
         self._told = set[tuple[str, bool]]()
         self._probes: Reply | None = None  # with the tokens of all that no reply was charged with yet
-        self._holders: dict[int, list[Upstream]] = {}
         self._first: tuple[Request, Reply] | None = None
         self._proving: asyncio.Task[Refused | None] | None = None
         named = urls()
@@ -129,9 +120,8 @@ class Pool:
     async def chat(self, request: Request) -> Reply:
         """Raises Refused and Transient as an OpenAIBackend does; UsageError where two endpoints are two judges."""
         await self._prove(request)
-        chain = prefixes(request.messages)
         for attempt in range(1, self._attempts + 1):
-            one = await self._next(chain)
+            one = await self._next()
             try:
                 reply = await self._asked(one, request)
                 probes, self._probes = self._probes, None
@@ -172,19 +162,10 @@ class Pool:
             await asyncio.sleep(PATIENCE)
         return free
 
-    async def _next(self, chain: Sequence[int]) -> Upstream:
+    async def _next(self) -> Upstream:
         """The endpoint to ask. Raises Transient as `_free` does."""
         free = await self._free()
-        most = math.ceil(AHEAD * (1 + sum(one.under_way for one in free)) / len(free))
-        holders = next((found for key in reversed(chain) if (found := self._holders.get(key))), [])
-        known = [one for one in holders if one.under_way < most and one in free]
-        chosen = min(known or free, key=lambda one: (one.under_way, one.asked))
-        for key in chain:
-            held = self._holders.pop(key, [])
-            self._holders[key] = held if chosen in held else [*held, chosen]
-        while len(self._holders) > REMEMBERED:
-            del self._holders[next(iter(self._holders))]
-        return chosen
+        return min(free, key=lambda endpoint: (endpoint.under_way, endpoint.asked))
 
     async def _prove(self, request: Request) -> None:
         """Have the endpoints compared before any is asked for what counts: by this request, where none before it was
@@ -313,20 +294,6 @@ class Pool:
 
         with ThreadPoolExecutor(max(1, min(32, len(urls)))) as threads:
             return [one for one in threads.map(join, urls) if one is not None], problems
-
-
-def prefixes(messages: Sequence[ChatMessage]) -> list[int]:
-    """A key for each beginning of a prompt, the longest last; an image is one block."""
-    found, key = list[int](), 0
-    for message in messages:
-        content = message["content"]
-        for part in [{"text": content}] if isinstance(content, str) else content:
-            text = part.get("text")
-            blocks = [text[at : at + BLOCK] for at in range(0, len(text), BLOCK)] if text else [str(part)]
-            for block in blocks[: LONGEST_PREFIX - len(found)]:
-                key = hash((key, message["role"], block))
-                found.append(key)
-    return found
 
 
 def _probe(request: Request) -> Request:

@@ -52,13 +52,13 @@ FAULTS = {
 class StandIn:
     """One endpoint on loopback in a thread of its own. `seconds` is how long each answer takes, `slots` how many are
     made at once (None: any number). `fault` is what it does to the next requests: None, "hang", "reset",
-    or one of FAULTS. `prompts` are those that it was asked, where `keeps`."""
+    or one of FAULTS."""
 
-    def __init__(self, seconds: float = 0.0, slots: int | None = None, port: int = 0, keeps: bool = False) -> None:
-        self.seconds, self.slots, self.keeps = seconds, slots, keeps
+    def __init__(self, seconds: float = 0.0, slots: int | None = None, port: int = 0) -> None:
+        self.seconds, self.slots = seconds, slots
         self.fault: str | None = None
         self.name, self.context, self.rating = MODEL, 8192, "7"
-        self.answered, self.asked, self.prompts = 0, 0, list[str]()
+        self.answered = self.asked = 0
         self._plain = _http(200, json.dumps(completion()).encode())
         self._started, self._port = threading.Event(), port
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -86,7 +86,7 @@ class StandIn:
 
     def again(self) -> "StandIn":
         """Another one at the same address."""
-        return StandIn(self.seconds, self.slots, self._port, self.keeps)
+        return StandIn(self.seconds, self.slots, self._port)
 
     async def answer(self, path: str, body: bytes, to: asyncio.Transport) -> None:
         if path.endswith("/models"):
@@ -94,8 +94,6 @@ class StandIn:
             to.write(_http(200, json.dumps({"data": [model]}).encode()))
             return
         self.asked += 1
-        if self.keeps:
-            self.prompts.append(json.loads(body)["messages"][-1]["content"])
         fault = self.fault
         if fault == "hang":
             return

@@ -5,9 +5,8 @@ python tests/bench/pool.py --profile      # where our layer's time goes
 
 `ratio`: judgments a second by 4 endpoints that answer 4 a second each ÷ by 1. `layer_a_second`: by one driver process
 with a stand-in inside it that answers at once; `http_a_second`: with one in another process, over HTTP; both also by
-second of the driver's processor time, for where others use the machine, and so `four`, by a pool of four. `alike`: of
-the prompts that begin like another one, how many went where that one went, of 4 endpoints. Of every fault, each row is
-looked for afterwards: `lost` have neither a verdict nor a named failure, `doubled` are there twice.
+second of the driver's processor time, for where others use the machine, and so `four`, by a pool of four. Of every
+fault, each row is looked for afterwards: `lost` have neither a verdict nor a named failure, `doubled` are there twice.
 """
 
 import cProfile
@@ -67,19 +66,14 @@ def opened(servers: list[StandIn], **how: Any) -> Backend:
     return options.Endpoint(**how).connect(",".join(one.url for one in servers), None)
 
 
-def spread() -> tuple[float, float, float]:
-    """Judgments a second by one endpoint and by four; the share of prompts that went where they begin alike."""
-    servers = [StandIn(SECONDS, SLOTS, keeps=True) for _ in range(5)]
+def spread() -> tuple[float, float]:
+    """Judgments a second by one endpoint and by four."""
+    servers = [StandIn(SECONDS, SLOTS) for _ in range(5)]
     one, _ = judged(opened(servers[:1]), 240, 8)
     four, _ = judged(opened(servers[1:]), 960, 32)
-    homes: dict[str, Counter[int]] = {}
-    for number, server in enumerate(servers[1:]):
-        for prompt in server.prompts:
-            homes.setdefault(prompt.partition("th photograph")[0].rpartition("the ")[2], Counter())[number] += 1
-    alike = sum(max(each.values()) - 1 for each in homes.values()) / sum(each.total() - 1 for each in homes.values())
     for server in servers:
         server.close()
-    return one, four, alike
+    return one, four
 
 
 def at_once() -> Backend:
@@ -280,7 +274,7 @@ def main() -> None:
     alone, layer = judged(at_once(), 6000, 64)
     http, http_processor = over_http(4000)
     _, four_processor = over_http(4000, 4)
-    one, four, alike = spread()
+    one, four = spread()
     names = ["another judge at the start", "endpoint dead at the start", "disk full", *FAULTS]
     faults = dict[str, dict[str, Any]]()
     for name in names:
@@ -295,7 +289,6 @@ def main() -> None:
         "http_a_second": round(http),
         "http_a_processor_second": round(http_processor),
         "four_a_processor_second": round(four_processor),
-        "alike": round(alike, 3),
         "faults": len(faults),
         "lost": sum(one["lost"] for one in faults.values()),
         "doubled": sum(one["doubled"] for one in faults.values()),
