@@ -342,7 +342,7 @@ def write(path: Path, records: Iterable[Any]) -> int:
         plain = path.with_name(path.name + ".lines")
         try:
             count = write(plain, records)
-            copy(plain, path)
+            _to_parquet(plain, path)
         finally:
             plain.unlink(missing_ok=True)
         return count
@@ -369,15 +369,11 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
 
 
-ALSO_SAID = dict[Path, dict[str, str]]()
-"""What the sidecar of a file says besides what made it, while this process has it so."""
-
-
 def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
     """Write `path`.run.json: what made the file. Written last, and gone as soon as the file is changed (`write`,
     `rewrite`, `Appender`), so its presence means `path` is whole."""
     finished = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json(sidecar(path), {"critic": version("critic"), "finished": finished, **facts, **ALSO_SAID.get(path, {})})
+    write_json(sidecar(path), {"critic": version("critic"), "finished": finished, **facts})
 
 
 def sidecar(path: Path) -> Path:
@@ -399,17 +395,6 @@ def facts(path: Path) -> dict[str, Any]:
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def copy(source: Path, target: Path) -> None:
-    """Write the lines of a file, or the rows of Parquet, into another, packed as its name says."""
-    if target.suffix == ".parquet":
-        _to_parquet(source, target)
-    elif source.suffix == ".parquet":
-        write(target, (msgspec.Raw(line) for _, line in lines(source)))
-    else:
-        with opened(source) as content, replacing(target) as plain, _packing(plain, target) as file:
-            shutil.copyfileobj(content, file)
 
 
 def is_empty(path: Path) -> bool:

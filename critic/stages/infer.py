@@ -24,7 +24,7 @@ from critic.errors import Refused, Transient, UsageError, whole
 from critic.images import MAX_BYTES, Image, ImageError, Images, named_images
 from critic.records import Conversation, ModelTurn, Overflow, Sampling, SentImage, SentMessage, TurnFailure, alike
 from critic.stages import options, usage
-from critic.stages.run import RunOptions, RunSummary, Shard, Stage, once, side_by_side
+from critic.stages.run import RunOptions, RunSummary, Shard, Stage, check_plain, once, side_by_side
 
 
 class Infer(Stage[Conversation, ModelTurn]):
@@ -268,7 +268,7 @@ HowToFit = Annotated[
 def main(
     benchmark_file: Annotated[Path, typer.Argument(help="The benchmark's published file.")],
     benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
-    out: Annotated[Path, typer.Option(help="Where replies go (.jsonl, .gz, .zst, .parquet). Run again to resume.")],
+    out: Annotated[Path, typer.Option(help="Where replies go (.jsonl). Run again to resume.", callback=check_plain)],
     vllm_options: options.VllmOptions = None,
     model: Model = None,
     base_url: options.BaseUrl = None,

@@ -42,7 +42,7 @@ from critic.stages import options
 from critic.stages.judge_conversations import as_begun, judge_conversations
 from critic.stages.judge_responses import FormResponses, judge_responses
 from critic.stages.options import Endpoint, ShownImages, check, root_of, spend
-from critic.stages.run import RunOptions, Shard, source
+from critic.stages.run import RunOptions, Shard, check_plain, source
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
@@ -322,7 +322,7 @@ CertificateFile = Annotated[
 
 def main(
     responses: ResponsesFile,
-    out: Annotated[Path, typer.Option(help="Where judgments go (.jsonl, .gz, .zst, .parquet). Run again to resume.")],
+    out: Annotated[Path, typer.Option(help="Where judgments go (.jsonl). Run again to resume.", callback=check_plain)],
     vllm_options: options.VllmOptions = None,
     judge: JudgeNames = None,
     base_url: JudgeUrl = None,

@@ -28,9 +28,8 @@ from critic.certificate import drawn, hold_to
 from critic.errors import UsageError
 from critic.images import BY_HASH, named_images
 from critic.records import Conversation, ConversationJudgment, Judging, Protocol, Setup, alike, differing
-from critic.stages.growing import begun, followed, plain_of
 from critic.stages.options import check, say_untrained
-from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, known, listed, once, source
+from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, followed, known, listed, once, source
 
 
 class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
@@ -160,10 +159,10 @@ def as_begun(out: Path, setup: Setup) -> Setup:
     """The setup with which the file `out` was begun, where all that tells it from `setup` is how files of before showed
     the judge of a whole conversation its turns' judgments (Setup.texts); in any other case `setup`."""
     out = followed(out)
-    if not (plain := plain_of(out)).is_file():
+    if not out.is_file():
         return setup
-    with jsonl.alone(plain):
-        first = next(known(begun(out, ConversationJudgment), ConversationJudgment, lambda _: None), None)
+    with jsonl.alone(out):
+        first = next(known(out, ConversationJudgment, lambda _: None), None)
     if first is None or first.setup.texts or first.setup != replace(setup, texts=False, strict=True):
         return setup
     said = "a whole conversation is judged in sight of its turns' verdicts alone, and fails where one of them did"

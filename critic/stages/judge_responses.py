@@ -27,7 +27,6 @@ from critic.counting.keys import KeySet
 from critic.errors import UsageError
 from critic.records import Judgment, Response, Verdict
 from critic.stages import cascade
-from critic.stages.growing import growing
 from critic.stages.rescoring import has_distribution, scored_by
 from critic.stages.run import (
     RunOptions,
@@ -37,6 +36,7 @@ from critic.stages.run import (
     Wanted,
     failed,
     finish,
+    growing,
     known,
     side_by_side,
 )
@@ -414,7 +414,7 @@ def judge_responses(
         print(hold_to(run.certificate, made_ready, {first.prompt_hash: first.prompt}, **now).line())
     if not panel or not responses.keys:
         return JudgeResponses(run, first, responses, source, check_repeat).run()
-    with growing(out, Judgment) as out:
+    with growing(out) as out:
         run = replace(run, out=out)
         members = [
             JudgeResponses(

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Never, Protocol, TypeVar
 
@@ -19,7 +20,6 @@ from critic.backends import Backend
 from critic.backends.layers import Cached, Limited, lacking, layers
 from critic.errors import UsageError, encode
 from critic.records import Call, Judgment
-from critic.stages.growing import growing
 from critic.stages.memory import PeakMemory
 
 T = TypeVar("T")
@@ -176,7 +176,7 @@ class Stage(ABC, Generic[Item, Record]):
 
     def run(self) -> int:
         """The exit code: 3 when too many failed. Raises UsageError for what the caller has to mend."""
-        with growing(self.options.out, self.record) as self.out:
+        with growing(self.options.out) as self.out:
             self.options = replace(self.options, out=self.out)
             return self._run()
 
@@ -287,6 +287,34 @@ class Stage(ABC, Generic[Item, Record]):
                 f"{self.backend.place} failed {self._lost} {self.unit}s in a row ({detail}); "
                 f"see to the server, then run again with --retry-failed"
             )
+
+
+def followed(path: Path) -> Path:
+    """The file that a link leads to, so that what lies beside it is the same by each name; its sidecar goes with it.
+    Raises UsageError as `check_plain` does."""
+    real = jsonl.resolved(check_plain(path))
+    check_plain(real)
+    if (beside := jsonl.sidecar(path)) != jsonl.sidecar(real):
+        beside.replace(jsonl.sidecar(real))
+    return real
+
+
+def check_plain(path: Path) -> Path:
+    """The path itself. Raises UsageError where its name says that it is packed: lines are appended to a plain file."""
+    if path.suffix in (*jsonl.PACKED, ".parquet"):
+        raise UsageError(
+            f"{path}: --out grows line by line, so that a killed run can go on: give a name that ends in .jsonl, and "
+            "pack the file when it is complete"
+        )
+    return path
+
+
+@contextmanager
+def growing(path: Path) -> Iterator[Path]:
+    """The file that is `followed`, while no other process writes it. Raises UsageError as `followed` and `alone` do."""
+    path = followed(path)
+    with jsonl.alone(path):
+        yield path
 
 
 def progress(name: str, unit: str, total: int) -> "tqdm[Never]":

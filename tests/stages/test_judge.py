@@ -34,7 +34,6 @@ from critic.errors import UsageError
 from critic.records import GREEDY, Judgment, Response
 from critic.stages import judge as command
 from critic.stages import judge_responses as judging
-from critic.stages.growing import plain_of
 
 
 def rows(path: Path, count: int = 12) -> Path:
@@ -717,11 +716,8 @@ def test_a_row_that_reads_otherwise_now_is_not_judged_already(tmp_path: Path, sc
     assert out.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz", "out.parquet"])
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_else_is_said_of_what_was_judged_is_as_in_a_new_file(
-    tmp_path: Path, scripted: Servers, name: str, count: int
-) -> None:
+def test_what_else_is_said_of_a_judgment_is_as_in_a_new_file(tmp_path: Path, scripted: Servers, count: int) -> None:
     """Of one judge, and of a panel and its members."""
     server = scripted(lambda body: reply_with({"7": 1.0}))
     members = [f"out.{number + 1}.jsonl" for number in range(count)] if count > 1 else []
@@ -729,18 +725,18 @@ def test_what_else_is_said_of_what_was_judged_is_as_in_a_new_file(
     def judge(folder: str, *made: Any) -> Any:
         data = write_jsonl(tmp_path / "rows.jsonl", [human_row(0, annotators={"a": 1.0, "b": 2.0}), *made])
         judges = [word for _ in range(count) for word in ("--judge", server.url)]
-        done = run("critic", "judge", data, "--out", tmp_path / folder / name, *judges)
+        done = run("critic", "judge", data, "--out", tmp_path / folder / "out.jsonl", *judges)
         assert done.returncode == 0, done.stderr
         return done.stderr
 
     def read(folder: str) -> Any:
-        files = [tmp_path / folder / file for file in (name, *members)]
+        files = [tmp_path / folder / file for file in ("out.jsonl", *members)]
         found = [{one.response.id: one for _, one in jsonl.read(file, Judgment)} for file in files]
         return found, [jsonl.facts(file)["responses"] for file in files]
 
     judge("a", human_row(1), human_row(2))
-    if name == "out.jsonl":  # as an editor leaves it
-        (tmp_path / "a" / name).write_bytes(b"\xef\xbb\xbf" + (tmp_path / "a" / name).read_bytes() + b"\n")
+    out = tmp_path / "a" / "out.jsonl"
+    out.write_bytes(b"\xef\xbb\xbf" + out.read_bytes() + b"\n")  # as an editor leaves it
     rated = human_row(1, human_score=1, system="another", group="another", annotators={"b": 1.0, "a": 2.0})
     changed = judge("a", rated, human_row(2))
     assert changed.count("1 responses that were judged have other scores") == count
@@ -752,7 +748,7 @@ def test_what_else_is_said_of_what_was_judged_is_as_in_a_new_file(
         patch.setattr("critic.stages.run.Stage.ask", lambda *_: (_ for _ in ()).throw(UsageError("killed")))
         with pytest.raises(AssertionError, match="killed"):
             judge("a", *now)
-    assert not any(jsonl.sidecar(plain_of(tmp_path / "a" / file)).is_file() for file in (members or [name])[:1])
+    assert not any(jsonl.sidecar(tmp_path / "a" / file).is_file() for file in (members or ["out.jsonl"])[:1])
     assert judge("a", *now).count("3 judged before, 1 to go") == count
     asked = len(server.requests)
     assert "other scores" not in judge("a", *now) and len(server.requests) == asked

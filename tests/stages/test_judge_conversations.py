@@ -538,12 +538,10 @@ def test_no_more_is_asked_at_once_than_concurrency_says(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("suffix", ["jsonl.gz", "parquet"])
-def test_conversations_are_judged_and_scored_in_packed_files_and_parquet(
-    tmp_path: Path, scripted: Any, suffix: str
-) -> None:
+def test_conversations_in_packed_files_are_judged_and_scored(tmp_path: Path, scripted: Any, suffix: str) -> None:
     """What is whole is known again and judged no more; what a file is of is told by its first row."""
     pytest.importorskip("pyarrow")
-    server, out = scripted(answer_all), tmp_path / f"j.{suffix}"
+    server, out = scripted(answer_all), tmp_path / "j.jsonl"
     jsonl.write(
         file := tmp_path / f"r.{suffix}",
         (turn for _, turn in jsonl.read(replies(tmp_path / "r.jsonl", "convbench"), ModelTurn)),
@@ -552,19 +550,10 @@ def test_conversations_are_judged_and_scored_in_packed_files_and_parquet(
         done = run("critic", "judge", file, "--protocol", "direct", "--out", out, "--base-url", server.url)
         assert done.returncode == 0 and (asked := len(server.requests)) == 24, done.stderr
     assert "24 judged before" in done.stderr and asked == len(list(jsonl.read(out, ConversationJudgment)))
-    done = run("critic", "score", out, "--out", tmp_path / "score")
+    jsonl.write(packed := tmp_path / f"j.{suffix}", (one for _, one in jsonl.read(out, ConversationJudgment)))
+    jsonl.sidecar(out).rename(jsonl.sidecar(packed))
+    done = run("critic", "score", packed, "--out", tmp_path / "score")
     assert done.returncode == 0 and "ConvBench" in (tmp_path / "score/report.html").read_text("utf-8"), done.stderr
-
-
-def test_what_is_judged_does_not_become_the_judgments(tmp_path: Path, scripted: Any) -> None:
-    """A packed file grows beside its place, and there the replies may be."""
-    file = replies(tmp_path / "r.jsonl", "convbench")
-    with file.open("ab") as torn:
-        torn.write(b'{"half')
-    before = file.read_bytes()
-    done = judge(file, tmp_path / "r.parquet", "convbench", scripted(answer_all).url, "--protocol", "direct")
-    assert_one_line_error(done, "r.parquet", "would grow as r.jsonl")
-    assert file.read_bytes() == before
 
 
 class Lapsing:

@@ -178,6 +178,9 @@ def through(folder: str, suffix: str, benchmark: Path, rows: Path) -> dict[str, 
     def place(name: str) -> str:
         return f"{folder}/{name}.{suffix}"
 
+    def grows(name: str) -> str:
+        return f"{folder}/{name}.jsonl"
+
     model = put(f"{folder}/model.jsonl", {"text": "Two apples."})
     replies = put(f"{folder}/judge.jsonl", *texts(3, 5, 8))
     for file, name in ((rows, "rows"), (benchmark, "bench")):
@@ -187,13 +190,13 @@ def through(folder: str, suffix: str, benchmark: Path, rows: Path) -> dict[str, 
     judge = ("--judge", replies, "--score", "argmax")
     for number in (1, 2):
         shard = ("--shard", f"{number}/2", "--out")
-        stage(*infer, *shard, place(f"turns.{number}"), again=True)
-        stage("judge", place("rows"), *judge, *shard, place(f"part.{number}"), again=True)
-    stage("merge", place("turns.1"), place("turns.2"), "--out", place("turns"))
-    stage("merge", place("part.1"), place("part.2"), "--out", place("whole"))
+        stage(*infer, *shard, grows(f"turns.{number}"), again=True)
+        stage("judge", place("rows"), *judge, *shard, grows(f"part.{number}"), again=True)
+    stage("merge", grows("turns.1"), grows("turns.2"), "--out", place("turns"))
+    stage("merge", grows("part.1"), grows("part.2"), "--out", place("whole"))
     stage("judge", place("turns"), *judge, "--protocol", "direct", "--questions", place("bench"),
-          "--out", place("judged"), again=True)  # fmt: skip
-    stage("score", place("judged"), "--questions", place("bench"), "--out", f"{folder}/score.json")
+          "--out", grows("judged"), again=True)  # fmt: skip
+    stage("score", grows("judged"), "--questions", place("bench"), "--out", f"{folder}/score.json")
     stage("score", place("whole"), "--out", f"{folder}/answers.json")
     stage("audit", f"internal={place('whole')}", "--train", place("rows"), "--out", f"{folder}/audit")
     found = {name: json.loads(content) for name, content in files(folder).items() if name in SAID}

@@ -23,7 +23,6 @@ from critic.backends import Reply, Request
 from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient, UsageError
 from critic.records import Setup
-from critic.stages.growing import begun
 from critic.stages.judge_conversations import as_begun
 from critic.stages.run import RunOptions, RunSummary, Stage, failed
 
@@ -122,66 +121,22 @@ def test_too_many_failures_exit_3_and_are_asked_again_on_request_only(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["out.jsonl.gz", "out.jsonl.zst", "out.parquet"])
-def test_what_is_to_be_packed_grows_beside_its_place(name: str, tmp_path: Path, capsys: Any) -> None:
-    pytest.importorskip("pyarrow")
-    out, plain = tmp_path / name, tmp_path / "out.jsonl"
-
-    def numbers() -> list[int]:
-        return [record.number for _, record in jsonl.read(out, Square)]
-
-    with pytest.raises(UsageError, match="see to the server"):
-        Squares(
-            out, range(20), lambda request: (square if int(request.messages[0]["content"]) < 6 else gone)(request)
-        ).run()
-    assert plain.is_file() and not out.exists()
-    assert Squares(out, range(20), square, retry_failed=True).run() == 0
-    assert not plain.exists() and sorted(numbers()) == list(range(20)) and out.read_bytes()[:1] != b"{"
-    assert not jsonl.sidecar(plain).exists() and jsonl.facts(out)["squares"] == 20
-    capsys.readouterr()
-    assert Squares(out, range(22), square).run() == 0 and sorted(numbers()) == list(range(22))
-    assert "20 squared before, 2 to go" in capsys.readouterr().err
-    # Killed behind the packing, before the plain file went: it is packed again.
-    plain.write_bytes(b"".join(line.strip() + b"\n" for _, line in jsonl.lines(out)))
-    assert Squares(out, range(22), gone).run() == 0 and not plain.exists() and sorted(numbers()) == list(range(22))
-    assert jsonl.facts(out)["squares"] == 22
-
-
-@pytest.mark.parametrize("name", ["out.jsonl.gz", "out.jsonl.zst", "out.parquet"])
-def test_a_file_of_its_own_does_not_become_a_packed_one(name: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """Neither one that a run finished by its own name nor what a run reads; one that was whole when its run was killed
-    before the packing is packed."""
-    pytest.importorskip("pyarrow")
-    out, plain = tmp_path / name, tmp_path / "out.jsonl"
-    assert Squares(plain, range(9), square).run() == 0
-    before, said = plain.read_bytes(), jsonl.facts(plain)
-    with pytest.raises(UsageError, match=rf"{name}: would grow as out\.jsonl, .*a run has finished it"):
-        Squares(out, range(9), square).run()
-    assert plain.read_bytes() == before and jsonl.facts(plain) == said and not out.exists()
-    jsonl.write_json(jsonl.sidecar(plain), {**said, "packed_into": "no-table.parquet"})
-    assert begun(out, Square) == plain, "what could not be packed by another name may be by this one"
-    plain.with_name("no-table.parquet").touch()
-    with pytest.raises(UsageError, match="a run has finished it"):
-        begun(out, Square)
-    jsonl.sidecar(plain).unlink()
-    plain.write_bytes(b'{"question": "q"}\n{"question"')
-    with pytest.raises(UsageError, match=rf"{name}: would grow as out\.jsonl, .*other records"):
-        Squares(out, range(9), square).run()
-    assert plain.read_bytes() == b'{"question": "q"}\n{"question"'
-    plain.unlink()
-    with monkeypatch.context() as patch:
-        patch.setattr(jsonl, "copy", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            Squares(out, range(9), square).run()
-    assert plain.is_file() and jsonl.sidecar(plain).is_file() and not out.exists()
-    assert Squares(out, range(9), gone).run() == 0 and not plain.exists() and not jsonl.sidecar(plain).exists()
-    assert jsonl.facts(out).keys() == said.keys()
-    # What is packed and lacks some is unpacked for them, and packed again, also where that was cut off.
-    with monkeypatch.context() as patch:
-        patch.setattr(Squares, "resume", lambda _: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            Squares(out, range(12), square).run()
-    assert plain.is_file() and Squares(out, range(12), square).run() == 0 and not plain.exists()
-    assert jsonl.facts(out)["squares"] == 12 and jsonl.facts(out).keys() == said.keys()
+@pytest.mark.parametrize("linked", ["", "from", "to"])
+def test_an_output_that_grows_is_plain(name: str, linked: str, tmp_path: Path) -> None:
+    """By its own name and by that of the file that a link leads to; what is there stays."""
+    packed, plain = tmp_path / name, tmp_path / "out.jsonl"
+    out = plain if linked == "to" else packed
+    if linked:
+        packed.write_bytes(b"as it is") if linked == "to" else plain.touch()
+        out.symlink_to(packed if linked == "to" else plain)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(UsageError, match=rf"{name}: --out grows line by line, .* give a name that ends in \.jsonl"):
+        Squares(out, range(9), gone).run()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    if linked != "to":  # before anything is read or a model loaded
+        for stage in ("judge", "infer"):
+            done = run("critic", stage, tmp_path / "none.jsonl", "--benchmark", "convbench", "--out", out)
+            assert_one_line_error(done, f"{out}: --out grows line by line")
 
 
 @pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError, NotADirectoryError])
@@ -229,12 +184,9 @@ def alias(out: Path, how: str, written: bool) -> Path:
 
 
 @pytest.mark.parametrize("how", ["itself", "relative", "folder", "link", "hard link"])
-@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
-def test_two_runs_do_not_write_one_file_at_once(name: str, how: str, tmp_path: Path, scripted: Any) -> None:
+def test_two_runs_do_not_write_one_file_at_once(how: str, tmp_path: Path, scripted: Any) -> None:
     """Whatever name each of them has for it."""
-    if (name, how) == ("out.jsonl.gz", "hard link"):
-        pytest.skip("it is made when all is written")
-    rows, out = write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(6)]), tmp_path / name
+    rows, out = write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(6)]), tmp_path / "out.jsonl"
     second = list[Done]()
     first, linked = alias(out, how, written=False), how in ("link", "folder")
 

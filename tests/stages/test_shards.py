@@ -242,9 +242,9 @@ def test_packed_shards_some_of_them_empty_merge_into_any_kind(tmp_path: Path, su
     pytest.importorskip("pyarrow")
     rows(tmp_path, 6)
     files = [tmp_path / f"part.{number}.{suffix}" for number in range(1, 8)]
-    for number, file in enumerate(files, 1):
-        done = judge(tmp_path, file.name, "--shard", f"{number}/7")
-        assert done.returncode == 0 and file.is_file(), done.stderr
+    for plain, packed in zip(parts(tmp_path, 7), files, strict=True):
+        jsonl.write(packed, [one for _, one in jsonl.read(plain, Judgment)] if plain.stat().st_size else [])
+        jsonl.sidecar(plain).rename(jsonl.sidecar(packed))
     assert sum(map(jsonl.is_empty, files)) >= 5  # of two groups
     assert judge(tmp_path, "alone.jsonl").returncode == 0
     alone = sorted(msgspec.json.encode(one) for _, one in jsonl.read(tmp_path / "alone.jsonl", Judgment))
@@ -254,17 +254,6 @@ def test_packed_shards_some_of_them_empty_merge_into_any_kind(tmp_path: Path, su
         assert sorted(msgspec.json.encode(one) for _, one in jsonl.read(whole, Judgment)) == alone
         assert jsonl.facts(whole)["rows"] == 6
     assert lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl") or suffix == "parquet"
-
-
-@pytest.mark.parametrize("name", ["panel.jsonl.zst", "panel.parquet"])
-def test_a_panel_of_which_the_whole_is_packed(tmp_path: Path, name: str) -> None:
-    pytest.importorskip("pyarrow")
-    rows(tmp_path, 12)
-    panel = ["--judge", replies(tmp_path, 4, 5), "--judge", replies(tmp_path, 9, 7)]
-    assert judge(tmp_path, "alone.jsonl", *panel).returncode == judge(tmp_path, name, *panel).returncode == 0
-    made, alone = ([one for _, one in jsonl.read(tmp_path / file, Judgment)] for file in (name, "alone.jsonl"))
-    assert made == alone and len(made) == 12
-    assert judge(tmp_path, name, *panel).returncode == 0  # nothing is left
 
 
 def test_a_panel_by_shards(tmp_path: Path) -> None:
