@@ -92,10 +92,8 @@ def _run(app: typer.Typer) -> None:
     if isinstance(sys.stdout, TextIOWrapper):  # a file's name may hold bytes that the locale cannot write
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with local_paths(sys.argv[1:]) as (words, outputs):
+        with local_paths(sys.argv[1:]) as words:
             code = app(words, standalone_mode=False) or 0
-            for one in outputs if code != INTERRUPTED else ():
-                one.send()
     except Exception as error:
         if isinstance(error, UsageError):
             message = str(error)
