@@ -294,15 +294,13 @@ def _of_table(source: Source, scale: Scale, judge: str | None = None) -> Sample:
             f"{table.path}: {count} cells of {column} are {NO_VERDICT:g}, which FastChat writes where it found no "
             "verdict; they count as failed"
         )
-    rows, raters, repeated = None, None, 0
-    if "rater" in table.columns or not tables.all_differ(ids):
+    rows, raters, repeated = None, list[dict[str, float]](), 0
+    if "rater" in table.columns or len(set(ids)) < len(ids):
+        rows = tables.RowsOfIds.of(table)
         if judge is None:
-            rows, raters, repeated = tables.ratings_in(table, np.asarray(scores), _two_scores)
-            _, item, _, score = raters.entries()
-            mean = np.bincount(item, score, len(rows.first)) / np.maximum(raters.sizes, 1)
-            scores = Coded.of(np.where(raters.sizes == 0, np.nan, mean))
+            raters, repeated = tables.ratings_in(table, np.asarray(scores), _two_scores)
+            scores = Coded.of([sum(rated.values()) / len(rated) if rated else np.nan for rated in raters])
         else:
-            rows = tables.RowsOfIds.of(table)
             repeated = 0 if "rater" in table.columns else len(table.line) - len(rows.first)
             scores = _one_score(rows, column, scores, judge)
         ids = ids.rows(rows.first)
@@ -314,7 +312,7 @@ def _of_table(source: Source, scale: Scale, judge: str | None = None) -> Sample:
         human=scores,
         judges={},
         group=own_groups((rows or table).texts("group"), ids),
-        raters=raters if raters is not None and "rater" in table.columns else [],
+        raters=as_ratings(raters) if "rater" in table.columns else [],
         parts=tables.parts_of(table, rows),
         length=_known(tables.lengths_of(table, ids=rows)),
         probability=tables.probabilities_of(table, rows),
@@ -323,9 +321,10 @@ def _of_table(source: Source, scale: Scale, judge: str | None = None) -> Sample:
     )
 
 
-def _two_scores(score: float, before: float, rater: str | None) -> str:
+def _two_scores(score: float | None, before: float | None, rater: str | None) -> str:
     who = f" by {rater}" if rater else tables.SEVERAL_RATERS
-    return f"score {score:g}, but {before:g} before{who}"
+    now, then = ("none" if value is None else f"{value:g}" for value in (score, before))
+    return f"score {now}, but {then} before{who}"
 
 
 def _one_score(rows: tables.RowsOfIds, column: str, scores: Coded, judge: str) -> Coded:

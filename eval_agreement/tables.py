@@ -1,9 +1,9 @@
 """Scores and preferences in tables, in columns, with the place of every row."""
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from critic import tables
 from critic.counting.arrays import Floats
 from critic.counting.coded import Coded
-from critic.counting.columns import BLOCK, Column, RatingColumns, Reread, Spooled, as_column
+from critic.counting.columns import Column, Reread, Spooled, as_column
 from critic.errors import UsageError
 from critic.records import RATINGS, Question, Response
 from eval_agreement.metrics import Indices
@@ -196,37 +196,12 @@ def forget() -> None:
     _read_table.cache_clear()
 
 
-def all_differ(ids: Sequence[str]) -> bool:
-    """Whether none comes twice, by sorted hashes: 8 bytes an id, where a set takes a hundred."""
-    hashes = _hashes(ids)
-    hashes.sort()
-    return not (hashes[1:] == hashes[:-1]).any() or len(set(ids)) == len(ids)
-
-
 def places(known: Sequence[str], ids: Sequence[str]) -> NDArray[np.integer[Any]]:
     """Where each of `ids` stands in `known`, in which each stands once; -1 where it does not."""
-    if known is ids or (len(known) == len(ids) and known == ids):
+    if known is ids:
         return np.arange(len(ids), dtype=np.int32)
-    if not len(known):
-        return np.full(len(ids), -1)
-    there, keys, parts = _hashes(known), iter(ids), list[NDArray[np.int32]]()
-    order = np.argsort(there).astype(np.int32)
-    there = there[order]
-    while names := list(islice(keys, BLOCK)):
-        wanted = _hashes(names)
-        spot = np.minimum(np.searchsorted(there, wanted), len(order) - 1)
-        found = order[spot]
-        differ = (known[place] != key for place, key in zip(found, names, strict=True))
-        for row in np.flatnonzero(np.fromiter(differ, dtype=bool, count=len(names))):
-            # Another text may have the same hash; they stand side by side.
-            alike = order[spot[row] :][: int((there == wanted[row]).sum())] if there[spot[row]] == wanted[row] else ()
-            found[row] = next((place for place in alike if known[place] == names[row]), -1)
-        parts.append(found)
-    return np.concatenate(parts or [order[:0]])
-
-
-def _hashes(texts: Sequence[Hashable]) -> NDArray[np.int64]:
-    return np.fromiter(map(hash, texts), dtype=np.int64, count=len(texts))
+    index = {key: place for place, key in enumerate(known)}
+    return np.fromiter((index.get(key, -1) for key in ids), dtype=np.int32, count=len(ids))
 
 
 def keys_of(table: ColumnTable) -> Column[str]:
@@ -259,8 +234,8 @@ class RowsOfIds(Struct, frozen=True):
         if name not in self.table.columns:
             return Column(repeat(None, len(self.first)))
         texts = self.table.texts(name)
-        number = texts.codes if texts.repeats else _numbered(texts)[1]
-        return texts.rows(self._said(name, texts, texts.each(lambda text: text is not None, bool), number))
+        known = texts.each(lambda text: text is not None, bool)
+        return texts.rows(self._said(name, texts, known, _numbered(texts)[1]))
 
     def numbers(self, name: str, values: Floats) -> Floats:
         """The same of the numbers in a column, NaN where empty."""
@@ -310,57 +285,35 @@ def by_rater(
 
 
 def ratings_in(
-    table: ColumnTable, score: Floats, differ: Callable[[float, float, str | None], str]
-) -> tuple[RowsOfIds, RatingColumns, int]:
-    """`by_rater` of scores, NaN where there is none: the rows of each id, the scores of each id by rater, in the order
-    in which these first appear, and how many rows say again what another said."""
-    rows = RowsOfIds.of(table)
-    item = rows.item
-    who = table.texts("rater")
-    code = who.codes if who.repeats else _numbered(who)[1]
-    order = np.lexsort((code, item))
-    again = np.zeros(len(order), dtype=bool)
-    again[1:] = (item[order][1:] == item[order][:-1]) & (code[order][1:] == code[order][:-1])
-    # What each rater said first of an id: rows of one sort stand together, in their order.
-    said = np.empty_like(order)
-    said[order] = order[np.maximum.accumulate(np.where(again, 0, np.arange(len(order))))]
-    wrong = ~((score == score[said]) | (np.isnan(score) & np.isnan(score[said])))
-    if "rater" in table.columns:
-        wrong |= who.each(lambda rater: rater is None, bool)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        rater, key = who[row], table.texts("id")[row]
-        if rater is None and "rater" in table.columns:
-            raise UsageError(f"{table.place(row)}: the rater is empty")
-        raise UsageError(f"{table.place(row)}: {key!r} has the {differ(score[row], score[said[row]], rater)}")
-    kept = order[~again & ~np.isnan(score[order])]
-    sizes = np.bincount(item[kept], minlength=len(rows.first))
-    ratings = RatingColumns.of(who.rows(kept).map(lambda rater: rater or ""), Column(score[kept].tolist()), sizes)
-    return rows, ratings, int(again.sum())
+    table: ColumnTable, score: Floats, differ: Callable[[float | None, float | None, str | None], str]
+) -> tuple[list[dict[str, float]], int]:
+    """`by_rater` of scores, NaN where there is none: the scores of each id by rater, in the order in which these first
+    appear, and how many rows say again what another said."""
+    raters = by_rater(table, [None if math.isnan(value) else value for value in score.tolist()], differ)
+    rated: dict[str, dict[str, float]] = {key: {} for key in keys_of(table)}
+    for rater, theirs in raters.items():
+        for key, value in theirs.items():
+            if value is not None:
+                rated[key][rater or ""] = value
+    return list(rated.values()), len(table.line) - sum(map(len, raters.values()))
 
 
-def _numbered(keys: Sequence[Hashable]) -> tuple[Indices, Indices]:
+def _numbered(keys: Iterable[Hashable]) -> tuple[Indices, Indices]:
     """The rows where keys first appear, and for each row the number of its key by those."""
-    _, first, number = np.unique(_hashes(keys), return_index=True, return_inverse=True)
-    if any(keys[place] != key for place, key in zip(first[number].tolist(), keys, strict=True)):
-        index: dict[Hashable, int] = {}  # two have one hash
-        number = np.array([index.setdefault(key, len(index)) for key in keys])
-        first = np.unique(number, return_index=True)[1]
-    order = np.argsort(first)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    return first[order], place[number]
+    index: dict[Hashable, int] = {}
+    number = np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.intp)
+    return np.unique(number, return_index=True)[1], number
 
 
 def filled(ids: Sequence[str], mine: Parts, other_ids: Sequence[str], other: Parts) -> dict[str, Sequence[str | None]]:
     """Columns by name over `ids`: where `mine` do not say anything of an id, what `other`, over `other_ids`, say."""
-    place, found = None if other_ids is ids else places(other_ids, ids), dict(mine)
+    place, found = places(other_ids, ids), dict(mine)
     for name, values in other.items():
         own = as_column(mine.get(name, ()))
         known = own.present()
         if any(known) and None not in known:
             continue
-        there = as_column(values) if place is None else as_column(values).at(place)
+        there = as_column(values).at(place)
         if not any(known):
             found[name] = there
         elif any(there.present()):
