@@ -5,7 +5,6 @@ import csv
 import io
 import math
 import re
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,13 +12,9 @@ from typing import Any
 from zipfile import ZipFile
 
 from critic import jsonl
-from critic.counting.keys import KeySet
 from critic.errors import UsageError, loads, one_line
 
 Row = dict[str, Any]
-
-_PLACE = re.compile(r"(.*?)([0-9]{0,12})", re.DOTALL)
-"""What a place begins with, and the number that it ends in."""
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
@@ -35,6 +30,13 @@ _ROUNDED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d+")
 
 _EXACT = 1e15
 """Whole numbers from here up have digits that a spreadsheet program does not keep."""
+
+_HIGH = re.compile(rb"[\x80-\xff]+")
+
+_EMPTY = frozenset(("", "-", "#n/a", "#na", "<na>", "n/a", "na", "nan", "none", "null"))
+"""What people and programs write, in small letters, into a cell that holds no number and no label."""
+
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 
 _LINES = (".csv", ".tsv", ".jsonl")
 """What may be packed as well: .jsonl.gz, .csv.zst."""
@@ -60,7 +62,7 @@ def numbered(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[i
     UsageError for a file that is missing, empty, torn or of another format, naming the line, and where the library that
     reads it is not installed."""
     readers: dict[str, Callable[[Path], Iterable[tuple[int, Row]]]] = {
-        ".csv": _csv, ".tsv": partial(_csv, delimiter="\t"), ".jsonl": lambda path: jsonl.read(path, Row),
+        ".csv": _csv, ".tsv": partial(_csv, separators="\t"), ".jsonl": lambda path: jsonl.read(path, Row),
         ".json": _json, ".parquet": jsonl.parquet_rows, ".xlsx": _xlsx,
     }  # fmt: skip
     kind = jsonl.suffix(path)
@@ -99,33 +101,53 @@ def _json(path: Path) -> Iterable[tuple[int, Row]]:
     return enumerate(found, 1)
 
 
-def _csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, Row]]:
+def _csv(path: Path, separators: str = ",;\t") -> Iterator[tuple[int, Row]]:
+    """The header is split by the separator that makes most columns, of several the first."""
     csv.field_size_limit(1 << 30)  # cells may hold images as data URIs
-    with jsonl.opened(path) as plain, io.TextIOWrapper(plain, "utf-8-sig", newline="") as file:
-        reader = csv.reader(file, strict=True, delimiter=delimiter)
-        try:
-            header = [column.strip() for column in next(reader, [])]
-            _check_header(path, [column for column in header if column])
-            if len(header) == 1 and (found := next((mark for mark in ";\t" if mark in header[0]), None)):
-                instead = "commas, and decimal points in numbers, or as .xlsx" if delimiter == "," else "tabs"
-                raise UsageError(
-                    f"{path}:1: the columns are separated by {found!r}; expected {delimiter!r}: save it with {instead}"
-                )
-            end = reader.line_num
-            for cells in reader:
-                # A quoted cell may hold line breaks: a row begins where the one before ended.
-                number, end = end + 1, reader.line_num
-                if len(cells) not in (0, len(header)):
-                    raise UsageError(f"{path}:{number}: {len(cells)} cells, but the header has {len(header)}")
-                if any(cells):  # spreadsheet programs write rows and columns that were emptied as well
-                    row = dict(zip(header, cells, strict=True))
-                    row.pop("", None)
-                    yield number, row
-        except UnicodeDecodeError:
-            deque(jsonl.lines(path), maxlen=0)  # names the line that is not UTF-8
-            raise
-        except csv.Error as error:
-            raise UsageError(f"{path}:{reader.line_num}: not CSV: {error}") from None
+    with jsonl.opened(path) as plain:
+        content = plain.read()
+    name = encoding(content)
+    try:
+        text = content.decode(name).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}:{line}: not {name.upper()}, as other lines are; save the file as UTF-8") from None
+    mark = max(separators, key=lambda mark: len(next(csv.reader(io.StringIO(text, newline=""), delimiter=mark), [])))
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=mark)
+    try:
+        header = [column.strip() for column in next(reader, [])]
+        _check_header(path, [column for column in header if column])
+        end = reader.line_num
+        for cells in reader:
+            # A quoted cell may hold line breaks: a row begins where the one before ended.
+            number, end = end + 1, reader.line_num
+            if len(cells) not in (0, len(header)):
+                raise UsageError(f"{path}:{number}: {len(cells)} cells, but the header has {len(header)}")
+            if any(cells):  # spreadsheet programs write rows and columns that were emptied as well
+                row = dict(zip(header, cells, strict=True))
+                row.pop("", None)
+                yield number, row
+    except csv.Error as error:
+        raise UsageError(f"{path}:{reader.line_num}: not CSV: {error}") from None
+
+
+def encoding(content: bytes) -> str:
+    """The encoding of a text: utf-8, utf-16, gb18030 (of which GBK is a part) or cp1252. Text that is mostly UTF-8 is
+    UTF-8 also where a byte is torn: read as cp1252, every letter with an accent would be two others."""
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    if b"\0" in content[:2]:  # the first letter of a column's name, without a byte order mark
+        return "utf-16-be" if content[:1] == b"\0" else "utf-16-le"
+    try:
+        content.decode()
+        return "utf-8"
+    except UnicodeDecodeError:
+        letters = [letter for letter in content.decode(errors="replace") if letter > "\x7f"]
+    if letters.count("\ufffd") * 4 < len(letters):
+        return "utf-8"
+    # Chinese characters are bytes above ASCII in pairs, Western letters one between plain letters.
+    runs = _HIGH.findall(content)
+    return "gb18030" if sum(len(run) > 1 for run in runs) * 2 > len(runs) else "cp1252"
 
 
 def _xlsx(path: Path) -> Iterator[tuple[int, Row]]:
@@ -229,6 +251,29 @@ def cell_text(value: Any) -> str | None:
     return None if value is None or value == "" else str(value)
 
 
+def is_empty(cell: Any) -> bool:
+    """Whether a cell of numbers or labels holds none, or says so: `N/A`, NaN and the like."""
+    return cell is None or str(cell).strip().lower() in _EMPTY
+
+
+def number(cell: Any, below: float = math.inf) -> float:
+    """A cell as a number, with a decimal point or comma; NaN where it is empty. `below` is what no number of its column
+    reaches. Raises ValueError with what is wrong."""
+    if isinstance(cell, str) and "," in cell:
+        if below > 1000 and _THOUSANDS.fullmatch(cell.strip()):
+            raise ValueError("may have decimals or thousands behind the comma; write it without")
+        cell = cell.replace(",", ".")
+    try:
+        found = math.nan if isinstance(cell, bool) else float(cell)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if math.isnan(found) and not is_empty(cell):
+        raise ValueError("is not a number; expected one as 7.5, or an empty cell where there is none")
+    if math.isinf(found):
+        raise ValueError("is not a finite number")
+    return found
+
+
 def first_of(count: int) -> str:
     """What an error says behind the first of several cells or rows."""
     return f", the first of {count}," if count > 1 else ""
@@ -276,17 +321,13 @@ class Ids:
     """Ids already seen. Raises UsageError naming both places for a second one."""
 
     def __init__(self) -> None:
-        self._seen, self._files = KeySet(numbered=8), list[str]()
+        self._places: dict[str, str] = {}
 
     def add(self, place: str, key: str) -> str:
         check_ids([key], place)
-        file, number = _PLACE.fullmatch(place).groups()  # type: ignore[union-attr]  # fits any text
-        if not self._files or self._files[-1] != file:
-            self._files.append(file)
-        if not self._seen.add(key, (len(self._files) - 1 << 40) + int(number or 0)):
-            first = self._seen.get(key) or 0
-            there = f"{self._files[first >> 40]}{first % (1 << 40) or ''}"
-            raise UsageError(f"{place}: duplicate id {key!r}, first at {there}")
+        if key in self._places:
+            raise UsageError(f"{place}: duplicate id {key!r}, first at {self._places[key]}")
+        self._places[key] = place
         return key
 
 

@@ -11,6 +11,7 @@ from critic.counting.arrays import Floats
 from critic.counting.verdicts import Codes, Label, both_orders, codes
 from critic.errors import UsageError
 from critic.records import Judgment
+from critic.tables import is_empty
 from eval_agreement import tables
 from eval_agreement.items import HELD, Kind, check_common, file_kind, items_of, read_items, table_notes
 from eval_agreement.preferences import PEOPLE, Preferences
@@ -51,7 +52,7 @@ def kind_of(source: Source) -> Kind:
     if source.column is None:
         named = [kind for kind, column in COLUMNS.items() if column in table.columns]
         return named[0] if named and "score" not in table.columns else "score"
-    text = next((text.lower() for text in table.texts(source.column) if text), "")
+    text = next((text.strip().lower() for text in table.texts(source.column) if text and not is_empty(text)), "")
     return next((kind for kind, labels in LABELS.items() if text in labels), "score")
 
 
@@ -88,7 +89,8 @@ def of_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Prefer
         raise UsageError(f"{human.path}: {nobody}; an audit needs people's")
     for name, found in given.items():
         check_common(human, ids, judges[name], list(found.by))
-    things, notes = "items" if kind == "yes or no" else "pairs", [*people.notes]
+    empty = [note for found in given.values() for note in found.notes]
+    things, notes = "items" if kind == "yes or no" else "pairs", [*people.notes, *empty]
     for name, found in given.items():
         notes += unmatched(ids, list(found.by), ids, things, name, "it was not asked about them")
     people = _described_labels(people, next(iter(given.values())))
@@ -144,6 +146,7 @@ def _people_labels(source: Source, kind: Kind) -> _Labels:
     raters = tables.by_rater(table, _cells(table, source.column or COLUMNS[kind], kind), two_labels)
     rows = tables.RowsOfIds.of(table)
     repeated = len(table.line) - sum(map(len, raters.values()))
+    again = [f"{table.path}: {repeated} rows repeat another row and count once"] if repeated else []
     return _Labels(
         by={key: [] for key in tables.keys_of(table).rows(rows.first)},
         raters={rater or PEOPLE: theirs for rater, theirs in raters.items()},
@@ -151,15 +154,17 @@ def _people_labels(source: Source, kind: Kind) -> _Labels:
         parts=tables.parts_of(table, rows),
         probability=tables.probabilities_of(table, rows),
         lengths=np.stack([np.asarray(tables.lengths_of(table, f"_{side}", rows)) for side in "ab"], axis=1),
-        notes=[f"{table.path}: {repeated} rows repeat another row and count once"] if repeated else [],
+        notes=[*table.empty_notes(source.column or COLUMNS[kind]), *again],
     )
 
 
 def _judge_labels(source: Source, kind: Kind) -> _Labels:
     if file_kind(source) in HELD:
         return _labels_of_items(source, kind)
-    by = _orders(table_of(source), source.column or COLUMNS[kind], kind)
-    return _Labels(by=by, raters={}, group=[None] * len(by), parts={}, lengths=np.full((len(by), 2), np.nan))
+    table, column = table_of(source), source.column or COLUMNS[kind]
+    by = _orders(table, column, kind)
+    unknown, notes = np.full((len(by), 2), np.nan), table.empty_notes(column)
+    return _Labels(by=by, raters={}, group=[None] * len(by), parts={}, lengths=unknown, notes=notes)
 
 
 def _labels_of_items(source: Source, kind: Kind) -> _Labels:
@@ -197,7 +202,8 @@ def _cells(table: ColumnTable, column: str, kind: Kind) -> list[Label | None]:
     found: list[Label | None] = []
     for row, text in enumerate(table.texts(column)):
         label = LABELS[kind].get(text.strip().lower()) if text else None
-        if text and not label:
+        # "none" may mean that neither answer is better: whoever wrote it has to say a, b, tie, or leave it empty.
+        if not label and (not is_empty(text) or (text and text.strip().lower() == "none")):
             raise UsageError(f"{table.place(row)}: {column} {text!r} is none of {', '.join(LABELS[kind])}")
         found.append(label)
     return found

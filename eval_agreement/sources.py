@@ -96,7 +96,9 @@ def of_tables(
     judge_scale = scale if judge_scale is None else judge_scale
     given: dict[str, Sample] = {}
     for name, source in judges.items():
-        judge = _with_ids_of(people, _graded(_scored(source, judge_scale, name), people))
+        judge = _graded(_scored(source, judge_scale, name), people)
+        if judge.ids == people.ids:  # one object from here on: its rows are found without comparing names
+            judge = replace(judge, ids=people.ids, group=people.ids if judge.group is judge.ids else judge.group)
         check_common(human, people.ids, source, judge.ids)
         # Of others than the first nothing but scores counts.
         given[name] = replace(judge, group=judge.ids, parts={}, length=None, probability=None) if given else judge
@@ -120,7 +122,7 @@ def of_tables(
         name=human.path.stem,
         ids=ids,
         human=people.human.at(np.r_[:count, np.full(more, -1)]) if more else people.human,
-        judges={name: _scores_by_id(other, ids) for name, other in given.items()},
+        judges={name: other.human.at(places(other.ids, ids)) for name, other in given.items()},
         group=own_groups(people.named_groups + alone.named_groups, ids) if more else people.group,
         raters=as_ratings(people.raters) + [{} for _ in range(more)] if people.raters else [],
         parts={part: as_column(values) + alone.parts.get(part, unknown) for part, values in people.parts.items()},
@@ -131,13 +133,6 @@ def of_tables(
         records=first.records and first.records.rows(places(first.ids, ids)),
         notes=_notes(people, given, ids, scale, judge_scale) + columns,
     )
-
-
-def _with_ids_of(people: Sample, judge: Sample) -> Sample:
-    """The judge's with people's own ids where they are the same: what is one object is compared no more."""
-    if judge.ids != people.ids:
-        return judge
-    return replace(judge, ids=people.ids, group=people.ids if judge.group is judge.ids else judge.group)
 
 
 def _notes(
@@ -169,8 +164,6 @@ def unmatched(
     people: Sequence[str], judged: Sequence[str], kept: Sequence[str], things: str, judge: str, then: str
 ) -> list[str]:
     """What stands in one file only, with the first id of each: ids that differ in a space or a letter show there."""
-    if judged is people is kept:
-        return []
     notes = []
     if len(missing := np.flatnonzero(places(judged, people) < 0)):
         first = people[int(missing[0])]
@@ -201,13 +194,6 @@ def _at(values: Any, place: Any) -> Any:
     if isinstance(values, Column):
         return values.at(place)
     return [None if row < 0 else values[row] for row in place.tolist()]
-
-
-def _scores_by_id(judge: Sample, ids: Sequence[str]) -> Coded:
-    """A judge's scores of `ids`, NaN where it has none."""
-    if judge.ids is ids:
-        return judge.human
-    return judge.human.at(places(judge.ids, ids))
 
 
 def _people(source: Source, scale: Scale, texts: bool) -> Sample:
@@ -278,7 +264,7 @@ def _described(people: Sample, judge: Sample) -> Sample:
         return people
     known, given = people.length, judge.length
     if given is not None and (known is None or not known.known.any()):
-        known = given if judge.ids is people.ids else given.at(places(judge.ids, people.ids))
+        known = given.at(places(judge.ids, people.ids))
     said, others = (({"group": one.named_groups, **one.parts}) for one in (people, judge))
     parts = tables.filled(people.ids, said, judge.ids, others)
     return replace(people, group=own_groups(parts.pop("group"), people.ids), parts=parts, length=known)
@@ -289,7 +275,9 @@ def _of_table(source: Source, scale: Scale, judge: str | None = None) -> Sample:
     table, column, option = table_of(source), source.column or "score", "--scale" if judge is None else "--judge-scale"
     ids, scores = tables.keys_of(table), table.numbers(column, scale, option, None if judge is None else NO_VERDICT)
     notes = _low(table, column, scores, option) if scale == SCALE else []
-    if judge is not None and (count := table.count(column, NO_VERDICT)) and not scale[0] <= NO_VERDICT <= scale[1]:
+    notes += table.empty_notes(column)
+    count = 0 if judge is None else int((np.asarray(table.plain(column, scale[1])) == NO_VERDICT).sum())
+    if count and not scale[0] <= NO_VERDICT <= scale[1]:
         notes.append(
             f"{table.path}: {count} cells of {column} are {NO_VERDICT:g}, which FastChat writes where it found no "
             "verdict; they count as failed"

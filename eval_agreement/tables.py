@@ -90,56 +90,31 @@ class ColumnTable(Struct, frozen=True):
         """A column of scores on `scale`, which `option` names, moved onto 1..10; NaN where empty, or `none` and that is
         off the scale. Raises UsageError with the line."""
         low, high = scale
-        none = none if none is not None and not low <= none <= high else None
-        plain = self.plain(name)
-        if plain is None or ((plain.values < low) | (plain.values > high)).any():
-            found = np.full(len(self.line), np.nan)
-            for row, value in enumerate(self.column(name)):
-                number = self.number(row, name, value)
-                if number is None or number == none:
-                    continue
-                if not low <= number <= high:
-                    there = f"{self.place(row)}: {name} {number:g}"
-                    raise UsageError(f"{there} is outside {low:g}..{high:g} (see {option})")
-                found[row] = number
-            plain = Coded.of(found)
-        first, last = SCALE
-        return plain.map(lambda given: (given - low) * (last - first) / (high - low) + first)
+        plain = self.plain(name, high)
+        if none is not None and not low <= none <= high:
+            plain = plain.map(lambda given: np.where(given == none, np.nan, given))
+        outside = (plain.values < low) | (plain.values > high)
+        if outside.any():
+            row = int(np.argmax(outside[plain.code]))
+            expected = f"is outside {low:g}..{high:g} (see {option})"
+            raise UsageError(f"{self.place(row)}: {name} {plain[row]:g} {expected}")
+        return plain.map(lambda given: (given - low) * (SCALE[1] - SCALE[0]) / (high - low) + SCALE[0])
 
-    def count(self, name: str, number: float) -> int:
-        """How often a column of numbers says it."""
-        plain = self.plain(name)
-        return 0 if plain is None else int((np.asarray(plain) == number).sum())
+    def plain(self, name: str, below: float = math.inf) -> Coded:
+        """A column of numbers, as `tables.number` has them, NaN where empty. Raises UsageError with the line."""
+        found = []
+        for row, cell in enumerate(self.column(name)):
+            try:
+                found.append(tables.number(cell, below))
+            except ValueError as error:
+                raise UsageError(f"{self.place(row)}: {name} {cell!r} {error}") from None
+        return Coded.of(found)
 
-    def plain(self, name: str) -> Coded | None:
-        """A column of numbers as it is, NaN where empty; None where a cell has to be looked at by itself."""
-        try:
-            found = Coded.each(self.column(name), _plain)
-        except (TypeError, ValueError):
-            return None
-        return None if np.isinf(found.values).any() else found
-
-    def number(self, row: int, name: str, value: Any) -> float | None:
-        """A cell as a number; None where empty. Raises UsageError with the line."""
-        if value is None or value == "":
-            return None
-        try:
-            if isinstance(value, bool):
-                raise ValueError
-            number = float(value)
-        except (TypeError, ValueError):
-            expected = "expected one as 7.5, or an empty cell where there is none"
-            raise UsageError(f"{self.place(row)}: {name} {value!r} is not a number; {expected}") from None
-        if math.isinf(number):
-            raise UsageError(f"{self.place(row)}: {name} {value!r} is not a finite number")
-        return None if math.isnan(number) else number
-
-
-def _plain(cell: Any) -> float:
-    """Raises TypeError or ValueError for what is no number."""
-    if isinstance(cell, bool):
-        raise TypeError
-    return math.nan if cell is None else float(cell)
+    def empty_notes(self, name: str) -> list[str]:
+        """What to say of the cells of a column that say in words that they are empty."""
+        said = [text for text in self.texts(name) if text and text.strip() and tables.is_empty(text)]
+        note = f"{self.path}: {len(said)} cells of {name} say {said[0]!r} or the like" if said else ""
+        return [f"{note} and count as empty"] if said else []
 
 
 def read_table(path: Path) -> ColumnTable:
@@ -332,22 +307,12 @@ def probabilities_of(table: ColumnTable, ids: RowsOfIds | None = None) -> Floats
     name = "label_probability"
     if name not in table.columns:
         return None
-    found = np.asarray(_numbers_in(table, name))
+    found = np.asarray(table.plain(name, below=2))
     if (wrong := (found <= 0) | (found > 1)).any():
         row = int(np.argmax(wrong))
         raise UsageError(f"{table.place(row)}: {name} {found[row]:g} is not above 0 and at most 1")
     found = found if ids is None else ids.numbers(name, found)
     return None if np.isnan(found).all() else found
-
-
-def _numbers_in(table: ColumnTable, name: str) -> Coded:
-    """A column that may be missing, as numbers; NaN where empty. Raises UsageError with the line."""
-    if name not in table.columns:
-        return Coded.one(np.nan, len(table.line))
-    if (plain := table.plain(name)) is not None:
-        return plain
-    given = [table.number(row, name, value) for row, value in enumerate(table.columns[name])]
-    return Coded.of(given)
 
 
 TEXTS = ("response", "text")
@@ -388,7 +353,7 @@ def lengths_of(table: ColumnTable, which: str = "", ids: RowsOfIds | None = None
     unknown."""
     length = f"length{which}"
     if length in table.columns:
-        found = _numbers_in(table, length)
+        found = table.plain(length)
         if (found.values < 0).any():
             raise UsageError(f"{table.place(int(np.argmax(np.asarray(found) < 0)))}: {length} is below 0")
         return found if ids is None else Coded.of(ids.numbers(length, np.asarray(found)))

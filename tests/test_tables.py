@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import re
 import sys
 import zipfile
@@ -26,13 +27,10 @@ BROKEN: list[tuple[str, bytes, str]] = [
     ("short.csv", b"id,image\n1,2\n3\n", "short.csv:3: 1 cells, but the header has 2"),
     ("long.csv", b'id,image\n"a\nb",2\n1,2,3\n', "long.csv:4: 3 cells, but the header has 2"),
     ("twice.csv", b"id,id\n1,2\n", "twice.csv:1: the column 'id' is there twice"),
-    ("gbk.csv", "id,image\n1,2\n3,图片很大\n".encode("gbk"), "gbk.csv:3: not UTF-8"),
-    (
-        "semi.csv",
-        b"id;image\n1;2,5\n",
-        "semi.csv:1: the columns are separated by ';'; expected ',': save it with commas,",
-    ),
-    ("tabs.csv", b"id\timage\n1\t2\n", "tabs.csv:1: the columns are separated by '\\t'; expected ',': save it with"),
+    ("mixed.csv", "id,image\n1,图片很大\n".encode() + b"3,\xff\n", "mixed.csv:3: not UTF-8"),
+    ("cut.csv", "id,image\n图片,很大\n图".encode("gbk")[:-1], "cut.csv:3: not GB18030"),
+    ("torn.csv", "id,image\n1,2\n".encode("utf-16")[:-1], "torn.csv:2: not UTF-16"),
+    ("wide.csv", b"id;score\n1;2;5\n", "wide.csv:2: 3 cells, but the header has 2"),
     ("emptied.csv", b"id,image\n,\n", "emptied.csv: no rows"),
     ("quote.csv", b'id,image\n1,"a\n', "quote.csv:2: not CSV"),
     ("list.jsonl", b"[1]\n", "list.jsonl:1: "),
@@ -40,6 +38,50 @@ BROKEN: list[tuple[str, bytes, str]] = [
     ("torn.parquet", b"PAR1", "torn.parquet: not a parquet file"),
     ("sheet.tsv", b"id\n", "sheet.tsv: cannot read .tsv; expected .csv, .jsonl, .parquet, .xlsx"),
 ]
+
+
+TEXT = {
+    "utf-8": "图，“é” – zu groß",
+    "utf-8-sig": "图，“é” – zu groß",
+    "utf-16": "图，“é” – zu groß",
+    "utf-16-le": "图，“é” – zu groß",
+    "utf-16-be": "图，“é” – zu groß",
+    "gbk": "图片很大, 答案联通；a〇",
+    "gb18030": "图片很大㐀",
+    "cp1252": "“Café” naïve – Größe, 5 €",
+}
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", TEXT)
+def test_a_csv_of_any_usual_encoding_and_separator_says_the_same(tmp_path: Path, encoding: str, separator: str) -> None:
+    """Other separators may stand in the header's own cells; lines are those of the file."""
+    rows = [["id", '"text, with; marks"', "score"], ["a", f'"{TEXT[encoding]}\n"', "1"], ["b", TEXT[encoding][:1], "2"]]
+    path = tmp_path / "t.csv"
+    path.write_bytes("\r\n".join(separator.join(row) for row in rows).encode(encoding))
+    (first, one), (second, two) = tables.rows(path)
+    assert (first, second) == (f"{path}:2", f"{path}:4")
+    assert one == {"id": "a", "text, with; marks": f"{TEXT[encoding]}\n", "score": "1"}
+    assert two == {"id": "b", "text, with; marks": TEXT[encoding][:1], "score": "2"}
+
+
+@pytest.mark.parametrize(
+    ("cell", "number"),
+    [
+        *(("7,5", 7.5), (" 4,333 ", 4.333), ("-1", -1.0), (7, 7.0), ("1e1", 10.0)),
+        *((cell, None) for cell in (None, "", " ", "N/A", "#N/A", "n/a", "NaN", "None", "null", "-", float("nan"))),
+    ],
+)
+def test_a_cell_is_a_number_or_empty(cell: object, number: float | None) -> None:
+    found = tables.number(cell, below=10)
+    assert math.isnan(found) if number is None else found == number
+
+
+@pytest.mark.parametrize("cell", ["4,333", "good", "1.234,5", "1,234,567", True, "inf", [1], "1,2.5"])
+def test_a_cell_that_may_be_another_number_is_refused(cell: object) -> None:
+    """Without a bound `4,333` may be thousands: a length in characters."""
+    with pytest.raises(ValueError, match=r"is not a|behind the comma"):
+        tables.number(cell)
 
 
 @pytest.mark.parametrize(("name", "content", "message"), BROKEN, ids=[name for name, _, _ in BROKEN])

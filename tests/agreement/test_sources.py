@@ -8,10 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 from conftest import ROOT, human_row, write_jsonl
-from msgspec.structs import replace
 
 from critic import human_scored
-from critic.counting.columns import Column, Reread
+from critic.counting.columns import Reread
 from critic.counting.verdicts import FAILED, TIE, UNASKED, A, B
 from critic.errors import UsageError
 from critic.records import Judgment
@@ -23,7 +22,7 @@ from eval_agreement.items import how_asked
 from eval_agreement.label_sources import kind_of, of_labels
 from eval_agreement.preferences import Preferences
 from eval_agreement.sample import Sample
-from eval_agreement.sources import _with_ids_of, of_judgments, of_tables
+from eval_agreement.sources import of_judgments, of_tables
 from eval_agreement.tables import Source, read_table
 
 PEOPLE = """id,rater,score,group,task,system,response
@@ -60,12 +59,9 @@ def test_tables_are_joined_by_id(tmp_path: Path) -> None:
     }
 
 
-def test_a_judge_of_the_same_ids_has_peoples_own(tmp_path: Path) -> None:
-    """They are compared once; the groups of a table in which not every line tells them are those of all answers."""
+def test_groups_that_not_every_line_tells_are_those_of_all_answers(tmp_path: Path) -> None:
     people = "id,rater,score,group\na,ann,4,g1\na,bob,6,\nb,ann,9,g2\nb,bob,7,\n"
     found = joined(tmp_path, people, "id,score\na,5\nb,8\n")
-    same = _with_ids_of(found, replace(found, ids=Column(found.ids)))
-    assert same.ids is found.ids and _with_ids_of(found, replace(found, ids=["b", "a"])).ids == ["b", "a"]
     assert found.group == found.named_groups == ["g1", "g2"] and list(found.scores) == [5, 8]
 
 
@@ -343,6 +339,27 @@ def test_of_texts_that_differ_by_rater_the_first_counts(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id,rater,score,text\na,x,3,\na,y,4,yes\na,z,4,no\nb,x,1,\n", "utf-8")
     table = read_table(tmp_path / "t.csv")
     assert list(tables.lengths_of(table, ids=tables.RowsOfIds.of(table))) == [3, 0]
+
+
+def test_cells_that_say_that_they_are_empty_are_counted(tmp_path: Path) -> None:
+    """With decimal commas, as programs in Germany write them."""
+    people = "id;score\na;7,5\nb;N/A\nc;4,333\nd;\n".encode("utf-16")
+    (tmp_path / "people.csv").write_bytes(people)
+    (tmp_path / "judge.csv").write_text("id,score\na,7\nb,3\nc,n/a\nd,1\n", "utf-8")
+    found = of_tables(Source(tmp_path / "people.csv"), {"ours": Source(tmp_path / "judge.csv")})
+    assert np.asarray(found.human)[[0, 2]].tolist() == [7.5, 4.333] and np.isnan(np.asarray(found.human)[[1, 3]]).all()
+    assert np.isnan(np.asarray(found.judges["ours"])).tolist() == [False, False, True, False]
+    assert found.notes[:2] == [
+        f"{tmp_path / 'people.csv'}: 1 cells of score say 'N/A' or the like and count as empty",
+        f"{tmp_path / 'judge.csv'}: 1 cells of score say 'n/a' or the like and count as empty",
+    ]
+    pairs = preferences(tmp_path, "id,preference\nq,N/A\np,a\n", "id,preference\np,b\nq,NA\n")
+    assert [note for note in pairs.notes if "or the like" in note] == [
+        f"{tmp_path / 'pairs.csv'}: 1 cells of preference say 'N/A' or the like and count as empty",
+        f"{tmp_path / 'j.csv'}: 1 cells of preference say 'NA' or the like and count as empty",
+    ]
+    with pytest.raises(UsageError, match="preference 'None' is none of a, b, tie"):
+        preferences(tmp_path, "id,preference\np,a\nq,None\n", "id,preference\np,b\n")
 
 
 MISTAKES: dict[str, tuple[str, str, str]] = {
