@@ -135,25 +135,18 @@ def test_those_of_the_first_page(tmp_path: Path, shared: Path, scripted: Servers
 
 
 def test_those_of_the_package(tmp_path: Path, scripted: Servers) -> None:
-    """Rows, a criterion, replies, and a clone whose mapping is filled in once it was begun."""
+    """Rows, a criterion, replies, and the prompt pack that the page shows."""
     write_jsonl(tmp_path / "rows.jsonl", [human_row(number) for number in range(6)])
     (tmp_path / "criteria.toml").write_text('clarity = "Is it easy to follow?"\n')
     (tmp_path / "runs").mkdir()
     replies(tmp_path / "runs/replies.jsonl", "convbench")
     write_jsonl(tmp_path / "judge.jsonl", [{"text": '{"Rating": 7, "Reason": "so"} Overall, Response A is better.'}])
-    (tmp_path / "clone").mkdir()
-    (tmp_path / "clone/prompts.py").write_text("PAIR = 'Q: {q}\\nA: {a}\\nB: {b}'\nEXTRACT = '{text} Which one?'\n")
-
-    def ready(command: str) -> None:
-        if "--out theirs" in command:
-            begun = (tmp_path / "map.toml").read_text("utf-8")
-            for name, value in {"q": "question", "a": "answer_a", "b": "answer_b", "text": "text"}.items():
-                begun = begun.replace(f'"{{{name}}}" = ""', f'"{{{name}}}" = "raw.{value}"')
-            for constant, kind in {"PAIR": "pairwise_turn", "EXTRACT": "extraction"}.items():
-                begun = begun.replace(f'"{constant}"\nkind = ""', f'"{constant}"\nkind = "{kind}"')
-            (tmp_path / "map.toml").write_text(begun, "utf-8")
-
-    assert len(check("critic/README.md", tmp_path, scripted(answer).url, ready)) == 11
+    page = (ROOT / "critic/README.md").read_text("utf-8")
+    (shown,) = re.findall(r"`theirs/pairwise_turn_en\.toml`:\n\n((?:    .*\n)+)", page)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/pairwise_turn_en.toml").write_text(re.sub(r"(?m)^    ", "", shown), "utf-8")
+    ran = check("critic/README.md", tmp_path, scripted(answer).url)
+    assert len(ran) == 9 and any("--prompt-pack theirs" in command for command in ran)
 
 
 def test_those_of_the_audit(tmp_path: Path, shared: Path, scripted: Servers) -> None:
