@@ -62,9 +62,13 @@ def numbered(path: Path, formats: Collection[str] = FORMATS) -> Iterator[tuple[i
     UsageError for a file that is missing, empty, torn or of another format, naming the line, and where the library that
     reads it is not installed."""
     readers: dict[str, Callable[[Path], Iterable[tuple[int, Row]]]] = {
-        ".csv": _csv, ".tsv": partial(_csv, separators="\t"), ".jsonl": lambda path: jsonl.read(path, Row),
-        ".json": _json, ".parquet": jsonl.parquet_rows, ".xlsx": _xlsx,
-    }  # fmt: skip
+        ".csv": _csv,
+        ".tsv": partial(_csv, separators="\t"),
+        ".jsonl": lambda path: jsonl.read(path, Row),
+        ".json": _json,
+        ".parquet": jsonl.parquet_rows,
+        ".xlsx": _xlsx,
+    }
     kind = jsonl.suffix(path)
     if path.is_dir():
         raise UsageError(f"{path}: a folder; expected a file, {', '.join(formats)}")

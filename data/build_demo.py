@@ -192,13 +192,15 @@ STEPS: dict[str, Callable[[DrawnImage, str], dict[str, Any]]] = {
     "Quality": lambda scene, _: dict.fromkeys(("clarity", "resolution", "plausibility"), 2 if scene.poor else 5),
     "Category": lambda scene, _: {"category": f"Drawings of {scene.kind} shapes", "sub_category": scene.kind},
     "Persona": lambda scene, _: {
-        "character": f"Somebody who looks at {scene.name}", "scenario": "They sort drawings.",
-        "goal": "Analysis" if scene.kind == "three" else "Verification", "sub_goal": "Sorting",
+        "character": f"Somebody who looks at {scene.name}",
+        "scenario": "They sort drawings.",
+        "goal": "Analysis" if scene.kind == "three" else "Verification",
+        "sub_goal": "Sorting",
     },
     "Talk": lambda scene, _: {"task": "Reasoning", "sub_task": scene.kind, "turns": talk(scene)},
     "Checklist": _checklist,
     "HeldItems": _held,
-}  # fmt: skip
+}
 """The reply's name in its schema -> what the model says."""
 
 

@@ -59,9 +59,11 @@ CONDITIONS = {
     ),
     "rephrased_reference": Condition(
         help="the reference, to be said in other words: what a judge should find near perfect (AlignMMBench §4.2)",
-        history=False, images=False, rephrase=True,
+        history=False,
+        images=False,
+        rephrase=True,
     ),
-}  # fmt: skip
+}
 """Condition name -> what of a conversation the model is shown."""
 
 REPHRASE: dict[Language, str] = {

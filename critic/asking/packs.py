@@ -58,7 +58,14 @@ def _specimen(form: Form, turn: int = 4, of: int = 4, references: int = 4) -> Ma
     earlier, later = [Exchange("q", "a")] * (of if whole else turn - 1), [Exchange("q", "a")] * (of - turn)
     side = Side(earlier=earlier, answer=None if whole else "a", later=[] if whole else later)
     return Material(
-        caption="c", sides=[side] * (2 if form.pair else 1), question=None if whole else "q",
-        references=["r"] * references, focus="f", checklist=["i"], criteria={"c": "m"}, own_answer="o",
-        verdicts=[TurnJudgment(1, "A")], text="t" if form.scope == "verdict" else None,
-    )  # fmt: skip
+        caption="c",
+        sides=[side] * (2 if form.pair else 1),
+        question=None if whole else "q",
+        references=["r"] * references,
+        focus="f",
+        checklist=["i"],
+        criteria={"c": "m"},
+        own_answer="o",
+        verdicts=[TurnJudgment(1, "A")],
+        text="t" if form.scope == "verdict" else None,
+    )

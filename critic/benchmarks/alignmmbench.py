@@ -310,9 +310,17 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
         apart = cell.condition != "own"
         caption = "Mean rating 1 to 10 (table 3 of the paper)"
         made.append(
-            Entry(key="tasks", caption=caption, system=run.system, name=name, scores=found, apart=apart,
-                  drawn={"radar": list(parts)}, scale=SCALES["pointwise"])
-        )  # fmt: skip
+            Entry(
+                key="tasks",
+                caption=caption,
+                system=run.system,
+                name=name,
+                scores=found,
+                apart=apart,
+                drawn={"radar": list(parts)},
+                scale=SCALES["pointwise"],
+            )
+        )
     return made
 
 

@@ -445,10 +445,17 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
             if verdicts:
                 caption = f"{name} by task, {TITLES[protocol]} (figure 6 of the paper)"
                 made.append(
-                    Entry(key=f"{protocol}-{name}-tasks", caption=caption, system=run.system, name=run.name,
-                          scores={"all": score_of(verdicts, groups, scale), **scored}, drawn={"bars": list(scored)},
-                          scale=scale, folded=True)
-                )  # fmt: skip
+                    Entry(
+                        key=f"{protocol}-{name}-tasks",
+                        caption=caption,
+                        system=run.system,
+                        name=run.name,
+                        scores={"all": score_of(verdicts, groups, scale), **scored},
+                        drawn={"bars": list(scored)},
+                        scale=scale,
+                        folded=True,
+                    )
+                )
     return made
 
 

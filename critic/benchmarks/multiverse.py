@@ -440,9 +440,17 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     def add(what: str, caption: str, scores: dict[str, Score], drawn: str = "", folded: bool = True) -> None:
         shown = [name for name in scores if name not in ("all", "average", "slope")]
         made.append(
-            Entry(key=what.replace(" ", "-"), caption=caption, system=run.system, name=run.name, scores=scores,
-                  drawn={drawn: shown} if drawn else {}, scale=(0, 100), folded=folded)
-        )  # fmt: skip
+            Entry(
+                key=what.replace(" ", "-"),
+                caption=caption,
+                system=run.system,
+                name=run.name,
+                scores=scores,
+                drawn={drawn: shown} if drawn else {},
+                scale=(0, 100),
+                folded=folded,
+            )
+        )
 
     for condition in run.conditions():
         judged, words = turn_scores(run.verdicts, condition), NAMES.get(condition, condition)

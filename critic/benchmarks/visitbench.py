@@ -205,10 +205,17 @@ def _entries(run: Run, conversations: Conversations) -> list[Entry]:
         percent = {key: None if score is None else 100 * score for key, score in found.items()}
         parts = {name: score_of(percent, ids, (0, 100)) for name, ids in sorted(categories.items())}
         made.append(
-            Entry(key="reference", caption="Win rate against the reference in %, a tie half a win", system=run.system,
-                  name=labelled(run.name, condition), scores={"all": score_of(percent, asked, (0, 100)), **parts},
-                  drawn={"bars": list(parts)}, scale=(0, 100), apart=condition != "own")
-        )  # fmt: skip
+            Entry(
+                key="reference",
+                caption="Win rate against the reference in %, a tie half a win",
+                system=run.system,
+                name=labelled(run.name, condition),
+                scores={"all": score_of(percent, asked, (0, 100)), **parts},
+                drawn={"bars": list(parts)},
+                scale=(0, 100),
+                apart=condition != "own",
+            )
+        )
     return made
 
 

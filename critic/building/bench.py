@@ -41,10 +41,14 @@ def _multiverse(one: Made, image: str) -> list[dict[str, Any]]:
         spoken.append({"speaker": "user", "utterance": turn.question, "checklist": items})
         spoken.append({"speaker": "assistant", "utterance": turn.answer, "checklist": []})
     about = {
-        "main_goal_category": one.goal, "sub_goal_category": one.sub_goal, "main_task_category": one.task,
-        "sub_task_category": one.sub_task, "image_main_category": one.category,
-        "image_sub_category": one.sub_category, "lang": one.lang,
-    }  # fmt: skip
+        "main_goal_category": one.goal,
+        "sub_goal_category": one.sub_goal,
+        "main_task_category": one.task,
+        "sub_task_category": one.sub_task,
+        "image_main_category": one.category,
+        "image_sub_category": one.sub_category,
+        "lang": one.lang,
+    }
     return [{"index": one.id, "image": image, **about, "conversation": spoken}]
 
 
@@ -198,9 +202,14 @@ def leaks(folder: Path, form: str) -> list[str]:
 
 
 def freeze(
-    folder: Path, form: str, made: Sequence[Made], root: Path, md5_of: Mapping[str, str], split_of: Mapping[str, str],
+    folder: Path,
+    form: str,
+    made: Sequence[Made],
+    root: Path,
+    md5_of: Mapping[str, str],
+    split_of: Mapping[str, str],
     facts: Mapping[str, Any],
-) -> str:  # fmt: skip
+) -> str:
     """Write a benchmark into a folder: benchmark.jsonl, its images, its splits as JSONL and, where pyarrow is there, as
     Parquet with the images inside (`datasets.load_dataset(FOLDER/datasets)`), and frozen.json with the SHA-256 of every
     file. It takes the place of what was there once it is whole. Gives the hash of all. Raises UsageError for an image

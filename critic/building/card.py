@@ -278,9 +278,16 @@ def _distribution(kind: str, found: dict[str, tuple[int, int]]) -> Part:
 
 
 def write(
-    out: Path, name: str, file: Path, root: Path, counted: str, bits: int, judged: Sequence[benchmarks.Run] = (),
-    steps: Sequence[Mapping[str, Any]] = (), leaks: Iterable[str] = (),
-) -> str:  # fmt: skip
+    out: Path,
+    name: str,
+    file: Path,
+    root: Path,
+    counted: str,
+    bits: int,
+    judged: Sequence[benchmarks.Run] = (),
+    steps: Sequence[Mapping[str, Any]] = (),
+    leaks: Iterable[str] = (),
+) -> str:
     """Write card.md with its pictures, card.html and card.json of a benchmark's file into a folder; its statistics as
     text. With `judged` conversations of several models it says how hard it is, with the `steps` of `critic build` how
     it was made, and what its splits share in `leaks`."""

@@ -60,10 +60,16 @@ def section(runs: Sequence[Run], benchmark: str) -> Section:
     groups = {one.conversation.id: one.conversation.group for run in runs for one in run.turns}
     head = ["model", "conversations", "mean score, 0 to 1", "turns without a score", f"solved ({SOLVED:g} or more)"]
     rows = [
-        row(name, len(one.scores), number(fmean(one.scores.values())), one.missing, _part(one.scores, SOLVED),
-            *([_spread(one.scores, groups)] if known.rewrites else []))
+        row(
+            name,
+            len(one.scores),
+            number(fmean(one.scores.values())),
+            one.missing,
+            _part(one.scores, SOLVED),
+            *([_spread(one.scores, groups)] if known.rewrites else []),
+        )
         for name, one in by_model.items()
-    ]  # fmt: skip
+    ]
     head += ["σ over rewrites"] if known.rewrites else []
     table = Table(caption=f"Difficulty, by model: {how} of turns", head=head, rows=rows)
     scores = [one.scores for one in by_model.values()]

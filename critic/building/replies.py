@@ -77,9 +77,20 @@ class Levels(StepReply):
 
 
 Task = Literal[
-    "Description", "Recognition", "Counting", "OCR", "Meme", "Knowledge", "Reasoning", "Chart", "Problem", "Comparison",
-    "Writing", "Coherence", "Incoherence",
-]  # fmt: skip
+    "Description",
+    "Recognition",
+    "Counting",
+    "OCR",
+    "Meme",
+    "Knowledge",
+    "Reasoning",
+    "Chart",
+    "Problem",
+    "Comparison",
+    "Writing",
+    "Coherence",
+    "Incoherence",
+]
 """AlignMMBench's thirteen tasks."""
 
 

@@ -297,8 +297,14 @@ def of_battles(
         pairs = {other: {each: asked[each] for each in asked if each[0] == other} for other in order if other in met}
         scores = {other: score_of(points[model], theirs, (0, 100)) for other, theirs in pairs.items()}
         scores[RATE] = score_of(points[model], asked, (0, 100))
-        entries[model] = Entry(key=key, caption="Ratings of models by their battles", system=model, name=model,
-                               scores=scores, scale=(0, 100))  # fmt: skip
+        entries[model] = Entry(
+            key=key,
+            caption="Ratings of models by their battles",
+            system=model,
+            name=model,
+            scores=scores,
+            scale=(0, 100),
+        )
     rows = standings(list(entries.values()))
     rows.pop(MEAN, None)
     rated = {
@@ -312,10 +318,15 @@ def of_battles(
     wins = {model: {other: row[other] for other in order if other in row} for model, row in rows.items()}
     caption = "Wins of the row over the column in %, a tie half a win"
     return (
-        Leaderboard(key=key, caption=next(iter(entries.values())).caption, columns=[ELO, BRADLEY_TERRY, RATE],
-                    entries=entries, found=rated),
+        Leaderboard(
+            key=key,
+            caption=next(iter(entries.values())).caption,
+            columns=[ELO, BRADLEY_TERRY, RATE],
+            entries=entries,
+            found=rated,
+        ),
         Leaderboard(key=f"{key}-wins", caption=caption, columns=order, entries=entries, found=wins),
-    )  # fmt: skip
+    )
 
 
 def _rated(found: Ratings, model: str, rate: Standing) -> Standing:

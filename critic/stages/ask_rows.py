@@ -191,9 +191,13 @@ class AskRows(Stage[BuildRow, AskedRow]):
 
     async def work(self, item: BuildRow, keep: Callable[..., None]) -> None:
         made = AskedRow(
-            step=self.name, key=item.key, asked=self._hash(item), image=self._md5_of[item.key],
-            model=self.backend.served.name, sampling=self._sampling,
-        )  # fmt: skip
+            step=self.name,
+            key=item.key,
+            asked=self._hash(item),
+            image=self._md5_of[item.key],
+            model=self.backend.served.name,
+            sampling=self._sampling,
+        )
         try:
             made = self._read(item, made, await self.backend.chat(self._message(item)))
         except (ImageError, Refused) as error:

@@ -90,27 +90,51 @@ def main(
     step is a file in the folder --out; what is there is not made again."""
     check((plan is None or plan in PLANS, f"--plan {plan}: unknown; choose {', '.join(PLANS)}"))
     endpoint = options.Endpoint(
-        model=model, base_url=base_url, api_key=api_key, timeout=timeout, attempts=attempts, concurrency=concurrency,
-        cache=cache, fresh=retry_failed,
-    )  # fmt: skip
+        model=model,
+        base_url=base_url,
+        api_key=api_key,
+        timeout=timeout,
+        attempts=attempts,
+        concurrency=concurrency,
+        cache=cache,
+        fresh=retry_failed,
+    )
     drawn = seed if temperature else None
     asking = Asking(
         connect=endpoint.open_one if model or base_url else None,
         request=Request(messages=[], max_tokens=max_tokens, temperature=temperature, seed=drawn),
         options={"concurrency": concurrency, "max_failed": max_failed, "retry_failed": retry_failed},
     )
-    images = ImageRules(min_side=min_side, licensed=licensed, bits=near, quality=quality, rare=rare, cap=cap, seed=seed,
-        known=known)  # fmt: skip
-    told = {"model": model, "base_url": base_url, "api_key": api_key, "timeout": timeout, "attempts": attempts,
-        "concurrency": concurrency, "cache": cache, "retry_failed": retry_failed}  # fmt: skip
+    images = ImageRules(
+        min_side=min_side, licensed=licensed, bits=near, quality=quality, rare=rare, cap=cap, seed=seed, known=known
+    )
+    told = {
+        "model": model,
+        "base_url": base_url,
+        "api_key": api_key,
+        "timeout": timeout,
+        "attempts": attempts,
+        "concurrency": concurrency,
+        "cache": cache,
+        "retry_failed": retry_failed,
+    }
     building = Building(folder, out, lang, asking)
     try:
         with jsonl.alone_in(out):
             chosen = choose_images(building, images, sources)
             if plan is not None:
-                rules = BuildRules(plan=plan, blind=blind, judge=judge, against=against, reviewed=reviewed or [],
-                    bits=near, unreviewed=unreviewed, internal=internal, external=external,
-                    tokenizer=tokenizer)  # fmt: skip
+                rules = BuildRules(
+                    plan=plan,
+                    blind=blind,
+                    judge=judge,
+                    against=against,
+                    reviewed=reviewed or [],
+                    bits=near,
+                    unreviewed=unreviewed,
+                    internal=internal,
+                    external=external,
+                    tokenizer=tokenizer,
+                )
                 build(building, chosen, rules, told)
     except NeedsModelError as step:
         print(f"{step} asks a model: give --base-url or --model, and run the same command again")

@@ -312,21 +312,37 @@ def main(
     shown = there and any(CONDITIONS[one].images for one in names)
     load = Images(root, max_bytes=max_image_bytes, resize_to=max_image_pixels, uris=uris).load if shown else _no_image
     backend = options.Endpoint(
-        model=model, base_url=base_url, api_key=api_key, timeout=timeout, attempts=attempts, concurrency=concurrency,
-        vllm_options=vllm_options or (), cache=cache, fresh=retry_failed, budget=options.spend(budget),
-        engine=engine, ray_address=ray_address, replicas=replicas,
-    ).open_one()  # fmt: skip
+        model=model,
+        base_url=base_url,
+        api_key=api_key,
+        timeout=timeout,
+        attempts=attempts,
+        concurrency=concurrency,
+        vllm_options=vllm_options or (),
+        cache=cache,
+        fresh=retry_failed,
+        budget=options.spend(budget),
+        engine=engine,
+        ray_address=ray_address,
+        replicas=replicas,
+    ).open_one()
     sampling = Sampling(
-        max_tokens=max_tokens, temperature=temperature, seed=seed if temperature else 0,
-        overflow=overflow, max_image_pixels=max_image_pixels,
-    )  # fmt: skip
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed if temperature else 0,
+        overflow=overflow,
+        max_image_pixels=max_image_pixels,
+    )
     file: dict[str, Any] = {"file": str(benchmark_file), "count": len(conversations)}
     if benchmark_file.is_file():
         file["sha256"] = jsonl.sha256(benchmark_file)
     source = {"benchmark": benchmark, "conversations": file, "data_root": str(root)}
     run = RunOptions(
-        out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed,
+        out=out,
+        concurrency=concurrency,
+        max_failed=max_failed,
+        retry_failed=retry_failed,
         shard=Shard.read(shard),
-    )  # fmt: skip
+    )
     conversations = [one for one in conversations if run.takes(one.group)]
     return Infer(run, backend, name or backend.served.name, names, sampling, conversations, load, source).run()

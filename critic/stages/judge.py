@@ -373,12 +373,30 @@ def main(
 ) -> int:
     """Score responses with a judge or a panel of several; conversations by protocol (--benchmark), by one judge."""
     benchmark = benchmark or benchmark_of(responses, questions)
-    run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed,
-        certificate=certificate, shard=Shard.read(shard),
-        rescores=score is not None)  # fmt: skip
-    endpoint = Endpoint(model=model, cache=cache, api_key=api_key, concurrency=concurrency, attempts=attempts,
-        engine=engine, vllm_options=vllm_options, timeout=timeout, fresh=retry_failed, budget=spend(budget),
-        base_url=base_url or (None if judge else DEFAULT_URL), ray_address=ray_address, replicas=replicas)  # fmt: skip
+    run = RunOptions(
+        out=out,
+        concurrency=concurrency,
+        max_failed=max_failed,
+        retry_failed=retry_failed,
+        certificate=certificate,
+        shard=Shard.read(shard),
+        rescores=score is not None,
+    )
+    endpoint = Endpoint(
+        model=model,
+        cache=cache,
+        api_key=api_key,
+        concurrency=concurrency,
+        attempts=attempts,
+        engine=engine,
+        vllm_options=vllm_options,
+        timeout=timeout,
+        fresh=retry_failed,
+        budget=spend(budget),
+        base_url=base_url or (None if judge else DEFAULT_URL),
+        ray_address=ray_address,
+        replicas=replicas,
+    )
     see = ShownImages(images, data_root or root_of(responses, questions), max_image_pixels, max_image_bytes)
     form, pack, most = _prompt(prompt, prompt_pack, benchmark)
     decoding = _decoding(form, samples, temperature, seed, no_reason, panel := len(judge or []) > 1)
@@ -392,9 +410,22 @@ def main(
     _refuse("with --benchmark", criteria=criteria, check_repeat=check_repeat > 0, cascade=cascade, several=panel)
     chosen = _chosen(protocol or [], judging or ["standard"])
     (backend,) = endpoint.open("--judge", judge)
-    setup = Setup(judge=name or backend.served.name, score_kind=score or "argmax", order=order, battles=battles,
-        seed=seed if order != "both" or battles == "random" else 0, extraction=not no_extraction,
-        reference_backed=not reference_free, pointwise_prompt=form, decoding=decoding, pack=pack, unread=unread,
-        texts=True, strict=strict, sight=sight, reason_first=prompt == EVERY_REASON_FIRST)  # fmt: skip
+    setup = Setup(
+        judge=name or backend.served.name,
+        score_kind=score or "argmax",
+        order=order,
+        battles=battles,
+        seed=seed if order != "both" or battles == "random" else 0,
+        extraction=not no_extraction,
+        reference_backed=not reference_free,
+        pointwise_prompt=form,
+        decoding=decoding,
+        pack=pack,
+        unread=unread,
+        texts=True,
+        strict=strict,
+        sight=sight,
+        reason_first=prompt == EVERY_REASON_FIRST,
+    )
     asked = ConversationJudge(backend, as_begun(out, setup), max_tokens or most, see.shown([backend]))
     return judge_conversations(run, asked, responses, benchmark, questions, against or [], system, *chosen)

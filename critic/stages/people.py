@@ -119,10 +119,16 @@ def main(
         one = transcripts[key, condition]
         answer = one.answer(turn) if turn is not None else None
         verdict = TurnVerdict(
-            conversation=key, system=one.system, condition=condition, protocol=protocol, judge=judge, turn=turn,
-            opponent=against if protocol == "pairwise" else None, score=chosen.score(protocol == "pairwise"),
+            conversation=key,
+            system=one.system,
+            condition=condition,
+            protocol=protocol,
+            judge=judge,
+            turn=turn,
+            opponent=against if protocol == "pairwise" else None,
+            score=chosen.score(protocol == "pairwise"),
             length=len(answer) if answer is not None else None,
-        )  # fmt: skip
+        )
         lines.append(
             ConversationJudgment(
                 conversation=one.conversation, verdict=verdict, setup=setup, prompt_hash="people", answer=answer

@@ -142,11 +142,20 @@ class Annotation:
         lang = asked["lang"] if asked.get("lang") in ("en", "zh") else preferred
         done, tasks = self.store.counts()[rater]
         facts = {
-            "words": words(lang), "lang": lang, "other": "en" if lang == "zh" else "zh", "stale": "stale" in asked,
-            "rater": asked["rater"], "done": done, "tasks": tasks, "pace": self.store.pace(rater), "open": found,
-            "last": self.store.last(rater, found.label if found else 0), "once": secrets.token_urlsafe(12),
-            "scheme": self.name, **({} if found is None else self._shown(found)),
-        }  # fmt: skip
+            "words": words(lang),
+            "lang": lang,
+            "other": "en" if lang == "zh" else "zh",
+            "stale": "stale" in asked,
+            "rater": asked["rater"],
+            "done": done,
+            "tasks": tasks,
+            "pace": self.store.pace(rater),
+            "open": found,
+            "last": self.store.last(rater, found.label if found else 0),
+            "once": secrets.token_urlsafe(12),
+            "scheme": self.name,
+            **({} if found is None else self._shown(found)),
+        }
         return HTMLResponse(_template().render(facts))
 
     def _shown(self, found: Open) -> dict[str, Any]:

@@ -20,10 +20,14 @@ def looking_sections(found: Mapping[Path, Looking]) -> list[Section]:
     parts = []
     for path, one in found.items():
         lines = [
-            row(f"{each.metric}, seeing less blind", measured(each.value, each.interval, None), number(each.first),
-                number(each.second))
+            row(
+                f"{each.metric}, seeing less blind",
+                measured(each.value, each.interval, None),
+                number(each.first),
+                number(each.second),
+            )
             for each in one.differences
-        ]  # fmt: skip
+        ]
         effects = [
             row("another image: points lost by right answers", points(one.swap, 2), "", ""),
             row("one fact edited: points lost by right answers", points(one.edit, 2), "", ""),

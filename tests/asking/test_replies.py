@@ -191,7 +191,7 @@ def test_what_is_lost_of_alignmmbench_fails_on_both_roads_unasked(
     given = ("--questions", questions, *words, "--score", "argmax", "--concurrency", "1", "--max-failed", "1")
     done = run("critic", "judge", file, "--out", out, "--base-url", server.url, *given)
     assert done.returncode == 0 and "4 failed (server_error 3, empty 1)" in done.stdout, done.stderr
-    assert "from the cache" not in done.stdout and ", 0 cached" in done.stdout, "nobody was asked, nothing was known of it"
+    assert "from the cache" not in done.stdout and ", 0 cached" in done.stdout, "nobody was asked of it"
     assert not any(text in prompt_of(body) for body in server.requests for text in LOST)
     assert run("critic", "judge", file, "--out", out, "--base-url", server.url, *given).returncode == 0
     scores = ("--questions", questions) if words else ()
