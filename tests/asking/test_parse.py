@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from critic.asking.forms import inquiry
@@ -421,6 +421,7 @@ def test_any_reply_states_one_choice_or_none(before: str, player: str, value: st
 
 @given(st.text("abcdefg ,.;\n", max_size=60), st.integers(1, 10), st.sampled_from(["Rating: [[%d]]", "Rating:{%d}"]))
 def test_a_stated_rating_is_read_back_behind_any_words(before: str, rating: int, form: str) -> None:
+    assume("e.g" not in before)  # what follows it is an example
     found = stated_rating(f"{before}\n{form % rating}")
     assert found is not None and found.rating == rating
 
