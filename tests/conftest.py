@@ -205,6 +205,15 @@ def serving(
     assert not left, f"after {end.name} there still run {left}"
 
 
+@pytest.fixture(autouse=True)
+def recursion_limit() -> Iterator[None]:
+    """Python's limit as it was: the server raises it for its own process, which is the tests' process where they call
+    its layer, and a file nested too deep for `critic` would then be read by tests that come after."""
+    limit = sys.getrecursionlimit()
+    yield
+    sys.setrecursionlimit(limit)
+
+
 @contextlib.contextmanager
 def stopped_engine(server: subprocess.Popen[str]) -> Iterator["psutil.Process"]:
     """A server whose engine computes nothing until the end of the block: what is asked in it waits, on any machine."""
