@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from critic import jsonl
 from critic.counting.estimate import Estimate
 from critic.errors import UsageError
-from critic.records import ConversationJudgment, Judgment, Setup
+from critic.records import Judgment, Setup
 
 QUOTED = ("mae", "pearson", "accuracy", "kappa")
 """The agreement that stands in the line to quote, where it was measured."""
@@ -33,29 +33,29 @@ class HowJudged(Struct, frozen=True, kw_only=True, omit_defaults=True):
     processors: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, judgments: Iterable[Judgment | ConversationJudgment], processors: Mapping[str, str]) -> "HowJudged":
+    def of(cls, judgments: Iterable[Judgment], processors: Mapping[str, str]) -> "HowJudged":
         """How all of them were made. Raises UsageError where there are none, or not all were made alike."""
         prompts: dict[str, str] = {}
         found: dict[bytes, HowJudged] = {}
         for one in judgments:
             how = cls(
-                judge=one.judge if isinstance(one, Judgment) else one.setup.judge,
-                members=[each.judge for each in one.members] if isinstance(one, Judgment) else [],
+                judge=one.judge,
+                members=[each.judge for each in one.members],
                 prompts=prompts,
-                setup=drawn(one if isinstance(one, Judgment) else one.setup),
+                setup=drawn(one.setup),
                 processors=dict(processors),
             )
             found[msgspec.json.encode([how.judge, how.members, how.setup])] = how
-            prompts[one.prompt_hash] = one.prompt if isinstance(one, Judgment) else one.verdict.protocol
+            prompts[one.prompt_hash] = one.prompt
         if len(found) == 1:
             return found.popitem()[1]
         raise UsageError("--certificate: it takes judgments made in one way, as critic judge writes them, not a table")
 
 
-def drawn(one: Any) -> dict[str, Any]:
-    """How verdicts are drawn and scored, as a setup, a judgment of a response or its judge says it."""
-    names = one.__struct_fields__ if isinstance(one, Setup) else ("score_kind", "decoding")
-    return {name: msgspec.to_builtins(getattr(one, name)) for name in names if name != "judge"}
+def drawn(setup: Setup) -> dict[str, Any]:
+    """How verdicts are drawn and scored, whoever judges and by which prompt."""
+    names = (name for name in setup.__struct_fields__ if name not in ("judge", "pointwise_prompt"))
+    return {name: msgspec.to_builtins(getattr(setup, name)) for name in names}
 
 
 class Labels(Struct, frozen=True, kw_only=True):
@@ -106,6 +106,8 @@ def hold_to(path: Path, processors: Mapping[str, str], prompts: Mapping[str, str
     first thing that is not as it was."""
     found, _ = read(path)
     how, labels = found.how, Path(found.labels.file)
+    # Certificates of before 2026-11-26 say of answers no more than how they were scored and drawn.
+    now["setup"] = how.setup | {name: value for name, value in now.get("setup", {}).items() if name in how.setup}
     told = [(name, getattr(how, name), value) for name, value in now.items()]
     told += [("prompt", list(how.prompts), f"{name}@{key}") for key, name in prompts.items() if key not in how.prompts]
     told += [(f"processor of {name}", how.processors.get(name, value), value) for name, value in processors.items()]

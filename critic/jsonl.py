@@ -141,13 +141,39 @@ def _to_parquet(source: Path, target: Path) -> None:
         raise UsageError(f"{target}: these records are no table ({error}); name it .jsonl.zst") from None
 
 
+def _of_row(row: Any, record: type[T]) -> T:
+    """A row as a record; of an earlier version's as the record's `upgrade` makes it."""
+    try:
+        return msgspec.convert(row, record)
+    except msgspec.ValidationError:
+        upgrade = getattr(record, "upgrade", None)
+        if upgrade is None or (found := upgrade(row)) is None:
+            raise
+        return cast(T, found)
+
+
+def decoder(record: type[T]) -> Callable[[bytes], T]:
+    """What reads a line of a file of records, of today and of earlier versions. It raises ValueError."""
+    today = msgspec.json.Decoder(record)
+
+    def decoded(line: bytes) -> T:
+        try:
+            return decode(line, today)
+        except msgspec.ValidationError:
+            if not hasattr(record, "upgrade"):
+                raise
+            return _of_row(loads(line), record)
+
+    return decoded
+
+
 def _parquet_records(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
     if not path.is_file():
         raise UsageError(f"{path}: no such file")
     number = 0
     for number, row in parquet_rows(path):
         try:
-            yield number, msgspec.convert(_said(row), record)
+            yield number, _of_row(_said(row), record)
         except msgspec.ValidationError as error:
             raise UsageError(f"{path}:row {number}: {error}") from None
     if not number:
@@ -184,10 +210,10 @@ def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
     if path.suffix == ".parquet":
         yield from _parquet_records(path, record)
         return
-    decoder = msgspec.json.Decoder(record)
+    decoded = decoder(record)
     for number, line in lines(path):
         try:
-            yield number, decode(line, decoder)
+            yield number, decoded(line)
         except ValueError as error:
             where = _MALFORMED.search(str(error))
             no_number = where and line[int(where[1]) :].startswith((b"NaN", b"Infinity"))

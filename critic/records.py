@@ -1,8 +1,9 @@
 """The vocabulary of every stage. Each record wraps the one before, so no stage joins files by id."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -107,11 +108,14 @@ Failure = (
         "content_filter",
         "server_error",
         "budget",
+        "not_run",
+        "turn_not_judged",
     ]
     | ImageFailure
 )
 """Why a judgment has no score. `truncated`: the reply ended at the token limit before a rating. `refused`: by the
-server or by the model. `budget`: nothing was asked, for what the run might spend was spent."""
+server or by the model. `budget`: nothing was asked, for what the run might spend was spent. `not_run`: there is no
+answer to judge. `turn_not_judged`: a whole conversation, and the judgment of one of its turns failed."""
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -163,46 +167,6 @@ class Decoding(Struct, frozen=True, kw_only=True, omit_defaults=True):
 GREEDY = Decoding()
 
 
-class Member(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one judge of a panel said. `score` is None exactly when its `verdict.failure` is set."""
-
-    judge: str
-    verdict: Verdict
-    score: float | None = None
-
-
-class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One response judged once. `score` is what counts: the rating, or the mean or median of its distribution, as
-    `--score` said; None exactly when `verdict.failure` is set. Of forms that do not rate it is 1 where `response` is
-    better than the `other` or right, 0 where it is not, 1/2 for a tie, and of a checklist the share of yes. `shortened`
-    counts the characters left out of the prompt, by section. `samples` holds each verdict where several were drawn:
-    `verdict` has then their mean distribution and most frequent rating. `members` holds each judge's part where a panel
-    judged: `score` and `verdict.rating` are then the panel's aggregate, and `verdict.distribution` the mean of the
-    members'. `calls` holds each question to the judge where one form takes several: two orders of a pair, the judge's
-    own answer first. `images` is how many reached the judge with the answer, fewest of a panel's members."""
-
-    response: Response
-    judge: str
-    prompt: str
-    prompt_hash: str
-    score_kind: str
-    verdict: Verdict
-    score: float | None = None
-    reply: str = ""
-    detail: str | None = None
-    shortened: dict[str, int] = field(default_factory=dict)
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    attempts: int = 1
-    decoding: Decoding = GREEDY
-    samples: list[Verdict] = field(default_factory=list)
-    members: list[Member] = field(default_factory=list)
-    other: Response | None = None
-    calls: list["Call"] = field(default_factory=list)
-    images: int = 0
-
-
 class Example(Struct, frozen=True, kw_only=True):
     """A training example: the messages of a judging prompt in one form (`critic.asking.forms`), the verdict to learn.
 
@@ -226,10 +190,12 @@ class Example(Struct, frozen=True, kw_only=True):
 class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One turn asked of a model. `images` are shown with this turn: paths relative to a data root, or data URIs.
     `focus` says what an open answer is compared on (ConvBench's creation turn); `checklist` are yes/no questions about
-    the answer, and `aspects` the main and the sub-aspect that each is about (MultiVerse)."""
+    the answer, and `aspects` the main and the sub-aspect that each is about (MultiVerse). `references` are as in
+    Question."""
 
     prompt: str
     reference: str | None = None
+    references: list[str] = field(default_factory=list)
     task: str | None = None
     images: list[str] = field(default_factory=list)
     focus: str | None = None
@@ -239,10 +205,11 @@ class ConversationTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is asked of a model turn by turn. `history` is given, not generated, and comes before turn 1. `group` is the
-    unit of resampling, as in Question. `caption` describes the image to a judge that cannot see it."""
+    unit of resampling, `criteria` are what an answer is rated on besides, as in Question. `caption` describes the image
+    to a judge that cannot see it. `benchmark` is empty of a question out of somebody's own rows."""
 
     id: str
-    benchmark: str
+    benchmark: str = ""
     lang: Language
     group: str
     turns: list[ConversationTurn]
@@ -251,6 +218,10 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     goal: str | None = None
     domain: str | None = None
     history: list[Turn] = field(default_factory=list)
+    criteria: dict[str, str] = field(default_factory=dict)
+
+
+NOTHING_ASKED = Conversation(id="", lang="en", group="", turns=[])
 
 
 def alike(one: Conversation | None, other: Conversation | None) -> bool:
@@ -265,32 +236,6 @@ def _plain(one: Conversation) -> Conversation:
 Protocol = Literal["pointwise", "direct", "pairwise", "checklist", "quality"]
 """How a turn is judged: 1..10 against a reference; 1..10 with the reference's rating fixed at 10 (ConvBench's direct
 grading, MultiVerse's quality); against another answer; by yes/no questions."""
-
-
-class TurnVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a judge said of a turn of a model's conversation, or of the whole (`turn` None): what scores are made of.
-
-    `score` is a rating 1..10; for `pairwise` 1 where the model won, 0 where the `opponent` (None: the reference) did,
-    1/2 for a tie; for `checklist` the share of yes, 0..1. It is None exactly when `failure` names why: the judge's
-    failure, or that of an answer that was never generated. `condition` is the history that the model saw, `judging`
-    how the judge was asked ("no_focus": without focus points). `length` is the answer's length in characters. `unread`:
-    no verdict could be read in the judge's replies, and it counts as a tie (Setup.unread). `unjudged`: how many turns'
-    judgments, which failed, the verdict on the whole had to do without.
-    """
-
-    conversation: str
-    system: str
-    condition: str
-    protocol: Protocol
-    judge: str
-    turn: int | None = None
-    judging: str = "standard"
-    opponent: str | None = None
-    score: float | None = None
-    failure: str | None = None
-    length: int | None = None
-    unread: bool = False
-    unjudged: int = 0
 
 
 Overflow = Literal["fail", "drop-oldest"]
@@ -430,19 +375,276 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
     images: int = 0
 
 
-class ConversationJudgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One verdict on a turn of a model's conversation or on the whole, and how it came about. `asked` names what was
-    shown to the judge, None where nothing could be; judgments with one name share their calls, and tokens count once.
-    `rating` is the verdict of a grade, `answers` are those of a checklist, in its order."""
+class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was judged: the `answer` of the model `system` to a turn of a conversation (from 1), which it gave in sight
+    of the history that the `condition` says; or the whole conversation (`turn` None). A question out of somebody's own
+    rows is a conversation of one turn.
 
-    conversation: Conversation
-    verdict: TurnVerdict
-    setup: Setup
-    prompt_hash: str
-    asked: str | None = None
+    `id` is the answer's own, or the conversation's; `length` is what the answer has, in characters. Where two are
+    compared, `opponent` is the other model (None: the reference), and `other` its answer where it stands in a row of
+    its own. `human` and `columns` are as in Response.
+    """
+
+    id: str = ""
+    conversation: Conversation = NOTHING_ASKED
+    system: str | None = None
+    condition: str = "own"
+    turn: int | None = None
     answer: str | None = None
-    rating: Verdict | None = None
-    answers: list[bool | None] = field(default_factory=list)
-    reason: str | None = None
+    length: int | None = None
+    opponent: str | None = None
+    other: "Sample | None" = None
+    human: HumanScore | None = None
+    columns: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, response: Response, other: Response | None = None) -> "Sample":
+        """An answer out of a row, beside another one to the same question where two are compared."""
+        question = response.question
+        turn = ConversationTurn(
+            prompt=question.prompt,
+            reference=question.reference,
+            references=question.references,
+            task=question.task,
+            images=question.images,
+            focus=question.focus,
+            checklist=question.checklist,
+        )
+        conversation = Conversation(
+            id=question.id,
+            lang=question.lang,
+            group=question.group,
+            turns=[turn],
+            caption=question.caption,
+            category=question.category,
+            history=question.history,
+            criteria=question.criteria,
+        )
+        return cls(
+            id=response.id,
+            conversation=conversation,
+            system=response.system,
+            turn=1,
+            answer=response.text,
+            length=len(response.text),
+            opponent=None if other is None else other.system or "another",
+            other=None if other is None else cls.of(other),
+            human=response.human,
+            columns=response.columns,
+        )
+
+    @property
+    def response(self) -> Response:
+        """The same as a row has it: of a turn what was said before it is its history, a whole conversation is shown
+        by its last turn."""
+        one = self.conversation
+        asked = one.turns[: self.turn] or [ConversationTurn(prompt="")]
+        turn = asked[-1]
+        question = Question(
+            id=one.id,
+            prompt=turn.prompt,
+            task=turn.task or "none",
+            group=one.group,
+            lang=one.lang,
+            reference=turn.reference,
+            references=turn.references,
+            category=one.category,
+            history=one.history,
+            images=turn.images,
+            caption=one.caption,
+            focus=turn.focus,
+            checklist=turn.checklist,
+            criteria=one.criteria,
+        )
+        return Response(
+            id=self.id,
+            question=question,
+            text=self.answer or "",
+            system=self.system,
+            human=self.human,
+            columns=self.columns,
+        )
+
+    @property
+    def key(self) -> str:
+        """What tells the answers of a file apart: of two that are compared both ids."""
+        return self.id if self.other is None else f"{self.id}+{self.other.id}"
+
+    @property
+    def asked(self) -> ConversationTurn | None:
+        """The turn that was answered, None of a whole conversation."""
+        return None if self.turn is None else self.conversation.turns[self.turn - 1]
+
+
+NOTHING_JUDGED = Sample()
+
+
+class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A sample judged once: by the form `prompt`, which a `protocol` chose for it where a benchmark's conversations are
+    judged.
+
+    `score` is what counts; it is None exactly when `verdict.failure` is set. Of a rating it is 1..10: the rating, or
+    the mean or median of its distribution (`setup.score_kind`). Of two answers it is 1 where the sample's is better, 0
+    where the other is, 1/2 for a tie; of yes and no 1 or 0; of a checklist the share of yes.
+
+    `samples` holds each verdict where several were drawn: `verdict` has then their mean distribution and most frequent
+    rating. `members` holds each judge's part where a panel judged, without what it shares with the panel's: `score` and
+    `verdict.rating` are then the panel's aggregate, `verdict.distribution` is the mean of the members'. `calls` holds
+    each question to the judge where a form takes several, or a protocol asks. Judgments of one conversation whose
+    `asked` is the same share their calls, and tokens count once; it is None where nothing was asked.
+
+    `judging` is how the judge was asked ("no_focus": without focus points), `unread`: it is a tie because no verdict
+    could be read (Setup.unread). `unjudged`: how many turns' judgments, which failed, that of the whole had to do
+    without. `shortened` counts the characters left out of the prompt, by section. `images` is how many reached the
+    judge with the answer, fewest of a panel's members.
+    """
+
+    sample: Sample
+    setup: Setup
+    verdict: Verdict
+    prompt: str = ""
+    prompt_hash: str = ""
+    protocol: Protocol | None = None
+    judging: str = "standard"
+    score: float | None = None
+    unread: bool = False
+    unjudged: int = 0
+    asked: str | None = None
+    reply: str = ""
     detail: str | None = None
+    shortened: dict[str, int] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    attempts: int = 1
+    images: int = 0
+    samples: list[Verdict] = field(default_factory=list)
+    members: list["Judgment"] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+
+    @property
+    def judge(self) -> str:
+        return self.setup.judge
+
+    @property
+    def score_kind(self) -> str:
+        return self.setup.score_kind
+
+    @property
+    def decoding(self) -> Decoding:
+        return self.setup.decoding
+
+    @property
+    def conversation(self) -> Conversation:
+        return self.sample.conversation
+
+    @property
+    def system(self) -> str:
+        return self.sample.system or ""
+
+    @property
+    def condition(self) -> str:
+        return self.sample.condition
+
+    @property
+    def turn(self) -> int | None:
+        return self.sample.turn
+
+    @property
+    def opponent(self) -> str | None:
+        return self.sample.opponent
+
+    @property
+    def length(self) -> int | None:
+        return self.sample.length
+
+    @property
+    def failure(self) -> Failure | None:
+        return self.verdict.failure
+
+    @property
+    def part(self) -> "Judgment":
+        """What a panel's judgment keeps of a member's: how it judged, and what came of it."""
+        return Judgment(sample=NOTHING_JUDGED, setup=self.setup, verdict=self.verdict, score=self.score)
+
+    @classmethod
+    def upgrade(cls, row: Any) -> "Judgment | None":
+        """A line as versions before 2026-11-26 wrote it: of an answer (`response`), or of a conversation
+        (`conversation` and, in `verdict`, what was judged and the score). None for anything else. Raises
+        msgspec.ValidationError."""
+        if not isinstance(row, dict) or not isinstance(row.get("verdict"), dict):
+            return None
+        if isinstance(row.get("response"), dict):
+            return msgspec.convert(_of_answer(row), cls)
+        if isinstance(row.get("conversation"), dict) and isinstance(row.get("setup"), dict):
+            return msgspec.convert(_of_conversation(row), cls)
+        return None
+
+
+def spent(judgments: Sequence[Judgment]) -> dict[str, int]:
+    """What several judgments took together."""
+    return {
+        "prompt_tokens": sum(one.prompt_tokens for one in judgments),
+        "cached_tokens": sum(one.cached_tokens for one in judgments),
+        "completion_tokens": sum(one.completion_tokens for one in judgments),
+        "attempts": max(one.attempts for one in judgments),
+    }
+
+
+def _of_answer(row: dict[str, Any]) -> dict[str, Any]:
+    """An older judgment of an answer in the keys of today."""
+    other = row.pop("other", None)
+    answers = [msgspec.convert(one, Response) for one in (row.pop("response"), other) if one is not None]
+    setup: dict[str, Any] = {"extraction": False, "pointwise_prompt": row.get("prompt")}
+    setup |= {name: row.pop(name) for name in ("judge", "score_kind", "decoding") if name in row}
+    members = [
+        {
+            "sample": {},
+            "setup": setup | {"judge": one.get("judge")},
+            "verdict": one.get("verdict"),
+            "score": one.get("score"),
+        }
+        for one in row.pop("members", [])
+    ]
+    return row | {"sample": Sample.of(*answers), "setup": setup, "members": members}
+
+
+def _of_conversation(row: dict[str, Any]) -> dict[str, Any]:
+    """An older judgment of a turn or a whole conversation in the keys of today."""
+    said, setup, conversation = row.pop("verdict"), row["setup"], row.pop("conversation")
+    names = ("system", "condition", "turn", "opponent", "length")
+    sample = {name: said[name] for name in names if name in said}
+    sample |= {"id": said.get("conversation"), "conversation": conversation, "answer": row.pop("answer", None)}
+    whole, protocol = "turn" not in said, said.get("protocol")
+    form = setup.get("pointwise_prompt", "pointwise") if protocol == "pointwise" else protocol
+    if protocol in ("direct", "pairwise"):
+        form = f"{protocol}_{'whole' if whole else 'turn'}"
+    verdict = row.pop("rating", None) or {}
+    verdict |= {"failure": said.get("failure"), "answers": row.pop("answers", []), "reason": row.pop("reason", None)}
+    if protocol == "pairwise":
+        verdict["value"] = {1.0: "A", 0.5: "tie", 0.0: "B"}.get(said.get("score"))
+    kept = ("protocol", "judging", "score", "unread", "unjudged")
+    calls = row.get("calls", [])
+    spent: dict[str, Any] = {
+        f"{kind}_tokens": sum(call.get(f"{kind}_tokens", 0) for call in calls)
+        for kind in ("prompt", "cached", "completion")
+    }
+    return (
+        row
+        | spent
+        | {name: said[name] for name in kept if name in said}
+        | {
+            "sample": sample,
+            "verdict": verdict,
+            "prompt": form,
+            "reply": calls[0].get("reply", "") if calls else "",
+            "attempts": max((call.get("attempts", 1) for call in calls), default=1),
+        }
+    )
+
+
+def is_judgment(row: Any) -> bool:
+    """Whether a line of JSON is a judgment, of today or of an earlier version."""
+    if not isinstance(row, dict) or not isinstance(row.get("verdict"), dict):
+        return False
+    return bool({"sample", "response"} & row.keys()) or {"conversation", "setup"} <= row.keys()

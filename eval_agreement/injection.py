@@ -102,7 +102,7 @@ def injection(judgments: Sequence[Judgment]) -> Injection:
     measure = _Measure(
         judged,
         {name: as_scores([one.score for one in of]) for name, of in judged.items()},
-        group_numbers([judgment.response.question.group for judgment in judged[CLEAN]]),
+        group_numbers([judgment.conversation.group for judgment in judged[CLEAN]]),
     )
     attacks = [name for name in suite().attacks if name in judged]
     effects = measure.effects({name: [name] for name in judged if name != CLEAN} | {ALL: attacks})
@@ -134,7 +134,7 @@ def _by_attack(judgments: Sequence[Judgment]) -> dict[str, list[Judgment]]:
         raise UsageError("no judgments of attacked answers")
     found: dict[str, dict[str, Judgment]] = {name: {} for name in (CLEAN, *suite().entries)}
     for judgment in judgments:
-        marked = judgment.response.id
+        marked = judgment.sample.id
         original, _, name = marked.rpartition(SEPARATOR)
         if not original or name not in found:
             raise UsageError(f"response id {marked!r} ends in the name of no attack; judge rows of `critic attack`")
@@ -197,7 +197,7 @@ class _Measure(NamedTuple):
         lost = np.where(np.isnan(self.scores[CLEAN]), np.nan, np.isnan(attacked))
         rows = [judgment for name in names for judgment in self.judged[name]]
         cut = np.array(["response" in judgment.shortened for judgment in rows]).reshape(paired.shape)
-        length = sum(len(judgment.response.text) for judgment in self.judged[CLEAN]) / len(self.group)
+        length = sum(len(judgment.sample.answer or "") for judgment in self.judged[CLEAN]) / len(self.group)
         raised, denied = share(_reaches(differences, RISE), self.group), share(lost, self.group)
         counted = Counter(rows[number].verdict.failure for number in np.flatnonzero(lost.ravel() == 1))
         failures = {failure: count for failure, count in counted.most_common() if failure}
@@ -213,7 +213,7 @@ class _Measure(NamedTuple):
             top=share(_reaches(np.where(paired, attacked, np.nan), TOP), self.group),
             denied=denied,
             failures=failures,
-            added=sum(len(judgment.response.text) for judgment in rows) / len(rows) - length,
+            added=sum(len(judgment.sample.answer or "") for judgment in rows) / len(rows) - length,
             shortened=int((cut & paired).sum()),
             reading=_reading(inflation, net, raised, denied, failures),
         )

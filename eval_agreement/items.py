@@ -9,6 +9,7 @@ TURN is `whole` for the whole conversation; behind it stand `/judging=NAME` (oth
 import math
 from collections.abc import Iterator, Sequence
 from itertools import repeat
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,35 +18,28 @@ from msgspec.structs import replace
 
 from critic import jsonl
 from critic.asking import rating
-from critic.asking.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, form_of
+from critic.asking.forms import FORMS, POINTS, AnswerKind, ChecklistKind, ChoiceKind, CriteriaKind, Form, form_of
 from critic.counting.aggregate import check
 from critic.counting.coded import Coded
 from critic.counting.columns import Column, RatingColumns, Reread, Spooled, equal
 from critic.counting.verdicts import Label
 from critic.errors import UsageError
 from critic.records import (
+    NOTHING_JUDGED,
     RATINGS,
     Call,
-    Conversation,
-    ConversationJudgment,
     HumanScore,
     Judgment,
-    Member,
     Protocol,
-    Question,
     Response,
-    TurnVerdict,
     Verdict,
+    is_judgment,
 )
 from eval_agreement.sample import PARTS, Sample
 from eval_agreement.tables import Source, column_notes, places, table_of
 
 Kind = Literal["score", "preference", "yes or no"]
-AnyJudgment = Judgment | ConversationJudgment
-FileKind = Literal["judgments", "judged conversations", "human-scored rows", "table"]
-
-HELD: tuple[FileKind, ...] = ("judgments", "judged conversations")
-"""What is read as items."""
+FileKind = Literal["judgments", "human-scored rows", "table"]
 
 OVERALL = "overall"
 """The criterion of a score that is not by one of several."""
@@ -80,48 +74,69 @@ class AuditItem(Struct, frozen=True, kw_only=True):
     parts: dict[str, str | None]
     lengths: tuple[float | None, ...]
     response: Response | None = None
-    judgment: AnyJudgment | None = None
+    judgment: Judgment | None = None
     record: int = -1
 
 
-def items_of(judgment: AnyJudgment) -> list[AuditItem]:
-    """Everything that one record says, each with the id by which people's verdicts are found. Of an answer the form
-    that it was judged in says what to look for; a form that is not ours rates."""
-    if isinstance(judgment, ConversationJudgment):
-        return _of_conversation(judgment)
-    base = replace(of_response(judgment.response), judgment=judgment)
+def items_of(judgment: Judgment) -> list[AuditItem]:
+    """Everything that one record says, each with the id by which people's verdicts are found. The form that it was
+    judged in says what to look for; a form that is not ours rates."""
     try:
         form = form_of(judgment.prompt)
     except UsageError:
         form = FORMS["pointwise"]
-    if form.pair and judgment.other is None:
-        return []
+    base = _base(judgment)
     if isinstance(form.kind, ChoiceKind):
-        return [_choice(base, judgment, form.kind)]
+        return [_choice(base, judgment, form)]
     if isinstance(form.kind, ChecklistKind):
-        human = judgment.response.human
-        right = (human.answers if human else []) or [None] * len(judgment.response.question.checklist)
+        human, asked = judgment.sample.human, judgment.sample.asked
+        # A judge that was never asked has no answers, which are as many failures as there are items.
+        right = (human.answers if human else []) or [None] * len(asked.checklist if asked else ())
         return _checklist(base, judgment.verdict.answers or [None] * len(right), right)
     if isinstance(form.kind, CriteriaKind):
         return _by_criterion(base, judgment)
     return [] if isinstance(form.kind, AnswerKind) else [replace(base, score=judgment.score)]
 
 
-def _choice(base: AuditItem, judgment: Judgment, kind: ChoiceKind) -> AuditItem:
+def _base(judgment: Judgment) -> AuditItem:
+    """What is known of a sample, whatever was said of it."""
+    sample, conversation, asked = judgment.sample, judgment.conversation, judgment.sample.asked
+    turn = None if sample.turn is None else len(conversation.history) + sample.turn
+    parts = {
+        "task": asked.task if asked else None,
+        "category": conversation.category,
+        "lang": conversation.lang,
+        "answerer": sample.system,
+        "turn": str(turn or "whole"),
+    }
+    if judgment.protocol is not None:
+        parts |= {"condition": sample.condition, "protocol": judgment.protocol, "judging": judgment.judging}
+    base = of_response(sample.response)
+    return replace(base, id=label_id(judgment), parts=parts, lengths=(sample.length,), judgment=judgment)
+
+
+def _choice(base: AuditItem, judgment: Judgment, form: Form) -> AuditItem:
     """A choice of the judge's, and the one that people's scores make right (None where they leave it open)."""
-    shown = [one for one in (judgment.response, judgment.other) if one is not None]
+    assert isinstance(form.kind, ChoiceKind)
+    sample, asked = judgment.sample, judgment.sample.asked
+    shown = [one for one in (sample, sample.other if form.pair else None) if one is not None]
     scores = [one.human.score for one in shown if one.human]
     chances = [one.human.probability for one in shown if one.human and one.human.probability is not None]
+    wanted = 2 if form.pair else 1
+    lengths = [one.length for one in shown]
+    if len(lengths) < wanted:
+        # Of another model's answer, or of the references of a whole conversation, the record does not say the length.
+        reference = asked.reference if asked and sample.opponent is None else None
+        lengths.append(None if reference is None else len(reference))
     return replace(
         base,
-        id="+".join(one.id for one in shown),
-        kind="yes or no" if "yes" in kind.choices else "preference",
-        labels=_orders(judgment.calls) or (_LABELS.get(judgment.verdict.value, "failed"),),
-        human_label=_LABELS.get(kind.right(scores)) if len(scores) == len(shown) else None,
+        kind="yes or no" if "yes" in form.kind.choices else "preference",
+        labels=_orders(judgment.calls) or (_LABELS.get(judgment.verdict.value) or _winner(judgment.score),),
+        human_label=_LABELS.get(form.kind.right(scores)) if len(scores) == wanted else None,
         human=None,
         # Answers are drawn independently of each other.
-        probability=math.prod(chances) if len(chances) == len(shown) else None,
-        lengths=tuple(len(one.text) for one in shown),
+        probability=math.prod(chances) if len(chances) == wanted else None,
+        lengths=tuple(lengths),
     )
 
 
@@ -144,8 +159,8 @@ def _checklist(base: AuditItem, answers: Sequence[bool | None], right: Sequence[
 def _by_criterion(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
     """The overall score, and one for each criterion of the question."""
     found = [replace(base, score=judgment.score, parts={**base.parts, "criterion": OVERALL})]
-    people = judgment.response.human.criteria if judgment.response.human else {}
-    for name in judgment.response.question.criteria:
+    people = judgment.sample.human.criteria if judgment.sample.human else {}
+    for name in judgment.conversation.criteria:
         verdict = judgment.verdict.criteria.get(name)
         found.append(
             replace(
@@ -158,39 +173,6 @@ def _by_criterion(base: AuditItem, judgment: Judgment) -> list[AuditItem]:
             )
         )
     return found
-
-
-def _of_conversation(judgment: ConversationJudgment) -> list[AuditItem]:
-    verdict, conversation = judgment.verdict, judgment.conversation
-    turn = None if verdict.turn is None else conversation.turns[verdict.turn - 1]
-    base = AuditItem(
-        id=verdict_id(verdict),
-        kind="score",
-        group=conversation.group,
-        parts={
-            "task": turn.task if turn else None,
-            "category": conversation.category,
-            "lang": conversation.lang,
-            "answerer": verdict.system,
-            "turn": str(verdict.turn or "whole"),
-            "condition": verdict.condition,
-            "protocol": verdict.protocol,
-            "judging": verdict.judging,
-        },
-        lengths=(verdict.length,),
-        judgment=judgment,
-    )
-    if verdict.protocol == "pairwise":
-        # Of another model's answer, or of the references of a whole conversation, the record does not say the length.
-        reference = turn.reference if turn and verdict.opponent is None else None
-        lengths = verdict.length, None if reference is None else len(reference)
-        labels = _orders(judgment.calls) or (_winner(verdict.score),)
-        return [replace(base, kind="preference", labels=labels, lengths=lengths)]
-    if verdict.protocol == "checklist":
-        # A judge that was never asked has no answers, which are as many failures as there are items.
-        answers = judgment.answers or [None] * len(turn.checklist if turn else ())
-        return _checklist(base, answers, [None] * len(answers))
-    return [replace(base, score=verdict.score)]
 
 
 def of_response(response: Response) -> AuditItem:
@@ -208,11 +190,27 @@ def of_response(response: Response) -> AuditItem:
     )
 
 
-def verdict_id(verdict: TurnVerdict) -> str:
+def label_id(judgment: Judgment, *, whole: bool = False) -> str:
+    """The id by which people's labels of a sample go (see above); `whole`: of the conversation that its turn is in."""
+    sample = judgment.sample
+    if judgment.protocol is None:
+        return sample.key
+    turn = None if whole else sample.turn
+    return verdict_id(sample.id, sample.condition, judgment.protocol, turn, judgment.judging, sample.opponent)
+
+
+def verdict_id(
+    conversation: str,
+    condition: str,
+    protocol: str,
+    turn: int | None = None,
+    judging: str = "standard",
+    opponent: str | None = None,
+) -> str:
     """The id of a verdict on a conversation (see above)."""
-    named = {"judging": verdict.judging, "opponent": verdict.opponent}
+    named = {"judging": judging, "opponent": opponent}
     other = [f"{name}={value}" for name, value in named.items() if value not in (None, "standard")]
-    return "/".join([verdict.conversation, verdict.condition, verdict.protocol, str(verdict.turn or "whole"), *other])
+    return "/".join([conversation, condition, protocol, str(turn or "whole"), *other])
 
 
 def _orders(calls: Sequence[Call]) -> tuple[Label | None, ...]:
@@ -240,48 +238,34 @@ def _yes_or_no(answer: bool | None) -> Label:
     return "failed" if answer is None else "a" if answer else "b"
 
 
-class MadeBy(Column[AnyJudgment | None]):
+class MadeBy(Column[Judgment | None]):
     """What of each judgment says how it was made and whether it failed: records that are the same for many. Without the
     detail of a failure, which may be another for every row."""
 
-    def add(self, one: AnyJudgment | None) -> None:
-        if isinstance(one, Judgment):
-            how = {name: getattr(one, name) for name in ("judge", "prompt", "prompt_hash", "score_kind", "decoding")}
-            failure, members = one.verdict.failure, [each.judge for each in one.members]
-            panel = [Member(judge=name, verdict=Verdict()) for name in members]
-            verdict = Verdict(failure=failure)
-            self.put(
-                (*how.values(), failure, *members),
-                lambda: Judgment(response=_NO_RESPONSE, verdict=verdict, members=panel, **how),
-            )
-        elif one is None:
+    def add(self, one: Judgment | None) -> None:
+        if one is None:
             self.append(None)
-        else:
-            how = {"setup": one.setup, "prompt_hash": one.prompt_hash}
-            said = {name: getattr(one.verdict, name) for name in ("protocol", "judge", "failure")}
-            stub = TurnVerdict(conversation="", system="", condition="", **said)
-            self.put(
-                (*how.values(), *said.values()),
-                lambda: ConversationJudgment(conversation=_NO_CONVERSATION, verdict=stub, **how),
-            )
+            return
+        members = [each.judge for each in one.members]
+        self.put(
+            (one.setup, one.prompt, one.prompt_hash, one.protocol, one.failure, *members),
+            lambda: replace(
+                one,
+                sample=NOTHING_JUDGED,
+                verdict=Verdict(failure=one.failure),
+                members=[replace(each, verdict=Verdict(), score=None) for each in one.members],
+                score=None,
+                reply="",
+                detail=None,
+                calls=[],
+                samples=[],
+            ),
+        )
 
 
-_NO_RESPONSE = Response(id="", question=Question(id="", prompt="", task="", group="", lang="en"), text="")
-
-_NO_CONVERSATION = Conversation(id="", benchmark="", lang="en", group="", turns=[])
-
-
-def without_reason(judgment: AnyJudgment) -> AnyJudgment:
+def without_reason(judgment: Judgment) -> Judgment:
     """As pages show it."""
-    if isinstance(judgment, Judgment):
-        return replace(judgment, verdict=replace(judgment.verdict, reason=None))
-    return judgment
-
-
-def judgments_of(source: Source) -> Iterator[tuple[int, AnyJudgment]]:
-    """The records of a file of judgments, with their lines."""
-    record: type[AnyJudgment] = ConversationJudgment if file_kind(source) == "judged conversations" else Judgment
-    yield from jsonl.read(source.path, record)
+    return replace(judgment, verdict=replace(judgment.verdict, reason=None))
 
 
 def read_items(source: Source) -> Iterator[AuditItem]:
@@ -296,8 +280,8 @@ def read_items(source: Source) -> Iterator[AuditItem]:
         raise UsageError(f"{path}: unknown protocol {protocol!r}; choose {', '.join(get_args(Protocol))}")
     hashes = Spooled("q")
     first: str | None = None
-    for record, (number, judgment) in enumerate(judgments_of(source)):
-        place, judge = f"{path}:{number}", judge_of(judgment)
+    for record, (number, judgment) in enumerate(jsonl.read(path, Judgment)):
+        place, judge = f"{path}:{number}", judgment.judge
         try:
             items = _checked(judgment)
         except UsageError as error:
@@ -306,18 +290,18 @@ def read_items(source: Source) -> Iterator[AuditItem]:
         if judge != first:
             raise UsageError(f"{place}: judged by {judge!r}, line 1 by {first!r}; one judge a file")
         for item in items:
-            if protocol is not None and item.parts["protocol"] != protocol:
+            if protocol not in (None, judgment.protocol):
                 continue
             hashes.append(hash(item.id))
             yield replace(item, record=record)
     if not len(hashes):
         raise UsageError(f"{path}: no verdict" + (f" by the protocol {protocol}" if protocol else ""))
     again, lines = set(equal(hashes).tolist()), dict[str, int]()
-    for number, judgment in judgments_of(source) if again else ():  # two ids may have one hash
+    for number, judgment in jsonl.read(path, Judgment) if again else ():  # two ids may have one hash
         for item in items_of(judgment):
-            if hash(item.id) in again and (protocol is None or item.parts["protocol"] == protocol):
+            if hash(item.id) in again and protocol in (None, judgment.protocol):
                 if item.id in lines:
-                    what = "response id" if isinstance(judgment, Judgment) else "verdict"
+                    what = "response id" if judgment.protocol is None else "verdict"
                     raise UsageError(f"{path}:{number}: duplicate {what} {item.id!r}, first at line {lines[item.id]}")
                 lines[item.id] = number
 
@@ -363,7 +347,9 @@ class SampleRows:
         records = None
         probability = None if all(map(math.isnan, self._probability)) else np.asarray(self._probability)
         if source and any(self._made.present()):
-            records = Reread(lambda: (without_reason(one) for _, one in judgments_of(source)), self._record)
+            records = Reread(
+                lambda: (without_reason(one) for _, one in jsonl.read(source.path, Judgment)), self._record
+            )
         return Sample(
             name=name,
             ids=self._ids,
@@ -380,14 +366,14 @@ class SampleRows:
         )
 
 
-def _checked(judgment: AnyJudgment) -> list[AuditItem]:
+def _checked(judgment: Judgment) -> list[AuditItem]:
     """What a record says. Raises UsageError for a score off its scale, a turn that is not there, and answers to a
     checklist that are not as many as people's."""
-    if isinstance(judgment, ConversationJudgment):
-        check(judgment.verdict)
-        turn, turns = judgment.verdict.turn, len(judgment.conversation.turns)
-        if turn is not None and not 1 <= turn <= turns:
-            raise UsageError(f"a verdict on turn {turn} of a conversation that has {turns}")
+    if judgment.protocol is not None:
+        check(judgment)
+    turn, turns = judgment.turn, len(judgment.conversation.turns)
+    if turn is not None and not 1 <= turn <= turns:
+        raise UsageError(f"a verdict on turn {turn} of a conversation that has {turns}")
     try:
         items = items_of(judgment)
     except ValueError as error:
@@ -395,42 +381,39 @@ def _checked(judgment: AnyJudgment) -> list[AuditItem]:
     for item in items:
         found = {"score": item.score}
         if item.response:
-            found |= {f"response.columns.{name}": score for name, score in item.response.columns.items()}
+            found |= {f"sample.columns.{name}": score for name, score in item.response.columns.items()}
         if item.human:
-            found["response.human.score"] = item.human.score
-            found |= {f"response.human.raters.{name}": score for name, score in item.human.raters.items()}
+            found["sample.human.score"] = item.human.score
+            found |= {f"sample.human.raters.{name}": score for name, score in item.human.raters.items()}
         for key, score in found.items():
             if score is not None and not RATINGS[0] <= score <= RATINGS[-1]:
                 raise UsageError(f"{key} {score:g} is outside {RATINGS[0]}..{RATINGS[-1]}")
     return items
 
 
-def judge_of(judgment: AnyJudgment) -> str:
-    """The judge's name."""
-    return judgment.judge if isinstance(judgment, Judgment) else judgment.verdict.judge
-
-
-def how_asked(judgment: AnyJudgment) -> dict[str, str]:
+def how_asked(judgment: Judgment) -> dict[str, str]:
     """Who judged, by which prompt and how the score was taken, for the audit's provenance."""
-    if isinstance(judgment, Judgment):
-        return {key: getattr(judgment, key) for key in ("judge", "prompt", "prompt_hash", "score_kind")}
-    prompt, kind = judgment.verdict.protocol, judgment.setup.score_kind
-    return {"judge": judge_of(judgment), "prompt": prompt, "prompt_hash": judgment.prompt_hash, "score_kind": kind}
+    return {key: getattr(judgment, key) for key in ("judge", "prompt", "prompt_hash", "score_kind")}
 
 
 def file_kind(source: Source) -> FileKind:
-    """What a file holds, by the keys of its first line; a column of its own makes it a table, but of judged
-    conversations it names the protocol. Raises UsageError for JSONL that cannot be read."""
+    """What a file holds, by the keys of its first line; a column of its own makes it a table, but of judgments it names
+    the protocol. Raises UsageError for JSONL that cannot be read."""
     if jsonl.suffix(source.path) not in (".jsonl", ".parquet"):
         return "table"
     _, first = next(jsonl.read(source.path, dict[str, Any]))
-    if {"conversation", "verdict", "setup"} <= set(first):
-        return "judged conversations"
+    if is_judgment(first):
+        return "judgments"
     if source.column:
         return "table"
-    if {"response", "verdict"} <= set(first):
-        return "judgments"
     return "human-scored rows" if {"human_score", "scale_min", "response"} <= set(first) else "table"
+
+
+def by_protocol(path: Path) -> bool:
+    """Whether a file's judgments are of conversations: people's own are then written like a judge's, and theirs of
+    single answers stand inside a judge's."""
+    _, first = next(jsonl.read(path, Judgment))
+    return first.protocol is not None
 
 
 def table_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[str]:

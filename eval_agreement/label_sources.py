@@ -6,14 +6,12 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from critic import jsonl
 from critic.counting.arrays import Floats
 from critic.counting.verdicts import Codes, Label, both_orders, codes
 from critic.errors import UsageError
-from critic.records import Judgment
 from critic.tables import is_empty
 from eval_agreement import tables
-from eval_agreement.items import HELD, Kind, check_common, file_kind, items_of, read_items, table_notes
+from eval_agreement.items import Kind, by_protocol, check_common, file_kind, read_items, table_notes
 from eval_agreement.preferences import PEOPLE, Preferences
 from eval_agreement.sample import own_groups, scores
 from eval_agreement.sources import unmatched
@@ -32,20 +30,17 @@ COLUMNS: dict[Kind, str] = {"preference": "preference", "yes or no": "verdict"}
 def kind_of(source: Source) -> Kind:
     """What people say in a file: scores, preferences, or yes and no; by its column, first value or first verdicts.
 
-    Raises UsageError for judged conversations that hold several kinds, unless a protocol is named.
+    Raises UsageError for judgments that hold several kinds, unless a protocol is named.
     """
     held = file_kind(source)
-    if held == "judged conversations":
-        found = {str(item.parts["protocol"]): item.kind for item in read_items(source)}
+    if held == "judgments":
+        found = {str(item.parts.get("protocol")): item.kind for item in read_items(source)}
         if len(set(found.values())) > 1:
             example = f"{source.path}:{min(found)}"
             raise UsageError(
                 f"{source.path}: verdicts of several kinds ({', '.join(found)}); name one, as in {example}"
             )
         return next(iter(found.values()))
-    if held == "judgments":  # all of which are in one form
-        _, first = next(jsonl.read(source.path, Judgment))
-        return next((item.kind for item in items_of(first)), "score")
     if held != "table":
         return "score"
     table = table_of(source)
@@ -128,9 +123,9 @@ def _weight(source: Source, people: _Labels) -> Floats | None:
 
 def _people_labels(source: Source, kind: Kind) -> _Labels:
     held = file_kind(source)
-    if held in HELD:
+    if held == "judgments":
         found = _labels_of_items(source, kind)
-        if held == "judgments":
+        if not by_protocol(source.path):
             return found
         # People's own verdicts in the judges' format; what they did not say is no failure of theirs.
         both = both_orders(_both(found.by.values())).tolist()
@@ -159,7 +154,7 @@ def _people_labels(source: Source, kind: Kind) -> _Labels:
 
 
 def _judge_labels(source: Source, kind: Kind) -> _Labels:
-    if file_kind(source) in HELD:
+    if file_kind(source) == "judgments":
         return _labels_of_items(source, kind)
     table, column = table_of(source), source.column or COLUMNS[kind]
     by = _orders(table, column, kind)

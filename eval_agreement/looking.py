@@ -138,7 +138,7 @@ class Looking(Struct, frozen=True, kw_only=True):
 
 
 def has_arms(judgments: Sequence[Judgment]) -> bool:
-    return any(one.response.id.rpartition(SEPARATOR)[2] in ARMS for one in judgments)
+    return any(one.sample.id.rpartition(SEPARATOR)[2] in ARMS for one in judgments)
 
 
 def looking(judgments: Sequence[Judgment]) -> Looking:
@@ -148,9 +148,9 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
     found = _by_arm(judgments)
     ids = sorted(found[CLEAN])
     clean = [found[CLEAN][one] for one in ids]
-    group = [one.response.question.group for one in clean]
+    group = [one.conversation.group for one in clean]
     numbers = group_numbers(group)
-    human = as_scores([one.response.human.score if one.response.human else None for one in clean])
+    human = as_scores([one.sample.human.score if one.sample.human else None for one in clean])
 
     def of(arm: str) -> np.ndarray[Any, np.dtype[np.float64]]:
         return as_scores([found[arm][one].score if one in found[arm] else None for one in ids])
@@ -186,11 +186,11 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
 def _by_arm(judgments: Sequence[Judgment]) -> dict[str, dict[str, Judgment]]:
     found: dict[str, dict[str, Judgment]] = {name: {} for name in (CLEAN, *ARMS)}
     for one in judgments:
-        original, _, name = one.response.id.rpartition(SEPARATOR)
+        original, _, name = one.sample.id.rpartition(SEPARATOR)
         if not original or name not in found:
-            raise UsageError(f"response id {one.response.id!r} is of no arm; judge rows of `critic attack --images`")
+            raise UsageError(f"response id {one.sample.id!r} is of no arm; judge rows of `critic attack --images`")
         if original in found[name]:
-            raise UsageError(f"duplicate response id {one.response.id!r}")
+            raise UsageError(f"duplicate response id {one.sample.id!r}")
         found[name][original] = one
     for name in ("judge", "prompt_hash", "score_kind"):
         if len(values := sorted({getattr(one, name) for one in judgments})) > 1:
@@ -248,13 +248,13 @@ def _worst(
         made.append(
             Seen(
                 id=ids[place],
-                question=one.response.question.prompt,
-                answer=one.response.text,
-                images=one.response.question.images,
+                question=one.sample.response.question.prompt,
+                answer=one.sample.answer or "",
+                images=one.sample.response.question.images,
                 human=None if np.isnan(human[place]) else float(human[place]),
                 scores={name: None if np.isnan(value) else value for name, value in there.items()},
                 reason=one.verdict.reason,
-                edited=other.response.text if other else None,
+                edited=other.sample.answer if other else None,
                 wrong=float(wrong[place]),
             )
         )

@@ -13,7 +13,7 @@ from critic.counting.arrays import Floats, counted, group_numbers
 from critic.counting.coded import Coded
 from critic.counting.columns import Column, RatingColumns, Reread, as_column
 from critic.errors import UsageError
-from critic.records import ConversationJudgment, Judgment, Response
+from critic.records import Judgment, Response
 from eval_agreement.metrics import Scores
 
 PARTS: dict[str, Callable[[Response], str | None]] = {
@@ -66,8 +66,8 @@ class Sample(Struct, frozen=True, kw_only=True):
     length: Coded | None = None
     probability: Floats | None = None
     responses: Sequence[Response | None] = field(default_factory=list)
-    judgments: Sequence[Judgment | ConversationJudgment | None] = field(default_factory=list)
-    records: Reread[Judgment | ConversationJudgment] | None = None
+    judgments: Sequence[Judgment | None] = field(default_factory=list)
+    records: Reread[Judgment] | None = None
     notes: list[str] = field(default_factory=list)
     criterion: str | None = None
 

@@ -7,7 +7,7 @@ import numpy as np
 from critic.asking import rating
 from critic.counting.coded import Coded
 from critic.counting.columns import as_column
-from critic.records import ConversationJudgment, Judgment
+from critic.records import Judgment
 from eval_agreement.sample import Sample
 
 MANY_ROWS = 50_000
@@ -25,14 +25,14 @@ def by_kind(sample: Sample) -> dict[str, Coded]:
     from MANY_ROWS rows on, which are more than one chooses a score by.
     """
     made = [one for one in as_column(sample.judgments).present() if one]
-    asked = {one.score_kind for one in made if isinstance(one, Judgment) and not one.members}
+    asked = {one.score_kind for one in made if one.protocol is None and not one.members}
     if sample.records is None or len(asked) != 1 or len(sample.ids) >= MANY_ROWS or not sample.scores.known.any():
         return {}
     (used,) = asked
     kinds = sorted(get_args(rating.ScoreKind), key=lambda kind: kind != used)
 
-    def of(one: Judgment | ConversationJudgment | None) -> list[float]:
-        found = [rating.of_distribution(one.verdict, kind) for kind in kinds] if isinstance(one, Judgment) else [None]
+    def of(one: Judgment | None) -> list[float]:
+        found = [rating.of_distribution(one.verdict, kind) for kind in kinds] if one else [None]
         return [np.nan] * len(kinds) if None in found else found  # type: ignore[return-value]  # no None
 
     scores = sample.records.table(of, len(kinds))

@@ -18,9 +18,9 @@ from critic.records import NO_VERDICT, Judgment
 from eval_agreement import tables
 from eval_agreement.items import (
     COLUMN_SUFFIX,
-    HELD,
     OVERALL,
     SampleRows,
+    by_protocol,
     check_common,
     file_kind,
     of_response,
@@ -49,8 +49,6 @@ def of_judgments(name: str, path: Path, *, texts: bool = True) -> list[Sample]:
     and naming the file when people scored none of the answers.
     """
     kind = file_kind(Source(path))
-    if kind == "judged conversations":
-        raise UsageError(f"{path}: judged conversations hold no people's verdicts; give --human FILE --judge NAME=FILE")
     if kind != "judgments" and path.is_file():
         what = "human-scored rows" if kind == "human-scored rows" else "a table"
         raise UsageError(f"{path}: {what}, no judgments of critic judge; give --human FILE --judge NAME=FILE[:COLUMN]")
@@ -68,7 +66,7 @@ def of_judgments(name: str, path: Path, *, texts: bool = True) -> list[Sample]:
         judges = {judge: Coded.of(rows.score), **others}
         samples.append(replace(sample, parts=parts, judges=judges, criterion=by))
     if not samples[0].human.known.any():
-        raise UsageError(f"{path}: no answer has people's scores (response.human); an audit needs them")
+        raise UsageError(f"{path}: no people's verdicts (sample.human); give --human FILE --judge NAME=FILE")
     return [sample for sample in samples if sample.human.known.any()]
 
 
@@ -199,14 +197,14 @@ def _at(values: Any, place: Any) -> Any:
 def _people(source: Source, scale: Scale, texts: bool) -> Sample:
     path = source.path
     kind = file_kind(source)
+    if kind == "judgments" and by_protocol(path):
+        return replace(_scored(source, scale), judgments=[], records=None)
     if kind == "judgments":
         sample = of_judgments(path.stem, path, texts=texts)[0]
         if not texts and sample.records:  # read where they are shown
-            answers = sample.records.of(lambda one: one.response if isinstance(one, Judgment) else None)
+            answers = sample.records.of(lambda one: one and one.sample.response)
             sample = replace(sample, responses=answers)
         return replace(sample, judges={}, judgments=[], records=None)
-    if kind == "judged conversations":
-        return replace(_scored(source, scale), judgments=[], records=None)
     if kind == "human-scored rows":
         left_out, rows = Counter[str](), SampleRows(texts)
         for _, _, response in human_scored.walk(path, left_out, _NO_REFERENCE):
@@ -224,7 +222,7 @@ def _people(source: Source, scale: Scale, texts: bool) -> Sample:
 
 def _scored(source: Source, scale: Scale, judge: str = "") -> Sample:
     """A judge's scores as a sample; they stand in `human`."""
-    if file_kind(source) not in HELD:
+    if file_kind(source) != "judgments":
         return _of_table(source, scale, judge)
     rows = SampleRows(texts=False)
     for item in read_items(source):

@@ -15,10 +15,10 @@ from critic.certificate import Certificate, HowJudged, Labels
 from critic.counting.columns import as_column
 from critic.counting.estimate import LEVEL, MANY_GROUPS, RESAMPLES, RESAMPLES_OF_MANY, SEED, Estimate
 from critic.errors import UsageError
-from critic.records import Response
+from critic.records import Judgment, Response
 from eval_agreement.analysis import Findings, Kind
 from eval_agreement.gate import Outcome
-from eval_agreement.items import AnyJudgment, how_asked
+from eval_agreement.items import how_asked
 from eval_agreement.metrics import METRICS, Agreement
 from eval_agreement.sample import Sample
 from eval_agreement.tables import Source
@@ -51,7 +51,7 @@ def provenance(
     return {"samples": described, "train": trained, **made_by()}
 
 
-def how_judged(judged: Path, judgments: Iterable[AnyJudgment | None]) -> HowJudged:
+def how_judged(judged: Path, judgments: Iterable[Judgment | None]) -> HowJudged:
     """What a certificate says of the judge of a file. Raises UsageError where its own records are not there, or not
     alike: only they say by which prompt and how it judged."""
     return HowJudged.of(filter(None, judgments), (run_facts(judged) or {}).get("processors", {}))

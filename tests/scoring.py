@@ -10,10 +10,11 @@ from xml.etree import ElementTree
 
 import msgspec
 from conftest import ROOT, run
+from judgments import of_turn
 
 from critic import benchmarks
 from critic.benchmarks import convbench
-from critic.records import ConversationJudgment, Setup, TurnVerdict
+from critic.records import Judgment, Verdict
 
 FILES = {
     "convbench": "ConvBench.csv",
@@ -21,7 +22,7 @@ FILES = {
     "visitbench": "visit_bench.csv",
     "alignmmbench": "metadata.jsonl",
 }
-Score = Callable[[TurnVerdict], float | str]
+Score = Callable[[Judgment], float | str]
 """A verdict's score, or the name of its failure."""
 
 
@@ -47,21 +48,17 @@ def judged(
         for protocol, condition, turn in asked:
             if turn is not None and turn > len(one.turns):
                 continue
-            blank = TurnVerdict(
-                conversation=one.id, system=system, condition=condition, protocol=protocol, judge=judge, turn=turn,
-                opponent=opponent, length=None if turn is None else 10 * turn + len(one.id),
+            blank = of_turn(
+                one, protocol, system=system, condition=condition, judge=judge, turn=turn, opponent=opponent,
+                length=None if turn is None else 10 * turn + len(one.id), asked="a", answer=answer,
             )  # fmt: skip
             value = score(blank)
-            made = {"failure": value} if isinstance(value, str) else {"score": value}
+            made: dict[str, Any] = {"failure": value} if isinstance(value, str) else {"score": value}
             items = one.turns[turn - 1].checklist if protocol == "checklist" and turn is not None else []
             yes = 0.0 if isinstance(value, str) else value * len(items)
-            lines.append(
-                ConversationJudgment(
-                    conversation=one, verdict=msgspec.structs.replace(blank, **made),
-                    setup=Setup(judge=judge, score_kind="argmax"), prompt_hash="h", asked="a", answer=answer,
-                    answers=[place < yes for place in range(len(items))] if made.get("score") is not None else [],
-                )
-            )  # fmt: skip
+            answers: list[bool | None] = [place < yes for place in range(len(items))] if "score" in made else []
+            verdict = Verdict(failure=made.pop("failure", None), answers=answers)
+            lines.append(msgspec.structs.replace(blank, verdict=verdict, **made))
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines) + b"\n")
     return path
@@ -99,6 +96,6 @@ def labels(page: str, caption: str) -> list[str]:
     return [one.text or "" for one in ElementTree.fromstring(svg).iter("text")]
 
 
-def grades(verdict: TurnVerdict) -> float:
+def grades(verdict: Judgment) -> float:
     """A whole grade 1..10 that is another one for each verdict."""
     return float(random.Random(repr(verdict)).randint(1, 10))

@@ -108,7 +108,7 @@ def test_every_form_is_asked_and_read(name: str, walk: Walk) -> None:
 
 @pytest.mark.parametrize("name", ASKED)
 def test_every_form_is_scored(name: str, walk: Walk, tmp_path: Path) -> None:
-    mine = [line for line in walk.lines(name) if line["response"]["system"] == "system-0"]
+    mine = [line for line in walk.lines(name) if line["sample"]["system"] == "system-0"]
     done = run("critic", "score", write_jsonl(tmp_path / "mine.jsonl", mine), "--out", tmp_path / "scores.json")
     assert done.returncode == 0, done.stderr
     mean = sum(line["score"] for line in mine) / len(mine)

@@ -215,7 +215,7 @@ def test_those_of_the_audit(tmp_path: Path, shared: Path, scripted: Servers) -> 
 
     def ready(command: str) -> None:
         if "judged_conversations" in command:
-            ids = [line["verdict"]["conversation"] for line in map(json.loads, talks.read_text("utf-8").splitlines())]
+            ids = [line["sample"]["id"] for line in map(json.loads, talks.read_text("utf-8").splitlines())]
             lines = [f"{key}/own/direct/1,{number % 10 + 1}" for number, key in enumerate(ids)]
             (tmp_path / "people.csv").write_text("\n".join(["id,score", *lines]))
 

@@ -8,18 +8,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT
+from conftest import ROOT, human_row, run, write_jsonl
+from stages.test_judge_conversations import answer_all, replies
 
 from critic import human_scored, jsonl
 from critic.asking.forms import form_of
-from critic.records import ConversationJudgment, Judgment, ModelTurn
+from critic.records import Judgment, ModelTurn
 from critic.stages.rewrite import Rewrite
 from eval_agreement.items import items_of
 
 RECORDS = ROOT / "tests/records"
 WRITTEN: dict[str, type[Any]] = {
     "judgments": Judgment,
-    "conversation_judgments": ConversationJudgment,
+    "conversation_judgments": Judgment,
+    "samples": Judgment,
     "model_turns": ModelTurn,
     "rewrites": Rewrite,
 }
@@ -29,7 +31,61 @@ WRITTEN: dict[str, type[Any]] = {
 def test_what_was_written_before_is_read_and_nothing_of_it_lost(name: str) -> None:
     path = RECORDS / f"{name}.jsonl"
     for (_, record), line in zip(jsonl.read(path, WRITTEN[name]), path.read_bytes().splitlines(), strict=True):
-        assert msgspec.json.decode(msgspec.json.encode(record)) == msgspec.json.decode(line)
+        written = msgspec.json.encode(record)
+        assert said(msgspec.json.decode(line)) <= said(msgspec.json.decode(written))
+        assert jsonl.decoder(WRITTEN[name])(written) == record
+
+
+@pytest.mark.parametrize("kind", ["answers", "conversations"])
+def test_a_file_of_an_earlier_version_is_gone_on_with(kind: str, tmp_path: Path, scripted: Any) -> None:
+    """What it has is not asked for again, and what is added to it is scored and audited beside it."""
+    server, out = scripted(answer_all), tmp_path / "j.jsonl"
+    if kind == "answers":
+        file = write_jsonl(tmp_path / "rows.jsonl", [human_row(number, system="m") for number in range(4)])
+    else:
+        file = replies(tmp_path / "r.jsonl", "convbench")
+    words = ["critic", "judge", file, "--out", out, "--base-url", server.url]
+    assert run(*words).returncode == 0
+    whole = [line for _, line in jsonl.read(out, Judgment)]
+    asked, half = len(server.requests), len(whole) // 2
+    write_jsonl(out, [as_before(line) for line in whole[:half]])
+    done = run(*words)
+    assert done.returncode == 0 and f"{half} judged before, {half} to go" in done.stderr, done.stderr
+    assert len(server.requests) - asked < asked
+    found = [line for _, line in jsonl.read(out, Judgment)]
+    assert found[:half] == whole[:half] and {*map(repr, found)} == {*map(repr, whole)}
+    if kind == "answers":
+        assert run("critic", "audit", out, "--out", tmp_path / "audit").returncode == 0
+    scored = run("critic", "score", out, "--out", tmp_path / "scores")
+    assert scored.returncode == 0, scored.stderr
+
+
+def as_before(line: Judgment) -> dict[str, Any]:
+    """A judgment as versions before 2026-11-26 wrote it."""
+    row: dict[str, Any] = msgspec.to_builtins(line)
+    one = line.sample
+    sample, setup, verdict = row.pop("sample"), row.pop("setup"), row.pop("verdict")
+    if line.protocol is None:
+        how = {name: setup[name] for name in ("judge", "score_kind", "decoding") if name in setup}
+        return row | how | {"response": msgspec.to_builtins(one.response), "verdict": verdict}
+    about = {"conversation": one.id, "judge": line.judge, "protocol": line.protocol, "score": line.score}
+    about |= {name: sample[name] for name in ("system", "condition", "turn", "length") if name in sample}
+    kept = {name: row[name] for name in ("prompt_hash", "asked", "detail", "calls") if name in row}
+    read = {"rating": verdict, "reason": verdict.get("reason"), "answer": one.answer}
+    return kept | read | {"conversation": sample["conversation"], "verdict": about, "setup": setup}
+
+
+def said(value: Any, key: str = "") -> set[tuple[str, Any]]:
+    """Every number and text of a line by the innermost key that it stands under."""
+    if isinstance(value, dict):
+        return {one for name, inner in value.items() for one in said(inner, NAMES.get(str(name), str(name)))}
+    if isinstance(value, list):
+        return {one for inner in value for one in said(inner, key)}
+    return {(key, value)}
+
+
+NAMES = {"conversation": "id", "text": "answer"}
+"""Keys that have other names today: of a verdict the id of its conversation, of a response its text."""
 
 
 def test_every_file_of_records_is_read() -> None:
@@ -43,10 +99,9 @@ def test_what_they_say_is_what_they_said() -> None:
     assert all(judgment.score == pytest.approx(6.75) for judgment in found[:3]) and found[3].score is None
     assert [len(judgment.samples) for judgment in found[:3]] == [0, 2, 0] and len(found[2].members) == 2
     assert all(form_of(judgment.prompt).shown == 1 for judgment in found)
-    talks = [line for _, line in jsonl.read(RECORDS / "conversation_judgments.jsonl", ConversationJudgment)]
-    assert {line.verdict.protocol for line in talks} == {"direct", "pairwise", "checklist", "quality", "pointwise"}
-    said: list[Judgment | ConversationJudgment] = [*found, *talks]
-    kinds = {item.kind for line in said for item in items_of(line)}
+    talks = [line for _, line in jsonl.read(RECORDS / "conversation_judgments.jsonl", Judgment)]
+    assert {line.protocol for line in talks} == {"direct", "pairwise", "checklist", "quality", "pointwise"}
+    kinds = {item.kind for line in [*found, *talks] for item in items_of(line)}
     assert kinds == {"score", "preference", "yes or no"}
 
 

@@ -34,14 +34,14 @@ from critic.images import ImageError, Images
 from critic.records import (
     GREEDY,
     Call,
-    ConversationJudgment,
     Decoding,
     Failure,
     Judgment,
-    Member,
     Response,
+    Sample,
     Setup,
     Verdict,
+    spent,
 )
 
 EXTRACTION_TOKENS = 64
@@ -83,8 +83,38 @@ class Judge:
             setup = replace(setup, decoding=shown)
         self.backend, self.setup, self.max_tokens = backend, setup, max_tokens
         self.images, self.sees = images, images is not None
+        self._hashes: dict[str, str] = {}
         self.asker = Asker(backend, setup.score_kind, max_tokens, setup.decoding, needs)
         self._extractor = Asker(backend, "argmax", min(EXTRACTION_TOKENS, max_tokens))
+
+    def judgment(self, sample: Sample, form: str, found: Opinion, **more: Any) -> Judgment:
+        """The record of what came of a sample."""
+        calls = found.calls
+        return Judgment(
+            sample=sample,
+            setup=replace(self.setup, score_kind=self.asker.score_kind),
+            prompt=form,
+            prompt_hash=self.hash_of(form),
+            verdict=found.verdict,
+            score=found.score,
+            unread=found.unread,
+            reply=found.reply,
+            detail=found.detail,
+            shortened=calls[-1].shortened if calls else {},
+            prompt_tokens=sum(call.prompt_tokens for call in calls),
+            cached_tokens=sum(call.cached_tokens for call in calls),
+            completion_tokens=sum(call.completion_tokens for call in calls),
+            attempts=max([found.attempts, *(call.attempts for call in calls)]),
+            samples=found.samples,
+            images=min((call.images for call in calls if not call.extracted), default=0),
+            **more,
+        )
+
+    def hash_of(self, form: str) -> str:
+        """The hash of a form's prompt, in the wordings that are used."""
+        if form not in self._hashes:
+            self._hashes[form] = prompt_hash(prompt_name(form), self.sees)
+        return self._hashes[form]
 
     async def opinion(self, asked: Inquiry, firsts: Sequence[Player] = ("model",)) -> Opinion:
         """The opinion on what is asked. Of two sides the first is the model's; they are compared in each order that
@@ -224,11 +254,6 @@ def _shown(found: Verdict) -> str | None:
     return found.value if found.rating is None else graded(found.rating)
 
 
-def key_of(response: Response, other: Response | None = None) -> str:
-    """What tells the judgments of a file apart: of two answers both ids."""
-    return response.id if other is None else f"{response.id}+{other.id}"
-
-
 class ResponseJudge(Judge):
     """A judge of single responses, by one form."""
 
@@ -243,12 +268,12 @@ class ResponseJudge(Judge):
         images: Images | None = None,
         needs: str | None = "--score",
     ) -> None:
-        setup = Setup(judge=name, score_kind=score_kind, decoding=decoding, extraction=False)
+        setup = Setup(judge=name, score_kind=score_kind, decoding=decoding, pointwise_prompt=form, extraction=False)
         super().__init__(backend, setup, max_tokens, images, needs)
         if backend.served.is_head and not rates(form):
             raise UsageError(f"--prompt {form}: {name} is a scoring head, which gives one rating on 1..10")
         self.name, self.prompt, self.decoding = name, form, self.setup.decoding
-        self.form, self.prompt_hash = form_of(form), prompt_hash(prompt_name(form), self.sees)
+        self.form, self.prompt_hash = form_of(form), self.hash_of(form)
 
     @property
     def score_kind(self) -> str:
@@ -257,35 +282,18 @@ class ResponseJudge(Judge):
     async def judge(self, response: Response, other: Response | None = None) -> Judgment:
         """One judgment: a score, or a named failure; of a form that compares, on `response` beside the `other`. Never
         raises for what a server does."""
-        material, key = self.form.material(response, other), key_of(response, other)
-        asked = inquiry(self.prompt, response.question.lang, material, key, self.sees)
-        return self._judgment(response, other, await self.opinion(asked, PLAYERS))
+        sample, material = Sample.of(response, other), self.form.material(response, other)
+        asked = inquiry(self.prompt, response.question.lang, material, sample.key, self.sees)
+        return self._of(sample, await self.opinion(asked, PLAYERS))
 
     def not_asked(self, response: Response, failure: Failure) -> Judgment:
         """The judgment of a response that is none."""
         # None is taken for a reply from a cache without tries.
         lost = Opinion(verdict=Verdict(failure=failure), detail="there is no reply", attempts=1)
-        return self._judgment(response, None, lost)
+        return self._of(Sample.of(response), lost)
 
-    def _judgment(self, response: Response, other: Response | None, found: Opinion) -> Judgment:
-        calls = found.calls
-        return Judgment(
-            response=response,
-            **self.origin(),
-            verdict=found.verdict,
-            score=found.score,
-            reply=found.reply,
-            detail=found.detail,
-            shortened=calls[-1].shortened if calls else {},
-            prompt_tokens=sum(call.prompt_tokens for call in calls),
-            cached_tokens=sum(call.cached_tokens for call in calls),
-            completion_tokens=sum(call.completion_tokens for call in calls),
-            attempts=max([found.attempts, *(call.attempts for call in calls)]),
-            samples=found.samples,
-            other=other,
-            calls=calls if self.form.shown > 1 else [],
-            images=min((call.images for call in calls if not call.extracted), default=0),
-        )
+    def _of(self, sample: Sample, found: Opinion) -> Judgment:
+        return self.judgment(sample, self.prompt, found, calls=found.calls if self.form.shown > 1 else [])
 
     def origin(self) -> dict[str, Any]:
         """The fields of a judgment that say how it was made: those of one file are all alike."""
@@ -305,55 +313,37 @@ class ConversationJudge(Judge):
         """A name for what is shown to the judge, None where nothing is: the prompts before anything is left out."""
         if planned.material is None:
             return None
-        prompt = inquiry(planned.form, planned.conversation.lang, planned.material, sees=self.sees).prompt
+        prompt = inquiry(planned.form, planned.sample.conversation.lang, planned.material, sees=self.sees).prompt
         prompts = [render(prompt, one) for one in in_orders(prompt, planned.material, self.firsts(planned))]
-        shown = [self.setup, planned.verdict.protocol, prompts]
+        shown = [self.setup, planned.protocol, prompts]
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:16]
-
-    def hash_of(self, form: str) -> str:
-        """The hash of a form's prompt, in the wordings that are used."""
-        return prompt_hash(prompt_name(form), self.sees)
 
     def firsts(self, planned: PlannedVerdict) -> tuple[Player, ...]:
         """Who stands first, in each question or in a whole conversation: a random order is the same in every run."""
-        one = planned.verdict
-        if one.protocol != "pairwise":
+        one = planned.sample
+        if planned.protocol != "pairwise":
             return PLAYERS[:1]
         if self.setup.order == "both":
             return PLAYERS
         turn = "" if self.setup.texts else one.turn
-        words = f"{self.setup.seed}/{one.system}/{one.conversation}/{one.condition}/{turn}/{one.judging}/{one.opponent}"
+        named = self.setup.seed, one.system, one.id, one.condition, turn, planned.judging, one.opponent
+        words = "/".join(map(str, named))
         return (PLAYERS[hashlib.sha256(words.encode()).digest()[0] % 2],)
 
-    async def judge(self, planned: PlannedVerdict) -> ConversationJudgment:
+    async def judge(self, planned: PlannedVerdict) -> Judgment:
         """One judgment: a score, or a named failure. Never raises for what a server does."""
-        one, material = planned.verdict, planned.material
-        record = ConversationJudgment(
-            conversation=planned.conversation,
-            verdict=one,
-            setup=self.setup,
-            prompt_hash=self.hash_of(planned.form),
-            asked=self.asked(planned),
-            answer=material.sides[0].answer if material else None,
-        )
+        sample, material = planned.sample, planned.material
         if material is None:
             failure, detail = planned.problem or ("not_run", "nothing to judge")
-            return replace(record, verdict=replace(one, failure=failure), detail=detail)
-        # A pointwise question is the same whatever the turn it comes from, so its samples are.
-        pointwise = one.protocol == "pointwise"
-        key = one.conversation if pointwise else f"{one.conversation}/{one.condition}/{one.turn}/{one.protocol}"
-        asked = inquiry(planned.form, planned.conversation.lang, material, key, self.sees)
-        found = await self.opinion(asked, self.firsts(planned))
-        rates = bool(found.calls) and one.protocol not in ("pairwise", "checklist")
-        return replace(
-            record,
-            verdict=replace(one, score=found.score, failure=found.verdict.failure, unread=found.unread),
-            rating=found.verdict if rates else None,
-            answers=found.verdict.answers,
-            reason=found.verdict.reason,
-            detail=found.detail,
-            calls=found.calls,
-        )
+            found = Opinion(verdict=Verdict(failure=failure), detail=detail, attempts=1)
+        else:
+            # A pointwise question is the same whatever the turn it comes from, so its samples are.
+            key = f"{sample.id}/{sample.condition}/{sample.turn}/{planned.protocol}"
+            key = sample.id if planned.protocol == "pointwise" else key
+            asked = inquiry(planned.form, sample.conversation.lang, material, key, self.sees)
+            found = await self.opinion(asked, self.firsts(planned))
+        made = self.judgment(sample, planned.form, found, calls=found.calls, asked=self.asked(planned))
+        return planned.of(made)
 
 
 def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> Judgment:
@@ -374,22 +364,19 @@ def panel_judgment(members: Sequence[Judgment], how: Aggregation, name: str) -> 
         )
         found = with_mixture(found, (one.distribution for one in verdicts))
         score = rating.aggregated(how, (one.score for one in members), scale)
-    return Judgment(
-        response=first.response,
-        judge=name,
-        prompt=first.prompt,
-        prompt_hash=first.prompt_hash,
-        score_kind=first.score_kind,
-        decoding=first.decoding,
+    return replace(
+        first,
+        setup=replace(first.setup, judge=name),
         verdict=found,
         score=score,
+        reply="",
         detail=detail,
-        members=[Member(judge=one.judge, score=one.score, verdict=one.verdict) for one in members],
-        prompt_tokens=sum(one.prompt_tokens for one in members),
-        cached_tokens=sum(one.cached_tokens for one in members),
-        completion_tokens=sum(one.completion_tokens for one in members),
-        attempts=max(one.attempts for one in members),
+        shortened={},
+        samples=[],
+        members=[one.part for one in members],
+        calls=[],
         images=min(one.images for one in members),
+        **spent(members),
     )
 
 

@@ -27,19 +27,20 @@ from critic.errors import UsageError, whole
 from critic.records import (
     Battles,
     Conversation,
-    ConversationJudgment,
     ConversationTurn,
+    Failure,
+    Judgment,
     Language,
     ModelTurn,
     Protocol,
+    Sample,
     Setup,
-    TurnVerdict,
 )
 
 OF_WHOLES: tuple[Protocol, ...] = ("direct", "pairwise")
 """The protocols that judge whole conversations as well as turns."""
 
-NOT_JUDGED = "turn_not_judged"
+NOT_JUDGED: Failure = "turn_not_judged"
 """The failure of a whole conversation that was to be judged in sight of its turns' judgments, and one failed."""
 
 
@@ -83,7 +84,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
         """The turns that the condition has the model answer."""
         return CONDITIONS[self.condition].asked(len(self.conversation.turns))
 
-    def problem(self, turns: Iterable[int]) -> tuple[str, str] | None:
+    def problem(self, turns: Iterable[int]) -> tuple[Failure, str] | None:
         """Why one of these turns has no reply: the failure's name and a sentence."""
         for number in turns:
             line = self.turns.get(number)
@@ -143,21 +144,30 @@ Pair = tuple[Transcript, Transcript | None]
 VerdictKey = tuple[str, str, str, Protocol, str, int | None, str | None]
 
 
-def key(verdict: TurnVerdict) -> VerdictKey:
+def key(verdict: "Judgment | PlannedVerdict") -> VerdictKey:
     """What tells the verdicts of a file apart."""
-    one = verdict
-    return one.system, one.conversation, one.condition, one.protocol, one.judging, one.turn, one.opponent
+    one = verdict.sample
+    protocol = verdict.protocol or "pointwise"
+    return one.system or "", one.id, one.condition, protocol, verdict.judging, one.turn, one.opponent
 
 
 class PlannedVerdict(Struct, frozen=True, kw_only=True):
-    """One verdict to be asked for in a form; `verdict` lacks its score. Of a pair the model stands first in
-    `material`, which is None where a `problem` (failure and sentence) leaves nothing to judge."""
+    """One verdict to be asked for in a form, by a protocol. Of a pair the model stands first in `material`, which is
+    None where a `problem` (failure and sentence) leaves nothing to judge. `judging` and `unjudged` are as in
+    Judgment."""
 
-    conversation: Conversation
-    verdict: TurnVerdict
+    sample: Sample
+    protocol: Protocol
     form: str
-    problem: tuple[str, str] | None = None
+    judging: str = "standard"
+    unjudged: int = 0
+    problem: tuple[Failure, str] | None = None
     material: Material | None = None
+
+    def of(self, made: Judgment) -> Judgment:
+        """What a judge made of this, or of another one that it was shown alike."""
+        how = {"protocol": self.protocol, "judging": self.judging, "unjudged": self.unjudged}
+        return replace(made, sample=self.sample, **how)
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
@@ -190,26 +200,25 @@ class Assignment(Struct, frozen=True, kw_only=True):
         complete = not any(map(self.lacks, turns))
         return complete and CONDITIONS[self.one.condition].history and bool(self.one.asked)
 
-    def planned(self, turn: int | None, setup: Setup, lines: Sequence[ConversationJudgment] = ()) -> PlannedVerdict:
+    def planned(self, turn: int | None, setup: Setup, lines: Sequence[Judgment] = ()) -> PlannedVerdict:
         """The verdict on one turn, in sight of the exchanges that the model saw; or on the whole conversation (None),
         in sight of the judgments of its turns."""
         one, against = self.one, self.against
         shown = one.asked if turn is None else [turn]
         problem = one.problem(shown) or (against.problem(shown) if against else None)
-        failed = next((line.verdict for line in lines if line.verdict.failure is not None), None)
+        failed = next((line for line in lines if line.failure is not None), None)
         if problem is None and failed and setup.strict:
             problem = NOT_JUDGED, f"the verdict on turn {failed.turn} failed: {failed.failure}"
-        verdict = TurnVerdict(
-            conversation=one.conversation.id,
+        answer = one.answer(turn) if turn is not None and problem is None else None
+        sample = Sample(
+            id=one.conversation.id,
+            conversation=one.conversation,
             system=one.system,
             condition=one.condition,
-            protocol=self.protocol,
-            judge=setup.judge,
             turn=turn,
-            judging=self.judging,
+            answer=answer,
+            length=None if answer is None else len(answer),
             opponent=against.system if against else None,
-            length=len(one.answer(turn)) if turn is not None and problem is None else None,
-            unjudged=sum(line.verdict.failure is not None for line in lines) if problem is None else 0,
         )
         form, material = self._form(turn, setup), None
         if problem is None and turn is not None:
@@ -217,7 +226,13 @@ class Assignment(Struct, frozen=True, kw_only=True):
         elif problem is None:
             material = self._whole(setup, lines)
         return PlannedVerdict(
-            conversation=one.conversation, verdict=verdict, form=form, problem=problem, material=material
+            sample=sample,
+            protocol=self.protocol,
+            form=form,
+            judging=self.judging,
+            unjudged=sum(line.failure is not None for line in lines) if problem is None else 0,
+            problem=problem,
+            material=material,
         )
 
     def _form(self, turn: int | None, setup: Setup) -> str:
@@ -251,11 +266,10 @@ class Assignment(Struct, frozen=True, kw_only=True):
             images=one.images(turn),
         )
 
-    def _whole(self, setup: Setup, lines: Sequence[ConversationJudgment]) -> Material:
+    def _whole(self, setup: Setup, lines: Sequence[Judgment]) -> Material:
         one, against = self.one, self.against
         lang, turned, focus = one.conversation.lang, None, list[str]()
-        forms = {line.verdict.turn: self._form(line.verdict.turn, setup) for line in lines}
-        judged = [(line, forms[line.verdict.turn]) for line in lines]
+        judged = [(line, self._form(line.turn, setup)) for line in lines]
         if not setup.texts:
             verdicts = [_shown(*each) for each in judged]
         elif self.protocol == "pairwise":
@@ -285,26 +299,26 @@ UNJUDGED: dict[Language, str] = {"en": "not judged", "zh": "未评判"}
 """What stands for the judgment of a turn that failed."""
 
 
-def _said(line: ConversationJudgment, form: str, first: Player | None = None) -> TurnJudgment:
+def _said(line: Judgment, form: str, first: Player | None = None) -> TurnJudgment:
     """The judgment of a turn with what the judge wrote; of a comparison what it said with `first` as A."""
-    turn, lang = line.verdict.turn or 0, line.conversation.lang
+    turn, lang = line.turn or 0, line.conversation.lang
     calls = [call for call in line.calls if call.first == first]
     said = next((call.value for call in reversed(calls) if call.value is not None), None)
     if first is None and said is not None:  # a grade that was read is none where its scoring failed
-        said = None if line.verdict.score is None else graded(line.verdict.score)
+        said = None if line.score is None else graded(line.score)
     if said is None:
-        return TurnJudgment(turn, prompt_of(form, lang).tie if line.verdict.unread else UNJUDGED[lang])
+        return TurnJudgment(turn, prompt_of(form, lang).tie if line.unread else UNJUDGED[lang])
     text = without_thoughts(calls[0].reply)
     reason = inquiry(form, lang, Material()).read(text, False).reason
     return TurnJudgment(turn, said, reason or (None if text.startswith("{") else text))
 
 
-def _shown(line: ConversationJudgment, form: str) -> TurnJudgment:
+def _shown(line: Judgment, form: str) -> TurnJudgment:
     """The judgment of a turn as older files have it: a grade with its reason, or of two sides the better one's name,
     for what was said of them speaks of other orders."""
-    turn, score = line.verdict.turn or 0, line.verdict.score or 0.0
-    if line.verdict.protocol != "pairwise":
-        return TurnJudgment(turn, graded(score), line.reason)
+    turn, score = line.turn or 0, line.score or 0.0
+    if line.protocol != "pairwise":
+        return TurnJudgment(turn, graded(score), line.verdict.reason)
     prompt = prompt_of(form, line.conversation.lang)
     return TurnJudgment(turn, {1.0: prompt.sides[0], 0.0: prompt.sides[1], 0.5: prompt.tie}[score])
 
@@ -325,7 +339,7 @@ async def judge_all(
     protocols: Sequence[Protocol],
     judgings: Sequence[str],
     setup: Setup,
-    judged: Callable[[PlannedVerdict], Awaitable[ConversationJudgment]],
+    judged: Callable[[PlannedVerdict], Awaitable[Judgment]],
 ) -> None:
     """Every verdict on a conversation under a condition: turns side by side, then the whole in sight of them. `judged`
     gives the judgment of a planned verdict, asking for it unless it is known."""

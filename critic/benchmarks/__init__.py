@@ -1,38 +1,26 @@
 """The benchmarks: each module of this folder is one, with all that is known of it. README.md says how to add one."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from critic.errors import UsageError
 from critic.page.blocks import Section
-from critic.records import Conversation, Protocol, Setup, TurnVerdict
+from critic.records import Conversation, Judgment, Protocol, Setup
 
 if TYPE_CHECKING:  # the commands that only list benchmarks need no NumPy
     from critic.counting.aggregate import Difference
     from critic.counting.leaderboard import Entry
 
-Verdicts = Sequence[TurnVerdict]
+Verdicts = Sequence[Judgment]
 Conversations = Sequence[Conversation]
 
 BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))
-
-
-class JudgedTurn(Struct, frozen=True, kw_only=True):
-    """What scores are made of: a verdict, the conversation and the answer that it is on, and for each of the judge's
-    calls that came to a verdict who stood first ("model", "opponent") and the verdict ("A", "B", "tie"). `answers` are
-    those to its checklist, in its order."""
-
-    conversation: Conversation
-    verdict: TurnVerdict
-    answer: str | None = None
-    calls: list[tuple[str | None, str]] = field(default_factory=list)
-    answers: list[bool | None] = field(default_factory=list)
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -44,52 +32,28 @@ class Run(Struct, frozen=True, kw_only=True):
     system: str
     judge: str
     setup: Setup
-    turns: Sequence[JudgedTurn]
+    turns: list[Judgment]
     unit: str = "characters"
 
     @property
-    def verdicts(self) -> "SomeVerdicts":
+    def verdicts(self) -> list[Judgment]:
         """Those that are not on another model's answers as well."""
-        return SomeVerdicts(self, battles=False)
+        return [one for one in self.turns if one.opponent is None]
 
     @property
-    def battles(self) -> "SomeVerdicts":
+    def battles(self) -> list[Judgment]:
         """Those between two models."""
-        return SomeVerdicts(self, battles=True)
+        return [one for one in self.turns if one.opponent is not None]
 
-    def counted(self, of: Callable[[TurnVerdict], Any]) -> Counter[Any]:
-        """How many verdicts there are of what `of` says of one, which is to look at no conversation, score or length:
-        columns say it of all that are alike at once."""
-        columns = getattr(self.turns, "counted", None)
-        return columns(of) if columns else Counter(of(turn.verdict) for turn in self.turns)
+    def counted(self, of: Callable[[Judgment], Any]) -> Counter[Any]:
+        """How many verdicts there are of what `of` says of one."""
+        return Counter(map(of, self.turns))
 
     def protocols(self) -> list[Protocol]:
-        return self._of_verdicts(lambda one: one.protocol)
+        return list(dict.fromkeys(one.protocol for one in self.verdicts if one.protocol))
 
     def conditions(self) -> list[str]:
-        return self._of_verdicts(lambda one: one.condition)
-
-    def _of_verdicts(self, of: Callable[[TurnVerdict], Any]) -> list[Any]:
-        found = self.counted(lambda one: None if one.opponent else of(one))
-        return [name for name in found if name is not None]
-
-
-class SomeVerdicts(Sequence[TurnVerdict]):
-    """A run's verdicts on the model's answers alone, or its `battles`, made again wherever they are gone through."""
-
-    def __init__(self, run: Run, *, battles: bool) -> None:
-        self._run, self._battles = run, battles
-
-    def __iter__(self) -> Iterator[TurnVerdict]:
-        columns = getattr(self._run.turns, "verdicts", None)
-        every = columns() if columns else (turn.verdict for turn in self._run.turns)
-        return (one for one in every if (one.opponent is not None) == self._battles)
-
-    def __len__(self) -> int:
-        return self._run.counted(lambda one: (one.opponent is not None) == self._battles)[True]
-
-    def __getitem__(self, number: Any) -> Any:
-        return list(self)[number]
+        return list(dict.fromkeys(one.condition for one in self.verdicts))
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -116,7 +80,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     read: Callable[[Path], list[Conversation]]
     protocols: tuple[Protocol, ...]
     report: Callable[[Sequence[Run], Conversations], Report]
-    scored: Callable[[TurnVerdict], bool] = lambda one: one.judging == "standard" and one.opponent is None
+    scored: Callable[[Judgment], bool] = lambda one: one.judging == "standard" and one.opponent is None
     differences: "Callable[[Run, Run, Conversations], dict[str, Difference]]" = lambda *_: {}
     agreement: Callable[[Run, Run, Conversations], Report] | None = None
     entries: "Callable[[Run, Conversations], list[Entry]]" = lambda *_: []
@@ -159,11 +123,7 @@ def labelled(name: str, condition: str) -> str:
 def answers_of(run: Run) -> dict[tuple[str, str, int | None], int]:
     """A hash of each reply that a file judges, by conversation, condition and turn; of those that it does not say,
     as older files, or verdicts on whole conversations, none."""
-    return {
-        (turn.verdict.conversation, turn.verdict.condition, turn.verdict.turn): hash(turn.answer)
-        for turn in run.turns
-        if turn.answer
-    }
+    return {(one.sample.id, one.condition, one.turn): hash(one.sample.answer) for one in run.turns if one.sample.answer}
 
 
 def alike(mine: Mapping[Any, int], theirs: Mapping[Any, int]) -> bool | None:
@@ -182,11 +142,9 @@ def order_reading(run: Run, battles: bool = False) -> list[str]:
     """How far pairwise verdicts, on the reference's answers or on another model's, follow the places of the answers,
     and how many of them are ties for want of a verdict."""
 
-    def compared(one: TurnVerdict) -> bool:
-        return one.protocol == "pairwise" and (one.opponent is not None) == battles
-
-    unread = run.counted(lambda one: compared(one) and one.unread)[True]
-    pairs = [turn.calls for turn in run.turns if compared(turn.verdict)] if run.counted(compared)[True] else []
+    compared = [one for one in (run.battles if battles else run.verdicts) if one.protocol == "pairwise"]
+    unread = sum(one.unread for one in compared)
+    pairs = [[(call.first, call.value) for call in one.calls if call.value] for one in compared]
     ties = [f"{run.name}: {unread} of {len(pairs)} comparisons came to no verdict and count as ties."] if unread else []
     values = [value for calls in pairs for _, value in calls]
     if not values:

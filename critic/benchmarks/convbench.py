@@ -40,7 +40,7 @@ from critic.page import blocks
 from critic.page import svg as pictures
 from critic.page.aggregates import aggregates, differences
 from critic.page.blocks import Columns, Section, Table, number
-from critic.records import Conversation, ConversationTurn, Protocol, TurnVerdict
+from critic.records import Conversation, ConversationTurn, Judgment, Protocol
 
 FORMATS = (".xlsx", ".csv", ".jsonl", ".parquet")
 
@@ -300,7 +300,7 @@ def agreement(
     return {**found, "all": counted.equal_verdicts(mine, theirs, everywhere)}
 
 
-def _scores(verdicts: Iterable[TurnVerdict], protocol: Protocol) -> dict[Cell, Mapping[str, float | None]]:
+def _scores(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, Mapping[str, float | None]]:
     unit = 100.0 if protocol == "pairwise" else 1.0
     return {cell: scaled(found, unit) for cell, found in by_cell(verdicts, protocol).items()}
 

@@ -205,7 +205,7 @@ def turn_scores(verdicts: Verdicts, condition: str) -> dict[Turn, TurnScore]:
     """Both judgments of every turn under a condition, first turns first. Raises UsageError as `aggregate.by_cell`
     does."""
     ratios, qualities = by_cell(verdicts, "checklist"), by_cell(verdicts, "quality")
-    lengths = {(one.conversation, one.turn): one.length for one in verdicts if one.condition == condition}
+    lengths = {(one.sample.id, one.turn): one.length for one in verdicts if one.condition == condition}
     found = {}
     for turn in sorted({cell.turn for cell in (*ratios, *qualities) if cell.turn and cell.condition == condition}):
         ratio, quality = ratios.get(Cell(condition, turn), {}), qualities.get(Cell(condition, turn), {})
@@ -416,9 +416,9 @@ def completion_of_aspects(run: Run, condition: str, conversations: Conversations
     """The share of yes, in per cent, among the checklist items of each aspect: by main and sub-aspect, and ("", for
     its sub-aspects taken together) by main one."""
     answers = {
-        (one.conversation.id, one.verdict.turn): one.answers
+        (one.sample.id, one.turn): one.verdict.answers
         for one in run.turns
-        if one.verdict.protocol == "checklist" and one.verdict.condition == condition
+        if one.protocol == "checklist" and one.condition == condition
     }
     verdicts = dict[tuple[str, int, int], float | None]()
     asked: dict[tuple[str, str], dict[tuple[str, int, int], str]] = {}

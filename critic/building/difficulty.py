@@ -12,7 +12,7 @@ from critic.benchmarks import Benchmark, Run
 from critic.counting.aggregate import SCALES, by_cell
 from critic.errors import UsageError
 from critic.page.blocks import Section, Table, listed, number, row, share
-from critic.records import Protocol, TurnVerdict
+from critic.records import Judgment, Protocol
 
 SOLVED, LOST = 0.9, 0.1
 """Scores from which on, and up to which, a conversation tells models apart no longer."""
@@ -29,7 +29,7 @@ class Fared(Struct, frozen=True, kw_only=True):
 
 
 def of_turns(
-    verdicts: Iterable[TurnVerdict], protocol: Protocol, condition: str = "own"
+    verdicts: Iterable[Judgment], protocol: Protocol, condition: str = "own"
 ) -> dict[tuple[str, int], float | None]:
     """The scores of turns by conversation and number, moved onto 0..1; None where the judgment failed. Raises
     UsageError as `aggregate.by_cell` does."""
@@ -57,7 +57,7 @@ def section(runs: Sequence[Run], benchmark: str) -> Section:
     of the benchmark. Raises UsageError for a run without such a score, and where no protocol is common to all."""
     known = benchmarks.load(benchmark)
     by_model, how = _fared(runs, known)
-    groups = {one.conversation.id: one.conversation.group for run in runs for one in run.turns}
+    groups = {one.sample.id: one.conversation.group for run in runs for one in run.turns}
     head = ["model", "conversations", "mean score, 0 to 1", "turns without a score", f"solved ({SOLVED:g} or more)"]
     rows = [
         row(

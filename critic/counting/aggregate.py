@@ -9,13 +9,12 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from critic.asking.history import CONDITIONS, lacks
-from critic.counting import judged
 from critic.counting.arrays import Floats, group_numbers, ratio
 from critic.counting.columns import Column, Spooled
 from critic.counting.estimate import FEWEST_GROUPS, SEED, Bootstrap, Interval, mean_interval
-from critic.counting.judged import Scores, as_asked, scores_of
+from critic.counting.judged import as_asked, scores_of
 from critic.errors import UsageError
-from critic.records import Conversation, Protocol, TurnVerdict
+from critic.records import Conversation, Judgment, Protocol
 
 Key = TypeVar("Key", bound=Hashable)
 Scale = tuple[float, float]
@@ -221,7 +220,7 @@ class Cell(Struct, frozen=True):
     judging: str = "standard"
 
 
-def by_cell(verdicts: Iterable[TurnVerdict], protocol: Protocol) -> dict[Cell, MutableMapping[str, float | None]]:
+def by_cell(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, MutableMapping[str, float | None]]:
     """The scores by cell and conversation id. Verdicts are of one system by one judge against one opponent.
 
     Raises UsageError for two verdicts on the same turn, for verdicts of several systems, judges or opponents, and for a
@@ -237,9 +236,9 @@ def by_cell(verdicts: Iterable[TurnVerdict], protocol: Protocol) -> dict[Cell, M
         if len(parties) > 1:
             shown = f"verdicts of several runs together ({' and '.join(parties)})"
             raise UsageError(f"{name(verdict)}: {shown}; expected one system, one judge, one opponent")
-        cell, key = Cell(verdict.condition, verdict.turn, verdict.judging), verdict.conversation
+        cell, key = Cell(verdict.condition, verdict.turn, verdict.judging), verdict.sample.id
         if cell not in cells:
-            cells[cell] = Scores(key.asked) if isinstance(key, judged.Key) else {}
+            cells[cell] = {}
         if key in cells[cell]:
             raise UsageError(f"{name(verdict)}: two {protocol} verdicts; expected one")
         cells[cell][key] = verdict.score
@@ -275,7 +274,7 @@ def asked_of(
 
 
 def compare(
-    one: Iterable[TurnVerdict], other: Iterable[TurnVerdict], conversations: Sequence[Conversation], protocol: Protocol
+    one: Iterable[Judgment], other: Iterable[Judgment], conversations: Sequence[Conversation], protocol: Protocol
 ) -> dict[Cell, Difference]:
     """Two models, or judges, on the same conversations: other - one per cell that both have, on the protocol's scale.
 
@@ -290,16 +289,16 @@ def compare(
     }
 
 
-def check(verdict: TurnVerdict) -> None:
+def check(verdict: Judgment) -> None:
     """Raises UsageError unless the verdict has either a score on its protocol's scale or a failure."""
-    low, high = SCALES[verdict.protocol]
+    low, high = SCALES[verdict.protocol or "pointwise"]
     if (verdict.score is None) == (verdict.failure is None):
         raise UsageError(f"{name(verdict)}: expected either a score or a failure")
     if verdict.score is not None and not low <= verdict.score <= high:
         raise UsageError(f"{name(verdict)}: {verdict.protocol} score {verdict.score:g}; expected {low:g} to {high:g}")
 
 
-def name(verdict: TurnVerdict) -> str:
+def name(verdict: Judgment) -> str:
     """A verdict in an error message."""
     turn = "whole conversation" if verdict.turn is None else f"turn {verdict.turn}"
-    return f"conversation {verdict.conversation!r}, {turn}, condition {verdict.condition}"
+    return f"conversation {verdict.sample.id!r}, {turn}, condition {verdict.condition}"

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from critic.counting.columns import BLOCK, Column, MadeAgain, Spooled, equal
+from critic.counting.columns import BLOCK, Column, MadeAgain, Spooled
 from critic.counting.keys import KeySet
 from critic.records import Conversation, ConversationTurn
 
@@ -27,22 +27,20 @@ class Key(str):
 
 
 class AskedConversations(MadeAgain[Conversation]):
-    """Conversations, each once, without their texts, spooled, with an index of their ids in 27 bytes each. Without it
-    all are taken for new: `repeated` says whether that may be wrong."""
+    """Conversations, each once, without their texts, spooled, with an index of their ids in 27 bytes each."""
 
-    def __init__(self, given: Iterable[Conversation] = (), *, indexed: bool = True) -> None:
+    def __init__(self, given: Iterable[Conversation] = ()) -> None:
         self._ids, self.group, self._shape = Column[str](), Column[str](), Column[Conversation]()
-        self._mark, self._place = Spooled("q"), KeySet(numbered=4) if indexed else None
+        self._mark, self._place = Spooled("q"), KeySet(numbered=4)
         self.prompts, self.references = Spooled("i"), Spooled("i")
         """Characters of the first turn's prompts and references, -1 where there is none."""
-        self.indexed = indexed
         for one in given:
             self.add(one)
 
     def add(self, one: Conversation) -> tuple[int, bool]:
         """The place of a conversation, which may be here already, and whether it then reads as here (`alike`)."""
         mark = _mark(one)
-        if self._place is not None and not self._place.add(one.id, len(self)):
+        if not self._place.add(one.id, len(self)):
             place = self.find(one.id)
             return place, self._mark[place] == mark
         given = ((t.task, t.reference is None, t.focus is None, len(t.checklist), t.aspects) for t in one.turns)
@@ -60,21 +58,8 @@ class AskedConversations(MadeAgain[Conversation]):
         """The place of an id, -1 where it is none of these."""
         if isinstance(key, Key) and key.asked is self:
             return key.row
-        if self._place is None:
-            self._place = KeySet(numbered=4)
-            for row, text in enumerate(self._ids):
-                self._place.add(text, row)
         place = self._place.get(str(key))
         return -1 if place is None else place
-
-    @property
-    def repeated(self) -> bool:
-        """Whether two ids have one hash."""
-        return len(equal(Spooled("q", map(hash, self._ids)))) > 0
-
-    def same(self, row: int, other: "AskedConversations", place: int) -> bool:
-        """Whether a conversation reads as one of another list."""
-        return bool(self._mark[row] == other._mark[place])
 
     def key(self, row: int, text: str | None = None) -> Key:
         key = Key(self._ids.at_row(row) if text is None else text)

@@ -19,7 +19,7 @@ from critic.counting.aggregate import check, name
 from critic.counting.arrays import Floats, group_numbers
 from critic.counting.estimate import Bootstrap, Interval
 from critic.errors import UsageError
-from critic.records import TurnVerdict
+from critic.records import Judgment
 
 Integers = NDArray[np.intp]
 Outcome = Literal["a", "tie", "b"]
@@ -322,7 +322,7 @@ def _maximum_likelihood(wins: Floats) -> Floats:
     return found
 
 
-def battles(verdicts: Iterable[TurnVerdict], groups: Mapping[str, str]) -> list[Battle]:
+def battles(verdicts: Iterable[Judgment], groups: Mapping[str, str]) -> list[Battle]:
     """The verdicts between two models as battles, in the given order; `groups` are those of the conversations.
 
     A score other than 1, 1/2 or 0 cannot be told apart from a tie and is refused. Raises UsageError for it, for an
@@ -335,8 +335,8 @@ def battles(verdicts: Iterable[TurnVerdict], groups: Mapping[str, str]) -> list[
         if verdict.protocol != "pairwise" or verdict.opponent is None:
             continue
         check(verdict)
-        pair = verdict.conversation, frozenset((verdict.system, verdict.opponent))
-        if verdict.conversation not in groups:
+        pair = verdict.sample.id, frozenset((verdict.system, verdict.opponent))
+        if verdict.sample.id not in groups:
             raise UsageError(f"{name(verdict)}: not in the questions")
         if verdict.score not in outcomes:
             raise UsageError(f"{name(verdict)}: score {verdict.score:g}; expected 1, 0.5 or 0")
@@ -344,7 +344,7 @@ def battles(verdicts: Iterable[TurnVerdict], groups: Mapping[str, str]) -> list[
             raise UsageError(f"{name(verdict)}: {verdict.system} and {verdict.opponent} compared twice")
         seen.add(pair)
         outcome = outcomes[verdict.score]
-        found.append(Battle(a=verdict.system, b=verdict.opponent, outcome=outcome, group=groups[verdict.conversation]))
+        found.append(Battle(a=verdict.system, b=verdict.opponent, outcome=outcome, group=groups[verdict.sample.id]))
     return found
 
 

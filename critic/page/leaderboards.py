@@ -19,7 +19,7 @@ from critic.errors import UsageError
 from critic.page import svg as pictures
 from critic.page.blocks import Picture, Section, Table, TableCell, TableRow, interval, number, span
 from critic.page.page import render
-from critic.records import TurnVerdict
+from critic.records import Judgment
 
 SIZE, FAMILY = "size", "family"
 ELO, BRADLEY_TERRY, RATE = "Elo", "Bradley–Terry", "win rate, %"
@@ -277,7 +277,7 @@ def _sizes(one: Leaderboard, models: Models) -> list[Section]:
 
 
 def of_battles(
-    key: str, verdicts: Sequence[TurnVerdict], groups: Mapping[str, str], found: Tournament, drawn: bool
+    key: str, verdicts: Sequence[Judgment], groups: Mapping[str, str], found: Tournament, drawn: bool
 ) -> tuple[Leaderboard, Leaderboard]:
     """Models by their battles, the highest Elo first: their ratings, and how often each wins over each other. `groups`
     are those of the conversations that were asked; `drawn`: two models meet only where one was drawn for the other."""
@@ -287,7 +287,7 @@ def of_battles(
             (one.system, one.opponent or "", one.score),
             (one.opponent or "", one.system, None if one.score is None else 1 - one.score),
         ):
-            points.setdefault(model, {})[other, one.conversation] = None if score is None else 100 * score
+            points.setdefault(model, {})[other, one.sample.id] = None if score is None else 100 * score
     order = sorted(points, key=lambda model: -(found.elo.ratings or {}).get(model, 0.0))
     entries: dict[str, Entry] = {}
     for model in order:

@@ -15,7 +15,7 @@ from critic.building import bench, card, difficulty, review
 from critic.building.bench import SharedText
 from critic.building.replies import Item, Made, MadeTurn
 from critic.errors import UsageError
-from critic.records import ConversationJudgment, ModelTurn, Protocol, alike
+from critic.records import Judgment, ModelTurn, Protocol, alike
 from critic.stages.ask_rows import Building, BuildRow
 from critic.stages.run import known, listed
 
@@ -217,7 +217,7 @@ def solved_blind(
     bench.write(draft, rules.plan, made)
     # What is no longer made, because a rule is stricter or an image gone, is no other run's.
     asked = {one.id: one for one in benchmarks.read(rules.plan, draft)}
-    for path, record in ((replies, ModelTurn), (judged, ConversationJudgment)):
+    for path, record in ((replies, ModelTurn), (judged, Judgment)):
         _drop_others(path, record, lambda one: alike(asked.get(one.conversation.id), one.conversation))
     name, protocol = rules.plan, PLANS[rules.plan].protocol
     told = {**endpoint, "max_failed": 1.0}
@@ -227,7 +227,7 @@ def solved_blind(
         told = {**told, "judge": [named], "base_url": None, "model": None}
     code |= judge.main(replies, judged, benchmark=name, protocol=[protocol], images="blind", **told)
     building.code = max(building.code, code)
-    verdicts = (line.verdict for _, line in jsonl.read(judged, ConversationJudgment))
+    verdicts = (line for _, line in jsonl.read(judged, Judgment))
     scores = difficulty.of_turns(verdicts, protocol, "no_image")
     shares = difficulty.by_conversation({turn: score or 0.0 for turn, score in scores.items()}).scores
     # A single question's wordings are conversations of their own: the best of them counts.

@@ -35,7 +35,7 @@ def main(
     root, steps, shared = data_root or file.parent, frozen.get("steps", []), list[str]()
     with nullcontext() if frozen else suppress(UsageError):  # what lies beside a published file may be anything
         shared = leaks(file.parent, benchmark)
-    runs = read_runs(judged, benchmark, texts=False) if judged else ()
+    runs = read_runs(judged, benchmark) if judged else ()
     print(card.write(out, benchmark, file, root, tokenizer, near, runs, steps, shared))
     if frozen:
         print(f"every file is as it was frozen: {frozen['hash']}")

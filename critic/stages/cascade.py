@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from critic.counting.arrays import Floats, group_numbers
 from critic.counting.estimate import mean_interval
 from critic.counting.keys import KeySet
 from critic.errors import UsageError
-from critic.records import Judgment, Member, Verdict
+from critic.records import Judgment, Verdict, spent
 
 LOSS = 0.05
 """Points of mean absolute error that a cascade may cost, unless said otherwise."""
@@ -121,11 +120,11 @@ def _read(path: Path, wanted: Mapping[str, Any]) -> tuple[Floats, Floats, Floats
             if then != wanted[name]:
                 raise UsageError(f"--cascade {path}:{number}: made with {name} {then!r}, now {wanted[name]!r}")
         cheap, dear = line.members
-        if line.response.human is not None and dear.score is not None:
-            people = line.response.human.score
+        if line.sample.human is not None and dear.score is not None:
+            people = line.sample.human.score
             first = math.nan if cheap.score is None else abs(cheap.score - people)
             rows.append((deviation(cheap.verdict), first, abs(dear.score - people)))
-            groups.append(line.response.question.group)
+            groups.append(line.conversation.group)
     if not any(math.isfinite(unsure) for unsure, _, _ in rows):
         raise UsageError(f"--cascade {path}: no row that people scored and both judged, the first with a distribution")
     unsure, first_error, second = np.array(rows).T
@@ -133,8 +132,11 @@ def _read(path: Path, wanted: Mapping[str, Any]) -> tuple[Floats, Floats, Floats
     return unsure, np.where(np.isnan(first_error), second, first_error), second, groups
 
 
+_decoded = jsonl.decoder(Judgment)
+
+
 def _judgment(line: bytes) -> Judgment:
-    return msgspec.json.decode(line.removeprefix(BOM_UTF8), type=Judgment)
+    return _decoded(line.removeprefix(BOM_UTF8))
 
 
 class ByKey:
@@ -183,9 +185,5 @@ def merged(first: Path, second: Path, unsure: KeySet, name: str, key: Key) -> It
     with ByKey(second, key) if unsure else nullcontext() as later:
         for _, one in jsonl.read(first, Judgment):
             asked = [one, *filter(None, [later.get(key(one)) if later and key(one) in unsure else None])]
-            spent: dict[str, Any] = {
-                kind: sum(getattr(each, kind) for each in asked)
-                for kind in ("prompt_tokens", "cached_tokens", "completion_tokens")
-            }
-            said = [Member(judge=each.judge, score=each.score, verdict=each.verdict) for each in asked]
-            yield replace(asked[-1], judge=name, members=said, attempts=max(each.attempts for each in asked), **spent)
+            setup = replace(asked[-1].setup, judge=name)
+            yield replace(asked[-1], setup=setup, members=[each.part for each in asked], **spent(asked))

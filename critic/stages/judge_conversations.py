@@ -27,21 +27,21 @@ from critic.backends import processors
 from critic.certificate import drawn, hold_to
 from critic.errors import UsageError
 from critic.images import BY_HASH, named_images
-from critic.records import Conversation, ConversationJudgment, Judging, Protocol, Setup, alike, differing
+from critic.records import Conversation, Judging, Judgment, Protocol, Setup, alike, differing
 from critic.stages.options import check, say_untrained
 from critic.stages.run import RunOptions, RunSummary, Spent, Stage, failed, followed, known, listed, once, source
 
 
-class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
+class JudgeConversations(Stage[list[Pair], Judgment]):
     """The verdicts of a plan; an item is a conversation, all its conditions: what is shown alike is asked once."""
 
     name, unit, counted, sources = "judge", "verdict", "judged", ("replies", "against")
     too_many = "failed; --retry-failed judges them again"
 
     def __init__(self, run: RunOptions, judge: ConversationJudge, plan: VerdictPlan, source: dict[str, Any]) -> None:
-        super().__init__(run, ConversationJudgment, judge.backend, set(plan.wanted()))
+        super().__init__(run, Judgment, judge.backend, set(plan.wanted()))
         self._judge, self._plan, self._not_judged = judge, plan, plan.lacking()
-        self._answered: dict[tuple[str, str], ConversationJudgment] = {}
+        self._answered: dict[tuple[str, str], Judgment] = {}
         self.facts = {
             **source,
             "judge": judge.setup.judge,
@@ -55,20 +55,20 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
             "not_judged": dict(self._not_judged),
         }
 
-    def key(self, record: ConversationJudgment) -> VerdictKey:
-        return key(record.verdict)
+    def key(self, record: Judgment) -> VerdictKey:
+        return key(record)
 
-    def problem(self, record: ConversationJudgment) -> str | None:
+    def problem(self, record: Judgment) -> str | None:
         if record.setup != self._judge.setup:
             return f"made with {differing(record.setup, self._judge.setup)}; choose another --out"
         if self.key(record) not in self.wanted:
             return "judges what is not asked for now; choose another --out"
         return None
 
-    def lacks(self, record: ConversationJudgment) -> bool:
-        return super().lacks(record) or record.verdict.unjudged > 0
+    def lacks(self, record: Judgment) -> bool:
+        return super().lacks(record) or record.unjudged > 0
 
-    def know(self, record: ConversationJudgment) -> None:
+    def know(self, record: Judgment) -> None:
         super().know(record)
         if record.asked is not None:
             self._answered.setdefault((record.conversation.id, record.asked), record)
@@ -77,21 +77,18 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
         return self._plan.by_conversation()
 
     async def work(self, item: list[Pair], keep: Callable[..., None]) -> None:
-        asking: dict[str, asyncio.Task[ConversationJudgment]] = {}
+        asking: dict[str, asyncio.Task[Judgment]] = {}
 
-        async def judged(planned: PlannedVerdict) -> ConversationJudgment:
-            line, asked = self.done.get(key(planned.verdict)), self._judge.asked(planned)
+        async def judged(planned: PlannedVerdict) -> Judgment:
+            line, asked = self.done.get(key(planned)), self._judge.asked(planned)
             if line is None:
                 if asked is None:
                     line = await self._judge.judge(planned)
                 else:
-                    made = await once(asking, asked, partial(self._ask, planned, asked))
-                    said = {name: getattr(made.verdict, name) for name in ("score", "failure", "unread")}
-                    line = replace(made, conversation=planned.conversation, verdict=replace(planned.verdict, **said))
+                    line = planned.of(await once(asking, asked, partial(self._ask, planned, asked)))
                 keep(line)
             elif (line.asked, line.prompt_hash) != (asked, self._judge.hash_of(planned.form)):
-                one = line.verdict
-                place = f"conversation {one.conversation!r}, turn {one.turn or 'whole'} ({one.condition})"
+                place = f"conversation {line.conversation.id!r}, turn {line.turn or 'whole'} ({line.condition})"
                 raise UsageError(
                     f"{place}: judged before on another reply or by another prompt; choose another --out ({self.out} "
                     "can be scored as it is), or --retry-failed where that failed"
@@ -106,8 +103,8 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
         for item in self.items():
             await self.work(item, lambda *_: None)
 
-    async def _ask(self, planned: PlannedVerdict, asked: str) -> ConversationJudgment:
-        known = self._answered.get((planned.conversation.id, asked))
+    async def _ask(self, planned: PlannedVerdict, asked: str) -> Judgment:
+        known = self._answered.get((planned.sample.conversation.id, asked))
         if known is not None:
             return known
         async with self._gate:
@@ -115,16 +112,16 @@ class JudgeConversations(Stage[list[Pair], ConversationJudgment]):
         self.note(line.verdict.failure, line.detail)
         return line
 
-    def summary(self, records: Iterable[ConversationJudgment]) -> RunSummary:
+    def summary(self, records: Iterable[Judgment]) -> RunSummary:
         """What several judgments share was asked once, and its tokens count once."""
         failures, spent, asked = Counter[str](), Spent(), set[tuple[str, str]]()
         count = unanswered = extractions = unread = partly = 0
         for one in records:
             count += 1
-            unread += one.verdict.unread
-            partly += one.verdict.unjudged > 0 and one.verdict.failure is None
-            if one.verdict.failure is not None:
-                failures[one.verdict.failure] += 1
+            unread += one.unread
+            partly += one.unjudged > 0 and one.failure is None
+            if one.failure is not None:
+                failures[one.failure] += 1
             if one.asked is None:
                 unanswered += 1
             elif (one.conversation.id, one.asked) not in asked:
@@ -162,7 +159,7 @@ def as_begun(out: Path, setup: Setup) -> Setup:
     if not out.is_file():
         return setup
     with jsonl.alone(out):
-        first = next(known(out, ConversationJudgment, lambda _: None), None)
+        first = next(known(out, Judgment, lambda _: None), None)
     if first is None or first.setup.texts or first.setup != replace(setup, texts=False, strict=True):
         return setup
     said = "a whole conversation is judged in sight of its turns' verdicts alone, and fails where one of them did"

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from critic import jsonl
 from critic.asking.examples import ALONE, comparable, partner, question_key
 from critic.asking.forms import CriteriaKind, form_of
-from critic.asking.judge import ResponseJudge, key_of, panel_judgment
+from critic.asking.judge import ResponseJudge, panel_judgment
 from critic.asking.rating import Aggregation
 from critic.asking.replies import lost
 from critic.backends import processors
@@ -25,7 +25,7 @@ from critic.backends.layers import Cached, lacking, layers
 from critic.certificate import drawn, hold_to
 from critic.counting.keys import KeySet
 from critic.errors import UsageError
-from critic.records import Judgment, Response, Verdict
+from critic.records import Judgment, Response, Sample, Verdict
 from critic.stages import cascade
 from critic.stages.rescoring import has_distribution, scored_by
 from critic.stages.run import (
@@ -78,7 +78,8 @@ class FormResponses:
             # Of all shards' rows: it decides how judgments are made, and those of all shards are merged.
             self.pictured |= bool(one[0].question.images)
             if self._takes(one):
-                self.keys.add(key_of(*one), self._seen(*one) << 32 | _said_of(*one))
+                sample = Sample.of(*one)
+                self.keys.add(sample.key, self._seen(sample) << 32 | _said_of(sample))
         for reason, count in left_out.most_common():
             print(f"left out {count} rows: {reason}", file=sys.stderr)
         if not usable:
@@ -88,22 +89,21 @@ class FormResponses:
         shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(Counter()))
         return filter(self._takes, shown)
 
-    def is_another(self, response: Response, other: Response | None, key: str) -> bool:
+    def is_another(self, sample: Sample) -> bool:
         """Whether what was judged by this key read otherwise than it does now."""
-        return self._seen(response, other) != (self.keys.get(key) or 0) >> 32
+        return self._seen(sample) != (self.keys.get(sample.key) or 0) >> 32
 
-    def says_else(self, response: Response, other: Response | None, key: str) -> bool:
+    def says_else(self, sample: Sample) -> bool:
         """Whether what was judged by this key has other scores by people, another system or group now."""
-        return _said_of(response, other) != (self.keys.get(key) or 0) & 0xFFFFFFFF
+        return _said_of(sample) != (self.keys.get(sample.key) or 0) & 0xFFFFFFFF
 
-    def _seen(self, *shown: Response | None) -> int:
+    def _seen(self, sample: Sample) -> int:
         """A number for all that a judge may be shown, of the question and of the answers."""
         read = list[Any]()
-        for one in filter(None, shown):
-            asked = one.question
-            seen = (asked.lang, asked.task, asked.history, asked.images, asked.caption, asked.focus, asked.checklist)
+        for one in filter(None, (sample, sample.other)):
+            asked = one.conversation
             criteria = asked.criteria if isinstance(self._form.kind, CriteriaKind) else None
-            read.append((one.text, asked.prompt, asked.reference, *seen, criteria))
+            read.append((one.answer, asked.lang, asked.turns, asked.history, asked.caption, criteria))
         return zlib.crc32(msgspec.json.encode(read))
 
     def _takes(self, shown: Shown) -> bool:
@@ -117,9 +117,9 @@ class FormResponses:
                 left_out[lacking] += 1
 
 
-def _said_of(*shown: Response | None) -> int:
+def _said_of(sample: Sample) -> int:
     """A number for all that a judgment holds of the answers; Parquet does not keep the order of keys."""
-    return zlib.crc32(msgspec.json.encode(shown, order="deterministic"))
+    return zlib.crc32(msgspec.json.encode(sample, order="deterministic"))
 
 
 def _paired(responses: Sequence[Response], form: str, left_out: Counter[str]) -> list[Shown]:
@@ -189,7 +189,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
         }
 
     def key(self, record: Judgment) -> str:
-        return key_of(record.response, record.other)
+        return record.sample.key
 
     def problem(self, record: Judgment, **other: Any) -> str | None:
         """`other` are fields of a panel's judgments that differ from its members'."""
@@ -200,7 +200,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
         if key not in self._responses.keys:
             here = "" if self.options.shard is None else f" of shard {self.options.shard}"
             return f"judges {key!r}, which is not among the responses{here}; choose another --out"
-        if self._responses.is_another(record.response, record.other, key):
+        if self._responses.is_another(record.sample):
             return (
                 f"judges {key!r}, of which question, reference, criteria or answer are others now; choose another --out"
             )
@@ -264,8 +264,9 @@ class JudgeResponses(Stage[Shown, Judgment]):
         """The judgments with the responses of now, in the order of these."""
         with cascade.ByKey(self.out, self.key) as judged:
             for response, other in self._responses:
-                if (one := judged.get(key_of(response, other))) is not None:
-                    yield replace(one, response=response, other=other)
+                sample = Sample.of(response, other)
+                if (one := judged.get(sample.key)) is not None:
+                    yield replace(one, sample=sample)
 
     def _rescored(self) -> str | None:
         """Which score judgments in the file have, if it is another one that can give way to this run's. Elsewhere than
@@ -286,13 +287,13 @@ class JudgeResponses(Stage[Shown, Judgment]):
         key = self.key(record)
         if key in self.wanted and not self._judged.add(key):
             raise self.twice(record)
-        self._says_else += self._responses.says_else(record.response, record.other, key)
+        self._says_else += self._responses.says_else(record.sample)
 
     def before(self) -> int:
         return len(self._judged)
 
     def items(self) -> Iterable[Shown]:
-        return in_order((shown for shown in self._responses if self.is_left(key_of(*shown))), WINDOW)
+        return in_order((shown for shown in self._responses if self.is_left(Sample.of(*shown).key)), WINDOW)
 
     def is_left(self, key: str) -> bool:
         """Whether an earlier run left it to this one."""
@@ -354,11 +355,9 @@ async def _judged_again(
 ) -> tuple[dict[str, Any], list[Judgment]]:
     """Judge the first `rows` scored responses of `out` once more in another order, hence in other batches, and
     count how many ratings changed: the same input should get the same score whatever is judged beside it."""
-    before = {
-        key_of(line.response, line.other): line
-        for line in islice((line for _, line in jsonl.read(out, Judgment) if line.score is not None), rows)
-    }
-    shown = [(line.response, line.other) for line in before.values()]
+    scored = (line for _, line in jsonl.read(out, Judgment) if line.score is not None)
+    before = {line.sample.key: line for line in islice(scored, rows)}
+    shown = [line.sample for line in before.values()]
     random.Random(0).shuffle(shown)
     waiting, after = iter(shown), dict[str, Judgment]()
     for one in layers(judge.backend):
@@ -367,7 +366,8 @@ async def _judged_again(
 
     async def work() -> None:
         for one in waiting:
-            after[key_of(*one)] = await judge.judge(*one)
+            other = None if one.other is None else one.other.response
+            after[one.key] = await judge.judge(one.response, other)
 
     await side_by_side(work() for _ in range(concurrency))
     both = [(line, after[name]) for name, line in before.items()]
@@ -410,7 +410,7 @@ def judge_responses(
     panel = name or f"{how if labelled is None else 'cascade'}({', '.join(names)})" if len(judges) > 1 else ""
     made_ready = processors(judge.backend for judge in judges)
     if run.certificate is not None:
-        now = {"judge": panel or first.name, "members": names if panel else [], "setup": drawn(first)}
+        now = {"judge": panel or first.name, "members": names if panel else [], "setup": drawn(first.setup)}
         print(hold_to(run.certificate, made_ready, {first.prompt_hash: first.prompt}, **now).line())
     if not panel or not responses.keys:
         return JudgeResponses(run, first, responses, source, check_repeat).run()

@@ -15,11 +15,9 @@ import typer
 from msgspec import Struct
 
 from critic import jsonl
-from critic.asking import protocols
-from critic.asking.judge import key_of
 from critic.counting.keys import KeySet
 from critic.errors import UsageError
-from critic.records import ConversationJudgment, Judgment, ModelTurn
+from critic.records import Judgment, ModelTurn
 from critic.stages import options
 from critic.stages.run import RunOptions, RunSummary, Shard, failed, finish, wherever
 
@@ -42,31 +40,18 @@ class Kind(Struct, frozen=True):
     record: Any
     counted: str
     key: Callable[[Any], Hashable]
-    group: Callable[[Any], str]
     origin: tuple[str, ...]
 
 
+def _judged(one: Judgment) -> Hashable:
+    return one.protocol, one.judging, one.system, one.condition, one.turn, one.opponent, one.sample.key
+
+
 KINDS = {
-    "responses": Kind(
-        Judgment,
-        "rows",
-        lambda one: key_of(one.response, one.other),
-        lambda one: one.response.question.group,
-        ("judge", "prompt", "prompt_hash", "score_kind", "decoding"),
-    ),
-    "replies": Kind(
-        ConversationJudgment,
-        "verdicts",
-        lambda one: protocols.key(one.verdict),
-        lambda one: one.conversation.group,
-        ("setup",),
-    ),
+    "responses": Kind(Judgment, "rows", _judged, ("prompt", "prompt_hash", "setup")),
+    "replies": Kind(Judgment, "verdicts", _judged, ("setup",)),
     "conversations": Kind(
-        ModelTurn,
-        "turns",
-        lambda one: (one.conversation.id, one.condition, one.turn),
-        lambda one: one.conversation.group,
-        ("system", "sampling"),
+        ModelTurn, "turns", lambda one: (one.conversation.id, one.condition, one.turn), ("system", "sampling")
     ),
 }
 """What a run was made of, as its sidecar names it -> its records."""
@@ -155,21 +140,21 @@ def _check_shards(found: Sequence[ShardFile]) -> None:
 def _lines(parts: Sequence[ShardFile], kind: Kind) -> Iterator[msgspec.Raw]:
     """The lines of all files as they stand there. Only one file's keys are in memory. Raises UsageError for one that
     is there twice, or in another shard than its group, or was made otherwise than the first."""
-    decoder, origin = msgspec.json.Decoder(kind.record), dict[str, Any]()
+    decode, origin = jsonl.decoder(kind.record), dict[str, Any]()
     for part in parts:
         keys, expected = KeySet(), part.facts.get(kind.counted)
         for number, line in jsonl.lines(part.path) if not jsonl.is_empty(part.path) else ():
             place = f"{part.path}:{number}"
             try:
-                one = decoder.decode(line)
-            except msgspec.DecodeError as error:
+                one = decode(line)
+            except ValueError as error:
                 raise UsageError(f"{place}: {error}") from None
             origin = origin or {name: getattr(one, name) for name in kind.origin}
             for name, then in origin.items():
                 if (now := getattr(one, name)) != then:
                     raise UsageError(f"{place}: made with {name} {now!r}, the first line with {then!r}")
-            if (right := part.shard.of(kind.group(one))) != part.shard:
-                raise UsageError(f"{place}: group {kind.group(one)!r} belongs to shard {right}, not {part.shard}")
+            if (right := part.shard.of(group := one.conversation.group)) != part.shard:
+                raise UsageError(f"{place}: group {group!r} belongs to shard {right}, not {part.shard}")
             if not keys.add(key := kind.key(one)):
                 raise UsageError(f"{place}: {key!r} is there twice")
             yield msgspec.Raw(line.strip())

@@ -13,11 +13,11 @@ from msgspec import Struct
 from critic import benchmarks, jsonl, tables
 from critic.asking import protocols
 from critic.asking.forms import POINTS
-from critic.asking.protocols import Transcript
+from critic.asking.protocols import Transcript, form_name
 from critic.asking.replies import benchmark_of
 from critic.errors import UsageError
 from critic.images import named_images
-from critic.records import Conversation, ConversationJudgment, Protocol, Setup, TurnVerdict
+from critic.records import Conversation, Judgment, Protocol, Sample, Setup, Verdict
 
 WHOLE = "whole"
 COLUMNS = (
@@ -118,20 +118,27 @@ def main(
             continue
         one = transcripts[key, condition]
         answer = one.answer(turn) if turn is not None else None
-        verdict = TurnVerdict(
-            conversation=key,
+        sample = Sample(
+            id=key,
+            conversation=one.conversation,
             system=one.system,
             condition=condition,
-            protocol=protocol,
-            judge=judge,
             turn=turn,
-            opponent=against if protocol == "pairwise" else None,
-            score=chosen.score(protocol == "pairwise"),
+            answer=answer,
             length=len(answer) if answer is not None else None,
+            opponent=against if protocol == "pairwise" else None,
         )
+        form = form_name(protocol, turn, setup)
+        score = chosen.score(protocol == "pairwise")
         lines.append(
-            ConversationJudgment(
-                conversation=one.conversation, verdict=verdict, setup=setup, prompt_hash="people", answer=answer
+            Judgment(
+                sample=sample,
+                setup=setup,
+                verdict=Verdict(),
+                prompt=form,
+                prompt_hash="people",
+                protocol=protocol,
+                score=score,
             )
         )
     if not lines:

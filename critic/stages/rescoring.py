@@ -28,12 +28,13 @@ def scored_by(kind: str, one: Judgment) -> Judgment | None:
         return None
     if one.score_kind == kind:
         return one
+    setup = replace(one.setup, score_kind=kind)
     if one.verdict.failure == "no_distribution" and kind == "argmax":
         samples = [_stated(each) for each in one.samples]
         found = pooled(samples) if samples else _stated(one.verdict)
-        return replace(one, score_kind=kind, verdict=found, samples=samples, score=rating.scored(found, kind))
+        return replace(one, setup=setup, verdict=found, samples=samples, score=rating.scored(found, kind))
     if one.verdict.failure is not None:
-        return replace(one, score_kind=kind)
+        return replace(one, setup=setup)
     if one.score != rating.of_distribution(one.verdict, one.score_kind):
         return None
-    return replace(one, score_kind=kind, score=rating.of_distribution(one.verdict, kind))
+    return replace(one, setup=setup, score=rating.of_distribution(one.verdict, kind))

@@ -417,8 +417,8 @@ async def once(made: dict[str, asyncio.Task[T]], name: str, make: Callable[[], C
 
 
 def failure_of(record: Any) -> str | None:
-    """A record's own failure, or that of its verdict."""
-    failure: str | None = getattr(record, "verdict", record).failure
+    """Why a record has nothing to say, None where it has."""
+    failure: str | None = record.failure
     return failure
 
 

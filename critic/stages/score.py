@@ -6,19 +6,19 @@ critic score judged.jsonl --questions ConvBench.csv --out runs/convbench        
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
-import numpy as np
 import typer
 from msgspec.structs import asdict, replace
 
 from critic import benchmarks, jsonl, tables
 from critic.asking.forms import FORMS, ChecklistKind, ChoiceKind
 from critic.asking.replies import lost
-from critic.benchmarks import BENCHMARKS, Benchmark, JudgedTurn, Run, alignmmbench, order_reading, same_answers
+from critic.benchmarks import BENCHMARKS, Benchmark, Run, order_reading, same_answers
 from critic.counting import tournament
 from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, asked_of, by_cell, compare, mean
 from critic.counting.diversity import tokenizer as tokens_of
@@ -28,8 +28,7 @@ from critic.images import named_images
 from critic.page import blocks, leaderboards, page
 from critic.page.aggregates import aggregates, differences
 from critic.page.blocks import Section, Table, TableRow, as_text, row
-from critic.records import Conversation, ConversationJudgment, Judgment, Protocol, Setup, TurnVerdict, differing
-from critic.stages.judged_turns import Turns
+from critic.records import Conversation, Judgment, Protocol, Setup, alike, differing, is_judgment
 from critic.stages.run import failed
 
 OF_SINGLE_ANSWERS = "alignmmbench"
@@ -81,9 +80,8 @@ def main(
     name = benchmark or _benchmark_of(judgments[0])
     chosen = benchmarks.load(name)
     paths = [*judgments, *([against] if against else [])]
-    # Judges agree on the same answers alone, which takes the texts.
-    runs = read_runs(paths, name, texts=bool(against or tokenizer or (chosen.agreement and len(paths) > 1)))
-    runs, asked = _asked(runs, name, questions)
+    runs = read_runs(paths, name)
+    asked = _asked(runs, name, questions)
     runs = [_in_tokens(run, tokenizer) for run in runs] if tokenizer else runs
     known = leaderboards.read_models(models) if models else {}
     entries = [replace(one, judge=run.judge) for run in runs for one in chosen.entries(run, asked)]
@@ -119,8 +117,15 @@ def main(
 
 
 def _of_answers(path: Path) -> bool:
-    """Whether a file has judgments of single answers."""
-    return "response" in (tables.first(path) or {})
+    """Whether a file has judgments of answers out of rows, which are of no benchmark's conversations."""
+    first = tables.first(path)
+    return is_judgment(first) and not _conversation(first or {}).get("benchmark")
+
+
+def _conversation(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What was asked, in a line of today or of an earlier version."""
+    found = row.get("sample", row).get("conversation")
+    return found if isinstance(found, dict) else {}
 
 
 def _benchmark_of(path: Path) -> str:
@@ -128,46 +133,40 @@ def _benchmark_of(path: Path) -> str:
     first = tables.first(path)
     if first is None or _of_answers(path):
         return OF_SINGLE_ANSWERS  # of a file that cannot be read the reader says why
-    conversation = first.get("conversation")
-    if not isinstance(conversation, dict) or "verdict" not in first:
+    if not is_judgment(first):
         raise UsageError(
             f"{path}: no judgments; critic judge makes them, of what critic infer or another program wrote"
         )
-    return str(conversation.get("benchmark"))
+    return str(_conversation(first).get("benchmark"))
 
 
-def read_runs(paths: Sequence[Path], benchmark: str, *, texts: bool = True) -> list[Run]:
-    """The runs of files of judged conversations or of judged single answers, told apart by their names; without `texts`
-    only the lengths of answers are kept.
+def read_runs(paths: Sequence[Path], benchmark: str) -> list[Run]:
+    """The runs of files of judgments, told apart by their names.
 
-    Raises UsageError for a file of another benchmark or kind, of several models or judges, or given twice.
+    Raises UsageError for a file of another benchmark, of several models or judges, or given twice.
     """
     twice = [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
     if twice:
         raise UsageError(f"{twice[0]}: given twice")
-    # Answers of one file have an id of their own each; where they do not, the file is read once more.
-    asked = AskedConversations(indexed=len(paths) > 1 or not _of_answers(paths[0]))
-    runs = _runs_of(paths, benchmark, texts, asked)
-    if not asked.indexed and asked.repeated:
-        runs = _runs_of(paths, benchmark, texts, AskedConversations())
+    runs, asked = list[Run](), dict[str, Conversation]()
+    for path in paths:
+        by_model, lines = dict[str, list[Judgment]](), dict[tuple[str, Setup], int]()
+        for number, line in jsonl.read(path, Judgment):
+            one = _scorable(line, path, number, benchmark)
+            before = asked.setdefault(one.sample.id, one.conversation)
+            if not alike(before, one.conversation):
+                raise UsageError(f"{path}: conversation {one.sample.id!r} reads otherwise than in the files before")
+            lines.setdefault((one.system, one.setup), number)
+            # One object of each conversation is in memory, whichever of its judgments it came with.
+            by_model.setdefault(one.system, []).append(replace(one, sample=replace(one.sample, conversation=before)))
+        turns = [one for part in by_model.values() for one in part]
+        # Of battles between several models each that stands first is a run of its own.
+        parts = [turns] if any(one.opponent is None for one in turns) else by_model.values()
+        runs += [_run(path, part, lines) for part in parts]
     # Names say no more than they must: the model, where that is not enough the judge, and then the file.
     runs = _told_apart(runs, [run.judge for run in runs], "{} by {}")
     stems = [run.path.stem for run in runs]
     return _told_apart(runs, stems if len({*stems}) == len(runs) else [str(run.path) for run in runs], "{} ({})")
-
-
-def _runs_of(paths: Sequence[Path], benchmark: str, texts: bool, asked: AskedConversations) -> list[Run]:
-    runs = list[Run]()
-    for path in paths:
-        turns, lines, odd = Turns(asked), dict[tuple[str, Setup], int](), []
-        for number, setup, turn in (_answers if _of_answers(path) else _conversations)(path, benchmark, texts):
-            lines.setdefault((turn.verdict.system, setup), number)
-            if not turns.append(turn.conversation, turn):
-                odd.append(turn.conversation.id)
-        runs += [_run(path, part, lines) for part in _by_model(turns)]
-        if odd:
-            raise UsageError(f"{path}: conversation {odd[0]!r} reads otherwise than in the files before")
-    return runs
 
 
 def _told_apart(runs: Sequence[Run], more: Sequence[str], longer: str) -> list[Run]:
@@ -179,63 +178,33 @@ def _told_apart(runs: Sequence[Run], more: Sequence[str], longer: str) -> list[R
     ]
 
 
-Judged = tuple[int, Setup, JudgedTurn]
-"""A line's number and what it holds."""
-
-
-def _conversations(path: Path, benchmark: str, texts: bool) -> Iterator[Judged]:
-    for number, line in jsonl.read(path, ConversationJudgment):
-        if line.conversation.benchmark != benchmark:
-            raise UsageError(f"{path}:{number}: judges {line.conversation.benchmark}, expected {benchmark}")
-        calls: list[tuple[str | None, str]] = [(call.first, call.value) for call in line.calls if call.value]
-        answer, conversation = line.answer if texts else None, line.conversation
-        turn = JudgedTurn(
-            conversation=conversation, verdict=line.verdict, answer=answer, calls=calls, answers=line.answers
-        )
-        yield number, line.setup, turn
-
-
-def _answers(path: Path, benchmark: str, texts: bool) -> Iterator[Judged]:
-    """Judged single answers, each as the only turn of a conversation with the answer's id."""
-    if benchmark != OF_SINGLE_ANSWERS:
-        raise UsageError(f"{path}: judged single answers, which are scored as {OF_SINGLE_ANSWERS}, not {benchmark}")
-    for number, line in jsonl.read(path, Judgment):
-        response = line.response
-        verdict = TurnVerdict(
-            conversation=response.id,
-            system=response.system or whole(path.stem),
-            condition="own",
-            protocol=_protocol(line),
-            opponent=None if line.other is None else line.other.system or "another",
-            judge=line.judge,
-            turn=1,
-            score=line.score,
-            failure=line.verdict.failure,
-            length=None if lost(response.text) else len(response.text),
-        )
-        how = Setup(judge=line.judge, score_kind=line.score_kind, pointwise_prompt=line.prompt, decoding=line.decoding)
-        conversation = alignmmbench.conversation_of(response.question, response.id)
-        answer = response.text if texts else None
-        yield number, how, JudgedTurn(conversation=conversation, verdict=verdict, answer=answer)
+def _scorable(line: Judgment, path: Path, number: int, benchmark: str) -> Judgment:
+    """A judgment as it counts: of an answer out of a row by the protocol of its form, as one to AlignMMBench."""
+    of = line.conversation.benchmark or OF_SINGLE_ANSWERS
+    if of != benchmark:
+        raise UsageError(f"{path}:{number}: judges {of}, expected {benchmark}")
+    if line.protocol is not None:
+        return line
+    # Answers to one question are told apart by their own ids, and a reply that was lost has no length.
+    asked = replace(line.conversation, id=line.sample.id, benchmark=of)
+    length = None if lost(line.sample.answer) else line.sample.length
+    system = line.sample.system or whole(path.stem)
+    sample = replace(line.sample, conversation=asked, length=length, system=system)
+    return replace(line, sample=sample, protocol=_protocol(line))
 
 
 def _protocol(judgment: Judgment) -> Protocol:
     """The protocol whose scale a judgment of single answers is on: yes and no, and what a text that compares comes to,
     count like a checklist's share. A form that is not ours rates."""
-    if judgment.other is not None:
+    if judgment.opponent is not None:
         return "pairwise"
     form = FORMS.get(judgment.prompt.rpartition("/")[2].partition("@")[0])
     return "checklist" if form is not None and isinstance(form.kind, ChoiceKind | ChecklistKind) else "pointwise"
 
 
-def _by_model(found: Turns) -> Iterable[Turns]:
-    """A file's judgments, of a file of battles between several models those of each model that stands first."""
-    return [found] if None in found.counted(lambda one: one.opponent) else found.by(lambda one: one.system)
-
-
-def _run(path: Path, turns: Turns, lines: Mapping[tuple[str, Setup], int]) -> Run:
+def _run(path: Path, turns: list[Judgment], lines: Mapping[tuple[str, Setup], int]) -> Run:
     """`lines` are those where the file has each setup of a model first."""
-    systems, judges = ([*turns.counted(of)] for of in (lambda one: one.system, lambda one: one.judge))
+    systems, judges = ([*dict.fromkeys(map(of, turns))] for of in (attrgetter("system"), attrgetter("judge")))
     for what, values in (("models", systems), ("judges", judges)):
         if len(values) > 1:
             raise UsageError(f"{path}: several {what} ({', '.join(sorted(values))}); one of each in a file")
@@ -243,27 +212,26 @@ def _run(path: Path, turns: Turns, lines: Mapping[tuple[str, Setup], int]) -> Ru
     for other, line in others:
         raise UsageError(f"{path}:{line}: {differing(setup, other)}; one of each in a file")
     # A file of comparisons between two models is named by both, unless it has verdicts on the reference as well.
-    system, opponents = systems[0], sorted(turns.counted(lambda one: one.opponent or ""))
+    system, opponents = systems[0], sorted({one.opponent or "" for one in turns})
     met = " and ".join(opponents) if len(opponents) < 3 else f"{len(opponents)} models"
     name = system if "" in opponents else f"{system} against {met}"
     return Run(name=name, path=path, system=system, judge=judges[0], setup=setup, turns=turns)
 
 
-def _asked(runs: Sequence[Run], benchmark: str, questions: Path | None) -> tuple[list[Run], AskedConversations]:
-    """The conversations that were asked, each once: those of `questions`, or else those that were judged; and the runs
-    on them. Raises UsageError where a file and the questions have two conversations under one id."""
-    (judged,) = {id(turns.asked): turns.asked for run in runs if isinstance(turns := run.turns, Turns)}.values()
+def _asked(runs: Sequence[Run], benchmark: str, questions: Path | None) -> AskedConversations:
+    """The conversations that were asked, each once: those of `questions`, or else those that were judged.
+
+    Raises UsageError where a file and the questions have two conversations under one id.
+    """
+    judged = {one.sample.id: (one.conversation, run.path) for run in runs for one in run.turns}
     if questions is None:
-        return list(runs), judged
-    asked = AskedConversations(named_images(benchmarks.read(benchmark, questions))[0])
-    place = np.fromiter(map(asked.find, map(str, judged.keys())), np.intp, len(judged))
-    for key, other in zip(judged.keys(), place.tolist(), strict=True):
-        if other < 0 or not judged.same(key.row, asked, other):
-            path = next(run.path for run in runs if any(turn.conversation.id == key for turn in run.turns))
-            raise UsageError(f"{questions}: conversation {str(key)!r} of {path} is not there, or not as here")
-    return [
-        replace(run, turns=turns.among(asked, place)) for run in runs if isinstance(turns := run.turns, Turns)
-    ], asked
+        return AskedConversations(one for one, _ in judged.values())
+    conversations = named_images(benchmarks.read(benchmark, questions))[0]
+    by_id = {one.id: one for one in conversations}
+    for key, (one, path) in judged.items():
+        if not alike(by_id.get(key), one):
+            raise UsageError(f"{questions}: conversation {key!r} of {path} is not there, or not as here")
+    return AskedConversations(conversations)
 
 
 def _counts(runs: Sequence[Run]) -> Section:
@@ -293,7 +261,7 @@ def _other_scores(run: Run, benchmark: Benchmark, conversations: Sequence[Conver
     """The means of the verdicts that are in no score of the benchmark: by other protocols, between two models, under
     conditions or judgings that its tables lack. On the protocol's scale; of a pair a win is 1."""
 
-    def left(one: TurnVerdict) -> bool:
+    def left(one: Judgment) -> bool:
         scored = one.protocol in benchmark.protocols and benchmark.scored(one)
         return not scored and (one.opponent is None or "pairwise" not in benchmark.protocols)
 
@@ -343,17 +311,17 @@ class Tournaments(NamedTuple):
 def _tournaments(runs: Sequence[Run], asked: Sequence[Conversation]) -> Tournaments:
     """Ratings of the models that were compared with each other, and each one's wins over each. Raises UsageError as
     `tournament.battles` does."""
-    cells = dict[Cell, list[JudgedTurn]]()
-    for turn in (turn for run in runs if run.battles for turn in run.turns if turn.verdict.opponent is not None):
-        cells.setdefault(Cell(turn.verdict.condition, turn.verdict.turn, turn.verdict.judging), []).append(turn)
+    cells = dict[Cell, list[Judgment]]()
+    for one in (one for run in runs for one in run.battles):
+        cells.setdefault(Cell(one.condition, one.turn, one.judging), []).append(one)
     ways = {run.setup for run in runs if run.battles}
     backed = all(way.reference_backed for way in ways)
     made = Tournaments([], [], {})
     for cell in sorted(cells, key=_place):
         place = [] if all(len(one.turns) == 1 for one in asked) else [_words(Cell("", cell.turn)).removeprefix(", ")]
         apart = [word for word in (cell.condition, cell.judging) if word not in ("own", "standard")]
-        name, verdicts = ", ".join(["tournament", *place, *apart]), [one.verdict for one in cells[cell]]
-        groups = asked_of(asked, cell, "pairwise", {one.conversation for one in verdicts}, backed=backed)
+        name, verdicts = ", ".join(["tournament", *place, *apart]), cells[cell]
+        groups = asked_of(asked, cell, "pairwise", {one.sample.id for one in verdicts}, backed=backed)
         fought = tournament.battles(verdicts, groups)
         found = tournament.tournament(fought)
         drawn = any(run.setup.battles == "random" for run in runs)  # who meets whom is known by the files alone
@@ -363,7 +331,7 @@ def _tournaments(runs: Sequence[Run], asked: Sequence[Conversation]) -> Tourname
         if not why and not found.bradley_terry.intervals and found.bradley_terry.no_intervals:
             why = [f"no intervals: {found.bradley_terry.no_intervals}"]
         mixed = [f"The battles were judged in {len(ways)} ways, which the ratings mix."] if len(ways) > 1 else []
-        order = order_reading(replace(runs[0], name="All battles", turns=cells[cell]), battles=True)
+        order = order_reading(replace(runs[0], name="All battles", turns=verdicts), battles=True)
         counts = [
             row(model, one.wins, one.ties, one.losses, one.failed)
             for model in rated.found
@@ -448,8 +416,10 @@ def _not_compared(one: Run, other: Run) -> list[str]:
 def _in_tokens(run: Run, path: Path) -> Run:
     """The run with its answers' lengths in a tokenizer's tokens. Raises UsageError where it cannot be read."""
     tokens, name = tokens_of(str(path)), path.name if path.is_dir() else path.parent.name or path.stem
-    turns = run.turns
-    measured = turns.measured(lambda answer: len(tokens(answer))) if isinstance(turns, Turns) else turns
+    measured = []
+    for one in run.turns:
+        length = None if one.sample.answer is None else len(tokens(one.sample.answer))
+        measured.append(replace(one, sample=replace(one.sample, length=length)))
     return replace(run, turns=measured, unit=f"tokens of {name}")
 
 

@@ -12,15 +12,14 @@ from pathlib import Path
 from statistics import pstdev
 
 import numpy as np
-from msgspec.structs import replace
 from scipy.stats import entropy
 
 from critic import jsonl
 from critic.errors import UsageError
-from critic.records import RATINGS, ConversationJudgment, Judgment
+from critic.records import RATINGS, Judgment
 from eval_agreement.annotate.plan import draw
 from eval_agreement.annotate.schemes import exchanged
-from eval_agreement.items import AnyJudgment, file_kind, verdict_id
+from eval_agreement.items import file_kind, label_id
 from eval_agreement.sample import Sample
 from eval_agreement.tables import Source
 
@@ -28,21 +27,18 @@ EQUAL = 0.3
 """The part of every probability that is the same for all answers."""
 
 
-def doubt(judgment: AnyJudgment) -> float:
+def doubt(judgment: Judgment) -> float:
     """How unsure a judge was, 0 to 1, the greatest of: 1 for a failure; the entropy of its distribution, as a share of
     what is possible; how far the members of a panel, or several samples, lie apart (their standard deviation, as a
     share of the greatest); 1 where two orders of a pair gave different verdicts."""
-    scores: list[float] = []
-    if isinstance(judgment, Judgment):
-        scores = [member.score for member in judgment.members if member.score is not None]
-        scores += [one.rating for one in judgment.samples if one.rating is not None]
-    verdict = judgment.rating if isinstance(judgment, ConversationJudgment) else judgment.verdict
-    shares = (verdict.distribution if verdict else None) or [1.0]
+    scores = [member.score for member in judgment.members if member.score is not None]
+    scores += [one.rating for one in judgment.samples if one.rating is not None]
+    shares = judgment.verdict.distribution or [1.0]
     spread = float(entropy(shares)) / math.log(len(shares)) if len(shares) > 1 else 0.0
     said = {call.first: exchanged(call.value, call.first == "opponent") for call in judgment.calls if call.value}
     turned = {"model", "opponent"} <= said.keys() and said["model"] != said["opponent"]
     apart = pstdev(scores) / ((RATINGS[-1] - RATINGS[0]) / 2) if len(scores) > 1 else 0.0
-    return max(1.0 if judgment.verdict.failure is not None or turned else 0.0, apart, spread)
+    return max(1.0 if judgment.failure is not None or turned else 0.0, apart, spread)
 
 
 def doubts(path: Path) -> dict[str, float]:
@@ -51,15 +47,11 @@ def doubts(path: Path) -> dict[str, float]:
     Raises UsageError for anything else.
     """
     kind = file_kind(Source(path)) if path.is_file() else "table"
-    if kind not in ("judgments", "judged conversations"):
+    if kind != "judgments":
         raise UsageError(f"--doubtful {path}: expected judgments, as critic judge writes them (JSONL)")
-    record: type[AnyJudgment] = Judgment if kind == "judgments" else ConversationJudgment
     found: dict[str, float] = {}
-    for _, judgment in jsonl.read(path, record):
-        if isinstance(judgment, ConversationJudgment):
-            key = verdict_id(replace(judgment.verdict, turn=None))
-        else:
-            key = "+".join(one.id for one in (judgment.response, judgment.other) if one is not None)
+    for _, judgment in jsonl.read(path, Judgment):
+        key = label_id(judgment, whole=True)
         found[key] = max(found.get(key, 0.0), doubt(judgment))
     if not any(found.values()):
         raise UsageError(f"--doubtful {path}: the judge was never unsure: no distribution, no panel, no failure")

@@ -9,7 +9,7 @@ import msgspec
 
 from critic import human_scored, jsonl, tables
 from critic.errors import UsageError
-from critic.records import ModelTurn, Response, Turn, TurnVerdict
+from critic.records import ModelTurn, Response, Turn
 from critic.stages.judge_responses import FormResponses
 from critic.stages.rewrite import Rewrite
 from eval_agreement.annotate.schemes import OVERALL, SCHEMES, Ask, LabelItem, Scheme, ShownPart, exchanged
@@ -103,19 +103,12 @@ def _of_replies(scheme: Scheme, path: Path, against: Path | None) -> Iterator[La
             parts += [] if scheme.two else [ShownPart("reference", other or "", number)]
             answers = zip([turn.reply, other], _sides(scheme), strict=False)
             parts += [ShownPart("answer", text or "", number, side) for text, side in answers]
-        verdict = TurnVerdict(
-            conversation=conversation.id,
-            system=first.system,
-            condition=first.condition,
-            protocol="pairwise" if scheme.two else "direct",
-            judge="",
-            opponent=opponent[0].system if opponent else None,
-        )
+        protocol, other = "pairwise" if scheme.two else "direct", opponent[0].system if opponent else None
         yield LabelItem(
             lang=conversation.lang,
             parts=_told(conversation.history) + _said(parts),
             asks=[*(Ask(str(number), turn=number) for number in range(1, len(turns) + 1)), Ask("whole")],
-            id=verdict_id(verdict),
+            id=verdict_id(conversation.id, first.condition, protocol, opponent=other),
             group=conversation.group,
             images=[image for turn in conversation.turns for image in turn.images],
             row={"category": conversation.category, "lang": conversation.lang, "system": first.system},

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import Done, human_row, write_jsonl
 from conftest import run as run_program
+from judgments import of_answer
 
 from critic import jsonl
 from critic.counting.coded import Coded
@@ -49,10 +50,9 @@ def judgment(number: int, human: float, score: float | None, **changes: Any) -> 
         columns={"other_score_1_10": 5.0 + number % 3} if number % 4 else {},
     )
     verdict = Verdict(failure="truncated") if score is None else Verdict(rating=round(score), distribution=[0.1] * 10)
-    return Judgment(
-        response=response,
+    return of_answer(
+        response,
         judge="small-judge",
-        prompt="pointwise",
         prompt_hash="abc123",
         score_kind="expected",
         verdict=verdict,
@@ -140,13 +140,13 @@ def test_summary_holds_what_agreement_says(audited: Path) -> None:
     assert list(summary) == ["internal", "external", "baselines", "judges", "people", "gate", "injection", "provenance"]
     for name in ("internal", "external"):
         records = [record for _, record in jsonl.read(audited / f"{name}.jsonl", Judgment)]
-        human = [record.response.human.score for record in records if record.response.human]
-        group = [record.response.question.group for record in records]
+        human = [record.sample.human.score for record in records if record.sample.human]
+        group = [record.conversation.group for record in records]
         columns = {
             "judge": (summary[name], [record.score for record in records]),
             "other": (
                 summary["judges"]["other"][name],
-                [record.response.columns.get("other_score_1_10") for record in records],
+                [record.sample.columns.get("other_score_1_10") for record in records],
             ),
         }
         for found, scores in columns.values():
@@ -379,10 +379,11 @@ def test_a_column_with_the_judges_own_name_is_another_judge(tmp_path: Path) -> N
 def test_maps_are_fitted_on_the_same_judges_scores_only(tmp_path: Path) -> None:
     """The first file is of a judge that gives 11 less people's score, or that was asked in another way."""
     own = [change(one, id=f"own{n}") for n, one in enumerate(judgments(120, seed=2))]
-    own = [change(one, question=msgspec.structs.replace(one.response.question, group=one.response.id)) for one in own]
+    own = [change(one, conversation=msgspec.structs.replace(one.conversation, group=one.sample.id)) for one in own]
     jsonl.write(tmp_path / "own.jsonl", own)
-    for name, changes in (("same", {}), ("other", {"judge": "backwards"}), ("asked", {"prompt_hash": "def"})):
+    for name, changes in (("same", {}), ("other", {}), ("asked", {"prompt_hash": "def"})):
         first = [msgspec.structs.replace(one, score=11 - (one.score or 1), **changes) for one in judgments(120)]
+        first = [by(one, "backwards") for one in first] if name == "other" else first
         jsonl.write(tmp_path / f"{name}.jsonl", first)
         assert run(tmp_path, f"{name}.jsonl", "own.jsonl", "--out", "out").returncode == 0
         found = {key: summary_of(tmp_path)[key]["calibration"] for key in (name, "own")}
@@ -391,21 +392,25 @@ def test_maps_are_fitted_on_the_same_judges_scores_only(tmp_path: Path) -> None:
 
 
 def change(record: Judgment, **fields: Any) -> Judgment:
-    return msgspec.structs.replace(record, response=msgspec.structs.replace(record.response, **fields))
+    return msgspec.structs.replace(record, sample=msgspec.structs.replace(record.sample, **fields))
+
+
+def by(record: Judgment, judge: str) -> Judgment:
+    return msgspec.structs.replace(record, setup=msgspec.structs.replace(record.setup, judge=judge))
 
 
 MISTAKES: dict[str, tuple[Callable[[list[Judgment]], list[Judgment]], str]] = {
-    "no human score": (lambda rows: [change(row, human=None) for row in rows], "j.jsonl: no answer has people's"),
+    "no human score": (lambda rows: [change(row, human=None) for row in rows], "j.jsonl: no people's verdicts"),
     "duplicate id": (lambda rows: [*rows, rows[2]], "j.jsonl:7: duplicate response id 'r2', first at line 3"),
-    "human off scale": (lambda rows: [*rows, judgment(90, 11.0, 5)], "j.jsonl:7: response.human.score 11 is outside"),
-    "rater off scale": (lambda rows: [*rows, judgment(90, 5, 5, raters={"z": 0})], "response.human.raters.z 0 is"),
+    "human off scale": (lambda rows: [*rows, judgment(90, 11.0, 5)], "j.jsonl:7: sample.human.score 11 is outside"),
+    "rater off scale": (lambda rows: [*rows, judgment(90, 5, 5, raters={"z": 0})], "sample.human.raters.z 0 is"),
     "judge off scale": (lambda rows: [*rows, judgment(90, 5, 0.5)], "j.jsonl:7: score 0.5 is outside 1..10"),
     "column off scale": (
         lambda rows: [*rows, change(judgment(90, 5, 5), columns={"x_score_1_10": 12})],
-        "response.columns.x_score_1_10 12 is",
+        "sample.columns.x_score_1_10 12 is",
     ),
     "two judges": (
-        lambda rows: [*rows, msgspec.structs.replace(judgment(90, 5, 5), judge="other")],
+        lambda rows: [*rows, by(judgment(90, 5, 5), "other")],
         "j.jsonl:7: judged by 'other'",
     ),
     "empty": (lambda rows: [], "j.jsonl: the file is empty"),
@@ -457,7 +462,7 @@ def test_mistakes_on_the_command_line_are_one_line(tmp_path: Path) -> None:
 
 def test_baselines_learn_a_line_and_stay_on_the_scale() -> None:
     def response(number: int, text: str, score: float, reference: str | None = "甲乙丙丁戊己") -> Response:
-        base = judgment(number, score, 5, text=text).response
+        base = judgment(number, score, 5, text=text).sample.response
         return msgspec.structs.replace(base, question=msgspec.structs.replace(base.question, reference=reference))
 
     train = [response(i, "甲乙丙丁戊己"[: i + 1], 1 + 1.8 * i) for i in range(6)]
@@ -474,7 +479,7 @@ def test_baselines_learn_a_line_and_stay_on_the_scale() -> None:
 
 def test_tables_have_the_trivial_judges_that_need_no_texts(tmp_path: Path) -> None:
     """Fitted on the training rows, where a character more is half a point more; not on people's scores here."""
-    train = [judgment(i, 1 + i / 2, 5, text="x" * (i + 1)).response for i in range(19)]
+    train = [judgment(i, 1 + i / 2, 5, text="x" * (i + 1)).sample.response for i in range(19)]
     lengths = np.array([1.0, 10.0, 19.0, np.nan])
     ids = ["a", "b", "c", "d"]
     nines = Coded.one(9.0, 4)
@@ -496,7 +501,7 @@ def test_tables_have_the_trivial_judges_that_need_no_texts(tmp_path: Path) -> No
 
 
 def test_chrf_takes_the_best_reference() -> None:
-    train = [judgment(i, 1 + i, 5, text="图中有三只猫。"[: i + 1]).response for i in range(7)]
+    train = [judgment(i, 1 + i, 5, text="图中有三只猫。"[: i + 1]).sample.response for i in range(7)]
     one = train[6]
     poor = msgspec.structs.replace(one, question=msgspec.structs.replace(one.question, references=["完全无关"]))
     both = msgspec.structs.replace(
@@ -608,7 +613,7 @@ def test_everything_an_audit_can_say_is_said(tmp_path: Path) -> None:
     for i in range(8):
         for name, gain in {"clean": 0.0, "padding": 0.0, "praise": 3.0}.items():
             made = judgment(2 * i, 2.0, 2.0 + gain)
-            attacked.append(change(made, id=f"{made.response.id}#{name}"))
+            attacked.append(change(made, id=f"{made.sample.id}#{name}"))
     jsonl.write(tmp_path / "j.jsonl", rows)
     jsonl.write(tmp_path / "attacked.jsonl", attacked)
     arguments = ["j.jsonl", "--own", "small-judge=own", "--within", "0.2", "--attacked", "attacked.jsonl"]
@@ -726,12 +731,12 @@ def test_the_texts_of_a_table_are_shown_and_its_columns_named(tmp_path: Path) ->
 def test_attacked_copies_are_no_answers(tmp_path: Path, name: str, copies: int) -> None:
     """As judgments, and joined from tables; the answers as they are, and ids like those of copies, are audited."""
     made = [
-        msgspec.structs.replace(one, response=msgspec.structs.replace(one.response, id=f"{one.response.id}#{name}"))
+        msgspec.structs.replace(one, sample=msgspec.structs.replace(one.sample, id=f"{one.sample.id}#{name}"))
         for one in judgments()[: copies or 40]
     ]
     rest = judgments()[len(made) :]
     jsonl.write(tmp_path / "j.jsonl", [*rest, *made])
-    (tmp_path / "t.csv").write_text("id,score\n" + "".join(f"{one.response.id},5\n" for one in [*rest, *made]), "utf-8")
+    (tmp_path / "t.csv").write_text("id,score\n" + "".join(f"{one.sample.id},5\n" for one in [*rest, *made]), "utf-8")
     for arguments in (["j.jsonl"], ["--human", "t.csv", "--judge", "j=t.csv"]):
         done = run(tmp_path, *arguments, "--out", "out")
         if copies:

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from conftest import asked_of, assert_one_line_error, completion, human_row, run, write_jsonl
+from judgments import of_answer
 from scipy import stats
 
 from critic import human_scored, jsonl
@@ -349,9 +350,9 @@ def test_from_rows_to_effects(tmp_path: Path, scripted: Any) -> None:
 
 
 def judgment(of: Response, score: float | None, **changes: Any) -> Judgment:
-    common = {"judge": "tiny", "prompt": "pointwise", "prompt_hash": "h", "score_kind": "expected"}
+    common = {"judge": "tiny", "score_kind": "expected"}
     found = Verdict(failure="no_rating") if score is None else Verdict(rating=score)
-    return Judgment(response=of, **{**common, "verdict": found, "score": score, **changes})
+    return of_answer(of, **{**common, "verdict": found, "score": score, **changes})
 
 
 def judgments(

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from conftest import ROOT, Done, assert_one_line_error, completion, run
+from judgments import of_turn
 
 from critic import benchmarks, jsonl
 from critic.benchmarks import convbench
@@ -17,21 +18,19 @@ from critic.counting.verdicts import TIE, UNASKED, A, B
 from critic.records import (
     Call,
     Conversation,
-    ConversationJudgment,
     ConversationTurn,
+    Judgment,
     ModelTurn,
     Protocol,
     Sampling,
-    Setup,
-    TurnVerdict,
+    Verdict,
 )
 from eval_agreement import agreement_interval
-from eval_agreement.items import items_of, verdict_id
+from eval_agreement.items import items_of, label_id
 from eval_agreement.label_sources import of_labels
 from eval_agreement.tables import Source
 
 COUNT = 48
-SETUP = Setup(judge="j", score_kind="argmax")
 
 
 def conversation(number: int) -> Conversation:
@@ -41,17 +40,11 @@ def conversation(number: int) -> Conversation:
     return Conversation(id=f"c{number}", benchmark="convbench", lang="en", group=f"image-{number // 2}", turns=turns)
 
 
-def verdict(number: int, protocol: Protocol, turn: int | None, **more: Any) -> TurnVerdict:
-    known = {"conversation": f"c{number}", "system": "m", "condition": "own", "judge": "j", "length": 9 + number}
-    return TurnVerdict(**{**known, **more}, protocol=protocol, turn=turn)
+def verdict(number: int, protocol: Protocol, turn: int | None, **more: Any) -> Judgment:
+    return of_turn(conversation(number), protocol, **{"length": 9 + number, **more}, turn=turn)
 
 
-def said(one: TurnVerdict, **more: Any) -> ConversationJudgment:
-    number = int(one.conversation.removeprefix("c"))
-    return ConversationJudgment(conversation=conversation(number), verdict=one, setup=SETUP, prompt_hash="h", **more)
-
-
-def grades(seed: int, protocol: Protocol = "direct", **more: Any) -> list[ConversationJudgment]:
+def grades(seed: int, protocol: Protocol = "direct", **more: Any) -> list[Judgment]:
     """Grades of both turns and of the whole, near those of the other seeds; one judgment failed."""
     truth, noise = np.random.default_rng(0), np.random.default_rng(seed)
     lines = []
@@ -61,11 +54,11 @@ def grades(seed: int, protocol: Protocol = "direct", **more: Any) -> list[Conver
             fate: dict[str, Any] = {"score": score}
             if seed == 1 and number == 5 and turn == 2:
                 fate = {"failure": "no_rating"}
-            lines.append(said(verdict(number, protocol, turn, **fate, **more)))
+            lines.append(verdict(number, protocol, turn, **fate, **more))
     return lines
 
 
-def pairs(flips: Callable[[int], bool], wins: Callable[[int], str]) -> list[ConversationJudgment]:
+def pairs(flips: Callable[[int], bool], wins: Callable[[int], str]) -> list[Judgment]:
     """Pairs in both orders; the judge that flips takes the answer that stands first."""
     lines = []
     for number in range(COUNT):
@@ -75,7 +68,7 @@ def pairs(flips: Callable[[int], bool], wins: Callable[[int], str]) -> list[Conv
         calls = [Call(reply="hm", failure="no_verdict", first="model"), Call(reply="A", value=values[0], first="model")]
         calls.append(Call(reply="", value=values[1], first="opponent"))
         score = {"model": 1.0, "opponent": 0.0}[winners[0]] if winners[0] == winners[1] else 0.5
-        lines.append(said(verdict(number, "pairwise", 1, score=score), calls=calls))
+        lines.append(verdict(number, "pairwise", 1, score=score, calls=calls))
     return lines
 
 
@@ -92,17 +85,17 @@ def audit(folder: Path, *words: object, code: int = 0) -> tuple[dict[str, Any], 
 
 
 def test_a_verdict_has_a_stable_id() -> None:
-    assert verdict_id(verdict(7, "direct", 2)) == "c7/own/direct/2"
-    assert verdict_id(verdict(7, "pairwise", None)) == "c7/own/pairwise/whole"
+    assert label_id(verdict(7, "direct", 2)) == "c7/own/direct/2"
+    assert label_id(verdict(7, "pairwise", None)) == "c7/own/pairwise/whole"
     other = verdict(7, "pairwise", 3, judging="no_focus", opponent="gpt", condition="oracle")
-    assert verdict_id(other) == "c7/oracle/pairwise/3/judging=no_focus/opponent=gpt"
-    (_, second) = items_of(said(verdict(7, "checklist", 1, score=0.5), answers=[True, False]))
+    assert label_id(other) == "c7/oracle/pairwise/3/judging=no_focus/opponent=gpt"
+    (_, second) = items_of(verdict(7, "checklist", 1, score=0.5, answers=[True, False]))
     assert second.id == "c7/own/checklist/1/item=2"
 
 
 def test_the_length_of_the_other_answer_is_known_of_a_turn_s_reference_only() -> None:
     lengths = [
-        items_of(said(verdict(7, "pairwise", turn, score=1.0, opponent=opponent)))[0].lengths
+        items_of(verdict(7, "pairwise", turn, score=1.0, opponent=opponent))[0].lengths
         for turn, opponent in ((1, None), (None, None), (1, "gpt"))
     ]
     assert lengths == [(16, len("four")), (16, None), (16, None)]
@@ -112,12 +105,12 @@ def test_grades_are_scores(tmp_path: Path) -> None:
     """Against a table of people's: the numbers of `agreement`, and groups that the table does not hold."""
     ours, people = grades(1), grades(2)
     jsonl.write(tmp_path / "ours.jsonl", [*ours, *grades(3, "quality"), *pairs(lambda n: False, lambda n: "model")])
-    rows = [(verdict_id(line.verdict), line.verdict.score) for line in people]
+    rows = [(label_id(line), line.score) for line in people]
     table(tmp_path / "people.csv", "score", rows)
     words = ["--human", "people.csv", "--judge", "ours=ours.jsonl", "--gate", "mae<=1.5,failed<=0.1"]
     summary, done = audit(tmp_path, *words)
     found = summary["people.csv"]
-    human, judge = ([line.verdict.score for line in lines] for lines in (people, ours))
+    human, judge = ([line.score for line in lines] for lines in (people, ours))
     assert (found["n"], found["failed"], found["unlabelled"]) == (3 * COUNT - 1, 1, 0)
     by_image = [line.conversation.group for line in ours]
     assert found["groups"] == COUNT // 2
@@ -126,7 +119,7 @@ def test_grades_are_scores(tmp_path: Path) -> None:
     assert expected != agreement_interval(human, judge, list(range(len(human))))
     assert set(found["by"]) == {"task", "turn"} and set(found["by"]["turn"]) == {"1", "2", "whole"}
     origin = summary["provenance"]["samples"]["people.csv"]
-    assert (origin["judge"], origin["prompt"]) == ("j", "direct")
+    assert (origin["judge"], origin["prompt"]) == ("j", "direct_turn, direct_whole")
     assert any("protocols that people did not use are left out: quality" in note for note in origin["notes"])
     assert "no_rating" in (tmp_path / "out/report.html").read_text("utf-8")
     assert done.stdout.count("kept") == 2
@@ -135,7 +128,7 @@ def test_grades_are_scores(tmp_path: Path) -> None:
 def test_what_people_did_not_mean_to_judge_is_no_answer_without_a_label(tmp_path: Path) -> None:
     """People graded turn 1 of some conversations under one condition."""
     jsonl.write(tmp_path / "ours.jsonl", [*grades(1), *grades(3, condition="oracle")])
-    rows = [(verdict_id(line.verdict), line.verdict.score) for line in grades(2) if line.verdict.turn == 1]
+    rows = [(label_id(line), line.score) for line in grades(2) if line.turn == 1]
     table(tmp_path / "people.csv", "score", rows[: COUNT // 2])
     summary, _ = audit(tmp_path, "--human", "people.csv", "--judge", "ours=ours.jsonl")
     found = summary["people.csv"]
@@ -163,12 +156,12 @@ def test_pairs_are_preferences_in_both_orders(tmp_path: Path) -> None:
     table(
         tmp_path / "people.csv",
         "preference",
-        [(verdict_id(line.verdict), labels[line.verdict.score or 0.0]) for line in people],
+        [(label_id(line), labels[line.score or 0.0]) for line in people],
     )
     summary, done = audit(tmp_path, "--human", "people.csv", "--judge", "ours=ours.jsonl", "--gate", "accuracy>=0.1")
     found = summary["people.csv"]
     asked = [conversation(number) for number in range(COUNT)]
-    own = convbench.agreement([line.verdict for line in ours], [line.verdict for line in people], asked, "pairwise")
+    own = convbench.agreement(ours, people, asked, "pairwise")
     accuracy = found["agreement"]["ours"]["accuracy"]
     assert own["S1"].interval is not None
     assert 100 * accuracy["value"] == pytest.approx(own["S1"].value)
@@ -180,8 +173,8 @@ def test_pairs_are_preferences_in_both_orders(tmp_path: Path) -> None:
 
 
 def test_an_order_that_was_not_asked_and_one_that_failed(tmp_path: Path) -> None:
-    def one(number: int, *calls: Call, **fate: Any) -> ConversationJudgment:
-        return said(verdict(number, "pairwise", 1, **fate), calls=list(calls))
+    def one(number: int, *calls: Call, **fate: Any) -> Judgment:
+        return verdict(number, "pairwise", 1, **fate, calls=list(calls))
 
     lines = [
         one(0, Call(reply="", value="B", first="opponent"), score=1.0),
@@ -190,7 +183,7 @@ def test_an_order_that_was_not_asked_and_one_that_failed(tmp_path: Path) -> None
         one(3, failure="not_run"),
     ]
     jsonl.write(tmp_path / "ours.jsonl", lines)
-    people = table(tmp_path / "people.csv", "preference", [(verdict_id(line.verdict), "a") for line in lines])
+    people = table(tmp_path / "people.csv", "preference", [(label_id(line), "a") for line in lines])
     found = of_labels(Source(people), {"ours": Source(tmp_path / "ours.jsonl")}, "preference").judges["ours"]
     assert found.tolist() == [[UNASKED, A], [TIE, A], [3, UNASKED], [3, UNASKED]]
     assert [items_of(line)[0].labels for line in lines][3] == ("failed",)
@@ -200,23 +193,22 @@ def test_an_order_that_was_not_asked_and_one_that_failed(tmp_path: Path) -> None
     assert found.tolist() == [A, TIE, 3, B]
 
 
-def checklists(seed: int) -> list[ConversationJudgment]:
+def checklists(seed: int) -> list[Judgment]:
     truth, noise = np.random.default_rng(0), np.random.default_rng(seed)
     lines = []
     for number in range(COUNT):
         answers = [bool(truth.random() < 0.6) ^ bool(noise.random() < 0.15) for _ in range(2)]
-        one = verdict(number, "checklist", 1, score=sum(answers) / 2)
-        lines.append(said(one, answers=answers))
-    failed = msgspec.structs.replace(lines[0].verdict, score=None, failure="no_verdict")
-    lines[0] = msgspec.structs.replace(lines[0], verdict=failed, answers=[True, None])
+        lines.append(verdict(number, "checklist", 1, score=sum(answers) / 2, answers=answers))
+    failed = Verdict(failure="no_verdict", answers=[True, None])
+    lines[0] = msgspec.structs.replace(lines[0], score=None, verdict=failed)
     return lines
 
 
-def answered(lines: Sequence[ConversationJudgment]) -> dict[str, bool | None]:
+def answered(lines: Sequence[Judgment]) -> dict[str, bool | None]:
     return {
-        f"{verdict_id(line.verdict)}/item={place}": answer
+        f"{label_id(line)}/item={place}": answer
         for line in lines
-        for place, answer in enumerate(line.answers, 1)
+        for place, answer in enumerate(line.verdict.answers, 1)
     }
 
 
@@ -249,8 +241,8 @@ def test_what_cannot_be_audited_is_one_line(tmp_path: Path) -> None:
     jsonl.write(tmp_path / "pairs.jsonl", mixed[3 * COUNT :])
     jsonl.write(tmp_path / "twice.jsonl", [mixed[0], mixed[0]])
     jsonl.write(tmp_path / "two.jsonl", [mixed[0], *grades(1, judge="k")[1:]])
-    jsonl.write(tmp_path / "late.jsonl", [said(verdict(0, "direct", 3, score=5.0))])
-    jsonl.write(tmp_path / "off.jsonl", [said(verdict(0, "direct", 1, score=11.0))])
+    jsonl.write(tmp_path / "late.jsonl", [verdict(0, "direct", 3, score=5.0)])
+    jsonl.write(tmp_path / "off.jsonl", [verdict(0, "direct", 1, score=11.0)])
     table(tmp_path / "people.csv", "score", [("c0/own/direct/1", 5)])
     judged = {
         "pairs.jsonl": "pairs.jsonl: no scores; it holds other verdicts",
@@ -266,9 +258,10 @@ def test_what_cannot_be_audited_is_one_line(tmp_path: Path) -> None:
         assert_one_line_error(done, message)
     done = run("critic", "audit", "--human", "mixed.jsonl", "--judge", "ours=mixed.jsonl", cwd=tmp_path)
     assert_one_line_error(done, "verdicts of several kinds (direct, pairwise); name one, as in mixed.jsonl:direct")
-    done = run("critic", "audit", "mixed.jsonl", cwd=tmp_path)
-    assert_one_line_error(done, "mixed.jsonl: judged conversations hold no people's verdicts; give --human FILE")
-    jsonl.write(tmp_path / "mute.jsonl", [said(verdict(0, "pairwise", 1, failure="no_verdict"))])
+    jsonl.write(tmp_path / "grades.jsonl", grades(1))
+    done = run("critic", "audit", "grades.jsonl", cwd=tmp_path)
+    assert_one_line_error(done, "grades.jsonl: no people's verdicts (sample.human); give --human FILE")
+    jsonl.write(tmp_path / "mute.jsonl", [verdict(0, "pairwise", 1, failure="no_verdict")])
     done = run("critic", "audit", "--human", "mute.jsonl", "--judge", "ours=pairs.jsonl", cwd=tmp_path)
     assert_one_line_error(done, "mute.jsonl: no pair has a preference; an audit needs people's")
     words = ["--human", "pairs.jsonl", "--judge", "ours=pairs.jsonl", "--within", "0.2"]

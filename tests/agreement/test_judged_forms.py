@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Done, assert_one_line_error, completion, human_row, run, write_jsonl
+from judgments import of_answer
 
 from critic import jsonl
 from critic.asking.forms import FORMS
@@ -32,9 +33,7 @@ def response(number: int, score: float, name: str = "r", **human: Any) -> Respon
 
 
 def judgment(form: str, of: Response, verdict: Verdict, **more: Any) -> Judgment:
-    return Judgment(
-        response=of, judge="j", prompt=form, prompt_hash="h", score_kind="expected", verdict=verdict, **more
-    )  # fmt: skip
+    return of_answer(of, prompt=form, score_kind="expected", verdict=verdict, **more)
 
 
 def audit(folder: Path, *words: str, code: int = 0) -> tuple[dict[str, Any], Done]:
@@ -176,7 +175,7 @@ def test_pairs_and_checklists(tmp_path: Path) -> None:
         verdict = Verdict(value=said)
         pairs.append((right, said, judgment("pairwise", one, verdict, other=two, calls=calls, score=1.0)))
         lists.append(judgment("checklist@en", one, Verdict(answers=[number % 5 > 0, True]), score=1.0))
-    lists[1] = judgment("checklist@en", lists[1].response, Verdict(failure="server_error"))
+    lists[1] = judgment("checklist@en", lists[1].sample.response, Verdict(failure="server_error"))
     jsonl.write(tmp_path / "pairs.jsonl", [line for _, _, line in pairs])
     jsonl.write(tmp_path / "lists.jsonl", lists)
     summary, _ = audit(tmp_path, "p=pairs.jsonl")

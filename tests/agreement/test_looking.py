@@ -121,7 +121,7 @@ def test_edits_change_one_fact_and_keep_the_rest() -> None:
 def audit(judged_arms: Path, rows: Path, out: Path) -> Done:
     clean = out.with_suffix(".jsonl")
     clean.parent.mkdir(parents=True, exist_ok=True)
-    jsonl.write(clean, (one for _, one in jsonl.read(judged_arms, Judgment) if one.response.id.endswith("#clean")))
+    jsonl.write(clean, (one for _, one in jsonl.read(judged_arms, Judgment) if one.sample.id.endswith("#clean")))
     return run("critic", "audit", clean, "--attacked", judged_arms, "--out", out)
 
 
@@ -160,8 +160,8 @@ def test_the_report_shows_the_worst_rows_beside_their_pictures(arms: Path, tmp_p
 def test_what_cannot_be_told_is_refused(arms: Path, tmp_path: Path) -> None:
     made = [one for _, one in jsonl.read(judged(arms, by_eye), Judgment)]
     for broken in (
-        [one for one in made if not one.response.id.endswith("#blind")],
-        [one for one in made if one.response.id != "r0#clean"],
+        [one for one in made if not one.sample.id.endswith("#blind")],
+        [one for one in made if one.sample.id != "r0#clean"],
         [*made, made[0]],
     ):
         with pytest.raises(UsageError):

@@ -7,19 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from agreement.test_audit import judgment
-from agreement.test_judged_conversations import said, verdict
+from agreement.test_judged_conversations import verdict
 from conftest import run
 from msgspec.structs import replace
 
 from critic import jsonl
 from critic.asking import rating
 from critic.asking.judge import panel_judgment
-from critic.records import ConversationJudgment, Judgment, Verdict
+from critic.records import Judgment, Setup, Verdict
 from eval_agreement import agreement
 from eval_agreement.analysis import score_kinds
 from eval_agreement.sources import of_judgments, of_tables
 from eval_agreement.tables import Source
 
+ARGMAX = Setup(judge="small-judge", score_kind="argmax", extraction=False)
 N, POINTS = 90, np.arange(1, 11)
 KINDS: dict[str, Callable[[np.ndarray], float]] = {
     "expected": lambda shares: float(shares @ POINTS),
@@ -42,7 +43,7 @@ def judged(kind: str, failed: Sequence[int] = (), seed: int = 0) -> list[Judgmen
         kept = [float(f"{share:.9f}") for share in shares]
         found = Verdict(rating=KINDS["argmax"](shares), distribution=kept)
         said = replace(said, verdict=replace(found, failure="truncated") if number in failed else found)
-        lines.append(replace(said, score_kind=kind))
+        lines.append(replace(said, setup=replace(said.setup, score_kind=kind)))
     return lines
 
 
@@ -53,7 +54,7 @@ def test_each_kind_is_held_against_the_one_that_was_taken(kind: str, tmp_path: P
     (sample,) = of_judgments("j", tmp_path / "j.jsonl", texts=False)
     pairs = score_kinds(sample.numbered)
     assert [(pair.first, pair.second) for pair in pairs] == [(kind, other) for other in KINDS if other != kind]
-    human = [line.response.human.score for line in lines if line.response.human]
+    human = [line.sample.human.score for line in lines if line.sample.human]
     for pair in pairs:
         assert (pair.n, pair.left_out) == (N - 2, 2)
         for name, metrics in ((pair.first, "first"), (pair.second, "second")):
@@ -70,7 +71,7 @@ def test_each_kind_is_held_against_the_one_that_was_taken(kind: str, tmp_path: P
 def test_a_table_s_ids_say_whose_probabilities_are_meant(tmp_path: Path) -> None:
     lines = judged("median")
     jsonl.write(tmp_path / "j.jsonl", lines)
-    people = [{"id": one.response.id, "score": one.response.human.score} for one in lines if one.response.human]
+    people = [{"id": one.sample.id, "score": one.sample.human.score} for one in lines if one.sample.human]
     jsonl.write(tmp_path / "people.jsonl", people[::-1][10:])
     (alone,) = of_judgments("j", tmp_path / "j.jsonl")
     sample = of_tables(Source(tmp_path / "people.jsonl"), {"j": Source(tmp_path / "j.jsonl")})
@@ -84,10 +85,10 @@ def test_a_table_s_ids_say_whose_probabilities_are_meant(tmp_path: Path) -> None
 
 def test_grades_of_conversations_have_none(tmp_path: Path) -> None:
     """The judge of a whole one is shown its own grades of the turns: another score would be of another prompt."""
-    lines: list[ConversationJudgment] = []
+    lines: list[Judgment] = []
     for number in range(40):
         found = Verdict(distribution=[0.1] * 10, rating=1.0)
-        lines.append(said(verdict(number, "direct", 1, score=1.0), rating=found))
+        lines.append(verdict(number, "direct", 1, score=1.0, verdict=found))
     jsonl.write(tmp_path / "j.jsonl", lines)
     people = [{"id": f"c{number}/own/direct/1", "score": number % 10 + 1} for number in range(40)]
     jsonl.write(tmp_path / "people.jsonl", people)
@@ -98,7 +99,7 @@ def test_grades_of_conversations_have_none(tmp_path: Path) -> None:
 def test_nor_has_a_panel_whose_mean_is_that_of_its_members_mixture(tmp_path: Path) -> None:
     one, two = judged("expected"), judged("expected", seed=1)
     lines = [
-        panel_judgment([a, replace(b, response=a.response, judge="b")], "mean", "panel")
+        panel_judgment([a, replace(b, sample=a.sample, setup=replace(b.setup, judge="b"))], "mean", "panel")
         for a, b in zip(one, two, strict=True)
     ]
     mixture = [rating.score(line.verdict.distribution, "expected") for line in lines]
@@ -117,8 +118,11 @@ def other(lines: list[Judgment], row: int, **changes: object) -> list[Judgment]:
     [
         lambda lines: other(lines, 7, score=5.5),
         lambda lines: other(lines, 7, verdict=Verdict(rating=lines[7].score)),
-        lambda lines: other(lines, 7, score_kind="median"),
-        lambda lines: [replace(line, verdict=Verdict(rating=1.0), score=1.0, score_kind="argmax") for line in lines],
+        lambda lines: other(lines, 7, setup=replace(lines[7].setup, score_kind="median")),
+        lambda lines: [
+            replace(line, verdict=Verdict(rating=1.0), score=1.0, setup=replace(line.setup, score_kind="argmax"))
+            for line in lines
+        ],
         lambda lines: other(lines, 7, verdict=replace(lines[7].verdict, criteria={"style": Verdict(rating=1.0)})),
         lambda lines: other(lines, 7, verdict=replace(lines[7].verdict, scale=(1, 5))),
         lambda lines: [replace(line, score=None, verdict=Verdict(failure="truncated")) for line in lines],

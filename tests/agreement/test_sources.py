@@ -1,15 +1,14 @@
 """Samples out of any two columns: CSV, JSONL, Parquet, judgments, human-scored rows."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from conftest import ROOT, human_row, write_jsonl
+from msgspec.structs import replace
 
-from critic import human_scored
+from critic import human_scored, jsonl
 from critic.counting.columns import Reread
 from critic.counting.verdicts import FAILED, TIE, UNASKED, A, B
 from critic.errors import UsageError
@@ -248,21 +247,21 @@ def test_human_scored_rows_keep_raters_texts_and_say_what_they_leave_out(tmp_pat
 
 def test_of_judgments_texts_stay_only_where_they_are_asked_for(tmp_path: Path) -> None:
     """What says how they were made, and how sure the judge was, stays."""
-    lines = [json.loads(line) for line in (ROOT / "tests/records/judgments.jsonl").read_text("utf-8").splitlines()[:1]]
-    lines += [lines[0] | {"response": lines[0]["response"] | {"id": "another"}, "detail": "so"}]
-    lines += [lines[0] | {"response": lines[0]["response"] | {"id": "third"}, "prompt_hash": "other"}]
-    path = write_jsonl(tmp_path / "j.jsonl", lines)
+    _, first = next(jsonl.read(ROOT / "tests/records/judgments.jsonl", Judgment))
+    lines = [first, replace(first, sample=replace(first.sample, id="another"), detail="so")]
+    lines.append(replace(first, sample=replace(first.sample, id="third"), prompt_hash="other"))
+    jsonl.write(path := tmp_path / "j.jsonl", lines)
     (whole,), (lean,) = of_judgments("j", path), of_judgments("j", path, texts=False)
-    assert [one and one.text for one in whole.responses] == [line["response"]["text"] for line in lines]
-    assert not lean.responses and lean.ids == whole.ids == [line["response"]["id"] for line in lines]
+    assert [one and one.text for one in whole.responses] == [line.sample.answer for line in lines]
+    assert not lean.responses and lean.ids == whole.ids == [line.sample.id for line in lines]
     assert lean.records is not None
-    assert lean.records.each(doubt).tolist() == [doubt(msgspec.convert(line, Judgment)) for line in lines] != [0.0] * 3
+    assert lean.records.each(doubt).tolist() == [doubt(line) for line in lines] != [0.0] * 3
     for row, line in enumerate(lines):
         one, made = lean.records[row], lean.judgments[row]
         assert isinstance(one, Judgment) and isinstance(made, Judgment)
-        asked = {name: line[name] for name in ("judge", "prompt", "prompt_hash", "score_kind")}
-        assert how_asked(one) == how_asked(made) == asked and not (made.response.text or made.reply)
-        assert one.response.text == line["response"]["text"] and one.verdict.reason is None
+        asked = {name: getattr(line, name) for name in ("judge", "prompt", "prompt_hash", "score_kind")}
+        assert how_asked(one) == how_asked(made) == asked and not (made.sample.answer or made.reply)
+        assert one.sample.answer == line.sample.answer and one.verdict.reason is None
     assert lean.judgments[0] is lean.judgments[1] is not lean.judgments[2]
     assert lean.parts["task"][0] is lean.parts["task"][1] and lean.group[0] is lean.group[1]
 

@@ -106,11 +106,15 @@ def test_judged_conversations_are_certified(tmp_path: Path, scheme: str, protoco
     done = run(*words, "--protocol", protocol, "--out", tmp_path / "judged.jsonl")
     assert done.returncode == 0, done.stderr
     found = certified(tmp_path, "--human", labels, "--judge", f"ours={tmp_path / 'judged.jsonl'}:{protocol}")
-    assert found.how.judge == "judge@1" and set(found.how.prompts.values()) == {protocol} and found.labels.rows == 48
+    assert (
+        found.how.judge == "judge@1"
+        and set(found.how.prompts.values()) == {f"{protocol}_turn", f"{protocol}_whole"}
+        and found.labels.rows == 48
+    )
     assert ("mae" if scheme == "direct" else "accuracy") in found.agreement
     file = ("--certificate", tmp_path / "c.json")
     held = run(*words, "--protocol", protocol, "--out", tmp_path / "again.jsonl", *file)
-    assert held.returncode == 0 and f"judge@1, prompt {protocol}@" in held.stdout, held.stderr
+    assert held.returncode == 0 and f"judge@1, prompt {protocol}_turn@" in held.stdout, held.stderr
     other = {"direct": "pairwise", "pairwise": "direct"}[protocol]
     for changed, part in ((("--protocol", other), "made with prompt"), (("--no-extraction",), "setup")):
         refused = run(*words, "--protocol", protocol, *changed, "--out", tmp_path / "n.jsonl", *file)

@@ -13,12 +13,13 @@ from annotating import label_all, page_of, planned, rows_file
 from conftest import assert_one_line_error, run, write_jsonl
 from hypothesis import given
 from hypothesis import strategies as st
+from judgments import of_answer
 from msgspec.structs import replace
 
 from critic.counting import estimate
 from critic.counting.coded import Coded
 from critic.counting.verdicts import A, B, verdict_agreement
-from critic.records import Call, Judgment, Member, Question, Response, Verdict
+from critic.records import Call, Judgment, Question, Response, Verdict
 from eval_agreement.analysis import trivial
 from eval_agreement.annotate.doubtful import chances, doubt, doubts, drawn, next_rows
 from eval_agreement.compare import compare
@@ -35,9 +36,8 @@ from eval_agreement.tables import Source
 def judgment(key: str, verdict: Verdict, **changes: Any) -> Judgment:
     question = Question(id="q", prompt="?", task="", group=key, lang="en")
     response = Response(id=key, question=question, text="an answer")
-    about: dict[str, Any] = {"judge": "j", "prompt": "pointwise", "prompt_hash": "0", "score_kind": "expected"}
     score = None if verdict.failure else verdict.rating
-    return Judgment(response=response, verdict=verdict, score=score, **about | changes)
+    return of_answer(response, verdict=verdict, score=score, score_kind="expected", **changes)
 
 
 def test_doubt_is_entropy_disagreement_and_failure() -> None:
@@ -46,7 +46,7 @@ def test_doubt_is_entropy_disagreement_and_failure() -> None:
     assert doubt(judgment("a", Verdict(rating=1, distribution=torn))) == pytest.approx(1)
     assert doubt(judgment("a", Verdict(rating=1, distribution=[0.5, 0.5] + [0.0] * 8))) == pytest.approx(0.30103)
     assert doubt(judgment("a", Verdict(failure="truncated"))) == 1
-    panel = [Member(judge=str(score), verdict=Verdict(rating=score), score=score) for score in (1.0, 10.0)]
+    panel = [judgment("", Verdict(rating=score), judge=str(score)) for score in (1.0, 10.0)]
     assert doubt(judgment("a", Verdict(rating=5.5), members=panel)) == pytest.approx(1)
     turned = [Call(reply="", value="A", first="model"), Call(reply="", value="A", first="opponent")]
     assert doubt(judgment("a", Verdict(value="tie"), calls=turned)) == 1

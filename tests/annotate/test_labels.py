@@ -28,7 +28,6 @@ from annotating import (
 from conftest import assert_one_line_error, run, write_jsonl
 
 from critic import human_scored, jsonl, tables
-from critic.records import TurnVerdict
 from critic.stages.rewrite import Rewrite
 from critic.tables import write_csv
 from eval_agreement.annotate.people import by_rater as by_rater_facts
@@ -140,15 +139,8 @@ def test_conversations_rewrites_and_confirmations_come_back_where_they_are_read(
         lines = read(path)
         opponent = "theirs" if more else None
         protocol = "direct" if scheme == "direct" else "pairwise"
-        about: dict[str, Any] = {
-            "system": "ours",
-            "condition": "own",
-            "protocol": protocol,
-            "judge": "",
-            "opponent": opponent,
-        }
         talk = read(talks)[0]["conversation"]["id"]
-        expected = {verdict_id(TurnVerdict(conversation=talk, turn=turn, **about)) for turn in (1, 2, 3, None)}
+        expected = {verdict_id(talk, "own", protocol, turn, opponent=opponent) for turn in (1, 2, 3, None)}
         assert {line["id"] for line in lines if line["id"].startswith(f"{talk}/")} == expected
         assert kind_of(Source(path)) == kind and all(line[column] is not None for line in lines)
         assert {line["turn"] for line in lines} == {"1", "2", "3", "whole"}

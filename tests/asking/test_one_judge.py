@@ -12,10 +12,11 @@ import pytest
 from conftest import human_row
 from hypothesis import given
 from hypothesis import strategies as st
+from judgments import of_answer
 
 from critic import human_scored
 from critic.asking.forms import inquiry
-from critic.asking.judge import Judge, ResponseJudge, key_of, panel_judgment
+from critic.asking.judge import Judge, ResponseJudge, panel_judgment
 from critic.asking.packs import open_pack
 from critic.asking.render import Material, Side, of_response
 from critic.backends import Reply, Request, Token
@@ -179,7 +180,8 @@ def test_two_answers_are_compared_in_both_orders(with_first: str, with_second: s
         return Reply(text=verdict(Verdict=with_first if _alpha_first(request) else with_second))
 
     found = judged("pairwise", answer, one, other)
-    assert (found.score, found.verdict.value, found.other, key_of(one, other)) == (score, value, other, "row-0+row-1")
+    assert (found.score, found.verdict.value, found.sample.key) == (score, value, "row-0+row-1")
+    assert found.sample.other is not None and found.sample.other.response == other
     assert [(call.first, call.value) for call in found.calls] == [("model", with_first), ("opponent", with_second)]
 
 
@@ -269,8 +271,8 @@ def test_samples_have_their_criteria_distributions_too() -> None:
 
 
 def member(judge: str, rating: float, form: str = "criteria", **verdict: Any) -> Judgment:
-    return Judgment(
-        response=response(criteria=CRITERIA), judge=judge, prompt=form, prompt_hash="h", score_kind="expected",
+    return of_answer(
+        response(criteria=CRITERIA), judge=judge, prompt=form, score_kind="expected",
         verdict=Verdict(rating=rating, **verdict), score=rating,
     )  # fmt: skip
 

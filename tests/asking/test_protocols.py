@@ -299,7 +299,7 @@ def test_the_verdict_of_two_orders(one: str, two: str, score: float | None) -> N
         return Reply(text=f'{{"Verdict":"{one if model_first else two}"}}' if (one if model_first else two) else "")
 
     line = judged(talk(), "both", answer)
-    assert line.verdict.score == score
+    assert line.score == score
     assert line.verdict.failure == (None if score is not None else "empty")
 
 
@@ -335,7 +335,7 @@ def test_a_grade_without_its_distribution_is_shown_to_the_whole_as_not_judged() 
     lines = [asyncio.run(judge.judge(direct.planned(turn, setup))) for turn in (1, 2)]
     assert {(line.verdict.failure, line.calls[-1].value) for line in lines} == {("no_distribution", "8")}
     whole = direct.planned(None, setup, lines)
-    assert whole.material is not None and whole.verdict.unjudged == 2
+    assert whole.material is not None and whole.unjudged == 2
     assert whole.material.verdicts == [TurnJudgment(1, "not judged"), TurnJudgment(2, "not judged")]
 
 

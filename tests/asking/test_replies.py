@@ -171,7 +171,7 @@ def test_answers_of_alignmmbench_go_one_road_to_the_judgments(tmp_path: Path, sc
     file, out = write_jsonl(tmp_path / "some model.jsonl", lines), tmp_path / "j.jsonl"
     done = judge(file, out, "alignmmbench", server.url, "--questions", questions)
     assert done.returncode == 0 and "critic infer" not in done.stderr, done.stderr
-    assert {line.verdict.system for line in judged(out)} == {"some model"} and len(judged(out)) == len(asked)
+    assert {line.system for line in judged(out)} == {"some model"} and len(judged(out)) == len(asked)
     assert any(said(asked[0], 1) in prompt_of(body) for body in server.requests)
     asked_before = len(server.requests)
     assert judge(file, out, "alignmmbench", server.url, "--questions", questions).returncode == 0
@@ -205,7 +205,7 @@ def test_the_benchmark_is_taken_from_the_file_where_it_names_it(tmp_path: Path, 
     file, out = replies(tmp_path / "r.jsonl", "multiverse"), tmp_path / "j.jsonl"
     done = run("critic", "judge", file, "--out", out, "--base-url", scripted(answer_all).url)
     assert done.returncode == 0, done.stderr
-    assert {line.verdict.protocol for line in judged(out)} == {"checklist", "quality"}
+    assert {line.protocol for line in judged(out)} == {"checklist", "quality"}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from critic.backends import Reply, Request, images, parts_of
 from critic.backends.identity import own_name, processor_hash, sees_images
 from critic.backends.scripted import IMAGE_TOKENS, ScriptedBackend
 from critic.images import Images
-from critic.records import ConversationJudgment, HumanScore, Judgment, Language, Question, Response, Turn
+from critic.records import HumanScore, Judgment, Language, Question, Response, Turn
 
 VERDICT = '{"Rating":7,"Reason":"seen"}'
 ASKED = [name for name, form in FORMS.items() if form.scope != "verdict"]
@@ -311,14 +311,14 @@ def test_conversations_are_judged_with_all_their_images(benchmark: str, tmp_path
     words = ["--judge", script, "--out", out, "--max-failed", "1", "--images", "show"]
     done = run("critic", "judge", replies, *words)
     assert done.returncode == 0, done.stderr
-    lines = [line for _, line in jsonl.read(out, ConversationJudgment)]
-    protocols = {line.verdict.protocol for line in lines}
+    lines = [line for _, line in jsonl.read(out, Judgment)]
+    protocols = {line.protocol for line in lines}
     assert {"convbench": "direct", "multiverse": "checklist", "visitbench": "pairwise"}.get(benchmark, "pointwise") in (
         protocols
     )
     most = 0
     for line in lines:
-        turns = line.conversation.turns[: line.verdict.turn]
+        turns = line.conversation.turns[: line.turn]
         there = len(dict.fromkeys(name for turn in turns for name in turn.images))
         asked = [call for call in line.calls if not call.extracted]
         assert asked and all(call.images == there for call in asked), line.verdict
@@ -339,7 +339,7 @@ def test_two_judges_of_convbench_one_of_which_looks(tmp_path: Path) -> None:
         words = ["--judge", script, "--out", out, "--images", how, "--data-root", folder, "--protocol", "direct"]
         done = run("critic", "judge", replies, "--questions", file, *words)
         assert done.returncode == 0, done.stderr
-        shown = {call.images for _, line in jsonl.read(out, ConversationJudgment) for call in line.calls}
+        shown = {call.images for _, line in jsonl.read(out, Judgment) for call in line.calls}
         assert shown == {1 if how == "show" else 0}
     words = ["--against", judged["blind"], "--questions", file, "--out", tmp_path / "out"]
     done = run("critic", "score", judged["show"], *words)

@@ -23,6 +23,7 @@ import pytest
 from conftest import ROOT, Servers, assert_one_line_error, completion, free_port, human_row, run, write_jsonl
 from hypothesis import given
 from hypothesis import strategies as st
+from judgments import of_answer
 
 from critic import jsonl
 from critic.asking import rating
@@ -86,7 +87,7 @@ def rows(path: Path, count: int = 12, **changes: Any) -> Path:
 
 def judged(path: Path) -> dict[str, dict[str, Any]]:
     found = [json.loads(line) for line in path.read_bytes().splitlines()]
-    by_id = {line["response"]["id"]: line for line in found}
+    by_id = {line["sample"]["id"]: line for line in found}
     assert len(by_id) == len(found), "a row was judged twice"
     return by_id
 
@@ -160,8 +161,8 @@ def test_samples_are_pooled() -> None:
 
 def judgment(name: str, score: float | None, **changes: Any) -> Judgment:
     said = verdict(score)
-    common = {"judge": name, "prompt": "pointwise", "prompt_hash": "h", "score_kind": "expected"}
-    return Judgment(response=response(0), verdict=said, score=score, **{**common, **changes})
+    common = {"judge": name, "score_kind": "expected"}
+    return of_answer(response(0), verdict=said, score=score, **{**common, **changes})
 
 
 @pytest.mark.parametrize(("how", "score"), [("mean", 5.0), ("median", 4.0), ("majority", 2.0)])
@@ -191,11 +192,11 @@ def test_a_panel_from_the_command_line(tmp_path: Path) -> None:
     assert found.keys() == each[0].keys() == {f"row-{number}" for number in range(12)}
     for name, line in found.items():
         assert line["score"] == (each[0][name]["score"] + each[1][name]["score"]) / 2
-        assert [(one["judge"], one["score"]) for one in line["members"]] == [
+        assert [(one["setup"]["judge"], one["score"]) for one in line["members"]] == [
             ("strict", each[0][name]["score"]),
             ("mild", each[1][name]["score"]),
         ]
-        assert line["judge"] == "mean(strict, mild)"
+        assert line["setup"]["judge"] == "mean(strict, mild)"
     before = out.read_bytes()
     assert jsonl.facts(out)["judged_in_this_run"] == 12
     assert run(*words).returncode == 0 and out.read_bytes() == before

@@ -71,7 +71,7 @@ def rows(path: Path, count: int) -> Path:
 
 def scores(path: Path) -> list[tuple[str, Any]]:
     lines = [json.loads(line) for line in (path / "out.jsonl").read_text("utf-8").splitlines()]
-    return sorted((line["response"]["id"], line.get("score")) for line in lines)
+    return sorted((line["sample"]["id"], line.get("score")) for line in lines)
 
 
 def test_every_endpoint_works_and_each_row_is_judged_once(tmp_path: Path, stands: Stands) -> None:

@@ -186,10 +186,10 @@ def test_a_checkpoint_judges_in_vllm_in_two_actors(tmp_path: Path, cluster: Any,
         done = run_apart(*words, tmp_path / f"{name}.jsonl", *where)
         assert done.returncode == 0, done.stderr
         lines = map(json.loads, (tmp_path / f"{name}.jsonl").read_text("utf-8").splitlines())
-        made[name] = {line["response"]["id"]: line for line in lines}
+        made[name] = {line["sample"]["id"]: line for line in lines}
     assert made["ray"].keys() == made["alone"].keys() and len(made["ray"]) == 24
     for key, line in made["ray"].items():
-        assert line["judge"] == made["alone"][key]["judge"] and "@" in line["judge"]
+        assert line["setup"]["judge"] == made["alone"][key]["setup"]["judge"] and "@" in line["setup"]["judge"]
         assert line["score"] == pytest.approx(made["alone"][key]["score"], abs=0.05)
 
 

@@ -94,8 +94,8 @@ class Judged:
         """Row -> its judgment."""
         assert self.done[way].returncode == 0, self.done[way].stderr
         found = [json.loads(line) for line in (self.folder / f"{way}.jsonl").read_text("utf-8").splitlines()]
-        assert Counter(line["response"]["id"] for line in found) == Counter(row["id"] for row in self.rows)
-        return {line["response"]["id"]: line for line in found}
+        assert Counter(line["sample"]["id"] for line in found) == Counter(row["id"] for row in self.rows)
+        return {line["sample"]["id"]: line for line in found}
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def test_server_and_process_agree(way: str, judged: Judged) -> None:
     here, served = judged.lines("here, reason first" if "reason first" in way else "here"), judged.lines(way)
     assert served[LONG]["shortened"] == here[LONG]["shortened"]
     for key, line in here.items():
-        assert served[key]["judge"] == line["judge"]
+        assert served[key]["setup"]["judge"] == line["setup"]["judge"]
         shares = line["verdict"].get("distribution")
         assert served[key]["verdict"].get("distribution") == (shares and pytest.approx(shares, abs=SAME)), key
         if way in ("served", "served, reason first"):
@@ -207,7 +207,7 @@ def test_a_burst_of_300_requests(tiny_server: str, tmp_path: Path) -> None:
     done = run("critic", "judge", data, "--out", out, "--judge", tiny_server, "--concurrency", "300", "--no-reason")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-    assert len({line["response"]["id"] for line in lines}) == 300 and all("score" in line for line in lines)
+    assert len({line["sample"]["id"] for line in lines}) == 300 and all("score" in line for line in lines)
 
 
 def test_a_dead_engine_is_told_and_ends_the_server_with_an_error(

@@ -62,7 +62,7 @@ def test_the_distribution_is_exact(base: Path, objective: str, tmp_path: Path) -
     how = ["--judge", judge, "--prompt", "pointwise_short", "--no-reason"]
     done = run_apart("critic", "judge", rows, "--out", out, *how, "--", "--dtype", "float32")
     assert done.returncode == 0, done.stderr
-    judged = {line["response"]["id"]: line for line in map(json.loads, out.read_text("utf-8").splitlines())}
+    judged = {line["sample"]["id"]: line for line in map(json.loads, out.read_text("utf-8").splitlines())}
 
     responses = human_scored.load(rows).responses
     wanted = by_transformers(judge, objective, [asked_of("pointwise_short", each).messages for each in responses])

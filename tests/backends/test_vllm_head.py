@@ -45,11 +45,11 @@ def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> No
         out = tmp_path / f"{name}.jsonl"
         done = run_apart("critic", "judge", str(rows), "--out", str(out), *words)
         assert done.returncode == 0, done.stderr
-        return {line["response"]["id"]: line for line in map(json.loads, out.read_text("utf-8").splitlines())}
+        return {line["sample"]["id"]: line for line in map(json.loads, out.read_text("utf-8").splitlines())}
 
     with serving(head) as (_, url):
         served = judged("served", "--base-url", f"{url}/v1")
-        ours = {"model": served["row-0"]["judge"], "messages": [{"role": "user", "content": "?"}]}
+        ours = {"model": served["row-0"]["setup"]["judge"], "messages": [{"role": "user", "content": "?"}]}
         assert httpx.post(f"{url}/v1/chat/completions", json=ours).status_code in {400, 404}
     here = judged("here", "--judge", str(head))
     tokenizer = AutoTokenizer.from_pretrained(head)
@@ -61,6 +61,6 @@ def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> No
         for line in (here[response.id], served[response.id]):
             assert line["verdict"]["distribution"] == pytest.approx(wanted, abs=1e-4)
             assert line["prompt_tokens"] == len(ids)
-        assert here[response.id]["judge"] == served[response.id]["judge"]
+        assert here[response.id]["setup"]["judge"] == served[response.id]["setup"]["judge"]
     scores = [line["score"] for line in here.values()]
     assert max(scores) - min(scores) > 1.0, "a judge that cannot tell rows apart proves nothing"

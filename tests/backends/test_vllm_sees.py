@@ -139,7 +139,9 @@ def test_in_process_and_served_a_judge_sees_the_same(here: Here) -> None:
         told_apart([as_json(one) for one in theirs], served, counted)
         assert served == replies and counted == counts
         for mine, other in zip(judgments, theirs, strict=True):
-            assert mine["images"] if mine["response"]["question"].get("images") else not mine.get("images")
+            assert (
+                mine["images"] if mine["sample"]["conversation"]["turns"][0].get("images") else not mine.get("images")
+            )
             assert mine.get("images", 0) == other.images
             distribution = other.verdict.distribution
             assert distribution is not None and distribution == pytest.approx(mine["verdict"]["distribution"], abs=SAME)

@@ -141,10 +141,10 @@ class Trial:
         # A line that ends in nothing was torn, and is cut off by the next run.
         written = self.out.read_bytes().split(b"\n")[:-1] if self.out.is_file() else []
         lines = [json.loads(line) for line in written]
-        found = Counter(line["response"]["id"] for line in lines)
+        found = Counter(line["sample"]["id"] for line in lines)
         named = [line for line in lines if "score" in line or line["verdict"].get("failure")]
         failures = Counter(line["verdict"]["failure"] for line in lines if "score" not in line)
-        return FAULT_ROWS - len({line["response"]["id"] for line in named}), found.total() - len(found), failures
+        return FAULT_ROWS - len({line["sample"]["id"] for line in named}), found.total() - len(found), failures
 
 
 def _row(number: int) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def main() -> None:
         shards, _, shards_whole = together(Path(name), count, "1/2", "2/2")
         actors, processor, whole = together(Path(name), count, "ray")
         lines = (Path(name) / "ray.jsonl").read_text("utf-8").splitlines()
-        assert len(lines) == len({json.loads(line)["response"]["id"] for line in lines}) == count
+        assert len(lines) == len({json.loads(line)["sample"]["id"] for line in lines}) == count
     result = {
         "name": "ray_actors",
         "ratio": round(shards / actors, 3),

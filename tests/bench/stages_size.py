@@ -66,7 +66,7 @@ def judgments(folder: Path, count: int) -> Iterator[bytes]:
     few, judged = folder / "few.jsonl", folder / "few.judged.jsonl"
     jsonl.write(few, map(row, range(PERIOD * ANSWERERS)))
     measured(*judge(few, judged))
-    lines = {json.loads(line)["response"]["id"]: line for line in judged.read_bytes().splitlines(keepends=True)}
+    lines = {json.loads(line)["sample"]["id"]: line for line in judged.read_bytes().splitlines(keepends=True)}
     texts = [NUMBERED.split(lines[row(number)["id"]]) for number in range(PERIOD * ANSWERERS)]
     for number in range(count):
         parts = texts[number % len(texts)]

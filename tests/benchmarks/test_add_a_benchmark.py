@@ -47,8 +47,8 @@ def test_a_file_more_is_a_benchmark_more(tmp_path: Path, critic: Copied) -> None
     words = ["--benchmark", "toy", "--judge", verdicts, "--questions", rows]
     critic("judge", tmp_path / "replies.jsonl", *words, "--out", tmp_path / "judged.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "judged.jsonl").read_text("utf-8").splitlines()]
-    assert [line["verdict"]["protocol"] for line in lines] == ["direct"] * 3
-    verdict = next(line["verdict"] for line in lines if line["conversation"]["id"] == "3")
+    assert [line["protocol"] for line in lines] == ["direct"] * 3
+    verdict = next(line for line in lines if line["sample"]["id"] == "3")
     del verdict["score"]
     verdict["failure"] = "no_rating"
     judged = write_jsonl(tmp_path / "judged.jsonl", lines)

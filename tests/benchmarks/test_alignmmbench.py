@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Servers, assert_one_line_error, completion, run, write_jsonl
+from judgments import of_answer, of_turn
 from scoring import labels
 
 from critic import jsonl
 from critic.benchmarks import alignmmbench
 from critic.benchmarks.alignmmbench import TaskScores
 from critic.errors import UsageError
-from critic.records import ConversationJudgment, Judgment, Question, Response, Setup, TurnVerdict, Verdict
+from critic.records import Judgment, Question, Response, Verdict
 
 
 def judgment(number: int, task: str, score: float | None) -> Judgment:
     question = Question(id=f"{number}", prompt="?", task=task, group=f"{number}", lang="zh", reference="r")
-    return Judgment(
-        response=Response(id=f"{number}", question=question, text="x", system="m"),
-        judge="j", prompt="pointwise", prompt_hash="h", score_kind="argmax",
+    return of_answer(
+        Response(id=f"{number}", question=question, text="x", system="m"),
         verdict=Verdict(rating=score) if score else Verdict(failure="empty"), score=score,
     )  # fmt: skip
 
@@ -32,12 +32,12 @@ def made(cells: list[tuple[str, float | None]]) -> list[Judgment]:
 def scored(cells: list[tuple[str, float | None]], asked: dict[str, int] | None = None) -> TaskScores:
     """The scores of these judgments; `asked` is how many questions each task has, else those that are judged."""
     rows = made(cells)
-    ids = {row.response.id: row.response.question for row in rows}
+    ids = {row.sample.id: row.sample.response.question for row in rows}
     for task, count in (asked or {}).items():
         more = count - sum(question.task == task for question in ids.values())
-        ids |= {f"{task}-{number}": judgment(0, task, None).response.question for number in range(more)}
+        ids |= {f"{task}-{number}": judgment(0, task, None).sample.response.question for number in range(more)}
     conversations = [alignmmbench.conversation_of(question, key) for key, question in ids.items()]
-    return alignmmbench.scores({row.response.id: row.score for row in rows}, conversations)
+    return alignmmbench.scores({row.sample.id: row.score for row in rows}, conversations)
 
 
 def test_the_mean_of_tasks_and_that_of_questions_are_two() -> None:
@@ -82,19 +82,12 @@ def test_both_roads_to_alignmmbench_end_in_one_table(tmp_path: Path) -> None:
         score = None if question.task == unscored else float(place % 10 + 1)
         verdict = Verdict(failure="no_rating") if score is None else Verdict(rating=score)
         singles.append(
-            Judgment(
-                response=Response(id=key, question=question, text="x" * place, system="m"), judge="j",
-                prompt="pointwise", prompt_hash="h", score_kind="argmax", verdict=verdict, score=score,
-            )
-        )  # fmt: skip
+            of_answer(Response(id=key, question=question, text="x" * place, system="m"), verdict=verdict, score=score)
+        )
         talks.append(
-            ConversationJudgment(
-                conversation=alignmmbench.conversation_of(question, key), setup=Setup(judge="j", score_kind="argmax"),
-                prompt_hash="h", answer="x" * place,
-                verdict=TurnVerdict(
-                    conversation=key, system="m", condition="own", protocol="pointwise", judge="j", turn=1,
-                    score=score, failure=verdict.failure, length=place,
-                ),
+            of_turn(
+                alignmmbench.conversation_of(question, key), "pointwise", turn=1, answer="x" * place,
+                score=score, failure=verdict.failure,
             )
         )  # fmt: skip
     jsonl.write(tmp_path / "single.jsonl", singles)
@@ -108,7 +101,7 @@ def test_both_roads_to_alignmmbench_end_in_one_table(tmp_path: Path) -> None:
     assert found["systems"] == json.loads((tmp_path / "talks/summary.json").read_text("utf-8"))["systems"]
     tasks = {question.task for question in questions.values()}
     means = [
-        fmean(line.score for line in singles if line.response.question.task == task and line.score is not None)
+        fmean(line.score for line in singles if line.conversation.turns[0].task == task and line.score is not None)
         for task in sorted(tasks - {unscored})
     ]
     partly = found["systems"]["m"]["own"]["task_mean"]
@@ -236,7 +229,7 @@ def test_several_models_are_not_averaged(tmp_path: Path) -> None:
     import msgspec
 
     rows = made([("OCR", 8), ("OCR", 6)])
-    other = msgspec.structs.replace(rows[1], response=msgspec.structs.replace(rows[1].response, system="n"))
+    other = msgspec.structs.replace(rows[1], sample=msgspec.structs.replace(rows[1].sample, system="n"))
     path = tmp_path / "j.jsonl"
     path.write_bytes(b"\n".join(msgspec.json.encode(row) for row in (rows[0], other)))
     assert_one_line_error(run("critic", "score", path), "several models (m, n)")

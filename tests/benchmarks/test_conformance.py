@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from judgments import of_turn
 
-from critic.benchmarks import JudgedTurn, Run, alignmmbench, convbench, multiverse
+from critic.benchmarks import Run, alignmmbench, convbench, multiverse
 from critic.counting.aggregate import Aggregate
 from critic.counting.leaderboard import MEAN, Entry, Score, Term
 from critic.page.leaderboards import leaderboards
-from critic.records import Conversation, ConversationTurn, Protocol, Setup, TurnVerdict
+from critic.records import Conversation, ConversationTurn, Protocol, Setup
 
 
 def published(shared: Path, name: str) -> Any:
@@ -65,8 +66,8 @@ def test_convbench_table_1_from_verdicts(shared: Path) -> None:
     for row in paper["pairwise_win_rate_percent"]:
         wins = {name: round(row[name] / 100 * count) for name in convbench.CELLS}
         verdicts = [
-            TurnVerdict(
-                conversation=str(number),
+            of_turn(
+                str(number),
                 system=row["model"],
                 condition=where.condition,
                 protocol="pairwise",
@@ -194,8 +195,8 @@ def test_multiverse_table_3(shared: Path) -> None:
     protocols: tuple[Protocol, ...] = ("checklist", "quality")
     for model, row in paper["per_goal"].items():
         verdicts = [
-            TurnVerdict(
-                conversation=goal, system=model, condition="oracle", protocol=protocol, judge="j", turn=1,
+            of_turn(
+                goal, system=model, condition="oracle", protocol=protocol, judge="j", turn=1,
                 score=row[goal] / 100 if protocol == "checklist" else 10.0,
             )
             for goal in goals
@@ -203,7 +204,7 @@ def test_multiverse_table_3(shared: Path) -> None:
         ]  # fmt: skip
         run = Run(
             name=model, path=Path("none"), system=model, judge="j", setup=Setup(judge="j", score_kind="argmax"),
-            turns=[JudgedTurn(conversation=asked[goals.index(one.conversation)], verdict=one) for one in verdicts],
+            turns=verdicts,
         )  # fmt: skip
         entries += multiverse.BENCHMARK.entries(run, asked)
     board = next(one for one in leaderboards(entries) if one.key == "goal-score-oracle")

@@ -13,13 +13,14 @@ import pytest
 from conftest import ROOT, Servers, assert_one_line_error, completion, run, write_xlsx
 from hypothesis import given
 from hypothesis import strategies as st
+from judgments import of_turn
 
 from critic import benchmarks
 from critic.benchmarks import convbench
 from critic.counting.aggregate import Cell, compare
 from critic.counting.verdicts import Label, codes, verdict_agreement
 from critic.errors import UsageError
-from critic.records import Conversation, ConversationTurn, TurnVerdict
+from critic.records import Conversation, ConversationTurn, Judgment
 
 SAMPLE = ROOT / "data" / "samples" / "convbench" / "ConvBench.csv"
 Fate = float | None | str
@@ -191,10 +192,10 @@ def conversations(count: int) -> list[Conversation]:
     ]
 
 
-def verdicts_of(fates: dict[tuple[Cell, str], Fate], protocol: str) -> list[TurnVerdict]:
+def verdicts_of(fates: dict[tuple[Cell, str], Fate], protocol: str) -> list[Judgment]:
     return [
-        TurnVerdict(
-            conversation=conversation,
+        of_turn(
+            conversation,
             system="model",
             condition=cell.condition,
             protocol=protocol,  # type: ignore[arg-type]

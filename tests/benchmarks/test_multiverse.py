@@ -17,6 +17,7 @@ from conftest import ROOT, assert_one_line_error, write_jsonl
 from conftest import run as run_program
 from hypothesis import given
 from hypothesis import strategies as st
+from judgments import of_turn
 from scipy import stats
 
 from critic import benchmarks
@@ -24,7 +25,7 @@ from critic.benchmarks import multiverse
 from critic.counting.leaderboard import aggregate_of
 from critic.counting.least_squares import fit
 from critic.errors import UsageError
-from critic.records import Conversation, ConversationTurn, TurnVerdict
+from critic.records import Conversation, ConversationTurn, Judgment
 from critic.stages.score import read_runs
 
 SAMPLE = ROOT / "data" / "samples" / "multiverse" / "conversations.jsonl"
@@ -171,10 +172,10 @@ Judged = dict[tuple[str, str, int], tuple[float | None, int | None]]
 """(condition, conversation, turn) to completion ratio and quality."""
 
 
-def verdicts_of(judged: Judged, lengths: dict[tuple[str, int], int] | None = None) -> list[TurnVerdict]:
+def verdicts_of(judged: Judged, lengths: dict[tuple[str, int], int] | None = None) -> list[Judgment]:
     return [
-        TurnVerdict(
-            conversation=conversation,
+        of_turn(
+            conversation,
             system="model",
             condition=condition,
             protocol=protocol,  # type: ignore[arg-type]
@@ -266,10 +267,10 @@ def test_what_a_condition_does_not_ask_is_not_missing(tmp_path: Path) -> None:
     file = scoring.judged(tmp_path / "all.jsonl", "multiverse", asked, lambda v: score[v.protocol] - (v.turn == 4) / 4)
     last = {(one.id, len(one.turns)) for one in sample}
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    kept = [one for one in lines if (one["verdict"]["conversation"], one["verdict"]["turn"]) in last]
+    kept = [one for one in lines if (one["sample"]["id"], one["sample"]["turn"]) in last]
     files = []
     for name in ("m", "n"):
-        rows = [{**one, "verdict": {**one["verdict"], "system": name}} for one in kept]
+        rows = [{**one, "sample": {**one["sample"], "system": name}} for one in kept]
         files.append(write_jsonl(tmp_path / f"{name}.jsonl", rows))
     summary, _, printed = scoring.scored(tmp_path / "out", "multiverse", files[0], "--against", files[1])
     expected = fmean({3: 0.5 * 60, 4: 0.25 * 57.5}[len(one.turns)] for one in sample)
@@ -324,7 +325,10 @@ def test_fits_are_those_of_scipy() -> None:
         mine = [n for n in range(40) if 1 + n % 2 == turn]
         line = stats.linregress([lengths[str(n), turn] for n in mine], [ratios[n] * qualities[n] * 10 for n in mine])
         assert found.r_squared == pytest.approx(line.rvalue**2) and found.slope == pytest.approx(line.slope)
-    theirs = [msgspec.structs.replace(one, condition="own", length=1) for one in verdicts]
+    theirs = [
+        msgspec.structs.replace(one, sample=msgspec.structs.replace(one.sample, condition="own", length=1))
+        for one in verdicts
+    ]
     assert multiverse.length_against_score([*verdicts, *theirs]) == per_turn
     assert fit([]).undefined == dict.fromkeys(("r_squared", "slope"), "needs two turns")
     assert fit([(1, 2), (1, 3)]).undefined["r_squared"] == "the first does not vary"
@@ -342,7 +346,7 @@ def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> N
             assert turn.aspects == [(item["main_criteria"], item["sub_criteria"]) for item in said_["checklist"]]
     draw = random.Random(3)
 
-    def score(verdict: TurnVerdict) -> float | str:
+    def score(verdict: Judgment) -> float | str:
         if verdict.protocol == "quality":
             return draw.randint(1, 10)
         return "no_verdict" if draw.random() < 0.3 else draw.choice([0.0, 0.5, 1.0])
@@ -354,11 +358,11 @@ def test_the_aspects_of_checklist_items_are_read_and_scored(tmp_path: Path) -> N
     for (main, sub), score_ in found.items():
         given, items = [], 0
         for judged in run.turns:
-            if judged.verdict.protocol == "checklist" and judged.verdict.condition == "oracle":
-                aspects = judged.conversation.turns[(judged.verdict.turn or 0) - 1].aspects
+            if judged.protocol == "checklist" and judged.condition == "oracle":
+                aspects = judged.conversation.turns[(judged.turn or 0) - 1].aspects
                 mine = [place for place, (one, other) in enumerate(aspects) if one == main and sub in ("", other)]
                 items += len(mine)
-                given += [judged.answers[place] for place in mine] if judged.answers else []
+                given += [judged.verdict.answers[place] for place in mine] if judged.verdict.answers else []
         assert score_.asked == items and score_.n == len(given) < items
         assert score_.value == pytest.approx(100 * fmean(map(bool, given)))
     summary, page, _ = scoring.scored(tmp_path / "out", "multiverse", file, code=3)
@@ -388,13 +392,13 @@ def test_files_of_before_the_aspects_are_read(tmp_path: Path) -> None:
     file = scoring.judged(tmp_path / "j.jsonl", "multiverse", scoring.MULTI, lambda _: 1.0)
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     for line in lines:
-        for turn in line["conversation"]["turns"]:
+        for turn in line["sample"]["conversation"]["turns"]:
             turn.pop("aspects")
         line.pop("answers", None)
     write_jsonl(file, lines)
     summary, _, _ = scoring.scored(tmp_path / "out", "multiverse", file, "--questions", SAMPLE)
     assert summary["systems"]["m"]["own"]["average"]["value"] == 10
-    lines[0]["conversation"]["turns"][0]["prompt"] = "Something else?"
+    lines[0]["sample"]["conversation"]["turns"][0]["prompt"] = "Something else?"
     write_jsonl(file, lines[:1])
     done = run_program("critic", "score", file, "--benchmark", "multiverse", "--questions", SAMPLE)
     assert_one_line_error(done, "not as here")

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, write_jsonl
+from judgments import of_turn
 
 from critic import benchmarks
 from critic.benchmarks import visitbench
 from critic.counting import tournament as ratings
 from critic.errors import UsageError
-from critic.records import Conversation, TurnVerdict
+from critic.records import Conversation, Judgment
 
 SAMPLE = ROOT / "data" / "samples" / "visitbench" / "visit_bench.csv"
 
@@ -145,9 +146,9 @@ def test_a_sheet_that_lacks_columns_is_refused(tmp_path: Path) -> None:
         assert part in str(caught.value)
 
 
-def verdict(conversation: str, system: str, score: float | None, opponent: str | None = None) -> TurnVerdict:
-    return TurnVerdict(
-        conversation=conversation,
+def verdict(conversation: str, system: str, score: float | None, opponent: str | None = None) -> Judgment:
+    return of_turn(
+        conversation,
         system=system,
         condition="own",
         protocol="pairwise",
@@ -216,6 +217,6 @@ def test_a_tournament_is_the_ratings_of_its_battles(asked: list[Conversation]) -
         (verdict("2", "a", 7.0, opponent="b"), "expected 0 to 1"),
     ],
 )
-def test_battles_that_cannot_be_are_refused(asked: list[Conversation], bad: TurnVerdict, message: str) -> None:
+def test_battles_that_cannot_be_are_refused(asked: list[Conversation], bad: Judgment, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ratings.battles([verdict("1", "a", 1.0, opponent="b"), bad], {one.id: one.group for one in asked})

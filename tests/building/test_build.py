@@ -770,7 +770,7 @@ def test_a_stricter_rule_or_an_image_less_is_gone_on_with(plan: str, small: Call
     done = made.build()
     assert done.returncode == 0 and len({one.group for one in made.frozen()}) == 5, done.stderr
     ids = {one.id for one in made.frozen()}
-    assert {one["conversation"]["id"] for one in rows(made.out / "blind.jsonl")} == ids
+    assert {one["sample"]["id"] for one in rows(made.out / "blind.jsonl")} == ids
     # An image more changes nothing for the others, wherever it stands among them.
     made.replace("a.png")
     done = made.build()

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from conftest import ROOT, SHARED, assert_one_line_error, run, write_jsonl
+from judgments import of_turn
 from msgspec.structs import replace
 from stages.test_judge_conversations import answer_all
 
@@ -19,7 +20,7 @@ from critic import benchmarks, jsonl, tables
 from critic.building import bench, card, difficulty
 from critic.counting.diversity import mtld, tokenizer, words
 from critic.errors import UsageError
-from critic.records import Conversation, ConversationJudgment, ConversationTurn, Setup, TurnVerdict
+from critic.records import Conversation, ConversationTurn, Judgment
 from critic.stages.score import read_runs
 
 SAMPLES = {
@@ -187,19 +188,16 @@ def judged(path: Path, benchmark: str, system: str, scores: Mapping[Any, Verdict
             turns = [ConversationTurn(prompt="so") for _ in range(3)]
             of = Conversation(id=key, benchmark=benchmark, lang="en", group=key[0], turns=turns)
             for turn, score in enumerate(some, 1):
-                verdict = TurnVerdict(
-                    conversation=key, system=system, condition=condition, protocol=protocol, judge="j", turn=turn,
-                    judging=judging, opponent=opponent, score=score, failure="empty" if score is None else None,
-                )  # fmt: skip
-                setup = Setup(judge="j", score_kind="argmax")
-                records.append(ConversationJudgment(conversation=of, verdict=verdict, setup=setup, prompt_hash="x"))
+                fate = {"failure": "empty"} if score is None else {"score": score}
+                where = {"system": system, "condition": condition, "turn": turn, "opponent": opponent}
+                records.append(of_turn(of, protocol, judging=judging, **where, **fate))
     jsonl.write(path, records)
     return path
 
 
 def difficulty_of(benchmark: str, *files: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
     """What is said of it, and the table's cells by model and heading."""
-    made = difficulty.section(read_runs(files, benchmark, texts=False), benchmark)
+    made = difficulty.section(read_runs(files, benchmark), benchmark)
     (table,) = made.tables
     return made.readings, {
         one.name: dict(zip(table.head[1:], (cell.text for cell in one.cells), strict=True)) for one in table.rows
@@ -220,14 +218,14 @@ def test_difficulty_is_told_by_several_models(tmp_path: Path) -> None:
         ["4", "0.62", "0", "25.0 %", "0.06"],
         ["3", "0.33", "0", "33.3 %", "0.50"],
     ]
-    both = [one for path in files for _, one in jsonl.read(path, ConversationJudgment)]
+    both = [one for path in files for _, one in jsonl.read(path, Judgment)]
     jsonl.write(tmp_path / "two.jsonl", both)
     questions = ROOT / "data/samples/alignmmbench/metadata.jsonl"
     words = ("critic", "card", questions, "--benchmark", "alignmmbench", "--out", tmp_path / "card", "--judged")
     done = run(*words, files[0], "--judged", files[1])
     assert done.returncode == 0 and "solved by all 2 models" in done.stdout
     assert_one_line_error(run(*words, tmp_path / "two.jsonl"), "several models", "one of each in a file")
-    whole = [replace(one, verdict=replace(one.verdict, turn=None)) for one in both[:1]]
+    whole = [replace(one, sample=replace(one.sample, turn=None)) for one in both[:1]]
     jsonl.write(tmp_path / "whole.jsonl", whole)
     assert_one_line_error(run(*words, tmp_path / "whole.jsonl"), "whole.jsonl: no turn has a score by pointwise")
 

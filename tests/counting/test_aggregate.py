@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from judgments import of_turn
 
 from critic.counting import judged
 from critic.counting.aggregate import Aggregate, Cell, asked_of, by_cell, combine, compare, difference, mean
 from critic.counting.estimate import mean_interval
 from critic.errors import UsageError
-from critic.records import Conversation, ConversationTurn, Protocol, TurnVerdict
+from critic.records import Conversation, ConversationTurn, Judgment, Protocol
 
 SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.one_of(st.none(), st.integers(1, 10)), max_size=8)
 
@@ -92,7 +93,7 @@ def test_whole_groups_are_drawn() -> None:
     assert tenfold.groups == single.groups == 30 and tenfold.n == 300
 
 
-def verdict(**changes: object) -> TurnVerdict:
+def verdict(**changes: object) -> Judgment:
     plain = {
         "conversation": "c1",
         "system": "model",
@@ -102,7 +103,7 @@ def verdict(**changes: object) -> TurnVerdict:
         "turn": 1,
         "score": 5.0,
     }
-    return TurnVerdict(**{**plain, **changes})  # type: ignore[arg-type]
+    return of_turn(**{**plain, **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def verdict(**changes: object) -> TurnVerdict:
         ([verdict(turn=None, score=None)], "whole conversation"),
     ],
 )
-def test_verdicts_that_cannot_be_together_are_refused(verdicts: list[TurnVerdict], message: str) -> None:
+def test_verdicts_that_cannot_be_together_are_refused(verdicts: list[Judgment], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         by_cell(verdicts, verdicts[0].protocol)
 

@@ -25,7 +25,7 @@ from scoring import CONV, grades, judged, sample
 
 from critic import benchmarks, jsonl
 from critic.asking import history
-from critic.records import ConversationJudgment
+from critic.records import Judgment
 from eval_agreement.annotate.people import owner_page
 
 SIZES = {"own": 1280, "phone": 390}
@@ -255,8 +255,8 @@ def test_nor_on_the_pages_of_raters_and_of_their_owner(looked: Looked, name: str
     assert found["wrong"] == [] and found["names"] >= names and found["tables"] >= 1
 
 
-def lines_of(path: Path) -> list[ConversationJudgment]:
-    return [line for _, line in jsonl.read(path, ConversationJudgment)]
+def lines_of(path: Path) -> list[Judgment]:
+    return [line for _, line in jsonl.read(path, Judgment)]
 
 
 @pytest.mark.parametrize("benchmark", CONDITIONS)
@@ -271,8 +271,8 @@ def test_nothing_of_a_run_is_lost(runs: Path, benchmark: str) -> None:
         if turn is None or one.turns[turn - 1].reference is not None
     }
     for name in MODELS:
-        verdicts = [line.verdict for line in lines_of(runs / benchmark / f"{name}.jsonl")]
-        found = [(one.conversation, one.condition, one.protocol, one.turn) for one in verdicts]
+        verdicts = lines_of(runs / benchmark / f"{name}.jsonl")
+        found = [(one.sample.id, one.condition, one.protocol, one.turn) for one in verdicts]
         assert len(found) == len({*found}) and {*found} == expected
         assert {one.system for one in verdicts} == {name} and not any(one.failure for one in verdicts)
         assert f"{name}, judged by judge: {len(expected)} verdicts" in (runs / benchmark / "report.html").read_text()
@@ -302,10 +302,10 @@ def test_sixteen_models_stand_in_each_table_best_first(runs: Path, benchmark: st
         for name, row in rows.items() if plain else ():
             protocol = {"goal-quality-own": "quality", "goal-completion-own": "checklist", "reference": "pairwise"}
             scores = [
-                line.verdict.score or 0.0
+                line.score or 0.0
                 for line in lines_of(runs / benchmark / f"{name}.jsonl")
-                if line.verdict.protocol == protocol.get(key, key) and line.verdict.condition == "own"
-                and (benchmark != "convbench" or line.verdict.turn == 1)
+                if line.protocol == protocol.get(key, key) and line.condition == "own"
+                and (benchmark != "convbench" or line.turn == 1)
             ]  # fmt: skip
             unit = {"checklist": 100, "pairwise": 100, "quality": 10}.get(protocol.get(key, key), 1)
             low, high = row[plain]["interval"]
@@ -326,9 +326,7 @@ def test_sixteen_models_meet_in_a_tournament(runs: Path) -> None:
         "tournament",
         "tournament, no_image",
     ]
-    lines = [
-        line.verdict for line in lines_of(runs / "visitbench" / "battles.jsonl") if line.verdict.condition == "own"
-    ]
+    lines = [line for line in lines_of(runs / "visitbench" / "battles.jsonl") if line.condition == "own"]
     assert len(lines) == len(asked) * 16 * 15 / 2
     ratings, wins = (found["leaderboards"][key] for key in ("tournament", "tournament-wins"))
     assert {*ratings} == {*MODELS} and list(wins) == list(ratings)

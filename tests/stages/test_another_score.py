@@ -37,7 +37,7 @@ def judge(server: Scripted, out: Path, kind: str, *words: object, of: Sequence[i
 
 
 def by_id(path: Path) -> dict[str, Any]:
-    return {line["response"]["id"]: line for line in judged(path)}
+    return {line["sample"]["id"]: line for line in judged(path)}
 
 
 def test_the_other_score_is_taken_of_what_is_there_and_back(tmp_path: Path, server: Scripted) -> None:
@@ -79,7 +79,10 @@ def in_two_kinds(lines: list[dict[str, Any]]) -> None:
 
 
 def a_panel(lines: list[dict[str, Any]]) -> None:
-    lines[1]["members"] = [{"judge": name, "score": 7.0, "verdict": {"rating": 7}} for name in "ab"]
+    lines[1]["members"] = [
+        {"sample": {}, "setup": lines[1]["setup"] | {"judge": name}, "score": 7.0, "verdict": {"rating": 7}}
+        for name in "ab"
+    ]
 
 
 def by_criteria(lines: list[dict[str, Any]]) -> None:

@@ -89,7 +89,7 @@ def judge(tmp_path: Path, scripted: Servers) -> Judge:
 
 def lines(path: Path) -> dict[str, dict[str, Any]]:
     found = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return {line["response"]["id"]: line for line in found}
+    return {line["sample"]["id"]: line for line in found}
 
 
 def test_the_dear_judge_is_asked_where_the_cheap_one_is_unsure(tmp_path: Path, judge: Judge) -> None:
@@ -102,7 +102,7 @@ def test_the_dear_judge_is_asked_where_the_cheap_one_is_unsure(tmp_path: Path, j
     assert {name for name, line in found.items() if len(line["members"]) == 2} == unsure
     assert lines(tmp_path / "j.2.jsonl").keys() == unsure and len(lines(tmp_path / "j.1.jsonl")) == 60
     assert all(line["score"] == rating(int(name.removeprefix("row-"))) for name, line in found.items())
-    assert {line["judge"] for line in found.values()} == {"cascade(cheap, dear)"}
+    assert {line["setup"]["judge"] for line in found.values()} == {"cascade(cheap, dear)"}
     assert f"dear was asked for {len(unsure)} of 60" in done.stdout
     said = jsonl.facts(tmp_path / "j.jsonl")["cascade"]
     assert said["chosen_on"] + said["rows"] == 160 and said["loss"] == pytest.approx(0, abs=1e-9)

@@ -88,7 +88,7 @@ def test_nothing_is_lost_on_the_way(demo: Path) -> None:
     for test in ("internal", "external"):
         rows = {row["id"] for row in records(demo / f"data/{test}.jsonl")}
         judged = records(demo / f"{test}.jsonl")
-        assert sorted(rows) == sorted(line["response"]["id"] for line in judged)
+        assert sorted(rows) == sorted(line["sample"]["id"] for line in judged)
         assert found[test]["n"] == len(rows) and found[test]["failed"] == 0
     trained = records(demo / "data/train.jsonl")
     internal = records(demo / "data/internal.jsonl")
@@ -139,7 +139,7 @@ def test_the_distribution_is_the_models_own(demo: Path) -> None:
     prefix = tokenizer('{"Rating":', add_special_tokens=False)["input_ids"]
     for line in (demo / "internal.jsonl").read_text("utf-8").splitlines()[:12]:
         judgment = msgspec.json.decode(line, type=Judgment)
-        messages = asked_of("pointwise", judgment.response).messages
+        messages = asked_of("pointwise", judgment.sample.response).messages
         ids = source_ids(tokenizer, messages) + prefix
         first = following(ids)[digits]
         # Behind a 1 a verdict can only go on with a 0 or a comma; other tokens are no rating at all.
@@ -193,9 +193,9 @@ def in_process_too(demo: Path, count: int = 200) -> None:
     words = ["--judge", demo / "judge", "--data-root", demo, "--no-reason", "--out", judged]
     done = run_apart("critic", "judge", few, *words)
     assert done.returncode == 0, done.stderr
-    served = {line["response"]["id"]: line for line in records(demo / "external.jsonl")}
+    served = {line["sample"]["id"]: line for line in records(demo / "external.jsonl")}
     for line in records(judged):
-        other = served[line["response"]["id"]]
+        other = served[line["sample"]["id"]]
         assert line.get("images") == other.get("images")
         assert line["verdict"]["distribution"] == pytest.approx(other["verdict"]["distribution"], abs=1e-5)
         assert line["score"] == pytest.approx(other["score"], abs=1e-4)

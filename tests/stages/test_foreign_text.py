@@ -219,7 +219,7 @@ def test_without_log_probabilities_the_stated_rating_counts(
     for count in (3, 5):
         done = judge(server, out, "--concurrency", "1", count=count)
         assert done.returncode == 0, done.stderr
-        assert [(line["score"], line["score_kind"]) for line in judged(out)] == [(7.0, "argmax")] * count
+        assert [(line["score"], line["setup"]["score_kind"]) for line in judged(out)] == [(7.0, "argmax")] * count
         assert jsonl.facts(out)["sampling"]["score"] == "argmax"
         if count == 3:
             assert done.stderr.count("gives no log probabilities") == 1
@@ -250,7 +250,7 @@ def test_where_some_replies_come_with_them_all_are_stated_and_a_cache_knows_the_
         out = tmp_path / f"{number}.jsonl"
         done = judge(server, out, "--concurrency", "1", "--cache", tmp_path / "cache.db", count=4)
         assert done.returncode == 0 and calls == 4, done.stderr
-        assert [(line["score"], line["score_kind"]) for line in judged(out)] == [(7.0, "argmax")] * 4
+        assert [(line["score"], line["setup"]["score_kind"]) for line in judged(out)] == [(7.0, "argmax")] * 4
     assert judge(server, out, "--concurrency", "1", count=5).returncode == 0, "it goes on as it was begun"
     assert not any("distribution" in line["verdict"] for line in judged(out))
 
@@ -315,7 +315,7 @@ def test_a_file_that_failed_for_want_of_them_is_salvaged(
     server = scripted(WITHOUT["ignores them"])
     done = judge(server, out, *how, *words)
     assert done.returncode == 0 and not server.requests, done.stderr
-    assert [(line["score"], line["score_kind"], line["reply"]) for line in judged(out)] == [
+    assert [(line["score"], line["setup"]["score_kind"], line["reply"]) for line in judged(out)] == [
         (7.0, "argmax", reply) for reply in replies
     ]
     assert all("failure" not in each for line in judged(out) for each in line.get("samples", []))
@@ -341,12 +341,12 @@ def test_what_failed_before_the_first_rating_is_of_the_same_kind(tmp_path: Path,
 
     server, out = scripted(answer), tmp_path / "out.jsonl"
     judge(server, out, "--concurrency", "1", "--max-failed", "1")
-    assert [line["score_kind"] for line in judged(out)] == ["argmax"] * 3
+    assert [line["setup"]["score_kind"] for line in judged(out)] == ["argmax"] * 3
     lines = judged(out)
-    lines[0]["score_kind"] = "expected"  # as a run leaves it that was killed
+    lines[0]["setup"]["score_kind"] = "expected"  # as a run leaves it that was killed
     write_jsonl(out, lines[:2])
     judge(server, out, "--concurrency", "1", "--max-failed", "1")
-    assert [line["score_kind"] for line in judged(out)] == ["argmax"] * 3
+    assert [line["setup"]["score_kind"] for line in judged(out)] == ["argmax"] * 3
     assert judge(server, out, "--retry-failed").returncode == 0 and calls == 5
     assert [line["score"] for line in judged(out)] == [7.0] * 3
 
@@ -371,7 +371,7 @@ def test_a_panel_takes_the_stated_rating_of_whoever_gives_no_more(tmp_path: Path
     assert (len(one.requests), len(other.requests)) == (3, 3)
     lines = judged(out)
     for line in lines:
-        line["verdict"]["failure"], line["score_kind"] = "no_distribution", "expected"
+        line["verdict"]["failure"], line["setup"]["score_kind"] = "no_distribution", "expected"
         del line["score"]
     write_jsonl(out, lines)
     old(tmp_path / "panel.1.jsonl")
@@ -460,7 +460,7 @@ def test_people_s_rows_with_half_a_character_are_judged_and_deep_ones_named(tmp_
     data.write_text(whole, "utf-8")
     for _ in range(2):
         assert run("critic", "judge", data, *words, server.url).returncode == 0
-    assert judged(tmp_path / "out.jsonl")[0]["response"]["text"] == "half \ufffd"
+    assert judged(tmp_path / "out.jsonl")[0]["sample"]["answer"] == "half \ufffd"
     data.write_text(whole + json.dumps(human_row(1))[:-1] + f', "more": {"[" * 2000 + "]" * 2000}}}\n', "utf-8")
     assert_one_line_error(run("critic", "judge", data, *words, server.url), "data.jsonl:2: nested too deep")
     columns = "id,question,response,reference,history"
@@ -511,7 +511,7 @@ def test_file_names_that_the_locale_cannot_read(tmp_path: Path, encoding: str, e
         (line,) = judged(out)
         assert line["score"] == 7
         if encoding == "utf-8":
-            assert line["judge"] == "法官" and jsonl.facts(out)["model"] == "评委"
+            assert line["setup"]["judge"] == "法官" and jsonl.facts(out)["model"] == "评委"
     assert run_apart("critic", "score", out, "--out", folder / named("分"), env=apart).returncode == 0
 
 
@@ -524,7 +524,7 @@ def test_an_image_is_found_by_its_name_where_the_locale_is_not_utf_8(tmp_path: P
     words = ["--out", tmp_path / "out.jsonl", "--judge", scripts, "--images", "show", "--score", "argmax"]
     done = run_apart("critic", "judge", data, *words, env=env)
     assert done.returncode == 3 and "Traceback" not in done.stderr, done.stderr
-    found = {line["response"]["id"]: line["verdict"].get("failure") for line in judged(tmp_path / "out.jsonl")}
+    found = {line["sample"]["id"]: line["verdict"].get("failure") for line in judged(tmp_path / "out.jsonl")}
     assert found == {"row-1": None, "row-2": "image_missing"}
 
 

@@ -69,12 +69,12 @@ def test_expected_median_and_argmax_of_the_distribution(tmp_path: Path, scripted
         done = run("critic", "judge", data, "--out", out, "--base-url", server.url, "--score", kind)
         assert done.returncode == 0, done.stderr
         lines = judged(out)
-        assert sorted(line["response"]["id"] for line in lines) == ["row-0", "row-1", "row-2"]
+        assert sorted(line["sample"]["id"] for line in lines) == ["row-0", "row-1", "row-2"]
         for line in lines:
             assert line["score"] == pytest.approx(score, abs=1e-12)
             assert line["verdict"]["rating"] == 7 and line["verdict"]["reason"] == "fine"
             assert sum(line["verdict"]["distribution"]) == pytest.approx(1.0, abs=1e-12)
-            assert line["response"]["human"]["score"] >= 1
+            assert line["sample"]["human"]["score"] >= 1
     assert json.loads((tmp_path / "expected.jsonl.run.json").read_text("utf-8"))["rows"] == 3
 
 
@@ -287,7 +287,7 @@ def test_log_probabilities_of_the_written_tokens_alone_are_none(
     assert asyncio.run(backend.chat(Request(messages=[{"role": "user", "content": "x"}], max_tokens=1))).tokens == []
     words = ["--base-url", server.url, "--out", out := tmp_path / "out.jsonl"]
     assert run("critic", "judge", rows(tmp_path / "rows.jsonl", 2), *words).returncode == 0
-    assert [(line["score"], line["score_kind"]) for line in judged(out)] == [(7.0, "argmax")] * 2
+    assert [(line["score"], line["setup"]["score_kind"]) for line in judged(out)] == [(7.0, "argmax")] * 2
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_a_prompt_that_is_too_long_is_shortened_and_said(tmp_path: Path, scripte
     data = write_jsonl(tmp_path / "rows.jsonl", [human_row(1), *long])
     out = tmp_path / "out.jsonl"
     run("critic", "judge", data, "--out", out, "--base-url", scripted(answer, context=4000).url)
-    found = {line["response"]["id"]: line for line in judged(out)}
+    found = {line["sample"]["id"]: line for line in judged(out)}
     for name in ("row-0", "row-3", "row-4"):
         assert found[name]["score"] == 7 and found[name]["shortened"]["response"] > 0, name
     assert "shortened" not in found["row-1"]
@@ -367,7 +367,7 @@ def test_a_server_that_is_gone_ends_the_run(tmp_path: Path, scripted: Servers) -
     assert failures.count(None) == 5 and 8 <= failures.count("server_error") <= 12
     back = True
     assert run(*words, "--retry-failed").returncode == 0
-    assert sorted(line["response"]["id"] for line in judged(out)) == sorted(f"row-{n}" for n in range(100))
+    assert sorted(line["sample"]["id"] for line in judged(out)) == sorted(f"row-{n}" for n in range(100))
     assert all(line["score"] == 7 for line in judged(out))
 
 
@@ -394,7 +394,7 @@ def test_failed_rows_stay_until_they_are_asked_for_again(tmp_path: Path, scripte
     assert len(server.requests) == asked
     assert run(*words, "--retry-failed").returncode == 0
     assert len(server.requests) == asked + 1
-    assert len({line["response"]["id"] for line in judged(tmp_path / "out.jsonl")}) == 12
+    assert len({line["sample"]["id"] for line in judged(tmp_path / "out.jsonl")}) == 12
 
 
 def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Servers) -> None:
@@ -424,9 +424,9 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Servers) -
         file.write(b'{"response": {"id": "row-9')
     assert run("critic", *words).returncode == 0
     found = judged(out)
-    assert sorted(line["response"]["id"] for line in found) == sorted(f"row-{n}" for n in range(150))
+    assert sorted(line["sample"]["id"] for line in found) == sorted(f"row-{n}" for n in range(150))
     for line in found:
-        assert line["score"] == int(line["response"]["id"].split("-")[1]) % 9 + 1
+        assert line["score"] == int(line["sample"]["id"].split("-")[1]) % 9 + 1
 
 
 def test_killed_while_failed_rows_are_judged_again_it_leaves_no_sidecar(tmp_path: Path, scripted: Servers) -> None:
@@ -580,8 +580,8 @@ def test_answers_to_one_question_are_compared(tmp_path: Path, scripted: Servers)
     assert done.returncode == 0, done.stderr
     assert "left out 1 rows: no other answer to the same question to compare with" in done.stderr
     lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-    assert {line["response"]["question"]["prompt"] for line in lines} == {"Question 0?", "Question 1?"}
-    assert all(line["response"]["question"] == line["other"]["question"] for line in lines)
+    assert {line["sample"]["conversation"]["turns"][0]["prompt"] for line in lines} == {"Question 0?", "Question 1?"}
+    assert all(line["sample"]["conversation"] == line["sample"]["other"]["conversation"] for line in lines)
     assert all(line["score"] == 0.5 and [call["value"] for call in line["calls"]] == ["A", "A"] for line in lines)
     assert len(server.requests) == 2 * len(lines)
     out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:1]))
@@ -625,7 +625,7 @@ def test_criteria_come_with_the_rows_or_in_a_file(tmp_path: Path, scripted: Serv
         tmp_path / "own-out.jsonl",
     ]
     assert run(*words, "--criteria", file).returncode == 0
-    assert judged(tmp_path / "own-out.jsonl")[0]["response"]["question"]["criteria"] == own
+    assert judged(tmp_path / "own-out.jsonl")[0]["sample"]["conversation"]["criteria"] == own
 
 
 def test_other_criteria_are_another_run(tmp_path: Path, scripted: Any) -> None:
@@ -685,8 +685,8 @@ def test_rows_that_nobody_scored_are_judged(tmp_path: Path, scripted: Servers, k
     done = run("critic", "judge", data, "--out", out, "--base-url", server.url)
     assert done.returncode == 0, done.stderr
     (line,) = judged(out)
-    assert line["score"] == 7 and line["response"]["question"]["lang"] == "en"
-    assert line["response"].get("human") is None, "the score in people's place is nobody's"
+    assert line["score"] == 7 and line["sample"]["conversation"]["lang"] == "en"
+    assert line["sample"].get("human") is None, "the score in people's place is nobody's"
     for column in ("response", "question"):
         lacking = write_jsonl(tmp_path / "lacking.jsonl", [{name: row[name] for name in row if name != column}])
         again = run("critic", "judge", lacking, "--out", tmp_path / "not.jsonl", "--base-url", server.url)
@@ -731,7 +731,7 @@ def test_what_else_is_said_of_a_judgment_is_as_in_a_new_file(tmp_path: Path, scr
 
     def read(folder: str) -> Any:
         files = [tmp_path / folder / file for file in ("out.jsonl", *members)]
-        found = [{one.response.id: one for _, one in jsonl.read(file, Judgment)} for file in files]
+        found = [{one.sample.id: one for _, one in jsonl.read(file, Judgment)} for file in files]
         return found, [jsonl.facts(file)["responses"] for file in files]
 
     judge("a", human_row(1), human_row(2))

@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
-from msgspec.structs import replace
 
 from critic import benchmarks, jsonl
 from critic.asking.history import CONDITIONS
@@ -26,7 +25,7 @@ from critic.backends.scripted import ScriptedBackend
 from critic.benchmarks import convbench, multiverse
 from critic.counting import tournament
 from critic.counting.aggregate import Cell, by_cell
-from critic.records import Conversation, ConversationJudgment, ModelTurn, Sampling, SentMessage, Setup
+from critic.records import Conversation, Judgment, ModelTurn, Sampling, SentMessage, Setup
 
 FILES = {
     "convbench": "ConvBench.csv",
@@ -77,8 +76,8 @@ def _turns(one: Conversation, name: str, system: str, failed: tuple[tuple[str, i
     return lines
 
 
-def judged(path: Path) -> list[ConversationJudgment]:
-    return [msgspec.json.decode(line, type=ConversationJudgment) for line in path.read_bytes().splitlines()]
+def judged(path: Path) -> list[Judgment]:
+    return [msgspec.json.decode(line, type=Judgment) for line in path.read_bytes().splitlines()]
 
 
 def prompt_of(body: dict[str, Any]) -> str:
@@ -99,8 +98,8 @@ def judge(replies_file: Path, out: Path, benchmark: str, url: str, *words: objec
     return run("critic", "judge", replies_file, "--benchmark", benchmark, "--out", out, "--base-url", url, *words)
 
 
-def cells(lines: list[ConversationJudgment]) -> Counter[tuple[str, str, str, int | None]]:
-    verdicts = [line.verdict for line in lines]
+def cells(lines: list[Judgment]) -> Counter[tuple[str, str, str, int | None]]:
+    verdicts = lines
     return Counter((one.condition, one.protocol, one.judging, one.turn) for one in verdicts)
 
 
@@ -127,12 +126,10 @@ def test_convbench_by_direct_grading(tmp_path: Path, scripted: Any) -> None:
     expected |= {(name, "direct", "no_focus", 3): 6 for name in conditions}
     assert cells(lines) == expected
     for line in lines:
-        assert line.verdict.score == (9 if line.verdict.turn is None else line.verdict.turn + 2)
-        assert line.verdict.failure is None and line.verdict.system == "m" and line.verdict.judge == "tiny"
-        assert line.verdict.length == (None if line.verdict.turn is None else len(line.answer or ""))
-    found = convbench.scores(
-        [line.verdict for line in lines], benchmarks.read("convbench", sample("convbench")), "direct"
-    )
+        assert line.score == (9 if line.turn is None else line.turn + 2)
+        assert line.failure is None and line.system == "m" and line.judge == "tiny"
+        assert line.length == (None if line.turn is None else len(line.sample.answer or ""))
+    found = convbench.scores(lines, benchmarks.read("convbench", sample("convbench")), "direct")
     assert found["R1"].value == pytest.approx((4 + 9) / 2) and found["R1"].n == 24
 
 
@@ -183,10 +180,10 @@ def test_pairwise_in_both_orders(tmp_path: Path, scripted: Any) -> None:
     file, out = replies(tmp_path / "r.jsonl", "visitbench"), tmp_path / "j.jsonl"
     done = judge(file, out, "visitbench", server.url)
     assert done.returncode == 0, done.stderr
-    lines = {line.verdict.conversation: line for line in judged(out)}
+    lines = {line.sample.id: line for line in judged(out)}
     for name, line in lines.items():
-        assert line.verdict.score == {0: 0.5, 1: 1.0, 2: 0.0}[int(name) % 3], name
-        assert [call.first for call in line.calls] == ["model", "opponent"] and line.verdict.opponent is None
+        assert line.score == {0: 0.5, 1: 1.0, 2: 0.0}[int(name) % 3], name
+        assert [call.first for call in line.calls] == ["model", "opponent"] and line.opponent is None
     confirmed = [one.id for one in benchmarks.read("visitbench", sample("visitbench")) if one.turns[0].reference]
     assert sorted(lines) == sorted(confirmed) and len(server.requests) == 2 * len(confirmed)
     assert "no reference" in done.stdout
@@ -207,13 +204,13 @@ def test_two_models_with_or_without_the_reference(tmp_path: Path, scripted: Any,
     backed = sum(one.turns[0].reference is not None for one in asked)
     assert len(lines) == (len(asked) if free else backed) == len(server.requests)
     assert ("turns not judged: pairwise: no reference" in done.stdout) == (not free)
-    assert {(line.verdict.system, line.verdict.opponent) for line in lines} == {("m", "n")}
+    assert {(line.system, line.opponent) for line in lines} == {("m", "n")}
     assert {line.calls[0].first for line in lines} == {"model", "opponent"}
     for line in lines:
-        assert line.verdict.score == (1.0 if line.calls[0].first == "model" else 0.0)
+        assert line.score == (1.0 if line.calls[0].first == "model" else 0.0)
     shown = sum("# Reference\n" in prompt_of(body) or "# 参考答案\n" in prompt_of(body) for body in server.requests)
     assert shown == (0 if free else backed)
-    assert len(tournament.battles([line.verdict for line in lines], {one.id: one.group for one in asked})) == len(lines)
+    assert len(tournament.battles(lines, {one.id: one.group for one in asked})) == len(lines)
     assert [line.calls[0].first for line in judged(out)] == [line.calls[0].first for line in lines]
 
 
@@ -234,7 +231,7 @@ def test_a_whole_conversation_is_compared_with_the_turns_verdicts_in_its_own_nam
         label = "A" if "> Assistant: m on" in a else "B"
         assert ("> Assistant: m on" in b) == (label == "B")
         assert f"> Turn 1: {label}. x\n> Turn 2: {label}. x\n> Turn 3: {label}. x" in b
-    assert {line.verdict.score for line in judged(out) if line.verdict.turn} == {1.0}
+    assert {line.score for line in judged(out) if line.turn} == {1.0}
 
 
 @pytest.mark.parametrize("how", ["all", "random"])
@@ -255,8 +252,8 @@ def test_a_tournament_is_planned_judged_and_resumed_by_one_command(tmp_path: Pat
     lines = judged(out)
     met: dict[str, list[set[str]]] = {one.id: [] for one in asked}
     for line in lines:
-        met[line.verdict.conversation].append({line.verdict.system, line.verdict.opponent or ""})
-        assert line.verdict.score == (line.verdict.system < (line.verdict.opponent or ""))
+        met[line.sample.id].append({line.system, line.opponent or ""})
+        assert line.score == (line.system < (line.opponent or ""))
     for pairs in met.values():
         assert len({frozenset(pair) for pair in pairs}) == len(pairs) and set().union(*pairs) == {
             "m0",
@@ -287,7 +284,7 @@ def test_two_times_against_means_both(tmp_path: Path, scripted: Any) -> None:
     words = ["--against", files[1], "--against", files[2], "--order", "random"]
     done = judge(files[0], tmp_path / "j.jsonl", "visitbench", server.url, *words)
     assert done.returncode == 0, done.stderr
-    found = Counter((line.verdict.system, line.verdict.opponent) for line in judged(tmp_path / "j.jsonl"))
+    found = Counter((line.system, line.opponent) for line in judged(tmp_path / "j.jsonl"))
     assert set(found) == {("m", "n"), ("m", "o")} and len(set(found.values())) == 1
     for more, part in [
         (["--against", files[1]], "the same model, 'n', as in"),
@@ -308,7 +305,7 @@ def test_forced_choice_has_no_tie(tmp_path: Path, scripted: Any) -> None:
     for body in server.requests:
         assert body["response_format"]["json_schema"]["schema"]["properties"]["Verdict"]["enum"] == ["A", "B"]
         assert "There is no tie" in prompt_of(body) or "没有平局" in prompt_of(body)
-    failures = Counter(line.verdict.failure for line in judged(out))
+    failures = Counter(line.failure for line in judged(out))
     assert failures == {"no_verdict": 18, "turn_not_judged": 6}
 
 
@@ -325,13 +322,13 @@ def test_multiverse_checklists_and_quality(tmp_path: Path, scripted: Any) -> Non
     facts = json.loads((tmp_path / "j.jsonl.run.json").read_text("utf-8"))
     assert facts["asked"] == len(server.requests) and facts["tokens"]["prompt"] == 11 * len(server.requests)
     for line in lines:
-        items = asked[[one.id for one in asked].index(line.verdict.conversation)].turns[line.verdict.turn - 1].checklist
-        if line.verdict.protocol == "checklist":
-            assert line.answers == [number % 2 == 0 for number in range(len(items))]
-            assert line.verdict.score == pytest.approx(sum(line.answers) / len(items))
+        items = asked[[one.id for one in asked].index(line.sample.id)].turns[line.turn - 1].checklist
+        if line.protocol == "checklist":
+            assert line.verdict.answers == [number % 2 == 0 for number in range(len(items))]
+            assert line.score == pytest.approx(sum(line.verdict.answers) / len(items))
         else:
-            assert line.verdict.score == 7
-    found = multiverse.scores([line.verdict for line in lines], asked)
+            assert line.score == 7
+    found = multiverse.scores(lines, asked)
     assert found.average.n == 2 * turns / 2 and found.average.failed == 0
     for body in server.requests:
         assert "> 1. " in prompt_of(body)
@@ -346,7 +343,7 @@ def test_alignmmbench_is_judged_as_responses_are(tmp_path: Path, scripted: Any) 
     done = judge(file, out, "alignmmbench", server.url)
     assert done.returncode == 0, done.stderr
     asked = benchmarks.read("alignmmbench", sample("alignmmbench"))
-    assert {(line.verdict.condition, line.verdict.score) for line in judged(out)} == {("own", 7), ("no_image", 7)}
+    assert {(line.condition, line.score) for line in judged(out)} == {("own", 7), ("no_image", 7)}
     with_history = next(one for one in asked if one.history)
     (content,) = {prompt_of(body) for body in server.requests if f"> m on {with_history.id} turn" in prompt_of(body)}
     assert f"> 用户：{with_history.history[0].user}" in content and "忽略" not in content
@@ -359,14 +356,12 @@ def test_an_answer_that_was_never_given_is_a_named_failure(tmp_path: Path, scrip
     done = judge(file, out, "convbench", server.url, "--protocol", "direct")
     assert done.returncode == 3 and "3 verdicts had no answer" in done.stdout
     assert "24 verdicts, 3 failed (image_missing 2, not_run 1)" in done.stdout
-    lines = {line.verdict.turn: line for line in judged(out) if line.verdict.conversation == "1"}
-    assert {turn: line.verdict.failure for turn, line in lines.items()} == {
+    lines = {line.turn: line for line in judged(out) if line.sample.id == "1"}
+    assert {turn: line.failure for turn, line in lines.items()} == {
         1: None, 2: "image_missing", 3: "not_run", None: "image_missing",
     }  # fmt: skip
-    assert all(line.asked is None and line.verdict.score is None for turn, line in lines.items() if turn != 1)
-    found = convbench.scores(
-        [line.verdict for line in judged(out)], benchmarks.read("convbench", sample("convbench")), "direct"
-    )
+    assert all(line.asked is None and line.score is None for turn, line in lines.items() if turn != 1)
+    found = convbench.scores(judged(out), benchmarks.read("convbench", sample("convbench")), "direct")
     assert (found["S2"].n, found["S2"].failed, found["S2"].asked) == (5, 1, 6)
     assert found["S2"].low == pytest.approx((5 * 7 + 1) / 6) and found["S2"].high == pytest.approx((5 * 7 + 10) / 6)
 
@@ -398,9 +393,9 @@ def test_a_verdict_that_cannot_be_read_is_asked_for_once_more(
     file, out = replies(tmp_path / "r.jsonl", benchmark), tmp_path / "j.jsonl"
     done = judge(file, out, benchmark, server.url, "--protocol", protocol)
     assert done.returncode == (0 if known else 3), done.stderr
-    turns = [line for line in judged(out) if line.verdict.turn]
-    assert {line.verdict.score for line in turns} == (scores if known else {None})
-    assert all(line.verdict.failure in ((None,) if known else ("no_rating", "no_verdict")) for line in turns)
+    turns = [line for line in judged(out) if line.turn]
+    assert {line.score for line in turns} == (scores if known else {None})
+    assert all(line.failure in ((None,) if known else ("no_rating", "no_verdict")) for line in turns)
     for line in turns:
         assert [call.extracted for call in line.calls].count(True) * 2 == len(line.calls)
         assert line.calls[0].failure in ("no_rating", "no_verdict") and line.calls[0].reply == first
@@ -422,7 +417,7 @@ def test_thoughts_are_not_asked_for_the_verdict(tmp_path: Path, scripted: Any, a
     done = judge(file, out, benchmark, scripted(answer).url, "--protocol", protocol)
     assert done.returncode == (0 if answered else 3), done.stderr
     assert bool(asked) == answered and not any("Nine points?" in prompt for prompt in asked)
-    assert {line.verdict.score for line in judged(out) if line.verdict.turn} == (scores if answered else {None})
+    assert {line.score for line in judged(out) if line.turn} == (scores if answered else {None})
 
 
 @pytest.mark.parametrize(
@@ -440,7 +435,7 @@ def test_a_verdict_in_a_papers_form_is_read_as_it_stands(
     server = scripted(lambda body: completion(reply))
     file, out = replies(tmp_path / "r.jsonl", benchmark), tmp_path / "j.jsonl"
     assert judge(file, out, benchmark, server.url, "--protocol", protocol).returncode == 0
-    assert {line.verdict.score for line in judged(out)} == {score}
+    assert {line.score for line in judged(out)} == {score}
     assert not any(call.extracted for line in judged(out) for call in line.calls)
 
 
@@ -451,9 +446,9 @@ def test_a_comparison_without_a_verdict_fails_or_is_a_counted_tie(tmp_path: Path
     done = judge(file, out, "visitbench", server.url, "--unread", unread)
     lines, tie = judged(out), unread == "tie"
     assert done.returncode == (0 if tie else 3)
-    assert {line.verdict.score for line in lines} == {0.5 if tie else None}
-    assert {line.verdict.failure for line in lines} == {None if tie else "no_verdict"}
-    assert all(line.verdict.unread == tie for line in lines) and all(line.calls[1].extracted for line in lines)
+    assert {line.score for line in lines} == {0.5 if tie else None}
+    assert {line.failure for line in lines} == {None if tie else "no_verdict"}
+    assert all(line.unread == tie for line in lines) and all(line.calls[1].extracted for line in lines)
     said = f"{len(lines)} verdicts could not be read and count as ties"
     assert (said in done.stdout) == tie
     assert json.loads(Path(f"{out}.run.json").read_text("utf-8"))["unread_ties"] == (len(lines) if tie else 0)
@@ -476,7 +471,7 @@ def test_a_forced_choice_is_never_offered_a_tie(tmp_path: Path, scripted: Any) -
     server = scripted(lambda body: completion("[[C]]"))
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
     judge(file, out, "convbench", server.url, "--protocol", "pairwise", "--order", "forced")
-    assert {line.verdict.failure for line in judged(out) if line.verdict.turn} == {"no_verdict"}
+    assert {line.failure for line in judged(out) if line.turn} == {"no_verdict"}
     second = [prompt_of(body) for body in server.requests if "> [[C]]" in prompt_of(body)]
     assert second and all('"tie"' not in content and '{"Verdict":"Unknown"}' in content for content in second)
 
@@ -510,7 +505,7 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path, scripted: Any, kills
         torn.write(b'{"conversation": {"id": "1')
     assert run("critic", *words, "--out", out).returncode == 0
 
-    def as_set(lines: list[ConversationJudgment]) -> list[bytes]:
+    def as_set(lines: list[Judgment]) -> list[bytes]:
         return sorted(msgspec.json.encode(line) for line in lines)
 
     assert as_set(judged(out)) == as_set(whole)
@@ -549,8 +544,8 @@ def test_conversations_in_packed_files_are_judged_and_scored(tmp_path: Path, scr
     for _ in range(2):
         done = run("critic", "judge", file, "--protocol", "direct", "--out", out, "--base-url", server.url)
         assert done.returncode == 0 and (asked := len(server.requests)) == 24, done.stderr
-    assert "24 judged before" in done.stderr and asked == len(list(jsonl.read(out, ConversationJudgment)))
-    jsonl.write(packed := tmp_path / f"j.{suffix}", (one for _, one in jsonl.read(out, ConversationJudgment)))
+    assert "24 judged before" in done.stderr and asked == len(list(jsonl.read(out, Judgment)))
+    jsonl.write(packed := tmp_path / f"j.{suffix}", (one for _, one in jsonl.read(out, Judgment)))
     jsonl.sidecar(out).rename(jsonl.sidecar(packed))
     done = run("critic", "score", packed, "--out", tmp_path / "score")
     assert done.returncode == 0 and "ConvBench" in (tmp_path / "score/report.html").read_text("utf-8"), done.stderr
@@ -587,8 +582,11 @@ def test_a_file_begun_by_an_earlier_version_goes_on_in_its_way(
     done = judge(file, out, "convbench", server.url, *words)
     assert done.returncode == 0 and "begun by an earlier version, and goes on in its way" in done.stderr, done.stderr
     made, whole = (
-        {repr(replace(line.verdict, score=None)): (line.verdict.score, line.asked, line.setup) for line in each}
-        for each in (judged(out), [msgspec.json.decode(line, type=ConversationJudgment) for line in lines])
+        {
+            repr((line.sample, line.protocol, line.verdict.failure)): (line.score, line.asked, line.setup)
+            for line in each
+        }
+        for each in (judged(out), [msgspec.json.decode(line, type=Judgment) for line in lines])
     )
     assert made == whole and len(made) == 24 and len(server.requests) - asked < asked
     lines = [line.replace(b'"prompt_hash":"', b'"prompt_hash":"0') for line in lines]
@@ -603,7 +601,7 @@ def test_failed_ones_are_judged_again_and_the_whole_after_them(tmp_path: Path, s
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
     words = ["--protocol", "direct", "--strict"]
     assert judge(file, out, "convbench", server.url, *words).returncode == 3
-    failures = {line.verdict.turn: line.verdict.failure for line in judged(out) if line.verdict.failure}
+    failures = {line.turn: line.failure for line in judged(out) if line.failure}
     assert failures == {2: "empty", None: "turn_not_judged"}
     answer.broken, asked = False, len(server.requests)
     assert judge(file, out, "convbench", server.url, *words).returncode == 3 and len(server.requests) == asked
@@ -621,8 +619,8 @@ def test_a_turn_that_cannot_be_judged_is_shown_as_such_and_counted(tmp_path: Pat
     words = ["--protocol", "direct"]
     done = judge(file, out, "convbench", server.url, *words)
     assert done.returncode == 3 and "1 conversations were judged without the judgment of a turn" in done.stdout
-    assert {line.verdict.turn: line.verdict.failure for line in judged(out) if line.verdict.failure} == {2: "empty"}
-    wholes = {line.verdict.conversation: line.verdict for line in judged(out) if line.verdict.turn is None}
+    assert {line.turn: line.failure for line in judged(out) if line.failure} == {2: "empty"}
+    wholes = {line.sample.id: line for line in judged(out) if line.turn is None}
     assert wholes["1"].score == 7 and {one.unjudged for one in wholes.values()} == {0, 1} and wholes["1"].unjudged == 1
     (content,) = [text for body in server.requests if "> Turn 2: not judged" in (text := prompt_of(body))]
     assert "> Turn 1: 7. so\n> Turn 2: not judged\n> Turn 3: 7. so" in content
@@ -631,7 +629,7 @@ def test_a_turn_that_cannot_be_judged_is_shown_as_such_and_counted(tmp_path: Pat
     answer.broken, asked = False, len(server.requests)
     assert judge(file, out, "convbench", server.url, *words).returncode == 3 and len(server.requests) == asked
     assert judge(file, out, "convbench", server.url, *words, "--retry-failed").returncode == 0
-    assert len(server.requests) == asked + 2 and {line.verdict.unjudged for line in judged(out)} == {0}
+    assert len(server.requests) == asked + 2 and {line.unjudged for line in judged(out)} == {0}
     assert_one_line_error(judge(file, out, "convbench", server.url, *words, "--strict"), "made with strict False, now")
 
 
@@ -684,7 +682,7 @@ def test_the_reason_comes_before_the_verdict_in_every_protocol(
         assert next(iter(schema["properties"])) == schema["required"][0] == "Reason"
         assert schema["properties"]["Reason"]["maxLength"] >= (400 if benchmark == "alignmmbench" else 1000)
         assert body["max_tokens"] == 1024
-    assert all(line.setup.reason_first and line.reason == "so" for line in judged(out) if line.verdict.turn)
+    assert all(line.setup.reason_first and line.verdict.reason == "so" for line in judged(out) if line.turn)
     found = judge(file, out, benchmark, server.url, *words)
     assert_one_line_error(found, "made with pointwise_prompt 'pointwise_reason_first', now 'pointwise'")
     refused = judge(file, tmp_path / "k.jsonl", benchmark, server.url, "--prompt", "reason_first", "--no-reason")
@@ -751,7 +749,7 @@ def test_by_cell_takes_a_file_of_both_protocols(tmp_path: Path, scripted: Any) -
     server = scripted(answer_all)
     file, out = replies(tmp_path / "r.jsonl", "convbench"), tmp_path / "j.jsonl"
     assert judge(file, out, "convbench", server.url).returncode == 0
-    verdicts = [line.verdict for line in judged(out)]
+    verdicts = judged(out)
     assert set(by_cell(verdicts, "direct")) == set(by_cell(verdicts, "pairwise")) == {
         Cell("own", 1), Cell("own", 2), Cell("own", 3), Cell("own", None),
     }  # fmt: skip

@@ -15,7 +15,7 @@ from critic import benchmarks
 from critic.benchmarks import convbench
 from critic.counting.leaderboard import Entry, score_of
 from critic.page import leaderboards
-from critic.records import TurnVerdict
+from critic.records import Judgment
 
 MODELS = '[tiny]\nsize = "850M"\nfamily = "f"\n[big]\nsize = 7\nfamily = "f"\n[other]\nLLM = "Vicuna"\n'
 
@@ -23,7 +23,7 @@ MODELS = '[tiny]\nsize = "850M"\nfamily = "f"\n[big]\nsize = 7\nfamily = "f"\n[o
 def three(folder: Path) -> list[Path]:
     add = {"tiny": 0, "big": 4, "other": 2}
 
-    def score(verdict: TurnVerdict) -> float:
+    def score(verdict: Judgment) -> float:
         return min(10.0, 1 + grades(verdict) / 2 + add[verdict.system])
 
     return [judged(folder / f"{name}.jsonl", "convbench", CONV, score, system=name) for name in add]
@@ -227,10 +227,8 @@ def test_the_golden_page(tmp_path: Path, benchmark: str) -> None:
     assert text == golden.read_text("utf-8")
 
 
-def score_of_sample(verdict: TurnVerdict) -> float:
-    draw = random.Random(
-        f"{verdict.system} {verdict.conversation} {verdict.condition} {verdict.turn} {verdict.protocol}"
-    )
+def score_of_sample(verdict: Judgment) -> float:
+    draw = random.Random(f"{verdict.system} {verdict.sample.id} {verdict.condition} {verdict.turn} {verdict.protocol}")
     if verdict.protocol in ("pairwise", "checklist"):
         return draw.choice([0.0, 0.5, 1.0])
     return float(draw.randint(1, 10))

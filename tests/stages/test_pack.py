@@ -69,11 +69,11 @@ def test_their_words_reach_the_judge_and_its_free_text_is_read(tmp_path: Path, s
         {"role": "system", "content": "You compare. Be strict."},
         {
             "role": "user",
-            "content": f"Task: {turn.prompt}\nTruth:  costs $1, a set {{x}}\n\n[A] {first.answer}\n"
+            "content": f"Task: {turn.prompt}\nTruth:  costs $1, a set {{x}}\n\n[A] {first.sample.answer}\n"
             f"[B] {turn.reference}\nEnd with [[A]] or [[B]]. ",
         },
     ] in shown
-    assert all(line.setup.pack == name and line.verdict.score == 0.5 for line in lines)
+    assert all(line.setup.pack == name and line.score == 0.5 for line in lines)
     theirs = {line.conversation.lang for line in lines if [call.extracted for call in line.calls] == [False, True] * 2}
     assert theirs == {"en"} and {line.conversation.lang for line in lines} == {"en", "zh"}
     assert first.prompt_hash == prompt_hash(f"{name}/pairwise_turn") != prompt_hash("pairwise_turn")
@@ -98,9 +98,9 @@ def test_a_pointwise_prompt_of_theirs(tmp_path: Path, scripted: Any) -> None:
     line = judged(out)[0]
     question = " ".join(line.conversation.turns[0].prompt.split())
     said = [" ".join(body["messages"][0]["content"].split()) for body in server.requests]
-    assert f'$5 for {question}: {{{line.answer}}} 写 {{"Rating": n, "Reason": w}}' in said
+    assert f'$5 for {question}: {{{line.sample.answer}}} 写 {{"Rating": n, "Reason": w}}' in said
     name = open_pack(folder)
-    assert line.setup.pointwise_prompt == f"{name}/pointwise" and line.verdict.score == 4
+    assert line.setup.pointwise_prompt == f"{name}/pointwise" and line.score == 4
     assert line.prompt_hash == prompt_hash(f"{name}/pointwise") != prompt_hash("pointwise")
 
 
@@ -140,7 +140,7 @@ def test_a_papers_own_prompts_by_turn_with_preamble_examples_and_extraction(tmp_
     assert_one_line_error(refused, "pairwise_turn", "at turn 1 of 3", "--sight all")
     done = judge(file, judged_file, "convbench", server.url, *words, "--sight", "all")
     assert done.returncode == 0, done.stderr
-    turns = {line.verdict.turn: line for line in judged(judged_file) if line.conversation.id == "1"}
+    turns = {line.turn: line for line in judged(judged_file) if line.conversation.id == "1"}
     assert [line.calls[0].value for turn, line in sorted(turns.items(), key=str)] == ["A", None, "A", "A"]
     assert turns[2].calls[1].extracted and turns[2].calls[1].value == "B"
     sent = [

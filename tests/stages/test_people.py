@@ -39,7 +39,7 @@ def test_what_most_say_and_the_mean_grade(tmp_path: Path) -> None:
     grades = table(tmp_path / "g.csv", rows)
     done = run("critic", "people", grades, "--replies", file, "--out", out)
     assert done.returncode == 0 and "8 verdicts of 5 raters" in done.stdout, done.stderr
-    found = {(line.verdict.conversation, line.verdict.turn): line.verdict for line in judged(out)}
+    found = {(line.sample.id, line.turn): line for line in judged(out)}
     assert {key: (one.protocol, one.score) for key, one in found.items()} == {
         ("1", 1): ("pairwise", 1.0), ("1", 2): ("pairwise", 0.5), ("1", 3): ("pairwise", 0.5),
         ("1", None): ("pairwise", 0.5), ("2", 1): ("direct", 5.5),
@@ -47,8 +47,8 @@ def test_what_most_say_and_the_mean_grade(tmp_path: Path) -> None:
     }  # fmt: skip
     assert {one.judge for one in found.values()} == {"people"} and found["1", 1].length == len("m on 1 turn 1.")
     done = run("critic", "people", grades, "--replies", file, "--out", out, "--rater", "r1")
-    assert [line.verdict.score for line in judged(out)] == [1.0, 0.0, 0.5, 0.5, 0.5, 0.0, 7.0]
-    assert {line.verdict.judge for line in judged(out)} == {"r1"}
+    assert [line.score for line in judged(out)] == [1.0, 0.0, 0.5, 0.5, 0.5, 0.0, 7.0]
+    assert {line.judge for line in judged(out)} == {"r1"}
     done = run("critic", "people", grades, "--replies", file, "--out", out, "--rater", "nobody")
     assert_one_line_error(done, "nothing by 'nobody'")
 
@@ -104,7 +104,7 @@ def test_answers_of_other_programs_and_two_models(tmp_path: Path) -> None:
     done = run("critic", "people", table(tmp_path / "g.csv", rows), "--replies", answers, "--out", out, *words)
     assert done.returncode == 0, done.stderr
     (line,) = judged(out)
-    assert (line.verdict.score, line.verdict.opponent, line.verdict.system) == (0.0, "other model", "m")
+    assert (line.score, line.opponent, line.system) == (0.0, "other model", "m")
 
 
 @pytest.mark.parametrize(

@@ -14,23 +14,21 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 from conftest import assert_one_line_error, run, write_jsonl
+from judgments import of_answer, of_turn
 from scoring import CONV, MULTI, Score, grades, judged, labels, sample, scored
 
 from critic import benchmarks, jsonl
-from critic.benchmarks import JudgedTurn, Run, alignmmbench, convbench, order_reading
+from critic.benchmarks import Run, alignmmbench, convbench, order_reading
 from critic.counting.aggregate import Cell
-from critic.counting.leaderboard import standings
 from critic.records import (
     Call,
     Conversation,
-    ConversationJudgment,
     ConversationTurn,
     HumanScore,
     Judgment,
     Question,
     Response,
     Setup,
-    TurnVerdict,
     Verdict,
 )
 from critic.stages.score import _in_tokens, read_runs
@@ -40,10 +38,10 @@ from eval_agreement.sources import of_judgments
 def test_convbench_from_file_to_page(tmp_path: Path) -> None:
     file = judged(tmp_path / "j.jsonl", "convbench", CONV, grades)
     summary, page, printed = scored(tmp_path / "out", "convbench", file)
-    lines = [json.loads(line)["verdict"] for line in file.read_text("utf-8").splitlines()]
     cells: dict[Cell, dict[str, float]] = {}
-    for line in lines:
-        cells.setdefault(Cell(line["condition"], line.get("turn")), {})[line["conversation"]] = line["score"]
+    for _, line in jsonl.read(file, Judgment):
+        assert line.score is not None
+        cells.setdefault(Cell(line.condition, line.turn), {})[line.sample.id] = line.score
     means = {name: fmean(cells[cell].values()) for name, cell in convbench.CELLS.items()}
     found = summary["systems"]["m"]["direct"]
     assert {name: found["scores"][name]["value"] for name in means} == pytest.approx(means)
@@ -75,7 +73,7 @@ def test_every_page_is_one_file_and_its_pictures_are_svg(tmp_path: Path, benchma
         "alignmmbench": [("pointwise", "own", 1), ("pointwise", "no_image", 1)],
     }
 
-    def score(verdict: TurnVerdict) -> float:
+    def score(verdict: Judgment) -> float:
         return {"pairwise": 0.5, "checklist": 0.25}.get(verdict.protocol, grades(verdict))
 
     files = [
@@ -94,7 +92,7 @@ def test_every_page_is_one_file_and_its_pictures_are_svg(tmp_path: Path, benchma
 def test_multiverse_scores_slope_and_oracle_effect(tmp_path: Path) -> None:
     """Quality 2 x turn, half of the checklist under own and all of it under oracle."""
 
-    def score(verdict: TurnVerdict) -> float:
+    def score(verdict: Judgment) -> float:
         if verdict.protocol == "checklist":
             return 1.0 if verdict.condition == "oracle" else 0.5
         return 2.0 * (verdict.turn or 0)
@@ -141,8 +139,8 @@ def test_alignment_and_the_mean_of_tasks_of_alignmmbench(tmp_path: Path) -> None
     )  # fmt: skip
     summary, _, printed = scored(tmp_path / "out", "alignmmbench", file)
     asked = benchmarks.read("alignmmbench", sample("alignmmbench"))
-    lines = [json.loads(line)["verdict"] for line in file.read_text("utf-8").splitlines()]
-    ratings = {line["conversation"]: line["score"] for line in lines if line["condition"] == "own"}
+    lines = [line for _, line in jsonl.read(file, Judgment)]
+    ratings = {line.sample.id: line.score or 0.0 for line in lines if line.condition == "own"}
     by_task: dict[str, list[float]] = {}
     by_group: dict[str, list[float]] = {}
     for one in asked:
@@ -190,14 +188,14 @@ def test_a_mean_of_some_tasks_competes_with_no_other(tmp_path: Path) -> None:
     asked_ = benchmarks.read("alignmmbench", sample("alignmmbench"))
     unread = {one.id for one in asked_ if one.turns[0].task == "OCR"}
 
-    def partly(verdict: TurnVerdict) -> float | str:
-        return "no_rating" if verdict.conversation in unread else 9.0 - int(verdict.conversation[-1])
+    def partly(verdict: Judgment) -> float | str:
+        return "no_rating" if verdict.sample.id in unread else 9.0 - int(verdict.sample.id[-1])
 
     asked = [("pointwise", "own", 1)]
     scores: dict[str, Score] = {
         "partly": partly,
-        "low": lambda v: 2.0 + int(v.conversation[-1]),
-        "high": lambda v: 7.0 + 2 * int(v.conversation[-1]),
+        "low": lambda v: 2.0 + int(v.sample.id[-1]),
+        "high": lambda v: 7.0 + 2 * int(v.sample.id[-1]),
     }
     files = [judged(tmp_path / f"{name}.jsonl", "alignmmbench", asked, scores[name], name) for name in scores]
     summary, _, printed = scored(tmp_path / "out", "alignmmbench", *files, "--max-failed", "1")
@@ -221,7 +219,7 @@ def test_a_mean_of_some_tasks_competes_with_no_other(tmp_path: Path) -> None:
 
 
 def test_judgments_in_any_order_meet_their_questions(tmp_path: Path) -> None:
-    file = judged(tmp_path / "j.jsonl", "convbench", [("direct", "own", 1)], lambda v: float(v.conversation))
+    file = judged(tmp_path / "j.jsonl", "convbench", [("direct", "own", 1)], lambda v: float(v.sample.id))
     other = tmp_path / "k.jsonl"
     other.write_text("\n".join(reversed(file.read_text("utf-8").splitlines())), "utf-8")
     words = ["--questions", sample("convbench")]
@@ -233,7 +231,7 @@ def test_what_failed_or_was_never_judged_is_counted_and_bounded(tmp_path: Path) 
     """Of six conversations three are judged, one of them in vain: 2 of 6, the others anything from 1 to 10."""
     file = judged(
         tmp_path / "j.jsonl", "convbench", [("direct", "own", 1)],
-        lambda v: "image_missing" if v.conversation == "2" else 8.0, only=3,
+        lambda v: "image_missing" if v.sample.id == "2" else 8.0, only=3,
     )  # fmt: skip
     words = ["--questions", sample("convbench")]
     summary, page, printed = scored(tmp_path / "out", "convbench", file, *words, code=3)
@@ -272,10 +270,10 @@ def test_two_models_on_the_same_questions(tmp_path: Path) -> None:
 def test_two_judges_of_the_same_replies_agree_so_far(tmp_path: Path) -> None:
     """Equal in turn 1, in turn 2 for half of the six conversations, one of which the second judge could not judge."""
 
-    def other(verdict: TurnVerdict) -> float | str:
-        if verdict.turn == 2 and verdict.conversation == "1":
+    def other(verdict: Judgment) -> float | str:
+        if verdict.turn == 2 and verdict.sample.id == "1":
             return "no_rating"
-        return 5.0 if verdict.turn == 1 or int(verdict.conversation) <= 3 else 4.0
+        return 5.0 if verdict.turn == 1 or int(verdict.sample.id) <= 3 else 4.0
 
     asked = [("direct", "own", 1), ("direct", "own", 2)]
     one = judged(tmp_path / "a" / "j.jsonl", "convbench", [*asked, ("direct", "own", 3)], lambda v: 5.0, answer="x")
@@ -356,7 +354,7 @@ def test_what_has_no_reference_is_not_asked_in_sight_of_it(tmp_path: Path) -> No
     """Instruction 3 has none: grades of the others are all, and so are battles in sight of the reference."""
 
     def without(file: Path, free: bool = False) -> Path:
-        lines = [line for line in file.read_text("utf-8").splitlines() if json.loads(line)["conversation"]["id"] != "3"]
+        lines = [line for line in file.read_text("utf-8").splitlines() if json.loads(line)["sample"]["id"] != "3"]
         text = "\n".join(lines)
         free_ = text.replace('"setup":{', '"setup":{"reference_backed":false,')
         file.write_text(free_ if free else text, "utf-8")
@@ -392,13 +390,11 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
 def test_how_far_pairs_follow_the_place(tmp_path: Path) -> None:
     """A first in either order: always the place. A then B: always the model."""
     one = Conversation(id="c", benchmark="visitbench", lang="en", group="g", turns=[ConversationTurn(prompt="q")])
-    verdict = TurnVerdict(
-        conversation="c", system="m", condition="own", protocol="pairwise", judge="j", turn=1, score=0.5
-    )
 
-    def line(*values: str) -> JudgedTurn:
-        calls = list(zip(("model", "opponent"), values, strict=True))
-        return JudgedTurn(conversation=one, verdict=verdict, calls=calls)
+    def line(*values: str) -> Judgment:
+        given = [("model", values[0]), ("opponent", values[1])]
+        calls = [msgspec.convert({"reply": "", "first": first, "value": value}, Call) for first, value in given]
+        return of_turn(one, "pairwise", turn=1, score=0.5, calls=calls)
 
     run_ = Run(
         name="m", path=Path("x"), system="m", judge="j", setup=Setup(judge="j", score_kind="argmax"),
@@ -415,7 +411,9 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     battles = judged(tmp_path / "b.jsonl", "convbench", [("pointwise", "own", 1)], grades)
     two = tmp_path / "two.jsonl"
     two.write_bytes(file.read_bytes() + file.read_bytes().replace(b'"system":"m"', b'"system":"n"'))
-    singles = write_jsonl(tmp_path / "singles.jsonl", [{"response": {}}])
+    question = Question(id="q", prompt="?", task="Counting", group="q", lang="en", reference="5")
+    singles = tmp_path / "singles.jsonl"
+    jsonl.write(singles, [answered("q", question, "5")])
     replied = write_jsonl(tmp_path / "replies.jsonl", [{"conversation": {"benchmark": "convbench"}, "reply": "x"}])
     other = tmp_path / "other.csv"
     other.write_text(sample("convbench").read_text("utf-8").replace("What does the sign say?", "What?"), "utf-8")
@@ -425,8 +423,8 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
         ([file, "--benchmark", "visitbench"], ("j.jsonl:1", "judges convbench")),
         ([file, "--benchmark", "convbench", "--questions", other], ("conversation '4' of", "not as here")),
         ([file, "--benchmark", "x"], ("choose alignmmbench",)),
-        ([singles, "--benchmark", "convbench"], ("singles.jsonl: judged single answers", "not convbench")),
-        ([file, singles], ("singles.jsonl: judged single answers", "not convbench")),
+        ([singles, "--benchmark", "convbench"], ("singles.jsonl:1: judges alignmmbench, expected convbench",)),
+        ([file, singles], ("singles.jsonl:1: judges alignmmbench, expected convbench",)),
         ([file, "--benchmark", "alignmmbench"], ("j.jsonl:1: judges convbench, expected alignmmbench",)),
         ([replied], ("replies.jsonl: no judgments; critic judge makes them",)),
         ([file, file, "--benchmark", "convbench"], ("given twice",)),
@@ -454,37 +452,14 @@ def test_no_room_for_temporary_files_is_one_line(tmp_path: Path, monkeypatch: py
     assert_one_line_error(done, "No space left on device", "TMPDIR")
 
 
-def test_calls_of_a_judgment_are_read_as_far_as_a_report_needs_them(tmp_path: Path) -> None:
-    line = ConversationJudgment(
-        conversation=Conversation(id="c", benchmark="convbench", lang="en", group="g",
-                                  turns=[ConversationTurn(prompt="q")]),
-        verdict=TurnVerdict(
-            conversation="c", system="m", condition="own", protocol="direct", judge="j", turn=1, score=3
-        ),
-        setup=Setup(judge="j", score_kind="argmax"), prompt_hash="h",
-        calls=[Call(reply="r", value="A", first="model", extracted=True)],
-    )  # fmt: skip
-    path = tmp_path / "j.jsonl"
-    path.write_bytes(msgspec.json.encode(line))
-    (found,) = read_runs([path], "convbench")
-    assert found.turns[0].calls == [("model", "A")]
-
-
-def test_turns_are_read_without_their_texts(tmp_path: Path) -> None:
-    """Answers stay where they are asked for; what counts stays as it is, of each conversation by itself."""
+def test_single_answers_count_by_their_own_ids(tmp_path: Path) -> None:
     asked = Question(id="q", prompt="How many?", task="Counting", group="g", lang="en", reference="two")
     other = msgspec.structs.replace(asked, prompt="Which?", task="OCR", group="h", reference=None)
     answers = [answered(key, question, f"text {key}") for key, question in [("a", asked), ("b", asked), ("c", other)]]
     jsonl.write(tmp_path / "a.jsonl", answers)
-    for texts in (True, False):
-        (found,) = read_runs([tmp_path / "a.jsonl"], "alignmmbench", texts=texts)
-        assert [turn.answer for turn in found.turns] == (["text a", "text b", "text c"] if texts else [None] * 3)
-        one, two, three = (turn.conversation for turn in found.turns)
-        assert (one.id, two.id, three.id) == ("a", "b", "c") and one.turns is two.turns
-        assert [(each.group, each.turns[0].task) for each in (one, three)] == [("g", "Counting"), ("h", "OCR")]
-        assert (one.turns[0].reference, three.turns[0].reference, one.turns[0].prompt) == ("", None, "")
-        assert [turn.verdict.length for turn in found.turns] == [6] * 3
-        assert [turn.verdict.score for turn in found.turns] == [3.0] * 3
+    (found,) = read_runs([tmp_path / "a.jsonl"], "alignmmbench")
+    assert [one.conversation.id for one in found.turns] == [one.sample.id for one in found.turns] == ["a", "b", "c"]
+    assert [(one.length, one.score, one.protocol) for one in found.turns] == [(6, 3.0, "pointwise")] * 3
     odd = tmp_path / "odd.jsonl"
     jsonl.write(odd, [*answers, answered("a", other, "text")])
     assert_one_line_error(run("critic", "score", odd), "conversation 'a' reads otherwise")
@@ -493,10 +468,7 @@ def test_turns_are_read_without_their_texts(tmp_path: Path) -> None:
 def answered(key: str, question: Question, text: str, score: float = 3.0) -> Judgment:
     verdict = Verdict(rating=score, distribution=[0.1] * 10)
     response = Response(id=key, question=question, text=text, system="m", human=HumanScore(score=score))
-    return Judgment(
-        response=response, judge="j", prompt="pointwise", prompt_hash="h", score_kind="argmax", score=score,
-        verdict=verdict, reply="x" * 100,
-    )  # fmt: skip
+    return of_answer(response, score=score, verdict=verdict, reply="x" * 100)
 
 
 def test_scores_and_audits_keep_no_record_of_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -531,13 +503,6 @@ def test_scores_and_audits_keep_no_record_of_a_row(tmp_path: Path, monkeypatch: 
             tracemalloc.stop()
         return (sizes[1] - sizes[0]) / 2000
 
-    def counted(path: Path) -> None:
-        runs = read_runs([path], "alignmmbench", texts=False)
-        asked = runs[0].turns.asked  # type: ignore[attr-defined]  # columns
-        standings([entry for run_ in runs for entry in alignmmbench.BENCHMARK.entries(run_, asked)])
-        alignmmbench.report(runs, asked)
-
-    assert grown(counted) < 30
     assert grown(lambda path: of_judgments("s", path, texts=False)) < 60
 
 
@@ -546,9 +511,9 @@ def test_failures_count_on_the_scale_of_their_form(tmp_path: Path, form: str, gi
     """A verdict that failed says neither yes nor a rating: the form tells which it would have been."""
     question = Question(id="q", prompt="p", task="OCR", group="g", lang="en", reference="r")
     lines = [
-        Judgment(
-            response=Response(id=f"r{n}", question=msgspec.structs.replace(question, id=f"q{n}"), text="t", system="m"),
-            judge="j", prompt=form, prompt_hash="h", score_kind="expected",
+        of_answer(
+            Response(id=f"r{n}", question=msgspec.structs.replace(question, id=f"q{n}"), text="t", system="m"),
+            prompt=form, score_kind="expected",
             verdict=Verdict(**given) if n else Verdict(failure="no_verdict"), score=1.0 if n else None,
         )
         for n in range(4)
@@ -567,7 +532,7 @@ def test_answers_are_as_long_as_a_named_tokenizer_says(tmp_path: Path) -> None:
     words.save(str(tmp_path / "words" / "tokenizer.json"))
     files = [judged(tmp_path / "j.jsonl", "multiverse", MULTI, lambda v: 1.0, answer="a reply of five words")]
     run_ = read_runs(files, "multiverse")[0]
-    assert {turn.verdict.length for turn in _in_tokens(run_, tmp_path / "words").turns} == {5}
+    assert {turn.length for turn in _in_tokens(run_, tmp_path / "words").turns} == {5}
     _, page, printed = scored(tmp_path / "out", "multiverse", *files, "--tokenizer", tmp_path / "words")
     assert "score on length in tokens of words, turn 1" in printed and "length in tokens of words" in page
     for path in (tmp_path / "nowhere", files[0]):

@@ -79,7 +79,7 @@ def test_the_merged_file_has_the_lines_of_an_unsharded_run(tmp_path: Path, form:
     for name in ("rows", "failed", "tokens", "judge", "prompt", "sampling", "responses", "shortened_rows"):
         assert whole[name] == alone[name], name
     assert whole["shards"] == 4 and "shard" not in whole
-    groups = [{json.loads(line)["response"]["question"]["group"] for line in lines(file)} for file in files]
+    groups = [{json.loads(line)["sample"]["conversation"]["group"] for line in lines(file)} for file in files]
     assert sum(map(len, groups)) == len(set.union(*groups)) == 20
 
 
@@ -95,9 +95,11 @@ def test_rows_without_a_group_are_compared_where_they_ask_the_same(tmp_path: Pat
     write_jsonl(tmp_path / "judge3.jsonl", [{"text": '{"Verdict": "A", "Reason": "so"}'}])
     done = judge(tmp_path, "alone.jsonl", "--prompt", "pairwise")
     assert done.returncode == 0 and "left out 2 rows: no other answer to the same question" in done.stderr, done.stderr
-    pairs = [(one.response, one.other) for _, one in jsonl.read(tmp_path / "alone.jsonl", Judgment)]
+    pairs = [(one.sample, one.sample.other) for _, one in jsonl.read(tmp_path / "alone.jsonl", Judgment)]
     assert sorted(one.id for one, _ in pairs) == [f"row-{n}" for n in range(8)]
-    assert all(other and (one.question.prompt, other.system) == (other.question.prompt, "m1") for one, other in pairs)
+    assert all(
+        other and (one.conversation.turns, other.system) == (other.conversation.turns, "m1") for one, other in pairs
+    )
     files = parts(tmp_path, 3, "--prompt", "pairwise")
     assert merge(files).returncode == 0 and lines(tmp_path / "whole.jsonl") == lines(tmp_path / "alone.jsonl")
     write_jsonl(tmp_path / "rows.jsonl", [{**row, "group": f"g{n}"} for n, row in enumerate(found)])

@@ -42,7 +42,7 @@ def judge(folder: Path, server: StandIn, out: str, *words: object, rows: int = 2
 
 def lines(path: Path) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return sorted(found, key=lambda one: str(one["response"]["id"]))
+    return sorted(found, key=lambda one: str(one["sample"]["id"]))
 
 
 @pytest.mark.parametrize("folder", [False, True])
@@ -58,8 +58,8 @@ def test_what_was_judged_before_costs_nothing_and_says_so(tmp_path: Path, stand:
     one, two = lines(tmp_path / "one.jsonl"), lines(tmp_path / "two.jsonl")
     cached = [line for line in two if line.get("attempts") == 0]
     assert len(cached) == 20 and not any("prompt_tokens" in line for line in cached)
-    said = {line["response"]["id"]: (line["score"], line["verdict"]) for line in two}
-    assert all(said[line["response"]["id"]] == (line["score"], line["verdict"]) for line in one)
+    said = {line["sample"]["id"]: (line["score"], line["verdict"]) for line in two}
+    assert all(said[line["sample"]["id"]] == (line["score"], line["verdict"]) for line in one)
     facts = jsonl.facts(tmp_path / "two.jsonl")
     assert facts["from_cache"] == 20 and facts["cache"] == {"hits": 20, "misses": 5}
     assert facts["tokens"] == {"prompt": 500, "cached": 0, "completion": 45}
@@ -161,7 +161,7 @@ def test_a_budget_ends_the_run_cleanly_and_more_goes_on(tmp_path: Path, stand: S
     assert f"{judged / 60:.1%}" in shown.stdout and f"budget {60 - judged}" in shown.stdout
     assert judge(tmp_path, server, "one.jsonl", *how, rows=60).returncode == 0
     found = lines(tmp_path / "one.jsonl")
-    assert len(found) == len({line["response"]["id"] for line in found}) == 60
+    assert len(found) == len({line["sample"]["id"] for line in found}) == 60
     assert all("score" in line for line in found) and server.asked == 60
 
 

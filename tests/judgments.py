@@ -1,0 +1,52 @@
+"""Judgments as tests write them: what is alike for all of them is filled in."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from critic.records import GREEDY, Conversation, Judgment, Protocol, Response, Sample, Setup, Verdict
+
+
+def of_answer(response: Response, other: Response | None = None, **given: Any) -> Judgment:
+    """A judgment of an answer out of a row, or of two."""
+    how: dict[str, Any] = {
+        "judge": "j",
+        "prompt": "pointwise",
+        "score_kind": "argmax",
+        "decoding": GREEDY,
+        "prompt_hash": "h",
+    }
+    how |= {name: given.pop(name) for name in list(given) if name in how}
+    prompt, prompt_hash = how.pop("prompt"), how.pop("prompt_hash")
+    setup = Setup(**how, pointwise_prompt=prompt, extraction=False)
+    sample = Sample.of(response, other)
+    return Judgment(sample=sample, setup=setup, prompt=prompt, prompt_hash=prompt_hash, **given)
+
+
+def of_turn(conversation: Conversation | str, protocol: Protocol, **given: Any) -> Judgment:
+    """A judgment of a model's answer to a turn of a conversation, or of the whole."""
+    asked = (
+        conversation
+        if isinstance(conversation, Conversation)
+        else Conversation(id=conversation, lang="en", group=conversation, turns=[])
+    )
+    where: dict[str, Any] = {
+        "system": "m",
+        "condition": "own",
+        "turn": None,
+        "opponent": None,
+        "length": None,
+        "answer": None,
+    }
+    where |= {name: given.pop(name) for name in list(given) if name in where}
+    if where["answer"] is not None and where["length"] is None:
+        where["length"] = len(where["answer"])
+    sample = Sample(id=asked.id, conversation=asked, **where)
+    verdict = given.pop("verdict", Verdict())
+    said = {name: given.pop(name) for name in ("failure", "answers") if name in given}
+    setup = given.pop("setup", None) or Setup(judge=given.get("judge", "j"), score_kind="argmax")
+    given.pop("judge", None)
+    form = {"direct": "direct_turn", "pairwise": "pairwise_turn"}.get(protocol, protocol)
+    prompt = form if where["turn"] else form.replace("_turn", "_whole")
+    made = {"prompt": prompt, "prompt_hash": "h", **given}
+    return Judgment(sample=sample, setup=setup, verdict=replace(verdict, **said), protocol=protocol, **made)
