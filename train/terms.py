@@ -37,14 +37,9 @@ def copy_terms(base: Path, out: Path) -> None:
             shutil.copyfile(file, into)
 
 
-def base_notes(base: Path) -> dict[str, Any] | None:
-    """What `base` says of itself, None where base.py did not make it."""
-    return _read(base / BASE_NOTES)
-
-
 def made_from(base: Path) -> dict[str, Any] | None:
     """What the base that base.py made says of itself: `base`, or the one that the judge in it was trained from."""
-    return base_notes(base) or (_read(base / "critic.json") or {}).get("base")
+    return _read(base / BASE_NOTES) or (_read(base / "critic.json") or {}).get("base")
 
 
 def _read(file: Path) -> dict[str, Any] | None:

@@ -223,7 +223,7 @@ def test_the_first_layers_alone(family: str, tmp_path: Path) -> None:
     cut = loaded(folder)
     assert torch.equal(logits(cut), logits(model)) and cut.config.num_hidden_layers == 1
     assert len(getattr(cut.config, "layer_types", None) or [1]) == 1
-    assert_one_line_error(run("train/base.py", file, folder), "number of layers")
+    assert_one_line_error(run("train/base.py", file, folder), "another base (by its layers)")
     done = run("train/base.py", file, tmp_path / "more", "--layers", 99)
     assert_one_line_error(done, "layers, 99 were asked for")
 
@@ -336,7 +336,7 @@ def test_another_folder_is_left_alone(tmp_path: Path) -> None:
     other = tmp_path / "other.jinja"
     other.write_text(TEMPLATE + " ", "utf-8")
     done = run("train/base.py", file, tmp_path / "folder", "--chat-template", other)
-    assert_one_line_error(done, "another file, chat template or number of layers")
+    assert_one_line_error(done, "another base (by its template)")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("x", "utf-8")
     assert_one_line_error(run("train/base.py", file, tmp_path / "mine"), "holds no base")

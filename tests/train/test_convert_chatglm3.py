@@ -1,11 +1,10 @@
 """ChatGLM3 as published -> GLM: the same logits, the same token ids, and no half-made or wrong folder."""
 
-import importlib.util
+import importlib
 import io
 import json
 import math
 import random
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -34,17 +33,10 @@ ZH = "你好世界今天天气很好图片里有三个苹果请给回答打分�
 EN = "the quick brown fox sees three apples on a table and rates this answer with philosophy in mind because"
 
 
-def load_program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("convert_chatglm3", PROGRAM)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def converter() -> ModuleType:
-    return load_program()
+    sys.path.insert(0, str(PROGRAM.parent))
+    return importlib.import_module("convert_chatglm3")
 
 
 def lines(count: int = 600) -> list[str]:
@@ -236,19 +228,8 @@ def test_the_converted_model_computes_what_the_original_does(
 ) -> None:
     config = {**CONFIG, **changes}
     weights = random_weights(config)
-    converter.main(publish(tmp_path / "in", spm, config, weights, kind, shards), tmp_path / "out", "60KB")
+    converter.main(publish(tmp_path / "in", spm, config, weights, kind, shards), tmp_path / "out")
     torch.testing.assert_close(logits(tmp_path / "out", IDS), reference(weights, config, IDS), rtol=0, atol=1e-5)
-
-
-def test_tensors_of_a_bin_file_may_share_memory_and_lie_across_it(
-    converter: ModuleType, spm: bytes, tmp_path: Path
-) -> None:
-    weights = random_weights(CONFIG)
-    weights["transformer.output_layer.weight"] = weights["transformer.embedding.word_embeddings.weight"]
-    across = "transformer.encoder.layers.0.self_attention.dense.weight"
-    weights[across] = weights[across].T.contiguous().T
-    converter.main(publish(tmp_path / "in", spm, CONFIG, weights, "bin", 1), tmp_path / "out", "5GB")
-    torch.testing.assert_close(logits(tmp_path / "out", IDS), reference(weights, CONFIG, IDS), rtol=0, atol=1e-5)
 
 
 def swap_halves(tensor: Any) -> Any:
@@ -282,7 +263,7 @@ def converted(converter: ModuleType, spm: bytes, tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("converted")
     config = {**CONFIG, "rope_ratio": 50, "torch_dtype": "float16"}
     source = publish(folder / "in", spm, config, random_weights(config, torch.float16), "bin")
-    converter.main(source, folder / "out", "40KB")
+    converter.main(source, folder / "out")
     return folder / "out"
 
 
@@ -306,71 +287,9 @@ def test_the_configuration_carries_over(converted: Path, tokenizer: Any) -> None
     assert tokenizer.convert_ids_to_tokens([2, 706, 708]) == ["</s>", "<|user|>", "<|observation|>"]
 
 
-def test_the_files_are_of_the_size_asked_for_and_keep_the_dtype(converted: Path) -> None:
-    index = json.loads((converted / "model.safetensors.index.json").read_text("utf-8"))
-    files = sorted(converted.glob("*.safetensors"))
-    assert len(files) > 3 and {file.name for file in files} == set(index["weight_map"].values())
-    total = 0
-    for file in files:
-        held = safetensors_torch.load_file(file)
-        size = sum(tensor.nbytes for tensor in held.values())
-        assert size <= 40_000 or len(held) == 1
-        assert {tensor.dtype for tensor in held.values()} == {torch.float16}
-        assert all(index["weight_map"][name] == file.name for name in held)
-        total += size
-    assert index["metadata"]["total_size"] == total
-
-
-def test_the_size_of_the_files_does_not_change_the_weights(
-    converted: Path, converter: ModuleType, tmp_path: Path
-) -> None:
-    converter.main(converted.parent / "in", tmp_path / "whole", "5GB")
-    assert not (tmp_path / "whole/model.safetensors.index.json").exists()
-    whole = safetensors_torch.load_file(tmp_path / "whole/model.safetensors")
-    parts = [safetensors_torch.load_file(file) for file in converted.glob("*.safetensors")]
-    together = {name: tensor for part in parts for name, tensor in part.items()}
-    assert whole.keys() == together.keys()
-    assert all(torch.equal(whole[name], together[name]) for name in whole)
-
-
 def test_the_licence_goes_with_the_weights_and_remote_code_does_not(converted: Path) -> None:
     assert (converted / "MODEL_LICENSE").is_file()
     assert not list(converted.glob("*.py")) and "auto_map" not in (converted / "config.json").read_text("utf-8")
-
-
-MEASURE = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {train!r})
-import convert_chatglm3
-def megabytes(name):
-    status = Path("/proc/self/status").read_text()
-    return int(status.split(name + ":")[1].split()[0]) // 1024
-def convert(name):
-    convert_chatglm3.main(Path(name), Path(name + "-out"), "8MB")
-convert("small")
-Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-before = megabytes("VmRSS")
-convert("bin")
-convert("safetensors")
-print(megabytes("VmHWM") - before)
-"""
-
-
-@pytest.mark.slow
-def test_memory_is_of_the_size_of_a_shard_not_of_the_model(spm: bytes, tmp_path: Path) -> None:
-    publish(tmp_path / "small", spm)
-    config = {**CONFIG, "num_layers": 40, "hidden_size": 256, "ffn_hidden_size": 1500}
-    weights = random_weights(config)
-    for kind in ("bin", "safetensors"):
-        large = publish(tmp_path / kind, spm, config, weights, kind, shards=25)
-    size = sum(file.stat().st_size for file in large.iterdir()) // 2**20
-    assert size > 180
-    script = MEASURE.format(train=str(ROOT / "train"))
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300
-    )
-    assert int(done.stdout.splitlines()[-1]) < size / 3
 
 
 BATTERY = [
@@ -515,29 +434,25 @@ def test_the_conversion_of_another_checkpoint_is_left_alone(converted: Path, spm
     weights = random_weights(config, torch.float16)
     weights["transformer.encoder.final_layernorm.weight"][0] += 1
     other = publish(tmp_path / "other", spm, config, weights, "bin")
-    assert_one_line_error(run(PROGRAM, other, converted), "out", "another checkpoint")
+    assert_one_line_error(run(PROGRAM, other, converted), "out", "another conversion (by its source)")
 
 
 def test_a_killed_conversion_leaves_no_folder_and_the_next_one_a_whole_one(
     converter: ModuleType, spm: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, out = publish(tmp_path / "in", spm), tmp_path / "out"
-    real, calls = converter.save_file, []
 
-    def dies(*words: Any, **options: Any) -> None:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        real(*words, **options)
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(converter, "save_file", dies)
+    monkeypatch.setattr(converter, "copy_terms", dies)
     with pytest.raises(KeyboardInterrupt):
-        converter.main(source, out, "40KB")
-    assert not out.exists()
-    (tmp_path / "out.partial/stray.safetensors").write_text("left over", "utf-8")
+        converter.main(source, out)
+    assert not out.exists() and (tmp_path / "out.partial/folder/model.safetensors").is_file()
+    (tmp_path / "out.partial/folder/stray.safetensors").write_text("left over", "utf-8")
     monkeypatch.undo()
     out.mkdir()  # an empty folder is as good as none
-    converter.main(source, out, "5GB")
+    converter.main(source, out)
     assert {file.name for file in out.iterdir()} == {
         "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
         "model.safetensors", "MODEL_LICENSE", "conversion.json",
@@ -569,16 +484,6 @@ def edit_weights(**changes: Any) -> Callable[[Path], None]:
     return edit
 
 
-def edit_index(change: Callable[[dict[str, str]], Any]) -> Callable[[Path], None]:
-    def edit(folder: Path) -> None:
-        path = folder / "model.safetensors.index.json"
-        index = json.loads(path.read_text("utf-8"))
-        change(index["weight_map"])
-        path.write_text(json.dumps(index), "utf-8")
-
-    return edit
-
-
 def write(name: str, content: bytes) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes(content) and None
 
@@ -595,6 +500,7 @@ def cut_shard(folder: Path) -> None:
         (write("config.json", b"[1]"), ["config.json"]),
         (write("config.json", b"{"), ["config.json"]),
         (edit_config(model_type="llama"), ["config.json", "'llama'", "'chatglm'"]),
+        (edit_config(multi_query_group_num=1), ["query_key_value", "config.json"]),
         (edit_config(ffn_hidden_size=...), ["config.json", "ffn_hidden_size"]),
         (edit_config(num_layers=0), ["config.json", "num_layers"]),
         (edit_config(hidden_size="48"), ["config.json", "hidden_size"]),
@@ -610,17 +516,13 @@ def cut_shard(folder: Path) -> None:
         (lambda folder: (folder / "tokenizer.model").unlink(), ["tokenizer.model", "no such file"]),
         (write("tokenizer.model", b"IQ== 0\nIg== 1\n"), ["tokenizer.model", "no SentencePiece model"]),
         (lambda folder: [file.unlink() for file in folder.glob("*safetensors*")], ["no weights"]),
-        (lambda folder: (folder / "model-00002-of-00003.safetensors").unlink(), ["model-00002-of-00003", "1 of 3"]),
+        (lambda folder: (folder / "model-00002-of-00003.safetensors").unlink(), ["Missing key"]),
         (cut_shard, ["model-00002-of-00003.safetensors", "cannot be read"]),
-        (write("model.safetensors.index.json", b'{"weight_map": 3}'), ["index.json"]),
-        (write("model.safetensors.index.json", b"{}"), ["index.json", "weight_map"]),
-        (edit_index(lambda place: place.pop(f"{LAYER}.mlp.dense_4h_to_h.weight")), ["1 tensors missing", LAYER]),
-        (edit_index(lambda place: place.update(extra="model-00001-of-00003.safetensors")), ["1 tensors", "extra"]),
-        (edit_weights(**{f"{LAYER}.mlp.dense_h_to_4h.weight": ...}), ["1 tensors missing", "dense_h_to_4h"]),
-        (edit_weights(**{f"{LAYER}.mlp.dense_h_to_4h.bias": torch.zeros(112)}), ["dense_h_to_4h.bias", "no tensor"]),
+        (edit_weights(**{f"{LAYER}.mlp.dense_h_to_4h.weight": ...}), ["Missing key", "2.mlp.gate_up_proj"]),
+        (edit_weights(**{f"{LAYER}.mlp.dense_h_to_4h.bias": torch.zeros(112)}), ["Unexpected key", "up_proj.bias"]),
         (
             edit_weights(**{f"{LAYER}.mlp.dense_h_to_4h.weight": torch.zeros(56, 48)}),
-            ["dense_h_to_4h.weight", "(56, 48)", "(112, 48)"],
+            ["2.mlp.gate_up_proj.weight", "[56, 48]", "[112, 48]"],
         ),
         (
             edit_weights(**{f"{LAYER}.self_attention.dense.weight": torch.zeros(48, 64, dtype=torch.int8)}),
@@ -634,7 +536,7 @@ def test_what_is_no_chatglm3_is_refused_in_one_line(
     source = publish(tmp_path / "in", spm)
     edit(source)
     with pytest.raises(UsageError) as raised:
-        converter.main(source, tmp_path / "out", "5GB")
+        converter.main(source, tmp_path / "out")
     assert "\n" not in str(raised.value)
     for part in parts:
         assert part in str(raised.value)
@@ -647,7 +549,7 @@ def test_a_tensor_that_comes_twice_is_refused(converter: ModuleType, spm: bytes,
     file = next(file for file in source.glob("*.safetensors") if file.name != index["weight_map"][name])
     save(safetensors_torch.load_file(file) | {name: torch.zeros(48)}, file)
     with pytest.raises(UsageError, match="a second time"):
-        converter.main(source, tmp_path / "out", "5GB")
+        converter.main(source, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -659,7 +561,7 @@ def test_a_tokenizer_that_cannot_be_had_alike_is_refused(
 ) -> None:
     source = publish(tmp_path / "in", sentencepiece_model(**changes))
     with pytest.raises(UsageError, match=r"tokenizer\.model"):
-        converter.main(source, tmp_path / "out", "5GB")
+        converter.main(source, tmp_path / "out")
 
 
 class Hostile:
@@ -674,14 +576,14 @@ def test_no_code_in_a_bin_file_is_run(converter: ModuleType, spm: bytes, tmp_pat
     source = publish(tmp_path / "in", spm, kind="bin", shards=1)
     torch.save({"transformer.output_layer.weight": Hostile(tmp_path / "touched")}, source / "pytorch_model.bin")
     with pytest.raises(UsageError, match=r"pytorch_model\.bin: cannot be read"):
-        converter.main(source, tmp_path / "out", "5GB")
+        converter.main(source, tmp_path / "out")
     assert not (tmp_path / "touched").exists()
 
 
 def test_safetensors_come_before_bin(converter: ModuleType, spm: bytes, tmp_path: Path) -> None:
     source = publish(tmp_path / "in", spm)
     (source / "pytorch_model.bin").write_bytes(b"never read")
-    converter.main(source, tmp_path / "out", "5GB")
+    converter.main(source, tmp_path / "out")
 
 
 def test_a_folder_with_something_else_is_left_alone(converter: ModuleType, spm: bytes, tmp_path: Path) -> None:
@@ -689,16 +591,5 @@ def test_a_folder_with_something_else_is_left_alone(converter: ModuleType, spm: 
     out.mkdir()
     (out / "mine.txt").write_text("mine", "utf-8")
     with pytest.raises(UsageError, match="not empty"):
-        converter.main(source, out, "5GB")
+        converter.main(source, out)
     assert [file.name for file in out.iterdir()] == ["mine.txt"]
-
-
-@pytest.mark.parametrize("size", ["5", "five GB", "0GB", "-1GB", "5GiB", ""])
-def test_a_size_that_is_none_is_refused(spm: bytes, converter: ModuleType, size: str) -> None:
-    with pytest.raises(UsageError, match="--max-shard-size"):
-        converter.byte_count(size)
-
-
-@pytest.mark.parametrize(("size", "count"), [("5GB", 5 * 10**9), ("500mb", 5 * 10**8), ("1.5 KB", 1500)])
-def test_sizes_are_powers_of_a_thousand(converter: ModuleType, size: str, count: int) -> None:
-    assert converter.byte_count(size) == count
