@@ -2,9 +2,7 @@
 
 import base64
 import io
-from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +24,6 @@ TOWERS = ("vision_model", "vision_tower", "visual", "vision_encoder")
 TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
 """What some families want to be told beside the tokens: which of them are an image's."""
 
-KEPT_BYTES = 2**30
-"""Of pixels that a process keeps, made ready for the model."""
-
 BLANK = ""
 """The name of a white image, which stands where a process has none: all of them must call the part that looks."""
 
@@ -44,9 +39,6 @@ class SeeingTokenizer:
         self.processor, self.images = processor, images
         self._expansions: dict[tuple[int, int], str] = {}
         self._sizes: dict[str, tuple[int, int]] = {}
-        self._kept: OrderedDict[str, dict[str, torch.Tensor]] = OrderedDict()
-        self._bytes = 0
-        self._axes: dict[str, int] | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "processor":  # while it is being unpickled
@@ -138,41 +130,7 @@ class SeeingTokenizer:
 
     def pixels(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """What the model is given of the images, in their order."""
-        if self._axes is None:
-            self._axes = self._find_axes()
-        if not self._axes:
-            return self._ready([self.image(name) for name in names])
-        return join([self._alone(name) for name in names], self._axes)
-
-    def _ready(self, images: list[Any]) -> dict[str, torch.Tensor]:
-        return dict(self.processor.image_processor(images=images, return_tensors="pt"))
-
-    def _find_axes(self) -> dict[str, int]:
-        """Along which axis the images of a batch stand, by the name of what is given; nothing where images that were
-        made ready one by one and joined differ from those that were made ready together."""
-        one, other = white((48, 64)), noise((96, 40))
-        alone, other_alone, both = self._ready([one]), self._ready([other]), self._ready([one, other])
-        axes = {
-            name: next((axis for axis, size in enumerate(tensor.shape) if size != alone[name].shape[axis]), -1)
-            for name, tensor in self._ready([one, one]).items()
-        }
-        if -1 in axes.values():
-            return {}
-        joined = join([alone, other_alone], axes)
-        same = all(joined[name].shape == both[name].shape and torch.equal(joined[name], both[name]) for name in both)
-        return axes if same else {}
-
-    def _alone(self, name: str) -> dict[str, torch.Tensor]:
-        """One image, made ready once for as long as there is room for it."""
-        if name in self._kept:
-            self._kept.move_to_end(name)
-            return self._kept[name]
-        found = self._ready([self.image(name)])
-        self._kept[name] = found
-        self._bytes += size_of(found)
-        while self._bytes > KEPT_BYTES and len(self._kept) > 1:
-            self._bytes -= size_of(self._kept.popitem(last=False)[1])
-        return found
+        return dict(self.processor.image_processor(images=[self.image(name) for name in names], return_tensors="pt"))
 
     def blank_row(self) -> dict[str, Any]:
         """A row that is a white image and nothing else, and learns nothing."""
@@ -197,30 +155,6 @@ def read_processor(base: str) -> Any:
 
 def white(size: tuple[int, int]) -> Any:
     return Image.new("RGB", size, "white")
-
-
-def noise(size: tuple[int, int]) -> Any:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
-
-
-def join(parts: list[dict[str, torch.Tensor]], axes: dict[str, int]) -> dict[str, torch.Tensor]:
-    """Images that were made ready one by one as one batch, smaller ones filled up with zeros."""
-    return {name: torch.cat(_filled([part[name] for part in parts], axis), dim=axis) for name, axis in axes.items()}
-
-
-def _filled(parts: list[torch.Tensor], axis: int) -> list[torch.Tensor]:
-    largest = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
-    found = []
-    for part in parts:
-        missing = [most - size for most, size in zip(largest, part.shape, strict=True)]
-        missing[axis] = 0
-        behind = list(chain.from_iterable((0, each) for each in reversed(missing)))
-        found.append(torch.nn.functional.pad(part, behind) if any(missing) else part)
-    return found
-
-
-def size_of(tensors: dict[str, torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 def told_apart(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[int]]:

@@ -198,18 +198,6 @@ def test_what_looks_and_is_frozen_is_not_gone_through_backwards(made: Any, lora:
     assert all(torch.equal(one, other) for one, other in zip(found[0][1], found[1][1], strict=True))
 
 
-def test_images_made_ready_one_by_one_are_those_made_ready_together(made: Any, tmp_path: Path) -> None:
-    _, _, _, tokenizer = made
-    names = ["red.png", "blue.png", "red.png"]
-    joined = tokenizer.pixels(names)
-    together = tokenizer.processor.image_processor(
-        images=[tokenizer.image(name) for name in names], return_tensors="pt"
-    )
-    assert set(joined) == set(together) and all(torch.equal(joined[name], together[name]) for name in joined)
-    # They were joined, not made ready anew: what cannot be joined is not kept.
-    assert set(tokenizer._kept) >= set(names)
-
-
 def test_rows_about_one_image_come_together() -> None:
     images = [["a"], ["b"], [], ["a"], ["b"], [], ["a", "b"]]
     rows = datasets.Dataset.from_dict({"id": [*"abcdefg"], "group": [*"tuvwxyz"], "images": images})
