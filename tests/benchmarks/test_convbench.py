@@ -413,25 +413,9 @@ def test_two_models_are_compared_on_the_same_conversations() -> None:
     assert found[Cell("own", 1)].groups == 6 and found[Cell("own", 1)].interval == (2, 2)
 
 
-def test_the_samples_are_what_the_program_writes(tmp_path: Path) -> None:
-    from conftest import run
-
-    image = pytest.importorskip("PIL.Image")
-    done = run("data/sample_conversations.py", "--out", tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_the_samples_have_their_images() -> None:
     committed = ROOT / "data" / "samples"
-    made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
     folders = ("alignmmbench", "convbench", "multiverse", "visitbench")
-    assert made == sorted(
-        path.relative_to(committed) for name in folders for path in (committed / name).rglob("*") if path.is_file()
-    )
-    for name in made:
-        if name.suffix == ".png":
-            with image.open(tmp_path / name) as ours, image.open(committed / name) as theirs:
-                assert ours.size == theirs.size
-        else:
-            assert (tmp_path / name).read_bytes() == (committed / name).read_bytes(), name
-    assert sum(path.stat().st_size for name in folders for path in (committed / name).rglob("*")) < 300_000
     for name in folders:
         (file,) = [path for path in (committed / name).iterdir() if path.is_file()]
         for one in benchmarks.read(str(name), file):
