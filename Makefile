@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest
 AT_ONCE := -n 3 --dist loadscope --no-loadscope-reorder
 
 # The others want real rows, a base, TRL or a GPU; each says how it is run.
-APART := train_6b train_images train_cpu train_tokens train_prefix objectives heads
+APART := train_6b train_images train_cpu train_tokens train_prefix
 BENCHES := $(filter-out $(APART:%=tests/bench/%.py),$(wildcard tests/bench/[a-z]*.py))
 
 .PHONY: demo demo-vision bench-demo build-demo test check lint test-demo test-clients test-slow bench install clean
