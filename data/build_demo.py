@@ -25,7 +25,7 @@ from drawing import COLOURS, SHAPES, Canvas
 from msgspec import Struct
 from PIL import Image, ImageFilter
 
-from critic.building.pictures import NEAR, perceptual_hash
+from critic.building.pictures import NEAR, drawn, perceptual_hash
 from critic.cli import run_program
 from critic.stages.demo import done, run, script, step
 
@@ -104,13 +104,13 @@ def images(folder: Path) -> list[DrawnImage]:
     return scenes
 
 
-def plant(scenes: list[DrawnImage], drawn: list[str]) -> None:
+def plant(scenes: list[DrawnImage], names: list[str]) -> None:
     """Give the conversations about some of the drawn images a fault each, the last of them first."""
     by_name = {scene.name: scene for scene in scenes}
-    for fault, name in zip(FAULTS, reversed(drawn), strict=False):
+    for fault, name in zip(FAULTS, reversed(names), strict=False):
         by_name[name].fault = fault
     repeated, much = (next(one for one in scenes if one.fault == fault) for fault in FAULTS[3:5])
-    repeated.partner, much.partner = drawn[0], drawn[1]
+    repeated.partner, much.partner = names[0], names[1]
 
 
 def _talk(name: str) -> list[dict[str, str]]:
@@ -162,12 +162,9 @@ class ScriptedModel:
 
     def _without_image(self, question: str) -> str:
         """The answer to a question without its image: only the one that needs none is known."""
-        for scene in self._scenes:
-            if scene.fault == "solved_blind":
-                for turn in talk(scene):
-                    if turn["question"] == question.strip():
-                        return turn["answer"]
-        return "I cannot see the picture."
+        blind = [turn for scene in self._scenes if scene.fault == "solved_blind" for turn in talk(scene)]
+        answers = {turn["question"]: turn["answer"] for turn in blind}
+        return answers.get(question.strip(), "I cannot see the picture.")
 
     def _judged(self, text: str, schema: dict[str, Any]) -> str:
         reply = text.rpartition("# Reply")[2]
@@ -249,12 +246,10 @@ def words(folder: Path, out: Path, url: str) -> list[str]:
 
 def prepare(folder: Path) -> list[DrawnImage]:
     """Draw the images and plant the faults, which needs to know what is drawn of them."""
-    from critic.building import pictures  # noqa: PLC0415
-
     scenes = images(folder)
     (folder.parent / "sources.csv").write_text("image,source,licence\n.,drawn here,Apache-2.0\n", "utf-8")
     sound = {one.name: f"Drawings of {one.kind} shapes" for one in scenes if not one.poor and one.kind != "seven"}
-    plant(scenes, sorted(pictures.drawn(sound, CAP, 0)))
+    plant(scenes, sorted(drawn(sound, CAP, 0)))
     return scenes
 
 

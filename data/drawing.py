@@ -4,7 +4,6 @@ What is to be told apart is few and plain, so that a model of a million paramete
 """
 
 import random
-from collections.abc import Callable
 
 from PIL import Image, ImageDraw
 
@@ -76,45 +75,23 @@ class Canvas:
         self.pen.rectangle((left, SIZE - CELL * height + 2, left + 24, SIZE - 2), fill=COLOURS[colour])
 
 
-def _object(canvas: Canvas, values: dict[str, str]) -> None:
-    canvas.shape(PLACES["middle"], values["shape"], values["colour"], canvas.random.randint(28, 36))
-
-
-def _pair(canvas: Canvas, values: dict[str, str]) -> None:
-    canvas.shape(PLACES["left"], "square", values["colour"], 15)
-    canvas.shape(PLACES["right"], "square", values["colour2"], 15)
-
-
-def _several(canvas: Canvas, values: dict[str, str]) -> None:
-    for cell in canvas.random.sample(range(9), int(values["n"])):
-        canvas.shape(cell, "circle", values["colour"])
-
-
-def _place(canvas: Canvas, values: dict[str, str]) -> None:
-    canvas.shape(PLACES[values["place"]], canvas.random.choice(SHAPES), values["colour"])
-
-
-def _card(canvas: Canvas, values: dict[str, str]) -> None:
-    canvas.digit(values["number"], values["colour"])
-
-
-def _chart(canvas: Canvas, values: dict[str, str]) -> None:
-    canvas.bar(canvas.random.randint(2, 8), int(values["left"]), values["colour"])
-    canvas.bar(canvas.random.randint(65, 70), int(values["right"]), values["colour"])
-
-
-DRAWN: dict[str, Callable[[Canvas, dict[str, str]], None]] = {
-    "object": _object,
-    "pair": _pair,
-    "several": _several,
-    "place": _place,
-    "card": _card,
-    "chart": _chart,
-}
-
-
 def draw(kind: str, values: dict[str, str], seed: str) -> Image.Image:
     """A picture of a kind in which the values are true."""
     canvas = Canvas(random.Random(seed))
-    DRAWN[kind](canvas, values)
+    match kind:
+        case "object":
+            canvas.shape(PLACES["middle"], values["shape"], values["colour"], canvas.random.randint(28, 36))
+        case "pair":
+            canvas.shape(PLACES["left"], "square", values["colour"], 15)
+            canvas.shape(PLACES["right"], "square", values["colour2"], 15)
+        case "several":
+            for cell in canvas.random.sample(range(9), int(values["n"])):
+                canvas.shape(cell, "circle", values["colour"])
+        case "place":
+            canvas.shape(PLACES[values["place"]], canvas.random.choice(SHAPES), values["colour"])
+        case "card":
+            canvas.digit(values["number"], values["colour"])
+        case "chart":
+            canvas.bar(canvas.random.randint(2, 8), int(values["left"]), values["colour"])
+            canvas.bar(canvas.random.randint(65, 70), int(values["right"]), values["colour"])
     return canvas.image

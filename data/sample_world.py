@@ -423,21 +423,17 @@ def main(
     world = read_world(here.with_suffix(".toml"), *([here.with_name("sample_pictures.toml")] if pictures else []))
     made = rows(world, seed, questions)
     out.parent.mkdir(parents=True, exist_ok=True)
-    lines = [
-        json.dumps(msgspec.to_builtins(one) | extra(world, asked, said, one.id), ensure_ascii=False)
-        for asked, said, one in made
-    ]
+    lines = []
+    for question, answer_given, one in made:
+        columns = msgspec.to_builtins(one)
+        if pictures:
+            changed = edit(world, question, answer_given, one.id)
+            columns |= {"image": None, "images": [question.image], "edit": changed}
+        lines.append(json.dumps(columns, ensure_ascii=False))
     out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     if pictures:
-        draw_all({asked.image: asked for asked, _, _ in made}, out.parent, seed)
+        draw_all({question.image: question for question, _, _ in made}, out.parent, seed)
     print(f"{out}: {len(made)} rows, {questions} questions, external system {EXTERNAL}")
-
-
-def extra(world: World, asked: WorldQuestion, given: WorldAnswer, seed: str) -> dict[str, Any]:
-    """The columns that only rows about pictures which exist have."""
-    if asked.scene.picture is None:
-        return {}
-    return {"image": None, "images": [asked.image], "edit": edit(world, asked, given, seed)}
 
 
 def draw_all(asked: dict[str, WorldQuestion], root: Path, seed: int) -> None:
