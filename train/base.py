@@ -10,7 +10,6 @@ again, the program goes on with what was downloaded.
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -303,17 +302,16 @@ def convert(gguf: Path, header: Header, template: str, out: Path, layers: int | 
     # What transformers read from a GGUF it does not save, so a model without that past takes over its weights.
     config = {name: value for name, value in read.config.to_dict().items() if not name.endswith("name_or_path")}
     config.pop("quantization_config", None)
-    weights = read.state_dict()
     if layers is not None:
         if layers > read.config.num_hidden_layers:
             raise UsageError(f"{header.file}: {read.config.num_hidden_layers} layers, {layers} were asked for")
+        del read.model.layers[layers:]
         config["num_hidden_layers"] = layers
         if config.get("layer_types"):
             config["layer_types"] = config["layer_types"][:layers]
-        weights = {name: weight for name, weight in weights.items() if _layer(name) < layers}
     with refusing(header.file, "its weights do not fit together"), torch.device("meta"):
         plain = transformers.AutoModelForCausalLM.from_config(read.config.from_dict(config), dtype=DTYPE)
-        plain.load_state_dict(weights, assign=True)
+        plain.load_state_dict(read.state_dict(), assign=True)
         plain.tie_weights()
     plain.generation_config = transformers.GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=stops(tokenizer), pad_token_id=tokenizer.pad_token_id
@@ -329,12 +327,6 @@ def convert(gguf: Path, header: Header, template: str, out: Path, layers: int | 
                 f"{header.file}: transformers' tokenizer of the family {header.family} reads {text!r} as "
                 f"{read(text).tokens()}, the file asks for {tokenizer(text).tokens()}"
             )
-
-
-def _layer(name: str) -> int:
-    """The number from 0 of the layer that a weight belongs to, -1 for the others."""
-    found = re.search(r"\.layers\.(\d+)\.", name)
-    return int(found[1]) if found else -1
 
 
 def warn(text: str) -> None:

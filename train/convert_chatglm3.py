@@ -14,13 +14,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import sentencepiece
 import torch
 import typer
 from checkpoints import let_others_read
 from folders import is_made, made_whole, refusing
-from msgspec import Meta, Struct
 from safetensors.torch import load_file
 from sentencepiece import sentencepiece_model_pb2
 from terms import copy_terms
@@ -35,26 +33,18 @@ from critic.errors import UsageError
 NOTES = "conversion.json"
 """What OUT was made from; written last."""
 
-Size = Annotated[int, Meta(gt=0)]
-
-
-class Published(Struct, frozen=True, kw_only=True):
-    """What is read of the published config.json. `seq_length` is in tokens; `rope_ratio` multiplies the base of
-    the rotary angles."""
-
-    num_layers: Size
-    padded_vocab_size: Size
-    hidden_size: Size
-    ffn_hidden_size: Size
-    kv_channels: Size
-    num_attention_heads: Size
-    multi_query_attention: bool
-    multi_query_group_num: Size
-    seq_length: Size
-    layernorm_epsilon: Annotated[float, Meta(gt=0)]
-    add_qkv_bias: bool = False
-    rope_ratio: Annotated[float, Meta(gt=0)] = 1.0
-
+NAMES = {
+    "num_layers": "num_hidden_layers",
+    "padded_vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "ffn_hidden_size": "intermediate_size",
+    "kv_channels": "head_dim",
+    "num_attention_heads": "num_attention_heads",
+    "multi_query_group_num": "num_key_value_heads",
+    "seq_length": "max_position_embeddings",
+    "layernorm_epsilon": "rms_norm_eps",
+}
+"""What is read of the published config.json -> what GLM's class calls it."""
 
 FIXED: dict[str, Any] = {
     "model_type": "chatglm",
@@ -72,21 +62,28 @@ FIXED: dict[str, Any] = {
 """Switches of the published class that GLM's has built in, as ChatGLM3 sets them."""
 
 
-def read_config(folder: Path) -> Published:
+def read_config(folder: Path) -> GlmConfig:
     """The shape of the checkpoint in `folder`. Raises UsageError for anything that is not a plain ChatGLM3."""
     path = folder / "config.json"
     if not path.is_file():
         raise UsageError(f"{path}: no such file; expected the folder of a ChatGLM3 checkpoint")
     with refusing(path, "no ChatGLM3 configuration"):
         raw = json.loads(path.read_text("utf-8"))
-        config = msgspec.convert(raw, Published)
         for key, value in FIXED.items():
             if raw.get(key, value) != value:
                 raise UsageError(f"{path}: {key} is {raw[key]!r}; only {value!r}, as in ChatGLM3, can be converted")
-    if config.num_attention_heads % config.multi_query_group_num:
+        theta = 10000.0 * raw.get("rope_ratio", 1.0)
+        config = GlmConfig(
+            **{new: raw[old] for old, new in NAMES.items()},
+            rope_parameters={"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.5},
+            attention_bias=raw.get("add_qkv_bias", False),
+            tie_word_embeddings=False,
+            bos_token_id=None,
+        )
+    if config.num_attention_heads % config.num_key_value_heads:
         raise UsageError(
             f"{path}: num_attention_heads {config.num_attention_heads} is no multiple of"
-            f" multi_query_group_num {config.multi_query_group_num}"
+            f" multi_query_group_num {config.num_key_value_heads}"
         )
     # ChatGLM2 has the same layout, but no role tokens, and reads rope_ratio otherwise.
     code = folder / "tokenization_chatglm.py"
@@ -94,30 +91,6 @@ def read_config(folder: Path) -> Published:
     if without_roles or "chatglm2" in str(raw.get("_name_or_path")).lower():
         raise UsageError(f"{folder}: this is ChatGLM2, which knows no roles; expected a ChatGLM3 checkpoint")
     return config
-
-
-def native_config(config: Published, tokenizer: PreTrainedTokenizerFast) -> GlmConfig:
-    return GlmConfig(
-        vocab_size=config.padded_vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.ffn_hidden_size,
-        num_hidden_layers=config.num_layers,
-        num_attention_heads=config.num_attention_heads,
-        num_key_value_heads=config.multi_query_group_num,
-        head_dim=config.kv_channels,
-        max_position_embeddings=config.seq_length,
-        rms_norm_eps=config.layernorm_epsilon,
-        rope_parameters={
-            "rope_type": "default",
-            "rope_theta": 10000.0 * config.rope_ratio,
-            "partial_rotary_factor": 0.5,
-        },
-        attention_bias=config.add_qkv_bias,
-        tie_word_embeddings=False,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=stop_ids(tokenizer),
-        bos_token_id=None,
-    )
 
 
 RENAMED = {
@@ -132,14 +105,14 @@ RENAMED = {
 FUSED = "self_attention.query_key_value"
 
 
-def native_weights(name: str, tensor: torch.Tensor, config: Published) -> dict[str, torch.Tensor]:
+def native_weights(name: str, tensor: torch.Tensor, config: GlmConfig) -> dict[str, torch.Tensor]:
     """A published tensor as GLM's class has it: renamed, the fused query, key and value (rows in this order) as three.
     Gate and up stay fused, in the same order."""
     for old, new in RENAMED.items():
         name = name.replace(old, new)
     if FUSED not in name:
         return {name: tensor}
-    queries, keys = (heads * config.kv_channels for heads in (config.num_attention_heads, config.multi_query_group_num))
+    queries, keys = (config.head_dim * heads for heads in (config.num_attention_heads, config.num_key_value_heads))
     parts = zip(("q_proj", "k_proj", "v_proj"), tensor.split([queries, keys, keys]), strict=True)
     # safetensors writes no two tensors that share memory.
     return {name.replace(FUSED, f"self_attn.{part}"): rows.clone() for part, rows in parts}
@@ -166,7 +139,7 @@ def tensors(file: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in found.items() if not name.endswith("rotary_pos_emb.inv_freq")}
 
 
-def native_model(folder: Path, config: Published, tokenizer: PreTrainedTokenizerFast) -> GlmForCausalLM:
+def native_model(folder: Path, config: GlmConfig, tokenizer: PreTrainedTokenizerFast) -> GlmForCausalLM:
     """The checkpoint as GLM's class. Raises UsageError for weights that are not those of its configuration."""
     weights: dict[str, torch.Tensor] = {}
     for file in weight_files(folder):
@@ -176,10 +149,12 @@ def native_model(folder: Path, config: Published, tokenizer: PreTrainedTokenizer
             if weights.keys() & native.keys():
                 raise UsageError(f"{file}: {name} is here a second time")
             weights |= native
+    stops = [tokenizer.eos_token_id, *tokenizer.convert_tokens_to_ids(list(STOPS))]
+    config.pad_token_id, config.eos_token_id = tokenizer.pad_token_id, stops
     with refusing(folder, "its weights are not those of ChatGLM3 by its config.json"), torch.device("meta"):
-        model = GlmForCausalLM(native_config(config, tokenizer))
+        model = GlmForCausalLM(config)
         model.load_state_dict(weights, assign=True)
-    model.generation_config = GenerationConfig(eos_token_id=stop_ids(tokenizer), pad_token_id=tokenizer.pad_token_id)
+    model.generation_config = GenerationConfig(eos_token_id=stops, pad_token_id=tokenizer.pad_token_id)
     return model
 
 
@@ -206,7 +181,7 @@ SAMPLES = (
 """Texts that the fast tokenizer must read as SentencePiece does, besides every piece of its vocabulary."""
 
 
-def fast_tokenizer(path: Path, config: Published) -> PreTrainedTokenizerFast:
+def fast_tokenizer(path: Path, config: GlmConfig) -> PreTrainedTokenizerFast:
     """The tokenizer in the SentencePiece file `path` as a fast one: same ids, the published special tokens, a chat
     template. Raises UsageError if the ids would differ, or the vocabulary does not fit the model."""
     if not path.is_file():
@@ -219,8 +194,8 @@ def fast_tokenizer(path: Path, config: Published) -> PreTrainedTokenizerFast:
     core.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in (eos, *ADDED)])
     if [core.token_to_id(token) for token in ADDED] != list(range(first, first + len(ADDED))):
         raise UsageError(f"{path}: expected a vocabulary that has {eos} and has not {', '.join(ADDED)}")
-    if (count := core.get_vocab_size()) > config.padded_vocab_size:
-        raise UsageError(f"{path}: {count} tokens, but padded_vocab_size in config.json is {config.padded_vocab_size}")
+    if (count := core.get_vocab_size()) > config.vocab_size:
+        raise UsageError(f"{path}: {count} tokens, but padded_vocab_size in config.json is {config.vocab_size}")
     check_ids(path, core, processor, model)
     core.post_processor = processors.TemplateProcessing(
         single="[gMASK] <sop> $A",
@@ -235,7 +210,7 @@ def fast_tokenizer(path: Path, config: Published) -> PreTrainedTokenizerFast:
         additional_special_tokens=list(ADDED),
         chat_template=CHAT_TEMPLATE,
         padding_side="left",
-        model_max_length=config.seq_length,
+        model_max_length=config.max_position_embeddings,
         clean_up_tokenization_spaces=False,
     )
 
@@ -288,10 +263,6 @@ def check_ids(path: Path, core: Tokenizer, processor: Any, model: Any) -> None:
                 f"{path}: no fast tokenizer like it can be made: of {text[:40]!r} it would make"
                 f" {encoded.tokens[:8]}, SentencePiece makes {[processor.id_to_piece(number) for number in ids[:8]]}"
             )
-
-
-def stop_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    return [tokenizer.eos_token_id, *tokenizer.convert_tokens_to_ids(list(STOPS))]
 
 
 def main(
