@@ -58,7 +58,7 @@ def test_imports_are_a_star() -> None:
 
 def test_heavy_libraries_stay_in_their_room() -> None:
     allowed = {
-        "train": {"torch", "transformers", "deepspeed", "datasets", "peft", "matplotlib"},
+        "train": {"torch", "transformers", "deepspeed", "datasets", "peft"},
         "eval_agreement": {"scipy"},
     }
     by_file = {

@@ -32,7 +32,6 @@ _CONTEXT.set_forkserver_preload(
     [
         "datasets",
         "deepspeed",
-        "matplotlib.pyplot",
         "peft",
         "scipy.stats",
         "torch.utils.tensorboard",
@@ -119,7 +118,7 @@ def write_recipe(folder: Path, name: str = "recipe.yaml", **changes: Any) -> Pat
 
 
 def _in_process(function: Callable[..., None], arguments: tuple[Any, ...], place: dict[str, str], log: Path) -> None:
-    os.environ.pop("TENSORBOARD_LOGGING_DIR", None)  # sft.arguments sets it, in the process of the tests too
+    os.environ.pop("TENSORBOARD_LOGGING_DIR", None)  # passed_on.arguments sets it, in the process of the tests too
     os.environ.update(place)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(log / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)

@@ -152,28 +152,39 @@ def _ends(
     count = len(rows)
     if seeing is not None and not any(row["images"] for row in rows):
         rows = [*rows, seeing.blank_row()]  # all processes must call what looks
-    ids, image_token = [row["input_ids"] for row in rows], seeing.image_token_id if seeing is not None else -1
     device = next(model.parameters()).device
-    lengths = torch.tensor([len(each) for each in ids])
     if (seeing is None or not seeing.types) and attention.install(model):
-        nodes = prefix_tree(told_apart(rows, image_token), [len(each) - 2 for each in ids])
-        batch = sequence(nodes, ids)
-        ends = torch.tensor([node.end - node.start for node in nodes]).cumsum(0)
-        last = {node.row: int(end) - 1 for node, end in zip(nodes, ends, strict=True) if node.leaf}
-        places = torch.tensor([last[row] for row in range(count)])
-        shown = images_of(nodes, rows, image_token)
+        batch, places, shown = _packed(rows, seeing)
     else:
-        longest = int(lengths.max())
-        batch = {"input_ids": torch.tensor([each + [pad] * (longest - len(each)) for each in ids])}
-        batch["attention_mask"] = (torch.arange(longest) < lengths[:, None]).long()
-        batch |= seeing.types_of(batch["input_ids"]) if seeing is not None else {}
-        places = torch.arange(count) * longest + lengths[:count] - 1
-        shown = [name for row in rows for name in row["images"]]
+        batch, places, shown = _padded(rows, pad, seeing)
     if seeing is not None:
         batch |= seeing.pixels(shown)
     given = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
     hidden = model.model(**given, use_cache=False).last_hidden_state.flatten(0, 1)
-    return hidden[places], hidden[places - 1]
+    return hidden[places[:count]], hidden[places[:count] - 1]
+
+
+def _packed(
+    rows: list[dict[str, Any]], seeing: SeeingTokenizer | None
+) -> tuple[dict[str, Any], torch.Tensor, list[str]]:
+    """What the model is given, where each row's last token stands in it, and the images in their order."""
+    ids, image_token = [row["input_ids"] for row in rows], seeing.image_token_id if seeing is not None else -1
+    nodes = prefix_tree(told_apart(rows, image_token), [len(each) - 2 for each in ids])
+    ends = torch.tensor([node.end - node.start for node in nodes]).cumsum(0)
+    last = {node.row: int(end) - 1 for node, end in zip(nodes, ends, strict=True) if node.leaf}
+    places = torch.tensor([last[row] for row in range(len(rows))])
+    return sequence(nodes, ids), places, images_of(nodes, rows, image_token)
+
+
+def _padded(
+    rows: list[dict[str, Any]], pad: int, seeing: SeeingTokenizer | None
+) -> tuple[dict[str, Any], torch.Tensor, list[str]]:
+    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+    longest = int(lengths.max())
+    ids = torch.tensor([row["input_ids"] + [pad] * (longest - len(row["input_ids"])) for row in rows])
+    batch = {"input_ids": ids, "attention_mask": (torch.arange(longest) < lengths[:, None]).long()}
+    batch |= seeing.types_of(ids) if seeing is not None else {}
+    return batch, torch.arange(len(rows)) * longest + lengths - 1, [name for row in rows for name in row["images"]]
 
 
 def _place() -> tuple[int, int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import deepspeed
+import jinja2
 import torch
 import transformers
 from checkpoints import let_others_read
@@ -19,6 +20,8 @@ from critic import jsonl
 from critic.backends.identity import processor_hash
 from critic.errors import UsageError
 from critic.records import RATINGS
+
+CARD = Path(__file__).with_name("card.jinja")
 
 
 def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merge: bool = True) -> None:
@@ -38,12 +41,12 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
         _name_as_vllm_does(out / "config.json")
     (out / "training_args.bin").unlink(missing_ok=True)  # a pickle; critic.json says the same in JSON
     (out / "adapter" / "training_args.bin").unlink(missing_ok=True)
-    base = folder_of(facts["recipe"]["base"]) if facts["recipe"].get("base") else None
+    base = folder_of(facts["recipe"]["base"]) if facts["recipe"]["base"] else None
     begun = Path(facts["init"]["folder"]) if "init" in facts else None
     for origin, folder in product(filter(None, (base, begun)), (out, *([out / "adapter"] if adapted else []))):
         copy_terms(origin, folder)
     tokenizer.save_pretrained(out)
-    if adapted and facts["recipe"].get("images") == "show":
+    if adapted and facts["recipe"]["images"] == "show":
         tokenizer.save_pretrained(out / "adapter")
     if objective != "head":
         _generation(trainer.model, tokenizer).save_pretrained(out)
@@ -56,23 +59,20 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
     jsonl.write_json(out / "critic.json", whole)
 
 
-def kind(objective: str, images: str = "blind") -> Any:
-    """The class of transformers that reads a base to be trained."""
-    if images == "show":
-        return transformers.AutoModelForImageTextToText
-    of_text, of_ratings = transformers.AutoModelForCausalLM, transformers.AutoModelForSequenceClassification
-    return of_ratings if objective == "head" else of_text
-
-
 def labels(objective: str) -> dict[int, str]:
     """The classes of a scoring head, none of a model that writes."""
     return {place: str(rating) for place, rating in enumerate(RATINGS)} if objective == "head" else {}
 
 
-def options(objective: str) -> dict[str, Any]:
-    """What to read a base with."""
-    found = labels(objective)
-    return {"id2label": found, "label2id": {name: place for place, name in found.items()}} if found else {}
+def read_base(base: str, objective: str, images: str, **options: Any) -> Any:
+    """A base by the class of transformers that it is trained as."""
+    if images == "show":
+        return transformers.AutoModelForImageTextToText.from_pretrained(base, **options)
+    if objective != "head":
+        return transformers.AutoModelForCausalLM.from_pretrained(base, **options)
+    classes = labels(objective)
+    options |= {"id2label": classes, "label2id": {name: place for place, name in classes.items()}}
+    return transformers.AutoModelForSequenceClassification.from_pretrained(base, **options)
 
 
 def _name_as_vllm_does(config: Path) -> None:
@@ -90,8 +90,7 @@ def _merge(facts: dict[str, Any], out: Path, deepspeed_config: Any) -> None:
     recipe = facts["recipe"]
     unset_hf_deepspeed_config()  # under ZeRO-3 loading a model is a collective
     try:
-        of = kind(recipe["objective"], recipe.get("images", "blind"))
-        model = of.from_pretrained(recipe["base"], dtype="auto", **options(recipe["objective"]))
+        model = read_base(recipe["base"], recipe["objective"], recipe["images"], dtype="auto")
         if "init" in facts:
             carry_over(model, Path(facts["init"]["folder"]))
         PeftModel.from_pretrained(model, out / "adapter").merge_and_unload().save_pretrained(out)
@@ -141,45 +140,10 @@ def mend(out: Path) -> None:
 def card(facts: dict[str, Any]) -> str:
     """A model card in Markdown: what it was made from and how well it agreed with people on held-out rows."""
     recipe = facts["recipe"]
-    origin = recipe.get("base") or "random weights"
     task = "text-classification" if recipe["objective"] == "head" else "text-generation"
-    task = "image-text-to-text" if recipe.get("images") == "show" else task
-    head = ["---", "library_name: transformers", f"pipeline_tag: {task}", "tags: [judge, critic]"]
-    if recipe.get("base"):
-        head.append(f"base_model: {json.dumps(recipe['base'])}")
-    lines = [*head, "---", "", "# A judge of answers", ""]
-    lines += [
-        f"Fine-tuned from {origin} on {facts['rows']} examples of human-scored answers, in the forms "
-        f"{', '.join(f'{form} ({count})' for form, count in facts['forms'].items())}; "
-        f"{facts['steps']} steps of {recipe['global_batch']} rows, objective `{recipe['objective']}`, "
-        f"weights: {facts['set']}.",
-        "",
-        "Serve it with `critic serve FOLDER`, judge with `critic judge ROWS --judge FOLDER --out FILE`, and "
-        "audit it on your own rows with `critic audit` before relying on it.",
-        "",
-        "| data file | SHA-256 |",
-        "|---|---|",
-        *(f"| {Path(name).name} | `{digest}` |" for name, digest in facts["data"].items()),
-        "",
-        "| prompt | hash |",
-        "|---|---|",
-        *(f"| {name} | `{digest}` |" for name, digest in facts["prompts"].items()),
-        "",
-    ]
-    found = facts.get("evaluation")
-    if not found or found.get("set", facts["set"]) != facts["set"]:
-        other = f" with these weights, but with the {found['set']} ones (critic.json)" if found else ""
-        return "\n".join([*lines, f"It was not evaluated{other} while it was trained.", ""])
-    lines += [
-        f"Agreement with people on {found['n']:.0f} held-out rows (step {found['step']}, score: {found['score']}; "
-        "these rows were watched during training, so audit on others before quoting a figure):",
-        "",
-        "| metric | value |",
-        "|---|---|",
-        *(f"| {name} | {value:.3f} |" for name, value in found.items() if name not in {"n", "step", "score", "set"}),
-        "",
-    ]
-    return "\n".join(lines)
+    task = "image-text-to-text" if recipe["images"] == "show" else task
+    text: str = jinja2.Template(CARD.read_text("utf-8")).render({**facts, "task": task})
+    return text
 
 
 def carry_over(model: Any, judge: Path) -> None:

@@ -86,11 +86,9 @@ def main(
     ] = None,
     num_gpus: Annotated[int | None, typer.Option("--num_gpus", min=1, help="GPUs of a node [default: all].")] = None,
     include: Annotated[str | None, typer.Option(help="The GPUs to use, such as localhost:0,1.")] = None,
-    exclude: Annotated[str | None, typer.Option(help="The GPUs to leave alone, in the same way.")] = None,
     hostfile: Annotated[
         Path | None, typer.Option(exists=True, help="Several nodes: a line `NAME slots=8` for each.")
     ] = None,
-    num_nodes: Annotated[int | None, typer.Option("--num_nodes", min=1, help="Nodes of the hostfile to use.")] = None,
     no_ssh: Annotated[bool, typer.Option("--no_ssh", help="The command is started on each node by itself.")] = False,
     node_rank: Annotated[int | None, typer.Option("--node_rank", min=0, help="With it, which node this is.")] = None,
     master_addr: Annotated[str | None, typer.Option("--master_addr", help="Address of the first node.")] = None,

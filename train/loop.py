@@ -13,7 +13,6 @@ import checkpoints
 import datasets
 import export
 import machine
-import matplotlib.pyplot as plt
 import passed_on
 import resize
 import torch
@@ -84,7 +83,7 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
     def __init__(self, watch: "Watch", **options: Any) -> None:
         self.watch = watch
         self.order, self.numbered = torch.Generator(), None
-        self.heap = machine.Heap()
+        self.usual_memory = 0
         self.decays: list[float] = []
         super().__init__(**options)
         watch.trainer = self
@@ -140,7 +139,7 @@ class JudgeTrainer(transformers.Trainer):  # type: ignore[misc]  # a base of typ
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         super().log({**logs, **self.watch.meter.take()} if "loss" in logs else logs, start_time)
         if self.args.use_cpu:
-            self.heap.trim()
+            self.usual_memory = machine.trim_memory(self.usual_memory)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         # Called from within _save_checkpoint, transformers would write the weights a second time, beside DeepSpeed's.
@@ -330,24 +329,3 @@ class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # a base of ty
         """Write the judge: the averaged weights where there are some."""
         with self._averaged():
             export.save(self.trainer, self.tokenizer, self.out, self._notes("raw" if self.ema is None else "ema"))
-
-
-def draw_loss(log: Path, picture: Path) -> None:
-    """The loss by step, and below it the held-out mean absolute error where it was measured. Nothing without a step."""
-    points = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
-    if not points:
-        return
-    losses = [(point["step"], point["loss"]) for point in points if "loss" in point]
-    errors = [(point["step"], point["eval_mae"]) for point in points if "eval_mae" in point]
-    figure, axes = plt.subplots(
-        1 + bool(errors), figsize=(7, 3.5 + 2 * bool(errors)), layout="constrained", squeeze=False
-    )
-    axes[0, 0].plot(*zip(*losses, strict=True), color="#2f6f9f")
-    axes[0, 0].set(xlabel="step", ylabel="loss per target token", yscale="log")
-    if errors:
-        axes[1, 0].plot(*zip(*errors, strict=True), color="#9f4f2f", marker="o", markersize=3)
-        axes[1, 0].set(xlabel="step", ylabel="MAE on held-out rows")
-    for each in axes[:, 0]:
-        each.grid(alpha=0.3)
-    figure.savefig(picture, dpi=120)
-    plt.close(figure)

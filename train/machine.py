@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-import time
+import timeit
 from pathlib import Path
 from typing import Literal
 
@@ -30,21 +30,15 @@ def keep_memory() -> bool:
     return mallopt is not None and all(mallopt(name, value) == 1 for name, value in settings.items())
 
 
-class Heap:
-    """What glibc keeps, held in bounds: batches of ever new sizes leave holes that no block fits in, and the process
-    would grow to twice what a step needs and more."""
-
-    def __init__(self) -> None:
-        self.usual: int | None = None
-
-    def trim(self) -> None:
-        """Give free pages back where there are half as many again as at the first call; they cost a fault each."""
-        now = psutil.Process().memory_info().rss
-        release = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if self.usual is None:
-            self.usual = now
-        elif release is not None and now > 1.5 * self.usual:
-            release(0)
+def trim_memory(usual: int) -> int:
+    """Give free pages back where there are half as many again as `usual` bytes (0: not known yet); what is usual.
+    Batches of ever new sizes leave holes that no block fits in, and the process would grow to twice what a step needs
+    and more."""
+    now: int = psutil.Process().memory_info().rss
+    release = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if usual and release is not None and now > 1.5 * usual:
+        release(0)
+    return usual or now
 
 
 def allowed_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
@@ -63,12 +57,11 @@ def free_cores(seconds: float = 1.0, tries: int = 3) -> int:
 
     OpenMP's threads wait for one another, so that two are slower than one as soon as one of them shares its core.
     """
-    return max(1, min(allowed_cores(), max(_idle(seconds) for _ in range(tries))))
-
-
-def _idle(seconds: float) -> int:
-    busy: list[float] = psutil.cpu_percent(seconds, percpu=True)
-    return round(sum(1.0 - busy[core] / 100.0 for core in os.sched_getaffinity(0) if core < len(busy)))
+    free = []
+    for _ in range(tries):
+        busy: list[float] = psutil.cpu_percent(seconds, percpu=True)
+        free.append(round(sum(1.0 - busy[core] / 100.0 for core in os.sched_getaffinity(0) if core < len(busy))))
+    return max(1, min(allowed_cores(), max(free)))
 
 
 def threads_of_a_process() -> int:
@@ -86,12 +79,7 @@ def threads_of_a_process() -> int:
 def matmul_seconds(dtype: torch.dtype, tokens: int = 512) -> float:
     """The shortest of some matmuls as a layer of a small model has them, of 2.1 GFLOP with so many tokens."""
     left, right = torch.ones(tokens, 1024, dtype=dtype), torch.ones(1024, 2048, dtype=dtype)
-    found = []
-    for _ in range(6):
-        start = time.perf_counter()
-        left @ right
-        found.append(time.perf_counter() - start)
-    return min(found[1:])
+    return min(timeit.repeat(lambda: left @ right, repeat=6, number=1)[1:])
 
 
 def choose_precision() -> tuple[Literal["bf16", "fp32"], str]:
@@ -102,5 +90,5 @@ def choose_precision() -> tuple[Literal["bf16", "fp32"], str]:
     fp32, bf16 = (matmul_seconds(dtype, tokens=8) for dtype in (torch.float32, torch.bfloat16))
     if bf16 < HOPELESS * fp32:
         fp32, bf16 = matmul_seconds(torch.float32), matmul_seconds(torch.bfloat16)
-    taken = f"a matmul takes {1000 * bf16:.1f} ms in bf16, {1000 * fp32:.1f} ms in fp32"
-    return ("bf16" if fp32 / bf16 >= FASTER else "fp32"), taken
+    why = f"a matmul takes {1000 * bf16:.1f} ms in bf16, {1000 * fp32:.1f} ms in fp32"
+    return ("bf16" if fp32 / bf16 >= FASTER else "fp32"), why

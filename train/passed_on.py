@@ -1,11 +1,13 @@
-"""The sections of a recipe that go to transformers and DeepSpeed as they are, checked beforehand."""
+"""The sections of a recipe that go to transformers and DeepSpeed as they are: checked, and completed."""
 
 import difflib
 import math
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import get_type_hints
+from pathlib import Path
+from typing import Any, get_type_hints
 
 import deepspeed
 import msgspec
@@ -15,72 +17,158 @@ from recipe import Recipe
 
 from critic.errors import UsageError
 
+SET_HERE = {
+    "training": {
+        "output_dir": "give --out",
+        "deepspeed": "give the section deepspeed",
+        "gradient_accumulation_steps": "give global_batch",
+        "auto_find_batch_size": "a step has global_batch rows",
+        "eval_strategy": "give evaluation",
+        "eval_steps": "give evaluation",
+        "eval_on_start": "give evaluation",
+        "load_best_model_at_end": "the best weights by MAE are in --out/best, with evaluation",
+        "label_smoothing_factor": "with it labels would count alike, whatever the recipe weighs them by",
+        "save_total_limit": "give keep",
+        "save_only_model": "a killed run goes on from whole checkpoints",
+        "resume_from_checkpoint": "the newest whole checkpoint in --out is taken",
+        "ignore_data_skip": "a killed run goes on with the rows that are left",
+        "use_cpu": "a GPU is used where there is one",
+        "dataloader_pin_memory": "it follows from the device",
+        "remove_unused_columns": "rows are made into batches here",
+        "label_names": "rows are made into batches here",
+        "length_column_name": "rows are made into batches here",
+        "disable_tqdm": "there is a line for each log",
+        "logging_nan_inf_filter": "a loss that is not finite ends the run",
+    },
+    "deepspeed": {
+        "gradient_accumulation_steps": "give global_batch",
+        "train_micro_batch_size_per_gpu": "give training.per_device_train_batch_size",
+    },
+}
+"""Keys of the sections that this program sets itself, and why, or what to give instead."""
 
-def _require_known(section: str, given: Iterable[str], known: Iterable[str], *, all_known: bool = True) -> None:
+NESTED = {"zero_optimization", "bf16", "fp16", "optimizer", "scheduler", "tensorboard", "flops_profiler", "checkpoint"}
+"""What DeepSpeed reads keys and values of."""
+
+
+def _refuse(section: str, problem: str) -> UsageError:
+    return UsageError(f"the recipe's {section} section: {problem}")
+
+
+def _require_known(section: str, keys: Iterable[str], known: Iterable[str], *, all_known: bool = True) -> None:
     """Raises UsageError for a key that is not known, naming the nearest; if not all are, only where one is near."""
-    for key in set(given).difference(known):
+    for key in set(keys).difference(known):
         near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.6 if all_known else 0.8)
         if near or all_known:
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise UsageError(f"the recipe's {section} section: there is no {key}{hint}")
-
-
-_SECTIONS = {
-    "zero_optimization",
-    "bf16",
-    "fp16",
-    "optimizer",
-    "scheduler",
-    "tensorboard",
-    "flops_profiler",
-    "checkpoint",
-}
-"""What DeepSpeed reads keys and values of."""
+            raise _refuse(section, f"there is no {key}{hint}")
 
 
 def check(recipe: Recipe) -> None:
     """Raises UsageError for what DeepSpeed and transformers pass over, or stumble over once the run is under way: a key
-    that they do not know, a value of another type, a stage that there is not."""
-    fields_by_name = {each.name: each for each in fields(transformers.TrainingArguments)}
-    _require_known("training", recipe.training, fields_by_name)
+    that they do not know or that is set here, a value of another type, a stage that there is not."""
+    for section, owned in SET_HERE.items():
+        for key in owned.keys() & getattr(recipe, section).keys():
+            raise UsageError(f"{section}.{key} is set by the program; {owned[key]}")
+    _check_training(_training(recipe))
+    _check_deepspeed(recipe.deepspeed)
+
+
+def _training(recipe: Recipe) -> dict[str, Any]:
+    """The section without an order of rows that an override takes back."""
+    return {key: value for key, value in recipe.training.items() if (key, value) != ("train_sampling_strategy", None)}
+
+
+def _check_training(section: dict[str, Any]) -> None:
+    known = {field.name: field for field in fields(transformers.TrainingArguments)}
+    _require_known("training", section, known)
     kinds = get_type_hints(transformers.TrainingArguments)
-    given = {
-        name: value for name, value in recipe.training.items() if (name, value) != ("train_sampling_strategy", None)
-    }
-    for name, value in given.items():
+    for name, value in section.items():
         try:
             msgspec.convert(value, kinds[name])
         except msgspec.ValidationError as error:
-            raise UsageError(f"the recipe's training section: {name}: {error}, {value!r}") from None
+            raise _refuse("training", f"{name}: {error}, {value!r}") from None
         except TypeError:
             pass  # a kind that is no plain one
-        choices = list(fields_by_name[name].metadata.get("choices") or [value])
+        choices = list(known[name].metadata.get("choices") or [value])
         if value is not None and value not in choices:
-            raise UsageError(f"the recipe's training section: {name}: {value!r} is none of {', '.join(choices)}")
+            raise _refuse("training", f"{name}: {value!r} is none of {', '.join(choices)}")
+
+
+def _check_deepspeed(section: dict[str, Any]) -> None:
     names = {name for name in vars(deepspeed.runtime.constants).values() if isinstance(name, str)}
-    _require_known("deepspeed", recipe.deepspeed, names | {"zero_optimization"}, all_known=False)
-    config, section = deepspeed.runtime.zero.config.DeepSpeedZeroConfig, "deepspeed.zero_optimization"
-    for name in _SECTIONS & recipe.deepspeed.keys():
-        if not isinstance(given_there := recipe.deepspeed[name], dict):
-            raise UsageError(f"the recipe's deepspeed.{name} section: expected keys and values, got {given_there!r}")
-    zero = recipe.deepspeed.get("zero_optimization", {})
-    aliases = {each.alias for each in config.model_fields.values() if each.alias}
-    _require_known(section, zero, {*config.model_fields, *aliases})
+    _require_known("deepspeed", section, names | NESTED, all_known=False)
+    for name in NESTED & section.keys():
+        if not isinstance(section[name], dict):
+            raise _refuse(f"deepspeed.{name}", f"expected keys and values, got {section[name]!r}")
+    config, zero = deepspeed.runtime.zero.config.DeepSpeedZeroConfig, section.get("zero_optimization", {})
+    aliases = {field.alias for field in config.model_fields.values() if field.alias}
+    _require_known("deepspeed.zero_optimization", zero, {*config.model_fields, *aliases})
     try:
         config(**{name: value for name, value in zero.items() if value != "auto"})  # which transformers fills in
-    except ValueError as error:  # pydantic's: how many, and then for each a line with its place and one that says it
+    except ValueError as error:  # pydantic's: how many, and then for each a line with its key and one that says it
         lines = str(error).splitlines()
-        raise UsageError(f"the recipe's {section} section: {' '.join(map(str.strip, lines[1:3] or lines))}") from None
+        problem = " ".join(line.strip() for line in lines[1:3] or lines)
+        raise _refuse("deepspeed.zero_optimization", problem) from None
 
 
-def require_free(recipe: Recipe, fixed: Iterable[str]) -> None:
-    """Raises UsageError for a setting of transformers that is `fixed` here, whatever the recipe says."""
-    for key in recipe.training.keys() & {*fixed}:
-        raise UsageError(f"training.{key} is set by the program")
+def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
+    """What transformers is given: the recipe's section, and what this program sets itself."""
+    check(recipe)
+    on_cpu = not torch.cuda.is_available()
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    defaults = {"per_device_train_batch_size": 1, "report_to": "tensorboard", "logging_steps": 10}
+    section = {**defaults, **_training(recipe)}
+    if section.get("use_liger_kernel"):
+        # Its kernels for norms, rotation and gates; the loss is ours.
+        section.setdefault("liger_kernel_config", {"fused_linear_cross_entropy": False, "cross_entropy": False})
+    at_once = section["per_device_train_batch_size"] * world
+    if at_once < 1 or recipe.global_batch % at_once:
+        raise UsageError(
+            f"global_batch {recipe.global_batch} is no multiple of {at_once} (per_device_train_batch_size "
+            f"{section['per_device_train_batch_size']} x {world} processes); change one of them"
+        )
+    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(out / "tensorboard"))
+    with telling():
+        found = transformers.TrainingArguments(
+            **section,
+            output_dir=str(out),
+            deepspeed=_deepspeed_config(recipe.deepspeed),
+            gradient_accumulation_steps=recipe.global_batch // at_once,
+            use_cpu=on_cpu,
+            dataloader_pin_memory=not on_cpu,
+            remove_unused_columns=False,
+            label_names=["labels"],
+            length_column_name="length",
+            disable_tqdm=True,
+            logging_nan_inf_filter=False,
+            save_total_limit=None,
+        )
+    _check_steps(found, may_take_none=recipe.probe is not None)
+    return found
 
 
-def require_logged_when_saved(found: transformers.TrainingArguments) -> None:
-    """Raises UsageError for steps at which a run that is continued would log other losses."""
+def _deepspeed_config(section: dict[str, Any]) -> dict[str, Any]:
+    # Without the last key ZeRO-3 would export no weights.
+    zero = {**section.get("zero_optimization", {}), "stage3_gather_16bit_weights_on_model_save": True}
+    return {
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "zero_allow_untested_optimizer": True,
+        **section,
+        "zero_optimization": zero,
+    }
+
+
+def _check_steps(found: transformers.TrainingArguments, *, may_take_none: bool) -> None:
+    """Raises UsageError for a run without a step, and for steps at which one that is continued would log otherwise."""
+    if found.max_steps == 0 or (found.max_steps < 0 and found.num_train_epochs <= 0 and not may_take_none):
+        raise _refuse(
+            "training",
+            "no step to take: max_steps, or else num_train_epochs, is above 0 "
+            "(num_train_epochs may be 0 where probe fits a scoring head)",
+        )
     both = found.save_strategy == found.logging_strategy == "steps" and found.logging_steps > 0
     times = found.save_steps / found.logging_steps if both else 1.0
     if not math.isclose(times, round(times), rel_tol=1e-9):
@@ -98,7 +186,7 @@ def telling() -> Iterator[None]:
     except (UsageError, torch.OutOfMemoryError):  # of which no value is to blame
         raise
     except (ImportError, RuntimeError, TypeError, ValueError) as error:
-        raise UsageError(f"the recipe's training section: {_words(error)}") from None
+        raise _refuse("training", _words(error)) from None
 
 
 _OF_A_VALUE = ("is not supported on your device", "DeepSpeed does not recognize")
@@ -115,8 +203,8 @@ def telling_of_deepspeed() -> Iterator[None]:
         unlike = [line.removeprefix("- ") for line in str(error).splitlines() if line.startswith("- ds ")]
         if not unlike and not any(words in str(error) for words in _OF_A_VALUE):
             raise
-        told = f"unlike the training section: {'; '.join(unlike)}" if unlike else _words(error)
-        raise UsageError(f"the recipe's deepspeed section: {told}") from None
+        problem = f"unlike the training section: {'; '.join(unlike)}" if unlike else _words(error)
+        raise _refuse("deepspeed", problem) from None
 
 
 def _words(error: Exception) -> str:

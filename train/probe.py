@@ -5,7 +5,6 @@ Behind a fitted one they start from what the base knows already (linear probing,
 arXiv 2202.10054, section 4). Where nothing is trained behind it, it is the judge.
 """
 
-import math
 import os
 import time
 import warnings
@@ -115,13 +114,17 @@ def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
     if len(set(rating.tolist())) < 2 or len(set(groups.tolist())) < 2:
         raise UsageError("probe: rows of one rating or of one group tell nothing; leave it out")
     features = (states / scale)[row]
-    parts = list(GroupKFold(min(_FOLDS, len(set(groups)))).split(features, rating, groups))
-    losses = {
-        strength: _mean([_held_out(features, rating, shares, part, strength) for part in parts])
-        for strength in STRENGTHS
-    }
-    if np.isnan(list(losses.values())).any():
+    # A part that only knows one rating learns nothing, and none can be judged by ratings that it does not know.
+    parts = [
+        (inside, outside)
+        for inside, outside in GroupKFold(min(_FOLDS, len(set(groups)))).split(features, rating, groups)
+        if len(set(rating[inside].tolist())) > 1 and np.isin(rating[outside], rating[inside]).any()
+    ]
+    if not parts:
         raise UsageError("probe: no group can be rated by what the others teach; leave it out")
+    losses = {}
+    for strength in STRENGTHS:
+        losses[strength] = fmean(_held_out(features, rating, shares, part, strength) for part in parts)
     best = min(losses, key=losses.__getitem__)
     fitted = _regression(best, features, rating, shares)
     by_class = fitted.coef_ if len(fitted.classes_) > 2 else np.vstack([-fitted.coef_ / 2, fitted.coef_ / 2])
@@ -130,12 +133,6 @@ def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
     weights = np.tile(by_class[rarest], (people.shape[1], 1))
     weights[fitted.classes_] = by_class
     return weights / scale, losses[best]
-
-
-def _mean(losses: list[float]) -> float:
-    """Of those that could be computed; not a number where none could."""
-    known = [loss for loss in losses if not math.isnan(loss)]
-    return fmean(known) if known else math.nan
 
 
 def _regression(strength: float, features: Floats, rating: NDArray[np.intp], shares: Floats) -> Any:
@@ -156,11 +153,7 @@ def _held_out(
     from sklearn.metrics import log_loss  # noqa: PLC0415 - takes a second to import
 
     inside, outside = part
-    if len(set(rating[inside].tolist())) < 2:
-        return float("nan")
     fitted = _regression(strength, features[inside], rating[inside], shares[inside])
     seen = outside[np.isin(rating[outside], fitted.classes_)]
-    if not len(seen):
-        return float("nan")
-    said = fitted.predict_proba(features[seen])
-    return float(log_loss(rating[seen], said, sample_weight=shares[seen], labels=fitted.classes_))
+    predicted = fitted.predict_proba(features[seen])
+    return float(log_loss(rating[seen], predicted, sample_weight=shares[seen], labels=fitted.classes_))

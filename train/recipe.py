@@ -3,17 +3,21 @@
 import difflib
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 import yaml
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from tiny import TinySpec
 
 from critic.asking.forms import REASON_FIRST, check_mix, prompt_of, rates
 from critic.errors import UsageError
 from critic.records import Showing
+
+Count = Annotated[int, Meta(ge=1)]
+Weight = Annotated[float, Meta(ge=0.0)]
 
 
 class LoraSpec(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -32,7 +36,7 @@ class EmaSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     `device` cpu keeps it in the host's memory, for one transfer of the weights a step.
     """
 
-    decay: float = 0.999
+    decay: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.999
     device: Literal["same", "cpu"] = "same"
 
 
@@ -41,20 +45,20 @@ class RaftSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     distribution against people's score, which weighs as much as `weight` target tokens (see objective.py)."""
 
     kind: Literal["squared", "rps"] = "rps"
-    weight: float = 4.0
+    weight: Weight = 4.0
 
 
 class VisionSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     """What a tiny model looks with: squares of `image_size` pixels in patches of `patch_size`, `scale` x `scale` of
     which become one token; the rest as in Idefics3VisionConfig."""
 
-    image_size: int
-    patch_size: int
-    scale: int = 1
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
+    image_size: Count
+    patch_size: Count
+    scale: Count = 1
+    hidden_size: Count
+    intermediate_size: Count
+    layers: Count
+    heads: Count
     initializer_range: float = 0.02
 
 
@@ -62,9 +66,9 @@ class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
     """Judging held-out rows every `every` steps, at most `rows` of them; `score` is how a distribution becomes
     one number, `weights` which set is judged with (`ema` needs one)."""
 
-    every: int
-    rows: int = 1000
-    batch_size: int = 16
+    every: Count
+    rows: Count = 1000
+    batch_size: Count = 16
     score: Literal["expected", "median", "argmax"] = "expected"
     weights: Literal["ema", "raw"] | None = None
 
@@ -74,8 +78,7 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
 
     - `images`: `show` trains a judge that is shown its rows' images, by a base that sees; `max_image_pixels` makes
       larger ones smaller. `vision` is what a tiny one looks with.
-    - `frozen`: parts of the model that are not trained, by their names (`embed_tokens`: the vocabulary, most of a small
-      model, with half of a step's memory and a third of its time); without it the part of a base that looks.
+    - `frozen`: names of parts that are not trained; without it the part of a base that looks.
     - `forms`: judging form -> how often a row is rendered in it, 0..1 each (`critic.asking.forms`; `pointwise@en` is a
       form with the prompt in that language).
     - `labels`: whose scores are learned -> how much an example counts: `people`, and by NAME the other judges whose
@@ -84,50 +87,45 @@ class Recipe(Struct, forbid_unknown_fields=True, kw_only=True):
     - `rating_weight`: how much more than a verdict's other tokens its value counts in the loss.
     - `balance`: weight of a rated row is (frequency of its rating) ** -balance: 0 leaves the data as it is, 1 lets
       every rating count alike.
-    - `packing`: the rows of a micro-batch become one sequence without padding, none seeing another; what several begin
-      with is computed once (`packing.py`). `objective: raft` packs in any case.
-    - `together`: rows about the same images come in one step, and without images those of the same `group` (answers to
-      one question, one row's several `labels`): with packing, what is the same in them is computed once. A number: at
-      most so many rows of a group, so that where a question has many answers a step has several questions.
-    - `attention`: `sdpa`, `eager`, `varlen` (PyTorch's own flash attention over packed rows) or another attention of
-      transformers (`flash_attention_2` …), which computes what rows begin with anew for each.
+    - `packing`: the rows of a micro-batch become one sequence without padding; what several begin with is computed once
+      (`packing.py`). `objective: raft` and `head` pack in any case.
+    - `together`: rows about the same images, or of the same `group`, come in one step; a number: at most so many.
+    - `attention`: `sdpa`, `eager`, `varlen` (PyTorch's flash attention over packed rows) or another of transformers.
     - `precision`: `bf16` (with fp32 master weights), `fp32`, or `auto`, which measures what is faster; without it the
       sections below decide.
-    - `compiled`: on a CPU, norms and gates by functions that PyTorch compiles where there is a C++ compiler
-      (`kernels.py`): a small model's step takes two thirds of the time.
+    - `compiled`: on a CPU, norms and gates are compiled where there is a C++ compiler (`kernels.py`).
     - `objective`: `sft` learns verdicts, `raft` the error of the rating too; `head` learns no text but ten classes, the
       ratings, on a prompt's last token.
-    - `probe`: a scoring head begins as a logistic regression on what the base makes of so many rows (`probe.py`),
-      instead of all ratings alike likely.
+    - `probe`: a scoring head begins as a logistic regression on what the base makes of so many rows (`probe.py`).
     - `keep`: checkpoints that stay.
     - `training` goes to transformers.TrainingArguments and `deepspeed` to DeepSpeed as they are.
     """
 
     forms: dict[str, float] = field(default_factory=lambda: {"pointwise": 1.0})
-    labels: dict[str, float] | None = None
+    labels: dict[str, Weight] | None = None
     base: str | None = None
     tiny: TinySpec | None = None
     vision: VisionSpec | None = None
     images: Showing = "blind"
-    max_image_pixels: int | None = None
+    max_image_pixels: Count | None = None
     lora: LoraSpec | None = None
     frozen: list[str] | None = None
-    max_source_tokens: int
-    max_target_tokens: int
-    global_batch: int
+    max_source_tokens: Count
+    max_target_tokens: Count
+    global_batch: Count
     objective: Literal["sft", "raft", "head"] = "sft"
     raft: RaftSpec = field(default_factory=RaftSpec)
-    rating_weight: float = 1.0
-    balance: float = 0.0
+    rating_weight: Annotated[float, Meta(gt=0.0)] = 1.0
+    balance: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
     packing: bool = False
-    together: bool | int = False
-    probe: int | None = None
+    together: bool | Count = False
+    probe: Count | None = None
     attention: str = "sdpa"
     precision: Literal["auto", "bf16", "fp32"] | None = None
     compiled: bool = False
     ema: EmaSpec | None = None
     evaluation: EvaluationSpec | None = None
-    keep: int = 2
+    keep: Count = 2
     training: dict[str, Any] = field(default_factory=dict)
     deepspeed: dict[str, Any]
 
@@ -238,92 +236,51 @@ def _with_nearest(message: str) -> str:
     return f"{message}; did you mean {near[0]}?" if near else f"{message}; there are {', '.join(sorted(_keys()))}"
 
 
-def _check_shape(shape: TinySpec | VisionSpec, place: str) -> None:
-    for name, size in msgspec.structs.asdict(shape).items():
-        if name not in ("seed", "initializer_range") and size < 1:
-            raise UsageError(f"{place}.{name} must be at least 1, got {size}")
-    if shape.hidden_size % (2 * shape.heads):
-        raise UsageError(
-            f"{place}.hidden_size {shape.hidden_size} must be an even number for each of {shape.heads} heads"
-        )
-
-
 def _check(recipe: Recipe, path: Path) -> None:
+    """Raises UsageError for keys that do not fit together."""
+
     def require(good: bool, what: str) -> None:
         if not good:
             raise UsageError(f"{path}: {what}")
 
-    for section in ("tiny", "vision"):
-        if (shape := getattr(recipe, section)) is not None:
-            _check_shape(shape, f"{path}: {section}")
     require((recipe.base is None) != (recipe.tiny is None), "give either base (a model) or tiny (a random one)")
+    for section in (recipe.tiny, recipe.vision):
+        if section is not None:
+            even = section.hidden_size % (2 * section.heads) == 0
+            require(even, f"hidden_size {section.hidden_size} must be an even number for each of {section.heads} heads")
     sees = recipe.images == "show"
     whole = (recipe.vision is not None) == (sees and recipe.tiny is not None)
     require(whole, "a tiny model needs a vision section to be shown images, and no other has one")
     require(recipe.objective != "head" or not sees, "objective head is for text alone; take sft or raft with images")
     require(recipe.probe is None or recipe.objective == "head", "probe is for a scoring head; set objective: head")
-    require(recipe.probe is None or recipe.probe > 0, "probe must be above 0")
     sampled = recipe.training.get("train_sampling_strategy") is not None
-    require(recipe.together >= 0, "together must be true, false, or a number of rows above 0")
     require(not (recipe.together and sampled), "together decides on the order; leave train_sampling_strategy out")
-    require(recipe.max_image_pixels is None or recipe.max_image_pixels > 0, "max_image_pixels must be above 0")
     require(recipe.lora is None or recipe.base is not None, "lora adapts a base; a tiny model is trained whole")
+    weighs = recipe.labels is None or 0.0 < sum(recipe.labels.values()) < math.inf
+    require(weighs, f"labels must be at least 0, and one above: {recipe.labels}")
+    _check_forms(recipe, path, require)
+    own_attention = recipe.attention in {"sdpa", "eager", "varlen"}
+    packed_with = f"objective {recipe.objective} packs its rows with sdpa, eager or varlen, not {recipe.attention}"
+    require(recipe.objective == "sft" or own_attention, packed_with)
+    require(recipe.packing or recipe.attention != "varlen", "attention varlen is for packed rows; set packing: true")
+    also = {"bf16", "fp16"} & (set(recipe.training) | set(recipe.deepspeed))
+    require(recipe.precision is None or not also, f"precision decides on {', '.join(sorted(also))}; give one of them")
+
+
+def _check_forms(recipe: Recipe, path: Path, require: Callable[[bool, str], None]) -> None:
     try:
         check_mix(recipe.forms)
     except UsageError as error:
         raise UsageError(f"{path}: forms: {error}") from None
-    weighed = [1.0] if recipe.labels is None else recipe.labels.values()
-    good = all(math.isfinite(weight) and weight >= 0.0 for weight in weighed) and sum(weighed) > 0.0
-    require(good, f"labels must be at least 0, and one above: {recipe.labels}")
-    rated = any(share > 0.0 and prompt_of(form, "en").on_ten for form, share in recipe.forms.items())
-    require(recipe.objective == "sft" or rated, "objective raft needs a form on 1..10 in forms, such as pointwise")
-    others = ", ".join(form for form, share in recipe.forms.items() if share > 0.0 and not rates(form))
+    used = [form for form, share in recipe.forms.items() if share > 0.0]
+    on_ten = any(prompt_of(form, "en").on_ten for form in used)
+    require(recipe.objective == "sft" or on_ten, "objective raft needs a form on 1..10 in forms, such as pointwise")
+    others = ", ".join(form for form in used if not rates(form))
     require(recipe.objective != "head" or not others, f"objective head learns ratings on 1..10 alone, not {others}")
-    if recipe.evaluation is not None:
-        ours = [form for form, share in recipe.forms.items() if share > 0.0 and rates(form)]
-        at_once = recipe.objective == "head" or not ours or any(REASON_FIRST not in form for form in ours)
-        require(at_once, f"evaluation needs a form that begins with the rating, not {', '.join(ours)} alone")
-        needs_ema = recipe.evaluation.weights == "ema"
-        require(recipe.ema is not None or not needs_ema, "evaluation.weights ema needs an ema section")
-        for name in ("every", "rows", "batch_size"):
-            require(getattr(recipe.evaluation, name) >= 1, f"evaluation.{name} must be at least 1")
-    require(math.isfinite(recipe.raft.weight) and recipe.raft.weight >= 0.0, "raft.weight must be at least 0")
-    require(recipe.ema is None or 0.0 <= recipe.ema.decay < 1.0, "ema.decay must be in 0..1, below 1")
-    require(recipe.keep >= 1, "keep must be at least 1: the newest checkpoint is what a killed run continues from")
-    require(0.0 <= recipe.balance <= 1.0, f"balance must be in 0..1, got {recipe.balance:g}")
-    for name in ("rating_weight", "max_source_tokens", "max_target_tokens", "global_batch"):
-        value = getattr(recipe, name)
-        require(math.isfinite(value) and value > 0, f"{name} must be above 0, got {value:g}")
-    require(
-        recipe.objective == "sft" or recipe.attention in {"sdpa", "eager", "varlen"},
-        f"objective {recipe.objective} packs its rows with sdpa, eager or varlen, not {recipe.attention}",
-    )
-    require(recipe.packing or recipe.attention != "varlen", "attention varlen is for packed rows; set packing: true")
-    given = {"bf16", "fp16"} & (set(recipe.training) | set(recipe.deepspeed))
-    require(recipe.precision is None or not given, f"precision decides on {', '.join(sorted(given))}; give one of them")
-    for section, owned in OWNED.items():
-        for key, instead in owned.items():
-            require(key not in getattr(recipe, section), f"{section}.{key} is set by the program; {instead}")
-
-
-OWNED = {
-    "training": {
-        "gradient_accumulation_steps": "give global_batch",
-        "save_total_limit": "give keep",
-        "resume_from_checkpoint": "the newest whole checkpoint in --out is taken",
-        "output_dir": "give --out",
-        "eval_strategy": "give evaluation",
-        "eval_steps": "give evaluation",
-        "label_smoothing_factor": "with it labels would count alike, whatever the recipe weighs them by",
-        "eval_on_start": "give evaluation",
-        "load_best_model_at_end": "the best weights by MAE are in --out/best, with evaluation",
-        "auto_find_batch_size": "a step has global_batch rows",
-        "save_only_model": "a killed run goes on from whole checkpoints",
-        "ignore_data_skip": "a killed run goes on with the rows that are left",
-    },
-    "deepspeed": {
-        "gradient_accumulation_steps": "give global_batch",
-        "train_micro_batch_size_per_gpu": "give training.per_device_train_batch_size",
-    },
-}
-"""Keys of the sections passed on that this program sets itself: section -> key -> what to give instead."""
+    if recipe.evaluation is None:
+        return
+    ratings = [form for form in used if rates(form)]
+    at_once = recipe.objective == "head" or not ratings or any(REASON_FIRST not in form for form in ratings)
+    require(at_once, f"evaluation needs a form that begins with the rating, not {', '.join(ratings)} alone")
+    averaged = recipe.ema is not None or recipe.evaluation.weights != "ema"
+    require(averaged, "evaluation.weights ema needs an ema section")

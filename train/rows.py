@@ -138,82 +138,6 @@ def _loaded(recipe: Recipe, train: Path, pictures: bool) -> human_scored.Loaded:
     return human_scored.load(train, judges=judges, pictures=pictures)
 
 
-def _build(
-    recipe: Recipe,
-    train: Path,
-    loaded: human_scored.Loaded,
-    folder: Path,
-    tokenizer: Any,
-    processes: int,
-    images: Images | None,
-) -> None:
-    start = time.monotonic()
-    sources = [_labelled(loaded, name, weight, recipe) for name, weight in labels(recipe).items()]
-    if not any(each.by_id for each in sources):
-        raise UsageError(f"{train}: no usable row to learn from")
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    try:
-        if tokenizer is None:
-            assert recipe.tiny is not None
-            tokenizer = train_tokenizer(_texts(sources, images is not None), recipe.tiny, recipe.vision)
-            if recipe.vision is not None:
-                tokenizer = SeeingTokenizer(tiny_processor(tokenizer, recipe.vision), images)
-            tokenizer.save_pretrained(partial / "tokenizer")
-        pieces = _pieces(sources)
-        if not pieces:
-            left_out = sum((Counter(each.planned.left_out) for each in sources), loaded.left_out)
-            why = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
-            shares = ", ".join(f"{form}: {share:g}" for form, share in recipe.forms.items() if share > 0.0)
-            raise UsageError(f"{train}: no row for the recipe's forms ({shares}){f': {why}' if why else ''}")
-        workers = min(processes, max(1, len(pieces) * _PIECE // FEWEST_IN_PARALLEL))
-        if workers == 1:
-            datasets.disable_progress_bars()
-        made = datasets.Dataset.from_generator(
-            _tokenized,
-            features=_FEATURES,
-            gen_kwargs={
-                "pieces": pieces,
-                "tokenizer": tokenizer,
-                "limits": (recipe.max_source_tokens, recipe.max_target_tokens),
-            },
-            num_proc=workers if workers > 1 else None,
-            cache_dir=str(partial / "building"),
-        )
-        named = made.select_columns(["id", "form", "length", "failure"])
-        unseen = Counter[str](row["failure"] for row in named if row["failure"])
-        refused = [f"{row['id']} ({row['form']})" for row in named if not row["length"] and not row["failure"]]
-        shortened = Counter[str](section for sections in made["shortened"] for section in sections)
-        kept = made.select(np.flatnonzero(np.array(made["length"]))).remove_columns(["shortened", "failure"])
-        if not len(kept) and unseen:
-            why = ", ".join(f"{count} {name}" for name, count in unseen.most_common())
-            raise UsageError(f"{train}: the images of no row can be shown ({why}); --data-root says where they lie")
-        if not len(kept):
-            most = f"max_source_tokens {recipe.max_source_tokens} and max_target_tokens {recipe.max_target_tokens}"
-            raise UsageError(f"{train}: no row fits into {most}")
-        kept.save_to_disk(str(partial / "rows"))
-        counts = {
-            "rows": len(kept),
-            "forms": dict(sorted(Counter(kept["form"]).items())),
-            "shortened": dict(shortened),
-            "refused": refused,
-            "left_out": dict(sum((Counter(each.planned.left_out) for each in sources), loaded.left_out + unseen)),
-            **({"labels": {each.name: len(each.planned.examples) for each in sources}} if recipe.labels else {}),
-            "one_class": human_scored.one_class(list(chain.from_iterable(each.by_id.values() for each in sources))),
-            "seconds": round(time.monotonic() - start, 1),
-        }
-        del made, kept
-        shutil.rmtree(partial / "building")
-        jsonl.write_json(partial / "counts.json", counts)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.rename(folder)
-        except OSError:
-            if not (folder / "counts.json").is_file():  # another run was quicker
-                raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
 class Labelled(Struct, frozen=True):
     """The rows that people or another judge scored, and what is made of them; `weight` is how much each counts."""
 
@@ -238,6 +162,112 @@ def _labelled(loaded: human_scored.Loaded, name: str, weight: float, recipe: Rec
         forms = {form: share for form, share in forms.items() if not isinstance(form_of(form).kind, AnswerKind)}
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
     return Labelled(name, weight, {response.id: response for response in chosen}, planned)
+
+
+def _build(
+    recipe: Recipe,
+    train: Path,
+    loaded: human_scored.Loaded,
+    folder: Path,
+    tokenizer: Any,
+    processes: int,
+    images: Images | None,
+) -> None:
+    start = time.monotonic()
+    sources = [_labelled(loaded, name, weight, recipe) for name, weight in labels(recipe).items()]
+    left_out = sum((Counter(source.planned.left_out) for source in sources), loaded.left_out)
+    pieces = _pieces(sources)
+    if not pieces:
+        raise _nothing_planned(recipe, train, sources, left_out)
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    try:
+        if tokenizer is None:
+            tokenizer = _trained_tokenizer(recipe, sources, images)
+            tokenizer.save_pretrained(partial / "tokenizer")
+        limits = (recipe.max_source_tokens, recipe.max_target_tokens)
+        made = _tokenized_in_parallel(pieces, tokenizer, limits, processes, partial / "building")
+        kept = made.select(np.flatnonzero(np.array(made["length"]))).remove_columns(["shortened", "failure"])
+        counts, failed = _counts(made)
+        if not len(kept):
+            raise _nothing_kept(recipe, train, failed)
+        kept.save_to_disk(str(partial / "rows"))
+        every_row = [response for source in sources for response in source.by_id.values()]
+        by_source = {source.name: len(source.planned.examples) for source in sources}
+        counts |= {
+            "left_out": dict(left_out + failed),
+            "rows": len(kept),
+            "forms": dict(sorted(Counter(kept["form"]).items())),
+            **({"labels": by_source} if recipe.labels else {}),
+            "one_class": human_scored.one_class(every_row),
+            "seconds": round(time.monotonic() - start, 1),
+        }
+        del made, kept
+        shutil.rmtree(partial / "building")
+        jsonl.write_json(partial / "counts.json", counts)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            partial.rename(folder)
+        except OSError:
+            if not (folder / "counts.json").is_file():  # another run was quicker
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _trained_tokenizer(recipe: Recipe, sources: list[Labelled], images: Images | None) -> Any:
+    assert recipe.tiny is not None
+    tokenizer = train_tokenizer(_texts(sources, images is not None), recipe.tiny, recipe.vision)
+    if recipe.vision is None:
+        return tokenizer
+    return SeeingTokenizer(tiny_processor(tokenizer, recipe.vision), images)
+
+
+def _tokenized_in_parallel(
+    pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[int, int], processes: int, folder: Path
+) -> datasets.Dataset:
+    workers = min(processes, max(1, len(pieces) * _PIECE // FEWEST_IN_PARALLEL))
+    if workers == 1:
+        datasets.disable_progress_bars()
+    return datasets.Dataset.from_generator(
+        _tokenized,
+        features=_FEATURES,
+        gen_kwargs={"pieces": pieces, "tokenizer": tokenizer, "limits": limits},
+        num_proc=workers if workers > 1 else None,
+        cache_dir=str(folder),
+    )
+
+
+def _counts(made: datasets.Dataset) -> tuple[dict[str, Any], Counter[str]]:
+    """What was shortened and refused, and why images could not be shown."""
+    failed, refused = Counter[str](), list[str]()
+    for row in made.select_columns(["id", "form", "length", "failure"]):
+        if row["failure"]:
+            failed[row["failure"]] += 1
+        elif not row["length"]:
+            refused.append(f"{row['id']} ({row['form']})")
+    shortened = Counter(chain.from_iterable(made["shortened"]))
+    return {"shortened": dict(shortened), "refused": refused}, failed
+
+
+def _nothing_planned(recipe: Recipe, train: Path, sources: list[Labelled], left_out: Counter[str]) -> UsageError:
+    if not any(source.by_id for source in sources):
+        return UsageError(f"{train}: no usable row to learn from")
+    shares = ", ".join(f"{form}: {share:g}" for form, share in recipe.forms.items() if share > 0.0)
+    why = f": {_listed(left_out)}" if left_out else ""
+    return UsageError(f"{train}: no row for the recipe's forms ({shares}){why}")
+
+
+def _nothing_kept(recipe: Recipe, train: Path, failed: Counter[str]) -> UsageError:
+    if failed:
+        return UsageError(
+            f"{train}: the images of no row can be shown ({_listed(failed)}); --data-root says where they lie"
+        )
+    most = f"max_source_tokens {recipe.max_source_tokens} and max_target_tokens {recipe.max_target_tokens}"
+    return UsageError(f"{train}: no row fits into {most}")
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
 
 
 _FEATURES = datasets.Features(
@@ -279,8 +309,8 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
 
     for line in (line for piece in pieces for line in piece):
         planned, responses, weight = _DECODER.decode(line)
-        row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, **_NOTHING, "weight": weight}
-        row["group"] = responses[0].question.group
+        # One that stays as it is here is refused: it has no tokens.
+        row: dict[str, Any] = {"id": "+".join(planned.ids), "form": planned.form, "length": 0, "shortened": []}
         by_id = {response.id: response for response in responses}
         try:
             made = example_of(planned, by_id, limits[0], count, isinstance(tokenizer, SeeingTokenizer))
@@ -299,25 +329,11 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
                     "images": made.images,
                     "image_tokens": [tokenizer.image_tokens(name) for name in made.images],
                     "shortened": list(made.shortened),
+                    "group": responses[0].question.group,
+                    "weight": weight,
                     **_people(made),
                 }
         yield row
-
-
-_NOTHING = {
-    "input_ids": [],
-    "source": 0,
-    "value": [],
-    "length": 0,
-    "rating": 0,
-    "people": [],
-    "weight": 1.0,
-    "images": [],
-    "image_tokens": [],
-    "shortened": [],
-    "failure": "",
-}
-"""The columns of a row that was refused."""
 
 
 def _people(made: Example) -> dict[str, Any]:

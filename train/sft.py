@@ -6,14 +6,13 @@ The prompt is rendered exactly as in judging; only the verdict is learned. Kille
 newest whole checkpoint. Writes a Hugging Face folder that vLLM serves as it is. (AlignMMBench §5.2)
 """
 
-import errno
 import hashlib
 import json
 import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,12 +30,13 @@ import torch
 import transformers
 import typer
 from batches import Batches, weights
-from evaluation import held_out
-from loop import JudgeTrainer, Watch, draw_loss
+from evaluation import HeldOut, held_out
+from loop import JudgeTrainer, Watch
+from msgspec import Struct
 from objective import RatingTokens, classify, learn, rating_tokens
 from recipe import LoraSpec, Recipe, read_with_options, watched
 from rows import Data, prepare, prompt_names, sees
-from tiny import random_model
+from tiny import TinySpec, random_model
 from vision import TOWERS
 
 from critic import human_scored, jsonl
@@ -52,89 +52,19 @@ def default_cache() -> Path:
     return Path(home) / "critic"
 
 
-def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
-    passed_on.check(recipe)
-    on_cpu = not torch.cuda.is_available()
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    defaults = {"per_device_train_batch_size": 1, "report_to": "tensorboard", "logging_steps": 10}
-    wanted = {**defaults, **recipe.training}
-    if wanted.get("train_sampling_strategy", "") is None:
-        del wanted["train_sampling_strategy"]
-    at_once = wanted["per_device_train_batch_size"] * world
-    if at_once < 1 or recipe.global_batch % at_once:
-        raise UsageError(
-            f"global_batch {recipe.global_batch} is no multiple of {at_once} (per_device_train_batch_size "
-            f"{wanted['per_device_train_batch_size']} x {world} processes); change one of them"
-        )
-    if wanted.get("use_liger_kernel"):
-        # Its kernels for norms, rotation and gates; the loss is ours.
-        wanted.setdefault("liger_kernel_config", {"fused_linear_cross_entropy": False, "cross_entropy": False})
-    fixed = {
-        "output_dir": str(out),
-        "deepspeed": {
-            "train_micro_batch_size_per_gpu": "auto",
-            "gradient_accumulation_steps": "auto",
-            "gradient_clipping": "auto",
-            "zero_allow_untested_optimizer": True,
-            **recipe.deepspeed,
-            # Without it ZeRO-3 would export no weights.
-            "zero_optimization": {
-                **recipe.deepspeed.get("zero_optimization", {}),
-                "stage3_gather_16bit_weights_on_model_save": True,
-            },
-        },
-        "gradient_accumulation_steps": recipe.global_batch // at_once,
-        "use_cpu": on_cpu,
-        "dataloader_pin_memory": not on_cpu,
-        "remove_unused_columns": False,
-        "label_names": ["labels"],
-        "length_column_name": "length",
-        "disable_tqdm": True,
-        "logging_nan_inf_filter": False,
-        "save_total_limit": None,
-    }
-    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(out / "tensorboard"))
-    passed_on.require_free(recipe, fixed)
-    with passed_on.telling():
-        found = transformers.TrainingArguments(**{**wanted, **fixed})
-    if found.max_steps == 0 or (found.max_steps < 0 and found.num_train_epochs <= 0 and recipe.probe is None):
-        raise UsageError(
-            "the recipe's training section: no step to take: max_steps, or else num_train_epochs, is above 0 "
-            "(num_train_epochs may be 0 where probe fits a scoring head)"
-        )
-    passed_on.require_logged_when_saved(found)
-    return found
-
-
 def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> Any:
     """The model to train, with the forward pass of training. Raises UsageError for a base that cannot be loaded."""
     if recipe.attention == attention.VARLEN and not torch.cuda.is_available():
         raise UsageError("attention varlen needs a GPU; set attention: sdpa")
     attention.register()
-    if recipe.tiny is not None:
-        longest = recipe.max_source_tokens + recipe.max_target_tokens
-        model = random_model(recipe.tiny, tokenizer, longest, export.labels(recipe.objective), recipe.vision)
-        try:
-            model.set_attn_implementation(recipe.attention)
-        except (ValueError, ImportError) as error:
-            raise UsageError(f"attention {recipe.attention}: {str(error).strip().splitlines()[0]}") from None
-    else:
-        model = _read_base(recipe)
+    model = _read_base(recipe) if recipe.tiny is None else _random_model(recipe, recipe.tiny, tokenizer)
     if (recipe.packing or recipe.objective != "sft") and not attention.packs(model):
         kinds = ", ".join(sorted(set(model.config.get_text_config().layer_types) - attention.KINDS))
         raise UsageError(
             f"base {recipe.base!r} has layers in which packed rows would mix ({kinds}); "
             "set packing: false and objective: sft"
         )
-    looks = [name for name in TOWERS if name in _parts(model)] if recipe.images == "show" and recipe.base else []
-    for part in looks if recipe.frozen is None else recipe.frozen:
-        found = [each for name, each in model.named_parameters() if part in name.split(".")]
-        if not found:
-            raise UsageError(f"frozen: {part!r} is no part of the model; parts are {', '.join(_parts(model))}")
-        for each in found:
-            each.requires_grad_(False)
-    if not any(each.requires_grad for each in model.parameters()) and recipe.lora is None:
-        raise UsageError(f"frozen: {', '.join(recipe.frozen or looks)} leaves nothing of the model to train")
+    _freeze(model, recipe)
     if recipe.objective == "head":
         classify(model)
     else:
@@ -143,6 +73,32 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
         model = _adapted(model, recipe.lora, recipe)
     _spare_gradients(model)
     return model
+
+
+def _random_model(recipe: Recipe, spec: TinySpec, tokenizer: Any) -> Any:
+    longest = recipe.max_source_tokens + recipe.max_target_tokens
+    model = random_model(spec, tokenizer, longest, export.labels(recipe.objective), recipe.vision)
+    try:
+        model.set_attn_implementation(recipe.attention)
+    except (ValueError, ImportError) as error:
+        raise UsageError(f"attention {recipe.attention}: {str(error).strip().splitlines()[0]}") from None
+    return model
+
+
+def _freeze(model: Any, recipe: Recipe) -> None:
+    """Raises UsageError for a part that there is not, and where nothing is left to train."""
+    names = _parts(model)
+    frozen = recipe.frozen
+    if frozen is None:
+        frozen = [name for name in TOWERS if name in names and recipe.images == "show" and recipe.base]
+    for part in frozen:
+        if part not in names:
+            raise UsageError(f"frozen: {part!r} is no part of the model; parts are {', '.join(names)}")
+    for name, parameter in model.named_parameters():
+        if set(frozen) & set(name.split(".")):
+            parameter.requires_grad_(False)
+    if recipe.lora is None and not any(each.requires_grad for each in model.parameters()):
+        raise UsageError(f"frozen: {', '.join(frozen)} leaves nothing of the model to train")
 
 
 def _spare_gradients(model: Any) -> None:
@@ -159,12 +115,13 @@ def _read_base(recipe: Recipe) -> Any:
     if recipe.objective == "head":
         transformers.utils.logging.set_verbosity_error()  # it would report the new layer as missing from the base
     try:
-        model, loaded = export.kind(recipe.objective, recipe.images).from_pretrained(
-            recipe.base,
+        model, loaded = export.read_base(
+            str(recipe.base),
+            recipe.objective,
+            recipe.images,
             dtype=dtype,
             attn_implementation=recipe.attention,
             output_loading_info=True,
-            **export.options(recipe.objective),
         )
     except (OSError, ValueError, ImportError) as error:
         raise UsageError(f"base {recipe.base!r} cannot be loaded: {str(error).strip().splitlines()[0]}") from None
@@ -215,18 +172,14 @@ def _adapted(model: Any, lora: LoraSpec, recipe: Recipe) -> Any:
 def describe(recipe: Recipe, train: Path, init: Path | None = None) -> dict[str, Any]:
     """What makes two runs the same: prompts, data, and the recipe but for what changes nothing in the judge. Of a base
     in a folder its weights are part of it, which the first process reads."""
-    unset = ("precision", "labels", "vision", "max_image_pixels", "probe")
-    left_out = {"evaluation", "keep", "compiled"} | {name for name in unset if getattr(recipe, name) is None}
-    left_out |= set() if sees(recipe) else {"images"}
-    left_out |= set() if sees(recipe) or recipe.together else {"together"}
-    left_out |= set() if recipe.frozen or (sees(recipe) and recipe.frozen is not None) else {"frozen"}
+    whole = msgspec.to_builtins(recipe)
     begun = {"init": {"folder": str(init), "weights": begun_with(init)}} if init is not None else {}
     return {
-        "recipe": {name: value for name, value in msgspec.to_builtins(recipe).items() if name not in left_out},
+        "recipe": {key: whole[key] for key in whole if key not in ("evaluation", "keep", "compiled")},
         "prompts": {name: prompt_hash(name, sees(recipe)) for name in prompt_names(recipe)},
         "data": {file.name: jsonl.sha256(file) for file in human_scored.files(train)},
         **begun,
-        **(_base_weights(recipe) if os.environ.get("RANK", "0") == "0" else {}),
+        **(_base_weights(recipe) if _is_first() else {}),
     }
 
 
@@ -311,59 +264,62 @@ def main(
     recipe = read_with_options(config, overrides, keep, internal, init)
     if "RANK" not in os.environ:
         raise UsageError("start it by its launcher: deepspeed train/sft.py …, or critic train RECIPE …")
-    facts = describe(recipe, train, init)
     images = None
     if sees(recipe):
         images = Images(data_root or (train if train.is_dir() else train.parent), resize_to=recipe.max_image_pixels)
-    first = int(os.environ.get("RANK", "0")) == 0
-    if first:
-        with jsonl.alone_in(out):
-            _run(recipe, train, out, internal, facts, cache or default_cache(), threads, images)
-    else:
-        _run(recipe, train, out, internal, facts, cache or default_cache(), threads, images)
+    facts = describe(recipe, train, init)
+    run = TrainingRun(recipe, train, out, internal, facts, cache or default_cache(), threads, images)
+    with jsonl.alone_in(out) if _is_first() else nullcontext():
+        if finished(out, facts):
+            print(f"{out} holds this judge already")
+        else:
+            _train(run)
 
 
-def _run(
-    recipe: Recipe,
-    train: Path,
-    out: Path,
-    internal: Path | None,
-    facts: dict[str, Any],
-    cache: Path,
-    threads: int | None,
-    images: Images | None,
-) -> None:
-    if finished(out, facts):
-        print(f"{out} holds this judge already")
-        return
-    recipe, on = _prepare_device(recipe, out, threads)
+class TrainingRun(Struct, frozen=True):
+    """What a training is started with; `facts` are those of `describe`."""
+
+    recipe: Recipe
+    train: Path
+    out: Path
+    internal: Path | None
+    facts: dict[str, Any]
+    cache: Path
+    threads: int | None
+    images: Images | None
+
+
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _train(run: TrainingRun) -> None:
+    out, facts, first = run.out, run.facts, _is_first()
+    recipe, on = _prepare_device(run.recipe, out, run.threads)
     with passed_on.telling():
         transformers.set_seed(recipe.training.get("seed", 42))
-    first, processes = int(os.environ.get("RANK", "0")) == 0, int(os.environ.get("WORLD_SIZE", "1"))
-    resumed = checkpoints.newest(
-        out, facts, lambda text: print(f"warning: {text}", file=sys.stderr, flush=True) if first else None
-    )
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    resumed = checkpoints.newest(out, facts, _warn if first else lambda text: None)
     resized = resumed is not None and checkpoints.noted(out, "processes") != processes
     if resized:
         recipe = msgspec.structs.replace(recipe, deepspeed={**recipe.deepspeed, "checkpoint": {"load_universal": True}})
-    settings = arguments(recipe, out)
+    settings = passed_on.arguments(recipe, out)
     deepspeed.init_distributed()
     with one_after_the_other(first), told_of_a_full_disk(out):
         if resumed is not None and resized and first:
             print(f"{resumed} is put together for {processes} processes", flush=True)
             resize.put_together(resumed)
-        data, tokenizer = prepare(recipe, train, cache, os.cpu_count() or 1, images)
+        data, tokenizer = prepare(recipe, run.train, run.cache, os.cpu_count() or 1, run.images)
     recipe = _packed_or_not(recipe, tokenizer, first)
     tokens = None if recipe.objective == "head" else rating_tokens(tokenizer)
     model = build_model(recipe, tokenizer, tokens)
+    bare = export.bare(model)
     if recipe.probe is not None and resumed is None:
-        known = (
-            out / "probe" / hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
-        )
-        probe.begin(export.bare(model), recipe, data.rows, tokenizer.pad_token_id, settings.device, known)
+        name = hashlib.sha256(json.dumps([facts, recipe.precision], sort_keys=True).encode()).hexdigest()
+        probe.begin(bare, recipe, data.rows, tokenizer.pad_token_id, settings.device, out / "probe" / name)
     if "init" in facts and (resumed is None or recipe.lora is not None):  # of adapters, a checkpoint holds no more
         require_same_tokens(tokenizer, Path(facts["init"]["folder"]))
-        export.carry_over(export.bare(model), Path(facts["init"]["folder"]))
+        export.carry_over(bare, Path(facts["init"]["folder"]))
     watch = Watch(
         recipe,
         out,
@@ -372,13 +328,11 @@ def _run(
         model=model,
         tokenizer=tokenizer,
         tokens=tokens,
-        held_out=held_out(internal, recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens, watched(recipe))
-        if internal is not None and recipe.evaluation is not None
-        else None,
+        held_out=_held_out(run, recipe, tokenizer, tokens),
     )
     watch.resized = resized
     if on.get("compiled"):
-        kernels.install(export.bare(model))
+        kernels.install(bare)
     if first:
         _announce(model, data, resumed)
     collate = Batches(
@@ -387,8 +341,8 @@ def _run(
         packing=recipe.packing,
         raft=tokens if recipe.objective == "raft" else None,
         head=recipe.objective == "head",
-        share=attention.install(export.bare(model)),
-        seeing=tokenizer if images is not None else None,
+        share=attention.install(bare),
+        seeing=tokenizer if run.images is not None else None,
         several=processes > 1,
     )
     with passed_on.telling():
@@ -401,8 +355,17 @@ def _run(
         watch.finish()
     if first:
         shutil.rmtree(out / "probe", ignore_errors=True)
-        draw_loss(out / "loss.jsonl", out / "loss.png")
         print(f"judge saved in {out}", flush=True)
+
+
+def _held_out(run: TrainingRun, recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> HeldOut | None:
+    if run.internal is None or recipe.evaluation is None:
+        return None
+    return held_out(run.internal, recipe.evaluation, tokenizer, tokens, recipe.max_source_tokens, watched(recipe))
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 def _packed_or_not(recipe: Recipe, tokenizer: Any, first: bool) -> Recipe:
@@ -422,7 +385,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
     """The recipe with its precision decided, and what was found out of the machine. A run that goes on stays with what
     it was begun with, so that it computes the same."""
     transformers.utils.logging.disable_progress_bar()
-    first = int(os.environ.get("RANK", "0")) == 0
+    first = _is_first()
     on: dict[str, Any] = {}
     if recipe.precision is not None:
         precision, why = recipe.precision, "as the recipe says"
@@ -466,7 +429,7 @@ def _announce(model: Any, data: Data, resumed: Path | None) -> None:
     part = "" if trained == whole else f", {trained / 1e6:.1f} M of them trained"
     print(f"{whole / 1e6:.1f} M parameters{part}; {len(data.rows)} examples, {', '.join(parts)}", flush=True)
     if one_class := counts.get("one_class"):
-        print(f"warning: {one_class}", file=sys.stderr, flush=True)
+        _warn(one_class)
     if resumed is not None:
         print(f"continuing from {resumed}", flush=True)
 
@@ -479,12 +442,10 @@ def told_of_a_full_disk(out: Path) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:  # torch, safetensors and DeepSpeed each raise another one
-        told = getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT} or "No space left" in str(error)
-        if not told and shutil.disk_usage(out).free >= 2**20:
+        if "No space left" not in str(error) and shutil.disk_usage(out).free >= 2**20:
             raise
-        raise UsageError(
-            f"{out}: no space left to save in; the newest whole checkpoint stays: make room and start again"
-        ) from None
+        problem = "no space left to save in; the newest whole checkpoint stays: make room and start again"
+        raise UsageError(f"{out}: {problem}") from None
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ It stands in for a 6B base where no weights can be had; everything else is the s
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from msgspec import Struct
+from msgspec import Meta, Struct
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     Idefics3Config,
@@ -45,11 +45,11 @@ same tokens wherever they stand), and the frame of a verdict."""
 class TinySpec(Struct, forbid_unknown_fields=True, kw_only=True):
     """Shape of the random model; sizes as in LlamaConfig."""
 
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
+    vocab_size: Annotated[int, Meta(ge=1)]
+    hidden_size: Annotated[int, Meta(ge=1)]
+    intermediate_size: Annotated[int, Meta(ge=1)]
+    layers: Annotated[int, Meta(ge=1)]
+    heads: Annotated[int, Meta(ge=1)]
     initializer_range: float = 0.02
     seed: int = 0
 

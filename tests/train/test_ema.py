@@ -10,7 +10,6 @@ from training import (
     TWO,
     Processes,
     Whole,
-    recipe_with,
     refused,
     save_base,
     start,
@@ -32,8 +31,6 @@ from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoin
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
-
-from critic.errors import UsageError
 
 DECAY = 0.3
 
@@ -237,10 +234,3 @@ def test_without_zero_there_is_nothing_to_average(tmp_path: Path) -> None:
     rows = write_rows(tmp_path)
     recipe = write_recipe(tmp_path, deepspeed={"zero_optimization": {"stage": 0}})
     refused(start(recipe, rows, tmp_path / "out"), "keeps no fp32 weights", "deepspeed.zero_optimization.stage")
-
-
-@pytest.mark.parametrize("decay", [-0.1, 1.0, float("nan")])
-def test_decays_that_average_nothing_are_refused(decay: float, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"ema\.decay"):
-        recipes.read_recipe(write_recipe(tmp_path, ema={"decay": decay}))
-    assert recipe_with(ema={"decay": decay})["ema"] != recipe_with()["ema"]

@@ -254,11 +254,6 @@ def test_evaluation_needs_rows_and_a_section(internal: bool, tmp_path: Path) -> 
     assert not (tmp_path / "out").exists()
 
 
-def test_evaluating_averages_needs_averages(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"evaluation\.weights"):
-        recipes.read_recipe(write_recipe(tmp_path, ema=None, evaluation={"weights": "ema"}))
-
-
 def test_a_folder_that_was_being_exchanged_is_put_back(tmp_path: Path) -> None:
     import export
 

@@ -258,12 +258,6 @@ def test_what_a_probe_cannot_do(made: SimpleNamespace, tmp_path: Path) -> None:
         probe.regressed(np.random.default_rng(0).normal(size=(30, 8)), datasets.Dataset.from_dict(of_groups))
 
 
-@pytest.mark.parametrize("form", ["pairwise", "correct", "scale_5", "commit_first", "criteria"])
-def test_a_head_learns_single_ratings_alone(tmp_path: Path, form: str) -> None:
-    with pytest.raises(UsageError, match=f"objective head learns ratings on 1..10 alone, not {form}"):
-        recipes.read_recipe(write_recipe(tmp_path, **HEAD, forms={"pointwise": 1.0, form: 0.5}))
-
-
 def test_a_frozen_part_stays_as_it_was(tmp_path: Path) -> None:
     """And a judge that was trained from a judge tells of the first base's licence."""
     rows = write_rows(tmp_path)
@@ -280,16 +274,4 @@ def test_a_frozen_part_stays_as_it_was(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "wrong.yaml", **changes, frozen=["embeddings"])
     refused(
         start(recipe, rows, tmp_path / "none", internal=False), "'embeddings' is no part of the model", "embed_tokens"
-    )
-
-
-def test_what_is_not_frozen_changes_no_facts(tmp_path: Path) -> None:
-    """A judge that was made before there was `frozen` is still found finished."""
-    import sft
-
-    recipe = recipes.read_recipe(write_recipe(tmp_path))
-    assert "frozen" not in sft.describe(recipe, write_rows(tmp_path))["recipe"]
-    assert (
-        "frozen"
-        in sft.describe(recipes.read_recipe(write_recipe(tmp_path, frozen=["norm"])), write_rows(tmp_path))["recipe"]
     )

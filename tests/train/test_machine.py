@@ -17,7 +17,6 @@ import torch  # isort: skip
 import transformers  # isort: skip
 from recipe import read_recipe  # isort: skip
 
-from critic.errors import UsageError
 
 FAULTS = """
 import resource, sys
@@ -40,24 +39,22 @@ def test_memory_that_is_kept_costs_no_page_faults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("busy", "allowed", "free"),
-    [([0, 0, 0, 0], {0, 1, 2, 3}, 4), ([96, 3, 51, 0], {0, 1, 2, 3}, 2), ([100, 0, 0, 0], {0, 1}, 1), ([100], {0}, 1)],
+    ("loads", "free"),
+    [
+        ([[0, 0, 0, 0]] * 3, 4),
+        ([[96, 3, 51, 0]] * 3, 2),
+        ([[100, 100, 100, 100]] * 3, 1),
+        ([[100, 100, 100, 100], [90, 5, 90, 90], [2, 3, 0, 1]], 4),  # a moment's load decides nothing
+    ],
 )
 def test_cores_that_others_use_are_not_free(
-    busy: list[float], allowed: set[int], free: int, monkeypatch: pytest.MonkeyPatch
+    loads: list[list[float]], free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: allowed)
-    monkeypatch.setattr("psutil.cpu_percent", lambda *_, **__: busy)
-    monkeypatch.setattr(machine, "allowed_cores", lambda: len(allowed))
+    following = iter(loads)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr("psutil.cpu_percent", lambda *_, **__: next(following))
+    monkeypatch.setattr(machine, "allowed_cores", lambda: 4)
     assert machine.free_cores() == free
-
-
-def test_a_moment_s_load_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    loads = iter([[100.0, 100.0], [90.0, 5.0], [2.0, 3.0]])
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr("psutil.cpu_percent", lambda *_, **__: next(loads))
-    monkeypatch.setattr(machine, "allowed_cores", lambda: 2)
-    assert machine.free_cores() == 2
 
 
 @pytest.mark.parametrize(
@@ -131,14 +128,6 @@ def test_a_base_in_bf16_is_read_in_fp32_where_that_is_trained(tmp_path: Path) ->
         assert next(sft.build_model(recipe, None, None).parameters()).dtype == dtype
 
 
-def test_precision_and_a_section_that_says_it_too_are_refused(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, precision="auto", training={"bf16": True})
-    with pytest.raises(UsageError, match="precision decides on bf16"):
-        read_recipe(recipe)
-    with pytest.raises(UsageError, match="precision"):
-        read_recipe(write_recipe(tmp_path, precision="fp8"))
-
-
 def test_several_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody is said to use what the division leaves over."""
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -151,15 +140,14 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import machine, psutil, torch
 assert machine.keep_memory()
-heap = machine.Heap()
-heap.trim()
+usual = machine.trim_memory(0)
 kept = torch.ones(2**20)
 blocks = [torch.ones(2**16) for _ in range(4000)]
 between = blocks[::100]
 del blocks
 before = psutil.Process().memory_info().rss
 print((before - psutil.Process().memory_info().rss) // 2**20)
-heap.trim()
+machine.trim_memory(usual)
 print((before - psutil.Process().memory_info().rss) // 2**20)
 """
 

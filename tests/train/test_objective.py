@@ -103,16 +103,6 @@ def test_packed_padded_and_alone_are_one(made: SimpleNamespace, family: str, att
         same(gradients(model, together), wanted)
 
 
-def test_packed_rows_need_their_positions(made: SimpleNamespace) -> None:
-    """What the test above would see if rows saw each other."""
-    model = tiny_model("llama", "sdpa", len(made.tokenizer))
-    objective.learn(model, None, None)
-    batch = batches(made, packing=True)(made.rows)
-    right = model(**batch).loss.item()
-    batch["position_ids"] = torch.arange(batch["input_ids"].shape[1])[None]
-    assert model(**batch).loss.item() != pytest.approx(right, rel=1e-3)
-
-
 @pytest.mark.parametrize("packing", [False, True])
 def test_parts_are_the_whole(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, packing: bool) -> None:
     model = tiny_model("llama", "sdpa", len(made.tokenizer))
@@ -221,29 +211,6 @@ def test_raft_is_sft_and_the_error_of_the_distribution(
     assert by_hand.item() > 0.1
     assert loss.item() - cross_entropy.item() == pytest.approx(4.0 * by_hand.item() / 50, rel=2e-4)
     same(gradients(raft, loss), wanted)
-
-
-def test_the_branch_changes_nothing_else(made: SimpleNamespace) -> None:
-    """With a weight of 0 what is left is the cross-entropy of the verdicts, wherever a row stands."""
-    model = tiny_model("llama", "eager", len(made.tokenizer))
-    objective.learn(model, recipes.RaftSpec(weight=0.0), made.tokens)
-    with_branch = model(**batches(made, raft=made.tokens)(made.rows)).loss
-    wanted = gradients(model, model(**batches(made)(made.rows)).loss)
-    same(gradients(model, with_branch), wanted)
-
-
-def test_raft_teaches_the_distribution(made: SimpleNamespace) -> None:
-    model = tiny_model("llama", "sdpa", len(made.tokenizer))
-    objective.learn(model, recipes.RaftSpec(kind="rps", weight=50.0), made.tokens)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    batch = batches(made, made.even, raft=made.tokens)(made.rows[:4])
-    for _ in range(40):
-        optimizer.zero_grad()
-        model(**batch).loss.backward()
-        optimizer.step()
-    with torch.no_grad():
-        for row in made.rows[:4]:
-            assert np.abs(spelt(model, row, made.tokens).numpy() - np.array(row["people"])).max() < 0.15
 
 
 SHARES = st.lists(st.floats(0.001, 1.0), min_size=10, max_size=10).map(lambda raw: np.array(raw) / sum(raw))
