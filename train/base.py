@@ -146,26 +146,26 @@ def read_header(gguf: Path) -> Header:
     if not gguf.is_file():
         raise UsageError(f"{gguf}: no such file; expected a GGUF, or one of {', '.join(PUBLISHED)}")
     with refusing(gguf, "no GGUF, or a damaged one"):
-        found, names = read_gguf_metadata(str(gguf), ("tokenizer.ggml.tokens",))
-        tokens = found["tokenizer.ggml.tokens"]
-        sentencepiece = found.get("tokenizer.ggml.model") == "llama"
-        begins = found.get("tokenizer.ggml.bos_token_id")
-        if not found.get("tokenizer.ggml.add_bos_token", sentencepiece):
+        fields, names = read_gguf_metadata(str(gguf), ("tokenizer.ggml.tokens",))
+        tokens = fields["tokenizer.ggml.tokens"]
+        sentencepiece = fields.get("tokenizer.ggml.model") == "llama"
+        begins = fields.get("tokenizer.ggml.bos_token_id")
+        if not fields.get("tokenizer.ggml.add_bos_token", sentencepiece):
             begins = None
         elif begins is None:
             raise UsageError(f"{gguf}: its texts begin with a token such as <bos>, but it does not say which")
         header = Header(
             file=gguf,
-            family=found["general.architecture"],
-            licence=str(found.get("general.license", "not named in the GGUF")),
-            template=found.get("tokenizer.chat_template"),
-            split=None if sentencepiece else found.get("tokenizer.ggml.pre", "default"),
+            family=fields["general.architecture"],
+            licence=str(fields.get("general.license", "not named in the GGUF")),
+            template=fields.get("tokenizer.chat_template"),
+            split=None if sentencepiece else fields.get("tokenizer.ggml.pre", "default"),
             begins=None if begins is None else tokens[begins],
-            passed_over=[key for key in found if ".rope.scaling." in key and found[key] not in ("none", 1.0)]
+            passed_over=[key for key in fields if ".rope.scaling." in key and fields[key] not in ("none", 1.0)]
             + [name for name in names if name.startswith("rope_f")],
         )
-    if found.get("split.count", 1) > 1:
-        raise UsageError(f"{gguf}: one of {found['split.count']} parts; join them with llama-gguf-split --merge")
+    if fields.get("split.count", 1) > 1:
+        raise UsageError(f"{gguf}: one of {fields['split.count']} parts; join them with llama-gguf-split --merge")
     return header
 
 
@@ -378,15 +378,15 @@ def origin_of(
 ) -> Origin:
     """Of a base by its name here, or else of a file with the header `own`."""
     versions = {name: version(name) for name in ("critic", "transformers", "gguf")}
-    given: dict[str, Any] = {
+    common: dict[str, Any] = {
         "template": jsonl.sha256(template) if template else None,
         "versions": versions,
         "layers": layers,
     }
     if base is not None:
-        return Origin(source=" ".join(base.wheels), sha256=base.sha256, licence=base.licence, **given)
+        return Origin(source=" ".join(base.wheels), sha256=base.sha256, licence=base.licence, **common)
     assert own is not None
-    return Origin(source=own.file.name, sha256=jsonl.sha256(own.file), licence=own.licence, **given)
+    return Origin(source=own.file.name, sha256=jsonl.sha256(own.file), licence=own.licence, **common)
 
 
 if __name__ == "__main__":

@@ -121,8 +121,8 @@ def native_weights(name: str, tensor: torch.Tensor, config: GlmConfig) -> dict[s
 def weight_files(folder: Path) -> list[Path]:
     """Raises UsageError when there are none. One that is missing is noticed by the tensors that are."""
     for pattern in ("model*.safetensors", "pytorch_model*.bin"):
-        if found := sorted(folder.glob(pattern)):
-            return found
+        if files := sorted(folder.glob(pattern)):
+            return files
     raise UsageError(f"{folder}: no weights; expected model*.safetensors or pytorch_model*.bin")
 
 
@@ -130,13 +130,13 @@ def tensors(file: Path) -> dict[str, torch.Tensor]:
     """The tensors of a file, in memory only as they are used. Raises UsageError for a damaged file."""
     with refusing(file, "cannot be read"):
         if file.suffix == ".safetensors":
-            found = load_file(file)
+            by_name = load_file(file)
         else:
-            found = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
-        if strange := [name for name, tensor in found.items() if not tensor.is_floating_point()]:
-            raise UsageError(f"{file}: {strange[0]} is {found[strange[0]].dtype}; expected floating-point numbers")
+            by_name = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+        if strange := [name for name, tensor in by_name.items() if not tensor.is_floating_point()]:
+            raise UsageError(f"{file}: {strange[0]} is {by_name[strange[0]].dtype}; expected floating-point numbers")
     # A buffer, which follows from the configuration.
-    return {name: tensor for name, tensor in found.items() if not name.endswith("rotary_pos_emb.inv_freq")}
+    return {name: tensor for name, tensor in by_name.items() if not name.endswith("rotary_pos_emb.inv_freq")}
 
 
 def native_model(folder: Path, config: GlmConfig, tokenizer: PreTrainedTokenizerFast) -> GlmForCausalLM:

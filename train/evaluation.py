@@ -154,14 +154,14 @@ def _ends(
         rows = [*rows, seeing.blank_row()]  # all processes must call what looks
     device = next(model.parameters()).device
     if (seeing is None or not seeing.types) and attention.install(model):
-        batch, places, shown = _packed(rows, seeing)
+        batch, positions, shown = _packed(rows, seeing)
     else:
-        batch, places, shown = _padded(rows, pad, seeing)
+        batch, positions, shown = _padded(rows, pad, seeing)
     if seeing is not None:
         batch |= seeing.pixels(shown)
-    given = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
-    hidden = model.model(**given, use_cache=False).last_hidden_state.flatten(0, 1)
-    return hidden[places[:count]], hidden[places[:count] - 1]
+    inputs = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+    hidden = model.model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)
+    return hidden[positions[:count]], hidden[positions[:count] - 1]
 
 
 def _packed(
@@ -172,8 +172,8 @@ def _packed(
     nodes = prefix_tree(told_apart(rows, image_token), [len(each) - 2 for each in ids])
     ends = torch.tensor([node.end - node.start for node in nodes]).cumsum(0)
     last = {node.row: int(end) - 1 for node, end in zip(nodes, ends, strict=True) if node.leaf}
-    places = torch.tensor([last[row] for row in range(len(rows))])
-    return sequence(nodes, ids), places, images_of(nodes, rows, image_token)
+    positions = torch.tensor([last[row] for row in range(len(rows))])
+    return sequence(nodes, ids), positions, images_of(nodes, rows, image_token)
 
 
 def _padded(

@@ -52,16 +52,16 @@ def save(trainer: Any, tokenizer: Any, out: Path, facts: dict[str, Any], *, merg
         _generation(trainer.model, tokenizer).save_pretrained(out)
     let_others_read(out / "tokenizer_config.json")
     weights = {file.name: jsonl.sha256(file) for file in sorted(out.glob("*.safetensors"))}
-    told: dict[str, Any] = {"base": base and made_from(base), "init_base": begun and made_from(begun)}
-    told |= {"weights": weights, "processor": processor_hash(str(out))}
-    whole = {**facts, **{name: value for name, value in told.items() if value is not None}}
+    origins: dict[str, Any] = {"base": base and made_from(base), "init_base": begun and made_from(begun)}
+    origins |= {"weights": weights, "processor": processor_hash(str(out))}
+    whole = {**facts, **{name: value for name, value in origins.items() if value is not None}}
     (out / "README.md").write_text(card(whole), "utf-8")
     jsonl.write_json(out / "critic.json", whole)
 
 
 def labels(objective: str) -> dict[int, str]:
     """The classes of a scoring head, none of a model that writes."""
-    return {place: str(rating) for place, rating in enumerate(RATINGS)} if objective == "head" else {}
+    return {position: str(rating) for position, rating in enumerate(RATINGS)} if objective == "head" else {}
 
 
 def read_base(base: str, objective: str, images: str, **options: Any) -> Any:
@@ -71,16 +71,16 @@ def read_base(base: str, objective: str, images: str, **options: Any) -> Any:
     if objective != "head":
         return transformers.AutoModelForCausalLM.from_pretrained(base, **options)
     classes = labels(objective)
-    options |= {"id2label": classes, "label2id": {name: place for place, name in classes.items()}}
+    options |= {"id2label": classes, "label2id": {name: position for position, name in classes.items()}}
     return transformers.AutoModelForSequenceClassification.from_pretrained(base, **options)
 
 
 def _name_as_vllm_does(config: Path) -> None:
     """vLLM finds the model behind a head by the name of its family's class for text, as in Gemma3ForCausalLM."""
-    found = json.loads(config.read_text("utf-8"))
-    of_text = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[found["model_type"]]
-    found["architectures"] = [of_text.replace("ForCausalLM", "ForSequenceClassification")]
-    jsonl.write_json(config, found)
+    settings = json.loads(config.read_text("utf-8"))
+    of_text = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[settings["model_type"]]
+    settings["architectures"] = [of_text.replace("ForCausalLM", "ForSequenceClassification")]
+    jsonl.write_json(config, settings)
 
 
 def _merge(facts: dict[str, Any], out: Path, deepspeed_config: Any) -> None:
@@ -149,12 +149,12 @@ def card(facts: dict[str, Any]) -> str:
 def carry_over(model: Any, judge: Path) -> None:
     """Put the weights of a text judge's folder into the part of `model` that reads; tokens that only `model` has keep
     their own. Raises UsageError where the judge is of another language model."""
-    found = {name: tensor for file in sorted(judge.glob("*.safetensors")) for name, tensor in load_file(file).items()}
-    found.setdefault("lm_head.weight", found.get("model.embed_tokens.weight"))  # tied
+    weights = {name: tensor for file in sorted(judge.glob("*.safetensors")) for name, tensor in load_file(file).items()}
+    weights.setdefault("lm_head.weight", weights.get("model.embed_tokens.weight"))  # tied
     # Beside adapters, what they adapt goes by another name.
     reads = {f"model.{name.replace('.base_layer', '')}": each for name, each in model.get_decoder().named_parameters()}
     reads |= {f"lm_head.{name.replace('base_layer.', '')}": each for name, each in model.lm_head.named_parameters()}
-    for name, tensor in found.items():
+    for name, tensor in weights.items():
         into = reads.get(name)
         shape = tuple(getattr(into, "ds_shape", into.shape)) if into is not None else None
         if shape is None or tensor.shape[1:] != shape[1:] or len(tensor) > shape[0]:
@@ -163,7 +163,7 @@ def carry_over(model: Any, judge: Path) -> None:
                 f"--init {judge}: {name} is {'x'.join(map(str, tensor.shape))}, in the base that sees {theirs}; "
                 "take a judge of the same language model"
             )
-    for name, tensor in found.items():
+    for name, tensor in weights.items():
         with deepspeed.zero.GatheredParameters([reads[name]], modifier_rank=0), torch.no_grad():
             reads[name][: len(tensor)].copy_(tensor)
 
@@ -176,6 +176,6 @@ def parameters(model: Any) -> tuple[int, int]:
 
 def bare(model: Any) -> Any:
     """The causal model itself, inside an adapter or not."""
-    found = model.get_base_model() if hasattr(model, "get_base_model") else model
-    assert isinstance(found, torch.nn.Module)
-    return found
+    inside = model.get_base_model() if hasattr(model, "get_base_model") else model
+    assert isinstance(inside, torch.nn.Module)
+    return inside

@@ -38,12 +38,12 @@ def is_made(out: Path, notes: str, facts: dict[str, Any], what: str) -> bool:
 def made_whole(out: Path) -> Iterator[Path]:
     """A folder to make and to fill; it becomes `out` at the end of the block. What lies beside it, such as downloads,
     is still there for the next try when this one fails or is killed."""
-    place = out.resolve()  # "." has no name to make another one of, and a link stays one
-    partial = place.with_name(f"{place.name}.partial")
+    target = out.resolve()  # "." has no name to make another one of, and a link stays one
+    partial = target.with_name(f"{target.name}.partial")
     fresh = partial / "folder"
     with jsonl.alone_in(partial):
         shutil.rmtree(fresh, ignore_errors=True)
         with jsonl.removed_on_failure(fresh):
             yield fresh
-            fresh.rename(place)
+            fresh.rename(target)
         shutil.rmtree(partial)

@@ -29,14 +29,14 @@ def _gated(gate: torch.Tensor, up: torch.Tensor, activation: Callable[..., torch
     return (activation(gate.float()) * up.float()).to(gate.dtype)
 
 
-def _by_rows(function: Callable[..., torch.Tensor], states: torch.Tensor, *given: Any) -> torch.Tensor:
+def _by_rows(function: Callable[..., torch.Tensor], states: torch.Tensor, *options: Any) -> torch.Tensor:
     """A compiled function of [tokens × width] on [… × width]. Rows lie in memory one behind the other: for every other
     layout PyTorch would compile anew, and it gives up after eight. Heads that were moved before tokens, [rows × heads ×
     tokens × width], are moved back, which spares a copy."""
     moved = states.dim() == 4 and not states.is_contiguous()
     seen = states.transpose(1, 2) if moved else states
-    found = _compiled[function](seen.reshape(-1, seen.shape[-1]).contiguous(), *given).view(seen.shape)
-    return found.transpose(1, 2) if moved else found
+    result = _compiled[function](seen.reshape(-1, seen.shape[-1]).contiguous(), *options).view(seen.shape)
+    return result.transpose(1, 2) if moved else result
 
 
 def compile_all() -> str | None:
@@ -100,8 +100,8 @@ def _gate_of(module: Any) -> Callable[..., Any] | None:
 
     def forward(self: Any, states: torch.Tensor) -> torch.Tensor:
         gate, up = self.gate_proj(states), self.up_proj(states)
-        found: torch.Tensor = self.down_proj(_by_rows(_gated, gate, up.reshape(-1, up.shape[-1]), activation))
-        return found
+        result: torch.Tensor = self.down_proj(_by_rows(_gated, gate, up.reshape(-1, up.shape[-1]), activation))
+        return result
 
     return forward
 
@@ -118,18 +118,18 @@ def join_adapters(model: Any) -> Any:
 
 
 def _joined(peft_forward: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(self: Any, x: torch.Tensor, *args: Any, **given: Any) -> Any:
+    def forward(self: Any, x: torch.Tensor, *args: Any, **options: Any) -> Any:
         names = [name for name in self.active_adapters if name in self.lora_A]
-        if args or given or self.disable_adapters or self.merged or len(names) != 1 or names[0] in self.lora_variant:
-            return peft_forward(x, *args, **given)
+        if args or options or self.disable_adapters or self.merged or len(names) != 1 or names[0] in self.lora_variant:
+            return peft_forward(x, *args, **options)
         to, back, dropout = (part[names[0]] for part in (self.lora_A, self.lora_B, self.lora_dropout))
         # Under ZeRO-3 a weight is elsewhere until its module is called.
         if back.bias is not None or hasattr(back.weight, "ds_id") or self.base_layer.weight.dtype != back.weight.dtype:
             return peft_forward(x)
         rows = x.reshape(-1, x.shape[-1])  # in place on a view, the gradient would be copied
-        found = self.base_layer(rows)
+        result = self.base_layer(rows)
         seen = to(dropout(self._cast_input_dtype(rows, to.weight.dtype))) * self.scaling[names[0]]
-        found = found.addmm_(seen, back.weight.t()) if found.dtype == seen.dtype else found + back(seen)
-        return found.view(*x.shape[:-1], -1)
+        result = result.addmm_(seen, back.weight.t()) if result.dtype == seen.dtype else result + back(seen)
+        return result.view(*x.shape[:-1], -1)
 
     return forward

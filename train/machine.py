@@ -70,10 +70,10 @@ def threads_of_a_process() -> int:
     world, allowed = int(os.environ.get("WORLD_SIZE", "1")), allowed_cores()
     if world > 1:
         return max(1, allowed // world)
-    found = free_cores()
-    if found < allowed:
-        print(f"{found} of {allowed} cores: the others are in use (--threads)", flush=True)
-    return found
+    free = free_cores()
+    if free < allowed:
+        print(f"{free} of {allowed} cores: the others are in use (--threads)", flush=True)
+    return free
 
 
 def matmul_seconds(dtype: torch.dtype, tokens: int = 512) -> float:

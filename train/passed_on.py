@@ -130,7 +130,7 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
         )
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(out / "tensorboard"))
     with telling():
-        found = transformers.TrainingArguments(
+        settings = transformers.TrainingArguments(
             **section,
             output_dir=str(out),
             deepspeed=_deepspeed_config(recipe.deepspeed),
@@ -144,8 +144,8 @@ def arguments(recipe: Recipe, out: Path) -> transformers.TrainingArguments:
             logging_nan_inf_filter=False,
             save_total_limit=None,
         )
-    _check_steps(found, may_take_none=recipe.probe is not None)
-    return found
+    _check_steps(settings, may_take_none=recipe.probe is not None)
+    return settings
 
 
 def _deepspeed_config(section: dict[str, Any]) -> dict[str, Any]:
@@ -161,19 +161,19 @@ def _deepspeed_config(section: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_steps(found: transformers.TrainingArguments, *, may_take_none: bool) -> None:
+def _check_steps(settings: transformers.TrainingArguments, *, may_take_none: bool) -> None:
     """Raises UsageError for a run without a step, and for steps at which one that is continued would log otherwise."""
-    if found.max_steps == 0 or (found.max_steps < 0 and found.num_train_epochs <= 0 and not may_take_none):
+    if settings.max_steps == 0 or (settings.max_steps < 0 and settings.num_train_epochs <= 0 and not may_take_none):
         raise _refuse(
             "training",
             "no step to take: max_steps, or else num_train_epochs, is above 0 "
             "(num_train_epochs may be 0 where probe fits a scoring head)",
         )
-    both = found.save_strategy == found.logging_strategy == "steps" and found.logging_steps > 0
-    times = found.save_steps / found.logging_steps if both else 1.0
+    both = settings.save_strategy == settings.logging_strategy == "steps" and settings.logging_steps > 0
+    times = settings.save_steps / settings.logging_steps if both else 1.0
     if not math.isclose(times, round(times), rel_tol=1e-9):
         raise UsageError(
-            f"save_steps {found.save_steps:g} must be a multiple of logging_steps {found.logging_steps:g}, "
+            f"save_steps {settings.save_steps:g} must be a multiple of logging_steps {settings.logging_steps:g}, "
             "so that a run that is continued logs the same losses"
         )
 

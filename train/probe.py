@@ -47,10 +47,10 @@ def begin(model: Any, recipe: Recipe, rows: datasets.Dataset, pad: int, device: 
     torch.distributed.broadcast_object_list(named)
     kept, begun = Path(named[0]), time.monotonic()
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
-        found, loss = fitted_head(model, rows, recipe.probe or 0, recipe.training.get("seed", 42), pad, kept)
+        weights, loss = fitted_head(model, rows, recipe.probe or 0, recipe.training.get("seed", 42), pad, kept)
     with deepspeed.zero.GatheredParameters(heads, modifier_rank=0), torch.no_grad():
         for each in heads:
-            each.copy_(found)
+            each.copy_(weights)
     if _first():
         took = time.monotonic() - begun
         print(
@@ -70,8 +70,8 @@ def fitted_head(
     on held-out groups. Raises UsageError where all rows have one rating."""
     order = np.random.default_rng(seed).permutation(len(rows))
     drawn = rows.select(np.sort(order[:count]).tolist())
-    found, loss = regressed(known(model, drawn, pad, kept), drawn)
-    return torch.as_tensor(found), loss
+    weights, loss = regressed(known(model, drawn, pad, kept), drawn)
+    return torch.as_tensor(weights), loss
 
 
 def known(model: Any, rows: datasets.Dataset, pad: int, kept: Path) -> Floats:
@@ -80,15 +80,15 @@ def known(model: Any, rows: datasets.Dataset, pad: int, kept: Path) -> Floats:
     prompts = [ids[:source] for ids, source in zip(rows["input_ids"], rows["source"], strict=True)]
     alike = sorted(range(len(prompts)), key=lambda row: prompts[row])
     kept.mkdir(parents=True, exist_ok=True)
-    found, begun, computed = [], time.monotonic(), 0
+    parts, begun, computed = [], time.monotonic(), 0
     for start in range(0, len(alike), _PART):
         # No process looks for a part before all have computed the one before, so all see the same.
         file, part = kept / f"{start}.npy", alike[start : start + _PART]
         if file.is_file():
-            found.append(np.load(file))
+            parts.append(np.load(file))
             continue
         states = last_hidden(model, [prompts[row] for row in part], _AT_ONCE, pad).astype(np.float32)
-        found.append(states)
+        parts.append(states)
         computed += len(part)
         if _first():
             with jsonl.replacing(file) as output:
@@ -98,7 +98,7 @@ def known(model: Any, rows: datasets.Dataset, pad: int, kept: Path) -> Floats:
                 f"head: {done}/{len(alike)} rows  {rate:.1f} rows/s  {(len(alike) - done) / rate:.0f} s left",
                 flush=True,
             )
-    return np.asarray(np.concatenate(found)[np.argsort(alike)], dtype=np.float64)
+    return np.asarray(np.concatenate(parts)[np.argsort(alike)], dtype=np.float64)
 
 
 def regressed(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:

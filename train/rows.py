@@ -324,7 +324,7 @@ def _tokenized(pieces: list[tuple[bytes, ...]], tokenizer: Any, limits: tuple[in
                 row |= {
                     "input_ids": tokens.ids,
                     "source": len(tokens.ids) - learned,
-                    "value": [place for place, spells in enumerate(tokens.rating) if spells],
+                    "value": [position for position, spells in enumerate(tokens.rating) if spells],
                     "length": len(tokens.ids),
                     "images": made.images,
                     "image_tokens": [tokenizer.image_tokens(name) for name in made.images],

@@ -184,24 +184,24 @@ def describe(recipe: Recipe, train: Path, init: Path | None = None) -> dict[str,
 
 
 def _base_weights(recipe: Recipe) -> dict[str, dict[str, str]]:
-    found = sorted(file for end in ("safetensors", "bin") for file in Path(str(recipe.base)).glob(f"*.{end}"))
-    return {"base_weights": {file.name: jsonl.sha256(file) for file in found}} if recipe.base and found else {}
+    files = sorted(file for end in ("safetensors", "bin") for file in Path(str(recipe.base)).glob(f"*.{end}"))
+    return {"base_weights": {file.name: jsonl.sha256(file) for file in files}} if recipe.base and files else {}
 
 
 def begun_with(judge: Path) -> dict[str, str]:
     """The weights of a judge by file, as its folder tells them. Raises UsageError for another folder."""
     try:
-        found: dict[str, str] = json.loads((judge / "critic.json").read_text("utf-8"))["weights"]
+        weights: dict[str, str] = json.loads((judge / "critic.json").read_text("utf-8"))["weights"]
     except (OSError, ValueError, KeyError):
         raise UsageError(f"--init {judge} is no folder of a judge that was trained here") from None
-    return found
+    return weights
 
 
 def require_same_tokens(tokenizer: Any, judge: Path) -> None:
     """Raises UsageError where a judge's tokens are not those of the base that sees."""
     known = tokenizer.get_vocab()
     other = transformers.AutoTokenizer.from_pretrained(judge).get_vocab()
-    strange = [token for token, place in other.items() if known.get(token) != place]
+    strange = [token for token, number in other.items() if known.get(token) != number]
     if strange:
         raise UsageError(
             f"--init {judge}: {len(strange)} of its {len(other)} tokens are others in the base, such as "
@@ -217,8 +217,8 @@ def finished(out: Path, facts: dict[str, Any]) -> bool:
     notes = out / "critic.json"
     if not notes.is_file():
         return False
-    if found := checkpoints.changed(json.loads(notes.read_text("utf-8")), facts):
-        raise UsageError(f"{out} holds a judge made with another {' and '.join(found)}; choose another --out")
+    if changed := checkpoints.changed(json.loads(notes.read_text("utf-8")), facts):
+        raise UsageError(f"{out} holds a judge made with another {' and '.join(changed)}; choose another --out")
     return True
 
 

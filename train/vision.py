@@ -56,8 +56,8 @@ class SeeingTokenizer:
 
     @property
     def chat_template(self) -> str | None:
-        found: str | None = self.processor.chat_template or self.processor.tokenizer.chat_template
-        return found
+        template: str | None = self.processor.chat_template or self.processor.tokenizer.chat_template
+        return template
 
     def apply_chat_template(self, messages: list[Message], *, tokenize: bool, add_generation_prompt: bool) -> str:
         """Raises ImageError for an image that cannot be loaded, and for a text that holds what stands for an image."""
@@ -87,22 +87,22 @@ class SeeingTokenizer:
         try:
             made = self.processor(text=[token], images=[[white(size)]], return_text_replacement_offsets=True)
             ((replaced,),) = made["text_replacement_offsets"]
-            found: str = replaced["replacement"]
+            text: str = replaced["replacement"]
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             kind = type(self.processor).__name__
             raise UsageError(f"{kind} does not tell which tokens stand for an image: {one_line(error)}") from None
-        if self(found, add_special_tokens=False)["input_ids"] != list(made["input_ids"][0])[-len(self.ids(found)) :]:
+        if self(text, add_special_tokens=False)["input_ids"] != list(made["input_ids"][0])[-len(self.ids(text)) :]:
             raise UsageError(f"{type(self.processor).__name__} reads its own image tokens in another way")
-        return found
+        return text
 
     def ids(self, text: str) -> list[int]:
-        found: list[int] = self(text, add_special_tokens=False)["input_ids"]
-        return found
+        numbers: list[int] = self(text, add_special_tokens=False)["input_ids"]
+        return numbers
 
     @property
     def image_token_id(self) -> int:
-        found: int = self.processor.image_token_id
-        return found
+        number: int = self.processor.image_token_id
+        return number
 
     def image_tokens(self, name: str) -> int:
         """How many tokens take an image's features, without those around them."""
@@ -122,11 +122,11 @@ class SeeingTokenizer:
             return white((64, 64))
         assert self.images is not None
         data = base64.b64decode(self.images.load(name).uri.partition(",")[2])
-        found = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
-        if "A" not in found.getbands() and "transparency" not in found.info:
-            return found.convert("RGB")
-        found = found.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", found.size, "white"), found).convert("RGB")
+        picture = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+        if "A" not in picture.getbands() and "transparency" not in picture.info:
+            return picture.convert("RGB")
+        picture = picture.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
 
     def pixels(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """What the model is given of the images, in their order."""
@@ -161,7 +161,7 @@ def told_apart(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[in
     """The token ids of rows with a number for each image in place of the token that stands for any, so that rows begin
     alike only where they show the same images."""
     numbers: dict[str, int] = {}
-    found = []
+    apart = []
     for row in rows:
         ids = row["input_ids"]
         if row.get("images"):
@@ -169,8 +169,8 @@ def told_apart(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[in
             each = [-1 - numbers.setdefault(name, len(numbers)) for name in row["images"]]
             ids[ids == image_token] = np.repeat(each, row["image_tokens"])
             ids = ids.tolist()
-        found.append(ids)
-    return found
+        apart.append(ids)
+    return apart
 
 
 def images_of(nodes: Sequence[Node], rows: Sequence[dict[str, Any]], image_token: int) -> list[str]:
@@ -178,12 +178,12 @@ def images_of(nodes: Sequence[Node], rows: Sequence[dict[str, Any]], image_token
     return [
         name
         for node in nodes
-        for name, place in zip(rows[node.row].get("images", []), _starts(rows[node.row], image_token), strict=True)
-        if node.start <= place < node.end
+        for name, position in zip(rows[node.row].get("images", []), _starts(rows[node.row], image_token), strict=True)
+        if node.start <= position < node.end
     ]
 
 
 def _starts(row: dict[str, Any], image_token: int) -> list[int]:
     """The place of each image's first token in a row."""
-    places = np.flatnonzero(np.asarray(row["input_ids"]) == image_token)
-    return [int(places[before]) for before in np.cumsum([0, *row.get("image_tokens", [])])[:-1]]
+    positions = np.flatnonzero(np.asarray(row["input_ids"]) == image_token)
+    return [int(positions[before]) for before in np.cumsum([0, *row.get("image_tokens", [])])[:-1]]
