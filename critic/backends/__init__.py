@@ -63,7 +63,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     `tokens` is empty unless log probabilities were asked for and given. `cached_known`: the server says how many
     tokens of the prompt were cached. `reasoned`: the model reasoned before `text`, where it does not show. `classes`
     are the probabilities that a scoring head gives. `attempts` is 0 of a reply from a cache. `counted`: the server says
-    how many tokens it took. `probes`: prompt, cached and completion tokens that a pool's probes took before it."""
+    how many tokens it took."""
 
     text: str
     truncated: bool = False
@@ -77,7 +77,6 @@ class Reply(Struct, frozen=True, kw_only=True):
     reasoned: bool = False
     classes: list[float] | None = None
     counted: bool = True
-    probes: tuple[int, int, int] = (0, 0, 0)
 
 
 class Served(Struct, frozen=True):
@@ -136,10 +135,9 @@ def unanswered(reply: Reply) -> tuple[NoAnswer, str | None] | None:
 
 
 def spent(reply: Reply) -> dict[str, Any]:
-    """The tokens that a reply took, and the probes before it: none of one from a cache, which nobody was asked for."""
+    """The tokens that a reply took: none of one from a cache, which nobody was asked for."""
     names = ("prompt_tokens", "cached_tokens", "completion_tokens")
-    took = zip(names, reply.probes, strict=True)
-    return {name: getattr(reply, name) + probes if reply.attempts else 0 for name, probes in took}
+    return {name: getattr(reply, name) if reply.attempts else 0 for name in names}
 
 
 def instead(reply: Reply, lost: Reply | None) -> Reply:
@@ -148,7 +146,7 @@ def instead(reply: Reply, lost: Reply | None) -> Reply:
         return reply
     before, now = spent(lost), spent(reply)
     both = {name: count + before[name] for name, count in now.items()}
-    return replace(reply, attempts=max(reply.attempts, lost.attempts), probes=(0, 0, 0), **both)
+    return replace(reply, attempts=max(reply.attempts, lost.attempts), **both)
 
 
 def processors(sources: Iterable[Backend]) -> dict[str, str]:

@@ -2,10 +2,8 @@
 
 import asyncio
 import hashlib
-import os
 import sqlite3
 import sys
-import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -78,37 +76,33 @@ def lacking(backend: Backend) -> set[str]:
 
 
 class Cached(Layer):
-    """Replies are kept at `path` by all that they follow from: the model's name with the mark of its weights, the hash
-    of its processor, and the request (prompt, material, decoding). One that is there is not asked for again, unless
-    `fresh`, and has 0 attempts. `path` is an SQLite file, or a folder (with a file for each reply), which several
-    machines may share. Raises UsageError for what the system says against it."""
+    """Replies are kept in the SQLite file `path` by all that they follow from: the model's name with the mark of its
+    weights, the hash of its processor, and the request (prompt, material, decoding). One that is there is not asked
+    for again, unless `fresh`, and has 0 attempts. Raises UsageError for what the system says against the file."""
 
     def __init__(self, inner: Backend, path: Path, fresh: bool = False) -> None:
         super().__init__(inner)
         self.path, self.fresh, self.hits, self.misses = path, fresh, 0, 0
-        self._file: sqlite3.Connection | None = None
-        if "@" not in inner.served.name:
-            said = (
-                f"{inner.served.name} has no mark of its weights (NAME@HASH): its replies are known by its name alone"
-            )
-            print(f"--cache {path}: {said}", file=sys.stderr)
+        self._file: sqlite3.Connection
+        name = inner.served.name
+        if "@" not in name:
+            problem = f"{name} has no mark of its weights (NAME@HASH): its replies are known by its name alone"
+            print(f"--cache {path}: {problem}", file=sys.stderr)
 
     async def __aenter__(self) -> Self:
         try:
-            if not self.path.is_dir():
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = sqlite3.connect(self.path, timeout=60, isolation_level=None)
-                self._file.execute("PRAGMA journal_mode = WAL")
-                self._file.execute("PRAGMA synchronous = NORMAL")
-                columns = "name BLOB PRIMARY KEY, reply BLOB"
-                self._file.execute(f"CREATE TABLE IF NOT EXISTS replies ({columns}) WITHOUT ROWID")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+            self._file.execute("PRAGMA journal_mode = WAL")
+            self._file.execute("PRAGMA synchronous = NORMAL")
+            columns = "name BLOB PRIMARY KEY, reply BLOB"
+            self._file.execute(f"CREATE TABLE IF NOT EXISTS replies ({columns}) WITHOUT ROWID")
         except (sqlite3.Error, OSError) as error:
-            raise UsageError(f"--cache {self.path}: {error}; expected a folder, or an SQLite file of ours") from None
+            raise UsageError(f"--cache {self.path}: {error}; expected an SQLite file of ours") from None
         return await super().__aenter__()
 
     async def __aexit__(self, *error: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
         await super().__aexit__(*error)
 
     async def chat(self, request: Request) -> Reply:
@@ -116,82 +110,47 @@ class Cached(Layer):
         made_of = [self.served.name, self.served.processor, request]
         name = hashlib.sha256(msgspec.msgpack.encode(made_of, order="deterministic")).digest()
         try:
-            if not self.fresh and (found := self._known(name)) is not None:
+            if not self.fresh and (known := self._known(name)) is not None:
                 self.hits += 1
-                return replace(found, attempts=0)
+                return replace(known, attempts=0)
             reply = await self.inner.chat(request)
             self.misses += 1
-            self._write(name, zlib.compress(msgspec.msgpack.encode(reply), 1))
+            packed = zlib.compress(msgspec.msgpack.encode(reply), 1)
+            self._file.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (name, packed))
         except (sqlite3.Error, OSError) as error:
             raise UsageError(f"--cache {self.path}: {error}; then run the same command again to go on") from None
         return reply
 
     def _known(self, name: bytes) -> Reply | None:
         """The reply of this name; None as well where a crash or a full disk left half of one, which is written over."""
+        row = self._file.execute("SELECT reply FROM replies WHERE name = ?", (name,)).fetchone()
         with suppress(zlib.error, msgspec.DecodeError):
-            if (found := self._read(name)) is not None:
-                return msgspec.msgpack.decode(zlib.decompress(found), type=Reply)
+            return msgspec.msgpack.decode(zlib.decompress(row[0]), type=Reply) if row else None
         return None
-
-    def _read(self, name: bytes) -> bytes | None:
-        if self._file is not None:
-            found = self._file.execute("SELECT reply FROM replies WHERE name = ?", (name,)).fetchone()
-            return found[0] if found else None
-        with suppress(FileNotFoundError):
-            return self._place(name).read_bytes()
-        return None
-
-    def _write(self, name: bytes, reply: bytes) -> None:
-        if self._file is not None:
-            self._file.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (name, reply))
-            return
-        place = self._place(name)
-        place.parent.mkdir(exist_ok=True)
-        mine = place.with_suffix(f".{os.uname().nodename}.{os.getpid()}")  # whole or not at all, whoever else writes
-        try:
-            mine.write_bytes(reply)
-            mine.replace(place)
-        except OSError:
-            mine.unlink(missing_ok=True)
-            raise
-
-    def _place(self, name: bytes) -> Path:
-        return self.path / name.hex()[:2] / name.hex()
 
 
 class Budget(Struct, kw_only=True):
-    """What a run may spend: `limit` in tokens, cached ones included, or in seconds. Once it is `spent` it stays so.
-    `used` is all that was taken, `probes` what a pool's probes took of that, which are no calls. `uncounted` is where a
-    reply came from that does not say what it took. Judges of a panel share one."""
+    """What a run may spend: `limit` tokens, cached ones included. Once it is `spent` it stays so. `uncounted` is where
+    a reply came from that does not say what it took. Judges of a panel share one."""
 
-    words: str
-    limit: float
-    seconds: bool = False
-    used: float = 0.0
-    probes: float = 0.0
+    limit: int
+    used: int = 0
     calls: int = 0
     under_way: int = 0
     tried: bool = False
     spent: bool = False
     uncounted: str | None = None
-    start: float | None = None
 
     def is_spent(self) -> bool:
         """Whether no more may be asked: what is under way is taken to cost what calls cost on average."""
-        if self.seconds:
-            self.start = self.start or time.monotonic()  # of the first request: what is read before costs nothing
-            self.used = time.monotonic() - self.start
-        mean = (self.used - self.probes) / self.calls if self.calls and not self.seconds else 0.0
-        self.spent = self.spent or self.used + mean * self.under_way >= self.limit * (1 - 1e-9)
+        mean = self.used / self.calls if self.calls else 0.0
+        self.spent = self.spent or self.used + mean * self.under_way >= self.limit
         return self.spent
 
     def add(self, reply: Reply) -> None:
+        tokens = spent(reply)
         self.calls += 1
-        if not self.seconds:
-            probed_prompt, _, probed_completion = reply.probes
-            self.probes += probed_prompt + probed_completion
-            tokens = spent(reply)
-            self.used += tokens["prompt_tokens"] + tokens["completion_tokens"]
+        self.used += tokens["prompt_tokens"] + tokens["completion_tokens"]
 
 
 class Limited(Layer):
@@ -204,19 +163,18 @@ class Limited(Layer):
 
     async def chat(self, request: Request) -> Reply:
         # What calls cost is not known before the first: all that may be asked at once could be far too much.
-        while self.budget.under_way and not (self.budget.tried or self.budget.seconds):
+        while self.budget.under_way and not self.budget.tried:
             await asyncio.sleep(_LOOK)
         if self.budget.uncounted is not None:
-            said = f"{self.budget.uncounted} does not say how many tokens a reply took; a budget in seconds binds it"
-            raise UsageError(f"--budget {self.budget.words}: {said} (--budget 3600s)")
+            raise UsageError(f"--budget: {self.budget.uncounted} does not say how many tokens a reply took")
         if self.budget.is_spent():
-            raise Refused("budget", f"--budget {self.budget.words} is spent")
+            raise Refused("budget", f"--budget {self.budget.limit}tokens is spent")
         self.budget.under_way += 1
         try:
             reply = await self.inner.chat(request)
         finally:
             self.budget.under_way, self.budget.tried = self.budget.under_way - 1, True
         self.budget.add(reply)
-        if not (reply.counted or self.budget.seconds):
+        if not reply.counted:
             self.budget.uncounted = self.place
         return reply

@@ -1,15 +1,14 @@
 """Ray: one model in many actors of a cluster, asked by the one process that writes the file.
 
-An actor holds our own in-process backend and stands in the pool as a server does (critic/backends/pool.py): work goes
-to whoever is free, what begins alike to one that has seen it, what fails to another; keys, resume, named failures,
-cache, budget and status are those of every run. So ray.data is not needed. Its workers write the file, and go on from a
-checkpoint that may write a row twice; and the requests of a conversation follow from replies. ray.llm pins a vLLM of
-its own.
+An actor holds our own in-process backend and stands in the pool as a server does (critic/backends/pool.py): what fails
+at one goes to another; keys, resume, named failures, cache and budget are those of every run. So ray.data, whose
+workers write the file themselves, is not needed; ray.llm pins a vLLM of its own.
 
 `pip install 'critic[ray]'` on every node, the model's folder at the same place on each.
 """
 
 import asyncio
+import math
 import os
 import sys
 import time
@@ -23,7 +22,7 @@ from critic.backends.layers import Layer
 from critic.errors import Refused, Transient, UsageError, one_line
 
 LATE = 30.0
-"""Seconds, and as long again as the first took to start, until a replica that has not started joins later."""
+"""Seconds, and as long again as the first took to start, until a run begins without a replica that has not started."""
 
 
 class Failed(Struct, frozen=True):
@@ -82,12 +81,14 @@ class Worker:
 
 
 class Replica:
-    """An actor as one endpoint of a pool. One that is lost rests for as long as it took to start (`seconds`)."""
+    """An actor as one endpoint of a pool. One that is lost rests for as long as it took to start (`seconds`). Raises
+    UsageError where it does not run (yet)."""
 
-    def __init__(self, actor: Any, found: Started, seconds: float, timeout: float) -> None:
+    def __init__(self, actor: Any, seconds: float, timeout: float) -> None:
         self.place, self.in_flight, self.retries = "ray", 0, 0
-        self.served, self._sees = found.served, found.sees
         self._actor, self._seconds, self._timeout = actor, seconds, timeout
+        self._sees: bool | None = None
+        self.served = self.choose(None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,40 +101,40 @@ class Replica:
 
     def choose(self, _: str | None) -> Served:
         """What it serves now. Called from another thread than the event loop's, as `count_tokens` is."""
-        found: Started | str = self._got(self._actor.started)
-        if isinstance(found, str):
-            raise UsageError(found)
-        return found.served
-
-    def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        found: int | Failed = self._got(self._actor.count_tokens, messages)
-        if isinstance(found, Failed):
-            raise Refused(found.failure, found.message)
-        return found
-
-    def _got(self, method: Any, *given: Any) -> Any:
         import ray  # noqa: PLC0415 - not part of a plain installation
 
         try:
-            return ray.get(method.remote(*given), timeout=self._timeout)
+            state: Started | str = ray.get(self._actor.started.remote(), timeout=5.0)
         except ray.exceptions.RayError as error:
-            raise self._lost(error) from None
+            raise UsageError(f"{NO_ANSWER}: {one_line(error)}") from None
+        if isinstance(state, str):
+            raise UsageError(state)
+        self._sees = state.sees
+        return state.served
+
+    def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        import ray  # noqa: PLC0415
+
+        try:
+            count: int | Failed = ray.get(self._actor.count_tokens.remote(messages), timeout=self._timeout)
+        except ray.exceptions.RayError as error:
+            raise Transient(one_line(error), self._seconds) from None
+        if isinstance(count, Failed):
+            raise Refused(count.failure, count.message)
+        return count
 
     async def chat(self, request: Request) -> Reply:
         from ray.exceptions import RayError  # noqa: PLC0415
 
         try:
-            found: Reply | Failed = await asyncio.wait_for(self._actor.chat.remote(request), self._timeout)
+            reply: Reply | Failed = await asyncio.wait_for(self._actor.chat.remote(request), self._timeout)
         except (RayError, TimeoutError) as error:
-            raise self._lost(error) from None
-        if isinstance(found, Reply):
-            return found
-        if found.failure is None:
-            raise Transient(found.message, found.retry_after)
-        raise Refused(found.failure, found.message)
-
-    def _lost(self, error: Exception) -> Transient:
-        return Transient(one_line(error), self._seconds)
+            raise Transient(one_line(error), self._seconds) from None
+        if isinstance(reply, Reply):
+            return reply
+        if reply.failure is None:
+            raise Transient(reply.message, reply.retry_after)
+        raise Refused(reply.failure, reply.message)
 
 
 class RayBackend(Layer):
@@ -147,17 +148,16 @@ class RayBackend(Layer):
     ) -> None:
         super().__init__(make())
         self._make, self._address, self._gpus = make, address, gpus
-        self._attempts, self._timeout, self._each = attempts, timeout, self.inner.in_flight
-        self._place, self._names = self.inner.place, [f"replica {number}" for number in range(1, replicas + 1)]
-        self._actors, self._asked = dict[str, Any](), dict[str, Any]()
+        self._attempts, self._timeout, self._limit = attempts, timeout, self.inner.in_flight
+        self._model, self._names = self.inner.place, [f"replica {number}" for number in range(1, replicas + 1)]
 
     @property
     def place(self) -> str:
-        return f"ray: {len(self._names)} x {self._place}"
+        return f"ray: {len(self._names)} x {self._model}"
 
     @property
     def in_flight(self) -> int:
-        return self._each * len(self._names)
+        return self._limit * len(self._names)
 
     async def __aenter__(self) -> Self:
         try:
@@ -170,41 +170,36 @@ class RayBackend(Layer):
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UsageError(f"--ray-address {self._address}: {one_line(error)}") from None
         how = {"num_cpus": 1, "num_gpus": self._gpus, "scheduling_strategy": "SPREAD", "max_restarts": -1}
-        worker: Any = ray.remote(Worker).options(max_concurrency=self._each, **how)
-        self._actors = {name: worker.remote(self._make) for name in self._names}
-        self._asked = {name: actor.started.remote() for name, actor in self._actors.items()}
-        print(f"starting {len(self._names)} replicas of {self._place} on Ray", file=sys.stderr, flush=True)
-        self._start, ends = time.monotonic(), None
-        late: Sequence[Any] = list(self._asked.values())
-        while late and (ends is None or time.monotonic() < ends):
-            await asyncio.sleep(0.05)
-            up, late = ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=0)
-            if up and ends is None:
-                ends = time.monotonic() * 2 - self._start + LATE
-        self._took = time.monotonic() - self._start
+        worker: Any = ray.remote(Worker).options(max_concurrency=self._limit, **how)
+        actors = {name: worker.remote(self._make) for name in self._names}
+        print(f"starting {len(self._names)} replicas of {self._model} on Ray", file=sys.stderr, flush=True)
+        seconds = await _seconds_to_start([actor.started.remote() for actor in actors.values()])
         from critic.backends.pool import Pool  # noqa: PLC0415 - actors, which import this file, ask no server
 
-        self.inner = Pool(lambda: self._names, self._join, self._attempts, self._each)
+        def connect(name: str) -> Replica:
+            return Replica(actors[name], seconds, self._timeout)
+
+        self.inner = Pool(self._names, connect, self._attempts, self._limit)
         await self.inner.__aenter__()
         return self
-
-    def _join(self, name: str) -> Replica:
-        """Raises UsageError where the replica does not run (yet)."""
-        import ray  # noqa: PLC0415
-
-        try:
-            found: Started | str = ray.get(self._asked[name], timeout=0)
-        except ray.exceptions.GetTimeoutError:
-            raise UsageError(f"{NO_ANSWER}: Ray has not started it yet") from None
-        except ray.exceptions.RayError as error:
-            self._asked[name] = self._actors[name].started.remote()
-            raise UsageError(f"{NO_ANSWER}: {one_line(error)}") from None
-        if isinstance(found, str):
-            raise UsageError(found)
-        return Replica(self._actors[name], found, self._took, self._timeout)
 
     async def __aexit__(self, *error: object) -> None:
         import ray  # noqa: PLC0415
 
         await super().__aexit__(*error)
         ray.shutdown()
+
+
+async def _seconds_to_start(states: Sequence[Any]) -> float:
+    """Wait until all replicas have started or failed, or for a while behind the first; how long that took."""
+    import ray  # noqa: PLC0415
+
+    start, deadline = time.monotonic(), math.inf
+    while time.monotonic() < deadline:
+        up, late = ray.wait(states, num_returns=len(states), timeout=0)
+        if not late:
+            break
+        if up:
+            deadline = min(deadline, 2 * time.monotonic() - start + LATE)
+        await asyncio.sleep(0.05)
+    return time.monotonic() - start

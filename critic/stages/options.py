@@ -1,10 +1,8 @@
 """Options that several stages take, declared once, and where the replies come from that they name."""
 
 import os
-import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -67,29 +65,19 @@ ShardOf = Annotated[
 ]
 
 
-def _cache(text: str) -> Path:
-    """Where replies are kept; a folder is made where the name ends as a folder's."""
-    if text.endswith(os.sep):
-        with suppress(OSError):  # which is said where it is opened
-            Path(text).mkdir(parents=True, exist_ok=True)
-    return Path(text)
-
-
 CacheOf = Annotated[
     Path | None,
     typer.Option(
         "--cache",
-        parser=_cache,
-        metavar="FILE|FOLDER/",
-        help="Replies are kept here, and those that are here are not asked for again: an SQLite file, or a folder that "
-        "several machines may share.",
+        metavar="FILE",
+        help="Replies are kept in this SQLite file, and those that are there are not asked for again.",
     ),
 ]
 BudgetOf = Annotated[
     str | None,
     typer.Option(
         "--budget",
-        help="What this run may spend: 2000000tokens or 3600s. What is not asked then fails as budget, and the same "
+        help="What this run may spend, such as 2000000tokens. What is not asked then fails as budget, and the same "
         "command goes on with it.",
     ),
 ]
@@ -107,12 +95,9 @@ def spend(words: str | None) -> Budget | None:
     """What --budget says. Raises UsageError for anything else."""
     if words is None:
         return None
-    number, unit = re.fullmatch(r"([0-9.]*)(.*)", words, re.DOTALL).groups()  # type: ignore[union-attr]  # fits any text
-    with suppress(ValueError):
-        limit = float(number)
-        if unit in ("tokens", "s"):
-            return Budget(words=words, limit=limit, seconds=unit == "s")
-    raise UsageError(f"--budget {words}: expected a number and its unit, tokens or s, such as 2000000tokens or 3600s")
+    number = words.removesuffix("tokens")
+    check((number.isdecimal() and number != words, f"--budget {words}: expected a number of tokens: 2000000tokens"))
+    return Budget(limit=int(number))
 
 
 ShowImages = Annotated[
@@ -234,7 +219,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             return backend
 
         if "," in where or where.startswith("@"):
-            return Pool(partial(urls, where), one, self.attempts, connections)
+            return Pool(urls(where), one, self.attempts, connections)
         return one(where, self.attempts)
 
     def open(self, option: str, values: Sequence[str] | None) -> list[Backend]:

@@ -20,12 +20,12 @@ def local_paths(words: Sequence[str]) -> Iterator[list[str]]:
     """A command's arguments with paths of copies for those at stores; the copies go when the command ends. Raises
     UsageError for an output at a store, where fsspec or what it needs for the store is not installed, and for what the
     store says."""
-    matches = [match if (match := _WORD.fullmatch(word)) and match["scheme"] not in OTHERS else None for word in words]
+    matches = [_at_store(word) for word in words]
     if not any(matches):
         yield list(words)
         return
+    local_words = list[str]()
     with TemporaryDirectory(prefix="critic-") as folder:
-        local_words = list[str]()
         for number, (word, match) in enumerate(zip(words, matches, strict=True)):
             if match is None:
                 local_words.append(word)
@@ -37,6 +37,11 @@ def local_paths(words: Sequence[str]) -> Iterator[list[str]]:
         yield local_words
 
 
+def _at_store(word: str) -> re.Match[str] | None:
+    match = _WORD.fullmatch(word)
+    return None if match is None or match["scheme"] in OTHERS else match
+
+
 def _copied(url: str, folder: Path) -> list[Path]:
     """Copies of a file with its sidecar, of a folder with all in it, or of what a pattern (`*`) fits."""
     try:
@@ -46,21 +51,15 @@ def _copied(url: str, folder: Path) -> list[Path]:
     except (ImportError, ValueError) as error:
         needs = "pip install 'critic[remote]', with s3fs for s3:// and gcsfs for gs://"
         raise UsageError(f"{url}: {one_line(error)}; {needs}") from None
-    copies = list[Path]()
     try:
-        names = sorted(store.glob(path)) if "*" in path else [path.rstrip("/")]
-        for number, name in enumerate(name for name in names if store.exists(name)):
-            copy = folder / str(number) / name.rpartition("/")[2]
-            copy.parent.mkdir(parents=True)
-            if store.isdir(name):
-                store.get(f"{name}/", f"{copy}/", recursive=True)
-            else:
-                store.get_file(name, str(copy))
-                if store.exists(sidecar := f"{name}.run.json"):
-                    store.get_file(sidecar, f"{copy}.run.json")
-            copies.append(copy)
+        names = sorted(store.glob(path.rstrip("/")))
+        for number, name in enumerate(names):
+            copy = f"{folder}/{number}/"
+            store.get(name, copy, recursive=True)
+            if store.exists(sidecar := f"{name}.run.json"):
+                store.get(sidecar, copy)
     except Exception as error:  # each store's library has errors of its own
         raise UsageError(f"{url}: {one_line(error)}") from None
-    if not copies:
+    if not names:
         raise UsageError(f"{url}: no such file")
-    return copies
+    return [folder / str(number) / Path(name).name for number, name in enumerate(names)]

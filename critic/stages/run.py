@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import resource
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -20,7 +21,6 @@ from critic.backends import Backend
 from critic.backends.layers import Cached, Limited, lacking, layers
 from critic.errors import UsageError, encode
 from critic.records import Call, Judgment
-from critic.stages.memory import PeakMemory
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -194,8 +194,7 @@ class Stage(ABC, Generic[Item, Record]):
             print(f"{self.out}: {before} {self.counted} before, {left} to go", file=sys.stderr)
         start = time.monotonic()
         opens = bool(left or self.always_opens)
-        with PeakMemory() as memory:
-            asyncio.run(self.ask(left) if opens else self.nothing_left())
+        asyncio.run(self.ask(left) if opens else self.nothing_left())
         if not opens:
             self._tell_sources()
         seconds = time.monotonic() - start
@@ -204,7 +203,7 @@ class Stage(ABC, Generic[Item, Record]):
             "retries": self.backend.retries,
             "seconds": round(seconds, 1),
             "seconds_in_all": round(seconds + earlier.get("seconds_in_all", 0.0), 1),
-            **memory.facts(),
+            "peak_memory_mib": peak_memory_mib(),
             f"{self.counted}_in_this_run": left,
         }
         if without := {*self.without, *lacking(self.backend), *earlier.get("server_lacks", ())}:
@@ -264,19 +263,9 @@ class Stage(ABC, Generic[Item, Record]):
                 async def worker() -> None:
                     for item in waiting:
                         await self.work(item, keep)
-                        if more := self._more():
-                            return await side_by_side(worker() for _ in range(1 + more))
 
                 await side_by_side(worker() for _ in range(min(self.concurrency, left)))
                 await self.afterwards()
-
-    def _more(self) -> int:
-        """How many more are worked on at once from now on: endpoints have joined."""
-        more = max(0, (self.options.concurrency or self.backend.in_flight) - self.concurrency)
-        self.concurrency += more
-        for _ in range(more):
-            self._gate.release()
-        return more
 
     def note(self, failure: str | None, detail: str | None = None) -> None:
         """What a call came to. Raises UsageError when the server seems to be gone: after twice as many lost calls in a
@@ -287,6 +276,12 @@ class Stage(ABC, Generic[Item, Record]):
                 f"{self.backend.place} failed {self._lost} {self.unit}s in a row ({detail}); "
                 f"see to the server, then run again with --retry-failed"
             )
+
+
+def peak_memory_mib() -> int:
+    """The most memory that this process, or the largest that it started and that has ended, held at once."""
+    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return max(resource.getrusage(who).ru_maxrss for who in whose) // 1024
 
 
 def followed(path: Path) -> Path:

@@ -107,12 +107,7 @@ class Trial:
         self.process: subprocess.Popen[str] | None = None
         self.rows = folder / "rows.jsonl"
         self.rows.write_text("".join(json.dumps(_row(n)) + "\n" for n in range(FAULT_ROWS)), "utf-8")
-        self.name(*self.servers)
-
-    def name(self, *servers: StandIn) -> None:
-        made = self.file.with_suffix(".new")
-        made.write_text("".join(f"{one.url}\n" for one in servers), "utf-8")
-        made.replace(self.file)
+        self.file.write_text("".join(f"{server.url}\n" for server in self.servers), "utf-8")
 
     def judge(self, harm: Callable[["Trial"], object] | None = None, *more: str) -> int:
         program = [sys.executable, "-c", "from critic.cli import main; main()", "judge", str(self.rows)]
@@ -223,9 +218,6 @@ FAULTS: dict[str, Callable[[Trial], object]] = {
     "connection reset": fault("reset"),
     "model gone (404)": fault("404"),
     "another judge under its name": other_judge,
-    "endpoint taken off the file": lambda trial: trial.name(*trial.servers[1:]),
-    "file of endpoints gone": lambda trial: trial.file.unlink(),
-    "file of endpoints empty": lambda trial: trial.file.write_text("", "utf-8"),
     "driver killed": lambda trial: trial.signal(signal.SIGKILL),
     "driver interrupted": lambda trial: trial.signal(signal.SIGINT),
     "driver terminated": lambda trial: trial.signal(signal.SIGTERM),
@@ -255,8 +247,6 @@ def broken(name: str, folder: Path) -> dict[str, Any]:
         lost, doubled, failures = trial.counted()
         for server in trial.servers:
             server.fault = None
-        if not trial.file.is_file() or not trial.file.stat().st_size:
-            trial.name(*trial.servers)
         while (not codes or codes[-1] != 0 or lost) and len(codes) < 4:
             codes.append(trial.judge(None, "--retry-failed"))
             lost, doubled, failures = trial.counted()

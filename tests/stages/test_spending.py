@@ -45,15 +45,13 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: str(one["sample"]["id"]))
 
 
-@pytest.mark.parametrize("folder", [False, True])
-def test_what_was_judged_before_costs_nothing_and_says_so(tmp_path: Path, stand: Stands, folder: bool) -> None:
+def test_what_was_judged_before_costs_nothing_and_says_so(tmp_path: Path, stand: Stands) -> None:
     server, cache = stand(), tmp_path / "new" / "cache"
-    words = ["--cache", f"{cache}/" if folder else cache]
+    words = ["--cache", cache]
     assert judge(tmp_path, server, "one.jsonl", *words).returncode == 0
     asked = server.asked
     done = judge(tmp_path, server, "two.jsonl", *words, rows=25, system="beta")  # who said it makes no difference
     assert done.returncode == 0 and "20 from the cache, which cost nothing" in done.stdout
-    assert cache.is_dir() == folder
     assert (asked, server.asked) == (20, 25)
     one, two = lines(tmp_path / "one.jsonl"), lines(tmp_path / "two.jsonl")
     cached = [line for line in two if line.get("attempts") == 0]
@@ -102,23 +100,14 @@ def test_a_cache_without_a_judges_mark_says_so_and_a_wrong_file_is_one_line(tmp_
     )
 
 
-@pytest.mark.parametrize("folder", [False, True])
 @pytest.mark.parametrize("size", [0, 9])
-def test_half_of_a_reply_in_the_cache_is_asked_for_again(
-    tmp_path: Path, stand: Stands, folder: bool, size: int
-) -> None:
+def test_half_of_a_reply_in_the_cache_is_asked_for_again(tmp_path: Path, stand: Stands, size: int) -> None:
     server, cache = stand(), tmp_path / "cache"
-    if folder:
-        cache.mkdir()
     assert judge(tmp_path, server, "one.jsonl", "--cache", cache).returncode == 0
-    if folder:
-        torn = next(path for path in cache.rglob("*") if path.is_file())
-        torn.write_bytes(torn.read_bytes()[:size])
-    else:
-        with sqlite3.connect(cache) as file:
-            file.execute(
-                "UPDATE replies SET reply = substr(reply, 1, ?) WHERE name = (SELECT min(name) FROM replies)", [size]
-            )
+    with sqlite3.connect(cache) as file:
+        file.execute(
+            "UPDATE replies SET reply = substr(reply, 1, ?) WHERE name = (SELECT min(name) FROM replies)", [size]
+        )
     for out in ("two.jsonl", "three.jsonl"):
         done = judge(tmp_path, server, out, "--cache", cache)
         assert done.returncode == 0 and server.asked == 21, done.stderr
@@ -146,16 +135,15 @@ def test_infer_takes_replies_from_the_cache(tmp_path: Path, stand: Stands) -> No
     assert "0 in, 0 out" in two.stdout and "without token counts" not in two.stdout
 
 
-@pytest.mark.parametrize(("words", "most"), [("1090tokens", 10), ("0.2s", 59)])
-def test_a_budget_ends_the_run_cleanly_and_more_goes_on(tmp_path: Path, stand: Stands, words: str, most: int) -> None:
+def test_a_budget_ends_the_run_cleanly_and_more_goes_on(tmp_path: Path, stand: Stands) -> None:
     server = stand(seconds=0.02)
     how = ["--concurrency", 4]
-    done = judge(tmp_path, server, "one.jsonl", *how, "--budget", words, rows=60)
+    done = judge(tmp_path, server, "one.jsonl", *how, "--budget", "1090tokens", rows=60)
     assert done.returncode == 3, done.stderr
     assert "were not asked for: the budget is spent; the same command goes on with them" in done.stdout
     found = lines(tmp_path / "one.jsonl")
     judged = sum("score" in line for line in found)
-    assert len(found) == 60 and 1 <= judged <= most
+    assert len(found) == 60 and 1 <= judged <= 10
     assert {line["verdict"].get("failure") for line in found} == {None, "budget"}
     shown = run("critic", "score", tmp_path / "one.jsonl", "--max-failed", 1)
     assert f"{judged / 60:.1%}" in shown.stdout and f"budget {60 - judged}" in shown.stdout
@@ -204,13 +192,13 @@ def test_a_budget_that_nothing_counts_for_ends_the_run(tmp_path: Path, stand: St
     server = stand()
     server.fault = "no usage"
     done = judge(tmp_path, server, "o.jsonl", "--budget", "2000tokens")
-    assert_one_line_error(done, "--budget 2000tokens", "does not say how many tokens", "--budget 3600s")
+    assert_one_line_error(done, "--budget", "does not say how many tokens")
     assert server.asked == 1 == len(lines(tmp_path / "o.jsonl"))
-    assert judge(tmp_path, server, "o.jsonl", "--budget", "3600s").returncode == 0
+    assert judge(tmp_path, server, "o.jsonl").returncode == 0
     assert server.asked == 20 == len(lines(tmp_path / "o.jsonl"))
 
 
-@pytest.mark.parametrize("words", ["5", "x tokens", "5USD", "12.50@list", "tokens", "1.2.3s"])
+@pytest.mark.parametrize("words", ["5", "x tokens", "5USD", "3600s", "tokens", "1.5tokens"])
 def test_a_budget_has_a_number_and_a_unit(tmp_path: Path, stand: Stands, words: str) -> None:
     assert_one_line_error(
         judge(tmp_path, stand(), "o.jsonl", "--budget", words), f"--budget {words}: expected a number"

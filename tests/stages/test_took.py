@@ -1,17 +1,12 @@
 """What stages took: tokens, seconds, memory, and the table of them."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from conftest import ROOT, Servers, completion, human_row, run, write_jsonl
 
 from critic import jsonl
-from critic.stages import memory
 
 SHEET = ROOT / "data" / "samples" / "convbench" / "ConvBench.csv"
 
@@ -70,34 +65,3 @@ def test_calls_without_token_counts_are_said(tmp_path: Path, scripted: Servers) 
     assert done.returncode == 0, done.stderr
     assert "tokens: 33 in, 21 out" in done.stdout
     assert "1 calls without token counts: they are in no sum of tokens" in done.stdout
-
-
-def test_the_peak_of_memory_is_that_of_all_processes_and_of_each_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A child that holds 200 MiB is seen; of two GPUs the one that was used, by what came on top."""
-    count, tool = tmp_path / "count", tmp_path / "nvidia-smi"
-    tool.write_text(
-        f"#!{sys.executable}\nfrom pathlib import Path\npath = Path({str(count)!r})\n"
-        "n = len(path.read_text()) if path.exists() else 0\npath.write_text('x' * (n + 1))\n"
-        "print(f'NVIDIA H100 80GB HBM3, {[500, 16390, 900][min(n, 2)]}\\nNVIDIA H100 80GB HBM3, 10')\n"
-    )
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(memory, "EVERY", 0.05)
-    with memory.PeakMemory() as alone:
-        pass
-    count.unlink()
-    hold = "held = bytearray(200 * 2**20); print('held', flush=True); input()"
-    with memory.PeakMemory() as seen:
-        child = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None and child.stdout.readline() == "held\n"
-        seen._look()
-        child.communicate("\n")
-    facts = seen.facts()
-    assert facts["peak_memory_mib"] >= alone.facts()["peak_memory_mib"] + 150
-    assert facts["gpus"] == [{"name": "NVIDIA H100 80GB HBM3", "mib": 15890}]
-    tool.write_text("#!/bin/sh\nexit 9\n")
-    with memory.PeakMemory() as broken:
-        pass
-    assert "gpus" not in broken.facts()
