@@ -280,8 +280,8 @@ def main(
         run([critic, *words(out / "images", made, url)])
         step("3/4", "two reviewers, and a third where they differ", start)
         unnatural = next(one.name for one in scenes if one.fault == "unnatural")
-        for name in ("sheet.csv", "third.csv"):
-            fill_in(made / "review" / name, unnatural)
+        for _ in range(2):
+            fill_in(made / "review/sheet.csv", unnatural)
             run([critic, *words(out / "images", made, url)])
     step("4/4", "the card, of the frozen files", start)
     frozen = made / "benchmark"

@@ -4,15 +4,14 @@ import hashlib
 import json
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from msgspec import Struct
 
-from critic import benchmarks, jsonl
+from critic import jsonl
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.benchmarks.convbench import CAPTION, FOCUS, IMAGE, INSTRUCTIONS, REFERENCES, TASKS
 from critic.building.replies import Made
@@ -89,55 +88,61 @@ class SharedText(Struct, frozen=True):
     share: float
 
 
-def overlaps(texts: Mapping[str, str], others: Mapping[str, str | Sequence[str]] | None = None) -> list[SharedText]:
-    """The texts that say the same as another, of `others` where they are given (contamination), each a text or the
-    passages of one. Of texts that are alike run by run the first stands for all: the rest are pairs with that one."""
-    alike = defaultdict[frozenset[int], list[str]](list)
-    for key, text in texts.items():
-        alike[_runs(text)].append(key)
-    alike.pop(frozenset(), None)
-    having = defaultdict[int, list[frozenset[int]]](list)
-    known, counts = dict[frozenset[int], tuple[int, str]](), Counter(run for runs in alike for run in runs)
+class _Index:
+    """Which texts have a run of words; `common` counts in how many different ones each is."""
 
-    def know(runs: frozenset[int], size: int, key: str) -> None:
-        known[runs] = (size, key)
+    def __init__(self, common: Counter[int]) -> None:
+        self.common, self._sizes = common, dict[str, int]()
+        self._having = defaultdict[int, list[str]](list)
+
+    def add(self, key: str, runs: Iterable[int], size: int) -> None:
+        """A text of `size` runs, of which these are asked for."""
+        self._sizes[key] = size
         for run in runs:
-            having[run].append(runs)
+            self._having[run].append(key)
 
-    if others is not None:
-        shared, passages = _shared(others, frozenset(counts))
-        counts += passages
-        for runs, (size, key) in shared.items():
-            know(runs, size, key)
-    found = list[SharedText]()
-    for runs, keys in alike.items():
-        common = Counter(other for run in runs if counts[run] <= COMMON for other in having[run])
-        for other, count in common.items():
-            size, key = known[other]
-            if (share := count / min(len(runs), size)) >= OVERLAP:
-                pairs = [(key, keys[0])] if others is None else [(one, key) for one in keys]
-                found += [SharedText(*pair, share) for pair in pairs]
-        if others is None:
-            found += [SharedText(keys[0], other, 1.0) for other in keys[1:]]
-            know(runs, len(runs), keys[0])
-    return sorted(found, key=lambda pair: (pair.one, pair.other))
+    def alike(self, runs: frozenset[int]) -> Iterator[tuple[str, float]]:
+        """The texts that say much of what these runs say, and how much."""
+        shared = Counter(key for run in runs if self.common[run] <= COMMON for key in self._having[run])
+        for key, count in shared.items():
+            share = count / min(len(runs), self._sizes[key])
+            if share >= OVERLAP:
+                yield key, share
 
 
-def _shared(
-    others: Mapping[str, str | Sequence[str]], wanted: frozenset[int]
-) -> tuple[dict[frozenset[int], tuple[int, str]], Counter[int]]:
-    """What other texts have of the runs that are `wanted`, with how many runs the shortest of those texts has in all
-    and its key; and of how many different passages each run is."""
-    found, passages, seen = dict[frozenset[int], tuple[int, str]](), Counter[int](), set[str]()
-    for key, text in others.items():
-        parts = [text] if isinstance(text, str) else text
-        runs = _runs("\n".join(parts))
+def overlaps(texts: Mapping[str, str]) -> list[SharedText]:
+    """The texts that say the same as an earlier one. Of texts that are alike run by run the first stands for all."""
+    runs_of = {key: runs for key, text in texts.items() if (runs := _runs(text))}
+    index = _Index(Counter(run for runs in set(runs_of.values()) for run in runs))
+    first, pairs = dict[frozenset[int], str](), list[SharedText]()
+    for key, runs in runs_of.items():
+        if runs in first:
+            pairs.append(SharedText(first[runs], key, 1.0))
+            continue
+        first[runs] = key
+        pairs += [SharedText(other, key, share) for other, share in index.alike(runs)]
+        index.add(key, runs, len(runs))
+    return pairs
+
+
+def contamination(texts: Mapping[str, str], rows: Iterable[tuple[str, Sequence[str]]]) -> list[SharedText]:
+    """The texts that say what one of other rows says, each row by its place and passages. Of rows that share the same
+    runs with the texts the shortest stands for all."""
+    runs_of = {key: _runs(text) for key, text in texts.items()}
+    common = Counter(run for runs in set(runs_of.values()) for run in runs)
+    wanted, seen = frozenset(common), set[str]()
+    rows_of = dict[frozenset[int], tuple[int, str]]()
+    for place, passages in rows:
+        runs = _runs("\n".join(passages))
         if shared := runs & wanted:
-            found[shared] = min(found.get(shared, (len(runs), key)), (len(runs), key), key=lambda one: one[0])
-            for part in set(parts) - seen:
-                seen.add(part)
-                passages.update(_runs(part) & wanted)
-    return found, passages
+            rows_of[shared] = min(rows_of.get(shared, (len(runs), place)), (len(runs), place))
+            for passage in set(passages) - seen:
+                seen.add(passage)
+                common.update(_runs(passage) & wanted)
+    index = _Index(common)
+    for shared, (size, place) in rows_of.items():
+        index.add(place, shared, size)
+    return [SharedText(key, place, share) for key, runs in runs_of.items() for place, share in index.alike(runs)]
 
 
 def _runs(text: str) -> frozenset[int]:
@@ -147,20 +152,16 @@ def _runs(text: str) -> frozenset[int]:
     return frozenset(int.from_bytes(hashlib.blake2b(run.encode(), digest_size=8).digest(), "big") for run in runs)
 
 
-def groups(keys: Iterable[str], pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def groups(keys: Sequence[str], pairs: Iterable[SharedText]) -> dict[str, str]:
     """The group of each key, by its first one: what is a pair of a pair is one group."""
-    above = {key: key for key in keys}
-
-    def top(key: str) -> str:
-        while above[key] != key:
-            above[key] = above[above[key]]
-            key = above[key]
-        return key
-
-    for one, other in pairs:
-        low, high = sorted((top(one), top(other)))
-        above[high] = low
-    return {key: top(key) for key in above}
+    group_of = {key: key for key in keys}
+    members = {key: [key] for key in keys}
+    for pair in pairs:
+        kept, gone = sorted((group_of[pair.one], group_of[pair.other]))
+        if kept != gone:
+            members[kept] += members.pop(gone)
+            group_of.update(dict.fromkeys(members[kept], kept))
+    return group_of
 
 
 def splits(made: Sequence[Made], group_of: Mapping[str, str], internal: float, external: str | None) -> dict[str, str]:
@@ -175,30 +176,6 @@ def splits(made: Sequence[Made], group_of: Mapping[str, str], internal: float, e
         return "internal" if drawn < internal else "train"
 
     return {one.id: split(group_of[one.id]) for one in made}
-
-
-def leaks(folder: Path, form: str) -> list[str]:
-    """What two of the splits in a folder share, a sentence for each two: conversations that say much of the same, and
-    images."""
-    texts, shown = dict[str, str](), defaultdict[str, dict[str, str]](dict)
-    for split in SPLITS:
-        path = folder / f"{split}.jsonl"
-        for one in benchmarks.read(form, path) if path.is_file() else ():
-            key = f"{split}/{one.id}"
-            texts[key] = "\n".join(part for turn in one.turns for part in (turn.prompt, turn.reference) if part)
-            for image in (image for turn in one.turns for image in turn.images):
-                shown[image][split] = key
-    pairs = [(pair.one, pair.other) for pair in overlaps(texts)]
-    pairs += [two for some in shown.values() for two in combinations(some.values(), 2)]
-    between = defaultdict[tuple[str, str], list[tuple[str, str]]](list)
-    for pair in dict.fromkeys(pairs):
-        left, right = (key.partition("/")[0] for key in pair)
-        if left != right:
-            between[left, right].append(pair)
-    return [
-        f"{left} and {right} share text or images: {len(some)} pairs of conversations, such as {' and '.join(some[0])}."
-        for (left, right), some in between.items()
-    ]
 
 
 def freeze(

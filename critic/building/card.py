@@ -2,44 +2,22 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from critic import benchmarks, jsonl, tables
-from critic.building import difficulty, pictures
-from critic.building.replies import Goal, Task
+from critic import benchmarks, jsonl
+from critic.building import difficulty
 from critic.counting.diversity import Tokens, mtld, tokenizer, words
-from critic.images import ImageError, Images, named_images
 from critic.page import blocks, page, svg
 from critic.page.blocks import Part, Section, Table, number, row
 from critic.records import Conversation, ConversationTurn
 
 MOST = 40
 """Classes in a picture; a table has all."""
-
-UNEVEN = 2
-"""How often a class may be more or less frequent than it would be were all of its kind even."""
-
-NAMED = 8
-"""Classes that a sentence names."""
-
-KNOWN: dict[str, dict[str, Sequence[str]]] = {
-    "multiverse": {"interaction goal": get_args(Goal)},
-    "alignmmbench": {"task": get_args(Task)},
-}
-"""Benchmark -> the classes of a kind that there are, whether or not it has any of them."""
-
-SUB_CLASSES = {
-    "sub_goal_category": "interaction goal",
-    "sub_task_category": "task",
-    "image_sub_category": "image domain",
-}
-"""Column of MultiVerse's rows -> the kind whose classes it divides."""
 
 
 class Spread(Struct, frozen=True):
@@ -52,9 +30,8 @@ class Spread(Struct, frozen=True):
 
 class CardFacts(Struct, frozen=True, kw_only=True):
     """What a data card says. `turns` are a conversation's; lengths are in tokens of the `tokenizer`, over all turns;
-    the MTLD is that of each conversation's questions and of its references, `undefined` where no word comes twice.
-    `classes` counts turns (tasks) and conversations (all others) by name, and images beside them; `sub_classes` says
-    how many different ones a kind has below them; `uneven` is what `balances` says."""
+    the MTLD is that of each conversation's questions and of its references, not defined where no word comes twice.
+    `classes` counts turns (tasks) and conversations (all others) by name, and images beside them."""
 
     title: str
     conversations: int
@@ -71,19 +48,7 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     checklist_items: int
     main_aspects: int
     sub_aspects: int
-    sub_classes: dict[str, int]
     classes: dict[str, dict[str, tuple[int, int]]]
-    uneven: list[str]
-
-
-class ImageFacts(Struct, frozen=True, kw_only=True):
-    """What the images' files say: how many are `missing`, equal in bytes to another (`same`), or near one."""
-
-    seen: int
-    missing: int
-    same: int
-    near: int
-    bits: int
 
 
 def _spread(values: Iterable[float | None]) -> Spread:
@@ -91,40 +56,30 @@ def _spread(values: Iterable[float | None]) -> Spread:
     return Spread(fmean(known) if known else None, max(known, default=None), len(known))
 
 
-def facts(
-    title: str, conversations: Sequence[Conversation], counted: str, tokens: Tokens, rows: Iterable[Any] = ()
-) -> CardFacts:
-    """What a card says of conversations, and of the `rows` that they stand in as far as SUB_CLASSES are concerned."""
-    classes, subs = _classes(conversations), dict[str, set[Any]]()
-    for line in rows:
-        for column in SUB_CLASSES.keys() & line.keys():
-            subs.setdefault(SUB_CLASSES[column], set()).add(line[column])
-    turns = [turn for one in conversations for turn in one.turns]
+def facts(title: str, conversations: Sequence[Conversation], counted: str, tokens: Tokens) -> CardFacts:
+    """What a card says of conversations; `counted` names what `tokens` counts lengths in."""
+    turns = [turn for conversation in conversations for turn in conversation.turns]
     references = [turn.reference for turn in turns if turn.reference]
-    items = {item for turn in turns for item in turn.checklist}
     aspects = {aspect for turn in turns for aspect in turn.aspects}
+    asked = [[turn.prompt for turn in conversation.turns] for conversation in conversations]
+    answered = [[turn.reference or "" for turn in conversation.turns] for conversation in conversations]
     return CardFacts(
         title=title,
         conversations=len(conversations),
         questions=len(turns),
         images=len(set(_images(turns))),
-        groups=len({one.group for one in conversations}),
-        turns=_spread(len(one.turns) for one in conversations),
+        groups=len({conversation.group for conversation in conversations}),
+        turns=_spread(map(len, asked)),
         tokenizer=counted,
         question_length=_spread(len(tokens(turn.prompt)) for turn in turns),
         answer_length=_spread(len(tokens(text)) for text in references),
-        question_diversity=_spread(_diversity(turn.prompt for turn in one.turns) for one in conversations),
-        answer_diversity=_spread(_diversity(turn.reference for turn in one.turns) for one in conversations),
+        question_diversity=_spread(mtld(words("\n".join(texts))) for texts in asked),
+        answer_diversity=_spread(mtld(words("\n".join(texts))) for texts in answered),
         without_reference=len(turns) - len(references),
-        checklist_items=len(items),
+        checklist_items=len({item for turn in turns for item in turn.checklist}),
         main_aspects=len({main for main, _ in aspects}),
         sub_aspects=len({sub for _, sub in aspects}),
-        sub_classes={kind: len(some) for kind, some in sorted(subs.items())},
-        classes=classes,
-        uneven=balances(
-            conversations[0].benchmark,
-            {kind: {name: count for name, (count, _) in some.items()} for kind, some in classes.items()},
-        ),
+        classes=_classes(conversations),
     )
 
 
@@ -132,182 +87,103 @@ def _images(turns: Iterable[ConversationTurn]) -> Iterator[str]:
     return (image for turn in turns for image in turn.images)
 
 
-def _diversity(texts: Iterable[str | None]) -> float | None:
-    return mtld(words("\n".join(text for text in texts if text)))
-
-
 def _classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple[int, int]]]:
     """Of each kind of class the counts and the images by name, the most frequent first."""
     kinds: dict[str, Callable[[Conversation], Iterable[str | None]]] = {
-        "task": lambda one: (turn.task for turn in one.turns),
-        "category": lambda one: [one.category],
-        "interaction goal": lambda one: [one.goal],
-        "image domain": lambda one: [one.domain],
-        "language": lambda one: [one.lang],
-        "main aspect": lambda one: (main for turn in one.turns for main, _ in turn.aspects),
+        "task": lambda conversation: (turn.task for turn in conversation.turns),
+        "category": lambda conversation: [conversation.category],
+        "interaction goal": lambda conversation: [conversation.goal],
+        "image domain": lambda conversation: [conversation.domain],
+        "language": lambda conversation: [conversation.lang],
+        "main aspect": lambda conversation: (main for turn in conversation.turns for main, _ in turn.aspects),
     }
-    found = {}
+    classes = {}
     for kind, names_of in kinds.items():
         counts, images = Counter[str](), dict[str, set[str]]()
-        for one in conversations:
-            for name in names_of(one):
-                if name is not None:
-                    counts[name] += 1
-                    images.setdefault(name, set()).update(_images(one.turns))
+        for conversation in conversations:
+            for name in filter(None, names_of(conversation)):
+                counts[name] += 1
+                images.setdefault(name, set()).update(_images(conversation.turns))
         if counts:
-            found[kind] = {name: (count, len(images[name])) for name, count in counts.most_common()}
-    return found
-
-
-def image_facts(conversations: Sequence[Conversation], root: Path, bits: int) -> ImageFacts | None:
-    """How alike the images of a benchmark are; None where there is none, none is to be found, or Pillow is lacking."""
-    if find_spec("PIL") is None:
-        return None
-    named, uris = named_images(conversations)
-    names = sorted({name for one in named for name in _images(one.turns)})
-    if not names or not root.is_dir():
-        return None
-    images, found = Images(root, uris=uris), []
-    for name in names:
-        try:
-            found.append(pictures.of_data(name, images.read(name)))
-        except ImageError:
-            continue
-    hashed = [one for one in found if one.failure is None]
-    if not hashed:
-        return None
-    reasons = Counter(one.reason for one in pictures.duplicates(hashed, bits))
-    missing = len(names) - len(hashed)
-    same, near = reasons["same_file"], reasons["near_duplicate"]
-    return ImageFacts(seen=len(hashed), missing=missing, same=same, near=near, bits=bits)
-
-
-def balance(kind: str, counts: Mapping[str, int], known: Iterable[str] = ()) -> list[str]:
-    """What to look at where the classes of a kind, those that are `known` among them, are not even: one sentence, or
-    none."""
-    every = {**dict.fromkeys(known, 0), **counts}
-    total = sum(every.values())
-    even = total / max(1, len(every))
-    found = {"too many": sorted(name for name, count in every.items() if count > UNEVEN * even)}
-    found["too few"] = sorted(name for name, count in every.items() if count < even / UNEVEN)
-    said = []
-    for word, names in found.items():
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        said += [f"{word}: {', '.join(f'{name} {every[name]}' for name in names[:NAMED])}{more}"] if names else []
-    return [f"By {kind} it is not balanced, {even:.3g} each of {total} were even; {'; '.join(said)}."] if said else []
-
-
-def balances(benchmark: str, classes: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """The same over tasks, goals and languages."""
-    known = KNOWN.get(benchmark, {})
-    kinds = [kind for kind in ("task", "interaction goal", "language") if kind in classes]
-    return [line for kind in kinds for line in balance(kind, classes[kind], known.get(kind, ()))]
-
-
-def sections(card: CardFacts, images: ImageFacts | None, lengths: dict[str, list[int]]) -> list[Section]:
-    """The card: counts, then distributions. `lengths` are those of questions and answers."""
-    counts = Section(heading="Statistics", tables=[_statistics(card)], readings=_readings(card, images))
-    drawn = svg.lengths(f"Lengths in {card.tokenizer}: the share of questions and answers", lengths)
-    spread = Section(heading="Lengths", pictures=[drawn] if drawn else [])
-    parts = [_distribution(kind, found) for kind, found in card.classes.items()]
-    return [counts, spread, Section(heading="Distributions", readings=card.uneven, parts=parts)]
+            classes[kind] = {name: (count, len(images[name])) for name, count in counts.most_common()}
+    return classes
 
 
 def _origin(steps: Sequence[Mapping[str, Any]]) -> Section:
     """How many are left behind each step of `critic build`, and why the others are not."""
-    why = [", ".join(f"{name} {count}" for name, count in one["reasons"].items()) or "–" for one in steps]
-    rows = [
-        row(one["step"], one["unit"], one["before"], one["after"], said) for one, said in zip(steps, why, strict=True)
-    ]
+    rows = []
+    for step in steps:
+        why = ", ".join(f"{name} {count}" for name, count in step["reasons"].items()) or "–"
+        rows.append(row(step["step"], step["unit"], step["before"], step["after"], why))
     head = ["step", "of", "before", "after", "why others went"]
-    return Section(
-        heading="How it was made", tables=[Table(caption="What is left behind each step", head=head, rows=rows)]
-    )
+    table = Table(caption="What is left behind each step", head=head, rows=rows)
+    return Section(heading="How it was made", tables=[table])
 
 
-def _statistics(card: CardFacts) -> Table:
-    def both(name: str, spread: Spread, decimals: int) -> blocks.TableRow:
-        return row(name, number(spread.mean, decimals), "–" if spread.maximum is None else f"{spread.maximum:.6g}")
-
+def _statistics(card: CardFacts) -> Section:
+    spreads = {
+        "turns of a conversation": card.turns,
+        "length of a question": card.question_length,
+        "length of an answer": card.answer_length,
+        "diversity of questions (MTLD)": card.question_diversity,
+        "diversity of answers (MTLD)": card.answer_diversity,
+    }
+    counts = {
+        "different checklist items": card.checklist_items,
+        "main aspects": card.main_aspects,
+        "sub-aspects": card.sub_aspects,
+    }
     rows = [
         row("conversations", card.conversations, ""),
         row("questions", card.questions, ""),
         row("images", card.images, ""),
         row("groups", card.groups, "", about="rows that share an image or a seed question"),
-        both("turns of a conversation", card.turns, 2),
-        both("length of a question", card.question_length, 2),
-        both("length of an answer", card.answer_length, 2),
-        both("diversity of questions (MTLD)", card.question_diversity, 2),
-        both("diversity of answers (MTLD)", card.answer_diversity, 2),
     ]
-    classes = [row(f"classes: {kind}", len(found), "") for kind, found in card.classes.items() if len(found) > 1]
-    classes += [row(f"sub-classes: {kind}", count, "") for kind, count in card.sub_classes.items()]
-    if card.checklist_items:
-        classes += [row("different checklist items", card.checklist_items, "")]
-    if card.main_aspects:
-        classes += [row("main aspects", card.main_aspects, ""), row("sub-aspects", card.sub_aspects, "")]
-    return Table(caption=card.title, head=["", "number or mean", "most"], rows=[*rows, *classes])
-
-
-def _readings(card: CardFacts, images: ImageFacts | None) -> list[str]:
-    said = [f"Lengths are in {card.tokenizer}, the MTLD in words; of Chinese every character is one."]
-    for kind, spread in (("questions", card.question_diversity), ("answers", card.answer_diversity)):
-        if spread.count < card.conversations:
-            undefined = card.conversations - spread.count
-            said.append(f"The MTLD of {kind} is not defined for {undefined} conversations, where no word comes twice.")
+    for name, spread in spreads.items():
+        most = "–" if spread.maximum is None else f"{spread.maximum:.6g}"
+        rows.append(row(name, number(spread.mean, 2), most))
+    rows += [row(f"classes: {kind}", len(names), "") for kind, names in card.classes.items() if len(names) > 1]
+    rows += [row(name, count, "") for name, count in counts.items() if count]
+    readings = [f"Lengths are in {card.tokenizer}, the MTLD in words; of Chinese every character is one."]
     if card.without_reference:
-        said.append(f"{card.without_reference} questions have no reference.")
-    if images is None:
-        why = "are not at hand" if find_spec("PIL") else "are not looked at, which needs Pillow (pip install pillow)"
-        said.append(f"The images {why}: how alike they are is not known.")
-    else:
-        missing = f", {images.missing} could not be read" if images.missing else ""
-        near = f"{images.near} are near another (at most {images.bits} bits of 64)"
-        said.append(f"Of {images.seen} images{missing}, {images.same} are the same file as another, {near}.")
-    return said
+        readings.append(f"{card.without_reference} questions have no reference.")
+    table = Table(caption=card.title, head=["", "number or mean", "most"], rows=rows)
+    return Section(heading="Statistics", tables=[table], readings=readings)
 
 
-def _distribution(kind: str, found: dict[str, tuple[int, int]]) -> Part:
-    total = sum(count for count, _ in found.values())
-    rows = [row(name, count, blocks.share(count / total), images) for name, (count, images) in found.items()]
+def _distribution(kind: str, names: Mapping[str, tuple[int, int]]) -> Part:
+    total = sum(count for count, _ in names.values())
+    rows = [row(name, count, blocks.share(count / total), images) for name, (count, images) in names.items()]
     counted = {"task": "questions", "main aspect": "checklist items"}.get(kind, "conversations")
     table = Table(caption=f"By {kind}", head=[kind, counted, "share", "images"], rows=rows)
-    shares = {name: {f"% of {counted}": 100 * count / total} for name, (count, _) in list(found.items())[:MOST]}
-    drawn = svg.bars(f"By {kind}", shares, (0.0, max(count for count, _ in found.values()) * 100 / total))
-    return Part(heading=f"By {kind}", tables=[table], pictures=[drawn] if drawn and len(found) > 1 else [])
+    shares = {name: {f"% of {counted}": 100 * count / total} for name, (count, _) in list(names.items())[:MOST]}
+    largest = max(count for count, _ in names.values())
+    picture = svg.bars(f"By {kind}", shares, (0.0, largest * 100 / total)) if len(names) > 1 else None
+    return Part(heading=f"By {kind}", tables=[table], pictures=[picture] if picture else [])
 
 
 def write(
     out: Path,
     name: str,
     file: Path,
-    root: Path,
     counted: str,
-    bits: int,
     judged: Sequence[benchmarks.Run] = (),
     steps: Sequence[Mapping[str, Any]] = (),
-    leaks: Iterable[str] = (),
 ) -> str:
     """Write card.md with its pictures, card.html and card.json of a benchmark's file into a folder; its statistics as
     text. With `judged` conversations of several models it says how hard it is, with the `steps` of `critic build` how
-    it was made, and what its splits share in `leaks`."""
-    tokens, known = tokenizer(counted), benchmarks.load(name)
-    found = known.read(file)
-    rows = (one for _, one in tables.rows(file)) if name == "multiverse" else ()
-    said, images = facts(known.title, found, counted, tokens, rows), image_facts(found, root, bits)
-    turns = [turn for one in found for turn in one.turns]
-    lengths = {
-        "questions": [len(tokens(turn.prompt)) for turn in turns],
-        "answers": [len(tokens(turn.reference)) for turn in turns if turn.reference],
-    }
-    shown = sections(said, images, lengths) + ([difficulty.section(judged, name)] if judged else [])
-    shown[0].readings.extend(leaks)
-    shown += [_origin(steps)] if steps else []
-    title, about = f"Data card: {known.title}", f"{said.conversations} conversations, {said.images} images"
+    it was made."""
+    benchmark = benchmarks.load(name)
+    card = facts(benchmark.title, benchmark.read(file), counted, tokenizer(counted))
+    parts = [_distribution(kind, names) for kind, names in card.classes.items()]
+    more = [difficulty.section(judged, name)] if judged else []
+    more += [_origin(steps)] if steps else []
+    sections = [_statistics(card), Section(heading="Distributions", parts=parts), *more]
+    title, about = f"Data card: {benchmark.title}", f"{card.conversations} conversations, {card.images} images"
     origin = {file.name: {"benchmark": name, "sha256": jsonl.sha256(file), "tokenizer": counted}}
-    page.write(out / "card.html", title, about, shown, origin)
-    content: dict[str, Any] = {"title": title, "about": about, "sections": shown}
-    content["pictures"] = page.write_pictures(out, "pictures", shown)
+    page.write(out / "card.html", title, about, sections, origin)
+    content: dict[str, Any] = {"title": title, "about": about, "sections": sections}
+    content["pictures"] = page.write_pictures(out, "pictures", sections)
     jsonl.write_text(out / "card.md", page.render("critic.page", "sections.md.jinja", content))
-    jsonl.write_json(out / "card.json", {**msgspec.to_builtins(said), "image_files": msgspec.to_builtins(images)})
-    return "\n".join([blocks.as_text([shown[0], *shown[3:]]), *said.uneven])
+    jsonl.write_json(out / "card.json", msgspec.to_builtins(card))
+    return blocks.as_text([sections[0], *more])

@@ -5,9 +5,9 @@ import hashlib
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -32,9 +32,6 @@ OTHER = "Other"
 
 _BATCH = 256
 """Images whose hashes are made at once, and kept at once."""
-
-_CHUNK = 1 << 22
-"""Pairs of hashes that are compared at once: 32 MB each."""
 
 
 class ImageFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -188,85 +185,54 @@ def _unchanged(root: Path, said: Mapping[str, dict[str, str]]) -> Any:
     return same
 
 
-def near(hashes: Sequence[int], bits: int) -> Iterator[tuple[int, int, int]]:
-    """The pairs of 64-bit hashes that differ by at most `bits` bits, with how many. Where they do, one of `bits` + 1
-    bands of the 64 is the same in both: only hashes that share a band are compared, which for hashes of unlike
-    pictures is a small part of all pairs. Each pair comes once."""
-    values = np.asarray(hashes, dtype=np.uint64)
-    edges = [band * BITS // (bits + 1) for band in range(bits + 2)]
-    masks = [np.uint64((1 << high) - (1 << low)) for low, high in pairwise(edges)]
-    for band, mask in enumerate(masks):
-        order = np.argsort(values & mask, kind="stable")
-        keys = (values & mask)[order]
-        starts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
-        for start, end in zip(starts, np.r_[starts[1:], len(keys)], strict=True):
-            yield from _within(values, np.sort(order[start:end]), bits, masks[:band])
-
-
-def _within(values: Any, members: Any, bits: int, before: Sequence[Any]) -> Iterator[tuple[int, int, int]]:
-    """The near pairs of one bucket, block by block, but for those that an earlier band has found."""
-    size = max(1, _CHUNK // max(1, len(members)))
-    for start in range(0, len(members) if len(members) > 1 else 0, size):
-        rows = members[start : start + size]
-        differing = values[rows, None] ^ values[None, members]
-        distance = np.bitwise_count(differing)
-        close = (distance <= bits) & (rows[:, None] < members[None, :])
-        for row, column in np.argwhere(close):
-            if all(differing[row, column] & mask for mask in before):
-                yield int(rows[row]), int(members[column]), int(distance[row, column])
-
-
 def duplicates(images: Sequence[ImageFile], bits: int) -> list[DroppedImage]:
     """The images that show again what another shows: the same bytes, or a hash that differs by at most `bits` bits. Of
     several the one with most pixels stays, then the one with most bytes. Every one that goes is as near as that to one
     that stays, so that no chain of small steps takes along what is unlike."""
     ranked = sorted(images, key=lambda one: (-one.width * one.height, -one.bytes, one.path))
-    dropped, files = list[DroppedImage](), dict[str, ImageFile]()
+    dropped, first_of = list[DroppedImage](), dict[str, ImageFile]()
+    kept, hashes = list[str](), np.zeros(len(ranked), np.uint64)
     for one in ranked:
-        if (first := files.setdefault(one.md5, one)) is not one:
+        first = first_of.setdefault(one.md5, one)
+        if first is not one:
             dropped.append(DroppedImage(path=one.path, step="duplicates", reason="same_file", of=first.path))
-    # Equal hashes are one entry here: ten thousand blank pages are no fifty million pairs.
-    hashes = list(dict.fromkeys(_bits(one) for one in files.values()))
-    beside = defaultdict[int, list[tuple[int, int]]](list)
-    for left, right, distance in near(hashes, bits):
-        beside[hashes[left]].append((distance, hashes[right]))
-        beside[hashes[right]].append((distance, hashes[left]))
-    stays = dict[int, str]()
-    for one in files.values():
-        value = _bits(one)
-        close = [(distance, stays[other]) for distance, other in [(0, value), *beside[value]] if other in stays]
-        if not close:
-            stays[value] = one.path
             continue
-        distance, path = min(close)
+        place, distance = _nearest(one, hashes[: len(kept)])
+        if distance > bits:
+            hashes[len(kept)] = _hash(one)
+            kept.append(one.path)
+            continue
         dropped.append(
-            DroppedImage(path=one.path, step="duplicates", reason="near_duplicate", of=path, distance=distance)
+            DroppedImage(path=one.path, step="duplicates", reason="near_duplicate", of=kept[place], distance=distance)
         )
     return dropped
 
 
-def known(images: Sequence[ImageFile], others: Iterable[ImageFile], bits: int) -> list[DroppedImage]:
+def known(images: Iterable[ImageFile], others: Iterable[ImageFile], bits: int) -> list[DroppedImage]:
     """The images that are in another set as well: the same bytes (AlignMMBench §3.2), or a hash as near as `bits`."""
-    theirs = {_bits(one): one for one in others if one.phash}
-    files = {one.md5: one.path for one in theirs.values()}
-    ours = {_bits(one) for one in images}
-    hashes, close = list(ours | theirs.keys()), dict[int, tuple[int, int]]()
-    for left, right, distance in near(hashes, bits):
-        for one, other in ((hashes[left], hashes[right]), (hashes[right], hashes[left])):
-            if one in ours and other in theirs:
-                close[one] = min(close.get(one, (BITS, 0)), (distance, other))
+    theirs = [one for one in others if one.phash]
+    hashes = np.array([_hash(one) for one in theirs], np.uint64)
+    path_of = {one.md5: one.path for one in theirs}
     dropped = []
     for image in images:
-        value = _bits(image)
-        distance, other = (0, value) if value in theirs else close.get(value, (BITS, 0))
+        place, distance = _nearest(image, hashes)
         if distance <= bits:
-            of = files.get(image.md5) or theirs[other].path
+            of = path_of.get(image.md5, theirs[place].path)
             dropped.append(DroppedImage(path=image.path, step="known", reason="known", of=of, distance=distance))
     return dropped
 
 
-def _bits(image: ImageFile) -> int:
-    return int(image.phash or "0", 16)
+def _nearest(image: ImageFile, hashes: Any) -> tuple[int, int]:
+    """Which of the hashes is nearest to an image's, and by how many bits it differs; more than BITS of none."""
+    if not len(hashes):
+        return 0, BITS + 1
+    distances = np.bitwise_count(hashes ^ _hash(image))
+    place = int(distances.argmin())
+    return place, int(distances[place])
+
+
+def _hash(image: ImageFile) -> Any:
+    return np.uint64(int(image.phash or "0", 16))
 
 
 def _leaves(root: Path, name: str) -> bool:

@@ -70,15 +70,14 @@ class BuildRow(Struct, frozen=True, kw_only=True):
 
 class AskedRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A reply to a step about a row, or the name of why there is none. `asked` is the hash of the text and the image's
-    path; `image` is the MD5 of the image that the row is about. Files of before say nothing of image, model and
-    sampling."""
+    path; `image` is the MD5 of the image that the row is about."""
 
     step: str
     key: str
     asked: str
-    image: str | None = None
-    model: str | None = None
-    sampling: Sampling | None = None
+    image: str | None
+    model: str
+    sampling: Sampling
     reply: dict[str, Any] | None = None
     failure: str | None = None
     detail: str | None = None
@@ -145,6 +144,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         )
         self.facts = {"step": step, "model": backend.served.name, "rows": len(rows)}
         self.facts["sampling"] = msgspec.to_builtins(self._sampling)
+        self._whole = self._is_whole()
 
     def _hash(self, row: BuildRow) -> str:
         shown = [self.name, self._texts[row.key], row.image if self._step.sees else None]
@@ -157,30 +157,28 @@ class AskRows(Stage[BuildRow, AskedRow]):
         row = self._rows.get(record.key)
         if record.step != self.name:
             return f"has replies of the step {record.step}; choose another --out"
-        if row is not None and record.asked != self._hash(row) and not self._replaced(record):
+        if row is None or self._replaced(record):
+            return None
+        if record.asked != self._hash(row):
             return f"{record.key} was asked otherwise; delete the file, or choose another --out"
+        for name, now in {"model": self.backend.served.name, "sampling": self._sampling}.items():
+            before = getattr(record, name)
+            if before != now and not self._whole:
+                words = [msgspec.json.encode(value).decode() for value in (before, now)]
+                return f"{record.key} was made with {name} {words[0]}, now {words[1]}; choose another --out"
         return None
 
     def _replaced(self, record: AskedRow) -> bool:
-        """Whether a row is about another image by now. Of a file of before nobody can tell."""
-        return record.image is not None and record.image != self._md5_of.get(record.key, record.image)
+        """Whether a row is about another image by now."""
+        return record.image != self._md5_of.get(record.key, record.image)
 
     def _goes(self, record: AskedRow) -> bool:
         return self._replaced(record) or super()._goes(record)
 
-    def resume(self) -> None:
-        """Raises UsageError, before anything is changed, where a step that one model began would be ended by another,
-        or by other sampling. A step that is whole may be another model's."""
-        kept = [one for one in known(self.out, AskedRow, self.problem) if one.key in self._rows and not self._goes(one)]
-        if len({one.key for one in kept}) < len(self._rows):
-            now = {"model": self.backend.served.name, "sampling": self._sampling}
-            for one in kept:
-                for name, value in now.items():
-                    if (before := getattr(one, name)) not in (None, value):
-                        said = [msgspec.json.encode(each).decode() for each in (before, value)]
-                        problem = f"made with {name} {said[0]}, now {said[1]}; choose another --out"
-                        raise UsageError(f"{self.out}: {one.key} was {problem}")
-        super().resume()
+    def _is_whole(self) -> bool:
+        """Whether all rows are in the file, and nothing is to be asked. It may then be another model's."""
+        kept = {one.key for one in known(self.out, AskedRow, lambda _: None) if not self._replaced(one)}
+        return kept >= self._rows.keys() and not self.options.retry_failed
 
     def know(self, record: AskedRow) -> None:
         if record.key in self._rows:

@@ -5,7 +5,7 @@ critic build images/ --out runs/mine --sources sources.csv --plan multiverse --b
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -73,9 +73,6 @@ def main(
     against: Annotated[
         Path | None, typer.Option(help="Other texts, such as training rows (a table): what says the same is left out.")
     ] = None,
-    reviewed: Annotated[
-        list[Path] | None, typer.Option(help="More filled sheets, or labels.jsonl of critic annotate.")
-    ] = None,
     unreviewed: Annotated[bool, typer.Option("--unreviewed", help="Ask nobody; frozen.json says so.")] = False,
     internal: Annotated[float, typer.Option(min=0, max=1, help="The share of groups in the internal test.")] = 0.1,
     external: Annotated[str | None, typer.Option(help="The source whose images are the external test.")] = None,
@@ -89,26 +86,7 @@ def main(
     conversations, references, checklists, machine checks, a sheet for people, and a frozen test with its card. Every
     step is a file in the folder --out; what is there is not made again."""
     check((plan is None or plan in PLANS, f"--plan {plan}: unknown; choose {', '.join(PLANS)}"))
-    endpoint = options.Endpoint(
-        model=model,
-        base_url=base_url,
-        api_key=api_key,
-        timeout=timeout,
-        attempts=attempts,
-        concurrency=concurrency,
-        cache=cache,
-        fresh=retry_failed,
-    )
-    drawn = seed if temperature else None
-    asking = Asking(
-        connect=endpoint.open_one if model or base_url else None,
-        request=Request(messages=[], max_tokens=max_tokens, temperature=temperature, seed=drawn),
-        options={"concurrency": concurrency, "max_failed": max_failed, "retry_failed": retry_failed},
-    )
-    images = ImageRules(
-        min_side=min_side, licensed=licensed, bits=near, quality=quality, rare=rare, cap=cap, seed=seed, known=known
-    )
-    told = {
+    endpoint: dict[str, Any] = {
         "model": model,
         "base_url": base_url,
         "api_key": api_key,
@@ -116,8 +94,16 @@ def main(
         "attempts": attempts,
         "concurrency": concurrency,
         "cache": cache,
-        "retry_failed": retry_failed,
     }
+    drawn = seed if temperature else None
+    asking = Asking(
+        connect=options.Endpoint(**endpoint, fresh=retry_failed).open_one if model or base_url else None,
+        request=Request(messages=[], max_tokens=max_tokens, temperature=temperature, seed=drawn),
+        options={"concurrency": concurrency, "max_failed": max_failed, "retry_failed": retry_failed},
+    )
+    images = ImageRules(
+        min_side=min_side, licensed=licensed, bits=near, quality=quality, rare=rare, cap=cap, seed=seed, known=known
+    )
     building = Building(folder, out, lang, asking)
     try:
         with jsonl.alone_in(out):
@@ -128,14 +114,12 @@ def main(
                     blind=blind,
                     judge=judge,
                     against=against,
-                    reviewed=reviewed or [],
-                    bits=near,
                     unreviewed=unreviewed,
                     internal=internal,
                     external=external,
                     tokenizer=tokenizer,
                 )
-                build(building, chosen, rules, told)
+                build(building, chosen, rules, {**endpoint, "retry_failed": retry_failed})
     except NeedsModelError as step:
         print(f"{step} asks a model: give --base-url or --model, and run the same command again")
     return building.code

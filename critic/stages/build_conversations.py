@@ -12,8 +12,7 @@ from msgspec import Struct
 from critic import benchmarks, jsonl, tables
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.building import bench, card, difficulty, review
-from critic.building.bench import SharedText
-from critic.building.replies import Item, Made, MadeTurn
+from critic.building.replies import Made, MadeTurn
 from critic.errors import UsageError
 from critic.records import Judgment, ModelTurn, Protocol, alike
 from critic.stages.ask_rows import Building, BuildRow
@@ -66,43 +65,28 @@ def _levels(building: Building, chosen: Chosen) -> list[Made]:
 
 
 def _singles(building: Building, chosen: Chosen) -> list[Made]:
-    """AlignMMBench §3: a question of one task an image, the tasks in turn; those outside of dialogues in five wordings
-    more. Which task an image has is kept in a file: it stays where there are other images beside it."""
+    """AlignMMBench §3: a question of one task an image, by the hash of the image; those outside of dialogues in five
+    wordings more."""
     if building.lang != "zh":
         raise UsageError("--plan alignmmbench: its file has no language, and is read as Chinese: --lang zh")
-    tasks = _tasks(building.out / "tasks.jsonl", sorted(chosen))
-    rows = [BuildRow(key=path, lang="zh", image=path, facts={"task": tasks[path]}) for path in sorted(chosen)]
-    found = building.ask("single", rows)
-    alone = {path: one.question for path, one in found.items() if not one.dialogue}
-    facts = [
-        BuildRow(key=path, lang="zh", image=path, facts={"question": said, "count": 5}) for path, said in alone.items()
+    tasks = sorted(CATEGORY_OF)
+    task_of = {path: tasks[int(chosen[path]["md5"], 16) % len(tasks)] for path in sorted(chosen)}
+    rows = [BuildRow(key=path, lang="zh", image=path, facts={"task": task}) for path, task in task_of.items()]
+    replies = building.ask("single", rows)
+    alone = {path: reply.question for path, reply in replies.items() if not reply.dialogue}
+    rows = [
+        BuildRow(key=path, lang="zh", image=path, facts={"question": question, "count": 5})
+        for path, question in alone.items()
     ]
-    wordings = building.ask("wordings", facts)
+    wordings = building.ask("wordings", rows)
     made = []
-    for path, one in found.items():
+    for path, reply in replies.items():
         if path in alone and path not in wordings:
             continue
-        turn = MadeTurn(question=one.question, answer=one.answer, task=one.task)
+        turn = MadeTurn(question=reply.question, answer=reply.answer, task=reply.task)
         others = wordings[path].wordings if path in alone else []
-        made.append(_made(chosen[path], building, [turn], task=one.task, dialogue=one.dialogue, wordings=others))
+        made.append(_made(chosen[path], building, [turn], task=reply.task, dialogue=reply.dialogue, wordings=others))
     return made
-
-
-def _tasks(file: Path, paths: Sequence[str]) -> dict[str, str]:
-    """The task of each image by its path, as the file says; what it does not say yet goes to the rarest in turn."""
-    kept = {row["image"]: row["task"] for _, row in jsonl.read(file, dict[str, str])} if file.is_file() else {}
-    counts = dict.fromkeys(sorted(CATEGORY_OF), 0)
-    for path in paths:
-        if path in kept:
-            counts[kept[path]] += 1
-    new = dict[str, str]()
-    for path in paths:
-        if path not in kept:
-            new[path] = min(counts, key=counts.__getitem__)
-            counts[new[path]] += 1
-    if new:
-        jsonl.write(file, ({"image": path, "task": task} for path, task in {**kept, **new}.items()))
-    return {**kept, **new}
 
 
 PLANS = {
@@ -115,19 +99,17 @@ PLANS = {
 
 class BuildRules(Struct, frozen=True, kw_only=True):
     """How conversations are checked and split: those whose mean score without the image, 0 to 1, is `blind` or more go;
-    so do those that say what a text of `against` says. People decide in the files `reviewed`, unless nobody is asked
-    (`unreviewed`). `judge` is where the blind answers are judged."""
+    so do those that say what a text of `against` says. People decide, unless nobody is asked (`unreviewed`). `judge` is
+    where the blind answers are judged."""
 
     plan: str
     blind: float
     judge: str | None
     against: Path | None
-    reviewed: Sequence[Path]
     unreviewed: bool
     internal: float
     external: str | None
     tokenizer: str
-    bits: int
 
 
 def _turn_rows(building: Building, made: Sequence[Made], items: bool) -> list[BuildRow]:
@@ -144,66 +126,34 @@ def _turn_rows(building: Building, made: Sequence[Made], items: bool) -> list[Bu
     return rows
 
 
-Items = dict[str, list[Item]]
-"""By turn, "ID/NUMBER"."""
-
-
-def add_checklists(building: Building, made: Sequence[Made], kept: Path) -> tuple[list[Made], Items]:
+def add_checklists(building: Building, made: Sequence[Made], sheet: Path) -> list[Made]:
     """The conversations with a checklist for every turn. Items that the reference does not fulfil, or of which neither
-    yes nor no can be said, are left out and put on a sheet. A conversation with a turn that has no item left goes. And
-    those that people `keep` on the sheet, by turn: they come back behind the checks, which were made without them."""
-    items = building.ask("checklist", _turn_rows(building, made, False))
-    total = 0
+    yes nor no can be said, are left out and listed in a table. A conversation with a turn without any item goes."""
+    items = building.ask("checklist", _turn_rows(building, made, items=False))
     whole = [one for one in made if all(f"{one.id}/{number}" in items for number in range(1, len(one.turns) + 1))]
-    for one in whole:
-        for number, turn in enumerate(one.turns, 1):
-            turn.items = items[f"{one.id}/{number}"].items
-    held = building.ask("held", _turn_rows(building, whole, True))
-    wanted, stale = _kept(kept), 0
-    sheet, left, back = list[dict[str, str]](), list[Made](), dict[str, list[Item]]()
-    for one in whole:
-        for number, turn in enumerate(one.turns, 1):
-            key = f"{one.id}/{number}"
-            answers = held[key].answers if key in held else ["unclear"] * len(turn.items)
-            total += len(turn.items)
-            good: list[Item] = []
-            for item, answer in zip(turn.items, answers, strict=True):
-                if answer == "yes":
-                    good.append(item)
-                else:
-                    said = {"question": turn.question, "answer": turn.answer}
-                    row = wanted.get((key, tables.harmless(item.question)))
-                    another = row is not None and review.on_another(row, said)
-                    keep = row is not None and not another
-                    stale += another
-                    if keep:
-                        back.setdefault(key, []).append(item)
-                    about = {"turn": key, "item": item.question, "the reference fulfils it": answer}
-                    sheet.append({**about, **said, "keep": "yes" if keep else ""})
-            turn.items = good or back.pop(key, [])
-        if all(turn.items for turn in one.turns):
-            left.append(one)
-    if sheet:
-        tables.write_csv(kept, sheet)
-    why = [f"reference: {row['the reference fulfils it']}" for row in sheet]
-    print(building.count("items", "checklist items", total, total - len(sheet), why))
-    if sheet:
-        print(f"{kept}: what was left out, for people to keep")
-    if stale:
-        print(f"{stale} items that people keep are on a question or an answer made anew since, and do not count")
+    keyed = [(f"{one.id}/{number}", turn) for one in whole for number, turn in enumerate(one.turns, 1)]
+    for key, turn in keyed:
+        turn.items = items[key].items
+    total = sum(len(turn.items) for _, turn in keyed)
+    held = building.ask("held", _turn_rows(building, whole, items=True))
+    left_out = list[dict[str, str]]()
+    for key, turn in keyed:
+        answers = held[key].answers if key in held else ["unclear"] * len(turn.items)
+        judged = list(zip(turn.items, answers, strict=True))
+        turn.items = [item for item, answer in judged if answer == "yes"]
+        about = {"question": turn.question, "answer": turn.answer}
+        left_out += [
+            {"turn": key, "item": item.question, "the reference fulfils it": answer, **about}
+            for item, answer in judged
+            if answer != "yes"
+        ]
+    left = [one for one in whole if all(turn.items for turn in one.turns)]
+    if left_out:
+        tables.write_csv(sheet, left_out)
+    why = [f"reference: {row['the reference fulfils it']}" for row in left_out]
+    print(building.count("items", "checklist items", total, total - len(left_out), why))
     print(building.count("checklists", "conversations", len(made), len(left), []))
-    return left, back
-
-
-def _kept(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """The rows of the turns and items that people keep, as the sheet has them. Raises UsageError for a sheet without
-    them."""
-    found = dict[tuple[str, str], dict[str, Any]]()
-    for place, row in tables.rows(path) if path.is_file() else ():
-        tables.text(place, row, "turn"), tables.text(place, row, "item")
-        if (tables.optional_text(row, "keep") or "").lower() in review.YES:
-            found[row["turn"], tables.harmless(row["item"])] = row
-    return found
+    return left
 
 
 def solved_blind(
@@ -247,83 +197,68 @@ def _drop_others(path: Path, record: type[Any], wanted: Callable[[Any], bool]) -
 def build(building: Building, chosen: Chosen, rules: BuildRules, endpoint: Mapping[str, Any]) -> None:
     """From the chosen images to the frozen benchmark, or to the sheet that people are to fill in."""
     plan = PLANS[rules.plan]
-    named = sorted({one["source"] for one in chosen.values() if one.get("source")})
+    named = sorted({image["source"] for image in chosen.values() if image.get("source")})
     if rules.external is not None and rules.external not in named:
-        raise UsageError(
-            f"--external {rules.external}: no image is from there; there is {', '.join(named) or 'no source'}"
-        )
+        there = ", ".join(named) or "no source"
+        raise UsageError(f"--external {rules.external}: no image is from there; there is {there}")
     made = plan.make(building, chosen)
-    back: Items = {}
     if plan.checklists:
-        made, back = add_checklists(building, made, building.out / "items.csv")
-    made, removed = _check(building, made, rules, endpoint)
-    for one in made:
-        for number, turn in enumerate(one.turns, 1):
-            turn.items += back.get(f"{one.id}/{number}", [])
-    jsonl.write(building.out / "removed.jsonl", removed)
+        made = add_checklists(building, made, building.out / "items.csv")
+    made = _check(building, made, rules, endpoint)
     jsonl.write(building.out / "made.jsonl", made)
-    for line in card.balances(rules.plan, _classes(made)):
-        print(line)
     if made and not rules.unreviewed:
-        decided = _review(building, made, rules.reviewed, [one["id"] for one in removed])
+        decided = _review(building, made)
         if decided is None:
             return
         building.count("people", "conversations", len(made), len(decided.accepted), decided.reasons())
-        made = [one for one in made if one.id in set(decided.accepted)]
+        accepted = set(decided.accepted)
+        made = [one for one in made if one.id in accepted]
     if not made:
         raise UsageError(f"{building.out}: no conversation is left; removed.jsonl and the review say why")
-    found = bench.overlaps({one.id: one.text() for one in made})
-    group_of = bench.groups([one.id for one in made], ((pair.one, pair.other) for pair in found))
+    _freeze(building, made, {path: image["md5"] for path, image in chosen.items()}, rules)
+
+
+def _freeze(building: Building, made: Sequence[Made], md5_of: Mapping[str, str], rules: BuildRules) -> None:
+    pairs = bench.overlaps({one.id: one.text() for one in made})
+    group_of = bench.groups([one.id for one in made], pairs)
     split_of = bench.splits(made, group_of, rules.internal, rules.external)
     folder = building.out / "benchmark"
-    counts, reviewed = Counter(split_of.values()), not rules.unreviewed
-    about: dict[str, Any] = {"plan": rules.plan, "lang": building.lang, "conversations": len(made)}
-    about |= {"reviewed": reviewed, "splits": dict(sorted(counts.items())), "steps": building.steps}
-    about["models"] = building.models
-    md5_of = {path: one["md5"] for path, one in chosen.items()}
-    whole = bench.freeze(folder, rules.plan, made, building.root, md5_of, split_of, about)
-    file = folder / "benchmark.jsonl"
-    shared = bench.leaks(folder, rules.plan)
-    card.write(folder, rules.plan, file, folder, rules.tokenizer, rules.bits, steps=building.steps, leaks=shared)
-    print(f"{file}: {len(made)} conversations ({listed(counts)}), frozen as {whole}")
+    counts = Counter(split_of.values())
+    facts = {
+        "plan": rules.plan,
+        "lang": building.lang,
+        "conversations": len(made),
+        "reviewed": not rules.unreviewed,
+        "splits": dict(sorted(counts.items())),
+        "steps": building.steps,
+        "models": building.models,
+    }
+    whole = bench.freeze(folder, rules.plan, made, building.root, md5_of, split_of, facts)
+    card.write(folder, rules.plan, folder / "benchmark.jsonl", rules.tokenizer, steps=building.steps)
+    print(f"{folder / 'benchmark.jsonl'}: {len(made)} conversations ({listed(counts)}), frozen as {whole}")
 
 
-def _check(
-    building: Building, made: list[Made], rules: BuildRules, endpoint: Mapping[str, Any]
-) -> tuple[list[Made], list[dict[str, Any]]]:
-    """What is left when what is solved blind, or says what other texts say, is gone; and what is gone, with reasons."""
+def _check(building: Building, made: list[Made], rules: BuildRules, endpoint: Mapping[str, Any]) -> list[Made]:
+    """What is left when what is solved blind, or says what other texts say, is gone; and why is in removed.jsonl."""
     reasons = dict[str, dict[str, Any]]()
     if made and rules.blind <= 1:
         for key, share in solved_blind(building, made, rules, endpoint).items():
             if share >= rules.blind:
                 reasons[key] = {"reason": "solved_blind", "score": round(share, 3)}
+    texts = {one.id: one.text() for one in made}
     if rules.against is not None:
-        known = {place: list(_texts_of(row)) for place, row in tables.rows(rules.against)}
-        for pair in bench.overlaps({one.id: one.text() for one in made}, known):
+        rows = ((place, list(_texts_of(row))) for place, row in tables.rows(rules.against))
+        for pair in bench.contamination(texts, rows):
             reasons.setdefault(pair.one, {"reason": "contaminated", "of": pair.other, "share": round(pair.share, 3)})
-    for pair in _repeated(made):
-        reasons.setdefault(pair.other, {"reason": "repeats_another", "of": pair.one, "share": round(pair.share, 3)})
+    for pair in bench.overlaps(texts):
+        # What only says much of the same stays, in one split.
+        if pair.share == 1:
+            reasons.setdefault(pair.other, {"reason": "repeats_another", "of": pair.one, "share": 1.0})
     removed = [{"id": one.id, "image": one.image, **reasons[one.id]} for one in made if one.id in reasons]
+    jsonl.write(building.out / "removed.jsonl", removed)
     left = [one for one in made if one.id not in reasons]
-    print(building.count("checks", "conversations", len(made), len(left), (one["reason"] for one in removed)))
-    return left, removed
-
-
-def _classes(made: Sequence[Made]) -> dict[str, Counter[str]]:
-    """How many there are of each task, goal and language."""
-    tasks = [turn.task or one.task for one in made for turn in one.turns]
-    named: dict[str, list[str | None]] = {
-        "task": tasks,
-        "interaction goal": [one.goal for one in made],
-        "language": [one.lang for one in made],
-    }
-    counts = {kind: Counter(name for name in some if name) for kind, some in named.items()}
-    return {kind: some for kind, some in counts.items() if some}
-
-
-def _repeated(made: Sequence[Made]) -> list[SharedText]:
-    """Pairs that say the very same: of those the second goes. What only says much of the same stays in one split."""
-    return [pair for pair in bench.overlaps({one.id: one.text() for one in made}) if pair.share == 1]
+    print(building.count("checks", "conversations", len(made), len(left), (row["reason"] for row in removed)))
+    return left
 
 
 def _texts_of(row: Any) -> Iterator[str]:
@@ -331,46 +266,43 @@ def _texts_of(row: Any) -> Iterator[str]:
     if isinstance(row, str):
         yield row
     inner: Iterable[Any] = row.values() if isinstance(row, dict) else row if isinstance(row, list) else ()
-    for one in inner:
-        yield from _texts_of(one)
+    for value in inner:
+        yield from _texts_of(value)
 
 
-def _review(building: Building, made: list[Made], given: Sequence[Path], gone: Sequence[str]) -> review.Reviewed | None:
+def _review(building: Building, made: list[Made]) -> review.Reviewed | None:
     """What people decided, of rewrites as well: those that they did not accept are taken out of `made`. None where they
-    are still to be asked, which is said. Sheets may name those that are `gone` by now, and what was written onto them
-    for people; what they do not name yet is written onto them."""
+    are still to be asked, which is said."""
     folder = building.out / "review"
-    sheet, third, rewrites = folder / "sheet.csv", folder / "third.csv", folder / "rewrites.jsonl"
-    several = any(one.wordings for one in made)
-    before = [rewrites] if rewrites.is_file() else []
-    rewritten = review.accepted(made, [*before, *given] if several else [])
-    if several:
-        review.write_rewrites(rewrites, made)
-    review.write_rows(folder / "rows.jsonl", made)
-    review.write_sheet(sheet, made, map(str, range(1, review.REVIEWERS + 1)))
-    read = [*given, *(path for path in (sheet, third) if path.is_file())]
-    asked = review.ids_on(folder / "rows.jsonl") | review.ids_on(sheet)
-    votes, stale = review.read(read, made, {*gone, *asked})
-    decided = review.decide(made, votes)
+    sheet = review.conversation_sheet(folder)
+    sheet.ask(review.conversation_rows(made, range(1, review.REVIEWERS + 1)))
+    decided = review.decide(made, sheet)
     print(decided.line())
-    if stale := stale + rewritten.stale:
-        print(f"{stale} lines of reviewers are on texts that were made anew since, and do not count")
-    command = f"critic annotate {{}} --raters {review.REVIEWERS} --overlap 1 --data-root {building.root}"
-    if rewritten.unseen:
-        print(f"{rewrites}: {rewritten.unseen} rewrites to look at: set accepted to true or false")
-        print(f"or: {command.format(rewrites)} --scheme rewrite, --export, and --reviewed what it exports")
+    if decided.stale:
+        print(f"{decided.stale} lines of {sheet.path} are on texts that are not there any more, and do not count")
     if decided.open or decided.differing:
-        if not decided.open:
-            review.write_sheet(third, [one for one in made if one.id in decided.differing], ["3"])
-        where = sheet if decided.open else third
-        print(f"{where}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")
-        rows = folder / "rows.jsonl"
-        print(f"or: {command.format(rows)} --scheme checklist, --export, and --reviewed what it exports")
-    if rewritten.unseen or decided.open or decided.differing:
+        third = [one for one in made if one.id in decided.differing]
+        sheet.ask(review.conversation_rows(third, [review.REVIEWERS + 1]))
+        print(f"{sheet.path}: fill in {', '.join(review.CRITERIA)} with yes or no, then run the same command again")
+    if not _accept_rewrites(building, made, review.rewrite_sheet(folder)) or decided.open or decided.differing:
         return None
-    if several:
-        total, left = sum(len(one.wordings) for one in made), sum(map(len, rewritten.kept.values()))
-        print(building.count("rewrites", "rewrites", total, left, ["not_accepted"] * (total - left)))
-        for one in made:
-            one.wordings = rewritten.kept[one.id]
     return decided
+
+
+def _accept_rewrites(building: Building, made: Sequence[Made], sheet: review.Sheet) -> bool:
+    """Take those out that people did not accept; False, and all stay, where there are some to be looked at."""
+    rows = {one.id: review.rewrite_rows(one) for one in made}
+    sheet.ask(row for some in rows.values() for row in some)
+    answers = sheet.filled()
+    accepted = {key: [answers.get(sheet.key(row), [None])[0] for row in some] for key, some in rows.items()}
+    unseen = sum(answer is None for some in accepted.values() for answer in some)
+    if unseen:
+        print(f"{sheet.path}: {unseen} rewrites to look at: set accepted to true or false")
+        return False
+    total = sum(map(len, rows.values()))
+    for one in made:
+        one.wordings = [text for text, answer in zip(one.wordings, accepted[one.id], strict=True) if answer]
+    left = sum(len(one.wordings) for one in made)
+    if total:
+        print(building.count("rewrites", "rewrites", total, left, ["not_accepted"] * (total - left)))
+    return True

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from critic import jsonl
-from critic.building import pairs, pictures
+from critic.building import pictures
 from critic.building.pictures import DroppedImage
 from critic.stages.ask_rows import Building
 
@@ -37,8 +37,7 @@ def choose_images(building: Building, rules: ImageRules, sources: Path | None) -
     if unused := pictures.unused(said, (one.path for one in building.images)):
         print(f"{sources}: {len(unused)} of {len(said)} lines name nothing below {building.root}, such as {unused[0]}")
     building.drop("files", pictures.unusable(building.root, building.images, rules.min_side, rules.licensed))
-    building.drop("duplicates", duplicates := pictures.duplicates(building.images, rules.bits))
-    pairs.write(building.out / "near.html", building.root, duplicates, rules.bits)
+    building.drop("duplicates", pictures.duplicates(building.images, rules.bits))
     if rules.known is not None:
         others = pictures.scan(rules.known, building.out / "known.jsonl", {})
         building.drop("known", pictures.known(building.images, others, rules.bits))

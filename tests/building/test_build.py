@@ -18,16 +18,15 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import pytest
-from annotating import client_of, exported, fields, forked, label, page_of, planned
+from annotating import exported, fields, label, page_of, planned
 from conftest import ROOT, assert_one_line_error, completion, run, write_jsonl
 from msgspec.structs import replace
 from PIL import Image
 
-from critic import benchmarks, jsonl
-from critic.benchmarks.alignmmbench import CATEGORY_OF
+from critic import benchmarks, jsonl, tables
 from critic.building import bench, replies, review
 from critic.building.replies import Made, MadeTurn, QuestionAnswer
 from critic.errors import UsageError
@@ -109,19 +108,19 @@ class Built:
     def build(self, out: str, url: str, *more: str) -> Any:
         return run("critic", *self.demo.words(self.root / "images", self.root / out, url), *more)
 
-    def fill_in(self, out: str, name: str) -> None:
+    def fill_in(self, out: str) -> None:
         unnatural = next(one.name for one in self.scenes if one.fault == "unnatural")
-        self.demo.fill_in(self.root / out / "review" / name, unnatural)
+        self.demo.fill_in(self.root / out / "review/sheet.csv", unnatural)
 
     def whole(self, out: str, url: str) -> Any:
-        for name in ("sheet.csv", "third.csv", None):
+        for ends in (False, False, True):
             self.writes.append([])
             with watched(self.root / out, kept_in(self.writes[-1])):
                 done = self.build(out, url)
-            if name:
-                assert done.returncode == 0 and f"{name}: fill in" in done.stdout, done.stderr
+            if not ends:
+                assert done.returncode == 0 and "sheet.csv: fill in" in done.stdout, done.stderr
                 assert not (self.root / out / "benchmark").exists()
-                self.fill_in(out, name)
+                self.fill_in(out)
         return done
 
 
@@ -178,7 +177,7 @@ def test_planted_faults_are_found_and_sound_ones_stay(built: tuple[Built, str, A
 
 
 def test_what_is_left_behind_each_step_is_in_the_card(built: tuple[Built, str, Any]) -> None:
-    made, _, done = built
+    made, _, _ = built
     folder = made.root / "whole/benchmark"
     steps = {one["step"]: one for one in json.loads((folder / "frozen.json").read_text("utf-8"))["steps"]}
     counts = [(one["unit"], one["before"], one["after"]) for one in steps.values()]
@@ -193,9 +192,6 @@ def test_what_is_left_behind_each_step_is_in_the_card(built: tuple[Built, str, A
     assert steps["people"]["reasons"] == {"unnatural_flow": 1} and steps["items"]["reasons"] == {"reference: no": 1}
     text = (folder / "card.md").read_text("utf-8")
     assert "| talk | replies | 17 | 15 | degenerate 1, wrong\\_language 1 |" in text
-    assert "| sub-classes: interaction goal | 1 |" in text
-    warned = "By interaction goal it is not balanced"
-    assert warned in text and warned in done.stdout and "Creation 0" in done.stdout
 
 
 def test_what_says_much_of_another_is_in_its_split(built: tuple[Built, str, Any]) -> None:
@@ -205,29 +201,11 @@ def test_what_says_much_of_another_is_in_its_split(built: tuple[Built, str, Any]
     key = {one.image: one.id for one in found}
     pairs = bench.overlaps({one.id: one.text() for one in found})
     assert [{pair.one, pair.other} for pair in pairs] == [{key[much.name], key[much.partner]}]
-    groups = bench.groups(key.values(), ((pair.one, pair.other) for pair in pairs))
+    groups = bench.groups([*key.values()], pairs)
     for share in (0.1, 0.3, 0.5, 0.9):
         split_of = bench.splits(found, groups, share, None)
         assert all(split_of[pair.one] == split_of[pair.other] for pair in pairs)
     assert set(bench.splits(found, groups, 0.3, "drawn here").values()) == {"external"}
-
-
-def test_a_leak_between_splits_is_found(built: tuple[Built, str, Any], tmp_path: Path) -> None:
-    """What says much of another in the other split, and an image that both have."""
-    made, _, _ = built
-    folder = tmp_path / "split"
-    shutil.copytree(made.root / "whole/benchmark", folder)
-    assert bench.leaks(folder, "multiverse") == []
-    (folder / "frozen.json").unlink()
-    train, internal = (rows(folder / f"{name}.jsonl") for name in ("train", "internal"))
-    again = {**train[0], "index": "again", "image": internal[0]["image"]}
-    write_jsonl(folder / "internal.jsonl", [*internal, again])
-    card = ("critic", "card", folder / "benchmark.jsonl", "--benchmark", "multiverse", "--out", tmp_path)
-    told = f"train and internal share text or images: 1 pairs of conversations, such as train/{train[0]['index']} and"
-    assert told in run(*card).stdout and told in (tmp_path / "card.html").read_text("utf-8")
-    other = {**internal[0], "index": "shown", "image": train[0]["image"]}
-    write_jsonl(folder / "internal.jsonl", [*internal[1:], other])
-    assert [line.partition(":")[0] for line in bench.leaks(folder, "multiverse")] == [told.partition(":")[0]]
 
 
 def test_the_frozen_benchmark_is_taken_as_it_is(built: tuple[Built, str, Any], tmp_path: Path) -> None:
@@ -272,20 +250,6 @@ def test_a_frozen_file_that_changed_is_found(built: tuple[Built, str, Any], tmp_
         bench.check_frozen(folder)
 
 
-def test_an_item_that_people_keep_comes_back(built: tuple[Built, str, Any]) -> None:
-    made, url, _ = built
-    out = made.root / "kept"
-    shutil.copytree(made.root / "whole", out)
-    sheet = (out / "items.csv").read_text("utf-8")
-    (out / "items.csv").write_text(sheet.rstrip("\n") + "yes\n", "utf-8")
-    for _ in range(2):
-        done = made.build("kept", url)
-        assert done.returncode == 0, done.stderr
-        frozen = (out / "benchmark/benchmark.jsonl").read_text("utf-8")
-        assert frozen.count("unicorn") == 1 and "yes" in (out / "items.csv").read_text("utf-8")
-    assert bench.check_frozen(out / "benchmark") != bench.check_frozen(made.root / "whole/benchmark")
-
-
 def test_images_of_a_source_are_the_external_test(built: tuple[Built, str, Any]) -> None:
     made, url, _ = built
     out = made.root / "external"
@@ -294,28 +258,6 @@ def test_images_of_a_source_are_the_external_test(built: tuple[Built, str, Any])
     assert done.returncode == 0 and "12 conversations (external 12)" in done.stdout, done.stderr
     assert (out / "benchmark/external.jsonl").read_bytes() == (out / "benchmark/benchmark.jsonl").read_bytes()
     assert not (out / "benchmark/train.jsonl").exists() and (out / "benchmark/datasets/external.parquet").is_file()
-
-
-def test_a_turn_may_live_by_an_item_that_people_keep(tmp_path: Path) -> None:
-    items = [replies.Item(f"Is it {word}?", "Memory", word) for word in ("red", "big")]
-
-    def ask(step: str, asked: list[BuildRow]) -> dict[str, Any]:
-        if step == "checklist":
-            return {row.key: replies.Checklist(items[: 1 + (row.key == "b/1")]) for row in asked}
-        held: list[Literal["yes", "no", "unclear"]] = ["no", "yes"]
-        return {row.key: replies.HeldItems(held[: len(row.facts["items"])]) for row in asked}
-
-    building, sheet = SimpleNamespace(ask=ask, count=lambda *_: ""), tmp_path / "items.csv"
-    left, back = build_conversations.add_checklists(building, [one("a"), one("b")], sheet)  # type: ignore[arg-type]
-    assert [each.id for each in left] == ["b"] and not back
-    assert [item.sub for item in left[0].turns[0].items] == ["big"] and sheet.read_text("utf-8").count(
-        "Is it red?"
-    ) == 2
-    sheet.write_text(sheet.read_text("utf-8").replace("A kite.,\n", "A kite.,yes\n"), "utf-8")
-    for _ in range(2):
-        left, back = build_conversations.add_checklists(building, [one("a"), one("b")], sheet)  # type: ignore[arg-type]
-        assert [each.id for each in left] == ["a", "b"] and left[0].turns[0].items == items[:1]
-        assert back == {"b/1": items[:1]} and left[1].turns[0].items == items[1:]
 
 
 def test_what_other_texts_say_is_left_out(built: tuple[Built, str, Any]) -> None:
@@ -337,8 +279,9 @@ def test_what_other_texts_say_is_found() -> None:
         "a": " ".join(f"word{number}" for number in range(20)),
         "b": "quite another thing that nobody has said before",
     }
-    others = {"row 7": "Before it: " + " ".join(f"word{number}" for number in range(5, 20)), "row 8": "what is new"}
-    assert [(pair.one, pair.other) for pair in bench.overlaps(said, others)] == [("a", "row 7")]
+    words = " ".join(f"word{number}" for number in range(5, 20))
+    rows = [("row 7", ["Before it: " + words]), ("row 8", ["what is new"])]
+    assert [(pair.one, pair.other) for pair in bench.contamination(said, rows)] == [("a", "row 7")]
     assert bench.overlaps(said) == []
 
 
@@ -350,18 +293,18 @@ def test_what_is_there_many_times_over_is_found_all_the_same() -> None:
     """However often a conversation comes, each further one is a pair with the first; however many answers there are to
     a question among the rows, it is found. A phrase in many different texts says nothing."""
     many = {f"{number:02}": said("word") for number in range(bench.COMMON + 10)}
-    assert [(pair.one, pair.other) for pair in bench.overlaps(many)] == [("00", key) for key in list(many)[1:]]
-    made = [replace(one(key), turns=[MadeTurn(question=text, answer="A kite.")]) for key, text in many.items()]
-    assert {pair.other for pair in build_conversations._repeated(made)} == set(many) - {"00"}
-    groups = bench.groups(many, ((pair.one, pair.other) for pair in bench.overlaps(many)))
-    assert len(set(bench.splits(made, groups, 0.3, None).values())) == 1
-    rated = {f"row {number}": [said("word"), said(f"answer{number}x", 9)] for number in range(bench.COMMON + 10)}
-    assert [(pair.one, pair.other) for pair in bench.overlaps({"a": said("word")}, rated)] == [("a", "row 0")]
+    pairs = bench.overlaps(many)
+    assert [(pair.one, pair.other, pair.share) for pair in pairs] == [("00", key, 1.0) for key in list(many)[1:]]
+    assert set(bench.groups([*many], pairs).values()) == {"00"}
+    rated = [(f"row {number}", [said("word"), said(f"answer{number}x", 9)]) for number in range(bench.COMMON + 10)]
+    assert [(pair.one, pair.other) for pair in bench.contamination({"a": said("word")}, rated)] == [("a", "row 0")]
     phrase = said("phrase", 30)
     boiler = {f"row {number}": f"{said(f'other{number}x', 9)} {phrase}" for number in range(bench.COMMON + 10)}
-    assert bench.overlaps({"a": phrase + said("own", 9)}, boiler) == [] and bench.overlaps(boiler) == []
-    few = dict(list(boiler.items())[: bench.COMMON - 1])
-    assert [pair.other for pair in bench.overlaps({"a": phrase + said("own", 9)}, few)] == ["row 0"]
+    own = {"a": phrase + said("own", 9)}
+    assert bench.contamination(own, ((key, [text]) for key, text in boiler.items())) == []
+    assert bench.overlaps(boiler) == []
+    few = list(boiler.items())[: bench.COMMON - 1]
+    assert [pair.other for pair in bench.contamination(own, ((key, [text]) for key, text in few))] == ["row 0"]
 
 
 def test_rows_that_repeat_a_question_are_contamination(tmp_path: Path) -> None:
@@ -371,18 +314,10 @@ def test_rows_that_repeat_a_question_are_contamination(tmp_path: Path) -> None:
     against = write_jsonl(tmp_path / "train.jsonl", rows_of)
     rules = SimpleNamespace(blind=2, against=against)
     made = [replace(one("a"), turns=[MadeTurn(question=row["question"], answer=row["reference"])]), one("b")]
-    building = SimpleNamespace(count=lambda *_: "")
-    left, removed = build_conversations._check(building, made, rules, {})  # type: ignore[arg-type]
-    assert [one.id for one in left] == ["b"] and [one["reason"] for one in removed] == ["contaminated"]
-
-
-def test_what_two_splits_say_many_times_is_a_leak(tmp_path: Path) -> None:
-    turns = [MadeTurn(question=said("word"), answer="Yes.", task="Counting")]
-    made = [replace(one(f"{number}"), turns=turns) for number in range(60)]
-    bench.write(tmp_path / "train.jsonl", "alignmmbench", made[:53])
-    bench.write(tmp_path / "internal.jsonl", "alignmmbench", made[53:])
-    (told,) = bench.leaks(tmp_path, "alignmmbench")
-    assert told.startswith("train and internal share text or images")
+    building = SimpleNamespace(count=lambda *_: "", out=tmp_path)
+    left = build_conversations._check(building, made, rules, {})  # type: ignore[arg-type]
+    assert [one.id for one in left] == ["b"]
+    assert [one["reason"] for one in rows(tmp_path / "removed.jsonl")] == ["contaminated"]
 
 
 def frozen_of(folder: Path, form: str, made: Sequence[Made], split_of: dict[str, str]) -> str:
@@ -500,13 +435,13 @@ def test_killed_within_every_step_it_ends_in_the_same_bytes(built: tuple[Built, 
     four at each of them."""
     made, url, _ = built
     out, before = made.root / f"killed-{fourth}", set[Write]()
-    for writes, sheet in zip(made.writes, ("sheet.csv", "third.csv", None), strict=True):
+    for writes, ends in zip(made.writes, (False, False, True), strict=True):
         at = some_of(writes, before) if fourth is None else writes[fourth::4]
         kill_at(at, lambda: made.build(out.name, url), out)
         before |= set(writes)
         assert made.build(out.name, url).returncode == 0
-        if sheet:
-            made.fill_in(out.name, sheet)
+        if not ends:
+            made.fill_in(out.name)
     assert_same(out, made.root / "whole")
 
 
@@ -569,46 +504,77 @@ def one(key: str) -> Made:
 
 def test_two_reviewers_decide_and_a_third_where_they_differ(tmp_path: Path) -> None:
     made = [one(name) for name in "abcdef"]
-    sheet = tmp_path / "sheet.csv"
-    said = {
+    sheet = review.conversation_sheet(tmp_path)
+    sheet.ask(review.conversation_rows(made, [1, 2]))
+    answers = {
         ("a", "1"): "yes,yes,yes", ("a", "2"): "yes,yes,yes", ("b", "1"): "no,yes,no", ("b", "2"): "no,yes,no",
         ("c", "1"): "yes,yes,yes", ("c", "2"): "yes,no,yes", ("d", "1"): "yes,yes,yes", ("d", "2"): ",,",
         ("f", "1"): "no,no,no",
     }  # fmt: skip
-    lines = [f"{key},{reviewer},{answers}" for (key, reviewer), answers in said.items()]
-    sheet.write_text("\n".join(["id,reviewer,natural,correct,needs_image", *lines]) + "\n", "utf-8")
-    decided = review.decide(made, review.read([sheet], made)[0])
+
+    def fill_in(key: str, reviewer: str, words: str) -> None:
+        lines = [row for _, row in sheet.rows()]
+        for row in lines:
+            if (row["id"], row["reviewer"]) == (key, reviewer):
+                row |= dict(zip(review.CRITERIA, words.split(","), strict=True))
+        tables.write_csv(sheet.path, lines)
+
+    for (key, reviewer), words in answers.items():
+        fill_in(key, reviewer, words)
+    decided = review.decide(made, sheet)
     assert decided == review.Reviewed(["a"], {"b": ["unnatural_flow", "blind"]}, ["d", "e", "f"], ["c"])
     assert decided.line().startswith("reviewed: 1 of 6 retained, 1 removed (1 unnatural_flow, 0 wrong_answer, 1 blind)")
-    third = tmp_path / "third.csv"
-    third.write_text("id,reviewer,natural,correct,needs_image\nc,3,是,否,是\n", "utf-8")
-    assert review.decide(made, review.read([sheet, third], made)[0]).removed["c"] == ["wrong_answer"]
-    labels = tmp_path / "labels.jsonl"
-    labels.write_text('{"id": "e", "checklist_answers": [true, true, null], "annotators": {"x": 1, "y": 0.7}}\n')
-    assert review.decide(made, review.read([labels], made)[0]).differing == ["e"]
-    answers = '"checklist_answers": [true, true, true]'
-    for votes, found in (([[2, 0], [2, 0], [1, 0]], "open"), ([[2, 0], [2, 0], [2, 1]], "accepted")):
-        labels.write_text(f'{{"id": "e", {answers}, "checklist_votes": {votes}, "annotators": {{"x": 1, "y": 1}}}}\n')
-        assert "e" in getattr(review.decide(made, review.read([labels], made)[0]), found), "who cannot say is no vote"
-    for votes in ("[[2, 0]]", "[[2, 0], [2, 0], [-1, 0]]", '"two"'):
-        labels.write_text(f'{{"id": "e", {answers}, "checklist_votes": {votes}}}\n')
-        with pytest.raises(UsageError, match="how many said yes and no"):
-            review.read([labels], made)
-    for text, problem in (
-        ("c,3,maybe,no,no", "expected yes or no"),
-        ("x,3,no,no,no", "no conversation"),
-        ("c,3,,no,no", "is ''"),
-    ):
-        third.write_text(f"id,reviewer,natural,correct,needs_image\n{text}\n", "utf-8")
-        with pytest.raises(UsageError, match=problem):
-            review.read([third], made)
+    sheet.ask(review.conversation_rows([made[2]], [3]))
+    fill_in("c", "3", "是,否,是")
+    assert review.decide(made, sheet).removed["c"] == ["wrong_answer"]
+    for words in ("maybe,no,no", ",no,no"):
+        fill_in("c", "3", words)
+        with pytest.raises(UsageError, match="expected yes or no"):
+            review.decide(made, sheet)
+    fill_in("c", "3", "yes,yes,yes")
+    tables.write_csv(sheet.path, [row for _, row in sheet.rows() for _ in range(2)])
+    with pytest.raises(UsageError, match="is answered twice"):
+        review.decide(made, sheet)
 
 
-def test_rows_for_annotators_are_read_by_critic_annotate(tmp_path: Path) -> None:
-    from eval_agreement.annotate.reading import items_of
+def test_what_people_say_is_on_the_text_that_they_saw(tmp_path: Path) -> None:
+    """Whatever a spreadsheet makes of line ends and white space. What was made anew is asked about again."""
+    made, sheet = [one("a"), one("b")], review.conversation_sheet(tmp_path)
+    sheet.ask(review.conversation_rows(made, [1, 2]))
+    text = sheet.path.read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n")
+    text = text.replace("\nA1: A kite.", " \r\nA1:  A kite. ").replace("\n", "\r\n")
+    sheet.path.write_bytes(text.encode("utf-8-sig"))
+    sheet.ask(review.conversation_rows(made, [1, 2]))
+    assert sheet.path.read_bytes() == text.encode("utf-8-sig")
+    assert review.decide(made, sheet).accepted == ["a", "b"]
+    anew = [replace(one("a"), turns=[MadeTurn(question="What is it?", answer="A bird.")]), one("b")]
+    assert review.decide(anew, sheet) == review.Reviewed(["b"], {}, ["a"], [], stale=2)
+    sheet.ask(review.conversation_rows(anew, [1, 2]))
+    assert sheet.path.read_text("utf-8").count("A bird.") == 2
+    sheet.path.write_text(sheet.path.read_text("utf-8").replace(",,,\n", ",no,yes,yes\n"), "utf-8")
+    decided = review.decide(anew, sheet)
+    assert decided.removed == {"a": ["unnatural_flow"]} and decided.stale == 2
+    assert review.decide(made, sheet).accepted == ["a", "b"], "as it was at first"
 
-    review.write_rows(tmp_path / "rows.jsonl", [one("a"), one("b")])
-    assert [len(item.asks) for item in items_of("checklist", tmp_path / "rows.jsonl")] == [3, 3]
+
+def test_rewrites_are_accepted_as_people_saw_them(tmp_path: Path) -> None:
+    texts = ["Say what it is.", "- What is shown?"]
+    sheet, building = review.rewrite_sheet(tmp_path), SimpleNamespace(count=lambda *_: "")
+
+    def accepted(made: Made) -> list[str] | None:
+        decided = build_conversations._accept_rewrites(building, [made], sheet)  # type: ignore[arg-type]
+        return made.wordings if decided else None
+
+    assert accepted(replace(one("a"), wordings=texts)) is None
+    write_jsonl(sheet.path, [{**row, "accepted": True} for row in rows(sheet.path)])
+    assert accepted(replace(one("a"), wordings=texts)) == texts
+    other = replace(one("a"), wordings=[texts[0], "What do you see?"])
+    assert accepted(other) is None and [row["accepted"] for row in rows(sheet.path)] == [True, True, None]
+    write_jsonl(sheet.path, [{**row, "accepted": row["accepted"] or False} for row in rows(sheet.path)])
+    assert accepted(other) == texts[:1]
+    write_jsonl(sheet.path, [{**row, "accepted": "maybe"} for row in rows(sheet.path)])
+    with pytest.raises(UsageError, match=r"rewrites\.jsonl:1: 'accepted' is 'maybe'"):
+        accepted(other)
 
 
 SCRIPTS: dict[str, dict[str, Any]] = {
@@ -724,18 +690,6 @@ def test_a_replaced_image_is_asked_about_anew(plan: str, small: Callable[..., Sm
     assert f"images/{md5}.png" in shown and len(shown) == 6
 
 
-def test_files_of_before_are_gone_on_with(small: Callable[..., Small]) -> None:
-    """They say nothing of images, model and sampling."""
-    made = small("multiverse", "--blind", 2, "--unreviewed")
-    assert made.build().returncode == 0
-    for step in ("quality", "talk"):
-        path = made.out / f"{step}.jsonl"
-        lines = [{key: one[key] for key in one.keys() - {"image", "model", "sampling"}} for one in rows(path)]
-        write_jsonl(path, lines[:-1])
-    assert made.build().returncode == 0 and len(made.asked("talk")) == 6
-    assert sum(one.model is None for one in made.asked("talk").values()) == 5
-
-
 def test_a_step_that_one_model_began_is_not_ended_by_another(small: Callable[..., Small]) -> None:
     made = small("multiverse", "--blind", 2, "--unreviewed")
     assert made.build().returncode == 0
@@ -777,95 +731,22 @@ def test_a_stricter_rule_or_an_image_less_is_gone_on_with(plan: str, small: Call
     assert done.returncode == 0 and len({one.group for one in made.frozen()}) == 6, done.stderr
 
 
-def test_conversations_that_are_gone_may_be_on_the_builds_own_sheet(
-    small: Callable[..., Small], tmp_path: Path
-) -> None:
-    made = small("multiverse", "--blind", 2)
-    assert "sheet.csv: fill in" in made.build().stdout
-    done = made.build("--cap", 4)
-    assert done.returncode == 0 and "4 open" in done.stdout, done.stderr
-    made.fill_in()
-    given = tmp_path / "given.csv"
-    given.write_text("id,reviewer,natural,correct,needs_image\nnobody's,3,no,no,no\n", "utf-8")
-    assert_one_line_error(made.build("--cap", 4, "--reviewed", given), "given.csv:2", "no conversation")
-    given.write_text((made.out / "review/sheet.csv").read_text("utf-8").replace(",1,", ",3,").replace(",2,", ",4,"))
-    assert made.build("--cap", 4, "--reviewed", given).returncode == 0 and len(made.frozen()) == 4
-
-
-def test_conversations_that_come_later_are_put_on_the_sheets(small: Callable[..., Small]) -> None:
-    """Behind those that are there, whose answers stay; the rewrites of single questions as well."""
+def test_conversations_that_come_and_go_are_on_the_sheets(small: Callable[..., Small]) -> None:
+    """Those that come stand behind those that are there, whose answers stay; the rewrites of single questions too."""
     made = small("alignmmbench", "--blind", 2)
     review_of = made.out / "review"
     assert "4 open" in made.build("--cap", 4).stdout
     made.fill_in()
-    before = {name: (review_of / name).read_text("utf-8") for name in ("sheet.csv", "rewrites.jsonl", "rows.jsonl")}
+    before = {name: (review_of / name).read_text("utf-8") for name in ("sheet.csv", "rewrites.jsonl")}
     done = made.build()
     assert done.returncode == 0 and "2 open" in done.stdout, done.stderr
     for name, text in before.items():
-        assert (review_of / name).read_text("utf-8").startswith(text) and (name == "rewrites.jsonl" or len(text) > 100)
-    assert len((review_of / "rows.jsonl").read_text("utf-8").splitlines()) == 6
-    asked = {one["seed"] for one in rows(review_of / "rewrites.jsonl")}
-    assert len(asked) >= 4
+        assert (review_of / name).read_text("utf-8").startswith(text)
     write_jsonl(review_of / "rewrites.jsonl", [{**one, "accepted": True} for one in rows(review_of / "rewrites.jsonl")])
     made.fill_in()
     assert made.build().returncode == 0 and len({one.group for one in made.frozen()}) == 6
-
-
-def test_a_third_reviewer_is_asked_of_each_that_two_differ_on(tmp_path: Path) -> None:
-    third = tmp_path / "third.csv"
-    review.write_sheet(third, [one("a")], ["3"])
-    third.write_text(third.read_text("utf-8").replace(",,,\n", ",yes,no,yes\n"), "utf-8")
-    before = third.read_text("utf-8")
-    review.write_sheet(third, [one("a")], ["3"])
-    assert third.read_text("utf-8") == before
-    review.write_sheet(third, [one("a"), one("b")], ["3"])
-    assert third.read_text("utf-8").startswith(before) and third.read_text("utf-8").count("\nb,3,") == 1
-
-
-def test_what_people_say_is_on_the_text_that_they_saw(tmp_path: Path) -> None:
-    """Whatever a spreadsheet makes of line ends and white space. What was made anew is asked about again."""
-    sheet, labels, rows_of = tmp_path / "sheet.csv", tmp_path / "labels.jsonl", tmp_path / "rows.jsonl"
-    made = [one("a"), one("b")]
-    review.write_sheet(sheet, made, ["1", "2"])
-    review.write_rows(rows_of, made)
-    filled = sheet.read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n").replace("\nA1: A kite.", " \r\nA1:  A kite. ")
-    sheet.write_bytes(filled.replace("\n", "\r\n").encode("utf-8-sig"))
-    write_jsonl(
-        labels, [{**row, "checklist_answers": [True] * 3, "annotators": {"x": 1, "y": 1}} for row in rows(rows_of)]
-    )
-    before = sheet.read_bytes()
-    review.write_sheet(sheet, made, ["1", "2"])
-    assert sheet.read_bytes() == before
-    for path, lines in ((sheet, 2), (labels, 1)):
-        votes, stale = review.read([path], made)
-        assert stale == 0 and review.decide(made, votes).accepted == ["a", "b"]
-        anew = [replace(one("a"), turns=[MadeTurn(question="What is it?", answer="A bird.")]), one("b")]
-        votes, stale = review.read([path], anew)
-        assert stale == lines and review.decide(anew, votes) == review.Reviewed(["b"], {}, ["a"], [])
-    review.write_sheet(sheet, anew, ["1", "2"])
-    review.write_rows(rows_of, anew)
-    assert [row["response"] for row in rows(rows_of)] == [review.spoken(each) for each in anew]
-    assert sheet.read_text("utf-8").count("A bird.") == 2
-    sheet.write_text(sheet.read_text("utf-8").replace(",,,\n", ",no,yes,yes\n"), "utf-8")
-    votes, stale = review.read([sheet], anew)
-    assert stale == 2 and review.decide(anew, votes).removed == {"a": ["unnatural_flow"]}
-    review.write_sheet(sheet, made, ["1", "2"])
-    assert review.decide(made, review.read([sheet], made)[0]).accepted == ["a", "b"], "as it was at first"
-
-
-def test_rewrites_are_accepted_as_people_saw_them(tmp_path: Path) -> None:
-    path, made = tmp_path / "rewrites.jsonl", [replace(one("a"), wordings=["Say what it is.", "What is shown?"])]
-    review.write_rewrites(path, made)
-    write_jsonl(path, [{**row, "accepted": True} for row in rows(path)])
-    assert review.accepted(made, [path]) == review.Accepted({"a": made[0].wordings}, 0, 0)
-    other = [replace(made[0], wordings=[made[0].wordings[0], "What do you see?"])]
-    assert review.accepted(other, [path]) == review.Accepted({"a": made[0].wordings[:1]}, 1, 1)
-    asked = [replace(made[0], turns=[MadeTurn(question="Which colour?", answer="Red.")])]
-    assert review.accepted(asked, [path]) == review.Accepted({"a": []}, 2, 2)
-    review.write_rewrites(path, other)
-    assert [(row["prompt"], row["accepted"]) for row in rows(path)] == [
-        ("Say what it is.", True), ("What do you see?", None),
-    ]  # fmt: skip
+    done = made.build("--cap", 4)
+    assert done.returncode == 0 and "4 lines of" in done.stdout and len({one.group for one in made.frozen()}) == 4
 
 
 def test_conversations_that_are_made_anew_are_reviewed_anew(small: Callable[..., Small]) -> None:
@@ -880,42 +761,10 @@ def test_conversations_that_are_made_anew_are_reviewed_anew(small: Callable[...,
         path.unlink()
     done = made.build()
     assert "5 of 6 retained" in done.stdout and "1 open" in done.stdout and "sheet.csv: fill in" in done.stdout
-    assert "2 lines of reviewers are on texts that were made anew" in done.stdout, done.stdout
+    assert "2 lines of" in done.stdout and "are on texts that are not there any more" in done.stdout, done.stdout
     made.fill_in()
     assert made.build().returncode == 0
     assert any("请说明。" in turn.prompt for each in made.frozen() for turn in each.turns)
-
-
-def test_a_third_reviewer_is_asked_of_later_ones_as_well(small: Callable[..., Small]) -> None:
-    made = small("multiverse", "--blind", 2)
-    sheet, third = made.out / "review/sheet.csv", made.out / "review/third.csv"
-
-    def differ() -> None:
-        """The second reviewer's first open line is a no, all others are yes."""
-        text = sheet.read_text("utf-8")
-        place = re.search(r",2,(?:(?!,[12],)[\s\S])*?,(,,)\n", text).start(1)
-        sheet.write_text(f"{text[:place]}yes,no,yes{text[place + 2 :]}", "utf-8")
-        made.fill_in()
-
-    asked = list[set[str]]()
-    for words in (("--cap", 4), ()):
-        assert "sheet.csv: fill in" in made.build(*words).stdout
-        differ()
-        done = made.build(*words)
-        assert "1 differ" in done.stdout and "third.csv: fill in" in done.stdout, done.stdout
-        asked.append(review.ids_on(third))
-        third.write_text(third.read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n"), "utf-8")
-        assert made.build(*words).returncode == 0
-    assert [len(some) for some in asked] == [1, 2] and asked[0] < asked[1] and len(made.frozen()) == 6
-
-
-def test_tasks_stay_with_their_images_and_new_ones_get_the_rarest(tmp_path: Path) -> None:
-    file, paths = tmp_path / "tasks.jsonl", [f"b{number:02}" for number in range(15)]
-    tasks = build_conversations._tasks(file, paths)
-    assert tasks == {path: sorted(CATEGORY_OF)[place % 13] for place, path in enumerate(paths)}, "in turn, as before"
-    more = build_conversations._tasks(file, ["a", *paths[:5], *paths[6:]])
-    assert {path: more[path] for path in paths} == tasks and more["a"] == sorted(CATEGORY_OF)[5]
-    assert build_conversations._tasks(file, paths) == more
 
 
 def test_the_external_test_is_of_a_source_that_there_is(small: Callable[..., Small]) -> None:
@@ -928,61 +777,6 @@ def test_the_external_test_is_of_a_source_that_there_is(small: Callable[..., Sma
     assert "1 of 3 lines name nothing below" in done.stdout and "nowhere/a.png" in done.stdout
 
 
-@pytest.mark.parametrize("start", ["-", "=", "+", "@", "'"])
-def test_an_item_is_kept_whatever_it_begins_with(
-    start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    items, sheet = (
-        [replies.Item(f"{start} is it red?", "Memory", "red"), replies.Item("Big?", "M", "b")],
-        tmp_path / "i.csv",
-    )
-    said = {"checklist": replies.Checklist(items), "held": replies.HeldItems(["no", "yes"])}
-    building = SimpleNamespace(ask=lambda step, asked: {row.key: said[step] for row in asked}, count=lambda *_: "")
-    for kept in ({}, {"a/1": items[:1]}, {"a/1": items[:1]}):
-        assert build_conversations.add_checklists(building, [one("a")], sheet)[1] == kept  # type: ignore[arg-type]
-        sheet.write_text(sheet.read_text("utf-8").replace("A kite.,\n", "A kite.,yes\n"), "utf-8")
-    assert "made anew" not in capsys.readouterr().out
-    anew = replace(one("a"), turns=[MadeTurn(question="What is it?", answer="- A bird.")])
-    for kept, said_anew in ({}, True), ({"a/1": items[:1]}, False):
-        assert build_conversations.add_checklists(building, [anew], sheet)[1] == kept  # type: ignore[arg-type]
-        assert ("1 items that people keep" in capsys.readouterr().out) == said_anew
-        sheet.write_text(sheet.read_text("utf-8").replace("A bird.,\n", "A bird.,yes\n"), "utf-8")
-    sheet.write_text(sheet.read_text("utf-8").replace(",", ";"), "utf-8")
-    # As a spreadsheet program saves it in countries with decimal commas.
-    assert build_conversations.add_checklists(building, [anew], sheet)[1] == {"a/1": items[:1]}  # type: ignore[arg-type]
-
-
-def test_raters_decide_on_the_page_and_the_build_goes_on(built: tuple[Built, str, Any]) -> None:
-    """The build stops, two raters label what it wrote through the page, it asks about the conversation on which they
-    differ, and freezes what a sheet that says the same would have frozen."""
-    made, url, _ = built
-    out = made.root / "paged"
-    shutil.copytree(made.root / "whole", out, ignore=shutil.ignore_patterns("review", "benchmark"))
-    done = made.build("paged", url)
-    command = re.search(r"^or: critic (annotate .*), --export, and --reviewed", done.stdout, re.MULTILINE)
-    assert done.returncode == 0 and command, done.stdout
-    words = command[1].split()[1:]
-    store = planned(out, *words[1:], rows=Path(words[0]))
-    images = {one["id"]: one["image"] for one in rows(out / "review/rows.jsonl")}
-    unnatural = next(one.name for one in made.scenes if one.fault == "unnatural")
-    doubtful = min(set(images.values()) - {unnatural})
-    with forked(store.path) as (_, address), client_of(address) as client:
-        for rater in store.counts():
-            while (form := fields(client, rater)).hidden:
-                image = images[store.next(rater).item.id]
-                asked = sorted(form.choices)
-                no = {asked[0]} if image == unnatural else {asked[1]} if (image, rater[-1]) == (doubtful, "2") else ()
-                label(client, rater, form, lambda name, _, no=no: "no" if name in no else "yes")
-    reviewed = ("--reviewed", str(exported(store)))
-    done = made.build("paged", url, *reviewed)
-    assert done.returncode == 0 and "third.csv: fill in" in done.stdout and "1 differ" in done.stdout, done.stdout
-    assert not (out / "benchmark").exists()
-    made.fill_in("paged", "third.csv")
-    done = made.build("paged", url, *reviewed)
-    assert done.returncode == 0, done.stderr
-    assert_same(out / "benchmark", made.root / "whole/benchmark")
-
-
 def test_a_multiverse_in_chinese(tmp_path: Path, scripted: Any) -> None:
     images = ROOT / "data/samples/visitbench/images"
     words = ("--plan", "multiverse", "--lang", "zh", "--base-url", scripted(chinese).url, "--rare", 1, "--near", 0)
@@ -993,38 +787,25 @@ def test_a_multiverse_in_chinese(tmp_path: Path, scripted: Any) -> None:
     assert {turn.aspects[0] for one in found for turn in one.turns} == {("事实正确", "颜色")}
 
 
-def test_only_rewrites_that_people_accept_are_frozen(tmp_path: Path, scripted: Any) -> None:
-    images, out = ROOT / "data/samples/visitbench/images", tmp_path / "out"
-    words = ["--plan", "alignmmbench", "--lang", "zh", "--base-url", scripted(chinese).url, "--rare", 1, "--near", 0]
-    words += ["--min-side", 50, "--blind", 2, "--out", out]
-    done = run("critic", "build", images, *words)
-    asked = rows(out / "review/rewrites.jsonl")
+def test_only_rewrites_that_people_accept_are_frozen(small: Callable[..., Small]) -> None:
+    made = small("alignmmbench", "--blind", 2)
+    done = made.build()
+    file = made.out / "review/rewrites.jsonl"
+    asked = rows(file)
     assert f"{len(asked)} rewrites to look at" in done.stdout and len(asked) >= 20
-    (out / "review/sheet.csv").write_text(
-        (out / "review/sheet.csv").read_text("utf-8").replace(",,,\n", ",yes,yes,yes\n"), "utf-8"
-    )
-    done = run("critic", "build", images, *words)
-    assert done.returncode == 0 and "rewrites to look at" in done.stdout and not (out / "benchmark").exists()
-    store = planned(tmp_path, "--scheme", "rewrite", "--raters", 2, "--overlap", 1, rows=out / "review/rewrites.jsonl")
+    made.fill_in()
+    assert "rewrites to look at" in made.build().stdout and not (made.out / "benchmark").exists()
     refused = asked[1]["prompt"]
-    page = page_of(store)
-    for rater in store.counts():
-        while (form := fields(page, rater)).hidden:
-            shown = store.next(rater).item.row["prompt"]
-            label(page, rater, form, lambda *_, shown=shown: "no" if shown == refused else "yes")
-    done = run("critic", "build", images, *words, "--reviewed", exported(store))
+    write_jsonl(file, [{**row, "accepted": row["prompt"] != refused} for row in asked])
+    done = made.build()
     assert done.returncode == 0, done.stderr
-    seeds = len({one["seed"] for one in asked})
+    seeds = len({row["seed"] for row in asked})
     assert f"rewrites: {len(asked)} -> {len(asked) - seeds} rewrites" in done.stdout
-    prompts = [one["prompt"] for one in rows(out / "benchmark/benchmark.jsonl")]
+    prompts = [row["prompt"] for row in rows(made.out / "benchmark/benchmark.jsonl")]
     assert refused not in prompts and prompts.count(asked[0]["prompt"]) == seeds
-    sheet = out / "review/sheet.csv"
+    sheet = made.out / "review/sheet.csv"
     sheet.write_text(sheet.read_text("utf-8").replace(",yes,yes,yes\n", ",yes,no,yes\n"), "utf-8")
-    assert_one_line_error(
-        run("critic", "build", images, *words, "--reviewed", exported(store)), "no conversation is left"
-    )
-    bad = write_jsonl(tmp_path / "bad.jsonl", [{**asked[0], "accepted": "maybe"}])
-    assert_one_line_error(run("critic", "build", images, *words, "--reviewed", bad), "bad.jsonl:1", "true or false")
+    assert_one_line_error(made.build(), "no conversation is left")
 
 
 def test_from_questions_to_rows_that_a_judge_learns_from(

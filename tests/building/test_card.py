@@ -3,8 +3,6 @@
 import json
 import random
 import re
-import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from msgspec.structs import replace
 from stages.test_judge_conversations import answer_all
 
 from critic import benchmarks, jsonl, tables
-from critic.building import bench, card, difficulty
+from critic.building import card, difficulty
 from critic.counting.diversity import mtld, tokenizer, words
 from critic.errors import UsageError
 from critic.records import Conversation, ConversationTurn, Judgment
@@ -134,7 +132,6 @@ def test_every_benchmark_has_a_card(name: str, tmp_path: Path) -> None:
     done = run("critic", "card", ROOT / f"data/samples/{name}/{SAMPLES[name]}", "--benchmark", name, "--out", tmp_path)
     assert done.returncode == 0 and "diversity of questions" in done.stdout, done.stderr
     said = json.loads((tmp_path / "card.json").read_text("utf-8"))
-    assert said["image_files"]["seen"] == said["images"] and said["image_files"]["missing"] == 0
     page, text = ((tmp_path / f"card.{kind}").read_text("utf-8") for kind in ("html", "md"))
     assert "<svg" in page and "By task" in page and "https:" not in page
     assert f"| conversations | {said['conversations']} |" in text and "### By task" in text
@@ -143,21 +140,6 @@ def test_every_benchmark_has_a_card(name: str, tmp_path: Path) -> None:
     for one in drawn:
         root = ElementTree.parse(tmp_path / one).getroot()
         assert root.tag == "{http://www.w3.org/2000/svg}svg" and ":root" in str(root[0].text)
-
-
-def test_what_is_not_balanced_is_said_in_words() -> None:
-    said = card.balance("task", {"a": 9, "b": 2, "c": 1})
-    assert said == ["By task it is not balanced, 4 each of 12 were even; too many: a 9; too few: c 1."]
-    assert card.balance("task", {"a": 8, "b": 2, "c": 2}) == [] and card.balance("language", {"en": 7}) == []
-    counts = {"interaction goal": {"Analysis": 12, "Research": 4}, "language": {"en": 100, "zh": 3}, "colour": {"a": 1}}
-    goals, languages = card.balances("multiverse", counts)
-    assert goals.startswith(
-        "By interaction goal it is not balanced, 2 each of 16 were even; too many: Analysis 12; too"
-    )
-    assert "Calculation 0, Creation 0, Exploration 0" in goals and languages.endswith("too few: zh 3.")
-    assert card.balances("convbench", {"interaction goal": {"Analysis": 12, "Research": 12}}) == []
-    many = {f"t{number}": 1 for number in range(20)} | {"all": 900}
-    assert "t0 1, " in card.balance("task", many)[0] and "and 12 more." in card.balance("task", many)[0]
 
 
 def test_lengths_are_in_tokens_of_a_named_tokenizer(tmp_path: Path) -> None:
@@ -269,20 +251,3 @@ def test_difficulty_is_told_by_judged_single_answers_as_well(tmp_path: Path, scr
     card_words = ("critic", "card", questions, "--benchmark", "alignmmbench", "--out", tmp_path / "card")
     done = run(*card_words, "--judged", out)
     assert done.returncode == 0 and "pointwise of turns" in done.stdout, done.stderr
-
-
-def test_a_card_looks_at_what_is_its_own(tmp_path: Path, monkeypatch: Any) -> None:
-    """Neither at another file that is called train.jsonl, unless the benchmark is a frozen one, nor at images where
-    Pillow is not there."""
-    shutil.copytree(ROOT / "data/samples/multiverse", tmp_path / "mine")
-    (tmp_path / "mine/train.jsonl").write_text('{"id": "1", "question": "q"}\n')
-    words = ("critic", "card", tmp_path / "mine/conversations.jsonl", "--benchmark", "multiverse", "--out")
-    done = run(*words, tmp_path / "card")
-    assert done.returncode == 0 and "are the same file as another" in done.stdout, done.stderr
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    done = run(*words, tmp_path / "card")
-    assert done.returncode == 0 and "needs Pillow (pip install pillow)" in done.stdout, done.stderr
-    assert json.loads((tmp_path / "card/card.json").read_text("utf-8"))["image_files"] is None
-    frozen = {"sha256": {}, "hash": bench._hash({})}
-    (tmp_path / "mine/frozen.json").write_text(json.dumps(frozen))
-    assert_one_line_error(run(*words, tmp_path / "card"), "train.jsonl:1")
