@@ -71,9 +71,7 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     protocols that are `scored` are part of that report; the means of all others are shown below it. `differences` are
     rows, by name, that a comparison of two runs has beside those by protocol, condition and turn: the second run less
     the first. `agreement` shows how far two judges agree on the same answers. `entries` are a run's rows in the tables
-    over models (critic.page.leaderboards). `of_turns` gives the scores of turns, 0 to 1, by conversation and number,
-    where several verdicts on a turn make one score: of the model's own replies under its own history. `rewrites`: the
-    conversations of a group are wordings of one question.
+    over models (critic.page.leaderboards).
     """
 
     title: str
@@ -84,8 +82,6 @@ class Benchmark(Struct, frozen=True, kw_only=True):
     differences: "Callable[[Run, Run, Conversations], dict[str, Difference]]" = lambda *_: {}
     agreement: Callable[[Run, Run, Conversations], Report] | None = None
     entries: "Callable[[Run, Conversations], list[Entry]]" = lambda *_: []
-    of_turns: Callable[[Verdicts], Mapping[tuple[str, int], float | None]] | None = None
-    rewrites: bool = False
 
 
 def load(name: str) -> Benchmark:

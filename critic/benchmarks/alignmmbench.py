@@ -384,5 +384,4 @@ BENCHMARK = Benchmark(
     protocols=("pointwise",),
     report=report,
     entries=_entries,
-    rewrites=True,
 )

@@ -221,11 +221,6 @@ def _scores(judged: Mapping[Turn, TurnScore], measure: str = "score") -> dict[Tu
     return {turn: found[measure] for turn, found in given if measure in found}
 
 
-def _of_turns(verdicts: Verdicts) -> dict[Turn, float | None]:
-    found = turn_scores(verdicts, SELF_PREDICTION)
-    return {turn: None if one.score is None else one.score / 100 for turn, one in found.items()}
-
-
 def _turns_of(conversations: Iterable[Conversation], condition: str) -> list[tuple[Conversation, Turn]]:
     """The turns that a model is asked under a condition."""
     asked = CONDITIONS.get(condition, CONDITIONS[SELF_PREDICTION]).asked
@@ -491,5 +486,4 @@ BENCHMARK = Benchmark(
     report=report,
     differences=_differences,
     entries=_entries,
-    of_turns=_of_turns,
 )

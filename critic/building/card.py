@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Struct
 
 from critic import benchmarks, jsonl
-from critic.building import difficulty
 from critic.counting.diversity import Tokens, mtld, tokenizer, words
 from critic.page import blocks, page, svg
 from critic.page.blocks import Part, Section, Table, number, row
@@ -167,18 +166,15 @@ def write(
     name: str,
     file: Path,
     counted: str,
-    judged: Sequence[benchmarks.Run] = (),
     steps: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Write card.md with its pictures, card.html and card.json of a benchmark's file into a folder; its statistics as
-    text. With `judged` conversations of several models it says how hard it is, with the `steps` of `critic build` how
-    it was made."""
+    text. With the `steps` of `critic build` it says how it was made."""
     benchmark = benchmarks.load(name)
     card = facts(benchmark.title, benchmark.read(file), counted, tokenizer(counted))
     parts = [_distribution(kind, names) for kind, names in card.classes.items()]
-    more = [difficulty.section(judged, name)] if judged else []
-    more += [_origin(steps)] if steps else []
-    sections = [_statistics(card), Section(heading="Distributions", parts=parts), *more]
+    sections = [_statistics(card), Section(heading="Distributions", parts=parts)]
+    sections += [_origin(steps)] if steps else []
     title, about = f"Data card: {benchmark.title}", f"{card.conversations} conversations, {card.images} images"
     origin = {file.name: {"benchmark": name, "sha256": jsonl.sha256(file), "tokenizer": counted}}
     page.write(out / "card.html", title, about, sections, origin)
@@ -186,4 +182,4 @@ def write(
     content["pictures"] = page.write_pictures(out, "pictures", sections)
     jsonl.write_text(out / "card.md", page.render("critic.page", "sections.md.jinja", content))
     jsonl.write_json(out / "card.json", msgspec.to_builtins(card))
-    return blocks.as_text([sections[0], *more])
+    return blocks.as_text([sections[0], *sections[2:]])

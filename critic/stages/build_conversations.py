@@ -1,9 +1,10 @@
 """The part of `critic build` behind the images: conversations with references and checklists, what the machine checks
 of them, what people decide, and the frozen benchmark."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -11,8 +12,9 @@ from msgspec import Struct
 
 from critic import benchmarks, jsonl, tables
 from critic.benchmarks.alignmmbench import CATEGORY_OF
-from critic.building import bench, card, difficulty, review
+from critic.building import bench, card, review
 from critic.building.replies import Made, MadeTurn
+from critic.counting.aggregate import SCALES, by_cell
 from critic.errors import UsageError
 from critic.records import Judgment, ModelTurn, Protocol, alike
 from critic.stages.ask_rows import Building, BuildRow
@@ -178,13 +180,17 @@ def solved_blind(
     code |= judge.main(replies, judged, benchmark=name, protocol=[protocol], images="blind", **told)
     building.code = max(building.code, code)
     verdicts = (line for _, line in jsonl.read(judged, Judgment))
-    scores = difficulty.of_turns(verdicts, protocol, "no_image")
-    shares = difficulty.by_conversation({turn: score or 0.0 for turn, score in scores.items()}).scores
+    low, high = SCALES[protocol]
+    shares = defaultdict[str, list[float]](list)
+    for cell, scores in by_cell(verdicts, protocol).items():
+        if cell.turn is not None:
+            for key, score in scores.items():
+                shares[key].append(0.0 if score is None else (score - low) / (high - low))
     # A single question's wordings are conversations of their own: the best of them counts.
     best: dict[str, float] = {}
-    for key, share in shares.items():
+    for key, some in shares.items():
         seed = key.rpartition("-")[0] if name == "alignmmbench" else key
-        best[seed] = max(best.get(seed, 0.0), share)
+        best[seed] = max(best.get(seed, 0.0), fmean(some))
     return best
 
 

@@ -11,7 +11,6 @@ import typer
 from critic import benchmarks
 from critic.building import card
 from critic.building.bench import check_frozen
-from critic.stages.score import read_runs
 
 TokenizerName = Annotated[str, typer.Option(help="Lengths in: words, characters, or a folder's tokenizer.json.")]
 
@@ -21,12 +20,10 @@ def main(
     benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
     out: Annotated[Path, typer.Option(help="Folder for card.md, card.html and card.json.")],
     tokenizer: TokenizerName = "words",
-    judged: Annotated[list[Path] | None, typer.Option(help="A model's judgments, a file each: how hard it is.")] = None,
 ) -> None:
     """The data card of a benchmark: counts, turns, lengths, lexical diversity, distributions."""
     frozen = check_frozen(file.parent)
-    runs = read_runs(judged, benchmark) if judged else ()
-    print(card.write(out, benchmark, file, tokenizer, runs, frozen.get("steps", [])))
+    print(card.write(out, benchmark, file, tokenizer, frozen.get("steps", [])))
     if frozen:
         print(f"every file is as it was frozen: {frozen['hash']}")
     print(f"{out / 'card.html'}, card.md, card.json")

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import jinja2
 import typer
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 from msgspec.structs import replace
 
 from critic import jsonl
@@ -42,8 +42,7 @@ _IN_QUOTES = re.compile(r"""["“]([^"“”]*)["”]""")
 
 
 class Rewrite(Struct, kw_only=True):
-    """One line of a review file. A person sets `accepted`; `failure` says why a seed has no rewrites. `repeated` counts
-    the lines of the reply that said again what another line or the question says, in the seed's first line."""
+    """One line of a review file. A person sets `accepted`; `failure` says why a seed has no rewrites."""
 
     seed: str
     question: str
@@ -51,7 +50,6 @@ class Rewrite(Struct, kw_only=True):
     prompt: str | None
     accepted: bool | None = None
     failure: str | None = None
-    repeated: int | UnsetType = UNSET
 
 
 @cache
@@ -67,31 +65,22 @@ def prompt(question: str, language: Language) -> list[Message]:
     return [{"role": "user", "content": content}]
 
 
-def variants(text: str, question: str) -> tuple[list[str], int]:
+def variants(text: str, question: str) -> list[str]:
     """The rewrites in a reply, one a line: without numbers or dashes in front or quotation marks around it, each once,
-    the question itself not; and how many lines are left out as repetitions."""
+    the question itself not."""
     bare = (_IN_FRONT.sub("", line).strip() for line in text.splitlines())
-    said = [_IN_QUOTES.sub(r"\1", one).strip() if _IN_QUOTES.fullmatch(one) else one for one in bare]
-    said = [one for one in said if one.strip('"“”')]
-    found = [line for line in dict.fromkeys(said) if line != question.strip()]
-    return found, len(said) - len(found)
+    lines = [_IN_QUOTES.sub(r"\1", line).strip() if _IN_QUOTES.fullmatch(line) else line for line in bare]
+    return [line for line in dict.fromkeys(lines) if line.strip('"“”') and line != question.strip()]
 
 
 def rewrites(question: Question, text: str) -> list[Rewrite]:
     """The lines of a review file for one seed: its rewrites out of a reply, or why there are none."""
-    found, repeated = variants(text, question.prompt)
-    if len(found) != VARIANTS:
-        failure = "too_many_variants" if len(found) > VARIANTS else "too_few_variants" if text.strip() else "empty"
-        return [replace(_failed(question, failure), repeated=repeated or UNSET)]
+    lines = variants(text, question.prompt)
+    if len(lines) != VARIANTS:
+        return [_failed(question, "too_many_variants" if len(lines) > VARIANTS else "too_few_variants")]
     return [
-        Rewrite(
-            seed=question.id,
-            question=question.prompt,
-            variant=number,
-            prompt=line,
-            repeated=repeated if number == 1 and repeated else UNSET,
-        )
-        for number, line in enumerate(found, 1)
+        Rewrite(seed=question.id, question=question.prompt, variant=number, prompt=line)
+        for number, line in enumerate(lines, 1)
     ]
 
 
@@ -99,19 +88,17 @@ def _failed(question: Question, failure: str) -> Rewrite:
     return Rewrite(seed=question.id, question=question.prompt, variant=0, prompt=None, failure=failure)
 
 
-def seeds(questions: Iterable[Question]) -> tuple[list[Question], list[Question]]:
-    """The first question of each group, and those that are left alone: a question within a dialogue is asked in its own
-    words (AlignMMBench §A.4)."""
-    found: dict[str, Question] = {}
+def seeds(questions: Iterable[Question]) -> list[Question]:
+    """The first question of each group, but for those within a dialogue, which are asked in their own words
+    (AlignMMBench §A.4)."""
+    first_of: dict[str, Question] = {}
     for question in questions:
-        found.setdefault(question.group, question)
-    alone = [one for one in found.values() if one.history or one.category == DIALOGUE]
-    return [one for one in found.values() if one not in alone], alone
+        first_of.setdefault(question.group, question)
+    return [question for question in first_of.values() if not question.history and question.category != DIALOGUE]
 
 
 class AskForRewrites(Stage[Question, Rewrite]):
-    """The rewrites of seed questions, by id; `request` is what is asked but for its messages. Of the questions left
-    `alone` a file of before may have rewrites, which stay for the person who looks through it."""
+    """The rewrites of seed questions, by id; `request` is what is asked but for its messages."""
 
     name, unit, counted = "rewrite", "seed", "seeds"
 
@@ -122,10 +109,8 @@ class AskForRewrites(Stage[Question, Rewrite]):
         source: dict[str, str],
         asked: Sequence[Question],
         request: Request,
-        alone: Sequence[Question] = (),
     ) -> None:
         self._asked, self._request = {question.id: question for question in asked}, request
-        self._alone = {question.id: question for question in alone}
         super().__init__(options, Rewrite, backend, self._asked.keys())
         self._lines: Counter[str] = Counter()
         self.facts = {
@@ -142,7 +127,7 @@ class AskForRewrites(Stage[Question, Rewrite]):
         return record.seed
 
     def problem(self, record: Rewrite) -> str | None:
-        question = self._asked.get(record.seed) or self._alone.get(record.seed)
+        question = self._asked.get(record.seed)
         if question is None or question.prompt != record.question:
             return f"{record.seed!r} is no seed, or asks something else; choose another --out"
         if record.accepted is not None:
@@ -150,8 +135,6 @@ class AskForRewrites(Stage[Question, Rewrite]):
         return None
 
     def know(self, record: Rewrite) -> None:
-        if record.seed in self._alone:
-            return
         self.done[record.seed] = record
         self._lines[record.seed] += VARIANTS if record.failure else 1
         if self._lines[record.seed] > VARIANTS:
@@ -184,19 +167,16 @@ class AskForRewrites(Stage[Question, Rewrite]):
 
     def summary(self, records: Iterable[Rewrite]) -> RunSummary:
         """A review file, counted in seeds."""
-        failures: Counter[str] = Counter()
-        wordings, repeated, of_seeds = 0, 0, set[str]()
-        for one in records:
-            of_seeds.add(one.seed)
-            repeated += one.repeated or 0
-            if one.failure is None:
+        failures, of_seeds, wordings = Counter[str](), set[str](), 0
+        for record in records:
+            of_seeds.add(record.seed)
+            if record.failure is None:
                 wordings += 1
             else:
-                failures[one.failure] += 1
+                failures[record.failure] += 1
         line = f"{self.out}: {len(of_seeds)} seeds, {wordings} rewrites to review, {failed(failures, 'seeds failed')}"
-        facts = {"seeds": len(of_seeds), "failed": dict(failures), "repeated": repeated}
-        more = [f"{repeated} lines repeated the question or another line and are left out"] if repeated else []
-        return RunSummary(count=len(of_seeds), failures=failures, facts=facts, lines=[*more, line])
+        facts = {"seeds": len(of_seeds), "failed": dict(failures)}
+        return RunSummary(count=len(of_seeds), failures=failures, facts=facts, lines=[line])
 
 
 def apply(questions: Path, review: Path, out: Path) -> int:
@@ -214,22 +194,21 @@ def apply(questions: Path, review: Path, out: Path) -> int:
             accepted[line.seed].append(line.prompt)
         word = {True: "accepted", False: "rejected", None: "undecided"}[line.accepted]
         said["failed" if line.failure else word] += 1
-    taken: Counter[str] = Counter()
-    prompts: set[tuple[str, str]] = set()
-    for name in by_id:
+    taken, asked = Counter[str](), set[tuple[str, str]]()
+    for name, row in by_id.items():
         group = alignmmbench.group_of(name)
-        last = name.removeprefix(group).removeprefix("-")
-        prompts.add((group, by_id[name]["prompt"].strip()))
-        taken[group] = max(taken[group], int(last) if last.isdigit() else 0)
+        number = name.removeprefix(group).removeprefix("-")
+        taken[group] = max(taken[group], int(number) if number.isdigit() else 0)
+        asked.add((group, row["prompt"].strip()))
     made = []
     for row in rows:
         made.append(row)
         group = alignmmbench.group_of(row["question_id"])
         for wording in accepted[row["question_id"]]:
-            if (group, wording.strip()) in prompts:
+            if (group, wording.strip()) in asked:
                 print(f"{row['question_id']}: asked already, not added again: {wording}", file=sys.stderr)
                 continue
-            prompts.add((group, wording.strip()))
+            asked.add((group, wording.strip()))
             taken[group] += 1
             made.append({**row, "question_id": f"{group}-{taken[group]}", "prompt": wording})
     jsonl.write(out, made)
@@ -260,9 +239,7 @@ def main(
     it: only what a person accepted is used."""
     if review is not None:
         return apply(questions, review, out)
-    asked, alone = seeds(alignmmbench.read_questions(questions).values())
-    if alone:
-        print(f"{len(alone)} seeds ask within a dialogue and are left alone", file=sys.stderr)
+    asked = seeds(alignmmbench.read_questions(questions).values())
     if not asked:
         raise UsageError(f"{questions}: no seed question outside of dialogues")
     source = {"file": str(questions), "sha256": jsonl.sha256(questions)}
@@ -270,4 +247,4 @@ def main(
     request = Request(messages=[], max_tokens=max_tokens, temperature=temperature, seed=drawn)
     endpoint = Endpoint(model=model, base_url=base_url, api_key=api_key, concurrency=concurrency)
     run = RunOptions(out=out, concurrency=concurrency, max_failed=max_failed, retry_failed=retry_failed)
-    return AskForRewrites(run, endpoint.open_one(), source, asked, request, alone).run()
+    return AskForRewrites(run, endpoint.open_one(), source, asked, request).run()

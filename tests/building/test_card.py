@@ -3,23 +3,17 @@
 import json
 import random
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from conftest import ROOT, SHARED, assert_one_line_error, run, write_jsonl
-from judgments import of_turn
-from msgspec.structs import replace
-from stages.test_judge_conversations import answer_all
+from conftest import ROOT, SHARED, assert_one_line_error, run
 
 from critic import benchmarks, jsonl, tables
-from critic.building import card, difficulty
+from critic.building import card
 from critic.counting.diversity import mtld, tokenizer, words
-from critic.errors import UsageError
-from critic.records import Conversation, ConversationTurn, Judgment
-from critic.stages.score import read_runs
+from critic.records import Conversation, ConversationTurn
 
 SAMPLES = {
     "alignmmbench": "metadata.jsonl",
@@ -155,99 +149,3 @@ def test_lengths_are_in_tokens_of_a_named_tokenizer(tmp_path: Path) -> None:
     assert_one_line_error(run(*words, tmp_path / "none"), "expected words, characters")
     (tmp_path / "tokenizer.json").write_text("{}")
     assert_one_line_error(run(*words, tmp_path), "no tokenizer")
-
-
-Verdicts = dict[str, list[float | None]]
-"""Conversation -> a score a turn."""
-
-
-def judged(path: Path, benchmark: str, system: str, scores: Mapping[Any, Verdicts]) -> Path:
-    """Judged conversations, their verdicts by protocol, or by protocol, condition, judging and opponent."""
-    records = []
-    for way, verdicts in scores.items():
-        protocol, condition, judging, opponent = way if isinstance(way, tuple) else (way, "own", "standard", None)
-        for key, some in verdicts.items():
-            turns = [ConversationTurn(prompt="so") for _ in range(3)]
-            of = Conversation(id=key, benchmark=benchmark, lang="en", group=key[0], turns=turns)
-            for turn, score in enumerate(some, 1):
-                fate = {"failure": "empty"} if score is None else {"score": score}
-                where = {"system": system, "condition": condition, "turn": turn, "opponent": opponent}
-                records.append(of_turn(of, protocol, judging=judging, **where, **fate))
-    jsonl.write(path, records)
-    return path
-
-
-def difficulty_of(benchmark: str, *files: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
-    """What is said of it, and the table's cells by model and heading."""
-    made = difficulty.section(read_runs(files, benchmark), benchmark)
-    (table,) = made.tables
-    return made.readings, {
-        one.name: dict(zip(table.head[1:], (cell.text for cell in one.cells), strict=True)) for one in table.rows
-    }
-
-
-def test_difficulty_is_told_by_several_models(tmp_path: Path) -> None:
-    given: dict[str, Verdicts] = {
-        "strong": {"a1": [10], "a2": [9], "b": [5.5], "c": [1.9]},
-        "weak": {"a1": [10], "a2": [1], "c": [1]},
-    }
-    files = [judged(tmp_path / f"{name}.jsonl", "alignmmbench", name, {"pointwise": given[name]}) for name in given]
-    readings, cells = difficulty_of("alignmmbench", *files)
-    assert readings[0] == "Of 3 conversations, 1 are solved by all 2 models and 1 by none."
-    # 0, 8/9 and 0.1 apart, and half of that is the deviation; a1 and a2 are rewrites of one question.
-    assert "lie 0.16 apart" in readings[1]
-    assert [list(row.values()) for row in cells.values()] == [
-        ["4", "0.62", "0", "25.0 %", "0.06"],
-        ["3", "0.33", "0", "33.3 %", "0.50"],
-    ]
-    both = [one for path in files for _, one in jsonl.read(path, Judgment)]
-    jsonl.write(tmp_path / "two.jsonl", both)
-    questions = ROOT / "data/samples/alignmmbench/metadata.jsonl"
-    words = ("critic", "card", questions, "--benchmark", "alignmmbench", "--out", tmp_path / "card", "--judged")
-    done = run(*words, files[0], "--judged", files[1])
-    assert done.returncode == 0 and "solved by all 2 models" in done.stdout
-    assert_one_line_error(run(*words, tmp_path / "two.jsonl"), "several models", "one of each in a file")
-    whole = [replace(one, sample=replace(one.sample, turn=None)) for one in both[:1]]
-    jsonl.write(tmp_path / "whole.jsonl", whole)
-    assert_one_line_error(run(*words, tmp_path / "whole.jsonl"), "whole.jsonl: no turn has a score by pointwise")
-
-
-def test_difficulty_counts_no_missing_verdict_and_one_way_of_judging(tmp_path: Path) -> None:
-    """Of MultiVerse a turn needs both verdicts, of ConvBench the first protocol counts that all files have; other
-    conditions, judgings and opponents are no model's score, and groups of one image are no rewrites."""
-    file = judged(
-        tmp_path / "m.jsonl", "multiverse", "m",
-        {
-            "checklist": {"a": [1.0, 0.5, 1.0], "b": [None], "c": [0.0]}, "quality": {"a": [10, 4, None], "b": [9]},
-            ("checklist", "oracle", "standard", None): {"a": [0.0, 0.0, 0.0]},
-        },
-    )  # fmt: skip
-    readings, cells = difficulty_of("multiverse", file)
-    assert readings == ["One model alone does not say how hard it is for others."]
-    assert list(cells["m"].values()) == ["1", "0.60", "3", "0.0 %"] and "turns without a score" in cells["m"]
-    ways: dict[Any, Verdicts] = {
-        "pairwise": {"a1": [1.0, 0.5], "a2": [None, 1.0]},
-        "direct": {"a1": [1, 1], "a2": [1, 1]},
-        ("pairwise", "own", "no_focus", None): {"a1": [0.0]},
-        ("pairwise", "own", "standard", "other"): {"a1": [0.0], "a2": [0.0]},
-    }
-    file = judged(tmp_path / "c.jsonl", "convbench", "c", ways)
-    assert list(difficulty_of("convbench", file)[1]["c"].values()) == ["2", "0.88", "1", "50.0 %"]
-    graded = judged(tmp_path / "d.jsonl", "convbench", "d", {"direct": {"a1": [10, 10]}})
-    cells = difficulty_of("convbench", file, graded)[1]
-    assert [row["mean score, 0 to 1"] for row in cells.values()] == ["0.00", "1.00"]
-    compared = judged(tmp_path / "e.jsonl", "convbench", "e", {"pairwise": {"a1": [1.0, 1.0]}})
-    with pytest.raises(UsageError, match="not judged by one protocol that the other files have"):
-        difficulty_of("convbench", graded, compared)
-
-
-def test_difficulty_is_told_by_judged_single_answers_as_well(tmp_path: Path, scripted: Any) -> None:
-    questions, out = ROOT / "data/samples/alignmmbench/metadata.jsonl", tmp_path / "j.jsonl"
-    asked = benchmarks.read("alignmmbench", questions)
-    file = write_jsonl(tmp_path / "m.jsonl", [{"question_id": one.id, "predict": "两只。"} for one in asked])
-    server = scripted(answer_all)
-    words = ("--questions", questions, "--score", "argmax", "--base-url", server.url)
-    assert run("critic", "judge", file, "--out", out, *words).returncode == 0
-    card_words = ("critic", "card", questions, "--benchmark", "alignmmbench", "--out", tmp_path / "card")
-    done = run(*card_words, "--judged", out)
-    assert done.returncode == 0 and "pointwise of turns" in done.stdout, done.stderr
