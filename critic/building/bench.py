@@ -5,6 +5,7 @@ import json
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -191,47 +192,42 @@ def freeze(
     Parquet with the images inside (`datasets.load_dataset(FOLDER/datasets)`), and frozen.json with the SHA-256 of every
     file. It takes the place of what was there once it is whole. Gives the hash of all. Raises UsageError for an image
     that is another than when it was hashed."""
-    folder = jsonl.resolved(folder)
+    with _replacing(jsonl.resolved(folder)) as partial:
+        named, hashes = dict[str, str](), dict[str, str]()
+        for one in made:
+            data = (root / one.image).read_bytes()
+            if hashlib.md5(data, usedforsecurity=False).hexdigest() != md5_of[one.image]:
+                raise UsageError(
+                    f"{root / one.image}: is another image than when it was hashed; build in another --out"
+                )
+            name = f"images/{md5_of[one.image]}{Path(one.image).suffix.lower()}"
+            jsonl.write_bytes(partial / name, data)
+            named[one.image], hashes[name] = name, hashlib.sha256(data).hexdigest()
+        parts = {split: [one for one in made if split_of[one.id] == split] for split in SPLITS}
+        parts = {split: part for split, part in parts.items() if part}
+        for name, some in {"benchmark": made, **parts}.items():
+            write(partial / f"{name}.jsonl", form, some, lambda one: named[one.image])
+            hashes[f"{name}.jsonl"] = jsonl.sha256(partial / f"{name}.jsonl")
+        _write_datasets(partial, form, parts, named)
+        datasets = {path.relative_to(partial).as_posix(): jsonl.sha256(path) for path in partial.glob("datasets/*")}
+        whole = _hash(hashes)
+        said = {"benchmark": form, "hash": whole, **facts, "sha256": {**hashes, **dict(sorted(datasets.items()))}}
+        jsonl.write_json(partial / "frozen.json", said)
+    return whole
+
+
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which takes the place of another one when it is whole."""
     partial, before = folder.with_name(f"{folder.name}.partial"), folder.with_name(f"{folder.name}.before")
     shutil.rmtree(partial, ignore_errors=True)
     with jsonl.removed_on_failure(partial):
-        whole = _write_whole(partial, form, made, root, md5_of, split_of, facts)
+        yield partial
     shutil.rmtree(before, ignore_errors=True)
     if folder.is_dir():
         folder.replace(before)
     partial.replace(folder)
     shutil.rmtree(before, ignore_errors=True)
-    return whole
-
-
-def _write_whole(
-    partial: Path,
-    form: str,
-    made: Sequence[Made],
-    root: Path,
-    md5_of: Mapping[str, str],
-    split_of: Mapping[str, str],
-    facts: Mapping[str, Any],
-) -> str:
-    named, hashes = dict[str, str](), dict[str, str]()
-    for one in made:
-        data = (root / one.image).read_bytes()
-        if hashlib.md5(data, usedforsecurity=False).hexdigest() != md5_of[one.image]:
-            raise UsageError(f"{root / one.image}: is another image than when it was hashed; build in another --out")
-        name = f"images/{md5_of[one.image]}{Path(one.image).suffix.lower()}"
-        jsonl.write_bytes(partial / name, data)
-        named[one.image], hashes[name] = name, hashlib.sha256(data).hexdigest()
-    parts = {split: [one for one in made if split_of[one.id] == split] for split in SPLITS}
-    parts = {split: part for split, part in parts.items() if part}
-    for name, some in {"benchmark": made, **parts}.items():
-        write(partial / f"{name}.jsonl", form, some, lambda one: named[one.image])
-        hashes[f"{name}.jsonl"] = jsonl.sha256(partial / f"{name}.jsonl")
-    _write_datasets(partial, form, parts, named)
-    datasets = {path.relative_to(partial).as_posix(): jsonl.sha256(path) for path in partial.glob("datasets/*")}
-    whole = _hash(hashes)
-    said = {"benchmark": form, "hash": whole, **facts, "sha256": {**hashes, **dict(sorted(datasets.items()))}}
-    jsonl.write_json(partial / "frozen.json", said)
-    return whole
 
 
 def _hash(hashes: Mapping[str, str]) -> str:

@@ -7,7 +7,6 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -29,9 +28,6 @@ NEAR = 6
 
 OTHER = "Other"
 """The category that rare ones are merged into."""
-
-_BATCH = 256
-"""Images whose hashes are made at once, and kept at once."""
 
 
 class ImageFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,27 +70,17 @@ def perceptual_hash(image: Any) -> str:
 
 def image_file(root: Path, name: str, about: Mapping[str, str] | None = None) -> ImageFile:
     """An image, hashed. What cannot be read or decoded as a whole has a `failure`."""
+    facts: dict[str, Any] = {"path": name, "bytes": 0, "md5": "", **(about or {})}
     try:
         if (root / name).stat().st_size > MAX_BYTES:
             raise ImageError("image_too_large", f"more than {MAX_BYTES:,} bytes")
-        return of_data(name, (root / name).read_bytes(), about)
-    except ImageError as error:
-        failure, detail = str(error.failure), str(error)
-    except OSError as error:
-        failure, detail = "image_missing", str(error)
-    facts: dict[str, Any] = {"path": name, "bytes": 0, "md5": "", **(about or {})}
-    return ImageFile(**facts, failure=failure, detail=detail)
-
-
-def of_data(name: str, data: bytes, about: Mapping[str, str] | None = None) -> ImageFile:
-    """An image of these bytes, hashed."""
-    md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    facts: dict[str, Any] = {"path": name, "bytes": len(data), "md5": md5, **(about or {})}
-    try:
+        data = (root / name).read_bytes()
+        facts |= {"bytes": len(data), "md5": hashlib.md5(data, usedforsecurity=False).hexdigest()}
         with decoded(data) as image:
             return ImageFile(**facts, width=image.width, height=image.height, phash=perceptual_hash(image))
-    except ImageError as error:
-        return ImageFile(**facts, failure=error.failure, detail=str(error))
+    except (ImageError, OSError) as error:
+        failure = error.failure if isinstance(error, ImageError) else "image_missing"
+        return ImageFile(**facts, failure=failure, detail=str(error))
 
 
 def found(root: Path, made: Path | None = None) -> tuple[list[str], int]:
@@ -145,44 +131,36 @@ def source_of(name: str, said: Mapping[str, dict[str, str]]) -> dict[str, str]:
     return next((said[one] for one in (path.as_posix(), *map(str, path.parents)) if one in said), {})
 
 
-def scan(root: Path, out: Path, said: Mapping[str, dict[str, str]], threads: int | None = None) -> list[ImageFile]:
-    """The images of a folder, hashed, in `out`, a line an image in the order of their names. Killed and run again it
-    goes on; an image of another size than before, or one of which the table of sources says something else, makes it
-    begin anew."""
+def scan(root: Path, out: Path, said: Mapping[str, dict[str, str]]) -> list[ImageFile]:
+    """The images of a folder, hashed, in the order of their names; each is a line of `out` once it is hashed. Killed
+    and run again it goes on. What could not be read is tried again, as is an image of another size than before, or one
+    of which the table of sources says something else."""
     names, others = found(root, out.parent)
     jsonl.repair(out)
-    known = [one for _, one in jsonl.read(out, ImageFile)] if out.is_file() and out.stat().st_size else []
-    if not all(map(_unchanged(root, said), known, names)) or len(known) > len(names):
-        known = []
-        jsonl.write(out, [])
-    left = iter(names[len(known) :])
+    known = {one.path: one for _, one in jsonl.read(out, ImageFile)} if out.is_file() and out.stat().st_size else {}
+
+    def hashed(name: str) -> ImageFile:
+        about, before = source_of(name, said), known.get(name)
+        if before is not None and before.md5 and _is_same(root, before, about):
+            return before
+        return image_file(root, name, about)
+
+    images = list[ImageFile]()
     # Pillow, hashlib and SciPy let go of the interpreter's lock for most of their work: threads keep two cores busy.
-    with (
-        jsonl.Appender(out) as file,
-        ThreadPoolExecutor(threads or os.cpu_count()) as pool,
-        tqdm(total=len(names), initial=len(known), desc="hash", unit="image", disable=None) as bar,
-    ):
-        while batch := list(islice(left, _BATCH)):
-            for one in pool.map(lambda name: image_file(root, name, source_of(name, said)), batch):
+    with jsonl.Appender(out) as file, ThreadPoolExecutor(os.cpu_count()) as pool:
+        for one in tqdm(pool.map(hashed, names), total=len(names), desc="hash", unit="image", disable=None):
+            images.append(one)
+            if one != known.get(one.path):
                 file.append(one)
-                known.append(one)
-                bar.update()
-    jsonl.write_sidecar(out, {"folder": str(root), "images": len(known), "other_files": others})
-    return known
+    jsonl.write(out, images)  # without lines of images that were replaced, or are gone
+    jsonl.write_sidecar(out, {"folder": str(root), "images": len(images), "other_files": others})
+    return images
 
 
-def _unchanged(root: Path, said: Mapping[str, dict[str, str]]) -> Any:
-    def same(one: ImageFile, name: str) -> bool:
-        about = source_of(name, said)
-        if one.path != name or (one.source, one.licence) != (about.get("source"), about.get("licence")):
-            return False
-        if one.md5:
-            return (root / name).is_file() and one.bytes == (root / name).stat().st_size
-        # Not read: it is looked at again once what stood against that is gone.
-        now = image_file(root, name) if (root / name).is_file() else one
-        return now.failure == one.failure
-
-    return same
+def _is_same(root: Path, image: ImageFile, about: Mapping[str, str]) -> bool:
+    path = root / image.path
+    said = (about.get("source"), about.get("licence"))
+    return (image.source, image.licence) == said and path.is_file() and path.stat().st_size == image.bytes
 
 
 def duplicates(images: Sequence[ImageFile], bits: int) -> list[DroppedImage]:
