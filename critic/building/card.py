@@ -58,28 +58,33 @@ def _spread(values: Iterable[float | None]) -> Spread:
 def facts(title: str, conversations: Sequence[Conversation], counted: str, tokens: Tokens) -> CardFacts:
     """What a card says of conversations; `counted` names what `tokens` counts lengths in."""
     turns = [turn for conversation in conversations for turn in conversation.turns]
+    questions = [turn.prompt for turn in turns]
     references = [turn.reference for turn in turns if turn.reference]
     aspects = {aspect for turn in turns for aspect in turn.aspects}
-    asked = [[turn.prompt for turn in conversation.turns] for conversation in conversations]
-    answered = [[turn.reference or "" for turn in conversation.turns] for conversation in conversations]
     return CardFacts(
         title=title,
         conversations=len(conversations),
-        questions=len(turns),
+        questions=len(questions),
         images=len(set(_images(turns))),
         groups=len({conversation.group for conversation in conversations}),
-        turns=_spread(map(len, asked)),
+        turns=_spread([len(conversation.turns) for conversation in conversations]),
         tokenizer=counted,
-        question_length=_spread(len(tokens(turn.prompt)) for turn in turns),
-        answer_length=_spread(len(tokens(text)) for text in references),
-        question_diversity=_spread(mtld(words("\n".join(texts))) for texts in asked),
-        answer_diversity=_spread(mtld(words("\n".join(texts))) for texts in answered),
+        question_length=_spread(map(len, map(tokens, questions))),
+        answer_length=_spread(map(len, map(tokens, references))),
+        question_diversity=_diversity(conversations, lambda turn: turn.prompt),
+        answer_diversity=_diversity(conversations, lambda turn: turn.reference or ""),
         without_reference=len(turns) - len(references),
         checklist_items=len({item for turn in turns for item in turn.checklist}),
         main_aspects=len({main for main, _ in aspects}),
         sub_aspects=len({sub for _, sub in aspects}),
         classes=_classes(conversations),
     )
+
+
+def _diversity(conversations: Iterable[Conversation], text_of: Callable[[ConversationTurn], str]) -> Spread:
+    """Each conversation's MTLD."""
+    texts = ["\n".join(map(text_of, conversation.turns)) for conversation in conversations]
+    return _spread(mtld(words(text)) for text in texts)
 
 
 def _images(turns: Iterable[ConversationTurn]) -> Iterator[str]:

@@ -131,24 +131,17 @@ def _turn_rows(building: Building, made: Sequence[Made], items: bool) -> list[Bu
 def add_checklists(building: Building, made: Sequence[Made], sheet: Path) -> list[Made]:
     """The conversations with a checklist for every turn. Items that the reference does not fulfil, or of which neither
     yes nor no can be said, are left out and listed in a table. A conversation with a turn without any item goes."""
-    items = building.ask("checklist", _turn_rows(building, made, items=False))
-    whole = [one for one in made if all(f"{one.id}/{number}" in items for number in range(1, len(one.turns) + 1))]
-    keyed = [(f"{one.id}/{number}", turn) for one in whole for number, turn in enumerate(one.turns, 1)]
-    for key, turn in keyed:
-        turn.items = items[key].items
-    total = sum(len(turn.items) for _, turn in keyed)
+    checklists = building.ask("checklist", _turn_rows(building, made, items=False))
+    whole = [one for one in made if all(f"{one.id}/{number}" in checklists for number in range(1, len(one.turns) + 1))]
+    keyed = {f"{one.id}/{number}": turn for one in whole for number, turn in enumerate(one.turns, 1)}
+    for key, turn in keyed.items():
+        turn.items = checklists[key].items
+    total = sum(len(turn.items) for turn in keyed.values())
     held = building.ask("held", _turn_rows(building, whole, items=True))
     left_out = list[dict[str, str]]()
-    for key, turn in keyed:
+    for key, turn in keyed.items():
         answers = held[key].answers if key in held else ["unclear"] * len(turn.items)
-        judged = list(zip(turn.items, answers, strict=True))
-        turn.items = [item for item, answer in judged if answer == "yes"]
-        about = {"question": turn.question, "answer": turn.answer}
-        left_out += [
-            {"turn": key, "item": item.question, "the reference fulfils it": answer, **about}
-            for item, answer in judged
-            if answer != "yes"
-        ]
+        left_out += _leave_out(key, turn, answers)
     left = [one for one in whole if all(turn.items for turn in one.turns)]
     if left_out:
         tables.write_csv(sheet, left_out)
@@ -156,6 +149,16 @@ def add_checklists(building: Building, made: Sequence[Made], sheet: Path) -> lis
     print(building.count("items", "checklist items", total, total - len(left_out), why))
     print(building.count("checklists", "conversations", len(made), len(left), []))
     return left
+
+
+def _leave_out(key: str, turn: MadeTurn, answers: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Take the items out of a turn that its reference does not fulfil: a row for each."""
+    answered = list(zip(turn.items, answers, strict=True))
+    turn.items = [item for item, answer in answered if answer == "yes"]
+    for item, answer in answered:
+        if answer != "yes":
+            about = {"question": turn.question, "answer": turn.answer}
+            yield {"turn": key, "item": item.question, "the reference fulfils it": answer, **about}
 
 
 def solved_blind(

@@ -5,14 +5,13 @@ critic demo --pictures --out runs/demo-vision
 """
 
 import json
-import os
 import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +28,7 @@ from critic.records import Judgment
 EXTERNAL = "Nightjar-9B"
 """The answerer of the sample world that is kept out of training."""
 
-PROGRAMS = ("data/sample_world.py", "data/human_scores.py", "train/base.py", "train/sft.py", "serve/judge.py")
+PROGRAMS = ("data/sample_world.py", "data/human_scores.py", "train/base.py", "serve/judge.py")
 
 BASE = ("gemma-3-270m", "runs/base/gemma-3-270m-10", "--layers", "10")
 """What train/base.py is given for the pretrained base: its name, the folder in which the recipe looks for it, and the
@@ -59,14 +58,14 @@ def step(number: str, what: str, start: float) -> None:
 
 
 def _show(words: list[str]) -> None:
-    beside = (sys.executable, script("deepspeed"), script("critic"))
+    beside = (sys.executable, script("critic"))
     print(f"      $ {shlex.join(Path(word).name if word in beside else word for word in words)}", flush=True)
 
 
-def run(words: list[str], environment: Mapping[str, str] | None = None) -> None:
+def run(words: list[str]) -> None:
     """Show a command and run it. Raises UsageError when the command fails; its own words stand above."""
     _show(words)
-    with subprocess.Popen(words, env={**os.environ, **(environment or {})}) as process:
+    with subprocess.Popen(words) as process:
         try:
             code = process.wait()
         except BaseException:
@@ -85,12 +84,8 @@ def _free_port() -> str:
 
 def train(recipe: Path, rows: Path, out: Path, *options: str) -> None:
     """Train a judge on `rows`, on the GPU where there is one."""
-    import torch  # noqa: PLC0415 - heavy, and not part of a plain installation
-
-    words = [script("deepspeed"), "--log_level", "error", "--master_port", _free_port(), "train/sft.py"]
-    words += ["--config", str(recipe), "--train", str(rows), "--out", str(out), *options]
-    path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    run(words, path if torch.cuda.is_available() else path | {"DS_ACCELERATOR": "cpu"})
+    words = [script("critic"), "train", str(recipe), "--train", str(rows), "--out", str(out), *options]
+    run([*words, "--master_port", _free_port()])
 
 
 def choose_recipe(out: Path) -> Path:
@@ -192,22 +187,23 @@ def main(
     start = time.monotonic()
     python, data, judge = sys.executable, out / "data", out / "judge"
     tests = ("internal", "external")
-    drawn = ["--pictures"] if pictures else []
-    root = ["--data-root", str(out)] if pictures else []
-    arms = tests if pictures else ()
+    drawn, root, shown, arms = list[str](), list[str](), list[str](), tuple[str, ...]()
+    base = "from a small pretrained base"
+    if pictures:
+        drawn, root, arms = ["--pictures"], ["--data-root", str(out)], tests
+        shown = ["--images", "show", *root]
+        base = "that sees, from random weights"
+        questions, recipe = questions or PICTURED, recipe or SEEING
 
     step("1/5", "data: a sample world with simulated answerers and raters", start)
     world = out / "world.jsonl"
-    size = ["--questions", str(questions or PICTURED)] if questions or pictures else []
+    size = ["--questions", str(questions)] if questions else []
     run([python, "data/sample_world.py", "--out", str(world), "--seed", str(seed), *size, *drawn])
     words = [python, "data/human_scores.py", str(world), "--out", str(data), "--external", EXTERNAL, "--per-task"]
     run([*words, *drawn])
 
-    if pictures:
-        step("2/5", "train: a tiny judge that sees, from random weights", start)
-    else:
-        step("2/5", "train: a judge from a small pretrained base", start)
-    train(recipe or (SEEING if pictures else choose_recipe(out)), data / "train.jsonl", judge, *root)
+    step("2/5", f"train: a judge {base}", start)
+    train(recipe or choose_recipe(out), data / "train.jsonl", judge, *root)
 
     step("3/5", "serve: vLLM behind its OpenAI-compatible API", start)
     with served(judge, out / "serve.log") as (url, model):
@@ -215,8 +211,7 @@ def main(
         for name, asked in {**{test: data / f"{test}.jsonl" for test in tests}, **_arms(out, data, arms)}.items():
             judged = out / f"{name}.jsonl"
             _drop_of_another_judge(judged, model)
-            words = [script("critic"), "judge", str(asked), "--out", str(judged)]
-            words += ["--images", "show", *root] if pictures else []
+            words = [script("critic"), "judge", str(asked), "--out", str(judged), *shown]
             # What the judge saw stands beside the worst rows, which are of the arms.
             words += ["--no-reason"] if pictures and name in tests else []
             run([*words, "--base-url", url, "--model", model, *form_asked(judge)])
@@ -224,6 +219,7 @@ def main(
     step("5/5", "audit: how far to trust it", start)
     files = [f"{test}={out / test}.jsonl" for test in tests]
     learned = ["--train", str(data / "train.jsonl"), "--loss", str(judge / "loss.jsonl")]
-    learned += [word for test in arms for word in ("--attacked", str(out / f"{test}-arms.jsonl"))]
+    for test in arms:
+        learned += ["--attacked", str(out / f"{test}-arms.jsonl")]
     run([script("critic"), "audit", *files, *learned, "--out", str(out)])
     done(out, "report.html", start)

@@ -2,7 +2,6 @@
 forms of the verdict, and faults on the way."""
 
 import asyncio
-import gc
 import json
 import math
 import random
@@ -10,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -40,7 +38,6 @@ from critic.backends.scripted import ScriptedBackend
 from critic.backends.vllm import VllmBackend
 from critic.errors import Refused, Transient, UsageError
 from critic.records import RATINGS, Decoding, Judgment, Question, Response, Verdict
-from critic.stages import judge_responses as judging
 from critic.stages.judge_responses import FormResponses, JudgeResponses, Shown, in_order
 from critic.stages.run import RunOptions
 
@@ -428,33 +425,6 @@ def stage(
     """A stage whose responses are made anew each time it goes through them."""
     run = RunOptions(out=out, concurrency=8, max_failed=1.0, retry_failed=False)
     return JudgeResponses(run, judge, FormResponses(lambda _: made(), out, "pointwise"), "rows", check_repeat)
-
-
-def test_memory_does_not_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows come from a generator: four times as many have the same peak, from four windows on."""
-    monkeypatch.setattr(judging, "WINDOW", 256)
-
-    def peak(count: int) -> int:
-        judge = ResponseJudge(ScriptedBackend(lambda request: certain(7)), "judge", "pointwise", "expected", 256)
-        (out := tmp_path / f"{count}.jsonl").unlink(missing_ok=True)  # or all of its rows would be there twice
-        run = stage(out, judge, lambda: (response(n, id=f"q{n}") for n in range(count)))
-        tracemalloc.start()
-        asyncio.run(run.ask(count))
-        run.resume()
-        found = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert run.before() == count
-        return found
-
-    # Garbage in circles (finished tasks) goes often: how much of it waits at the peak says nothing about the rows.
-    usual = gc.get_threshold()
-    gc.set_threshold(100, 2, 2)
-    try:
-        peak(500)  # what is made once: templates, prompts
-        # On a busy machine more waits at the peak now and then; rows that were held would be there every time.
-        assert any(peak(4000) < 1.2 * peak(1000) for _ in range(3))
-    finally:
-        gc.set_threshold(*usual)
 
 
 def test_ratings_that_change_with_the_batch_are_counted(tmp_path: Path) -> None:

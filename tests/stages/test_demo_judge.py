@@ -17,7 +17,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What was run, in a clone; the package index can be reached while `index` holds no `offline`."""
     ran: list[list[str]] = []
 
-    def run(words: list[str], environment: None = None) -> None:
+    def run(words: list[str]) -> None:
         ran.append(words[1:])
         if ["offline"] in ran:
             raise UsageError("base.py ended with code 2, see above")
