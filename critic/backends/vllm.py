@@ -13,7 +13,7 @@ import sys
 import threading
 from argparse import Namespace
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib.metadata import distributions
 from itertools import pairwise
 from pathlib import Path
@@ -141,7 +141,8 @@ class VllmBackend:
         self._jobs = SimpleQueue[_Job | None]()
         self._problem: str | None = None
         self._tokenizer: Any = None
-        self._seen: dict[str, list[int]] = {}
+        # A second question on a prompt asks for its tokens again, while others are in flight.
+        self._prompt_ids = lru_cache(IN_FLIGHT)(self._encode)
         self._favours = True
         self._tokens: dict[str, int | None] = {}
 
@@ -198,11 +199,11 @@ class VllmBackend:
         """Token ids of a prompt. What goes on with a begun message is tokenized apart from it, as it was written,
         unless the tokenizer treats the start of a text in a way of its own (SentencePiece puts a space there)."""
         if not continue_final:
-            return self._remembered(self._rendered(messages))
+            return self._prompt_ids(self._rendered(messages))
         before, whole = self._rendered(messages[:-1]), self._rendered(messages, continue_final=True)
         if not whole.startswith(before):
             return self._encode(whole)
-        first = self._remembered(before)
+        first = self._prompt_ids(before)
         if self._plain_starts:
             return [*first, *self._encode(whole[len(before) :])]
         ids = self._encode(whole)
@@ -225,15 +226,6 @@ class VllmBackend:
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def _remembered(self, text: str) -> list[int]:
-        """`_encode`, at once for the prompts of the requests in flight: a second question on one asks for it again."""
-        ids = self._seen.pop(text, None) or self._encode(text)
-        if self.served.context is not None and len(ids) < self.served.context:
-            self._seen[text] = ids
-            if len(self._seen) > IN_FLIGHT:
-                del self._seen[next(iter(self._seen))]
-        return ids
 
     def _favoured(self, request: Request) -> int | None:
         """The token that is favoured; None if there is none, or none that spells it."""

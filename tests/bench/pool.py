@@ -1,17 +1,12 @@
 """One judge behind many endpoints: what four do that one does not, what our layer takes, and what breaks.
 
 python tests/bench/pool.py                # a few minutes; no judge is needed: stand-ins sleep
-python tests/bench/pool.py --profile      # where our layer's time goes
 
-`ratio`: judgments a second by 4 endpoints that answer 4 a second each ÷ by 1. `layer_a_second`: by one driver process
-with a stand-in inside it that answers at once; `http_a_second`: with one in another process, over HTTP; both also by
-second of the driver's processor time, for where others use the machine, and so `four`, by a pool of four. Of every
-fault, each row is looked for afterwards: `lost` have neither a verdict nor a named failure, `doubled` are there twice.
+`ratio`: judgments a second by 4 endpoints that answer 4 a second each ÷ by 1. Of every fault, each row is looked for
+afterwards: `lost` have neither a verdict nor a named failure, `doubled` are there twice.
 """
 
-import cProfile
 import json
-import pstats
 import resource
 import signal
 import subprocess
@@ -23,12 +18,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from _standin import MODEL, StandIn, completion
+from _standin import MODEL, StandIn
 
 from critic.asking.judge import ResponseJudge
 from critic.backends import Backend
-from critic.backends.openai import _reply
-from critic.backends.scripted import ScriptedBackend
 from critic.records import Question, Response
 from critic.stages import options
 from critic.stages.judge_responses import FormResponses, JudgeResponses
@@ -49,17 +42,17 @@ def responses(count: int) -> Iterator[Response]:
         yield Response(id=f"r{number}", question=question, text=f"I see {number % 6} apples there.")
 
 
-def judged(backend: Backend, count: int, concurrency: int | None = None) -> tuple[float, float]:
-    """Judgments a second, and a second of this process's processor time."""
+def judged(backend: Backend, count: int, concurrency: int | None = None) -> float:
+    """Judgments a second."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.jsonl"
         run = RunOptions(out=out, concurrency=concurrency, max_failed=0.0, retry_failed=False)
         judge = ResponseJudge(backend, MODEL, "pointwise", "expected", 64)
         rows = FormResponses(lambda _: responses(count), out, "pointwise")
         stage = JudgeResponses(run, judge, rows, "rows")
-        wall, processor = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
         assert stage.run() == 0
-        return count / (time.perf_counter() - wall), count / (time.process_time() - processor)
+        return count / (time.perf_counter() - start)
 
 
 def opened(servers: list[StandIn], **how: Any) -> Backend:
@@ -69,31 +62,11 @@ def opened(servers: list[StandIn], **how: Any) -> Backend:
 def spread() -> tuple[float, float]:
     """Judgments a second by one endpoint and by four."""
     servers = [StandIn(SECONDS, SLOTS) for _ in range(5)]
-    one, _ = judged(opened(servers[:1]), 240, 8)
-    four, _ = judged(opened(servers[1:]), 960, 32)
+    one = judged(opened(servers[:1]), 240, 8)
+    four = judged(opened(servers[1:]), 960, 32)
     for server in servers:
         server.close()
     return one, four
-
-
-def at_once() -> Backend:
-    reply = _reply(completion(), 1)
-    made = ScriptedBackend(lambda request: reply, name=MODEL)
-    made.in_flight = 64
-    return made
-
-
-def over_http(count: int, endpoints: int = 1) -> tuple[float, float]:
-    program = "import sys, time; sys.path.insert(0, sys.argv[1]); from _standin import StandIn"
-    program += f"; made = [StandIn() for _ in range({endpoints})]; print(','.join(one.url for one in made), flush=True)"
-    words = [sys.executable, "-c", f"{program}; time.sleep(600)", str(Path(__file__).parent)]
-    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout is not None
-        return judged(options.Endpoint().connect(server.stdout.readline().strip(), None), count, 64)
-    finally:
-        server.kill()
-        server.wait()
 
 
 class Trial:
@@ -257,13 +230,6 @@ def broken(name: str, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    if "--profile" in sys.argv:
-        profile = cProfile.Profile()
-        profile.runcall(judged, at_once(), 4000, 64)
-        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
-    alone, layer = judged(at_once(), 6000, 64)
-    http, http_processor = over_http(4000)
-    _, four_processor = over_http(4000, 4)
     one, four = spread()
     names = ["another judge at the start", "endpoint dead at the start", "disk full", *FAULTS]
     faults = dict[str, dict[str, Any]]()
@@ -274,11 +240,6 @@ def main() -> None:
     result = {
         "name": "pool",
         "ratio": round(four / one, 2),
-        "layer_a_second": round(alone),
-        "layer_a_processor_second": round(layer),
-        "http_a_second": round(http),
-        "http_a_processor_second": round(http_processor),
-        "four_a_processor_second": round(four_processor),
         "faults": len(faults),
         "lost": sum(one["lost"] for one in faults.values()),
         "doubled": sum(one["doubled"] for one in faults.values()),
