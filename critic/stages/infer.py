@@ -86,11 +86,6 @@ class Infer(Stage[Conversation, ModelTurn]):
         if record.call is not None:
             self._generated[record.call] = record
 
-    def _goes(self, record: ModelTurn) -> bool:
-        # Files of before have it of turns whose history shows no reply of the model's.
-        unasked = record.failure == "not_run" and not CONDITIONS[record.condition].own(record.turn)
-        return unasked or super()._goes(record)
-
     def items(self) -> Iterable[Conversation]:
         lacking = {key for key, _, _ in self._every - self.done.keys()}
         return (one for key, one in self._conversations.items() if key in lacking)

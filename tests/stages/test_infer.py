@@ -193,35 +193,25 @@ def test_conversations_do_not_wait_for_the_slowest() -> None:
     assert [line.conversation.id for line in made][-3:] == ["c0"] * 3
 
 
-def test_all_ready_turns_are_in_flight_at_once() -> None:
-    together, peak = 0, 0
+@pytest.mark.parametrize(
+    ("count", "concurrency", "names"), [(64, 256, ["own"]), (9, 4, ["own", "no_history", "oracle"])]
+)
+def test_as_many_turns_are_in_flight_as_may_be(count: int, concurrency: int, names: list[str]) -> None:
+    together, peak, most = 0, 0, min(count, concurrency)
     full = asyncio.Event()
 
     async def answer(request: Request) -> Reply:
         nonlocal together, peak
         together, peak = together + 1, max(peak, together + 1)
-        if together == 64:
+        if together == most:
             full.set()
         await full.wait()
-        together -= 1
-        return answered(request)
-
-    converse(talks(64), Recorder(answer), "own")
-    assert peak == 64
-
-
-def test_concurrency_is_kept() -> None:
-    together, peak = 0, 0
-
-    async def answer(request: Request) -> Reply:
-        nonlocal together, peak
-        together, peak = together + 1, max(peak, together + 1)
         await asyncio.sleep(0.001)
         together -= 1
         return answered(request)
 
-    converse(talks(9), Recorder(answer), "own", "no_history", "oracle", concurrency=4)
-    assert peak == 4
+    converse(talks(count), Recorder(answer), *names, concurrency=concurrency)
+    assert peak == most
 
 
 @pytest.mark.parametrize("name", ["own", "oracle", "no_history", "no_image", "perfect_perception"])
@@ -567,30 +557,6 @@ def test_faults_of_a_server(tmp_path: Path, scripted: Servers) -> None:
     assert found["9", "own", 3]["seen"][3]["content"] == "\ufffd and more"
     third = [body for body in server.requests if len(body["messages"]) == 5]
     assert len(third) == 3, "turn 3 was asked after a failed turn 2"
-
-
-def test_turns_that_were_not_asked_for_no_reason_are_asked_when_a_run_goes_on(
-    tmp_path: Path, scripted: Servers
-) -> None:
-    """Files of before have all turns behind a failed one as not run, under every condition."""
-    empty = True
-    server = scripted(lambda body: completion("") if empty and len(body["messages"]) == 1 else echo(body))
-    file, out = sheet(tmp_path / "b", 2), tmp_path / "out.jsonl"
-    go = partial(main, file, "convbench", out, base_url=server.url, condition=["own", "oracle"], max_failed=1)
-    assert go() == 0
-    whole, asked = lines(out), len(server.requests)
-    before = [
-        {name: value for name, value in line.items() if name not in ("reply", "seen", "call")} | {"failure": "not_run"}
-        if place[2] > 1
-        else line
-        for place, line in whole.items()
-    ]
-    write_jsonl(out, before)
-    empty = False
-    assert go() == 0 and len(server.requests) == asked + 4
-    assert {place: line.get("reply") for place, line in lines(out).items()} == {
-        place: line.get("reply") for place, line in whole.items()
-    }
 
 
 def test_too_many_failures_exit_3(tmp_path: Path, scripted: Servers) -> None:
