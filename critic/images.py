@@ -206,10 +206,10 @@ def named_images(conversations: Iterable[Conversation]) -> tuple[list[Conversati
         uris[short] = image
         return short
 
-    named = [
-        replace(one, turns=[replace(turn, images=[name(image) for image in turn.images]) for turn in one.turns])
-        for one in conversations
-    ]
+    named = []
+    for conversation in conversations:
+        turns = [replace(turn, images=list(map(name, turn.images))) for turn in conversation.turns]
+        named.append(replace(conversation, turns=turns))
     return named, uris
 
 

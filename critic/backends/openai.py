@@ -358,11 +358,11 @@ def _tokens(logprobs: Any) -> list[Token]:
         written = msgspec.convert(logprobs, _LogProbs | None)
     except msgspec.ValidationError:
         return []
-    tokens = [
+    tokens = []
+    for token in (written.content if written else None) or []:
         # Of NaN and of what is beyond 700 (some servers give logits) there is no probability.
-        Token(one.token, [(other.token, other.logprob) for other in one.top_logprobs or [] if other.logprob < 700])
-        for one in (written.content if written else None) or []
-    ]
+        known = [other for other in token.top_logprobs or [] if other.logprob < 700]
+        tokens.append(Token(token.token, [(other.token, other.logprob) for other in known]))
     return tokens if any(token.alternatives for token in tokens) else []
 
 

@@ -213,7 +213,11 @@ async def _probe(backend: Choosing) -> list[dict[str, float]]:
         return []
     if reply.classes:
         return [{str(rating): share for rating, share in enumerate(reply.classes, 1)}]
-    return [{text: math.exp(share) for text, share in token.alternatives} for token in reply.tokens]
+    return [_exponentials(token.alternatives) for token in reply.tokens]
+
+
+def _exponentials(alternatives: Sequence[tuple[str, float]]) -> dict[str, float]:
+    return {text: math.exp(logarithm) for text, logarithm in alternatives}
 
 
 def _apart(first: Sequence[dict[str, float]], other: Sequence[dict[str, float]]) -> str | None:

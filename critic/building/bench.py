@@ -203,8 +203,10 @@ def freeze(
             name = f"images/{md5_of[one.image]}{Path(one.image).suffix.lower()}"
             jsonl.write_bytes(partial / name, data)
             named[one.image], hashes[name] = name, hashlib.sha256(data).hexdigest()
-        parts = {split: [one for one in made if split_of[one.id] == split] for split in SPLITS}
-        parts = {split: part for split, part in parts.items() if part}
+        parts = dict[str, list[Made]]()
+        for split in SPLITS:
+            if part := [one for one in made if split_of[one.id] == split]:
+                parts[split] = part
         for name, some in {"benchmark": made, **parts}.items():
             write(partial / f"{name}.jsonl", form, some, lambda one: named[one.image])
             hashes[f"{name}.jsonl"] = jsonl.sha256(partial / f"{name}.jsonl")

@@ -159,6 +159,10 @@ class Made(Struct, kw_only=True, omit_defaults=True):
     dialogue: list[QuestionAnswer] = field(default_factory=list)
     wordings: list[str] = field(default_factory=list)
 
+    def turn_keys(self) -> list[str]:
+        """A name for each turn."""
+        return [f"{self.id}/{number}" for number in range(1, len(self.turns) + 1)]
+
     def text(self) -> str:
         """What is asked and answered."""
         return "\n".join(part for turn in self.turns for part in (turn.question, turn.answer))

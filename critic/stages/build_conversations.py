@@ -119,11 +119,11 @@ def _turn_rows(building: Building, made: Sequence[Made], items: bool) -> list[Bu
     rows = []
     for one in made:
         before: list[dict[str, str]] = []
-        for number, turn in enumerate(one.turns, 1):
+        for key, turn in zip(one.turn_keys(), one.turns, strict=True):
             facts: dict[str, Any] = {"before": list(before), "question": turn.question, "answer": turn.answer}
             if items:
                 facts["items"] = [item.question for item in turn.items]
-            rows.append(BuildRow(key=f"{one.id}/{number}", lang=one.lang, image=one.image, facts=facts))
+            rows.append(BuildRow(key=key, lang=one.lang, image=one.image, facts=facts))
             before.append({"question": turn.question, "answer": turn.answer})
     return rows
 
@@ -132,8 +132,10 @@ def add_checklists(building: Building, made: Sequence[Made], sheet: Path) -> lis
     """The conversations with a checklist for every turn. Items that the reference does not fulfil, or of which neither
     yes nor no can be said, are left out and listed in a table. A conversation with a turn without any item goes."""
     checklists = building.ask("checklist", _turn_rows(building, made, items=False))
-    whole = [one for one in made if all(f"{one.id}/{number}" in checklists for number in range(1, len(one.turns) + 1))]
-    keyed = {f"{one.id}/{number}": turn for one in whole for number, turn in enumerate(one.turns, 1)}
+    whole = [one for one in made if checklists.keys() >= set(one.turn_keys())]
+    keyed = dict[str, MadeTurn]()
+    for one in whole:
+        keyed |= zip(one.turn_keys(), one.turns, strict=True)
     for key, turn in keyed.items():
         turn.items = checklists[key].items
     total = sum(len(turn.items) for turn in keyed.values())
@@ -142,7 +144,8 @@ def add_checklists(building: Building, made: Sequence[Made], sheet: Path) -> lis
     for key, turn in keyed.items():
         answers = held[key].answers if key in held else ["unclear"] * len(turn.items)
         left_out += _leave_out(key, turn, answers)
-    left = [one for one in whole if all(turn.items for turn in one.turns)]
+    without = {key.rpartition("/")[0] for key, turn in keyed.items() if not turn.items}
+    left = [one for one in whole if one.id not in without]
     if left_out:
         tables.write_csv(sheet, left_out)
     why = [f"reference: {row['the reference fulfils it']}" for row in left_out]
@@ -300,18 +303,16 @@ def _review(building: Building, made: list[Made]) -> review.Reviewed | None:
 
 def _accept_rewrites(building: Building, made: Sequence[Made], sheet: review.Sheet) -> bool:
     """Take those out that people did not accept; False, and all stay, where there are some to be looked at."""
-    rows = {one.id: review.rewrite_rows(one) for one in made}
-    sheet.ask(row for some in rows.values() for row in some)
+    rows = [row for one in made for row in review.rewrite_rows(one)]
+    sheet.ask(rows)
     answers = sheet.filled()
-    accepted = {key: [answers.get(sheet.key(row), [None])[0] for row in some] for key, some in rows.items()}
-    unseen = sum(answer is None for some in accepted.values() for answer in some)
+    unseen = sum(sheet.key(row) not in answers for row in rows)
     if unseen:
         print(f"{sheet.path}: {unseen} rewrites to look at: set accepted to true or false")
         return False
-    total = sum(map(len, rows.values()))
     for one in made:
-        one.wordings = [text for text, answer in zip(one.wordings, accepted[one.id], strict=True) if answer]
+        one.wordings = [row["prompt"] for row in review.rewrite_rows(one) if answers[sheet.key(row)] == [True]]
     left = sum(len(one.wordings) for one in made)
-    if total:
-        print(building.count("rewrites", "rewrites", total, left, ["not_accepted"] * (total - left)))
+    if rows:
+        print(building.count("rewrites", "rewrites", len(rows), left, ["not_accepted"] * (len(rows) - left)))
     return True
