@@ -136,50 +136,58 @@ class Pool:
     async def chat(self, request: Request) -> Reply:
         """Raises Refused and Transient as an OpenAIBackend does."""
         for attempt in range(1, self._attempts + 1):
-            endpoint = await self._next()
+            endpoint, backend = await self._next()
+            endpoint.in_flight += 1
             try:
-                return replace(await self._ask(endpoint, request), attempts=attempt)
+                reply = await backend.chat(request)
             except Transient as error:
-                if attempt == self._attempts:
-                    words = f"{error} (after {attempt} tries; last at {endpoint.url})"
-                    raise Transient(words, tries=attempt) from None
-                self.retries += 1
-        raise AssertionError("unreachable: the last try raises")
+                endpoint.fail(str(error), error.retry_after)
+                problem = f"{error} (after {attempt} tries; last at {endpoint.url})"
+            except Refused as error:
+                # A model that is gone from one server may still be at others; any other refusal is the request's.
+                if "HTTP 404" not in str(error):
+                    raise
+                endpoint.fail(str(error))
+                problem = str(error)
+            else:
+                endpoint.asked, endpoint.failures = endpoint.asked + 1, 0
+                return replace(reply, attempts=attempt)
+            finally:
+                endpoint.in_flight -= 1
+            self.retries += attempt < self._attempts
+        raise Transient(problem, tries=self._attempts)
 
-    async def _next(self) -> Upstream:
-        """The endpoint to ask; waits while all rest or are busy. Raises Transient where all failed too often."""
+    async def _next(self) -> tuple[Upstream, Choosing]:
+        """The endpoint to ask: one that was away is checked first, which is no try of the request. Waits while all rest
+        or are busy. Raises Transient where all failed too often."""
         while True:
             free = [endpoint for endpoint in self.endpoints if endpoint.may_be_asked(self._limit)]
             if free:
-                return min(free, key=lambda endpoint: (endpoint.in_flight, endpoint.asked))
-            if all(endpoint.failures >= self._attempts for endpoint in self.endpoints):
+                endpoint = min(free, key=lambda endpoint: (endpoint.in_flight, endpoint.asked))
+                if endpoint.backend is not None and endpoint.checked:
+                    return endpoint, endpoint.backend
+                await self._look_at(endpoint)
+            elif all(endpoint.failures >= self._attempts for endpoint in self.endpoints):
                 raise Transient(f"no endpoint answers: {self.endpoints[0].problem}")
-            await asyncio.sleep(PATIENCE)
+            else:
+                await asyncio.sleep(PATIENCE)
 
-    async def _ask(self, endpoint: Upstream, request: Request) -> Reply:
-        """One try at one endpoint. Raises Transient where another should be asked."""
+    async def _look_at(self, endpoint: Upstream) -> None:
+        """Check an endpoint that was away, while nobody else asks it; it stays out where it is not this judge."""
         endpoint.in_flight += 1
         try:
-            backend = endpoint.backend if endpoint.checked else None
-            reply = await (backend or await self._check(endpoint)).chat(request)
+            await self._check(endpoint)
         except Transient as error:
             endpoint.fail(str(error), error.retry_after)
-            raise
-        except (Refused, OtherJudgeError) as error:
-            # A model that is gone from one server may still be at others; any other refusal is the request's.
-            if isinstance(error, Refused) and "HTTP 404" not in str(error):
-                raise
+        except OtherJudgeError as error:
             endpoint.fail(str(error))
             endpoint.report(str(error))
-            raise Transient(str(error)) from None
         finally:
             endpoint.in_flight -= 1
-        endpoint.asked, endpoint.failures = endpoint.asked + 1, 0
-        return reply
 
-    async def _check(self, endpoint: Upstream) -> Choosing:
-        """The backend of an endpoint that serves this judge; the first to answer says which probabilities are its.
-        Raises Transient where it does not answer, OtherJudgeError where it serves another one."""
+    async def _check(self, endpoint: Upstream) -> None:
+        """Whether an endpoint serves this judge; the first to answer says which probabilities are its. Raises Transient
+        where it does not answer, OtherJudgeError where it serves another one."""
         backend = endpoint.backend
         try:
             if backend is None:
@@ -197,7 +205,6 @@ class Pool:
         if problem:
             raise OtherJudgeError(f"{endpoint.url} is not the same judge as the others: {problem}")
         endpoint.checked, endpoint.reported = True, False
-        return backend
 
 
 async def _probe(backend: Choosing) -> list[dict[str, float]]:

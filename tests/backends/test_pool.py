@@ -191,6 +191,16 @@ def test_without_any_endpoint_it_says_so_and_with_one_it_goes_on(tmp_path: Path,
     assert all(score for _, score in scores(tmp_path))
 
 
+def test_endpoints_that_are_not_there_cost_no_row_a_try(tmp_path: Path, stands: Stands) -> None:
+    """However many there are, and each of them is looked at before a busy one is asked."""
+    alive, *dead = stands(8, seconds=0.2)
+    for server in dead:
+        server.close()
+    done = judge(rows(tmp_path, 40), [*dead, alive], "--attempts", 2, "--concurrency", 2)
+    assert done.returncode == 0 and jsonl.facts(tmp_path / "out.jsonl")["retries"] == 0, done.stderr
+    assert all(score for _, score in scores(tmp_path)) and done.stderr.count("it is tried again") == 7
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_was_closed_is_opened_again(stands: Stands, count: int) -> None:
     """In another event loop, and asked there what it asks before and beside its requests."""
