@@ -22,30 +22,22 @@ from critic.stages.options import check
 TOKENS = 4096
 """Longest reply: a conversation of four turns in full."""
 
-Folder = Annotated[Path, typer.Argument(help="The folder of images; those of its folders count as well.")]
-Sources = Annotated[
-    Path | None,
-    typer.Option(
-        help="Where images are from: a table with image (a path in the folder, or a folder), source, licence."
-    ),
-]
-Near = Annotated[
-    int,
-    typer.Option(min=0, max=32, help="Near-duplicates: bits of 64 by which the perceptual hashes (pHash) may differ."),
-]
-
 
 def main(
-    folder: Folder,
+    folder: Annotated[Path, typer.Argument(help="The folder of images; those of its folders count as well.")],
     out: Annotated[Path, typer.Option(help="Folder for all that is made. Run again to go on.")],
     plan: Annotated[
         str | None,
         typer.Option(help=f"What is made: {', '.join(PLANS)}; in that benchmark's form.", show_default="images alone"),
     ] = None,
-    sources: Sources = None,
+    sources: Annotated[
+        Path | None, typer.Option(help="A table with image (a path in the folder, or a folder), source, licence.")
+    ] = None,
     licensed: Annotated[bool, typer.Option("--licensed", help="Only images whose licence the table says.")] = False,
     min_side: Annotated[int, typer.Option(min=1, help="Leave out images with a shorter side, in pixels.")] = 224,
-    near: Near = pictures.NEAR,
+    near: Annotated[
+        int, typer.Option(min=0, max=32, help="Bits of 64 by which hashes (pHash) of near-duplicates may differ.")
+    ] = pictures.NEAR,
     quality: Annotated[int, typer.Option(min=1, max=5, help="The least of a model's grades, 1 to 5, to stay.")] = 5,
     rare: Annotated[int, typer.Option(min=1, help="Merge categories of fewer images; leave out what is left.")] = 50,
     known: Annotated[

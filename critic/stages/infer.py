@@ -235,49 +235,44 @@ def _no_image(name: str) -> Image:
     raise ImageError("image_missing", name)
 
 
-Model = Annotated[
-    str | None,
-    typer.Option(
-        help="A checkpoint folder (vLLM in this process), a JSONL file of scripted replies; with "
-        "--base-url the model to ask for.",
-        show_default="the server's first",
-    ),
-]
-Conditions = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="What of a conversation the model sees; several are run together. "
-        + "; ".join(f"{name}: {one.help}" for name, one in CONDITIONS.items()),
-        show_default="own",
-    ),
-]
-HowToFit = Annotated[
-    Overflow,
-    typer.Option(
-        help="A prompt that does not fit: fail (a named failure), or drop-oldest (whole earlier exchanges are left "
-        "out until it fits, and counted; their images stay)."
-    ),
-]
-
-
 def main(
     benchmark_file: Annotated[Path, typer.Argument(help="The benchmark's published file.")],
     benchmark: Annotated[str, typer.Option(help=f"Which one: {', '.join(benchmarks.BENCHMARKS)}.")],
     out: Annotated[Path, typer.Option(help="Where replies go (.jsonl). Run again to resume.", callback=check_plain)],
     vllm_options: options.VllmOptions = None,
-    model: Model = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A checkpoint folder (vLLM in this process), a JSONL file of scripted replies; with --base-url the "
+            "model to ask for.",
+            show_default="the server's first",
+        ),
+    ] = None,
     base_url: options.BaseUrl = None,
     name: Annotated[
         str | None,
         typer.Option(parser=whole, metavar="TEXT", help="The model's name in the records.", show_default="its own"),
     ] = None,
-    condition: Conditions = None,
+    condition: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What of a conversation the model sees; several are run together. "
+            + "; ".join(f"{name}: {condition.help}" for name, condition in CONDITIONS.items()),
+            show_default="own",
+        ),
+    ] = None,
     data_root: options.DataRoot = None,
     concurrency: Annotated[int | None, options.concurrency("Requests under way at once.")] = None,
     max_tokens: Annotated[int, options.max_tokens(1)] = 1024,
     temperature: options.Temperature = 0.0,
     seed: options.Seed = 0,
-    overflow: HowToFit = "fail",
+    overflow: Annotated[
+        Overflow,
+        typer.Option(
+            help="A prompt that does not fit: fail (a named failure), or drop-oldest (whole earlier exchanges are left "
+            "out until it fits, and counted; their images stay)."
+        ),
+    ] = "fail",
     max_image_pixels: options.MaxImagePixels = None,
     max_image_bytes: options.MaxImageBytes = MAX_BYTES,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first conversations.")] = None,

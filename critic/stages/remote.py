@@ -2,17 +2,14 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from critic.errors import UsageError, one_line
 
-OTHERS = ("http", "https", "ray", "data")
-"""What begins like a path at a store, and names a server or is an image itself."""
-
-_WORD = re.compile(r"(?P<before>(?:[\w-]+=)?)(?P<url>(?P<scheme>[a-z][a-z0-9+]*)://[^:#]+)(?P<after>.*)", re.DOTALL)
-"""An argument with a path in it: NAME=PATH, PATH:COLUMN."""
+_AT_STORE = re.compile(r"((?:[\w-]+=)?)((?!(?:https?|ray|data):)[a-z][a-z0-9+]*://[^:#]+)(.*)", re.DOTALL)
+"""An argument with a path in it, NAME=PATH or PATH:COLUMN; what names a server, or is an image itself, is none."""
 
 
 @contextmanager
@@ -20,26 +17,19 @@ def local_paths(words: Sequence[str]) -> Iterator[list[str]]:
     """A command's arguments with paths of copies for those at stores; the copies go when the command ends. Raises
     UsageError for an output at a store, where fsspec or what it needs for the store is not installed, and for what the
     store says."""
-    matches = [_at_store(word) for word in words]
-    if not any(matches):
-        yield list(words)
-        return
     local_words = list[str]()
-    with TemporaryDirectory(prefix="critic-") as folder:
-        for number, (word, match) in enumerate(zip(words, matches, strict=True)):
+    with ExitStack() as copies_end:
+        for number, word in enumerate(words):
+            match = _AT_STORE.fullmatch(word)
             if match is None:
                 local_words.append(word)
                 continue
-            if match["before"] == "--out=" or (number and words[number - 1] == "--out"):
-                raise UsageError(f"--out {match['url']}: outputs are local files; copy it there when it is complete")
-            copies = _copied(match["url"], Path(folder) / str(number))
-            local_words += [f"{match['before']}{path}{match['after']}" for path in copies]
+            before, url, after = match.groups()
+            if before == "--out=" or words[number - 1 : number] == ["--out"]:
+                raise UsageError(f"--out {url}: outputs are local files; copy it there when it is complete")
+            folder = copies_end.enter_context(TemporaryDirectory(prefix="critic-"))
+            local_words += [f"{before}{path}{after}" for path in _copied(url, Path(folder))]
         yield local_words
-
-
-def _at_store(word: str) -> re.Match[str] | None:
-    match = _WORD.fullmatch(word)
-    return None if match is None or match["scheme"] in OTHERS else match
 
 
 def _copied(url: str, folder: Path) -> list[Path]:
