@@ -166,6 +166,7 @@ class Pool:
                 endpoint = min(free, key=lambda endpoint: (endpoint.in_flight, endpoint.asked))
                 if endpoint.backend is not None and endpoint.checked:
                     return endpoint, endpoint.backend
+                # Only a look can tell whether it is back. By whoever would be next: nobody waits for a timer.
                 await self._look_at(endpoint)
             elif all(endpoint.failures >= self._attempts for endpoint in self.endpoints):
                 raise Transient(f"no endpoint answers: {self.endpoints[0].problem}")
@@ -195,7 +196,7 @@ class Pool:
             served = await asyncio.to_thread(backend.choose, self.served.name)
         except UsageError as error:
             raise (Transient if NO_ANSWER in str(error) else OtherJudgeError)(str(error)) from None
-        endpoint.backend = backend
+        endpoint.backend = backend  # whose judge may be another one today, and the right one tomorrow
         problem: str | None = f"{served}, not {self.served}"
         if served == self.served:
             probabilities = await _probe(backend)
@@ -227,6 +228,10 @@ def _exponentials(alternatives: Sequence[tuple[str, float]]) -> dict[str, float]
     return {text: math.exp(logarithm) for text, logarithm in alternatives}
 
 
+def _likeliest(table: dict[str, float]) -> str | None:
+    return max(table, key=table.__getitem__, default=None)
+
+
 def _apart(first: Sequence[dict[str, float]], other: Sequence[dict[str, float]]) -> str | None:
     """Where two replies to PROBE show two models. Behind a token that the two drew otherwise, as in a tie, nothing can
     be compared."""
@@ -237,6 +242,6 @@ def _apart(first: Sequence[dict[str, float]], other: Sequence[dict[str, float]])
             before, now = expected.get(text, 0.0), actual.get(text, 0.0)
             if abs(before - now) > APART:
                 return f"{text!r} has a probability of {now:.3f}, not {before:.3f}, at token {number} of the probe"
-        if max(expected, key=expected.__getitem__) != max(actual, key=actual.__getitem__):
+        if _likeliest(expected) != _likeliest(actual):
             return None
     return None
