@@ -176,9 +176,9 @@ def test_one_without_probabilities_is_not_the_judge_of_those_that_give_some(tmp_
 def test_two_judges_are_refused_before_the_first_row(tmp_path: Path, stands: Stands, how: str) -> None:
     servers = stands(2)
     setattr(servers[1], how, {"rating": "3", "name": "other@1", "context": 4096}[how])
-    words = {"rating": "at token 2 of the probe", "name": "it offers other@1", "context": "context=4096"}
-    done = judge(rows(tmp_path, 20), servers)
-    assert_one_line_error(done, f"{servers[1].url.removesuffix('/v1')}", words[how])
+    other = "is not the same judge as the others"
+    words = {"rating": [other, "at token 2"], "name": ["it offers other@1"], "context": [other, "context=4096"]}
+    assert_one_line_error(judge(rows(tmp_path, 20), servers), *words[how])
     assert not (tmp_path / "out.jsonl").is_file() or not scores(tmp_path)
 
 
