@@ -18,9 +18,7 @@ from msgspec.structs import asdict, replace
 
 from critic import jsonl
 from critic.benchmarks import Benchmark, Conversations, Report, Run, labelled
-from critic.counting.aggregate import SCALES, Aggregate, Cell, by_cell, combine, mean
-from critic.counting.columns import Spooled
-from critic.counting.judged import Groups, as_asked
+from critic.counting.aggregate import SCALES, Aggregate, Cell, by_cell, combine, groups_by, groups_of, mean
 from critic.counting.leaderboard import Entry, Score, Term
 from critic.errors import UsageError, whole
 from critic.page import blocks
@@ -155,7 +153,8 @@ def alignment_score(groups: Iterable[Sequence[float | None]]) -> Alignment:
 
     None or NaN is a failed judgment. Where every deviation is 0 the score is infinite: None, and so named.
     """
-    found, given, failed = {"score": Spooled("d"), "without_singletons": Spooled("d")}, 0, 0
+    found: dict[str, list[float]] = {"score": [], "without_singletons": []}
+    given, failed = 0, 0
     for group in groups:
         rated = [rating for rating in group if rating is not None and not math.isnan(rating)]
         given, failed = given + 1, failed + len(group) - len(rated)
@@ -210,8 +209,7 @@ class TaskScores(Struct, frozen=True, kw_only=True):
 def scores(ratings: Mapping[str, float | None], conversations: Conversations) -> TaskScores:
     """The scores of one model under one condition, from its ratings 1..10 by question id (None: failed). Tasks that are
     not AlignMMBench's own come behind it, in no category."""
-    asked = as_asked(conversations)
-    parts = asked.parts(_task)
+    parts = groups_by(conversations, _task)
     found = {task: mean(ratings, parts[task], SCALES["pointwise"]) for task in sorted(parts)}
     tasks = {task: found[task] for task in dict.fromkeys((*TASKS, *found)) if task in found}
     members = {name: [tasks[task] for task in own if task in tasks] for name, own in CATEGORIES.items()}
@@ -219,9 +217,18 @@ def scores(ratings: Mapping[str, float | None], conversations: Conversations) ->
         tasks=tasks,
         categories={name: mean_of_tasks(some) for name, some in members.items() if some},
         task_mean=mean_of_tasks(list(tasks.values())),
-        questions=mean(ratings, Groups(asked), SCALES["pointwise"]),
-        alignment=alignment_score(some for _, some in asked.by_group(ratings)),
+        questions=mean(ratings, groups_of(conversations), SCALES["pointwise"]),
+        alignment=alignment_score(by_group(ratings, conversations).values()),
     )
+
+
+def by_group(ratings: Mapping[str, float | None], conversations: Conversations) -> dict[str, list[float | None]]:
+    """The ratings of each group that has one or a failure, in the order of the first of each."""
+    found: dict[str, list[float | None]] = {}
+    for one in conversations:
+        if one.id in ratings:
+            found.setdefault(one.group, []).append(ratings[one.id])
+    return found
 
 
 def mean_of_tasks(tasks: Sequence[Aggregate]) -> MeanOfTasks:
@@ -246,7 +253,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
     are of other tasks than the others'. Neither are ablations, which are no models."""
     found: dict[str, TaskScores] = {}
     models: dict[str, TaskScores] = {}
-    lengths: dict[str, Spooled] = {}
+    lengths: dict[str, list[int]] = {}
     summary: dict[str, Any] = {}
     for run in runs:
         for cell, ratings in by_cell(run.verdicts, "pointwise").items():
@@ -259,7 +266,7 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
         for verdict in run.verdicts:
             if verdict.length is not None and verdict.protocol == "pointwise":
                 name = labelled(run.name, verdict.condition)
-                lengths.setdefault(name, Spooled("i")).append(verdict.length)
+                lengths.setdefault(name, []).append(verdict.length)
     if not found:
         return Report(sections=[], summary={})
     placed = {
@@ -268,9 +275,11 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
         if one.task_mean.whole and one.task_mean.value is not None and one.alignment.without_singletons is not None
     }
     named = quadrants(placed)
-    asked = as_asked(conversations)
-    known = Spooled("i", (length for length in asked.references if length >= 0))
-    asked_lengths = {"questions": asked.prompts, "references": known}
+    turns = [one.turns[0] for one in conversations]
+    asked_lengths = {
+        "questions": [len(turn.prompt) for turn in turns],
+        "references": [len(turn.reference) for turn in turns if turn.reference is not None],
+    }
     drawn = [
         pictures.scatter(
             "Mean of the tasks against alignment (without singletons); dashed: medians.",
@@ -291,18 +300,17 @@ def report(runs: Sequence[Run], conversations: Conversations) -> Report:
 def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     """The rows of table 3: the mean of the tasks, each task, and the alignment score."""
     made = []
-    asked_of = as_asked(conversations)
     for cell, ratings in by_cell(run.verdicts, "pointwise").items():
         if cell.turn != 1 or cell.judging != "standard":
             continue
-        one, asked = scores(ratings, asked_of), asked_of.parts(_task)
+        one, asked = scores(ratings, conversations), groups_by(conversations, _task)
         parts = {task: Term(1.0, ratings, asked[task], SCALES["pointwise"], task) for task in one.tasks}
         scored = [replace(parts[task], weight=1 / one.task_mean.scored) for task in parts if one.tasks[task].n]
         whole = one.task_mean
         found = {"mean of tasks": Score(parts=scored, of=whole.tasks, counts=whole)} if scored else {}
         found |= {task: Score(parts=[part]) for task, part in parts.items()}
         named: dict[int, dict[str, str]] = {}  # where no group has one rating alone, both are of the same groups
-        for heading, spread in deviations(ratings, asked_of).items():
+        for heading, spread in deviations(ratings, conversations).items():
             names = named.setdefault(id(spread), dict(zip(spread, spread, strict=True)))
             part = Term(1.0, spread, names, (0.0, 4.5))
             found[heading] = Score(parts=[part], inverse=True)
@@ -332,7 +340,7 @@ def deviations(ratings: Mapping[str, float | None], conversations: Conversations
     """The deviations within groups that the alignment scores are one over the mean of: of all that have a rating, and
     of those that have two."""
     every, alone = dict[str, float](), set[str]()
-    for group, given in as_asked(conversations).by_group(ratings):
+    for group, given in by_group(ratings, conversations).items():
         if some := [rating for rating in given if rating is not None]:
             every[group] = pstdev(some)
             if len(some) == 1:

@@ -32,8 +32,19 @@ from critic.benchmarks import (
     order_reading,
 )
 from critic.counting import aggregate as counted
-from critic.counting.aggregate import Aggregate, Cell, Difference, EqualVerdicts, Scale, by_cell, combine, mean, means
-from critic.counting.judged import Groups, as_asked, scaled
+from critic.counting.aggregate import (
+    Aggregate,
+    Cell,
+    Difference,
+    EqualVerdicts,
+    Scale,
+    by_cell,
+    combine,
+    groups_by,
+    groups_of,
+    mean,
+    means,
+)
 from critic.counting.leaderboard import Entry, Score, Term, score_of
 from critic.errors import UsageError
 from critic.page import blocks
@@ -142,10 +153,10 @@ def scores(verdicts: Verdicts, conversations: Conversations, protocol: Protocol)
     Given are the cells of the conditions that have a verdict, a missing verdict widening their range. Derived cells
     need all that they follow from.
     """
-    judged, asked = _scores(verdicts, protocol), as_asked(conversations)
+    judged = _scores(verdicts, protocol)
     run = {cell.condition for cell in judged}
     cells = {
-        name: mean(judged.get(cell, {}), Groups(asked), SCALE[protocol])
+        name: mean(judged.get(cell, {}), groups_of(conversations), SCALE[protocol])
         for name, cell in CELLS.items()
         if cell.condition in run
     }
@@ -232,20 +243,20 @@ STEPS = (
 def attribution(verdicts: Verdicts, conversations: Conversations, protocol: Protocol) -> Attribution:
     """Error attribution by the hierarchical ablation (§3.3, §5.2). Intervals are those of `aggregate.difference`, by
     bootstrap over the conversations' groups; steps whose condition was never run are left out."""
-    judged, asked = _scores(verdicts, protocol), as_asked(conversations)
+    judged = _scores(verdicts, protocol)
     found = Attribution(flips=[], effects=[], pairs=[])
     for step in STEPS:
         if step.before not in judged or step.after not in judged:
             continue
-        found.effects.append(_effect(judged, step, Groups(asked), protocol))
+        found.effects.append(_effect(judged, step, groups_of(conversations), protocol))
         if step.after.turn is None:
             continue
-        pairs = asked.parts(partial(_two_tasks, step.cause_turn, step.after.turn))
-        for row, key in enumerate(asked.keys()):
-            before, after = judged[step.before].get(key), judged[step.after].get(key)
+        pairs = groups_by(conversations, partial(_two_tasks, step.cause_turn, step.after.turn))
+        for one in conversations:
+            before, after = judged[step.before].get(one.id), judged[step.after].get(one.id)
             if before is not None and after is not None and before != after:
-                tasks = _two_tasks(step.cause_turn, step.after.turn, asked[row])
-                found.flips.append(Flip(str(key), step.cause, step.after.turn, *tasks, before, after))
+                tasks = _two_tasks(step.cause_turn, step.after.turn, one)
+                found.flips.append(Flip(one.id, step.cause, step.after.turn, *tasks, before, after))
         found.pairs.extend(_effect(judged, step, members, protocol, *pair) for pair, members in pairs.items())
     found.pairs.sort(key=lambda one: (one.difference.mean or 0.0) * one.difference.n, reverse=True)
     return found
@@ -274,8 +285,7 @@ def _effect(
 
 def contrasts(verdicts: Verdicts, conversations: Conversations, protocol: Protocol) -> dict[str, Difference]:
     """The ablations of CONTRASTS for which there are verdicts, as paired differences by name."""
-    judged = _scores(verdicts, protocol)
-    groups = Groups(as_asked(conversations))
+    judged, groups = _scores(verdicts, protocol), groups_of(conversations)
     return {
         name: counted.difference(judged[base], judged[other], groups, SCALE[protocol])
         for name, (base, other) in CONTRASTS.items()
@@ -289,7 +299,7 @@ def agreement(
     """How often two judges, or a judge and a person, give equal verdicts: by cell name (tables 4 to 7) and over `all`
     cells (table 3), for the cells that both judged. Intervals are over the conversations' groups."""
     first, second = by_cell(one, protocol), by_cell(other, protocol)
-    groups = Groups(as_asked(conversations))
+    groups = groups_of(conversations)
     shared = {name: cell for name, cell in CELLS.items() if cell in first and cell in second}
     found = {name: counted.equal_verdicts(first[cell], second[cell], groups) for name, cell in shared.items()}
     mine, theirs = (
@@ -302,7 +312,12 @@ def agreement(
 
 def _scores(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, Mapping[str, float | None]]:
     unit = 100.0 if protocol == "pairwise" else 1.0
-    return {cell: scaled(found, unit) for cell, found in by_cell(verdicts, protocol).items()}
+    scored = by_cell(verdicts, protocol)
+    return {cell: {key: _times(unit, score) for key, score in found.items()} for cell, found in scored.items()}
+
+
+def _times(unit: float, score: float | None) -> float | None:
+    return None if score is None else unit * score
 
 
 def _task(turn: int, conversation: Conversation) -> str:
@@ -313,8 +328,8 @@ def _two_tasks(cause: int, turn: int, conversation: Conversation) -> tuple[str, 
     return _task(cause, conversation), _task(turn, conversation)
 
 
-def _tasks(conversations: Conversations, turn: int) -> dict[str, Groups]:
-    return as_asked(conversations).parts(partial(_task, turn))
+def _tasks(conversations: Conversations, turn: int) -> dict[str, dict[str, str]]:
+    return groups_by(conversations, partial(_task, turn))
 
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
@@ -425,8 +440,7 @@ HEADINGS = {
 
 def _entries(run: Run, conversations: Conversations) -> list[Entry]:
     """The rows of tables 1 and 8, and of figure 6: by task of each turn."""
-    made = []
-    groups = Groups(as_asked(conversations))
+    made, groups = [], groups_of(conversations)
     for protocol, scale in SCALE.items():
         judged = _scores(run.verdicts, protocol)
         parts = {name: {name: 1.0} for name in CELLS} | {name: weights for name, (_, weights) in DERIVED.items()}

@@ -1,8 +1,8 @@
 """Means over verdicts that say how much is missing, and paired differences between two runs on the same questions."""
 
-from collections.abc import Container, Hashable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -10,13 +10,12 @@ from msgspec.structs import asdict
 
 from critic.asking.history import CONDITIONS, lacks
 from critic.counting.arrays import Floats, group_numbers, ratio
-from critic.counting.columns import Column, Spooled
 from critic.counting.estimate import FEWEST_GROUPS, SEED, Bootstrap, Interval, mean_interval
-from critic.counting.judged import as_asked, scores_of
 from critic.errors import UsageError
 from critic.records import Conversation, Judgment, Protocol
 
 Key = TypeVar("Key", bound=Hashable)
+Part = TypeVar("Part", bound=Hashable)
 Scale = tuple[float, float]
 
 SCALES: dict[Protocol, Scale] = {
@@ -56,49 +55,27 @@ class Aggregate(Struct, frozen=True, kw_only=True):
 def mean(scores: Mapping[Key, float | None], asked: Iterable[Key], scale: Scale) -> Aggregate:
     """The mean score of the `asked` ids, on `scale`. None is a failed judgment, an id without a score was never judged;
     scores of other ids are left out."""
-    found = _Part()
-    for score in scores_of(scores, asked, _NEVER):
-        found.add(score)
-    return found.mean(scale)
+    keys = list(asked)
+    judged = [scores[key] for key in keys if key in scores]
+    valid = [score for score in judged if score is not None]
+    missing, total = len(keys) - len(valid), sum(valid)
+    low, high = ((total + missing * end) / len(keys) if keys else None for end in scale)
+    return Aggregate(
+        value=fmean(valid) if valid else None,
+        n=len(valid),
+        failed=len(judged) - len(valid),
+        asked=len(keys),
+        low=low,
+        high=high,
+    )
 
 
 def means(scores: Mapping[Key, float | None], parts: Iterable[tuple[str, Key]], scale: Scale) -> dict[str, Aggregate]:
     """The `mean` of each part by its name, sorted. `parts` are a part and an id for all that was asked."""
-    found: dict[str, _Part] = {}
+    keys: dict[str, list[Key]] = {}
     for part, key in parts:
-        if part not in found:
-            found[part] = _Part()
-        found[part].add(scores.get(key, _NEVER))
-    return {part: found[part].mean(scale) for part in sorted(found)}
-
-
-_NEVER: Any = object()
-
-
-class _Part:
-    """The scores of a part, as they come."""
-
-    def __init__(self) -> None:
-        self.valid, self.asked, self.failed = Spooled("d"), 0, 0
-
-    def add(self, score: float | None) -> None:
-        self.asked += 1
-        if score is None:
-            self.failed += 1
-        elif score is not _NEVER:
-            self.valid.append(score)
-
-    def mean(self, scale: Scale) -> Aggregate:
-        missing, total = self.asked - len(self.valid), sum(self.valid)
-        low, high = ((total + missing * end) / self.asked if self.asked else None for end in scale)
-        return Aggregate(
-            value=fmean(self.valid) if self.valid else None,
-            n=len(self.valid),
-            failed=self.failed,
-            asked=self.asked,
-            low=low,
-            high=high,
-        )
+        keys.setdefault(part, []).append(key)
+    return {part: mean(scores, keys[part], scale) for part in sorted(keys)}
 
 
 def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
@@ -145,10 +122,10 @@ def difference(
     before: Mapping[Key, float | None], after: Mapping[Key, float | None], groups: Mapping[Key, str], scale: Scale
 ) -> Difference:
     """after - before over the ids of `groups` (id to group), both on `scale`; None or no score is a missing side."""
-    first, second = (np.fromiter(scores_of(of, groups), np.float64, len(groups)) for of in (before, after))
+    first, second = (np.array([scores.get(key) for key in groups], dtype=np.float64) for scores in (before, after))
     both = ~(np.isnan(first) | np.isnan(second))
     changes = (second - first)[both]
-    member = group_numbers(Column(groups.values()).rows(both))
+    member = group_numbers([group for group, is_paired in zip(groups.values(), both, strict=True) if is_paired])
     sums = np.bincount(member, changes).astype(np.float64)
     counts = np.bincount(member).astype(np.float64)
     undefined = {}
@@ -220,13 +197,13 @@ class Cell(Struct, frozen=True):
     judging: str = "standard"
 
 
-def by_cell(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, MutableMapping[str, float | None]]:
+def by_cell(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, dict[str, float | None]]:
     """The scores by cell and conversation id. Verdicts are of one system by one judge against one opponent.
 
     Raises UsageError for two verdicts on the same turn, for verdicts of several systems, judges or opponents, and for a
     score that is outside the protocol's scale, missing without a failure, or beside one.
     """
-    cells: dict[Cell, MutableMapping[str, float | None]] = {}
+    cells: dict[Cell, dict[str, float | None]] = {}
     parties: set[str] = set()
     for verdict in verdicts:
         if verdict.protocol != protocol:
@@ -236,13 +213,26 @@ def by_cell(verdicts: Iterable[Judgment], protocol: Protocol) -> dict[Cell, Muta
         if len(parties) > 1:
             shown = f"verdicts of several runs together ({' and '.join(parties)})"
             raise UsageError(f"{name(verdict)}: {shown}; expected one system, one judge, one opponent")
-        cell, key = Cell(verdict.condition, verdict.turn, verdict.judging), verdict.sample.id
-        if cell not in cells:
-            cells[cell] = {}
-        if key in cells[cell]:
+        scores = cells.setdefault(Cell(verdict.condition, verdict.turn, verdict.judging), {})
+        if verdict.sample.id in scores:
             raise UsageError(f"{name(verdict)}: two {protocol} verdicts; expected one")
-        cells[cell][key] = verdict.score
+        scores[verdict.sample.id] = verdict.score
     return cells
+
+
+def groups_by(
+    conversations: Iterable[Conversation], part: Callable[[Conversation], Part]
+) -> dict[Part, dict[str, str]]:
+    """The group of each conversation by its id, in parts by what `part` says of it; parts stand as they first come."""
+    parts: dict[Part, dict[str, str]] = {}
+    for conversation in conversations:
+        parts.setdefault(part(conversation), {})[conversation.id] = conversation.group
+    return parts
+
+
+def groups_of(conversations: Iterable[Conversation]) -> dict[str, str]:
+    """The group of each conversation by its id."""
+    return {conversation.id: conversation.group for conversation in conversations}
 
 
 def asked_of(
@@ -251,7 +241,7 @@ def asked_of(
     protocol: Protocol,
     *scored: Container[str],
     backed: bool = True,
-) -> Mapping[str, str]:
+) -> dict[str, str]:
     """The conversations, with their groups, that a protocol asks for a cell: those of which the condition has that turn
     answered (of a whole: that have several) and that have what the judge is to see, in sight of the reference
     (`backed`) or not. People judge what a judge is not asked for: what is `scored` was asked, and all that is like it.
@@ -267,10 +257,9 @@ def asked_of(
             turns = [one.turns[cell.turn - 1]] if cell.turn in condition.asked(count) else []
         return any(lacks(turn, protocol, cell.judging, backed) for turn in turns) if turns else 2
 
-    asked = as_asked(conversations)
-    parts = asked.parts(short)
-    most = max((kind for kind in parts if any(key in some for some in scored for key in parts[kind])), default=0)
-    return asked.parts(lambda one: short(one) <= most).get(True, {})
+    lacking = {one.id: short(one) for one in conversations}
+    most = max((count for key, count in lacking.items() if any(key in some for some in scored)), default=0)
+    return {one.id: one.group for one in conversations if lacking[one.id] <= most}
 
 
 def compare(
@@ -280,10 +269,11 @@ def compare(
 
     Raises UsageError as `by_cell` does.
     """
-    asked = as_asked(conversations)
     first, second = by_cell(one, protocol), by_cell(other, protocol)
     return {
-        cell: difference(found, second[cell], asked_of(asked, cell, protocol, found, second[cell]), SCALES[protocol])
+        cell: difference(
+            found, second[cell], asked_of(conversations, cell, protocol, found, second[cell]), SCALES[protocol]
+        )
         for cell, found in first.items()
         if cell in second
     }

@@ -4,19 +4,18 @@ Every score is a weighted sum of means over verdicts (or one over it), so one bo
 of each, of each difference, and of the mean over models: all of a table come from the same draws.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import islice, repeat
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict, replace
+from numpy.typing import NDArray
 
 from critic.counting.aggregate import Aggregate, Difference, Scale, combine, mean
 from critic.counting.arrays import Floats, ratio
-from critic.counting.columns import BLOCK
 from critic.counting.estimate import Bootstrap, Interval
-from critic.counting.judged import scores_of
 
 
 class Term(Struct, frozen=True):
@@ -90,73 +89,57 @@ def aggregate_of(score: Score) -> Aggregate:
     found = combine([(part.weight, mean(part.verdicts, part.asked, part.scale)) for part in score.parts])
     if score.inverse:
         found = replace(found, value=1 / found.value if found.value else None, low=None, high=None)
-    fields = Aggregate.__struct_fields__
-    return (
-        found
-        if score.counts is None
-        else Aggregate(**({name: getattr(score.counts, name) for name in fields} | {"value": found.value}))
-    )
+    if score.counts is None:
+        return found
+    return Aggregate(**{name: getattr(score.counts, name) for name in found.__struct_fields__} | {"value": found.value})
 
 
-def _there(part: Term, other: Term | None) -> Iterable[bool]:
-    """For what was asked of a part, whether the other has it as well."""
-    if other is None:
-        return repeat(True, len(part.asked))
-    return (key in other.asked and other.verdicts.get(key) is not None for key in part.asked)
+class _Column(NamedTuple):
+    """A part's verdicts added up: their sum and number in the sample and in each resample, shape (1 + R,) each, and
+    which groups have one, shape (G,)."""
+
+    total: Floats
+    n: Floats
+    there: NDArray[np.bool_]
 
 
 class _Sums:
-    """Sums and counts of verdicts by group, in the sample and in each resample, asked for once all are known."""
+    """The parts of a table's scores, added up by group, on the same resamples of all its groups."""
 
     def __init__(self, groups: Iterable[str]) -> None:
-        self._number = dict.fromkeys(groups, 0)
-        for number, name in enumerate(names := sorted(self._number)):
-            self._number[name] = number
-        self._columns: list[Floats] = []
-        self._held: dict[Hashable, tuple[int, int]] = {}
-        self.draws = Bootstrap(np.arange(len(names)))
-        self.totals = np.zeros((1, 0))
+        self._number = {name: number for number, name in enumerate(sorted(set(groups)))}
+        self._known: dict[Hashable, _Column] = {}
+        self.draws = Bootstrap(np.arange(len(self._number)))
 
-    def add(self, part: Term, other: Term | None = None) -> tuple[int, int]:
-        """The places of the sum and of the count of a part's verdicts, as far as the `other` has them too; one that
-        several scores share is held once."""
-        known = id(part.verdicts), id(part.asked), other and (id(other.verdicts), id(other.asked))
-        if known in self._held:
-            return self._held[known]
-        sums, counts = np.zeros((2, len(self._number)))
-        given = (
-            (self._number[group], value)
-            for group, value, there in zip(
-                part.asked.values(), scores_of(part.verdicts, part.asked), _there(part, other), strict=True
-            )
-            if value is not None and there
-        )
-        while some := list(islice(given, BLOCK)):
-            member, values = zip(*some, strict=True)
-            np.add.at(sums, np.array(member), np.array(values, dtype=np.float64))
-            np.add.at(counts, np.array(member), 1.0)
-        self._columns += [sums, counts]
-        self._held[known] = len(self._columns) - 2, len(self._columns) - 1
-        return self._held[known]
+    def of(self, part: Term, other: Term | None = None) -> _Column:
+        """A part's verdicts, as far as the `other` has them too; those that several scores share are added up once."""
+        key = id(part.verdicts), id(part.asked), other and (id(other.verdicts), id(other.asked))
+        if key not in self._known:
+            self._known[key] = self._added_up(part, other)
+        return self._known[key]
 
-    def close(self) -> None:
-        by_group = np.stack(self._columns)
-        self._columns.clear()
-        self._there = by_group > 0
-        self.totals = self.draws.of_groups(by_group)
+    def _added_up(self, part: Term, other: Term | None) -> _Column:
+        by_group = np.zeros((2, len(self._number)))
+        for key, group in part.asked.items():
+            value = part.verdicts.get(key)
+            if value is not None and (other is None or (key in other.asked and other.verdicts.get(key) is not None)):
+                by_group[:, self._number[group]] += value, 1
+        total, n = self.draws.of_groups(by_group).T
+        return _Column(total, n, by_group[1] > 0)
 
-    def of(self, score: Score, places: Sequence[tuple[int, int]]) -> Floats:
-        """The score of the sample and of each resample, shape (1 + R,)."""
-        means = [
-            part.weight * ratio(self.totals[:, top], self.totals[:, count])
-            for part, (top, count) in zip(score.parts, places, strict=True)
-        ]
-        found = np.sum(means, axis=0) if means else np.full(len(self.totals), np.nan)
+    def values(self, score: Score, others: Sequence[Term] = ()) -> Floats:
+        """The score of the sample and of each resample, shape (1 + R,), NaN where a part has no verdict; with `others`
+        of what these have as well."""
+        columns = [self.of(part, other) for part, other in zip_longest(score.parts, others)]
+        if not columns:
+            return np.full(1 + self.draws.resamples, np.nan)
+        means = (part.weight * ratio(one.total, one.n) for part, one in zip(score.parts, columns, strict=True))
+        found = np.sum(list(means), axis=0)
         return ratio(np.ones_like(found), found) if score.inverse else found
 
-    def groups(self, counts: Iterable[int]) -> int:
-        """How many groups have a verdict in any of these columns of counts."""
-        return int(self._there[list(counts)].any(axis=0).sum())
+    def groups(self, columns: Sequence[_Column]) -> int:
+        """How many groups have a verdict in any of the columns."""
+        return int(np.any([one.there for one in columns], axis=0).sum())
 
 
 def standings(entries: Sequence[Entry], less: Mapping[str, str] | None = None) -> Standings:
@@ -164,72 +147,61 @@ def standings(entries: Sequence[Entry], less: Mapping[str, str] | None = None) -
     Rows in `less` have their differences from the row that it names; p-values are two-sided and not corrected for the
     number of scores."""
     rows = {one.name: one.scores for one in entries}
-    every = [score for scores in rows.values() for score in scores.values()]
-    sums = _Sums(group for score in every for part in score.parts for group in part.asked.values())
-    places = {
-        (row, column): [sums.add(part) for part in score.parts]
-        for row, scores in rows.items()
-        for column, score in scores.items()
-    }
-    base = {row: rows[other] for row, other in (less or {}).items() if row != other}
-    paired = {
-        (row, column): _pairs(sums, score, theirs[column])
-        for row, theirs in base.items()
-        for column, score in rows[row].items()
-        if column in theirs
-    }
-    if not places:
+    if not any(rows.values()):
         return {}
-    sums.close()
+    sums = _Sums(_groups(entries))
     found: Standings = {row: {} for row in rows}
     drawn: dict[str, dict[str, Floats]] = {}
-    for (row, column), where in places.items():
-        score, values = rows[row][column], sums.of(rows[row][column], where)
-        drawn.setdefault(column, {})[row] = values
-        pair, whole = paired.get((row, column)), aggregate_of(score)
-        found[row][column] = Standing(
-            **asdict(whole),
-            interval=_interval(sums, score, values, [count for _, count in where]),
-            difference=None if pair is None else _difference(sums, score, base[row][column], pair),
-            partly=score.partly(len(score.parts)),
-            infinite=score.inverse and whole.value is None and whole.n > 0,
-        )
-    together = [one.name for one in entries if not one.apart]
+    for row, scores in rows.items():
+        other = (less or {}).get(row, row)
+        base = rows[other] if other != row else {}
+        for column, score in scores.items():
+            values = drawn.setdefault(column, {})[row] = sums.values(score)
+            found[row][column] = _standing(sums, score, values, base.get(column))
+    together = {one.name: one.system for one in entries if not one.apart}
     # Where several judges or ways of judging give a model several rows, it would count as several models.
-    if len({one.system for one in entries if not one.apart}) == len(together) > 1:
-        found[MEAN] = {}
-        for column, by_row in drawn.items():
-            if some := [row for row in together if row in by_row]:
-                found[MEAN][column] = _mean_of(
-                    [found[row][column] for row in some], [by_row[row] for row in some], sums
-                )
+    if len(set(together.values())) == len(together) > 1:
+        found[MEAN] = _means(found, drawn, list(together), sums)
     return found
 
 
-def _interval(sums: _Sums, score: Score, values: Floats, counts: Sequence[int]) -> Interval | None:
+def _groups(entries: Iterable[Entry]) -> Iterator[str]:
+    for entry in entries:
+        for score in entry.scores.values():
+            for part in score.parts:
+                yield from part.asked.values()
+
+
+def _means(
+    found: Standings, drawn: Mapping[str, Mapping[str, Floats]], rows: Sequence[str], sums: _Sums
+) -> dict[str, Standing]:
+    """The mean of some rows by column, as far as they have it."""
+    means = {}
+    for column, by_row in drawn.items():
+        if some := [row for row in rows if row in by_row]:
+            means[column] = _mean_of([found[row][column] for row in some], [by_row[row] for row in some], sums)
+    return means
+
+
+def _standing(sums: _Sums, score: Score, values: Floats, base: Score | None) -> Standing:
+    whole = aggregate_of(score)
+    return Standing(
+        **asdict(whole),
+        interval=_interval(sums, score, values),
+        difference=None if base is None else _difference(sums, score, base),
+        partly=score.partly(len(score.parts)),
+        infinite=score.inverse and whole.value is None and whole.n > 0,
+    )
+
+
+def _interval(sums: _Sums, score: Score, values: Floats) -> Interval | None:
     """A plain mean is a share of its scale: all of it, or nothing, in every resample has an interval, too."""
-    groups = sums.groups(counts)
+    groups = sums.groups([sums.of(part) for part in score.parts])
     if score.inverse or len(score.parts) > 1:
         return sums.draws.interval(values[1:], groups=groups)
     low, high = (score.parts[0].weight * end for end in score.parts[0].scale)
     ends = sums.draws.interval((values[1:] - low) / (high - low), share=True, groups=groups)
     return ends and (low + ends[0] * (high - low), low + ends[1] * (high - low))
-
-
-class _Pair(NamedTuple):
-    """A part of two scores, and where the sums and counts are of what both have in it."""
-
-    mine: Term
-    theirs: Term
-    place: tuple[int, int]
-    other: tuple[int, int]
-
-
-def _pairs(sums: _Sums, score: Score, base: Score) -> list[_Pair]:
-    """The parts that both scores have, by name, or by place where they have no names."""
-    theirs = {part.name or place: part for place, part in enumerate(base.parts)}
-    both = ((part, theirs.get(part.name or place)) for place, part in enumerate(score.parts))
-    return [_Pair(part, other, sums.add(part, other), sums.add(other, part)) for part, other in both if other]
 
 
 def _over(score: Score, parts: Sequence[Term]) -> Score:
@@ -240,13 +212,16 @@ def _over(score: Score, parts: Sequence[Term]) -> Score:
     return replace(score, parts=[replace(part, weight=more * part.weight) for part in parts])
 
 
-def _difference(sums: _Sums, score: Score, base: Score, pairs: Sequence[_Pair]) -> Difference:
-    # A mean over parts is compared on those in which both have something.
-    pairs = [pair for pair in pairs if not pair.mine.name or sums.totals[0, pair.place[1]]]
-    mine, theirs = _over(score, [pair.mine for pair in pairs]), _over(base, [pair.theirs for pair in pairs])
-    values = sums.of(mine, [pair.place for pair in pairs]) - sums.of(theirs, [pair.other for pair in pairs])
-    counts = [pair.place[1] for pair in pairs]
-    n, groups = int(sums.totals[0, counts].sum()), sums.groups(counts)
+def _difference(sums: _Sums, score: Score, base: Score) -> Difference:
+    """A score less another on the verdicts that both have, part by part: by name, or by position where they have no
+    names. A mean over parts is compared on those in which both have something."""
+    of_base = {part.name or place: part for place, part in enumerate(base.parts)}
+    both = [(part, of_base.get(part.name or place)) for place, part in enumerate(score.parts)]
+    pairs = [(part, other) for part, other in both if other and (not part.name or sums.of(part, other).n[0])]
+    mine, theirs = [part for part, _ in pairs], [other for _, other in pairs]
+    values = sums.values(_over(score, mine), theirs) - sums.values(_over(base, theirs), mine)
+    columns = [sums.of(part, other) for part, other in pairs]
+    n, groups = sum(int(one.n[0]) for one in columns), sums.groups(columns)
     estimate = sums.draws.estimate(values, n, undefined="not defined" if n else "no pairs", null=0.0, groups=groups)
     missing = ("mean", "interval", "p_value") if estimate.value is None else ("interval", "p_value")
     one, other = aggregate_of(score), aggregate_of(base)

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from critic import jsonl
 from critic.counting.arrays import Floats, group_numbers
 from critic.counting.estimate import mean_interval
-from critic.counting.keys import KeySet
 from critic.errors import UsageError
 from critic.records import Judgment, Verdict, spent
 
@@ -143,12 +142,12 @@ class ByKey:
     """The judgments of a file by key, each read anew where it stands: only where that is, is in memory."""
 
     def __init__(self, path: Path, key: Key) -> None:
-        self._path, self._places = path, KeySet(numbered=8)
+        self._path, self._places = path, dict[str, int]()
         place = 0
         with path.open("rb") as lines:
             for line in lines:
                 if line.strip():
-                    self._places.add(key(_judgment(line)), place)
+                    self._places.setdefault(key(_judgment(line)), place)
                 place += len(line)
 
     def __enter__(self) -> Self:
@@ -170,16 +169,16 @@ class ByKey:
         return found
 
 
-def unsure_keys(path: Path, threshold: float, key: Key) -> KeySet:
+def unsure_keys(path: Path, threshold: float, key: Key) -> set[str]:
     """The rows of the first judge's file that the second is asked for."""
-    found = KeySet()
+    found = set[str]()
     for _, one in jsonl.read(path, Judgment):
         if deviation(one.verdict) > threshold:
             found.add(key(one))
     return found
 
 
-def merged(first: Path, second: Path, unsure: KeySet, name: str, key: Key) -> Iterator[Judgment]:
+def merged(first: Path, second: Path, unsure: set[str], name: str, key: Key) -> Iterator[Judgment]:
     """Each row as the last judge said that was asked for it, the second for those that are `unsure`, with what each of
     them said."""
     with ByKey(second, key) if unsure else nullcontext() as later:

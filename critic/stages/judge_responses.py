@@ -23,7 +23,6 @@ from critic.asking.replies import lost
 from critic.backends import processors
 from critic.backends.layers import Cached, lacking, layers
 from critic.certificate import drawn, hold_to
-from critic.counting.keys import KeySet
 from critic.errors import UsageError
 from critic.records import Judgment, Response, Sample, Verdict
 from critic.stages import cascade
@@ -72,14 +71,14 @@ class FormResponses:
         left_out: Counter[str] = Counter()
         self._pairs = _paired(list(self._usable(left_out)), form, left_out) if self._form.pair else None
         shown = self._pairs if self._pairs is not None else ((one, None) for one in self._usable(left_out))
-        self.keys, self.pictured, usable = KeySet(numbered=8), False, False
+        self.keys, self.pictured, usable = dict[str, int](), False, False
         for one in shown:
             usable = True
             # Of all shards' rows: it decides how judgments are made, and those of all shards are merged.
             self.pictured |= bool(one[0].question.images)
             if self._takes(one):
                 sample = Sample.of(*one)
-                self.keys.add(sample.key, self._seen(sample) << 32 | _said_of(sample))
+                self.keys.setdefault(sample.key, self._seen(sample) << 32 | _said_of(sample))
         for reason, count in left_out.most_common():
             print(f"left out {count} rows: {reason}", file=sys.stderr)
         if not usable:
@@ -163,7 +162,7 @@ class JudgeResponses(Stage[Shown, Judgment]):
         check_repeat: int = 0,
     ) -> None:
         super().__init__(run, Judgment, judge.backend, responses.keys)
-        self._judged, self._says_else = KeySet(), 0
+        self._judged, self._says_else = set[str](), 0
         self.judge, self._responses, self._check_repeat = judge, responses, check_repeat
         self.always_opens = check_repeat > 0
         self._again: dict[str, Any] | None = None
@@ -283,10 +282,11 @@ class JudgeResponses(Stage[Shown, Judgment]):
         return others.pop() if len(others) == 1 else None
 
     def know(self, record: Judgment) -> None:
-        # Only hashes are in memory.
         key = self.key(record)
-        if key in self.wanted and not self._judged.add(key):
+        if key in self._judged:
             raise self.twice(record)
+        if key in self.wanted:
+            self._judged.add(key)
         self._says_else += self._responses.says_else(record.sample)
 
     def before(self) -> int:

@@ -15,7 +15,6 @@ import typer
 from msgspec import Struct
 
 from critic import jsonl
-from critic.counting.keys import KeySet
 from critic.errors import UsageError
 from critic.records import Judgment, ModelTurn
 from critic.stages import options
@@ -142,7 +141,7 @@ def _lines(parts: Sequence[ShardFile], kind: Kind) -> Iterator[msgspec.Raw]:
     is there twice, or in another shard than its group, or was made otherwise than the first."""
     decode, origin = jsonl.decoder(kind.record), dict[str, Any]()
     for part in parts:
-        keys, expected = KeySet(), part.facts.get(kind.counted)
+        keys, expected = set[Hashable](), part.facts.get(kind.counted)
         for number, line in jsonl.lines(part.path) if not jsonl.is_empty(part.path) else ():
             place = f"{part.path}:{number}"
             try:
@@ -155,8 +154,9 @@ def _lines(parts: Sequence[ShardFile], kind: Kind) -> Iterator[msgspec.Raw]:
                     raise UsageError(f"{place}: made with {name} {now!r}, the first line with {then!r}")
             if (right := part.shard.of(group := one.conversation.group)) != part.shard:
                 raise UsageError(f"{place}: group {group!r} belongs to shard {right}, not {part.shard}")
-            if not keys.add(key := kind.key(one)):
+            if (key := kind.key(one)) in keys:
                 raise UsageError(f"{place}: {key!r} is there twice")
+            keys.add(key)
             yield msgspec.Raw(line.strip())
         if len(keys) != expected:
             raise UsageError(f"{part.path}: {len(keys)} {kind.counted}, its sidecar says {expected}; run it again")

@@ -7,6 +7,7 @@ critic score judged.jsonl --questions ConvBench.csv --out runs/convbench        
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -22,7 +23,7 @@ from critic.benchmarks import BENCHMARKS, Benchmark, Run, order_reading, same_an
 from critic.counting import tournament
 from critic.counting.aggregate import SCALES, Aggregate, Cell, Difference, asked_of, by_cell, compare, mean
 from critic.counting.diversity import tokenizer as tokens_of
-from critic.counting.judged import AskedConversations
+from critic.counting.leaderboard import Entry
 from critic.errors import UsageError, whole
 from critic.images import named_images
 from critic.page import blocks, leaderboards, page
@@ -79,41 +80,48 @@ def main(
     and all else that it reports."""
     name = benchmark or _benchmark_of(judgments[0])
     chosen = benchmarks.load(name)
-    paths = [*judgments, *([against] if against else [])]
-    runs = read_runs(paths, name)
+    runs = read_runs([*judgments, *filter(None, [against])], name, tokenizer)
     asked = _asked(runs, name, questions)
-    runs = [_in_tokens(run, tokenizer) for run in runs] if tokenizer else runs
     known = leaderboards.read_models(models) if models else {}
-    entries = [replace(one, judge=run.judge) for run in runs for one in chosen.entries(run, asked)]
-    boards = leaderboards.leaderboards(entries, baseline, sort)
+    boards = leaderboards.leaderboards(_entries(chosen, runs, asked), baseline, sort)
     made = chosen.report(runs, asked)
     # Comparisons of two models alone have no score in most benchmarks, but are shown below; single answers may be
     # judged in any form.
-    alone = not any(map(_of_answers, judgments))
-    if not made.sections and alone and not any(run.battles for run in runs):
+    if not made.sections and not any(map(_of_answers, judgments)) and not any(run.battles for run in runs):
         raise UsageError(f"{runs[0].path}: no verdict of a protocol that {chosen.title} is scored by")
     met = _tournaments(runs if "pairwise" in chosen.protocols else [], asked)
-    others = {run.name: found for run in runs if (found := _other_scores(run, chosen, asked))}
-    below = [_below(name, found) for name, found in others.items()]
+    others = _other_scores(runs, chosen, asked)
     compared, facts = _compared(chosen, runs[0], runs[-1], asked) if against else ([], {})
     together = _with_ties([*leaderboards.sections(boards, known), *met.sections], runs)
-    sections = [_counts(runs), *compared, *together, *made.sections, *below]
+    sections = [_counts(runs), *compared, *together, *made.sections, *starmap(_below, others.items())]
     sections = [replace(one, tables=[*map(blocks.lean, one.tables)]) for one in [*sections, *_resources(runs)]]
     print(as_text(sections))
-    if out is not None:
-        standings = {one.key: one.found for one in [*boards, *met.boards]}
-        scores = {"systems": {**made.summary, **met.summary}, "leaderboards": standings, "others": others, **facts}
-        content = msgspec.to_builtins({"benchmark": name, **scores, "files": _origin(runs)})
-        page_too = benchmark is not None or out.suffix != ".json"
-        jsonl.write_json(out / "summary.json" if page_too else out, content)
-        if page_too:
-            named = [f"{run.name}, judged by {run.judge}" for run in runs]
-            about = f"{len(asked)} conversations; {', '.join(named) if len(named) < 5 else f'{len(named)} files'}."
-            page.write(out / "report.html", f"{chosen.title}: scores", about, sections, _origin(runs))
-            leaderboards.write(out, [*boards, *met.boards], together, known)
-            print(f"\nopen {out / 'report.html'}")
+    boards += met.boards
+    standings = {one.key: one.found for one in boards}
+    scores = {"systems": {**made.summary, **met.summary}, "leaderboards": standings, "others": others, **facts}
+    if out is not None and benchmark is None and out.suffix == ".json":
+        _write_summary(out, name, scores, runs)
+    elif out is not None:
+        _write_summary(out / "summary.json", name, scores, runs)
+        _write_page(out, chosen.title, runs, len(asked), sections)
+        leaderboards.write(out, boards, together, known)
+        print(f"\nopen {out / 'report.html'}")
     failures = sum(run.counted(lambda one: one.failure is not None)[True] for run in runs)
     return 3 if failures > max_failed * sum(len(run.turns) for run in runs) else 0
+
+
+def _entries(benchmark: Benchmark, runs: Sequence[Run], asked: Sequence[Conversation]) -> list[Entry]:
+    return [replace(one, judge=run.judge) for run in runs for one in benchmark.entries(run, asked)]
+
+
+def _write_summary(path: Path, benchmark: str, scores: dict[str, Any], runs: Sequence[Run]) -> None:
+    jsonl.write_json(path, msgspec.to_builtins({"benchmark": benchmark, **scores, "files": _origin(runs)}))
+
+
+def _write_page(out: Path, title: str, runs: Sequence[Run], asked: int, sections: Sequence[Section]) -> None:
+    named = [f"{run.name}, judged by {run.judge}" for run in runs]
+    about = f"{asked} conversations; {', '.join(named) if len(named) < 5 else f'{len(named)} files'}."
+    page.write(out / "report.html", f"{title}: scores", about, sections, _origin(runs))
 
 
 def _of_answers(path: Path) -> bool:
@@ -140,33 +148,41 @@ def _benchmark_of(path: Path) -> str:
     return str(_conversation(first).get("benchmark"))
 
 
-def read_runs(paths: Sequence[Path], benchmark: str) -> list[Run]:
-    """The runs of files of judgments, told apart by their names.
+def read_runs(paths: Sequence[Path], benchmark: str, tokenizer: Path | None = None) -> list[Run]:
+    """The runs of files of judgments, told apart by their names; the answers' lengths are in characters, or in the
+    tokens of a `tokenizer`.
 
     Raises UsageError for a file of another benchmark, of several models or judges, or given twice.
     """
     twice = [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]
     if twice:
         raise UsageError(f"{twice[0]}: given twice")
-    runs, asked = list[Run](), dict[str, Conversation]()
-    for path in paths:
-        by_model, lines = dict[str, list[Judgment]](), dict[tuple[str, Setup], int]()
-        for number, line in jsonl.read(path, Judgment):
-            one = _scorable(line, path, number, benchmark)
-            before = asked.setdefault(one.sample.id, one.conversation)
-            if not alike(before, one.conversation):
-                raise UsageError(f"{path}: conversation {one.sample.id!r} reads otherwise than in the files before")
-            lines.setdefault((one.system, one.setup), number)
-            # One object of each conversation is in memory, whichever of its judgments it came with.
-            by_model.setdefault(one.system, []).append(replace(one, sample=replace(one.sample, conversation=before)))
-        turns = [one for part in by_model.values() for one in part]
-        # Of battles between several models each that stands first is a run of its own.
-        parts = [turns] if any(one.opponent is None for one in turns) else by_model.values()
-        runs += [_run(path, part, lines) for part in parts]
+    asked: dict[str, Conversation] = {}
+    runs = [run for path in paths for run in _runs_of(path, benchmark, asked)]
     # Names say no more than they must: the model, where that is not enough the judge, and then the file.
     runs = _told_apart(runs, [run.judge for run in runs], "{} by {}")
     stems = [run.path.stem for run in runs]
-    return _told_apart(runs, stems if len({*stems}) == len(runs) else [str(run.path) for run in runs], "{} ({})")
+    runs = _told_apart(runs, stems if len({*stems}) == len(runs) else [str(run.path) for run in runs], "{} ({})")
+    return [_in_tokens(run, tokenizer) for run in runs] if tokenizer else runs
+
+
+def _runs_of(path: Path, benchmark: str, asked: dict[str, Conversation]) -> list[Run]:
+    """The runs of a file: one, or of a file of battles between several models one for each that stands first. `asked`
+    are the conversations so far, by id, each of which is kept once."""
+    turns, lines = list[Judgment](), dict[tuple[str, Setup], int]()
+    for number, line in jsonl.read(path, Judgment):
+        one = _scorable(line, path, number, benchmark)
+        before = asked.setdefault(one.sample.id, one.conversation)
+        if not alike(before, one.conversation):
+            raise UsageError(f"{path}:{number}: conversation {one.sample.id!r} reads otherwise than before")
+        lines.setdefault((one.system, one.setup), number)
+        turns.append(replace(one, sample=replace(one.sample, conversation=before)))
+    if any(one.opponent is None for one in turns):
+        return [_run(path, turns, lines)]
+    by_model: dict[str, list[Judgment]] = {}
+    for one in turns:
+        by_model.setdefault(one.system, []).append(one)
+    return [_run(path, some, lines) for some in by_model.values()]
 
 
 def _told_apart(runs: Sequence[Run], more: Sequence[str], longer: str) -> list[Run]:
@@ -218,20 +234,20 @@ def _run(path: Path, turns: list[Judgment], lines: Mapping[tuple[str, Setup], in
     return Run(name=name, path=path, system=system, judge=judges[0], setup=setup, turns=turns)
 
 
-def _asked(runs: Sequence[Run], benchmark: str, questions: Path | None) -> AskedConversations:
-    """The conversations that were asked, each once: those of `questions`, or else those that were judged.
-
-    Raises UsageError where a file and the questions have two conversations under one id.
-    """
-    judged = {one.sample.id: (one.conversation, run.path) for run in runs for one in run.turns}
+def _asked(runs: Sequence[Run], benchmark: str, questions: Path | None) -> list[Conversation]:
+    """The conversations that were asked, each once: those of `questions`, or else those that were judged. Raises
+    UsageError where a file and the questions have two conversations under one id."""
+    judged: dict[str, tuple[Conversation, Path]] = {}
+    for run in runs:
+        for one in run.turns:
+            judged.setdefault(one.sample.id, (one.conversation, run.path))
     if questions is None:
-        return AskedConversations(one for one, _ in judged.values())
-    conversations = named_images(benchmarks.read(benchmark, questions))[0]
-    by_id = {one.id: one for one in conversations}
-    for key, (one, path) in judged.items():
-        if not alike(by_id.get(key), one):
+        return [conversation for conversation, _ in judged.values()]
+    asked = {one.id: one for one in named_images(benchmarks.read(benchmark, questions))[0]}
+    for key, (conversation, path) in judged.items():
+        if not alike(asked.get(key), conversation):
             raise UsageError(f"{questions}: conversation {key!r} of {path} is not there, or not as here")
-    return AskedConversations(conversations)
+    return list(asked.values())
 
 
 def _counts(runs: Sequence[Run]) -> Section:
@@ -257,24 +273,29 @@ def _with_ties(sections: Sequence[Section], runs: Sequence[Run]) -> list[Section
     ]
 
 
-def _other_scores(run: Run, benchmark: Benchmark, conversations: Sequence[Conversation]) -> dict[str, Aggregate]:
-    """The means of the verdicts that are in no score of the benchmark: by other protocols, between two models, under
-    conditions or judgings that its tables lack. On the protocol's scale; of a pair a win is 1."""
+def _other_scores(
+    runs: Sequence[Run], benchmark: Benchmark, conversations: Sequence[Conversation]
+) -> dict[str, dict[str, Aggregate]]:
+    """By run, as far as there are any, the means of the verdicts that are in no score of the benchmark: by other
+    protocols, between two models, under conditions or judgings that its tables lack. On the protocol's scale; of a pair
+    a win is 1."""
 
     def left(one: Judgment) -> bool:
         scored = one.protocol in benchmark.protocols and benchmark.scored(one)
         return not scored and (one.opponent is None or "pairwise" not in benchmark.protocols)
 
-    found: dict[str, Aggregate] = {}
-    ways = run.counted(lambda one: (one.protocol, one.opponent) if left(one) else None)
-    for protocol, opponent in (way for way in ways if way is not None):
-        every = run.verdicts if opponent is None else run.battles
-        backed = opponent is None or run.setup.reference_backed
-        cells = by_cell((one for one in every if one.opponent == opponent and left(one)), protocol)
-        for cell in sorted(cells, key=_place):
-            name = f"{protocol}{f' against {opponent}' if opponent else ''}, {_words(cell)}"
-            asked = asked_of(conversations, cell, protocol, cells[cell], backed=backed)
-            found[name] = mean(cells[cell], asked, SCALES[protocol])
+    found: dict[str, dict[str, Aggregate]] = {}
+    for run in runs:
+        ways: dict[tuple[Protocol, str | None], list[Judgment]] = {}
+        for one in filter(left, [*run.verdicts, *run.battles]):
+            ways.setdefault((one.protocol or "pointwise", one.opponent), []).append(one)
+        for (protocol, opponent), verdicts in ways.items():
+            backed = opponent is None or run.setup.reference_backed
+            cells = by_cell(verdicts, protocol)
+            for cell in sorted(cells, key=_place):
+                name = f"{protocol}{f' against {opponent}' if opponent else ''}, {_words(cell)}"
+                asked = asked_of(conversations, cell, protocol, cells[cell], backed=backed)
+                found.setdefault(run.name, {})[name] = mean(cells[cell], asked, SCALES[protocol])
     return found
 
 
@@ -312,51 +333,65 @@ def _tournaments(runs: Sequence[Run], asked: Sequence[Conversation]) -> Tourname
     """Ratings of the models that were compared with each other, and each one's wins over each. Raises UsageError as
     `tournament.battles` does."""
     cells = dict[Cell, list[Judgment]]()
-    for one in (one for run in runs for one in run.battles):
+    fighting = [run for run in runs if run.battles]
+    for one in (one for run in fighting for one in run.battles):
         cells.setdefault(Cell(one.condition, one.turn, one.judging), []).append(one)
-    ways = {run.setup for run in runs if run.battles}
-    backed = all(way.reference_backed for way in ways)
     made = Tournaments([], [], {})
     for cell in sorted(cells, key=_place):
-        place = [] if all(len(one.turns) == 1 for one in asked) else [_words(Cell("", cell.turn)).removeprefix(", ")]
-        apart = [word for word in (cell.condition, cell.judging) if word not in ("own", "standard")]
-        name, verdicts = ", ".join(["tournament", *place, *apart]), cells[cell]
-        groups = asked_of(asked, cell, "pairwise", {one.sample.id for one in verdicts}, backed=backed)
-        fought = tournament.battles(verdicts, groups)
-        found = tournament.tournament(fought)
-        drawn = any(run.setup.battles == "random" for run in runs)  # who meets whom is known by the files alone
-        rated, wins = leaderboards.of_battles(re.sub(r"\W+", "-", name), verdicts, groups, found, drawn)
-        table, picture = leaderboards.wins_of(wins)
-        why = list({text: None for text in (found.elo.undefined, found.bradley_terry.undefined) if text})
-        if not why and not found.bradley_terry.intervals and found.bradley_terry.no_intervals:
-            why = [f"no intervals: {found.bradley_terry.no_intervals}"]
-        mixed = [f"The battles were judged in {len(ways)} ways, which the ratings mix."] if len(ways) > 1 else []
-        order = order_reading(replace(runs[0], name="All battles", turns=verdicts), battles=True)
-        counts = [
-            row(model, one.wins, one.ties, one.losses, one.failed)
-            for model in rated.found
-            for one in (found.win_rates[model],)
-        ]
-        made.sections.append(
-            Section(
-                heading=name.capitalize(),
-                readings=[*(f"Ratings: {text}." for text in why), *mixed, *order],
-                tables=[
-                    leaderboards.table_of(rated, {}),
-                    table,
-                    Table(caption="Verdicts", head=["", "wins", "ties", "losses", "failed"], rows=counts),
-                ],
-                pictures=[picture] if picture else [],
-                note="" if made.sections else _RATINGS.format(found),
-            )
-        )
-        made.boards.extend((rated, wins))
-        matrix, counted = (
-            tournament.head_to_head(fought),
-            {model: one[leaderboards.RATE].asked for model, one in rated.found.items()},
-        )
-        made.summary[name] = msgspec.structs.asdict(found) | {"asked": counted, "head_to_head": matrix}
+        _tournament(made, cell, cells[cell], fighting, asked)
     return made
+
+
+def _tournament(
+    made: Tournaments, cell: Cell, verdicts: list[Judgment], runs: Sequence[Run], asked: Sequence[Conversation]
+) -> None:
+    """Add the battles of one condition and turn."""
+    ways = {run.setup for run in runs}
+    name = _named(cell, asked)
+    backed = all(way.reference_backed for way in ways)
+    groups = asked_of(asked, cell, "pairwise", {one.sample.id for one in verdicts}, backed=backed)
+    fought = tournament.battles(verdicts, groups)
+    found = tournament.tournament(fought)
+    drawn = any(way.battles == "random" for way in ways)  # who meets whom is known by the files alone
+    rated, wins = leaderboards.of_battles(re.sub(r"\W+", "-", name), verdicts, groups, found, drawn)
+    table, picture = leaderboards.wins_of(wins)
+    mixed = [f"The battles were judged in {len(ways)} ways, which the ratings mix."] if len(ways) > 1 else []
+    order = order_reading(replace(runs[0], name="All battles", turns=verdicts), battles=True)
+    counts = [(model, found.win_rates[model]) for model in rated.found]
+    rows = [row(model, one.wins, one.ties, one.losses, one.failed) for model, one in counts]
+    made.sections.append(
+        Section(
+            heading=name.capitalize(),
+            readings=[*(f"Ratings: {text}." for text in _unrated(found)), *mixed, *order],
+            tables=[
+                leaderboards.table_of(rated, {}),
+                table,
+                Table(caption="Verdicts", head=["", "wins", "ties", "losses", "failed"], rows=rows),
+            ],
+            pictures=[picture] if picture else [],
+            note="" if made.sections else _RATINGS.format(found),
+        )
+    )
+    made.boards.extend((rated, wins))
+    counted = {model: one[leaderboards.RATE].asked for model, one in rated.found.items()}
+    facts = {"asked": counted, "head_to_head": tournament.head_to_head(fought)}
+    made.summary[name] = asdict(found) | facts
+
+
+def _named(cell: Cell, asked: Sequence[Conversation]) -> str:
+    """What a tournament is called: the turn where there are several, and what is not usual."""
+    turn = [] if all(len(one.turns) == 1 for one in asked) else [_words(Cell("", cell.turn)).removeprefix(", ")]
+    unusual = [word for word in (cell.condition, cell.judging) if word not in ("own", "standard")]
+    return ", ".join(["tournament", *turn, *unusual])
+
+
+def _unrated(found: tournament.Tournament) -> list[str]:
+    """Why there are no ratings, or no intervals of these."""
+    elo, bradley_terry = found.elo, found.bradley_terry
+    if why := dict.fromkeys(text for text in (elo.undefined, bradley_terry.undefined) if text):
+        return list(why)
+    none = bradley_terry.no_intervals
+    return [f"no intervals: {none}"] if none and not bradley_terry.intervals else []
 
 
 def _compared(

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judgments import of_turn
 
-from critic.counting import judged
 from critic.counting.aggregate import Aggregate, Cell, asked_of, by_cell, combine, compare, difference, mean
 from critic.counting.estimate import mean_interval
 from critic.errors import UsageError
@@ -182,19 +181,3 @@ def test_what_is_asked_depends_on_condition_protocol_and_judging() -> None:
     assert set(asked_of(focused, Cell("own", 1, "no_focus"), "direct")) == {"with"}
     assert set(asked_of(asked, Cell("own", 2), "direct", ["three"])) == {"two", "three"}
     assert set(asked_of(asked, Cell("own", None), "direct", ["one"])) == {"one", "two", "three"}
-
-
-def test_scores_of_many_values_are_those_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = judged.AskedConversations(
-        [Conversation(id=f"c{n}", benchmark="b", lang="en", group=f"g{n * 7 % 100}", turns=[]) for n in range(900)]
-    )
-    told = {f"c{n}": None if n % 50 == 3 else 1 + n / 100 for n in range(900) if n % 9}
-    scores, groups = judged.Scores(asked, told), judged.Groups(asked)
-    assert dict(scores) == told and len(scores) == len(told) and scores.get("c9", 7) == 7
-    assert list(judged.scores_of(scores, groups, 7)) == [told.get(f"c{n}", 7) for n in range(900)]
-    expected = dict[str, list[float | None]]()
-    for key, score in told.items():
-        expected.setdefault(groups[key], []).append(score)
-    for at_once in (judged._AT_ONCE, 90):
-        monkeypatch.setattr(judged, "_AT_ONCE", at_once)
-        assert list(asked.by_group(told)) == list(asked.by_group(scores)) == list(expected.items())
